@@ -160,16 +160,17 @@ def measure_on_gpu(primitive: Primitive, case: Case) -> Memory:
     before = pool.used_bytes()
     run = primitive.build(case.layer, case.shape, case.weights)
     resident = pool.used_bytes() - before
-    x = to_gpu(case.x)
+    inputs = [to_gpu(x) for x in case.inputs]
+    given = sum(x.nbytes for x in inputs)
     declared = primitive.cost(case.layer, case.shape).memory
-    arena, beside = DeviceArena(declared.working - x.nbytes), DeviceArena(declared.workspace)
+    arena, beside = DeviceArena(declared.working - given), DeviceArena(declared.workspace)
     pooled = pool.total_bytes()
     with arena.in_use():
-        y = run(x)
+        y = run(*inputs)
     with output_into(y), beside.in_use():
-        run(x)
+        run(*inputs)
     assert pool.total_bytes() == pooled, "a run takes memory from the arena alone"
-    return Memory(resident, arena.peak + x.nbytes, beside.peak)
+    return Memory(resident, arena.peak + given, beside.peak)
 
 
 def measure_on_both(primitive: Primitive, case: Case) -> Memory:
@@ -184,7 +185,7 @@ def measure_on_both(primitive: Primitive, case: Case) -> Memory:
     declared = primitive.cost(case.layer, case.shape).memory
     arena = DeviceArena(declared.gpu_working)
     with arena.in_use():
-        run(case.x)
+        run(*case.inputs)
     return replace(declared, gpu_resident=resident, gpu_working=arena.peak)
 
 
@@ -240,7 +241,7 @@ def test_a_layer_fits_its_place(primitive: Primitive, layer: Operation, shape: S
         placed = part.placed(device_arena.ALIGNMENT, device_arena.SPARE)
         on_gpu = DeviceArena(placed.size, spare=0)
         with on_gpu.step(out, *placed.places[0][0]):
-            run(to_gpu(case.x))
+            run(*map(to_gpu, case.inputs))
         return
     placed = part.placed(ALIGNMENT, SPARE)
     arena = Arena(placed.size, spare=0)

@@ -19,22 +19,23 @@ def built(
 ) -> Run:
     """Return a primitive ready to run on host arrays, whatever its device is.
 
-    On a GPU it runs in an arena full of NaN, and must leave its input unchanged.
+    On a GPU it runs in an arena full of NaN, and must leave its inputs unchanged.
     """
     run = primitive.build(layer, shape, weights)
     if primitive.device.kind == "cpu":
         return run
     memory = primitive.cost(layer, shape).memory
 
-    def on_gpu(x: Float32) -> Float32:
-        arena = DeviceArena(memory.working - x.nbytes)
+    def on_gpu(*inputs: Float32) -> Float32:
+        arena = DeviceArena(memory.working - sum(x.nbytes for x in inputs))
         with arena.in_use():
             poison(arena)
-            there = to_gpu(x)
-            y = run(there)
+            there = [to_gpu(x) for x in inputs]
+            y = run(*there)
             assert y.flags.c_contiguous
             assert y.dtype == np.float32
-            np.testing.assert_array_equal(there.get(), x)
+            for after, x in zip(there, inputs, strict=True):
+                np.testing.assert_array_equal(after.get(), x)
             return np.asarray(y.get())
 
     return on_gpu

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from znni.calibration.measure import NOISE, memory_for, some_weights
+from znni.calibration.measure import NOISE, inputs_in, memory_for, some_weights
 from znni.calibration.shapes import Call
 from znni.machine.cuda import cupy, device_errors
 from znni.machine.device_arena import DeviceArena
@@ -45,9 +45,10 @@ class DeviceWorkbench:
             run = primitive.build(operation, shape, some_weights(operation))
             cupy().get_default_memory_pool().free_all_blocks()  # memory that only building needed
             x = self._noise.ravel()[: shape.elements].reshape(shape)
+            inputs = inputs_in(operation, x)
 
             def run_once() -> None:
                 with self._arena.in_use():
-                    run(x)
+                    run(*inputs)
 
             return timed_on_device(run_once, repeats)

@@ -25,6 +25,13 @@ EXPRESSIONS: dict[Activation, str] = {
     "tanh": "tanhf(value)",
 }
 
+# Those that kernels know which have a slope for each map: the one of `leaky_relu` may be any.
+SLOPED_EXPRESSIONS: dict[Activation, str] = EXPRESSIONS | {
+    "leaky_relu": "value > 0.0f ? value : slope * value",
+    "prelu": "value > 0.0f ? value : slope * value",
+    "gelu": "0.5f * value * (1.0f + erff(value * 0.70710678118654752f))",
+}
+
 # Cost of softmax for one value: it reads three times and writes once, with two exponentials.
 SOFTMAX_FLOPS = 14
 SOFTMAX_PASSES = 4
@@ -47,6 +54,15 @@ def activation_source(activation: Activation) -> str:
     return f"""{larger_source()}
 __device__ __forceinline__ float activation(float value) {{
     return {EXPRESSIONS[activation]};
+}}
+"""
+
+
+def sloped_activation_source(activation: Activation) -> str:
+    """Return the CUDA functions ``larger`` and ``float activated(float value, float slope)``."""
+    return f"""{larger_source()}
+__device__ __forceinline__ float activated(float value, float slope) {{
+    return {SLOPED_EXPRESSIONS[activation]};
 }}
 """
 

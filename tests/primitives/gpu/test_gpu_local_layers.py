@@ -1,0 +1,138 @@
+"""Layers of exact networks on a GPU: what primitives compute for a part of a volume."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from devices import poison, to_gpu
+from gpu_layers import H200, chips, needs_compiler
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from layers import LOCAL, Case, random_case
+from local_layers import KINDS, boxes, local_cases
+
+from znni.core.shapes import Box, Vec3
+from znni.machine.arena import output_into
+from znni.machine.cuda import cupy
+from znni.machine.cuda_kernels import resource_usage
+from znni.machine.detect import detect_machine
+from znni.machine.device_arena import ALIGNMENT, DeviceArena
+from znni.machine.machine import Device
+from znni.network.layers import Conv, Pool, Upsample
+from znni.network.weights import ConvWeights, Weights
+from znni.plans.primitive import Primitive
+from znni.primitives import reference
+from znni.primitives.gpu.affine import primitive as affine
+from znni.primitives.gpu.arranged import primitive as arranged
+from znni.primitives.gpu.common import pointwise
+from znni.primitives.gpu.common.hardware import Chip
+from znni.primitives.gpu.joins import primitive as joins
+from znni.primitives.gpu.upsampling import primitive as upsampling
+from znni.primitives.gpu.window_pooling import primitive as window_pooling
+
+MODULES = (affine, arranged, joins, upsampling, window_pooling)
+DRAWN = [kind for kind in KINDS if kind not in ("norms", "global poolings")]
+TWO = Vec3(2, 2, 2)
+
+
+def primitives(device: Device) -> list[Primitive]:
+    """Those of layers that only exact networks have."""
+    return [primitive for module in MODULES for primitive in module.primitives(device)]
+
+
+def check(case: Case, *inside: Box) -> None:
+    """Compare all primitives with the reference.
+
+    Errors are relative to the largest output, or to the largest sum of magnitudes: a sum of few
+    numbers may be much smaller than each of them.
+    """
+    layer, layers = case.layer, {} if case.weights is None else {case.layer.name: case.weights}
+    right = reference.local(layer, Weights(layers, "test"), case.inputs, *inside)
+    magnitudes = [np.abs(right).max(initial=1, where=np.isfinite(right))]
+    if case.weights is not None:
+        sums = replace(layer, activation="identity")
+        positive = ConvWeights(np.abs(case.weights.weight), np.abs(case.weights.bias))
+        given_weights = Weights({layer.name: positive}, "test")
+        magnitudes.append(
+            reference.local(sums, given_weights, tuple(map(np.abs, case.inputs))).max()
+        )
+    for primitive in primitives(detect_machine().gpus[0]):
+        out = primitive.out_shape(layer, case.shape)
+        if out is None:
+            continue
+        memory = primitive.cost(layer, case.shape).memory
+        run = primitive.build(layer, case.shape, case.weights)
+        arena = DeviceArena(memory.workspace, 32 * ALIGNMENT)
+        gaps = 0 if isinstance(layer, Conv) else 1  # outputs of convolutions have none
+        beside = (out.n, out.f + 2 * gaps, out.z + gaps, out.y + gaps, out.x + 2 * gaps)
+        whole = cupy().full(beside, np.nan, np.float32)
+        view = whole[:, gaps : gaps + out.f, gaps:, gaps:, gaps : gaps + out.x]
+        given_inputs = [to_gpu(x) for x in case.inputs]
+        with arena.in_use():
+            poison(arena)
+        with arena.step(out, None, (0, arena.capacity)), output_into(view):
+            run(*given_inputs, *inside)
+        allowed = max(primitive.accuracy, 1e-6) * max(magnitudes)
+        np.testing.assert_allclose(view.get(), right, rtol=0, atol=allowed)
+        view.fill(np.nan)
+        assert bool(cupy().isnan(whole).all())
+        for there, here in zip(given_inputs, case.inputs, strict=True):
+            np.testing.assert_array_equal(there.get(), here)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", LOCAL)
+def test_an_example_is_the_reference(name: str) -> None:
+    check(random_case(*LOCAL[name]))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", DRAWN)
+@settings(max_examples=25)
+@given(data=st.data())
+def test_a_layer_is_the_reference(kind: str, data: st.DataObject) -> None:
+    check(data.draw(local_cases(kind)))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", ["upsampling", "poolings"])
+@settings(max_examples=20)
+@given(data=st.data())
+def test_samples_beyond_the_volume_do_not_count(kind: str, data: st.DataObject) -> None:
+    case = data.draw(local_cases(kind))
+    if case.layer.sees_edges:
+        check(case, data.draw(boxes(case.shape.size)))
+
+
+@needs_compiler
+@chips
+def test_kernels_compile_without_spills(chip: Chip) -> None:
+    pool = Pool("pool", Vec3(3, 3, 3), step=TWO)
+    for source, options in (
+        (pointwise.source("gelu"), pointwise.option("ADD")),
+        (pointwise.source("prelu"), pointwise.option("SCALE")),
+        (window_pooling.source(), window_pooling.options(pool)),
+        (upsampling.source(), upsampling.options(Upsample("up", TWO, "trilinear"))),
+        (arranged.source("elu"), arranged.steps(TWO)),
+    ):
+        for usage in resource_usage(source, chip.architecture, options).values():
+            assert usage.spills == 0
+
+
+@settings(max_examples=100)
+@given(local_cases("convolutions") | local_cases("transposed"))
+def test_the_passes_around_a_dense_convolution_are_counted(case: Case) -> None:
+    for primitive in arranged.primitives(H200):
+        if (out := primitive.out_shape(case.layer, case.shape)) is None:
+            continue
+        assert (
+            out
+            == reference.local(
+                case.layer, Weights({case.layer.name: case.weights}, "test"), case.inputs
+            ).shape
+        )
+        cost = primitive.cost(case.layer, case.shape)
+        assert cost.memory.working == case.shape.nbytes + out.nbytes + cost.memory.workspace
+        assert cost.memory.workspace > 0

@@ -1,0 +1,1 @@
+"""Affine maps on a GPU."""

@@ -1,0 +1,1 @@
+"""Convolutions with gaps, and transposed ones, as dense ones of rearranged samples."""

@@ -1,0 +1,1 @@
+"""Sums, products, maxima and concatenations on a GPU."""

@@ -1,0 +1,1 @@
+"""Nearest and trilinear upsampling on a GPU."""

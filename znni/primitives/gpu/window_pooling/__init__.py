@@ -1,0 +1,1 @@
+"""Maxima and averages of windows at any stride, on a GPU."""

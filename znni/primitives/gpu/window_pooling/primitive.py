@@ -1,0 +1,93 @@
+"""Pooling on a GPU that cannot be slid: averages, other strides, and padded maxima."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from znni.core.shapes import Box, Shape5, Vec3
+from znni.machine.cuda_kernels import compiled, source_beside
+from znni.machine.device_arena import new_device_output
+from znni.machine.machine import Device
+from znni.network.layers import Operation, Pool
+from znni.network.weights import ConvWeights
+from znni.plans.cost import Cost
+from znni.plans.primitive import Run, applied_to
+from znni.primitives.gpu.common.kernels import larger_source
+from znni.primitives.gpu.common.voxels import (
+    cost_by_voxel,
+    countable,
+    launch,
+    strided,
+    voxels_source,
+)
+
+
+@dataclass(frozen=True)
+class GpuWindowPooling:
+    """Maxima and averages of windows on a GPU.
+
+    A maximum ignores samples beyond the volume. If a window has none within it, its maximum is
+    minus infinity. If a window contains a NaN, its maximum is NaN.
+    """
+
+    device: Device
+    name: str = "gpu_window_pooling"
+    accuracy: float = 1e-6
+    version = 1
+
+    def out_shape(self, layer: Operation, shape: Shape5) -> Shape5 | None:
+        """Return the output's shape for a pooling that is not dense and whose window fits."""
+        if not isinstance(layer, Pool) or layer.is_dense or layer != layer.local:
+            return None
+        if not layer.window.within(shape.size) or not countable(shape):
+            return None
+        return Shape5.of(shape.n, shape.f, layer.local_size(shape.size))
+
+    def cost(self, layer: Operation, shape: Shape5) -> Cost:
+        """Return the cost: an operation for each sample of each window."""
+        pool, out = applied_to(Pool, self, layer, shape)
+        return cost_by_voxel(shape, out, flops=2 * pool.window.volume)
+
+    def build(
+        self,
+        layer: Operation,
+        shape: Shape5,
+        weights: ConvWeights | None,  # noqa: ARG002 - a pooling has none
+    ) -> Run:
+        """Compile the kernel."""
+        pool, out = applied_to(Pool, self, layer, shape)
+        kernel = compiled(source(), options(pool)).get_function("window_pooling")
+
+        def run(x: Any, inside: Box | None = None) -> Any:
+            y, whole = new_device_output(out), Box(Vec3(0, 0, 0), shape.size)
+            seen = whole.intersection(inside or whole)
+            if seen is None:
+                y.fill(0)
+                return y
+            bounds = map(np.int32, (*seen.start, *seen.stop))
+            launch(kernel, out, *strided(x), *strided(y), *bounds)
+            return y
+
+        return run
+
+
+def source() -> str:
+    """Return the CUDA source of ``window_pooling``, compiled with ``options``."""
+    return voxels_source() + larger_source() + source_beside(__file__, "window_pooling.cu")
+
+
+def options(pool: Pool) -> tuple[str, ...]:
+    """Return options of the compiler, which define the source's macros."""
+    return (
+        *(f"-DWINDOW_{axis}={extent}" for axis, extent in zip("ZYX", pool.window, strict=True)),
+        *(f"-DSTRIDE_{axis}={extent}" for axis, extent in zip("ZYX", pool.stride, strict=True)),
+        f"-DIS_MAX={int(pool.reduce == 'max')}",
+    )
+
+
+def primitives(device: Device) -> tuple[GpuWindowPooling, ...]:
+    """Return the pooling."""
+    return (GpuWindowPooling(device),)
