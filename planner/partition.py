@@ -107,7 +107,7 @@ def cut_points(network: Network, device: DeviceChoice) -> list[int]:
         case "cpu":
             return cuts[-1:]
         case "gpu":
-            return cuts[:1] if not network.is_exact else []
+            return [count for count in cuts if count == 0]
         case "cpu+gpu":
             return cuts[1:-1]
 
@@ -115,10 +115,11 @@ def cut_points(network: Network, device: DeviceChoice) -> list[int]:
 def _cuts(network: Network) -> list[int]:
     """Return the numbers of first layers after which a single value is alive to be handed on.
 
-    All layers of an exact network are on the host, because no primitive of a GPU takes them yet.
+    All layers of an exact network are on one device. Those of windows are on the host, because
+    windows are blended there.
     """
     if network.is_exact:
-        return [len(network.nodes)]
+        return [len(network.nodes)] if network.window else [0, len(network.nodes)]
     return [count for count, alive in enumerate(network.alive) if len(alive) == 1]
 
 
@@ -144,6 +145,6 @@ def cut_network(
     handed = shapes[passed] if on_gpu else None
     partitions = (
         Partition("cpu", on_host, shapes[INPUT], handed, host_uses_gpu, storage),
-        Partition("gpu", on_gpu, shapes[passed], None),
+        Partition("gpu", on_gpu, shapes[passed], None, storage=storage),
     )
     return Cut(tuple(partition for partition in partitions if partition.nodes))

@@ -91,11 +91,12 @@ def quick_bounds(space: Space, patches: list[Vec3]) -> list[float]:
 def _may_fit(space: Space, voxels: Mapping[str, Numbers], sizes: NDArray[np.int64]) -> Bools:
     """Return which patches of an exact network leave memory for each convolution's arrays.
 
-    Dense networks are computed in fragments, a few at a time, so nothing is known of them.
+    Dense networks are computed in fragments, a few at a time, so nothing is known of them. Nor is
+    it of networks that may be computed on a GPU.
     """
     network, overhead = space.network, space.overhead
     fits = np.ones(len(sizes), bool)
-    if not network.is_exact:
+    if not network.is_exact or any(not it.layers_on_host for it in space.cut_points):
         return fits
     values = {name: network.maps[name] * voxels[name] for name in voxels}
     beside: Numbers = np.full(

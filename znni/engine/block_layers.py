@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -20,6 +21,7 @@ from znni.machine.arena import SPARE, Arena, output_into
 from znni.machine.arrays import ALIGNMENT
 from znni.network.network import INPUT, Node
 from znni.network.weights import Float32, Weights
+from znni.plans.block_storage import BlockStorage
 from znni.plans.device_partition import DevicePart
 from znni.plans.plan import Plan
 from znni.plans.primitive import Catalogue, Run
@@ -91,20 +93,11 @@ class BlockLayers:
                     step,
                     built(step, catalogue, weights),
                     place.free,
-                    self._reads(step, nodes),
+                    boxes_read(step, nodes, self._storage),
                     held[:, :, *self._storage.made(step.gives).slices],
                     held,
                 )
             )
-
-    def _reads(self, step: Step, nodes: dict[str, Node]) -> tuple[Box, ...]:
-        counts = Counter[tuple[str, str]]()
-        boxes = []
-        for reader, name in step.reads:
-            places = [i for i, taken in enumerate(nodes[reader].inputs) if taken == name]
-            boxes.append(self._storage.read(nodes[reader], places[counts[reader, name]]))
-            counts[reader, name] += 1
-        return tuple(boxes)
 
     def _maps(self, name: str, array: Float32) -> Float32:
         """Return the maps of a value in its storage."""
@@ -161,3 +154,14 @@ class BlockLayers:
         inside = storage.inside(step.gives, start // strides[step.gives])
         clear_outside(ready.held, inside, self._workers)
         self._measured(step, time.perf_counter() - begun)
+
+
+def boxes_read(step: Step, nodes: Mapping[str, Node], storage: BlockStorage) -> tuple[Box, ...]:
+    """Return the samples of its storage that a step reads of each value that it takes."""
+    counts = Counter[tuple[str, str]]()
+    boxes = []
+    for reader, name in step.reads:
+        places = [i for i, taken in enumerate(nodes[reader].inputs) if taken == name]
+        boxes.append(storage.read(nodes[reader], places[counts[reader, name]]))
+        counts[reader, name] += 1
+    return tuple(boxes)

@@ -9,6 +9,8 @@ per second.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import cycle
 from time import perf_counter
 from typing import Any, NamedTuple
@@ -103,20 +105,26 @@ class DeviceLayers:
         dtype: OutputType,
     ) -> None:
         self._name = plan.gpu.name
+        self._network = plan.network
         self._measured = measured
         with device_errors(self._name):
             self._compute, self._download = (
                 cupy().cuda.Stream(non_blocking=True) for _ in range(2)
             )
             with self._compute:
-                self._executor = Executor(part, catalogue, weights, ALIGNMENT, SPARE)
+                arena_size = self._prepare(part, catalogue, weights)
                 self._recombine = DeviceRecombination(plan.patch, dtype)
             self._compute.synchronize()
             cupy().get_default_memory_pool().free_all_blocks()  # only preparation needed these
-            self._arena = DeviceArena(self._executor.arena_size, spare=0)
+            self._arena = DeviceArena(arena_size, spare=0)
             self._upload = Upload(part.first_input, self._compute)
             dense = (plan.network.out_features, *plan.patch)
             self._places = cycle((_Place(dense, dtype), _Place(dense, dtype)))
+
+    def _prepare(self, part: DevicePart, catalogue: Catalogue, weights: Weights) -> int:
+        """Prepare the steps, and return the bytes of the arena."""
+        self._executor = Executor(part, catalogue, weights, ALIGNMENT, SPARE)
+        return self._executor.arena_size
 
     def stages(self, stopwatch: Stopwatch) -> list[Work]:
         """Return two stages, queueing and waiting, so that the GPU always has work queued."""
@@ -140,23 +148,35 @@ class DeviceLayers:
         """
         place = next(self._places)
         steps: list[tuple[Step, Span]] = []
+        with device_errors(self._name):
+            with self._upload.of(given.values) as parts, self._compute:
+                self._queue(given._replace(values=parts), place.dense, steps)
+            self._compute.record(place.computed)  # recorded last, after all timed work
+        return Launched(place, parts, steps)
+
+    def _queue(self, given: Fragments, dense: Any, steps: list[tuple[Step, Span]]) -> None:
+        """Queue all steps of a patch.
+
+        Args:
+            given: the patch, whose values are copied to the GPU on request.
+            dense: the output to write.
+            steps: takes each step with its work.
+        """
 
         def call(prepared: Prepared, x: Any) -> Any:
             step, run, place = prepared
-            before = self._compute.record()
-            with self._arena.step(step.shape_out, *place):
+            with self._timed(step, steps), self._arena.step(step.shape_out, *place):
                 y: Any = run(x)
-            steps.append((step, Span(before, self._compute.record())))
             return y
 
-        def put(made: Fragments) -> None:
-            self._recombine(*made, place.dense)
+        self._executor(given, call, lambda made: self._recombine(*made, dense))
 
-        with device_errors(self._name):
-            with self._upload.of(given.values) as parts, self._compute:
-                self._executor(given._replace(values=parts), call, put)
-            self._compute.record(place.computed)  # recorded last, after all timed work
-        return Launched(place, parts, steps)
+    @contextmanager
+    def _timed(self, step: Step, steps: list[tuple[Step, Span]]) -> Iterator[None]:
+        """Note the work that is queued for a step within a ``with`` block."""
+        before = self._compute.record()
+        yield
+        steps.append((step, Span(before, self._compute.record())))
 
     def finish(self, launched: Launched) -> Finished:
         """Wait for a patch, and copy its output to the host.

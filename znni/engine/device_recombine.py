@@ -43,7 +43,9 @@ class DeviceRecombination:
             *map(np.int32, (maps, *size)),
             *map(np.int64, (self._patch.volume, *steps)),
         )
-        self._kernel((blocks,), (THREADS,), (fragments, self._starts[at], dense, *numbers))
+        strides = [np.int64(stride // fragments.itemsize) for stride in fragments.strides[:-1]]
+        arrays = (fragments, *strides, self._starts[at], dense)
+        self._kernel((blocks,), (THREADS,), (*arrays, *numbers))
 
 
 def starts(at: tuple[Vec3, ...], patch: Vec3) -> np.ndarray[tuple[int], np.dtype[np.int64]]:

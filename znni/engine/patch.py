@@ -10,6 +10,7 @@ from znni.core.options import OutputType
 from znni.engine.blended import Blended
 from znni.engine.block_layers import BlockLayers
 from znni.engine.checks import check_runnable
+from znni.engine.device_block_layers import DeviceBlockLayers
 from znni.engine.device_layers import DeviceLayers
 from znni.engine.executor import Measured, not_measured, whole
 from znni.engine.host_layers import HostLayers
@@ -56,6 +57,8 @@ class PatchRunner:
         self.plan = plan
 
         def ready(part: DevicePart) -> Layers:
+            if part.device == "gpu" and part.storage:
+                return DeviceBlockLayers(plan, part, catalogue, weights, measured, dtype)
             if part.device == "gpu":
                 return DeviceLayers(plan, part, catalogue, weights, measured, dtype)
             if part.storage:

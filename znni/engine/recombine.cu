@@ -18,13 +18,14 @@ using Stored = float;
 __device__ __forceinline__ Stored stored(float value) { return value; }
 #endif
 
-// fragments: (n, maps, z, y, x), contiguous; starts: where in a map each of them begins.
-// dense: (maps, ...) with `volume` voxels a map, where a fragment's voxels are step_z, step_y and
-// step_x apart.
+// fragments: (n, maps, z, y, x) by strides, the last axis contiguous; starts: where in a map each of
+// them begins. dense: (maps, ...) with `volume` voxels a map, where a fragment's voxels are step_z,
+// step_y and step_x apart.
 extern "C" __global__ void place(const float* __restrict__ fragments,
-                                 const long long* __restrict__ starts, Stored* __restrict__ dense,
-                                 long long voxels, int maps, int z, int y, int x,
-                                 long long volume, long long step_z, long long step_y,
+                                 long long stride_n, long long stride_f, long long stride_z,
+                                 long long stride_y, const long long* __restrict__ starts,
+                                 Stored* __restrict__ dense, long long voxels, int maps, int z, int y,
+                                 int x, long long volume, long long step_z, long long step_y,
                                  long long step_x) {
     const long long grid = (long long)gridDim.x * blockDim.x;
     for (long long index = (long long)blockIdx.x * blockDim.x + threadIdx.x; index < voxels;
@@ -36,7 +37,9 @@ extern "C" __global__ void place(const float* __restrict__ fragments,
         const int at_z = rest % z;
         rest /= z;
         const int map = rest % maps;
-        dense[starts[rest / maps] + map * volume + at_z * step_z + at_y * step_y + at_x * step_x] =
-            stored(fragments[index]);
+        rest /= maps;
+        dense[starts[rest] + map * volume + at_z * step_z + at_y * step_y + at_x * step_x] =
+            stored(fragments[rest * stride_n + map * stride_f + at_z * stride_z + at_y * stride_y +
+                             at_x]);
     }
 }

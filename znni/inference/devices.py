@@ -120,14 +120,13 @@ def why_none(machine: Machine) -> str:
 def _first_not_done(network: Network, primitives: Catalogue) -> Layer | None:
     """Return the first layer that no primitive can run alone in any of the sampled shapes."""
     for node in network.nodes:
-        layer = node.layer
-        steps = list(sample_steps(layer, network.maps[node.inputs[0]]))
+        steps = list(sample_steps(*network.operations[node.name]))
         if not any(
-            primitive.out_shape(layer, step.shape_in) == step.shape_out
+            primitive.out_shape(step.operation, step.shape_in) == step.shape_out
             for primitive in primitives.values()
             for step in steps
         ):
-            return layer
+            return node.layer
     return None
 
 

@@ -122,14 +122,14 @@ class DeviceArena:
         taken = self.capacity - self._ends.size
         token = _current.set(self)
         try:
-            with output_into(self._array(shape, output)) if output is not None else nullcontext():
+            with output_into(self.array_at(output, shape)) if output is not None else nullcontext():
                 yield
         finally:
             _current.reset(token)
             self._peak = max(self._peak, taken + self._ends.peak)
 
-    def _array(self, shape: tuple[int, ...], start: int) -> Any:
-        """Return an array that begins at a byte of the arena."""
+    def array_at(self, start: int, shape: tuple[int, ...]) -> Any:
+        """Return a float32 array that begins at a byte of the arena."""
         memory = cupy().cuda.MemoryPointer(self._memory, start)
         return cupy().ndarray(shape, np.float32, memptr=memory)
 

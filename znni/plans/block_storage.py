@@ -133,6 +133,13 @@ class BlockStorage:
         computed = self.geometry.frames[name].computed
         return computed.shifted(ZERO - self.locations[name].start)
 
+    def fills_storage(self, name: str) -> bool:
+        """Return whether a value's node computes all samples of the storage, so none lie between.
+
+        The value may have some of the storage's maps.
+        """
+        return self.made(name).size == self.storages[self.locations[name].storage].shape.size
+
     def whole(self, name: str, start: Vec3) -> Box:
         """Return where a whole value lies, counted from the first sample of its storage.
 

@@ -98,7 +98,7 @@ class DevicePart:
         handed on.
         """
         if self.storage:
-            yield from held_beside_steps(self.steps, self.storage)
+            yield from held_beside_steps(self.steps, self.storage, self.device)
             return
         held = self.output_shape.nbytes if self.hands_on else 0
         stored = self.first_input.nbytes
@@ -132,7 +132,7 @@ class DevicePart:
     def placed(self, alignment: int = 1, spare: int = 0) -> Placement:
         """Return the places of all values in an arena, with the arguments of ``placement``."""
         if self.storage:
-            return storage_placement(self.steps, self.storage, alignment, spare)
+            return storage_placement(self.steps, self.storage, alignment, spare, self.device)
         return placement(self.segments, alignment, spare, hands_on=self.hands_on)
 
     def working_peak(self) -> tuple[int, Step]:

@@ -11,6 +11,8 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from znni.core.shapes import round_up
+from znni.machine.machine import DeviceKind
+from znni.network.layers import Conv, Pool
 from znni.network.network import INPUT
 from znni.plans.block_storage import BlockStorage
 from znni.plans.placement import Placement, StepPlace
@@ -51,7 +53,18 @@ def lives(steps: tuple[Step, ...], storage: BlockStorage) -> dict[str, Life]:
     return found
 
 
-def held_beside_steps(steps: tuple[Step, ...], storage: BlockStorage) -> Iterator[tuple[Step, int]]:
+def is_staged(step: Step, storage: BlockStorage, device: DeviceKind) -> bool:
+    """Return whether a step's output is made apart, and then copied to its place.
+
+    A GPU's convolutions and poolings make arrays without gaps.
+    """
+    makes_whole = isinstance(step.layers[0], Conv | Pool)
+    return device == "gpu" and makes_whole and not storage.fills_storage(step.gives)
+
+
+def held_beside_steps(
+    steps: tuple[Step, ...], storage: BlockStorage, device: DeviceKind = "cpu"
+) -> Iterator[tuple[Step, int]]:
     """Yield each step with the bytes alive during it, less those of its input and output.
 
     The result is negative for a step whose input and output share memory.
@@ -62,11 +75,20 @@ def held_beside_steps(steps: tuple[Step, ...], storage: BlockStorage) -> Iterato
     ]
     for index, step in enumerate(steps):
         alive = sum(nbytes for nbytes, life in alive_during if life.first <= index <= life.last)
+        alive += _staged_bytes(step, storage, device)
         yield step, given + alive - step.shape_in.nbytes - step.shape_out.nbytes
 
 
+def _staged_bytes(step: Step, storage: BlockStorage, device: DeviceKind) -> int:
+    return step.shape_out.nbytes if is_staged(step, storage, device) else 0
+
+
 def storage_placement(
-    steps: tuple[Step, ...], storage: BlockStorage, alignment: int = 1, spare: int = 0
+    steps: tuple[Step, ...],
+    storage: BlockStorage,
+    alignment: int = 1,
+    spare: int = 0,
+    device: DeviceKind = "cpu",
 ) -> Placement:
     """Return places for the storages of a block, and for the workspace of its steps.
 
@@ -77,13 +99,20 @@ def storage_placement(
         storage: the storages.
         alignment: the bytes of which every array's beginning is a multiple.
         spare: bytes of each step beside its workspace, for the alignment of the arrays in it.
+        device: the device of the steps. Outputs that are made apart lie in the workspace.
     """
     blocks = [
         _Block(round_up(storage.storages[name].shape.nbytes, alignment), life, name)
         for name, life in lives(steps, storage).items()
     ]
     blocks += [
-        _Block(round_up(step.cost.memory.workspace, alignment) + spare, Life(index, index), index)
+        _Block(
+            round_up(step.cost.memory.workspace, alignment)
+            + round_up(_staged_bytes(step, storage, device), alignment)
+            + spare,
+            Life(index, index),
+            index,
+        )
         for index, step in enumerate(steps)
     ]
     places = _placed(blocks)

@@ -1,0 +1,132 @@
+"""The layers of an exact network on a GPU, which blocks go through.
+
+All arrays of a block lie in one arena, at places that the plan decided. Each step reads views of
+them and writes into a view. What lies outside the volume is then set to zero, as padding. A
+convolution or a pooling whose view has gaps makes its output apart, and it is copied from there.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from znni.core.shapes import Box, Vec3
+from znni.engine.block_layers import boxes_read
+from znni.engine.device_layers import DeviceLayers
+from znni.engine.executor import ZERO, Fragments, built
+from znni.engine.upload import Span
+from znni.machine.arena import output_into
+from znni.machine.device_arena import ALIGNMENT, device_workspace
+from znni.network.network import INPUT
+from znni.network.weights import Weights
+from znni.plans.device_partition import DevicePart
+from znni.plans.placement import StepPlace
+from znni.plans.primitive import Catalogue, Run
+from znni.plans.segments import Step
+from znni.plans.storage_placement import is_staged
+
+# Bytes of each step for the alignment of the arrays in its workspace, of which there are few.
+STEP_SPARE = 32 * ALIGNMENT
+
+
+class _Ready(NamedTuple):
+    """A step that is ready to run.
+
+    Attributes:
+        step: the step.
+        run: the function that computes it.
+        place: the memory of the arena that it uses.
+        reads: the samples that it reads of each input's storage.
+        staged: whether its output is made apart.
+    """
+
+    step: Step
+    run: Run
+    place: StepPlace
+    reads: tuple[Box, ...]
+    staged: bool
+
+
+class DeviceBlockLayers(DeviceLayers):
+    """The layers of a plan for an exact network on the first GPU, with everything prepared."""
+
+    def _prepare(self, part: DevicePart, catalogue: Catalogue, weights: Weights) -> int:
+        """Prepare the steps, and return the bytes of the arena."""
+        if part.storage is None:
+            raise ValueError("the network is dense; use DeviceLayers")
+        storage = self._storage = part.storage
+        network = self._network
+        placed = part.placed(ALIGNMENT, STEP_SPARE)
+        nodes = {node.name: node for node in network.nodes}
+        self._ready = [
+            _Ready(
+                step,
+                built(step, catalogue, weights),
+                place,
+                boxes_read(step, nodes, storage),
+                is_staged(step, storage, part.device),
+            )
+            for step, place in zip(part.steps, placed.places[0], strict=True)
+        ]
+        return placed.size
+
+    def _queue(self, given: Fragments, dense: Any, steps: list[tuple[Step, Span]]) -> None:
+        """Queue all steps of a block, and copy its output to ``dense``."""
+        (start,) = given.at
+        arrays = {INPUT: given.values[0:1]}
+        for ready in self._ready:
+            with self._timed(ready.step, steps):
+                self._run(ready, arrays, start)
+        name = self._network.output
+        made = self._maps(name, arrays)[:, :, *self._storage.made(name).slices]
+        self._recombine(made, (ZERO,), Vec3(1, 1, 1), dense)
+
+    def _run(self, ready: _Ready, arrays: dict[str, Any], start: Vec3) -> None:
+        """Queue a step on a block that begins at a voxel of the whole output."""
+        step, storage, strides = ready.step, self._storage, self._network.strides
+        given = [
+            self._maps(name, arrays)[:, :, *box.slices]
+            for name, box in zip(step.takes, ready.reads, strict=True)
+        ]
+        if step.layers[0].sees_edges:
+            (name,), (box,) = step.takes, ready.reads
+            inside = storage.whole(name, start // strides[name])
+            given.append(inside.shifted(ZERO - box.start))
+        at = storage.locations[step.gives].storage
+        if at not in arrays and ready.place.output is not None:
+            arrays[at] = self._arena.array_at(ready.place.output, storage.storages[at].shape)
+        held = self._maps(step.gives, arrays)
+        view = held[:, :, *storage.made(step.gives).slices]
+        with self._arena.step(step.shape_out, None, ready.place.free):
+            if ready.staged:
+                apart = device_workspace(step.shape_out, np.float32)
+                with output_into(apart):
+                    ready.run(*given)
+                view[...] = apart
+            else:
+                with output_into(view):
+                    ready.run(*given)
+        clear_outside(held, storage.inside(step.gives, start // strides[step.gives]))
+
+    def _maps(self, name: str, arrays: dict[str, Any]) -> Any:
+        """Return the maps of a value in its storage."""
+        at = self._storage.locations[name]
+        return arrays[at.storage][:, at.first_map : at.first_map + self._network.maps[name]]
+
+
+def clear_outside(values: Any, inside: Box) -> None:
+    """Set the values (n, f, z, y, x) outside a box to zero, on the GPU where they lie.
+
+    Args:
+        values: the values.
+        inside: the box, which lies within them and may be empty.
+    """
+    for axis, (start, stop) in enumerate(zip(*inside, strict=True), start=2):
+        before = (slice(None),) * axis
+        for some in (slice(0, start), slice(stop, values.shape[axis])):
+            if some.start < some.stop:
+                values[(*before, some)].fill(0)
+        values = values[(*before, slice(start, stop))]
+        if not values.size:
+            return
