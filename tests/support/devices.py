@@ -27,7 +27,7 @@ def built(
     memory = primitive.cost(layer, shape).memory
 
     def on_gpu(*inputs: Float32) -> Float32:
-        arena = DeviceArena(memory.working - sum(x.nbytes for x in inputs))
+        arena = DeviceArena(memory.working - shape.nbytes)
         with arena.in_use():
             poison(arena)
             there = [to_gpu(x) for x in inputs]
