@@ -155,7 +155,7 @@ def test_a_folder_that_cannot_be_written_costs_a_warning(
     folder.write_text("a file in its place")
     with caplog.at_level(logging.WARNING, "znni"):
         fastest_kept_or_found(small_search())
-    assert "plans are not kept there" in caplog.text
+    assert "plans and measurements are not kept there" in caplog.text
 
 
 def test_none_are_kept_if_so_wanted(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -230,8 +230,7 @@ def test_the_faster_one_computes_and_goes_on(
     seconds: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(model_choice, "user_cache", lambda: tmp_path)
-    module = nn.Sequential(nn.Conv3d(2, 4, 3, padding=1), nn.InstanceNorm3d(4))
-    network = load_network(exported(tmp_path, nn.Sequential(module, nn.Conv3d(4, 3, 1))))
+    network = load_network(normed_by_windows(tmp_path))
     name = "other_library.primitive.measured"
     for time in (seconds, 1 / seconds):  # the second time is too late: the choice is kept
         made = Measured(time, 1 << 20)
@@ -245,6 +244,79 @@ def test_the_faster_one_computes_and_goes_on(
     report = znni.infer(volume(), network, out, **OPTIONS)
     assert (report.plan.steps[0].primitive == "pytorch") == (seconds < 1)
     assert np.ptp(out) > 0
+
+
+def test_a_cache_that_cannot_be_written_costs_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").write_text("no folder")
+    for module in (model_files, model_choice):
+        monkeypatch.setattr(module, "user_cache", lambda: tmp_path / "file")
+    for remembered in (model_files._described, measured):
+        remembered.cache_clear()
+    network = load_network(exported(tmp_path, nn.Conv3d(2, 3, 3, padding=1)))
+    found = chosen(network, SIZE, znni.core.options.Choices(**OPTIONS))
+    assert found.network.models  # the library computes: what is imported could not be kept
+    assert "what znni imports cannot be kept in" in found.why
+    out = np.zeros((3, *SIZE), np.float32)
+    znni.infer(volume(), network, out, **OPTIONS)
+    assert np.ptp(out) > 0
+    told = [record.message for record in caplog.records if record.levelname == "WARNING"]
+    assert told
+    assert len(told) == len(set(told))
+    assert all("cannot be written: Not a directory; compiled code" in line for line in told)
+
+
+def normed_by_windows(folder: Path) -> Path:
+    """Return the file of a network that znni can express."""
+    module = nn.Sequential(nn.Conv3d(2, 4, 3, padding=1), nn.InstanceNorm3d(4))
+    return exported(folder, nn.Sequential(module, nn.Conv3d(4, 3, 1)))
+
+
+@pytest.mark.parametrize("expressed", [True, False])
+def test_parts_of_a_model_are_computed_alike(
+    expressed: bool, normed: tuple[Any, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network = load_network(normed_by_windows(tmp_path) if expressed else normed[1])
+    np.save(tmp_path / "in.npy", volume())
+    out, options = tmp_path / "out.zarr", {**OPTIONS, "ram": "600MiB"}
+    for part, seconds in (("0/2", 1e-9), ("1/2", 1e3)):  # by time, they would choose differently
+        made = Measured(seconds, 1 << 20)
+        name = "other_library.primitive.measured"
+        monkeypatch.setattr(f"znni.primitives.{name}", lambda *_, made=made: made)
+        report = znni.infer(tmp_path / "in.npy", network, out, part=part, **options)
+        assert (report.plan.steps[0].primitive != "pytorch") == expressed
+    znni.finish(out)
+    checked = verify(out, seed=1)
+    assert checked.agrees
+    assert checked.how == ("in float64" if expressed else "by pytorch itself, in float32")
+
+
+def test_numbers_of_a_library_are_verified_by_znni_in_float64(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network, out = load_network(normed_by_windows(tmp_path)), tmp_path / "out.h5"
+    np.save(tmp_path / "in.npy", volume())
+    plan = search(network, SIZE, **OPTIONS).fastest()[0]
+    znni.infer(tmp_path / "in.npy", network, out, plan=plan, **OPTIONS)
+    checked = verify(out, seed=1)
+    assert (checked.agrees, checked.how) == (True, "in float64")
+
+    def another(*_: Any) -> Any:
+        return lambda x: np.full((1, 3, *x.shape[2:]), 0.01, np.float32)
+
+    monkeypatch.setattr("znni.primitives.other_library.primitive.opened", another)
+    znni.infer(tmp_path / "in.npy", network, out, plan=plan, overwrite=True, **OPTIONS)
+    assert verify(out, seed=1).wrong
+
+
+def test_a_model_that_changes_while_a_run_begins(tmp_path: Path) -> None:
+    file = exported(tmp_path, nn.Conv3d(2, 3, 3, padding=1))
+    (model,) = load_network(file).models
+    file.write_bytes(file.read_bytes() + b"0")
+    model_files.opened.cache_clear()
+    with pytest.raises(InvalidInput, match="has changed since; give the file that was used"):
+        model_files.opened(model, 1)
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from znni.core.errors import InvalidInput
 from znni.core.options import Bits, Choices, Pad, Recheck
 
 if TYPE_CHECKING:
+    from znni.core.shapes import Vec3
     from znni.network.network import Network
 
 
@@ -127,7 +128,7 @@ def infer(
     from znni.inference import api
     from znni.inference.dry_run import rehearse
     from znni.inference.many import infer_many
-    from znni.inference.request import RunOptions
+    from znni.inference.request import Chosen, RunOptions
     from znni.machine.process_age import process_age
     from znni.plans.plan_file import load_plan
     from znni.volumes.locate import names_folder, stem
@@ -189,7 +190,10 @@ def infer(
             "out one of them"
         )
     if network.models and earlier is None:
-        network = _faster_form(network, volume, dataset, planned)
+        size = Chosen(dataset, channel, time, invert).of(volume).size
+        shared = bool(part or cluster)
+        formed = _formed(network, size, planned, shared=shared)
+        network = network if cluster else formed  # workers import a model themselves
     if dry_run:
         found = rehearse(
             volume,
@@ -245,15 +249,14 @@ def infer(
         typer.echo(f"when all parts are finished: {shlex.join(['znni', 'finish', out])}")
 
 
-def _faster_form(
-    network: Network, volume: str, dataset: str | None, planned: Mapping[str, object]
+def _formed(
+    network: Network, size: Vec3, planned: Mapping[str, object], *, shared: bool
 ) -> Network:
-    """Return the network in the form that is predicted to run faster here, and say why."""
-    from znni.inference.model_choice import chosen
-    from znni.volumes.locate import open_volume
+    """Return the network in the form that runs, and say why it is this one."""
+    from znni.inference.model_choice import chosen, shared_form
 
     given: Any = {name: value for name, value in planned.items() if name != "dtype"}
-    choice = chosen(network, open_volume(volume, dataset).size, Choices(**given))
+    choice = shared_form(network) if shared else chosen(network, size, Choices(**given))
     if choice.why:
         typer.echo(choice.why)
     return choice.network

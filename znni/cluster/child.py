@@ -50,6 +50,7 @@ from znni.engine.recheck import allowed_difference, state_of_block
 from znni.engine.skipping import Blocks
 from znni.engine.stopwatch import Stopwatch
 from znni.engine.tiles import Tile
+from znni.inference.model_choice import shared_form
 from znni.inference.output_attributes import as_run
 from znni.inference.parts import memory_ran_out
 from znni.inference.plan_choice import found_for, given_or_found
@@ -217,8 +218,9 @@ class Child:
                 )
         elif limits.gpus == 0:
             options["device"] = "cpu"
-        self._asked = asked = request(recipe.source, recipe.network, **options)
-        self._weights = weights_for(recipe.network, recipe.weights, recipe.random_seed)
+        network = shared_form(recipe.network).network
+        self._asked = asked = request(recipe.source, network, **options)
+        self._weights = weights_for(network, recipe.weights, recipe.random_seed)
         self._wanted = identified(asked, self._weights)
         return asked
 

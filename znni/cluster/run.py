@@ -24,6 +24,7 @@ from znni.core.options import Bits, Recheck, check_keywords, check_names
 from znni.core.shapes import Box
 from znni.core.text import counted, duration, in_units
 from znni.engine.tiles import TileGrid
+from znni.inference.model_choice import shared_form
 from znni.inference.output_attributes import provenance
 from znni.inference.parts import Finished, check_sharing, finish
 from znni.inference.request import Request, RunOptions, request
@@ -126,8 +127,9 @@ def infer_on_cluster(
     machines = _with_limits(given, options)
     network = network if isinstance(network, Network) else load_network(network)
     made = plan if plan is None or isinstance(plan, Plan) else load_plan(plan)
-    parameters = weights_for(network, weights, random_seed)
-    asked = request(source, network, **options)
+    form = shared_form(network).network  # workers import a model themselves
+    parameters = weights_for(form, weights, random_seed)
+    asked = request(source, form, **options)
     check_sharing(asked)
     wanted = identified(asked, parameters)
     identity = dict(wanted.identity)

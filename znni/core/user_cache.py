@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
+from functools import cache
 from pathlib import Path
 from tempfile import NamedTemporaryFile
+
+_log = logging.getLogger("znni")
 
 
 def user_cache() -> Path:
@@ -29,3 +33,38 @@ def write_whole(path: Path, content: bytes) -> Path:
     with NamedTemporaryFile(dir=path.parent, suffix=".partial", delete=False) as partial:
         partial.write(content)
     return Path(partial.name).replace(path)
+
+
+def keep(path: Path, content: bytes) -> bool:
+    """Make a file that saves time later. If it cannot be made, warn once, and return False."""
+    try:
+        write_whole(path, content)
+    except OSError as error:
+        warn_not_kept(path, error)
+        return False
+    return True
+
+
+def kept(path: Path) -> bytes | None:
+    """Return the contents of such a file, or None if there is none that can be read."""
+    try:
+        return path.read_bytes()
+    except OSError:
+        return None
+
+
+def warn_not_kept(path: Path, error: OSError) -> None:
+    """Warn that nothing is kept, once for each folder."""
+    root = user_cache()
+    _warn_once(root if path.is_relative_to(root) else path.parent, error.strerror or str(error))
+
+
+@cache
+def _warn_once(folder: Path, reason: str) -> None:
+    _log.warning(
+        "%s: cannot be written: %s; compiled code, plans and measurements are not kept there, so "
+        "each run makes them again; make it writable, or name another folder%s",
+        folder,
+        reason,
+        " with XDG_CACHE_HOME" * (sys.platform not in ("win32", "darwin")),
+    )

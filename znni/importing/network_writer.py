@@ -90,7 +90,7 @@ def _write(path: Path, data: bytes) -> None:
     except OSError as error:
         raise InvalidInput(
             f"{path}: cannot be written: {error.strerror}; write elsewhere"
-        ) from None
+        ) from error
 
 
 def _lines(folded: Folded, weights: str, source: str) -> Iterator[str]:

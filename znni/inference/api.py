@@ -155,7 +155,7 @@ def run(
     stopwatch.add("start", waited)
     with stopwatch.during("opening"):
         network = network if isinstance(network, Network) else load_network(network)
-        asked = by_the_faster(request(source, network, **options), made)
+        asked = by_the_faster(request(source, network, **options), made, shared=part is not None)
         weights = weights_for(asked.network, weights, random_seed)
         share = None if part is None else share_of(part, asked)
         wanted, output = _opened(out, source, asked, weights, share)

@@ -18,7 +18,7 @@ from planner.cost_model import BuiltInModel
 from planner.exhaustive import Search
 from znni.calibration.model import MeasuredModel
 from znni.core.errors import InvalidInput
-from znni.core.user_cache import user_cache, write_whole
+from znni.core.user_cache import user_cache, warn_not_kept, write_whole
 from znni.machine.machine import Machine
 from znni.plans.micro_batches import found as found_in
 from znni.plans.plan import Plan
@@ -81,11 +81,12 @@ def keep(plan: Plan, search: Search) -> None:
     if key is None or folder is None:
         return
     host, gpu = _limits(search.machine)
+    file = folder / f"{key}-{host}-{gpu}.json"
     try:
-        write_whole(folder / f"{key}-{host}-{gpu}.json", plan.to_json().encode())
+        write_whole(file, plan.to_json().encode())
         _delete_oldest(folder)
     except OSError as error:
-        _warn_once(f"{folder}: plans are not kept there: {error}")
+        warn_not_kept(file, error)
 
 
 def _delete_oldest(folder: Path) -> None:
@@ -105,10 +106,7 @@ def _kept(folder: Path, key: str, search: Search) -> Iterator[_Kept]:
     """
     try:
         paths = sorted(path for path in folder.iterdir() if path.name.startswith(f"{key}-"))
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        _warn_once(f"{folder}: kept plans cannot be read there: {error}")
+    except OSError:  # there is none yet, or it cannot be read; then none is kept either
         return
     for path in paths:
         try:

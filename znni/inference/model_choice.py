@@ -15,7 +15,7 @@ from znni.core.errors import DoesNotFit, InvalidInput, RunFailed
 from znni.core.options import Choices
 from znni.core.shapes import Vec3
 from znni.core.text import duration
-from znni.core.user_cache import user_cache, write_whole
+from znni.core.user_cache import keep, kept, user_cache, warn_not_kept
 from znni.engine.tiles import for_job
 from znni.inference import planning
 from znni.inference.network_import import import_network
@@ -57,16 +57,14 @@ def chosen(network: Network, volume: Vec3, choices: Choices) -> Chosen:
         InvalidInput: a library is missing, or cannot compute such windows.
         DoesNotFit: neither plan stays within the memory allowed.
     """
-    if len(network.nodes) != 1 or not network.models or network.window is None:
-        return Chosen(network)
-    (model,) = network.models
-    own = _expressed(model, network)
-    if isinstance(own, str):
-        return Chosen(network, f"{model.runtime} computes {Path(model.file).name}: {own}")
-    kept = _kept(model, f"{_threads(choices)}-{network.window.size}-{choices.accuracy}.choice")
-    if kept.is_file():
-        text = kept.read_text()
-        return Chosen(own if text.startswith("znni") else network, text)
+    shared = shared_form(network)
+    if shared.network is network:
+        return shared
+    (model,), own = network.models, shared.network
+    assert network.window is not None
+    file = _file(model, f"{_threads(choices)}-{network.window.size}-{choices.accuracy}.choice")
+    if known := kept(file):
+        return Chosen(own if known.startswith(b"znni") else network, known.decode())
     theirs, ours = (_seconds(each, volume, choices) for each in (network, own))
     if isinstance(theirs, DoesNotFit) and isinstance(ours, DoesNotFit):
         raise ours
@@ -79,22 +77,43 @@ def chosen(network: Network, volume: Vec3, choices: Choices) -> Chosen:
         f"{able} computes {Path(model.file).name}: predicted {duration(ours)} by znni and "
         f"{duration(theirs)} by {model.runtime}"
     )
-    write_whole(kept, why.encode())
+    keep(file, why.encode())
     return Chosen(taken, why)
 
 
-def by_the_faster(asked: Request, plan: Plan | None) -> Request:
+def shared_form(network: Network) -> Chosen:
+    """Return a network in the form in which several machines compute it.
+
+    It depends on the network's file alone, so that all of them compute the same. znni computes what
+    it can express.
+    """
+    if len(network.nodes) != 1 or not network.models or network.window is None:
+        return Chosen(network)
+    (model,) = network.models
+    own = _expressed(model, network)
+    name = Path(model.file).name
+    if isinstance(own, str):
+        return Chosen(network, f"{model.runtime} computes {name}: {own}")
+    return Chosen(own, f"znni computes {name}, because it knows all of its layers")
+
+
+def by_the_faster(asked: Request, plan: Plan | None, *, shared: bool = False) -> Request:
     """Return a request with its network as the one who computes it has it.
 
     Args:
         asked: the request.
         plan: the plan that the caller gives, which says who computes; None: the faster.
+        shared: other machines compute other parts, and may not choose otherwise.
     """
     if not asked.network.models:
         return asked
     if plan is not None:
         return replace(asked, network=for_job(plan.network, asked.job))
-    taken = chosen(asked.network, asked.volume.size, asked.choices)
+    taken = (
+        shared_form(asked.network)
+        if shared
+        else chosen(asked.network, asked.volume.size, asked.choices)
+    )
     if taken.why:
         log.info("%s", taken.why)
     return replace(asked, network=for_job(taken.network, asked.job))
@@ -118,25 +137,29 @@ def _seconds(network: Network, volume: Vec3, choices: Choices) -> float | DoesNo
 
 def _expressed(model: Model, network: Network) -> Network | str:
     """Return a model as layers, with windows and scaling as a network has them; or why not."""
-    imported, refused = _kept(model, "network.yaml"), _kept(model, "refused.txt")
-    if refused.is_file():
-        return refused.read_text()
+    imported, refused = _file(model, "network.yaml"), _file(model, "refused.txt")
+    if known := kept(refused):
+        return known.decode()
     try:
-        if not imported.is_file():
-            imported.parent.mkdir(parents=True, exist_ok=True)
+        if kept(imported) is None:
             log.info("importing %s, once", model.file)
+            imported.parent.mkdir(parents=True, exist_ok=True)
             import_network(Path(model.file), imported, overwrite=True)
         found = load_network(imported)
-        known = replace(found, name=network.name, scaling=network.scaling, labels=network.labels)
+        own = replace(found, name=network.name, scaling=network.scaling, labels=network.labels)
         assert network.window is not None
-        return with_window(known, network.window)
-    except (InvalidInput, RunFailed) as error:
+        return with_window(own, network.window)
+    except (InvalidInput, RunFailed, OSError) as error:
+        failed = error if isinstance(error, OSError) else error.__cause__
+        if isinstance(failed, OSError):  # verifying and going on need what is imported
+            warn_not_kept(imported, failed)
+            return f"what znni imports cannot be kept in {imported.parent}: {failed.strerror}"
         reason = str(error).removeprefix(f"{model.file}: ").partition(";")[0]
         why = f"znni does not, because {reason}"
-        if not imported.is_file():
-            write_whole(refused, why.encode())
+        if kept(imported) is None:
+            keep(refused, why.encode())
         return why
 
 
-def _kept(model: Model, name: str) -> Path:
+def _file(model: Model, name: str) -> Path:
     return user_cache() / "models" / f"{model.sha256[:16]}-{model.runtime}-{IMPORTS}" / name

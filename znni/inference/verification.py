@@ -18,10 +18,11 @@ from znni.core.text import counted
 from znni.core.volume import Volume
 from znni.engine.tiles import for_job, make_job
 from znni.inference.brute_force import AtVoxel, WindowsAt, at_voxel, exact_at
+from znni.inference.model_choice import shared_form
 from znni.inference.provenance import Origin, input_of, mask_of, origin_of, weights_of
 from znni.network.input_scaling import InputScaling
 from znni.network.network import Network
-from znni.network.weights import Weights
+from znni.network.weights import Weights, weights_for
 from znni.volumes.array import ArrayLike
 from znni.volumes.block_checks import BlockChecks, check_blocks
 from znni.volumes.locate import open_volume, read_ledger, split_dataset
@@ -155,6 +156,9 @@ def verify(
     volume = input_of(origin, output, ledger, source)
     masked = mask_of(origin, output, ledger, volume, mask)
     parameters = weights_of(origin, output, weights)
+    form = shared_form(origin.network).network
+    if form is not origin.network:  # the library's numbers are compared with znni's layers
+        origin, parameters = replace(origin, network=form), weights_for(form, None, None)
     if seed is None:
         seed = int(np.random.default_rng().integers(2**32))
     generator = np.random.default_rng(seed)

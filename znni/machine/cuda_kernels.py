@@ -8,7 +8,6 @@ depends on.
 from __future__ import annotations
 
 import atexit
-import logging
 import re
 import tempfile
 from collections.abc import Iterable
@@ -20,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from znni.core.errors import InvalidInput
-from znni.core.user_cache import user_cache, write_whole
+from znni.core.user_cache import keep, kept, user_cache, write_whole
 from znni.machine.cuda import INSTALL, cupy
 
 STANDARD = "-std=c++17"
@@ -29,7 +28,6 @@ STANDARD = "-std=c++17"
 # products of whole warp groups. They are compiled only for a target whose name ends in a.
 OWN_INSTRUCTIONS = 90
 
-_log = logging.getLogger(__name__)
 
 _ENTRY = re.compile(r"Compiling entry function '(?P<kernel>\w+)'")
 _SPILLS = re.compile(r"(?P<stores>\d+) bytes spill stores, (?P<loads>\d+) bytes spill loads")
@@ -167,14 +165,10 @@ def _stored(source: str, architecture: str, options: tuple[str, ...]) -> Path:
     """
     key = repr((_nvrtc().getVersion(), architecture, options, source))
     file = user_cache() / "kernels" / f"{sha256(key.encode()).hexdigest()[:32]}.cubin"
-    if file.exists():
+    if kept(file):
         return file
     code = compile_offline(source, architecture, options)
-    try:
-        return write_whole(file, code)
-    except OSError as error:
-        _log.info("compiled kernels are not kept: %s", error)
-        return write_whole(_own_folder() / file.name, code)
+    return file if keep(file, code) else write_whole(_own_folder() / file.name, code)
 
 
 @cache

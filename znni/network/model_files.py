@@ -19,7 +19,7 @@ from typing import Any
 
 from znni.core.errors import InvalidInput
 from znni.core.shapes import Vec3
-from znni.core.user_cache import user_cache, write_whole
+from znni.core.user_cache import keep, kept, user_cache
 from znni.network.models import Model, Runtime
 from znni.network.weights import Float32
 
@@ -30,6 +30,7 @@ PACKAGES: dict[Runtime, tuple[str, str]] = {
     "pytorch": ("torch", "pip install torch"),
 }
 CHILD = "znni.network.model_process"
+CHANGED = "has changed since; give the file that was used, or run again"
 
 
 @dataclass(frozen=True)
@@ -102,7 +103,7 @@ def model_layer(
         raise InvalidInput(f"{path}: is no model; give {' or '.join(RUNTIMES)}")
     runtime, found = RUNTIMES[path.suffix], fingerprint(path)
     if sha256 not in (None, found):
-        raise InvalidInput(f"{path}: has changed since; give the file that was used, or run again")
+        raise InvalidInput(f"{path}: {CHANGED}")
     said = _described(runtime, path, found)
     maps = said.features if features is None else features
     if maps is None or said.maps is None:
@@ -117,9 +118,9 @@ def model_layer(
 
 @lru_cache(maxsize=64)
 def _described(runtime: Runtime, path: Path, sha256: str) -> Described:
-    kept = _answer(runtime, path, sha256, ("describe",))
-    fixed = kept["fixed"]
-    return Described(kept["maps"], kept["features"], fixed and Vec3(*fixed))
+    said = _answer(runtime, path, sha256, ("describe",))
+    fixed = said["fixed"]
+    return Described(said["maps"], said["features"], fixed and Vec3(*fixed))
 
 
 @lru_cache(maxsize=64)
@@ -135,22 +136,28 @@ def measured(model: Model, size: Vec3, threads: int) -> Measured:
         InvalidInput: the model cannot be computed for such windows, or gives another size.
     """
     asked = ("measure", *map(str, (threads, model.in_features, *size)))
-    kept = _answer(model.runtime, Path(model.file), model.sha256, asked)
-    made = tuple(kept["shape"])
+    said = _answer(model.runtime, Path(model.file), model.sha256, asked)
+    made = tuple(said["shape"])
     wanted = (1, model.features, *size)
     if made != wanted:
         raise InvalidInput(
             f"{model.file}: gives an output of shape {made} for a window of {size}, and {wanted} "
             f"is needed to blend windows; export it with one output of the input's resolution"
         )
-    return Measured(kept["seconds"], kept["memory"])
+    return Measured(said["seconds"], said["memory"])
 
 
 @lru_cache(maxsize=1)
 def opened(model: Model, threads: int) -> Callable[[Float32], Float32]:
-    """Return the function by which a model's library computes (1, f, z, y, x) in this process."""
+    """Return the function by which a model's library computes (1, f, z, y, x) in this process.
+
+    Raises:
+        InvalidInput: the file is not there, or has changed.
+    """
     from znni.network.model_process import open_model
 
+    if fingerprint(Path(model.file)) != model.sha256:
+        raise InvalidInput(f"{model.file}: {CHANGED}")
     return open_model(model.runtime, model.file, threads)
 
 
@@ -164,17 +171,17 @@ def _answer(runtime: Runtime, path: Path, sha256: str, asked: Sequence[str]) -> 
             f"{path}: needs {package}, which is not installed: {install}; or import it with znni "
             f"import, if all of its layers are known"
         ) from None
-    kept = user_cache() / "models" / f"{sha256[:16]}-{package}-{release}-{'-'.join(asked)}.json"
+    file = user_cache() / "models" / f"{sha256[:16]}-{package}-{release}-{'-'.join(asked)}.json"
     try:
-        known: dict[str, Any] = json.loads(kept.read_text())
+        known: dict[str, Any] = json.loads(kept(file) or b"")
         return known
-    except (OSError, ValueError):
+    except ValueError:
         pass
     ended = _asked_of_child([runtime, str(path), *asked])
     if ended.returncode:
         raise InvalidInput(f"{path}: {_problem(ended, package)}")
     answer: dict[str, Any] = json.loads(ended.stdout.splitlines()[-1])
-    write_whole(kept, json.dumps(answer).encode())
+    keep(file, json.dumps(answer).encode())
     return answer
 
 

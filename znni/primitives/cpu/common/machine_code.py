@@ -9,7 +9,6 @@ completely or not at all, so that many processes can share the directory.
 from __future__ import annotations
 
 import ctypes
-import logging
 import sys
 from dataclasses import dataclass
 from functools import cache
@@ -20,9 +19,7 @@ from typing import Any
 import llvmlite
 import llvmlite.binding as llvm
 
-from znni.core.user_cache import user_cache, write_whole
-
-_log = logging.getLogger(__name__)
+from znni.core.user_cache import keep, kept, user_cache
 
 _DIGEST_BYTES = 32
 
@@ -73,7 +70,7 @@ def compiled(name: str, source: str, arguments: tuple[str, ...]) -> Kernel:
     code = _stored(file)
     if code is None:
         code = _compile(source)
-        _keep(file, code)
+        keep(file, sha256(code).digest() + code)
     engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), _target_machine())
     engine.add_object_file(llvm.ObjectFileRef.from_data(code))
     engine.finalize_object()
@@ -149,17 +146,8 @@ def _compile(source: str) -> bytes:
 
 def _stored(file: Path) -> bytes | None:
     """Return the machine code in a file, or None if it is absent or damaged."""
-    try:
-        content = file.read_bytes()
-    except OSError:
+    content = kept(file)
+    if content is None:
         return None
     digest, code = content[:_DIGEST_BYTES], content[_DIGEST_BYTES:]
     return code if sha256(code).digest() == digest else None
-
-
-def _keep(file: Path, code: bytes) -> None:
-    """Store machine code. If the directory is not writable, only the next start takes longer."""
-    try:
-        write_whole(file, sha256(code).digest() + code)
-    except OSError as error:
-        _log.info("compiled kernels are not kept: %s", error)

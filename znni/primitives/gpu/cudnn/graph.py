@@ -7,7 +7,6 @@ The choice is kept in the user's cache, under everything that it depends on. NVI
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache, partial
@@ -21,7 +20,7 @@ from typing import Any
 from znni.core.errors import InvalidInput, RunFailed
 from znni.core.shapes import Shape5
 from znni.core.text import in_units
-from znni.core.user_cache import user_cache
+from znni.core.user_cache import keep, user_cache
 from znni.machine.cuda import LibraryFailed, cupy
 from znni.machine.timing import seconds_on_device
 from znni.network.layers import Conv
@@ -40,8 +39,6 @@ LOADING_SECONDS = 0.1
 INSTALL = (
     "install it with: pip install 'znni[cudnn]' (CUDA 13) or pip install 'znni[cudnn12]' (CUDA 12)"
 )
-
-_log = logging.getLogger(__name__)
 
 
 @cache
@@ -156,7 +153,7 @@ class ConvolutionGraph:
             index, name = None, ""
         if index is None or not self._is_named(index, name):
             index = self._fastest(x, weights, y)
-            _keep(file, [index, self._graph.get_plan_name_at_index(index)])
+            keep(file, json.dumps([index, self._graph.get_plan_name_at_index(index)]).encode())
         with library_errors():
             self._take(index)
 
@@ -243,14 +240,6 @@ def strides(shape: Shape5, number: Format) -> list[int]:
     if number.channels_last:
         return [f * z * y * x, 1, y * x * f, x * f, f]
     return [f * z * y * x, z * y * x, y * x, x, 1]
-
-
-def _keep(file: Path, choice: list[int | str]) -> None:
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(json.dumps(choice))
-    except OSError as error:
-        _log.info("cuDNN's choice is not kept: %s", error)
 
 
 def _device_name() -> str:

@@ -7,13 +7,10 @@ search looks at. So its refusals are kept in the user's cache.
 from __future__ import annotations
 
 import json
-import logging
 from functools import cache
 from pathlib import Path
 
-from znni.core.user_cache import user_cache
-
-_log = logging.getLogger(__name__)
+from znni.core.user_cache import keep, user_cache
 
 
 @cache
@@ -34,12 +31,7 @@ def refuse(device: str, key: str) -> None:
     """
     known = {*refused(), (device, key)}
     refused.cache_clear()
-    file = _file()
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(json.dumps(sorted(known)))
-    except OSError as error:
-        _log.info("what cuDNN refused is not kept: %s", error)
+    keep(_file(), json.dumps(sorted(known)).encode())
 
 
 def _file() -> Path:
