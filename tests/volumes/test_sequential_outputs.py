@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 from collections.abc import Sequence
+from io import BytesIO
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ import pytest
 import tifffile
 from numpy.typing import NDArray
 
+import znni
 from znni.core.errors import InvalidInput, RunFailed
 from znni.core.shapes import Box, Vec3
 from znni.core.volume import Affine, Grid, NewOutput, Output
@@ -116,6 +119,84 @@ def test_a_large_tiff_has_wide_offsets(monkeypatch: pytest.MonkeyPatch) -> None:
     with tifffile.TiffFile("out.tif") as file:
         assert file.is_bigtiff
         np.testing.assert_array_equal(file.asarray(), VALUES)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "uint8", "uint16"])
+@pytest.mark.parametrize("labels", [False, True])
+def test_tifffile_reads_all_resolutions_of_a_pyramid(dtype: str, labels: bool) -> None:
+    size = Vec3(3, 530, 1029)
+    values = (np.random.default_rng(1).random((2, *size)) * 4).astype(dtype)
+    description = NewOutput(2, size, dtype, GRID, pyramid=True, labels=labels)  # type: ignore[arg-type]
+    output = open_output("out.tif", "input.h5", description)
+    output.describe({"predicted_memory_bytes": 0}, size)
+    output.write(Box(Vec3(0, 0, 0), size), values)
+    output.finish({})
+    with tifffile.TiffFile("out.tif") as file:
+        (series,) = file.series
+        levels = series.levels
+        extents = [(530, 1029), (265, 515), (133, 258), (67, 129)]
+        assert [level.shape for level in levels] == [(2, 3, *extent) for extent in extents]
+        assert {(level.keyframe.is_tiled, str(level.dtype)) for level in levels} == {(True, dtype)}
+        found = [level.asarray() for level in levels]
+    np.testing.assert_array_equal(found[0], values)
+    for finer, level in pairwise(found):
+        np.testing.assert_allclose(level, halved(finer, labels), rtol=1e-6, atol=0)
+    np.testing.assert_array_equal(open_volume("out.tif").read(Box(Vec3(0, 0, 0), size)), values)
+    volume = open_volume("out.tif")
+    assert volume.grid == GRID
+    coarser = volume.coarser()
+    assert [one.size for one in coarser] == [Vec3(3, *extent) for extent in extents[1:]]
+    assert [one.grid.scale for one in coarser] == [(40, 8, 4), (40, 16, 8), (40, 32, 16)]
+    assert coarser[0].grid.translation == (8, 2.5, 2)
+    np.testing.assert_array_equal(coarser[0].read(Box(Vec3(0, 0, 0), coarser[0].size)), found[1])
+    assert sorted(map(str, Path().iterdir())) == ["out.tif"]
+
+
+def halved(values: NDArray[Any], labels: bool) -> NDArray[Any]:
+    """Halve y and x voxel by voxel: the mean or the smallest of the most frequent values."""
+    odd = [(0, 0), (0, 0), (0, values.shape[2] % 2), (0, values.shape[3] % 2)]
+    whole = np.pad(values, odd, mode="edge")
+    four = np.stack([whole[..., y::2, x::2] for y in (0, 1) for x in (0, 1)])
+    if not labels:
+        mean = four.astype(np.float64).mean(axis=0)
+        return mean if values.dtype == np.float32 else np.rint(mean)
+    four.sort(axis=0)
+    best, most = four[0].copy(), (four == four[0]).sum(axis=0)
+    for one in four[1:]:
+        count = (four == one).sum(axis=0)
+        best, most = np.where(count > most, one, best), np.maximum(count, most)
+    return best
+
+
+def test_a_tiff_has_coarser_resolutions_if_it_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("znni.core.volume.LARGE", SIZE.volume - 1)
+    make("out.tif")
+    make("one.tif", pyramid=False)
+    found = []
+    for name in ("out.tif", "one.tif"):
+        with tifffile.TiffFile(name) as file:
+            found.append(len(file.series[0].levels))
+    assert found == [2, 1]
+
+
+def test_a_full_disk_leaves_no_planes_of_coarser_resolutions(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Full(BytesIO):
+        def write(self, _data: Any) -> int:
+            raise OSError(28, "No space left on device")
+
+    made: list[Full] = []
+
+    def full_file(**_: Any) -> Full:
+        made.append(Full())
+        return made[-1]
+
+    monkeypatch.setattr("znni.volumes.tiff.coarser_planes.TemporaryFile", full_file)
+    with pytest.raises(RunFailed, match="cannot be written: No space left"):
+        znni.export(VALUES, "out.tif", pyramid=True)
+    assert not list(Path().iterdir())
+    assert [file.closed for file in made] == [True]
 
 
 def test_a_tiff_without_a_known_grid_stays_without() -> None:

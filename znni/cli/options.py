@@ -88,8 +88,8 @@ Pyramid = Annotated[
     bool | None,
     typer.Option(
         "--pyramid/--no-pyramid",
-        help="Also store coarser resolutions of an OME-Zarr, or do not. Default: if it is larger "
-        "than 256 voxels along each axis, by volume.",
+        help="Also store coarser resolutions of an OME-Zarr or OME-TIFF, or do not. Default: if it "
+        "is larger than 256 voxels along each axis, by volume.",
     ),
 ]
 Sharded = Annotated[

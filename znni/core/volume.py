@@ -81,7 +81,7 @@ class NewOutput:
         overwrite: True to replace an existing file or folder of that name.
         compression: compression of the chunks; None for the format's usual one.
         sharded: True to store many chunks in one file.
-        pyramid: True for an OME-Zarr with coarser resolutions; None: if it is large.
+        pyramid: True for an OME-Zarr or OME-TIFF with coarser resolutions; None: if it is large.
         labels: True if values are labels, so that no mean of them means anything.
         identity: everything that the values depend on, by names that users see. A run continues
             an unfinished output only if its identity is the same.

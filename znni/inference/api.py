@@ -112,8 +112,8 @@ def infer(
             - ``compression``: how chunks of a Zarr are compressed: ``zstd`` (the default),
               ``gzip`` or ``none``.
             - ``sharded``: store many chunks of a Zarr in one file.
-            - ``pyramid``: also store coarser resolutions of an OME-Zarr: means of values, most
-              frequent labels. By default if it has more than 256 x 256 x 256 voxels.
+            - ``pyramid``: also store coarser resolutions of an OME-Zarr or OME-TIFF: means of
+              values, most frequent labels. By default if it has more than 256 x 256 x 256 voxels.
             - ``ram``, ``threads``, ``device``, ``gpu_memory``, ``gpus``, ``accuracy``, ``costs``
               and ``micro_batches``: what the plan may use, as in ``znni.core.options.Choices``.
 

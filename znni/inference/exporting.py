@@ -93,7 +93,8 @@ def export(
         threshold: store 1 where a value is above it, and else 0.
         compression: ``zstd`` (Zarr only), ``gzip`` (Zarr, TIFF) or ``none``.
         sharded: store many chunks of a Zarr in one file.
-        pyramid: also store coarser resolutions of an OME-Zarr; by default if it is large.
+        pyramid: also store coarser resolutions of an OME-Zarr or OME-TIFF; by default if it is
+            large.
         overwrite: replace an existing file.
         resume: go on with an unfinished copy, if the format allows it (HDF5, Zarr).
         ram: memory that the process may take; by default 1 GiB more than it takes already.

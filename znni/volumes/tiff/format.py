@@ -11,6 +11,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 from znni.core.errors import InvalidInput
+from znni.core.shapes import Vec3
 from znni.core.volume import Grid
 from znni.volumes.formats import Format, Sequential, library
 from znni.volumes.grid_attributes import UNITS_BY_SYMBOL, with_affine
@@ -19,6 +20,7 @@ from znni.volumes.staged_output import staged
 from znni.volumes.stored import StoredVolume, local_file, reason
 from znni.volumes.tiff.format_names import ATTRIBUTES, NAME
 from znni.volumes.tiff.output import check, save
+from znni.volumes.zarr.pyramid import coarser_grid
 
 STACKED = "IQRH"  # tifffile's letters for axes of pages without a known meaning
 SAMPLES = "S"  # tifffile's letter for the colours of a pixel
@@ -33,22 +35,46 @@ def open_tiff(place: str, dataset: str | None, time: int | None = None) -> Store
         InvalidInput: there is no such file or series, the file is not TIFF or is damaged, it has
             several volumes, or its codec is not installed.
     """
+    return _open_level(place, dataset, time, 0)
+
+
+def _open_level(place: str, dataset: str | None, time: int | None, index: int) -> StoredVolume:
+    """Open one resolution of a series; 0 is the finest."""
     zarr = library("zarr", "tiff")
     file = _open(place)
     try:
         series = _series(file, place, dataset)
         _check_codec(series, place)
         name = f"{place}:{dataset}" if dataset else place
-        array = zarr.open_array(series.aszarr(level=0), mode="r")
-        named = NamedAxes(array, _axes(series.axes), name, time, _channels(file, series))
+        level, count = series.levels[index], len(series.levels)
+        array = zarr.open_array(series.aszarr(level=index), mode="r")
+        named = NamedAxes(array, _axes(level.axes), name, time, _channels(file, series))
         attributes = _stored(file).get("attributes", {})
         grid = with_affine(_grid(file, series), attributes)
-        volume = StoredVolume(named, name, grid, attributes)
+        if index:
+            grid = coarser_grid(grid, _factor(series, level))
+            volume = StoredVolume(named, f"{name} at resolution {index}", grid, attributes)
+        else:
+            others = range(1, count)
+            volume = StoredVolume(
+                named,
+                name,
+                grid,
+                attributes,
+                lambda: [_open_level(place, dataset, time, other) for other in others],
+            )
     except BaseException:
         file.close()
         raise
     weakref.finalize(volume, file.close)
     return volume
+
+
+def _factor(series: Any, level: Any) -> Vec3:
+    """Return the extents of a coarser resolution's voxel, in voxels of the finest."""
+    finest = dict(zip(_axes(series.axes), series.shape, strict=True))
+    coarse = dict(zip(_axes(level.axes), level.shape, strict=True))
+    return Vec3(*(round(finest.get(axis, 1) / coarse.get(axis, 1)) for axis in "zyx"))
 
 
 def describe_tiff(place: str, dataset: str | None) -> str:

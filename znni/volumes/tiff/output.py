@@ -6,7 +6,7 @@ import json
 from collections.abc import Generator
 from contextlib import closing
 from dataclasses import replace
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import IO, Any
 from uuid import NAMESPACE_URL, uuid5
 
@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from znni.core.errors import InvalidInput, option
 from znni.core.volume import Grid, NewOutput
 from znni.volumes.formats import Content, check_plain, library
+from znni.volumes.tiff.coarser_planes import TILE, CoarserPlanes
 from znni.volumes.tiff.format_names import ATTRIBUTES, NAME, OME_UNITS
 
-TILE = 256  # pixels along y and x
 TYPES = ("uint8", "uint16", "uint32", "int8", "int16", "int32", "float32", "float64")
 BIG = 2**32 - 2**25  # bytes of values above which offsets of 64 bits are needed
 LEVEL = 1  # of deflate
@@ -37,7 +37,7 @@ def check(place: str, wanted: NewOutput) -> None:
             f"another of {', '.join(TYPES)}, or write to a name that ends in .zarr or .h5"
         )
     if wanted.compression != "zstd":
-        check_plain(place, replace(wanted, compression=None), NAME)
+        check_plain(place, replace(wanted, compression=None, pyramid=None), NAME)
     else:
         raise InvalidInput(
             f"{place}: few programs read {NAME} compressed by zstd; give "
@@ -48,7 +48,8 @@ def check(place: str, wanted: NewOutput) -> None:
 def save(file: IO[bytes], name: str, content: Content) -> None:
     """Write an OME-TIFF of axes (c, z, y, x) in tiles, as a BigTIFF where it is large.
 
-    Integers are compressed by deflate unless the output says otherwise, floats are not.
+    Integers are compressed by deflate unless the output says otherwise, floats are not. Coarser
+    resolutions are sub-images (SubIFDs) of the planes, where viewers look for them.
     """
     wanted = content.wanted
     tifffile = library("tifffile", "tiff")
@@ -61,25 +62,37 @@ def save(file: IO[bytes], name: str, content: Content) -> None:
         said = {"attributes": dict(content.attributes), "ledger": content.ledger.decode()}
         text = json.dumps(said, default=lambda value: value.tolist())
         tags.append((ATTRIBUTES, 2, 0, text, True))  # 2: a text
+    stored = {
+        "dtype": np.dtype(wanted.dtype),
+        "tile": (TILE, TILE),
+        "photometric": "minisblack",
+        **(packed if compression == "gzip" else {}),
+    }
+    big = wanted.nbytes * 4 // 3 > BIG  # with all coarser resolutions
     with (
-        tifffile.TiffWriter(file, bigtiff=wanted.nbytes > BIG, ome=True, byteorder="<") as writer,
-        closing(_tiles(content)) as tiles,
+        closing(CoarserPlanes(wanted, Path(file.name).parent)) as coarser,
+        tifffile.TiffWriter(file, bigtiff=big, ome=True, byteorder="<") as writer,
     ):
-        writer.write(
-            tiles,
-            shape=wanted.shape,
-            dtype=np.dtype(wanted.dtype),
-            tile=(TILE, TILE),
-            photometric="minisblack",
-            metadata=_metadata(PurePosixPath(name).name, wanted),
-            extratags=tags,
-            **(packed if compression == "gzip" else {}),
-        )
+        with closing(_tiles(coarser.passing(content.planes()))) as tiles:
+            writer.write(
+                tiles,
+                shape=wanted.shape,
+                subifds=len(coarser.shapes),
+                metadata=_metadata(PurePosixPath(name).name, wanted),
+                extratags=tags,
+                **stored,
+            )
+        for level, shape in enumerate(coarser.shapes):
+            writer.write(
+                _tiles(coarser.of(level)), shape=shape, subfiletype=1, metadata=None, **stored
+            )
 
 
-def _tiles(content: Content) -> Generator[NDArray[np.generic], None, None]:
+def _tiles(
+    planes: Generator[NDArray[np.generic], None, None],
+) -> Generator[NDArray[np.generic], None, None]:
     """Yield the tiles of all planes; those at the edges are filled up with zeros."""
-    with closing(content.planes()) as planes:
+    with closing(planes):
         for plane in planes:
             for y in range(0, plane.shape[0], TILE):
                 for x in range(0, plane.shape[1], TILE):
