@@ -158,9 +158,9 @@ def test_a_batch_normalization_elsewhere_is_refused(
         (tensors("0", "1") | {"2.weight": numbers(3)}, "has 1 prelu (2), and network known has 0"),
         (
             tensors("0", "1") | {"2.weight": numbers(3), "2.bias": numbers(3)},
-            "neither a 3D convolution nor a batch normalization nor a prelu",
+            "has 1 instance or group normalization (2), and network known has 0",
         ),
-        ({"0.weight": numbers(3, 4)}, "layer '0' has weight (3, 4)"),
+        ({"0.weight": numbers(3, 4)}, "neither a 3D convolution nor a normalization nor a prelu"),
         (tensors("0", "1") | {"0.bias": numbers(2)}, "bias of shape (2,) for 3 maps"),
         (tensors("0", "1") | {"0.weight": FIRST * np.nan}, "not finite"),
         (tensors("0", "1") | {"0.weight": FIRST.astype(np.int32)}, "weight of int32"),
@@ -286,3 +286,60 @@ def test_a_norm_or_prelu_too_few(tmp_path: Path) -> None:
         with pytest.raises(InvalidInput) as refused:
             znni.import_network(state, tmp_path / "net.yaml", like=tmp_path / "graph.yaml")
         assert named in str(refused.value)
+
+
+NORMS = """\
+name: norms
+layers:
+  - conv: {features: 4, kernel: 3, padding: same}
+  - instance_norm: {activation: leaky_relu}
+  - conv: {features: 6, kernel: 1}
+  - name: SECOND
+    group_norm: {groups: 3, eps: 0.001, activation: relu}
+"""
+
+
+def norm_module(*, affine: bool) -> Any:
+    nn = torch_or_skip().nn
+    return nn.Sequential(
+        nn.Conv3d(1, 4, 3, padding=1),
+        nn.InstanceNorm3d(4, affine=affine),
+        nn.LeakyReLU(),
+        nn.Conv3d(4, 6, 1),
+        nn.GroupNorm(3, 6, 1e-3, affine=affine),
+        nn.ReLU(),
+    )
+
+
+@pytest.mark.parametrize("affine", [True, False])
+@pytest.mark.parametrize("names", [("1", "4"), ("instance_norm1", "SECOND")])
+def test_instance_and_group_norms_are_filled(
+    names: tuple[str, str], affine: bool, tmp_path: Path
+) -> None:
+    torch = torch_or_skip()
+    made = norm_module(affine=affine)
+    for at in (1, 4):
+        for values in made[at].parameters():
+            torch.nn.init.normal_(values)
+    state = made.state_dict()
+    for before, after in zip(("1", "4"), names, strict=True):
+        for kind in ("weight", "bias")[: 2 * affine]:
+            state[f"{after}.{kind}"] = state.pop(f"{before}.{kind}")
+    (tmp_path / "like.yaml").write_text(NORMS)
+    out = tmp_path / "net.yaml"
+    report = str(znni.import_network(state, out, like=tmp_path / "like.yaml"))
+    assert ("normalization 4 fills layer SECOND" in report) == (affine and names[0] == "1")
+    network, weights = read_back(out)
+    assert [layer.eps for layer in network.layers[1::2]] == [1e-5, 1e-3]
+    for layer, at in ((network.layers[1], 1), (network.layers[3], 4)):
+        found, held = weights[layer.name], made[at]
+        np.testing.assert_array_equal(found.weight, held.weight.detach() if affine else 1)
+        np.testing.assert_array_equal(found.bias, held.bias.detach() if affine else 0)
+
+
+def test_norms_too_few(tmp_path: Path) -> None:
+    state = norm_module(affine=True).state_dict()
+    del state["4.weight"], state["4.bias"]
+    (tmp_path / "like.yaml").write_text(NORMS)
+    with pytest.raises(InvalidInput, match=r"has 1 instance or group normalization \(1\), and"):
+        znni.import_network(state, tmp_path / "net.yaml", like=tmp_path / "like.yaml")

@@ -1,7 +1,7 @@
 """State dicts: named tensors, which fill the layers of a similar network file.
 
-A state dict holds the convolutions, batch normalizations and slopes of prelu of a network. It does
-not hold how they are connected, and not always an order. The network file supplies these, and the
+A state dict holds the convolutions, normalizations and slopes of prelu of a network. It does not
+hold how they are connected, and not always an order. The network file supplies these, and the
 tensors must agree with it.
 """
 
@@ -46,8 +46,10 @@ from znni.network.layers import (
     Maximum,
     Model,
     Multiply,
+    Normalize,
     Pool,
     Upsample,
+    Weighted,
 )
 from znni.network.layers import Affine as AffineLayer
 from znni.network.network import Network, Node
@@ -71,6 +73,7 @@ class _Parts:
         prefixes: all prefixes, in the order of their keys.
         convolutions: prefixes of convolutions, in this order.
         norms: maps of each batch normalization.
+        scales: prefixes of instance and group normalizations, which have factors and shifts alone.
         slopes: prefixes of slopes of prelu.
         ordered: True if keys are in the order in which the layers were defined.
     """
@@ -78,6 +81,7 @@ class _Parts:
     prefixes: Sequence[str]
     convolutions: Sequence[str]
     norms: Mapping[str, int]
+    scales: Sequence[str]
     slopes: Sequence[str]
     ordered: bool
 
@@ -151,11 +155,14 @@ class _Filling:
                 f"network {like.name} has {len(curved)}; correct the network file"
             )
         self._slopes = dict(zip(curved, parts.slopes, strict=True))
+        self._scales = _scales_of(parts, like)
 
     def add(self, node: Node) -> None:
         """Add the steps of a node."""
         layer = node.layer
         operations: list[Operation] = [self._operation(layer)]
+        if (scales := self._scales.get(layer.name, layer.name)) != layer.name:
+            self.notes.append(f"normalization {scales} fills layer {layer.name}, by its place")
         if norm := self._norms.get(self._prefixes.get(layer.name, "")):
             operations.append(_norm(self._arrays, norm))
             self.notes.append(
@@ -184,6 +191,18 @@ class _Filling:
                         f"name of one"
                     )
                 return replace(_norm(self._arrays, norm), name=layer.name)
+            case Normalize():
+                prefix = self._scales.get(layer.name)
+                scale, shift = (
+                    (None, None)
+                    if prefix is None
+                    else (self._arrays[_key(prefix, kind)] for kind in NORM[:2])
+                )
+                made = checks.normalization(
+                    checks.origin(prefix or layer.name, "normalization"),
+                    layer.groups, scale, shift, layer.eps, layer.features,
+                )  # fmt: skip
+                return replace(made, name=layer.name)
             case Pool():
                 step, padding = layer.step, layer.padding
                 return Pooling(origin, layer.window, layer.name, layer.reduce, step, padding)
@@ -216,7 +235,7 @@ def _activation(layer: Layer) -> Activation:
 
 def _maps(layer: Layer) -> int:
     """Return the maps of a layer that may have slopes."""
-    return layer.out_features if isinstance(layer, Conv | ConvTranspose | AffineLayer) else 1
+    return layer.out_features if isinstance(layer, Weighted) else 1
 
 
 def _convolutions(network: Network) -> list[Conv | ConvTranspose]:
@@ -224,10 +243,10 @@ def _convolutions(network: Network) -> list[Conv | ConvTranspose]:
 
 
 def _parts(arrays: Arrays, *, ordered: bool) -> _Parts:
-    """Separate convolutions from batch normalizations, and refuse all else."""
+    """Separate convolutions from normalizations, and refuse all else."""
     keys = list(arrays) if ordered else sorted(arrays, key=_natural)
     prefixes = list(dict.fromkeys(key.rpartition(".")[0] for key in keys))
-    convolutions, slopes = [], []
+    convolutions, scales, slopes = [], [], []
     norms: dict[str, int] = {}
     for prefix in prefixes:
         kinds = [key.rpartition(".")[2] for key in keys if key.rpartition(".")[0] == prefix]
@@ -238,17 +257,42 @@ def _parts(arrays: Arrays, *, ordered: bool) -> _Parts:
             convolutions.append(prefix)
         elif weight is not None and weight.ndim == 1 and kinds == ["weight"]:
             slopes.append(prefix)
+        elif weight is not None and weight.ndim == 1 and set(kinds) == {"weight", "bias"}:
+            scales.append(prefix)
         else:
             shapes = ", ".join(f"{kind} {arrays[_key(prefix, kind)].shape}" for kind in kinds)
             raise InvalidInput(
-                f"layer {prefix!r} has {shapes}, which is neither a 3D convolution nor a batch "
+                f"layer {prefix!r} has {shapes}, which is neither a 3D convolution nor a "
                 f"normalization nor a prelu; {checks.LAYERS}"
             )
     if not convolutions:
         raise InvalidInput(
             "has no weights of 3D convolutions (out, in, z, y, x); is it the right file?"
         )
-    return _Parts(prefixes, convolutions, norms, slopes, ordered)
+    return _Parts(prefixes, convolutions, norms, scales, slopes, ordered)
+
+
+def _scales_of(parts: _Parts, like: Network) -> dict[str, str]:
+    """Return the prefix of the factors and shifts of each instance and group normalization.
+
+    They are matched by name, or else by place. A file without any of them is that of a network
+    whose normalizations have none.
+    """
+    layers = [layer.name for layer in like.layers if isinstance(layer, Normalize)]
+    if not parts.scales or set(layers) == set(parts.scales):
+        return {name: name for name in layers if parts.scales}
+    if len(layers) != len(parts.scales):
+        raise InvalidInput(
+            f"has {counted(len(parts.scales), 'instance or group normalization')} "
+            f"({', '.join(parts.scales)}), and network {like.name} has {len(layers)}; correct the "
+            f"network file"
+        )
+    if not parts.ordered and len({_skeleton(prefix) for prefix in parts.scales}) > 1:
+        raise InvalidInput(
+            f"has normalizations {', '.join(parts.scales)}, whose order the file does not keep; "
+            f"name those of the network file so, or save it with torch.save, which keeps it"
+        )
+    return dict(zip(layers, parts.scales, strict=True))
 
 
 def _matched(parts: _Parts, like: Network) -> Sequence[str]:
