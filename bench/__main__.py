@@ -16,6 +16,7 @@ from bench.killed_labels import killed_labels_command
 from bench.labels_memory import labels_memory_command
 from bench.layers import layers_command
 from bench.ledger import ledger_command
+from bench.many_volumes import many_volumes_command
 from bench.models import models_command
 from bench.network import network_command
 from bench.nnunet import nnunet_command
@@ -59,6 +60,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "volumes": volumes_command,
     "end-to-end": end_to_end_command,
     "phases": phases_command,
+    "many-volumes": many_volumes_command,
     "ledger": ledger_command,
     "killed-labels": killed_labels_command,
     "labels-memory": labels_memory_command,

@@ -41,6 +41,7 @@ Kind: TypeAlias = Literal[
     "layer",
     "ledger",
     "machine-plans",
+    "many-volumes",
     "micro-batches",
     "models",
     "network",

@@ -114,6 +114,12 @@ COLUMNS: dict[Kind | Literal["choices"], dict[str, Forms]] = {
         "predicted s": "{predicted_seconds:.2f}",
         **PHASE_COLUMNS,
     },
+    "many-volumes": {
+        **as_is("network", "size", "files", "volumes"),
+        "ms a volume": "{ms:.1f}",
+        "in layers": "{layers_ms:.1f}",
+        "overhead": "{overhead_ms:.1f}",
+    },
     "gpu-exercise": {
         **as_is("name", "layer", "input"),
         "error": "{error:.1e}",

@@ -52,6 +52,7 @@ PAGES = {
         (
             "end-to-end",
             "phases",
+            "many-volumes",
             "volumes",
             "ledger",
             "kills",

@@ -21,11 +21,13 @@ from bench.end_to_end import (
     with_efficiency,
     write_noise,
 )
+from bench.many_volumes import time_volumes
 from bench.phases import Command, time_in_turn, timed
 from bench.record import Row
 from bench.table import table
 from znni.core.errors import RunFailed
 from znni.core.shapes import Vec3
+from znni.network.network_file import load_network
 from znni.plans.plan import Plan
 
 SIZE = Vec3(70, 20, 23)
@@ -119,6 +121,15 @@ def test_commands_take_turns_and_warm_caches_are_timed() -> None:
     assert (one["seconds"], two["seconds"], one["rounds"]) == (2.0, 6.0, 2)
     assert one["start_seconds"] == 0.5
     assert len(table("phases", [one, two]).splitlines()) == 4
+
+
+@pytest.mark.parametrize("ending", [".tif", ".h5"])
+def test_volumes_in_a_loop_take_more_than_their_layers(ending: str) -> None:
+    row = time_volumes(load_network("tiny.yaml"), 20, 2, ending, "600MiB")
+    assert row["volumes"] == 2
+    assert 0 < row["layers_ms"] < row["ms"]
+    assert row["overhead_ms"] == pytest.approx(row["ms"] - row["layers_ms"])
+    assert len(table("many-volumes", [row]).splitlines()) == 3
 
 
 def test_a_command_that_fails_ends_the_table() -> None:

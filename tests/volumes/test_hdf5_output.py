@@ -67,18 +67,66 @@ def test_an_abandoned_output_keeps_its_blocks_and_its_partial_name(tmp_path: Pat
 def test_a_disk_that_fails_while_writing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "out.h5"
     output = new_output(path)
-    box = Box(Vec3(0, 0, 0), Vec3(3, 70, 9))
+    box = Box(Vec3(0, 0, 0), Vec3(3, 35, 9))
     output.describe({}, box.size)
     output.write(box, np.ones((2, *box.size), np.float32))
-
-    def fail(*_: object) -> int:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("znni.volumes.partial_file.os.fsync", fail)
+    monkeypatch.setattr("znni.volumes.partial_file.os.fsync", full_disk)
     with pytest.raises(RunFailed, match=r"out\.h5\.partial: cannot be written: No space left"):
         output.finish({})
     assert "1 finished block" in output.abandon()
     assert not path.exists()
+
+
+def full_disk(*_: object) -> int:
+    raise OSError(28, "No space left on device")
+
+
+def test_a_small_output_of_one_block_is_written_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "out.h5"
+    box = Box(Vec3(0, 0, 0), Vec3(3, 70, 9))
+    values = np.random.default_rng(0).random((2, *box.size), np.float32)
+
+    def written(held: int) -> Hdf5Output:
+        monkeypatch.setattr("znni.volumes.hdf5.output.HELD_BYTES", held)
+        output = new_output(path)
+        output.go_on_with("a plan")
+        output.describe({"plan": "a plan", "seconds": 0.0}, box.size)
+        output.write(box, values)
+        assert bool(Path(f"{path}.partial").stat().st_size) == (not held)
+        assert (output.read(box) == values).all()
+        return output
+
+    found = []
+    for held in (0, 1 << 20):
+        written(held).finish({"seconds": 0.5})
+        assert list(tmp_path.iterdir()) == [path]
+        with h5py.File(path) as file:
+            main, ledger = file["main"], file["ledger"][()].tobytes()
+            assert (main[()] == values).all()
+            found.append((dict(main.attrs), main.chunks, ledger))
+        path.unlink()
+    assert found[0] == found[1]
+    output = written(1 << 20)
+    monkeypatch.setattr("znni.volumes.partial_file.os.fsync", full_disk)
+    with pytest.raises(RunFailed, match="cannot be written: No space left"):
+        output.finish({"seconds": 0.5})
+    assert output.abandon() == f"{path} was not made"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_block_smaller_than_the_plan_says_begins_the_file(tmp_path: Path) -> None:
+    """As after memory ran out."""
+    path = tmp_path / "out.h5"
+    output = new_output(path)
+    output.describe({}, Vec3(3, 70, 9))
+    for start in (0, 35):
+        box = Box(Vec3(0, start, 0), Vec3(3, start + 35, 9))
+        output.write(box, np.full((2, *box.size), start, np.float32))
+    output.finish({})
+    with h5py.File(path) as file:
+        assert file["main"][0, 0, :, 0].tolist() == [0] * 35 + [35] * 35
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs Linux's /dev/full")

@@ -174,7 +174,7 @@ def agreed_plan(
     plan = plan.normalized_as(asked.network)
     note_plan(output, plan, earlier)
     noted = output.begun.plan
-    if not noted or _compute_alike(plan, Plan.from_json(noted)):
+    if noted in ("", plan.to_json()) or _compute_alike(plan, Plan.from_json(noted)):
         return plan, earlier, asked
     if given is not None:
         raise InvalidInput(

@@ -93,7 +93,6 @@ class LedgerFile(MemoryLedger):
                 self.content, self.resumed = found, True
             else:
                 self._append_to_file(identity_entry(wanted.identity))
-                os.fsync(self._descriptor)
         except BaseException:
             self.close()
             raise
@@ -113,10 +112,18 @@ class LedgerFile(MemoryLedger):
         self._append_to_file(entry)
         super().append(entry)
 
+    def settle(self) -> None:
+        """Wait until the disk has all entries.
+
+        Raises:
+            OSError: the disk fails.
+        """
+        os.fsync(self._descriptor)
+
     def note_changes(self, changes: list[tuple[int, bytes]]) -> None:
         """Append what is about to be changed in the output's file, and wait for the disk."""
         self.append(changes_entry(changes))
-        os.fsync(self._descriptor)
+        self.settle()
 
     def close(self) -> None:
         """Close the file; closing it again does nothing."""

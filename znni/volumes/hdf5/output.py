@@ -18,6 +18,7 @@ from znni.core.volume import SAME_COMMAND, Begun, NewOutput
 from znni.volumes.block_checks import check_written, strike_off_damaged, write_block
 from znni.volumes.formats import chunk_extents
 from znni.volumes.hdf5.chunks import ChunkWriter, HeldChanges, make_changes
+from znni.volumes.ledger_entries import block_entry, checksum_of
 from znni.volumes.ledger_file import LedgerFile, unfinished
 from znni.volumes.partial_file import (
     AS_FILE,
@@ -31,6 +32,10 @@ from znni.volumes.stored import reason
 
 OUTPUT_DATASET = "main"
 LEDGER = "ledger"
+
+# An output of one block is held until all is known of it, if it has at most so many bytes.
+# They are among those that a plan counts for the process.
+HELD_BYTES = 4 << 20
 
 
 def check_output(path: Path, wanted: NewOutput) -> None:
@@ -74,6 +79,9 @@ class Hdf5Output:
     readable however the run ended; missing blocks read as zeros. HDF5's final changes are noted in
     the ledger first. If the run stops in the middle of them, the next run makes them.
 
+    A small output of one block is written at once when it is finished: before, there is nothing to
+    resume.
+
     Raises:
         InvalidInput: the file exists and may not be overwritten, cannot be made, or is the
             unfinished file of another run.
@@ -93,6 +101,8 @@ class Hdf5Output:
                 self._disk.close()
                 raise
         self._file: h5py.File | None = None
+        self._described: tuple[dict[str, Any], Vec3] | None = None
+        self._held: NDArray[Any] | None = None
         try:
             if self._ledger.resumed:
                 make_changes(self._disk.fileno(), self._ledger.content.changes)
@@ -108,7 +118,10 @@ class Hdf5Output:
         """The blocks that exist already; their history is certain once the output is described."""
         return self._ledger.content
 
-    def _make(self, attributes: dict[str, Any], patch: Vec3) -> None:
+    def _make(
+        self, attributes: dict[str, Any], patch: Vec3, values: NDArray[Any] | None = None
+    ) -> None:
+        """Make the structure of the file; or the whole file, if the values are given."""
         wanted = self._wanted
         early = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
         early.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
@@ -122,6 +135,9 @@ class Hdf5Output:
                 dcpl=early,
             )
             dataset.attrs.update(attributes)
+            if values is not None:
+                dataset[...] = values
+                _keep(file, np.frombuffer(self._ledger.content.summary(), np.uint8))
 
     def _close(self) -> None:
         if self._file:
@@ -141,8 +157,24 @@ class Hdf5Output:
         if self._ledger.resumed:
             strike_off_damaged(self._ledger, self.read)
             return
-        self._make(attributes, patch)
+        self._described = attributes, patch
+        one_block = patch.minimum(self._wanted.size) == self._wanted.size
+        if not one_block or self._wanted.nbytes > HELD_BYTES:
+            self._begin()
+
+    def _begin(self) -> None:
+        """Put the ledger and the structure of the file onto the disk, if that is still to be done.
+
+        Raises:
+            RunFailed: a write failed.
+        """
+        if self._described is None:
+            return
+        attributes, patch = self._described
+        self._described = None
         try:
+            self._ledger.settle()
+            self._make(attributes, patch)
             self._disk.settle()
         except OSError as error:
             raise self._failed(error) from None
@@ -153,7 +185,11 @@ class Hdf5Output:
         self._ledger.note_plan(plan)
 
     def write(self, box: Box, values: NDArray[Any]) -> None:
-        """Hand the values (f', z, y, x) of a box to the operating system."""
+        """Hand the values (f', z, y, x) of a box to the operating system, or hold all of them."""
+        if self._described and box.size == self._wanted.size:
+            self._held = np.array(values)
+            return
+        self._begin()
         try:
             write_block(box, values, self._chunks, self._ledger.append)
         except OSError as error:
@@ -161,10 +197,20 @@ class Hdf5Output:
 
     def read(self, box: Box) -> NDArray[Any]:
         """Return the values (f', z, y, x) of a box that was written."""
+        if self._held is not None:
+            return self._held[(slice(None), *box.slices)]
         return np.asarray(self._dataset[(slice(None), *box.slices)])
 
     def finish(self, measured: dict[str, Any]) -> None:
         """Update attributes, and give the file its final name."""
+        if self._described and self._held is not None:
+            attributes, patch = self._described
+            whole = Box(Vec3(0, 0, 0), self._wanted.size)
+            self._ledger.content.take(block_entry(whole, checksum_of(self._held)))
+            self._make(attributes | measured, patch, self._held)
+            self._complete()
+            return
+        self._begin()
         self._close()
         self._open()  # HDF5 keeps what it read from chunks before they were written
         if self._ledger.resumed:
@@ -182,6 +228,17 @@ class Hdf5Output:
         try:
             self._ledger.note_changes(held.changes)
             make_changes(self._disk.fileno(), held.changes)
+        except OSError as error:
+            raise self._failed(error) from None
+        self._complete()
+
+    def _complete(self) -> None:
+        """Give the file its final name.
+
+        Raises:
+            RunFailed: it cannot be written.
+        """
+        try:
             self._disk.complete()
         except OSError as error:
             raise self._failed(error) from None
@@ -190,7 +247,7 @@ class Hdf5Output:
     def abandon(self, way_on: str = SAME_COMMAND, /) -> str:
         """Close the unfinished file, and delete it if it holds no block. Return a message."""
         self._close()
-        blocks = len(self._ledger.content.checksums)
+        blocks = 0 if self._described else len(self._ledger.content.checksums)
         if not blocks:  # deleted while locked, so no other run has it yet
             self._disk.partial.unlink(missing_ok=True)
             self._ledger.discard()

@@ -252,6 +252,7 @@ def _ledger_of(folder: PartialFolder, wanted: NewOutput) -> LedgerFile:
         with refused_at(folder.place):
             ledger = LedgerFile(folder.path, wanted)
             if not ledger.resumed:
+                ledger.settle()
                 folder.empty()
     except BaseException:
         if any(folder.path.iterdir()):
