@@ -218,6 +218,20 @@ def test_a_file_that_was_cut_behind_its_header() -> None:
         open_volume("v.nii").read(BOX)
 
 
+@pytest.mark.parametrize("byteorder", ["<", ">"])
+@pytest.mark.parametrize("dtype", ["u1", "u2", "f4"])
+def test_tiffs_in_one_piece_are_mapped(dtype: str, byteorder: str) -> None:
+    values = np.random.default_rng(0).integers(0, 200, (5, 6, 7)).astype(byteorder + dtype)
+    tifffile.imwrite("v.tif", values, byteorder=byteorder)
+    volume = open_volume("v.tif")
+    assert (volume.read(BOX)[0] == values[BOX.slices]).all()
+    cut("v.tif", 0.3)
+    with pytest.raises(RunFailed, match=r"v.tif: cannot be read at 1:4,2:3,0:7: .*; check or copy"):
+        volume.read(BOX)
+    with pytest.raises(InvalidInput, match=r"v.tif: cannot be read as TIFF: "):
+        open_volume("v.tif")
+
+
 def test_a_page_of_a_tiff_that_was_damaged() -> None:
     write_tiff("v.tif", VALUES[0], compression="zlib")
     with tifffile.TiffFile("v.tif") as file:
@@ -240,7 +254,7 @@ def test_libraries_that_are_not_installed(
     module: str, place: str, extra: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_nifti("v.nii", VALUES[0])
-    write_tiff("v.tif", VALUES[0])
+    write_tiff("v.tif", VALUES[0], compression="zlib")
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(
         InvalidInput, match=rf"{module} is needed .*; pip install 'znni\[{extra}\]'"

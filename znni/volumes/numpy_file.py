@@ -3,40 +3,19 @@
 from __future__ import annotations
 
 from contextlib import closing
-from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import numpy as np
-from numpy.typing import NDArray
 
 from znni.core.errors import InvalidInput
 from znni.core.volume import NewOutput
 from znni.volumes.formats import Content, Format, Sequential, check_plain
+from znni.volumes.mapped_array import MappedArray
 from znni.volumes.named_axes import at_time
 from znni.volumes.staged_output import staged
 from znni.volumes.stored import StoredVolume, local_file, reason
 
 NAME = "NumPy"
-
-
-class _MappedFile:
-    """An array file that is mapped into memory anew for each read.
-
-    A mapping that stays open would keep every page read so far in the process's memory.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        header = self._map()
-        self.shape = header.shape
-        self.dtype = header.dtype
-
-    def __getitem__(self, key: Any, /) -> NDArray[Any]:
-        return np.array(self._map()[key])
-
-    def _map(self) -> NDArray[Any]:
-        array: NDArray[Any] = np.lib.format.open_memmap(self._path, mode="r")
-        return array
 
 
 def open_numpy(place: str, dataset: str | None, time: int | None = None) -> StoredVolume:
@@ -49,7 +28,7 @@ def open_numpy(place: str, dataset: str | None, time: int | None = None) -> Stor
     if dataset:
         raise InvalidInput(f"{place}: holds one array, and no dataset {dataset!r}; leave it out")
     try:
-        mapped = _MappedFile(path)
+        mapped = MappedArray(lambda: np.lib.format.open_memmap(path, mode="r"))
     except Exception as error:  # numpy parses the header as Python text, and raises all kinds
         raise InvalidInput(
             f"{place}: cannot be read as .npy: {reason(error)}; give a whole file of numpy.save"

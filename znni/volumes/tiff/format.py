@@ -10,11 +10,15 @@ from contextlib import contextmanager
 from typing import Any
 from xml.etree import ElementTree
 
+import numpy as np
+
 from znni.core.errors import InvalidInput
 from znni.core.shapes import Vec3
 from znni.core.volume import Grid
+from znni.volumes.array import ArrayLike
 from znni.volumes.formats import Format, Sequential, library
 from znni.volumes.grid_attributes import UNITS_BY_SYMBOL, with_affine
+from znni.volumes.mapped_array import MappedArray
 from znni.volumes.named_axes import NamedAxes
 from znni.volumes.staged_output import staged
 from znni.volumes.stored import StoredVolume, local_file, reason
@@ -40,15 +44,14 @@ def open_tiff(place: str, dataset: str | None, time: int | None = None) -> Store
 
 def _open_level(place: str, dataset: str | None, time: int | None, index: int) -> StoredVolume:
     """Open one resolution of a series; 0 is the finest."""
-    zarr = library("zarr", "tiff")
     file = _open(place)
     try:
         series = _series(file, place, dataset)
         _check_codec(series, place)
         name = f"{place}:{dataset}" if dataset else place
         level, count = series.levels[index], len(series.levels)
-        array = zarr.open_array(series.aszarr(level=index), mode="r")
-        named = NamedAxes(array, _axes(level.axes), name, time, _channels(file, series))
+        array, axes = _values(file, series, index), _axes(level.axes)
+        named = NamedAxes(array, axes, name, time, _channels(file, series))
         attributes = _stored(file).get("attributes", {})
         grid = with_affine(_grid(file, series), attributes)
         if index:
@@ -143,6 +146,16 @@ def _check_codec(series: Any, place: str) -> None:
             f"{place}: is compressed by {compression.name}, which needs a library that is not "
             f"installed; pip install imagecodecs, or save it with deflate or without compression"
         ) from None
+
+
+def _values(file: Any, series: Any, index: int) -> ArrayLike:
+    """Return the array of a resolution: mapped if it lies in one piece, else read page by page."""
+    level = series.levels[index]
+    if level.dataoffset is None:
+        array: ArrayLike = library("zarr", "tiff").open_array(series.aszarr(level=index), mode="r")
+        return array
+    path, dtype = file.filehandle.path, level.dtype.newbyteorder(file.byteorder)
+    return MappedArray(lambda: np.memmap(path, dtype, "r", level.dataoffset, level.shape))
 
 
 def _told(file: Any, series: Any) -> str:
