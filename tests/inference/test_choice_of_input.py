@@ -74,7 +74,7 @@ def test_one_map_at_one_time(name: str) -> None:
 
     said = refused("infer", name, *RUN, "--time", 1)
     names = "" if name == "five.h5" else " (0 nuclei, 1 membrane)"
-    assert f"takes 1; choose one with channel=0 (--channel 0) to 1{names}; axes" in said
+    assert f"takes 1; choose one of them{names}, such as channel=0 (--channel 0); axes" in said
     succeeds("infer", name, *RUN, "--time", 1, "--channel", 1)
     assert close(read_main("out.h5"), expected(TIMES[1, 1]))
     noted = attributes()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import json
 import subprocess
 import warnings
@@ -261,7 +262,7 @@ def test_a_cache_that_cannot_be_written_costs_a_warning(
     out = np.zeros((3, *SIZE), np.float32)
     znni.infer(volume(), network, out, **OPTIONS)
     assert np.ptp(out) > 0
-    told = [record.message for record in caplog.records if record.levelname == "WARNING"]
+    told = [record.message for record in caplog.records if record.levelno == logging.WARNING]
     assert told
     assert len(told) == len(set(told))
     assert all("cannot be written: Not a directory; compiled code" in line for line in told)

@@ -123,7 +123,7 @@ def infer(
     ] = False,
     **planned: Unpack[options.PlannedOptions],
 ) -> None:
-    """Run a network over a volume, or over each of several, and write its dense output."""
+    """Run a network over volumes, and write its dense outputs."""
     from znni.cli.progress import show_progress
     from znni.inference import api
     from znni.inference.dry_run import rehearse

@@ -123,4 +123,4 @@ def _choice(volume: Volume, network: Network) -> str:
     names = getattr(volume, "maps", ())
     listed = ", ".join(f"{number} {name}" for number, name in enumerate(names))
     named = f" ({listed})" * bool(names)
-    return f"; choose one with {option('channel', 0)} to {volume.features - 1}{named}"
+    return f"; choose one of them{named}, such as {option('channel', 0)}"

@@ -33,6 +33,10 @@ class Labels:
     of_maps: tuple[int, ...] = ()
     threshold: float = 0.0
 
+    def __str__(self) -> str:
+        """Return the labels, or the threshold, in words."""
+        return ", ".join(map(str, self.of_maps)) or f"above {self.threshold:g}"
+
     @property
     def dtype(self) -> LabelType:
         """The type that holds all labels."""

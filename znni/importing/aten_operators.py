@@ -372,7 +372,8 @@ def trilinear(call: Call) -> None:
     if call.get("align_corners"):
         checks.refuse(
             call.origin,
-            f"has align_corners, and so {checks.WINDOWS}; train it with align_corners=False",
+            f"has align_corners, and so {checks.WINDOWS}; train it with align_corners=False, "
+            f"{checks.AS_IT_IS}",
         )
     factors, size = _resizing(call)
     call.tracer.resized(

@@ -513,7 +513,8 @@ def resizing(call: Call) -> None:
     if where == "align_corners":
         checks.refuse(
             call.origin,
-            f"has align_corners, and so {checks.WINDOWS}; train it with align_corners=False",
+            f"has align_corners, and so {checks.WINDOWS}; train it with align_corners=False, "
+            f"{checks.AS_IT_IS}",
         )
     centred = where in ("half_pixel", "pytorch_half_pixel")
     repeats = (centred and rounding.startswith("round")) or (

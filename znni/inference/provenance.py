@@ -162,7 +162,10 @@ def origin_of(output: StoredVolume) -> Origin:
             wrong = f"its attribute {key!r} is {shortened(found[key])}, which no run has written"
         else:
             wrong = f"has no attribute {key!r}, so it is unknown how it was computed"
-        raise InvalidInput(f"{output.name}: {wrong}; give an output of znni infer") from None
+        remedy = "give an output of znni infer"
+        if output.name.endswith(".npy"):
+            remedy = "a .npy file holds no attributes, so give an output in another format"
+        raise InvalidInput(f"{output.name}: {wrong}; {remedy}") from None
     where = f"{output.name}, attribute network_file"
     return Origin(attributes, network_from_text(attributes.network_file, where))
 

@@ -37,8 +37,9 @@ def _onnx_session(file: str, threads: int) -> Any:
         return onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # the library has errors of its own, of all kinds
         raise Refused(
-            f"onnxruntime {onnxruntime.__version__} cannot open it: {_line(error)}; export it with "
-            f"an opset that it supports, or install a newer onnxruntime"
+            f"onnxruntime {onnxruntime.__version__} cannot open it: {_line(error)}; check that the "
+            f"file is whole, export it with an opset that it supports, or install a newer "
+            f"onnxruntime"
         ) from None
 
 

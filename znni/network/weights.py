@@ -23,6 +23,7 @@ from znni.network.network import Network
 
 Float32: TypeAlias = NDArray[np.float32]
 
+MOST_NAMES = 6  # of arrays, in an error
 OF_MODEL = "in the model's file"  # the source of weights that another library keeps
 RANDOM = "random, seed {seed}"  # the source of weights that do not come from a file
 
@@ -162,7 +163,7 @@ def _weights_of(network: Network, arrays: Mapping[str, object], source: str) -> 
     if missing := sorted(expected - arrays.keys()):
         raise InvalidInput(
             f"{source}: lacks {missing[0]!r}, which network {network.name} needs; it holds "
-            f"{', '.join(sorted(arrays)) or 'nothing'}"
+            f"{_some(sorted(arrays))}; give the weights of this network"
         )
     if unknown := sorted(arrays.keys() - expected):
         raise InvalidInput(
@@ -174,6 +175,14 @@ def _weights_of(network: Network, arrays: Mapping[str, object], source: str) -> 
         found = [arrays[f"{layer.name}.{kind}"] for kind in _kinds(layer)]
         layers[layer.name] = _checked(f"{source}: ", layer, *found)
     return Weights(layers, source)
+
+
+def _some(names: list[str]) -> str:
+    """Return a list of names that is not too long to read."""
+    if not names:
+        return "nothing"
+    more = len(names) - MOST_NAMES
+    return ", ".join(names[:MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
 
 
 def _kinds(layer: Weighted) -> tuple[str, ...]:

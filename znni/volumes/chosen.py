@@ -38,9 +38,10 @@ class ChosenVolume(ArrayVolume):
 
     def __init__(self, volume: ArrayVolume, channel: int | None, *, invert: bool) -> None:
         if channel is not None and not 0 <= channel < volume.features:
+            remedy = f"choose one of {listed(volume)}" if volume.features > 1 else "leave it out"
             raise InvalidInput(
                 f"{option('channel', channel)}: {volume.name} has "
-                f"{counted(volume.features, 'map')}; choose one of {listed(volume)}"
+                f"{counted(volume.features, 'map')}; {remedy}"
             )
         self._volume = volume
         self._channel, self._inverts = channel, invert
