@@ -70,7 +70,8 @@ def test_the_line_for_napari(monkeypatch: pytest.MonkeyPatch) -> None:
     given, made = viewer.Viewer.return_value.add_image.call_args_list
     np.testing.assert_array_equal(given.args[0][0], voxels())
     np.testing.assert_array_equal(made.args[0][:], read_main("out.h5"))
-    assert made.kwargs["translate"] == (0.0, 2.0, 3.0)
+    assert made.kwargs["translate"] == [0.0, 0.0, 2.0, 3.0]
+    assert "units" not in made.kwargs
     viewer.run.assert_called_once_with()
 
 

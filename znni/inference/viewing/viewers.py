@@ -44,11 +44,10 @@ class Opened:
 
 def napari_line(opened: Opened) -> str:
     """Return a shell command that opens both in napari, the output over the input."""
-    scale = opened.grid.scale
-    origin = tuple(at * step for at, step in zip(opened.offset, scale, strict=True))
-    placed = f'name="output", scale={scale}, translate={origin}'
     given = _resolutions(_input(opened), opened.source_levels)
-    made = f"{_resolutions(_lazy(opened.out), opened.out_levels)}, {placed}"
+    given += f', name="input", {_placed(opened.grid)}'
+    made = _resolutions(_lazy(opened.out), opened.out_levels)
+    made += f', name="output", {_placed(opened.grid.starting_at(opened.offset))}'
     if opened.labels:
         shown = f"viewer.add_labels({made})"
     else:
@@ -57,7 +56,7 @@ def napari_line(opened: Opened) -> str:
         "import napari",
         "from znni.inference.viewing import LazyArray",
         "viewer = napari.Viewer()",
-        f'viewer.add_image({given}, name="input", scale={scale})',
+        f"viewer.add_image({given})",
         shown,
         "napari.run()",
     )
@@ -101,6 +100,16 @@ def _input(opened: Opened) -> str:
 def _lazy(place: str, **chosen: str | int) -> str:
     given = [json.dumps(place), *(f"{name}={json.dumps(at)}" for name, at in chosen.items())]
     return f"LazyArray({', '.join(given)})"
+
+
+def _placed(grid: Grid) -> str:
+    """Return napari's arguments for the place of maps in space, one number for each of 4 axes."""
+    numbers = {"scale": (1.0, *grid.scale), "translate": (0.0, *grid.translation)}
+    # Sums like 1.7000000000000002 are of no use to anybody.
+    said = [f"{name}={[float(f'{one:.12g}') for one in of]}" for name, of in numbers.items()]
+    if any(grid.units):
+        said.append(f"units={['pixel', *(unit or 'pixel' for unit in grid.units)]}")
+    return ", ".join(said)
 
 
 def _python(*statements: str) -> str:
