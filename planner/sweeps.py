@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from math import ceil, log
 
 from planner.exhaustive import Search
 from planner.patch_sizes import axis_sizes
 from znni.core.shapes import Vec3
+from znni.machine.machine import DeviceKind
 from znni.plans.plan import Plan
 from znni.plans.segments import Step
 
@@ -18,6 +20,10 @@ ANY = "any"
 # The number of points of each sweep.
 LIMITS = 8
 CUBES = 10
+
+WELL_OFF = 16  # times the least memory; more makes plans hardly faster
+STEPS = 9  # limits tried from the least memory to that, each 1.4 times the one before
+EDGES = 12  # cubes tried under each
 
 # The smallest and largest cubes of a sweep: their edges as shares of the plan's edge.
 LEAST_EDGE, MOST_EDGE = 1 / 8, 3 / 2
@@ -111,6 +117,43 @@ def by_memory(search: Search, plan: Plan, count: int = LIMITS) -> list[Plan]:
         elif fastest := within.fastest_of(patches):
             found.append(fastest)
     return found[::-1]
+
+
+def memory_for_half(search: Search, least: int, device: DeviceKind) -> int:
+    """Return about the least memory under which a plan is half as fast as the best.
+
+    The best is that of 16 times the least memory of all. Only cubes and
+    boxes between two cubes are tried, whose batches are whole, so this takes about a second.
+
+    Args:
+        search: the search.
+        least: bytes of the device that the smallest plan takes.
+        device: the device whose memory is varied.
+    """
+    undivided = search.undivided()
+
+    def plan_within(memory: float) -> Plan | None:
+        return undivided.within(ceil(memory), device).fastest_of(patches)
+
+    some = cubes(undivided, at_equal_ratios(4, max(search.output), EDGES))
+    patches = some + [box for a, b in pairwise(some) for box in _between(a, b)]
+    best = plan_within(WELL_OFF * least)
+    if best is None:
+        return least
+    found = best
+    for memory in reversed(at_equal_ratios(least, WELL_OFF * least, STEPS)[:-1]):
+        if found.device_memory.total <= memory:
+            continue  # the plan found fits
+        plan = plan_within(memory)
+        if plan is None or plan.seconds > 2 * best.seconds:
+            break
+        found = plan
+    return max(least, found.device_memory.total)
+
+
+def _between(small: Vec3, large: Vec3) -> list[Vec3]:
+    """Return the boxes that are as wide as the larger of two cubes along x, or along y and x."""
+    return [small._replace(x=large.x), large._replace(z=small.z)]
 
 
 def near_cubes(search: Search) -> Iterator[Vec3]:

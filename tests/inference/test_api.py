@@ -124,8 +124,9 @@ def test_plan(network: Network) -> None:
     assert znni.plan(network, np.array(VOLUME), roi=region).output == (1, 2, 3)  # type: ignore[arg-type]
     least = znni.plan(network, VOLUME, dtype="uint8", input_itemsize=1)
     assert least.memory.blocks != plan.memory.blocks
-    with pytest.raises(DoesNotFit):
+    with pytest.raises(DoesNotFit) as caught:
         znni.plan(network, VOLUME, ram=1)
+    assert caught.value.sensible >= caught.value.needed > caught.value.allowed == 1
 
 
 def test_a_plan_in_a_file_is_run(network: Network) -> None:

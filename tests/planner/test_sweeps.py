@@ -16,6 +16,7 @@ from planner.sweeps import (
     by_patch_size,
     cubes,
     edge,
+    memory_for_half,
     near_cubes,
     steps,
     views,
@@ -51,6 +52,18 @@ def test_fast_plans_under_limits_from_the_least_that_holds_any(search: Search) -
     assert len(set(seconds)) > 3
     with pytest.raises(DoesNotFit):
         search.undivided().within(limits[0] - 1).fastest()
+
+
+def test_the_memory_for_half_of_the_best_speed(search: Search) -> None:
+    least = search.smallest().memory.total
+    memory = memory_for_half(search, least, "cpu")
+    assert least < memory < 16 * least
+
+    def seconds(limit: int) -> float:
+        return search.within(limit).fastest()[0].seconds
+
+    assert seconds(memory) <= 2.5 * seconds(16 * least)
+    assert seconds(memory // 2) > 1.6 * seconds(16 * least)
 
 
 def test_a_plan_is_kept_under_every_limit_that_holds_it() -> None:

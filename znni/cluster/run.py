@@ -19,6 +19,7 @@ from znni.cluster.calls import Recipe
 from znni.cluster.cluster_file import DASK_BYTES, Cluster, load_cluster, of_worker
 from znni.cluster.coordinator import Coordinator, Engine, Tally
 from znni.cluster.lease import Lease
+from znni.core.argument_types import checks_types
 from znni.core.errors import DoesNotFit, InvalidInput, option
 from znni.core.options import Bits, Recheck, check_keywords, check_names
 from znni.core.shapes import Box
@@ -77,6 +78,7 @@ class ClusterReport:
         )
 
 
+@checks_types
 def infer_on_cluster(
     source: str | Path,
     network: Network | str | Path,

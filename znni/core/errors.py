@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import shlex
 from math import ceil
-from typing import Any
+from typing import Any, Literal
 
 from znni.core.shapes import Vec3
 from znni.core.text import in_units
@@ -96,6 +96,7 @@ class DoesNotFit(ZnniError):
         device: the device that is too small, ``cpu`` or ``gpu``.
         layer: the layer at which the smallest plan peaks.
         patch: the smallest patch tried, in output voxels per axis.
+        sensible: about the least bytes with which a run is half as fast as it can be; 0: unknown.
 
     Args:
         remedy: what to give; empty: the option of this device's memory.
@@ -104,21 +105,27 @@ class DoesNotFit(ZnniError):
     exit_code = 3
 
     def __init__(
-        self, *, needed: int, allowed: int, device: str, layer: str, patch: tuple[int, int, int],
-        remedy: str = "",
+        self, *, needed: int, allowed: int, device: Literal["cpu", "gpu"],
+        layer: str, patch: tuple[int, int, int],
+        remedy: str = "", sensible: int = 0,
     ) -> None:  # fmt: skip
         self.needed = needed
+        self.sensible = sensible
         self.allowed = allowed
         self.device = device
         self.layer = layer
         self.patch = patch
         size = "x".join(map(str, patch))
         limit = "gpu_memory" if device == "gpu" else "ram"
-        remedy = remedy or option(limit, f"{ceil(needed / 2**20)}MiB")
+        if not remedy:
+            remedy = option(limit, f"{ceil(needed / 2**20)}MiB")
+        more = "or more"
+        if sensible > needed:
+            more = f"at least, or {ceil(sensible / 2**20)}MiB for half of the best speed"
         super().__init__(
             f"no plan fits: the smallest patch tried ({size} output voxels) needs "
             f"{in_units(needed)} on the {device}, at layer {layer}, and "
-            f"{in_units(allowed)} are allowed; give {remedy} or more, or use a smaller network"
+            f"{in_units(allowed)} are allowed; give {remedy} {more}, or use a smaller network"
         )
 
 

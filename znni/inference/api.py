@@ -6,6 +6,7 @@ import logging
 from pathlib import Path
 from typing import Any, Unpack
 
+from znni.core.argument_types import checks_types
 from znni.core.errors import ZnniError
 from znni.core.options import check_keywords
 from znni.core.volume import NewOutput, Output
@@ -53,6 +54,7 @@ log = logging.getLogger("znni")
 SHARES = ("sigmoid", "softmax")
 
 
+@checks_types
 def infer(
     source: str | Path | ArrayLike,
     network: Network | str | Path,

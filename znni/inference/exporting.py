@@ -10,6 +10,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from znni.core.argument_types import checks_types
 from znni.core.errors import InvalidInput, option
 from znni.core.options import Compression, StoredType, memory_size
 from znni.core.shapes import Box, Vec3
@@ -57,6 +58,7 @@ class Exported:
         return f"{self.path}: {counted(self.features, 'map')} of {self.size}, {self.dtype}"
 
 
+@checks_types
 def export(
     source: str | Path | ArrayLike,
     target: str | Path,

@@ -8,6 +8,7 @@ from typing import Any, Unpack
 
 import numpy as np
 
+from znni.core.argument_types import checks_types
 from znni.core.options import Border, Choices, Pad, PlanOptions, Stored, check_keywords, check_names
 from znni.core.volume import Volume
 from znni.engine.checks import check_features
@@ -51,6 +52,7 @@ class Inferer:
         RunFailed: the GPU failed.
     """
 
+    @checks_types
     def __init__(
         self,
         network: Network | str | Path,

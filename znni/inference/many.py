@@ -11,6 +11,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import TypeAlias, Unpack
 
+from znni.core.argument_types import checks_types
 from znni.core.errors import InvalidInput, ZnniError, in_one_line, option
 from znni.core.options import ACCURACIES, Choices, PlanOptions, check_keywords
 from znni.core.text import counted, duration
@@ -94,6 +95,7 @@ class ManyReport:
         return "; ".join(said)
 
 
+@checks_types
 def infer_many(
     sources: Sequence[str | Path],
     network: Network | str | Path,
@@ -134,6 +136,9 @@ def infer_many(
     Errors of single volumes are in the report.
     """
     check_keywords(infer_many, RunOptions, options)
+    if isinstance(sources, str) or not hasattr(sources, "__iter__"):
+        kind = type(sources).__name__
+        raise InvalidInput(f"sources is {sources!r}, a {kind}; give a list of volumes")
     begun = perf_counter()
     network = network if isinstance(network, Network) else load_network(network)
     made = plan if plan is None or isinstance(plan, Plan) else load_plan(plan)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from znni.core.argument_types import checks_types
 from znni.core.options import Border
 from znni.importing import conversion
 from znni.importing.conversion import Imported
@@ -13,6 +14,7 @@ from znni.network.network import Network
 from znni.network.weights import Float32, Weights
 
 
+@checks_types
 def import_network(
     source: Any,
     out: str | Path,

@@ -13,11 +13,12 @@ from typing import Unpack
 from planner.alternatives import alternatives
 from planner.exhaustive import Search
 from planner.limits import memory_of_run, time_of_run
-from planner.sweeps import Views, views
+from planner.sweeps import Views, memory_for_half, views
 from znni.calibration.choice import cost_model, of_measured_devices
 from znni.calibration.io_rates import handling_times
 from znni.calibration.overhead_figures import run_overhead
-from znni.core.errors import InvalidInput
+from znni.core.argument_types import checks_types
+from znni.core.errors import DoesNotFit, InvalidInput
 from znni.core.options import (
     ANYTHING,
     AS_COMPUTED,
@@ -69,6 +70,7 @@ class SearchOptions(PlanOptions, total=False):
     threshold: float | None
 
 
+@checks_types
 def plan(
     network: Network | str | Path, volume_shape: Sequence[int], **options: Unpack[SearchOptions]
 ) -> Plan:
@@ -88,6 +90,7 @@ def plan(
     return fastest(search(network, volume_shape, **options))[0]
 
 
+@checks_types
 def search(
     network: Network | str | Path,
     volume_shape: Sequence[int],
@@ -201,7 +204,26 @@ def fastest(search: Search, count: int = 1, *, fresh: bool = False) -> list[Plan
         search: the search.
         count: the number of plans. If it is one, the plan may be kept from an earlier search.
         fresh: whether to search even if the plan is kept.
+
+    Raises:
+        DoesNotFit: no plan fits. The error says how much memory makes half of the best speed.
     """
+    try:
+        return _fastest(search, count, fresh=fresh)
+    except DoesNotFit as error:
+        sensible = memory_for_half(search, error.needed, error.device)
+        raise DoesNotFit(
+            needed=error.needed,
+            allowed=error.allowed,
+            device=error.device,
+            layer=error.layer,
+            patch=error.patch,
+            sensible=sensible,
+        ) from None
+
+
+def _fastest(search: Search, count: int, *, fresh: bool) -> list[Plan]:
+    """Return the fastest plans of a search."""
     start = perf_counter()
     kept = False
     if count > 1:

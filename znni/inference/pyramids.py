@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from znni.core.argument_types import checks_types
 from znni.core.errors import InvalidInput
 from znni.core.options import Coarsening
 
@@ -30,6 +31,7 @@ class Pyramid:
         return f"{self.path}: {len(self.shapes)} resolutions {how}: {shapes}"
 
 
+@checks_types
 def build_pyramid(
     image: str | Path, *, labels: bool | None = None, overwrite: bool = False
 ) -> Pyramid:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from znni.core.argument_types import checks_types
 from znni.core.errors import InvalidInput, Unreachable, Unreadable
 from znni.core.options import ACCURACIES, Accuracy, Pad
 from znni.core.shapes import Box, Vec3
@@ -97,6 +98,7 @@ class Verification:
         )
 
 
+@checks_types
 def verify(
     out: str | Path,
     *,

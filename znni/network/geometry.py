@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
+from znni.core.argument_types import checks_types
 from znni.core.errors import InvalidInput
 from znni.core.shapes import Box, Shape5, Vec3
 from znni.network.layers import GlobalPool, Join, Model, Normalize, Pool
@@ -168,6 +169,7 @@ def over(network: Network, whole: Vec3) -> Network:
     return replace(network, nodes=order_of_lowest_peak(network), whole=whole)
 
 
+@checks_types
 def with_window(network: Network, window: Window) -> Network:
     """Return a network that is computed in windows.
 

@@ -15,6 +15,7 @@ from zipfile import is_zipfile
 import numpy as np
 from numpy.typing import NDArray
 
+from znni.core.argument_types import checks_types
 from znni.core.errors import InvalidInput, option
 from znni.core.text import counted
 from znni.network.activations import has_slopes
@@ -91,6 +92,7 @@ class Weights:
         return digest.hexdigest()
 
 
+@checks_types
 def random_weights(network: Network, seed: int) -> Weights:
     """Return He-scaled normal weights and small biases (He et al. 2015, eq. 10).
 
@@ -120,6 +122,7 @@ def random_layer_weights(layer: Weighted, generator: np.random.Generator) -> Con
     return ConvWeights(weight, bias * np.float32(0.01), slope)
 
 
+@checks_types
 def load_weights(path: str | Path, network: Network) -> Weights:
     """Read a network's parameters from ``.safetensors``, ``.npz`` or HDF5 (``.h5``, ``.hdf5``).
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from os import PathLike
 from pathlib import Path
 
 from znni.core.errors import PLAN_AGAIN, InvalidInput, option
@@ -15,6 +16,9 @@ def load_plan(path: str | Path) -> Plan:
     Raises:
         InvalidInput: there is no such file, or it is not a plan.
     """
+    if not isinstance(path, str | PathLike):
+        kind = type(path).__name__
+        raise InvalidInput(f"the plan is {path!r}, a {kind}; give a plan or its file")
     try:
         return Plan.from_json(Path(path).read_bytes())
     except OSError as error:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from znni.core.argument_types import checks_types
 from znni.core.errors import InvalidInput, option
 from znni.core.options import Recheck
 from znni.core.volume import Begun, BlockStore, NewOutput, Output
@@ -30,6 +31,7 @@ from znni.volumes.partial_file import partial_name
 from znni.volumes.stored import is_url
 
 
+@checks_types
 def open_volume(
     source: str | Path | ArrayLike,
     dataset: str | None = None,

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from znni.core.argument_types import checks_types
 from znni.core.errors import InvalidInput, option
 from znni.core.shapes import Box, Vec3
 from znni.core.text import counted
@@ -69,6 +70,7 @@ class Page:
         )
 
 
+@checks_types
 def view(
     source: str | Path,
     out: str | Path,
