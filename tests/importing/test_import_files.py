@@ -30,6 +30,8 @@ def test_a_network_of_znn_is_imported_and_runs() -> None:
         "total pooling 1x2x2",
         "net.safetensors: its weights",
         "not compared: ZNN itself, which would run it, is not here",
+        "it takes voxels as they are stored: if it was trained on scaled ones, add to net.yaml "
+        "input: {scale: 0.00392157}, or input: {normalize: zscore}",
     ]
     write_case(Path())
     assert "out.h5: " in succeeds("infer", "volume.h5", "--net", "net.yaml", "--out", "out.h5")

@@ -61,6 +61,11 @@ class Imported:
                 f"layer {layer} depends on whole windows: give the extents that it was trained on "
                 f"as window: in {self.path.name}, or by znni.with_window (--window Z,Y,X)"
             )
+        if self.network.scaling == AS_STORED:
+            lines.append(
+                f"it takes voxels as they are stored: if it was trained on scaled ones, add to "
+                f"{self.path.name} input: {{scale: 0.00392157}}, or input: {{normalize: zscore}}"
+            )
         return "\n".join(lines)
 
 

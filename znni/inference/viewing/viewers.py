@@ -108,7 +108,7 @@ def _placed(grid: Grid) -> str:
     # Sums like 1.7000000000000002 are of no use to anybody.
     said = [f"{name}={[float(f'{one:.12g}') for one in of]}" for name, of in numbers.items()]
     if any(grid.units):
-        said.append(f"units={['pixel', *(unit or 'pixel' for unit in grid.units)]}")
+        said.append(f"units={json.dumps(['pixel', *(unit or 'pixel' for unit in grid.units)])}")
     return ", ".join(said)
 
 
