@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from znni.cli.progress import show_progress
     from znni.cluster.run import infer_on_cluster
     from znni.inference.api import (
         Inferer,
@@ -50,6 +51,7 @@ __all__ = [
     "random_weights",
     "search",
     "show",
+    "show_progress",
     "verify",
     "view",
     "with_window",
@@ -66,6 +68,7 @@ HOMES = {
     "import_network": "znni.inference.network_import",
     "open_volume": "znni.volumes.locate",
     "show": "znni.inference.showing",
+    "show_progress": "znni.cli.progress",
     "verify": "znni.inference.verification",
     "view": "znni.inference.viewing",
     "Window": "znni.network.window",

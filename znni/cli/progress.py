@@ -1,4 +1,4 @@
-"""The progress of a run: a bar on a terminal, one line a minute elsewhere."""
+"""The progress of a run: a bar on a terminal or in a notebook, one line a minute elsewhere."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Protocol
+
+from znni.cli.notebook_bar import Bar, NotebookBar, display_of_notebook
 
 LINE_EVERY_SECONDS = 60
 
@@ -20,14 +22,24 @@ class Advance(Protocol):
 
 @contextmanager
 def show_progress(unit: str = "voxels") -> Iterator[Advance]:
-    """Show progress on stderr within a ``with`` block.
+    """Show progress within a ``with`` block.
+
+    A terminal has a bar, and so has a notebook. Elsewhere a line a minute goes to stderr, without
+    control characters.
 
     Args:
         unit: name of the counted things.
 
+    Example:
+        >>> with znni.show_progress() as progress:
+        ...     znni.infer("volume.h5", "net.yaml", "out.h5", progress=progress)
+
     Yields:
         A function that takes the progress.
     """
+    if display := display_of_notebook():
+        yield _in_notebook(unit, NotebookBar(display))
+        return
     if not sys.stderr.isatty():
         yield _line_a_minute(unit)
         return
@@ -77,6 +89,16 @@ class _Rate:
         self._first = self._first or (done, now)
         before, then = self._first
         return (done - before) / (now - then) if now > then else 0.0
+
+
+def _in_notebook(unit: str, shown: NotebookBar) -> Advance:
+    rate_of = _Rate()
+
+    def advance(done: int, total: int, beside: str = "", /) -> None:
+        now = time.perf_counter()
+        shown.show(Bar(done, total, rate_of(done, now), unit, beside), now)
+
+    return advance
 
 
 def _line_a_minute(unit: str) -> Advance:
