@@ -142,7 +142,7 @@ def test_where_voxels_of_hdf5_lie() -> None:
     assert attributes()["element_size_um"].tolist() == [2, 1, 1]
     found = open_volume("out.h5").grid
     assert (found.scale, found.translation) == ((2, 1, 1), (0, 2, 3))
-    assert "scale=(2.0, 1.0, 1.0)" in succeeds("view", "volume.h5", "out.h5")
+    assert "scale=[1.0, 2.0, 1.0, 1.0]" in succeeds("view", "volume.h5", "out.h5")
 
 
 @pytest.mark.parametrize("wrong", ["a", (1, 2), (0, 1, 1), (1, -1, 1)])

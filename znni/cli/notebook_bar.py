@@ -19,24 +19,23 @@ class Bar:
         done: the number of things done.
         total: the number of all.
         rate: things done per second.
-        unit: name of the things.
+        speed: the rate in words.
         beside: what else is to be said.
     """
 
     done: int
     total: int
     rate: float
-    unit: str
+    speed: str
     beside: str = ""
 
     def _repr_html_(self) -> str:
         return f'<progress value="{self.done}" max="{self.total}"></progress> <code>{self}</code>'
 
     def __repr__(self) -> str:
-        return str(self)
-
-    def __str__(self) -> str:
-        said = [f"{self.done / self.total:.0%}", f"{self.rate:,.0f} {self.unit}/s"]
+        said = [f"{self.done / self.total:.0%}"]
+        if self.rate:
+            said.append(self.speed)
         if self.rate and self.done < self.total:
             said.append(f"{duration((self.total - self.done) / self.rate)} left")
         return ", ".join([*said, self.beside] if self.beside else said)

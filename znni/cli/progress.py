@@ -96,7 +96,8 @@ def _in_notebook(unit: str, shown: NotebookBar) -> Advance:
 
     def advance(done: int, total: int, beside: str = "", /) -> None:
         now = time.perf_counter()
-        shown.show(Bar(done, total, rate_of(done, now), unit, beside), now)
+        rate = rate_of(done, now)
+        shown.show(Bar(done, total, rate, f"{_few_digits(rate)} {unit}/s", beside), now)
 
     return advance
 
