@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 import json
+import logging
 import subprocess
 import warnings
 from collections.abc import Iterator
