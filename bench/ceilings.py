@@ -21,7 +21,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from bench.rounds import seconds_of
-from znni.machine.cuda import cupy
+from znni.machine.cuda import compute_capability, cupy, stands_in
 from znni.machine.cuda_kernels import compiled
 from znni.machine.timing import seconds_on_device
 from znni.plans.cost import Cost
@@ -169,9 +169,11 @@ def measure_ceilings(threads: int) -> Ceilings:
 
 def measure_gpu_ceilings() -> GpuCeilings:
     """Measure the current GPU; takes some seconds."""
-    properties = cupy().cuda.runtime.getDeviceProperties(cupy().cuda.Device().id)
+    gpu = cupy().cuda.Device()
+    properties = cupy().cuda.runtime.getDeviceProperties(gpu.id)
+    stood_for = f" as {compute_capability(gpu) / 10:.1f}" if stands_in() else ""
     return GpuCeilings(
-        properties["name"].decode(),
+        properties["name"].decode() + stood_for,
         _gpu_register_flops(properties["multiProcessorCount"]),
         _gpu_copy_bandwidth(),
         _gpu_matrix_flops(),

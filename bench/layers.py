@@ -6,6 +6,7 @@ the other in this process, because each may need all of the GPU's memory.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import product
@@ -43,6 +44,7 @@ from znni.machine.timing import seconds_on_device
 from znni.network.layers import Conv, Pool, PooledConv
 from znni.network.network import Network
 from znni.network.weights import ConvWeights, Float32, random_weights
+from znni.plans.accuracy import class_of
 from znni.plans.cost import Cost
 from znni.plans.primitive import Primitive, on_device
 from znni.primitives.catalogue import catalogue
@@ -68,6 +70,21 @@ def layers_command(
     ] = None,
     features: session.Features = 80,
     out_features: session.OutFeatures = 80,
+    maps: Annotated[
+        list[int] | None,
+        typer.Option(
+            min=1,
+            help="Input and output maps alike; repeatable. Default: --features, --out-features.",
+        ),
+    ] = None,
+    fastest: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Measure only so many primitives per accuracy class: the fastest ones by the "
+            "built-in model. Default: all.",
+        ),
+    ] = None,
     pool: Annotated[
         int | None, typer.Option(min=1, help="Pool by so many voxels per axis.")
     ] = None,
@@ -89,13 +106,15 @@ def layers_command(
 ) -> None:
     """Compare all primitives on a layer with PyTorch."""
     images, extent, seconds = DEFAULTS[device]
-    layers = layers_of(kernel, batch or [images], size or [extent], features, out_features, pool)
+    alike = [(count, count) for count in maps or ()]
+    features_of = alike or [(features, out_features)]
+    layers = layers_of(kernel, batch or [images], size or [extent], features_of, pool)
     effort = Effort(repeats, budget or seconds)
     known = CPU_NAMES if device == "cpu" else GPU_NAMES
     session.check_known("peer", peer or [], known)
     rivals = tuple(peer or known) if peers else ()
     if device == "cpu":
-        session.refuse(device, proposals=proposals)
+        session.refuse(device, proposals=proposals, fastest=fastest)
     machine = session.machine_with(device, threads)
     session.check_primitives(only or [], machine)
     model = cost_model(catalogue(machine), costs)
@@ -110,7 +129,9 @@ def layers_command(
             )
         else:
             yield from compare_on_gpu(
-                _able("gpu", machine, only or [], operation, shape),
+                fastest_of(
+                    _able("gpu", machine, only or [], operation, shape), operation, shape, fastest
+                ),
                 operation,
                 shape,
                 effort,
@@ -138,11 +159,12 @@ def layers_of(
     kernels: list[int],
     batches: list[int],
     sizes: list[int],
-    features: int,
-    out_features: int,
+    features: list[tuple[int, int]],
     window: int | None = None,
 ) -> list[tuple[Layer, Shape5]]:
     """Return every combination, as layers and the shapes of their inputs.
+
+    ``features`` are pairs of input and output maps.
 
     Raises:
         InvalidInput: a kernel with its pooling sees more than there is.
@@ -154,10 +176,10 @@ def layers_of(
         )
     return [
         (
-            layer(Vec3.of(kernel), features, out_features, window),
-            Shape5.of(batch, features, Vec3.of(size)),
+            layer(Vec3.of(kernel), *maps, window),
+            Shape5.of(batch, maps[0], Vec3.of(size)),
         )
-        for kernel, batch, size in product(kernels, batches, sizes)
+        for maps, kernel, batch, size in product(features, kernels, batches, sizes)
     ]
 
 
@@ -359,6 +381,23 @@ def _able(
             f"none of --only {', '.join(only)} computes {layer.name} on {shape}; leave it out"
         )
     return able
+
+
+def fastest_of(
+    primitives: list[Primitive], layer: Layer, shape: Shape5, count: int | None
+) -> list[Primitive]:
+    """Return so many primitives of each accuracy class, the fastest by the built-in model first."""
+
+    def seconds(primitive: Primitive) -> float:
+        cost = primitive.cost(layer, shape)
+        return BUILT_IN.estimate(primitive, layer, shape, cost).seconds
+
+    if count is None:
+        return primitives
+    classes: dict[str, list[Primitive]] = defaultdict(list)
+    for primitive in sorted(primitives, key=seconds):
+        classes[class_of(primitive)].append(primitive)
+    return [primitive for each in classes.values() for primitive in each[:count]]
 
 
 def compare_on_gpu(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import cache, partial
 from time import perf_counter
 from typing import Annotated, Any
@@ -64,6 +65,7 @@ PLACES, PLACE = 6, 2
 @planned(before="ours", declared=Asked)
 def network_command(
     ours: Annotated[bool, typer.Option(help="Measure our own patches, too (on a GPU).")] = True,
+    peers: Annotated[bool, typer.Option(help="Measure the peers, too (on a GPU).")] = True,
     peer: session.Peer = None,
     peer_ram: Annotated[
         int | None,
@@ -105,8 +107,9 @@ def network_command(
     effort = Effort(repeats, budget or BUDGETS[device])
     rivals = rivals_for(device, peer, layout, extent, peer_ram or asked.limit or 0, proposals)
     if device == "cpu":
-        session.refuse(device, proposals=proposals, no_ours=not ours)
+        session.refuse(device, proposals=proposals, no_ours=not ours, no_peers=not peers)
     else:
+        rivals = rivals if peers else replace(rivals, names=())
         session.refuse(device, peer_ram=peer_ram)
     ceilings = asked.ceilings()
 

@@ -43,7 +43,7 @@ def scaling_command(
     """Run layers and networks with more threads."""
     session.check_primitives(only or [], detect_host())
     effort = Effort(repeats, budget)
-    layers = layers_of(kernel, batch, size, features, out_features)
+    layers = layers_of(kernel, batch, size, [(features, out_features)])
     networks = [load_network(path) for path in net or []]
     ceilings = [measure_ceilings(count) for count in threads]
     for measured in ceilings:

@@ -59,7 +59,7 @@ def micro_batches_command(
         session.progress(f"{operation.name} {convolution_of(operation).kernel} on {shape}")
         return compare_divisions(machine, operation, shape, workspace, only or [], model, effort)
 
-    layers = layers_of(kernel, batch, size, features, out_features)
+    layers = layers_of(kernel, batch, size, [(features, out_features)])
     session.report_all("micro-batches", starmap(compared, layers), [ceilings], out)
 
 

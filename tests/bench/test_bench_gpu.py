@@ -19,7 +19,7 @@ from bench.__main__ import app
 from bench.accuracy import OnDevice
 from bench.ceilings import Floor, GpuCeilings
 from bench.exercise import cases_for, relative_error
-from bench.layers import compare_on_gpu, layer
+from bench.layers import compare_on_gpu, convolution_of, fastest_of, layer, layers_of
 from bench.peers.torch_layer import (
     GPU_NAMES,
     MOST_ELEMENTS,
@@ -31,10 +31,12 @@ from bench.record import Row, load, save
 from bench.report import report
 from bench.rounds import Effort, Result
 from bench.table import table
+from planner.cost_model import BUILT_IN
 from znni.core.errors import InvalidInput
 from znni.core.shapes import Shape5, Vec3
 from znni.machine.detect import detect_machine
 from znni.machine.machine import Machine
+from znni.plans.accuracy import class_of
 from znni.plans.cost import Cost, Memory
 from znni.plans.primitive import Primitive, on_device
 from znni.primitives.catalogue import catalogue
@@ -57,6 +59,28 @@ def test_results_go_through_json_to_a_table_and_a_page(tmp_path: Path) -> None:
     assert "0.076 (bytes)" in table("gpu-layers", ROWS)
     assert "out of memory" in table("gpu-layers", ROWS)
     assert f"- {CEILINGS}" in report({"rows.json": record})
+
+
+def test_layers_of_as_many_maps_in_as_out_come_kernel_by_kernel() -> None:
+    found = layers_of([2, 3], [4], [9], [(8, 8), (5, 5)])
+    assert [(convolution_of(it).kernel.z, shape.f) for it, shape in found] == [
+        (2, 8), (3, 8), (2, 5), (3, 5)
+    ]  # fmt: skip
+
+
+def test_of_each_accuracy_class_the_fastest_are_measured() -> None:
+    machine = Machine(detect_machine().host, (H200,))
+    conv, shape = layer(Vec3.of(3), 80, 80), Shape5.of(8, 80, Vec3.of(98))
+    every = [p for p in on_device(catalogue(machine), "gpu").values() if p.out_shape(conv, shape)]
+    seconds = {
+        p.name: BUILT_IN.estimate(p, conv, shape, p.cost(conv, shape)).seconds for p in every
+    }
+    found = fastest_of(every, conv, shape, 2)
+    assert len(found) == 2 * len({class_of(p) for p in every})
+    for accuracy in {class_of(p) for p in every}:
+        same = sorted(seconds[p.name] for p in every if class_of(p) == accuracy)
+        assert [seconds[p.name] for p in found if class_of(p) == accuracy] == same[:2]
+    assert fastest_of(every, conv, shape, None) == every
 
 
 def test_a_floor_is_the_longer_of_arithmetic_and_traffic() -> None:

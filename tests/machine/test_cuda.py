@@ -100,3 +100,24 @@ def test_what_declares_costs_is_imported_without_cupy() -> None:
     names = ", ".join(["znni.inference.planning", *(f"znni.machine.{it}" for it in modules)])
     code = f"import sys; sys.modules['cupy'] = None; import {names}"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize(
+    ("named", "own", "found"), [(None, "90", 90), ("8.0", "90", 80), ("8.6", "120", 86)]
+)
+def test_a_gpu_may_stand_for_an_older_one(
+    named: str | None, own: str, found: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if named:
+        monkeypatch.setenv(cuda.STAND_IN, named)
+    assert cuda.compute_capability(SimpleNamespace(compute_capability=own)) == found
+    assert cuda.stands_in() == (named is not None)
+
+
+@pytest.mark.parametrize("named", ["9.0", "12.0", "80", "Ampere", ""])
+def test_a_gpu_stands_for_none_whose_kernels_it_cannot_run(
+    named: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(cuda.STAND_IN, named)
+    with pytest.raises(InvalidInput, match=r"capability 9\.0, can stand for .* below 9\.0; give"):
+        cuda.compute_capability(SimpleNamespace(compute_capability="90"))

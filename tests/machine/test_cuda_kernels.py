@@ -34,6 +34,16 @@ def test_a_kernel_compiles_without_a_device(architecture: str) -> None:
 
 
 @needs_compiler
+def test_a_virtual_architecture_gives_what_the_driver_translates(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cuda_kernels, "user_cache", lambda: tmp_path)
+    file = cuda_kernels._stored.__wrapped__(KERNELS, "compute_80", ("-DWIDTH=64",))
+    assert file.suffix == ".ptx"
+    assert b".target sm_80" in file.read_bytes()
+
+
+@needs_compiler
 def test_resources_are_told_of_each_kernel() -> None:
     usage = resource_usage(KERNELS, options=("-DWIDTH=64",))
     assert set(usage) == {"doubled", "reversed"}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -16,6 +18,15 @@ INSTALL = (
 )
 
 CUDA_ERROR_OUT_OF_MEMORY = 2
+
+# The environment variable that lets a GPU stand for an older one, by compute capability, such as
+# 8.0. Plans and kernels are those of the older GPU. The driver translates its kernels.
+STAND_IN = "ZNNI_GPU_CAPABILITY"
+
+# From this compute capability on, an architecture has instructions of its own, such as Hopper's
+# products of whole warp groups. They are compiled only for a target whose name ends in a, and no
+# other GPU runs them.
+OWN_INSTRUCTIONS = 90
 
 
 class LibraryFailed(Exception):
@@ -91,3 +102,32 @@ def device_errors(name: str) -> Iterator[None]:
             ) from error
         remedy = f"run again, or with {option('device', 'cpu')}"
         raise RunFailed(f"{name} failed ({error}); {remedy}") from error
+
+
+def compute_capability(device: Any) -> int:
+    """Return the compute capability that kernels are made for, such as 90 for 9.0.
+
+    It is the GPU's own, unless the variable ``STAND_IN`` names an older one.
+
+    Args:
+        device: CuPy's device.
+
+    Raises:
+        InvalidInput: the variable names none that the GPU can stand for.
+    """
+    own = int(device.compute_capability)
+    if (named := os.environ.get(STAND_IN)) is None:
+        return own
+    if not re.fullmatch(r"\d+\.\d", named) or not (
+        (declared := int(named.replace(".", ""))) < min(own, OWN_INSTRUCTIONS)
+    ):
+        raise InvalidInput(
+            f"{STAND_IN} is {named!r}: this GPU, of compute capability {own / 10:.1f}, can stand "
+            "for older ones below 9.0; give one such as 8.0, or unset the variable"
+        )
+    return declared
+
+
+def stands_in() -> bool:
+    """Return True if GPUs stand for older ones."""
+    return STAND_IN in os.environ

@@ -20,13 +20,18 @@ from typing import Any
 
 from znni.core.errors import InvalidInput
 from znni.core.user_cache import keep, kept, user_cache, write_whole
-from znni.machine.cuda import INSTALL, cupy
+from znni.machine.cuda import (
+    INSTALL,
+    OWN_INSTRUCTIONS,
+    compute_capability,
+    cupy,
+    stands_in,
+)
 
 STANDARD = "-std=c++17"
 
-# From this compute capability on, an architecture has instructions of its own, such as Hopper's
-# products of whole warp groups. They are compiled only for a target whose name ends in a.
-OWN_INSTRUCTIONS = 90
+# Targets whose names begin so are translated by the driver, for any later GPU.
+VIRTUAL = "compute_"
 
 
 _ENTRY = re.compile(r"Compiling entry function '(?P<kernel>\w+)'")
@@ -107,6 +112,8 @@ def compile_offline(
 ) -> bytes:
     """Return the machine code (cubin) of a module of kernels; no device is needed.
 
+    For an architecture such as ``compute_80``, return the PTX.
+
     Raises:
         InvalidInput: CuPy, NVRTC or the headers of CUDA are not installed.
         RuntimeError: NVRTC does not compile it; the message has its log.
@@ -148,8 +155,9 @@ def architecture_of(capability: int) -> str:
 
 
 def _architecture() -> str:
-    """Return NVRTC's name of the current device's architecture."""
-    return architecture_of(int(cupy().cuda.Device().compute_capability))
+    """Return NVRTC's name of the current device's architecture, or of the one it stands for."""
+    capability = compute_capability(cupy().cuda.Device())
+    return f"{VIRTUAL}{capability}" if stands_in() else architecture_of(capability)
 
 
 @cache
@@ -164,7 +172,8 @@ def _stored(source: str, architecture: str, options: tuple[str, ...]) -> Path:
     The result is cached, because the file may be in a folder of this process alone.
     """
     key = repr((_nvrtc().getVersion(), architecture, options, source))
-    file = user_cache() / "kernels" / f"{sha256(key.encode()).hexdigest()[:32]}.cubin"
+    suffix = "ptx" if architecture.startswith(VIRTUAL) else "cubin"
+    file = user_cache() / "kernels" / f"{sha256(key.encode()).hexdigest()[:32]}.{suffix}"
     if kept(file):
         return file
     code = compile_offline(source, architecture, options)
@@ -180,14 +189,15 @@ def _own_folder() -> Path:
 
 
 def _compile(source: str, architecture: str, options: tuple[str, ...]) -> tuple[bytes, str]:
-    """Return the machine code and the compiler's log."""
+    """Return the machine code, or the PTX of a virtual architecture, and the compiler's log."""
     nvrtc = _nvrtc()
     program = nvrtc.createProgram(source, "kernels.cu", [], [])
     try:
         nvrtc.compileProgram(
             program, [f"-arch={architecture}", STANDARD, f"-I{_headers()}", *options]
         )
-        return nvrtc.getCUBIN(program), nvrtc.getProgramLog(program)
+        code = (nvrtc.getPTX if architecture.startswith(VIRTUAL) else nvrtc.getCUBIN)(program)
+        return code, nvrtc.getProgramLog(program)
     except nvrtc.NVRTCError as error:
         log = nvrtc.getProgramLog(program)
         raise RuntimeError(

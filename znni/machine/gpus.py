@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 from znni.core.errors import InvalidInput
-from znni.machine.cuda import INSTALL, cupy, device_errors
+from znni.machine.cuda import INSTALL, compute_capability, cupy, device_errors
 
 # Float32 multiply-adds of a multiprocessor in a cycle. Compute capabilities made for double
 # precision have half as many.
@@ -29,7 +29,7 @@ class Gpu(NamedTuple):
         free: bytes of free memory.
         flops: float32 operations per second, a multiply-add counted as two.
         bandwidth: bytes per second to and from its memory.
-        capability: compute capability, 90 for 9.0.
+        capability: compute capability, 90 for 9.0, or that of the GPU that it stands for.
     """
 
     name: str
@@ -91,7 +91,7 @@ def _look_at(number: int) -> Gpu:
     cuda = cupy().cuda
     with cuda.Device(number) as device:
         cupy().get_default_memory_pool().free_all_blocks()  # unused blocks count as free
-        capability = int(device.compute_capability)
+        capability = compute_capability(device)
         attributes = device.attributes
         return Gpu(
             name=cuda.runtime.getDeviceProperties(number)["name"].decode(),

@@ -18,6 +18,7 @@ from znni.network.weights import ConvWeights, Float32
 from znni.primitives import reference
 from znni.primitives.gpu import fft_tiled
 from znni.primitives.gpu.common.number_formats import FLOAT16
+from znni.primitives.gpu.fft_tiled.geometry import frequencies, mean_frequency
 from znni.primitives.gpu.fft_tiled.primitive import GpuFftTiled
 from znni.primitives.gpu.fft_tiled.ranges import (
     LEAST_EXPONENT,
@@ -90,6 +91,15 @@ def test_kernels_are_scaled_to_the_top_of_their_range() -> None:
     assert sums[4] == 0
 
 
+@pytest.mark.parametrize("tile", [Vec3(8, 8, 8), TILE, Vec3(20, 12, 32)])
+def test_the_mean_is_the_first_number_of_the_first_row_of_the_first_plane(tile: Vec3) -> None:
+    planes = tile.z // 2 - 1  # each of all rows, before those that are conjugate to themselves
+    assert mean_frequency(tile) == planes * tile.y * tile.x
+    assert mean_frequency(tile) + 2 * (tile.y // 2 + 1) * tile.x == frequencies(tile)
+    source = Path(fft_tiled.__file__).with_name("tile_geometry.cuh").read_text()
+    assert "constexpr int MEAN = OWN_PLANES * TILE_Y * TILE_X;" in source
+
+
 def without_bias(case: Case) -> Case:
     return case._replace(weights=ConvWeights(case.weights.weight, np.zeros_like(case.weights.bias)))
 
@@ -135,6 +145,18 @@ def test_ranges_suit_whatever_comes(name: str, tile: Vec3, device: Device) -> No
         np.testing.assert_array_equal(y, 0)
     else:
         assert_accurate(primitive, case, y)
+
+
+@pytest.mark.gpu
+@devices
+@pytest.mark.parametrize("tile", [Vec3(16, 16, 16), TILE], ids=str)
+def test_a_mean_is_exact_beyond_float16(tile: Vec3, device: Device) -> None:
+    """Rounded to float16, it would have errors of 1e-4, which are the same in all voxels."""
+    primitive = GpuFftTiled(device, FLOAT16, tile)
+    case = hard_cases()["a mean"]
+    case = without_bias(case._replace(x=case.x + np.float32(90)))
+    error, products = error_and_products(case, case.run(primitive))
+    assert np.abs(error).max() <= 3e-5 * np.abs(products).max()
 
 
 @pytest.mark.gpu

@@ -62,8 +62,8 @@ __device__ __forceinline__ Number number_at(const Number* kept, const float2* ex
 }
 #endif
 
-// Transforms along x. `put(line, values)` stores the numbers in the place of the line, in the
-// format.
+// Transforms along x. `put(line, values, with_mean)` stores the numbers in the place of the line, in
+// the format. The first one may be the mean.
 template <typename Put>
 __device__ __forceinline__ void transform_along_x(float2* exchange, Put put) {
 #pragma unroll 1
@@ -78,6 +78,6 @@ __device__ __forceinline__ void transform_along_x(float2* exchange, Put put) {
       values[2 * x + 1] = value.y;
     }
     dft_x(values, values);
-    put(line, values);
+    put(line, values, has_mean(column));
   }
 }

@@ -5,7 +5,7 @@ struct AnyRange {
 };
 
 struct PutHalves {
-  __device__ __forceinline__ void operator()(float2* line, const float* values) const {
+  __device__ __forceinline__ void operator()(float2* line, const float* values, bool) const {
 #pragma unroll
     for (int x = 0; x < TILE_X; ++x) {
       const Halves halves = halves_of(values[2 * x], values[2 * x + 1]);

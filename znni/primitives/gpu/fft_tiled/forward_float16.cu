@@ -13,8 +13,9 @@ struct PutFloat16 {
   __device__ __forceinline__ unsigned rounded(const float* number) const {
     return rounded_pair(number[0] * scale, number[1] * scale);
   }
-  __device__ __forceinline__ void operator()(float2* line, const float* values) const {
+  __device__ __forceinline__ void operator()(float2* line, float* values, bool with_mean) const {
     uint2* numbers = (uint2*)line;
+    if (with_mean) values[1] = rest_of(values[0] * scale) / scale;
 #pragma unroll
     for (int x = 0; x < TILE_X; x += 2)
       numbers[x / 2] = make_uint2(rounded(values + 2 * x), rounded(values + 2 * x + 2));

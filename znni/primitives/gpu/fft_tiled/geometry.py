@@ -56,6 +56,11 @@ def frequencies(tile: Vec3) -> int:
     return columns(tile) * tile.x
 
 
+def mean_frequency(tile: Vec3) -> int:
+    """Return the number of the frequency that is 0 along all axes, ``MEAN`` in CUDA."""
+    return (half(tile.z) - 2) * tile.y * tile.x
+
+
 def roots(tile: Vec3, kernel: Vec3) -> NDArray[np.complex64]:
     """Return exp(2 pi i f tap / extent), (tap, f), for z, y and x, for ``transform_kernels``."""
     parts = [

@@ -30,7 +30,8 @@ __device__ __forceinline__ void scatter_from_spectra(const char* spectra, long l
 }
 
 // Transforms along x, in place. In planes that are conjugate to themselves it also fills the rows
-// that were left out. `take(line, values)` reads the numbers, in the format.
+// that were left out. `take(line, values, with_mean)` reads the numbers, in the format. The first
+// one may be the mean.
 template <typename Take>
 __device__ __forceinline__ void transform_along_x(float2* exchange, Take take) {
 #pragma unroll 1
@@ -39,7 +40,7 @@ __device__ __forceinline__ void transform_along_x(float2* exchange, Take take) {
     float2* plane = exchange + i / COLUMNS * MAP_STRIDE + column.fz * PLANE_STRIDE;
     float2* line = plane + column.fy * ROW_STRIDE;
     float values[2 * TILE_X];
-    take(line, values);
+    take(line, values, has_mean(column));
     inverse_dft_x(values, values);
 #pragma unroll
     for (int x = 0; x < VALID_X; ++x) line[x] = make_float2(values[2 * x], values[2 * x + 1]);

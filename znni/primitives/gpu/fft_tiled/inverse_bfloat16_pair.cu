@@ -1,7 +1,7 @@
 // Inverse transforms of products in float32.
 
 struct TakeFloats {
-  __device__ __forceinline__ void operator()(const float2* line, float* values) const {
+  __device__ __forceinline__ void operator()(const float2* line, float* values, bool) const {
 #pragma unroll
     for (int x = 0; x < TILE_X; ++x) {
       const float2 value = line[x];

@@ -2,7 +2,8 @@
 
 // Reads two numbers at a time: lines begin at different banks for 8 bytes.
 struct TakeFloat16 {
-  __device__ __forceinline__ void operator()(const float2* line, float* values) const {
+  __device__ __forceinline__ void operator()(const float2* line, float* values,
+                                             bool with_mean) const {
     const uint2* numbers = (const uint2*)line;
 #pragma unroll
     for (int x = 0; x < TILE_X; x += 2) {
@@ -12,6 +13,10 @@ struct TakeFloat16 {
       values[2 * x + 1] = first.y;
       values[2 * x + 2] = second.x;
       values[2 * x + 3] = second.y;
+    }
+    if (with_mean) {
+      values[0] += values[1];
+      values[1] = 0.0f;
     }
   }
 };

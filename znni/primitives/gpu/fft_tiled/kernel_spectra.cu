@@ -53,8 +53,9 @@ extern "C" __global__ void __launch_bounds__(256)
       }
       const float real = sum.x / (TILE_Z * TILE_Y * TILE_X);
       const float imaginary = sum.y / (TILE_Z * TILE_Y * TILE_X);
-      put_kernel_number(spectra, (long long)number * TILE_X + fx, chunk, chunks, out_map,
-                        padded_out_maps, lane, real, imaginary);
+      const int frequency = number * TILE_X + fx;
+      put_kernel_number(spectra, frequency, chunk, chunks, out_map, padded_out_maps, lane, real,
+                        frequency == MEAN ? rest_of(real) : imaginary);
     }
   }
 }

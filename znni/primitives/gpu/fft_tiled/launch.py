@@ -12,7 +12,7 @@ from znni.machine.device_arena import device_workspace, for_now, new_device_outp
 from znni.network.weights import ConvWeights
 from znni.primitives.gpu.common.activation import activate_over_maps
 from znni.primitives.gpu.common.kernels import strides_in_elements
-from znni.primitives.gpu.fft_tiled.geometry import frequencies, roots
+from znni.primitives.gpu.fft_tiled.geometry import frequencies, mean_frequency, roots
 from znni.primitives.gpu.fft_tiled.ranges import scales_of_kernels
 from znni.primitives.gpu.fft_tiled.work import TileBatches
 
@@ -122,7 +122,7 @@ class Launcher:
                 np.int32(batches.out_groups),
                 np.int32(tiles),
                 np.int32(count),
-                *self._if_scaled(exponents),
+                *self._if_scaled(exponents, np.int32(mean_frequency(batches.tile))),
             ),
             shared_mem=product.shared_bytes,
         )

@@ -73,6 +73,15 @@ __device__ __forceinline__ void take_row(uint4* chunks, const char* left, int ro
   }
 }
 
+// Adds both parts of sums that are means, and keeps in the second what rounding takes off.
+__device__ __forceinline__ void join_means(float* sum) {
+#pragma unroll
+  for (int i = 0; i < COLUMNS / 2; i += 2) {
+    sum[i] += sum[i + 1];
+    sum[i + 1] = rest_of(sum[i]);
+  }
+}
+
 // Stores a team's sums. Each of 4 lanes of a row has 4 numbers of every second group.
 __device__ __forceinline__ void store_rows(char* rows, int groups, const float* sum, int valid,
                                            int used_groups, int thread) {
@@ -96,7 +105,7 @@ extern "C" __global__ void __launch_bounds__(TEAMS * TEAM_THREADS, 1)
     multiply_spectra(const char* left, int left_groups, int used_groups,
                      const uint4* __restrict__ right, int out_maps, char* product,
                      int product_groups, int out_groups, int tiles, int frequencies,
-                     const signed char* __restrict__ exponents) {
+                     const signed char* __restrict__ exponents, int mean) {
   extern __shared__ __align__(1024) char shared[];
   const int team = threadIdx.x / TEAM_THREADS;
   const int thread = threadIdx.x % TEAM_THREADS;
@@ -143,6 +152,7 @@ extern "C" __global__ void __launch_bounds__(TEAMS * TEAM_THREADS, 1)
       }
       commit_products();
       wait_for_products();
+      if (frequency == mean) join_means(sum);
       store_rows(product + first_row(block, product_groups) + first_map / GROUP * GROUP_BYTES,
                  product_groups, sum, tiles - block * TEAM_ROWS, out_groups - first_map / GROUP, thread);
     }

@@ -14,6 +14,13 @@ struct Column {
   int fz, fy;
 };
 
+// The frequency 0 in all directions: the sum of all voxels, a real number.
+constexpr int MEAN = OWN_PLANES * TILE_Y * TILE_X;
+
+__device__ __forceinline__ bool has_mean(const Column& column) {
+  return column.fz == 0 && column.fy == 0;
+}
+
 // Returns a column. Neighbouring columns are neighbouring rows of a plane, and so lie in different
 // banks.
 __device__ __forceinline__ Column column_at(int number) {
