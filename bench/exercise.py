@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, cast, get_args
 
 import numpy as np
 import typer
@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from bench import session
 from bench.patches import release_gpu_memory
 from bench.record import Row
+from znni.calibration.measure import inputs_in
 from znni.core.errors import RunFailed
 from znni.core.options import OutputType
 from znni.core.shapes import Shape5, Vec3, offsets
@@ -33,9 +34,22 @@ from znni.engine.host_layers import place
 from znni.engine.pipeline import convert
 from znni.machine.cuda import cupy
 from znni.machine.device_arena import DeviceArena
-from znni.network.layers import Conv, Operation, Pool, PooledConv
-from znni.network.network import Network
-from znni.network.weights import ConvWeights, Float32, random_weights
+from znni.network.layers import (
+    Add,
+    Affine,
+    Concat,
+    Conv,
+    ConvTranspose,
+    Layer,
+    Maximum,
+    Multiply,
+    Operation,
+    Pool,
+    PooledConv,
+    Upsample,
+    Weighted,
+)
+from znni.network.weights import ConvWeights, Float32, Weights
 from znni.plans.primitive import Primitive, on_device
 from znni.primitives import reference
 from znni.primitives.catalogue import catalogue
@@ -62,6 +76,27 @@ CASES: tuple[tuple[Operation, Shape5], ...] = (
     (PooledConv(Conv("few", 3, 8, Vec3(3, 4, 3), "elu"), SLAB), Shape5(2, 3, 13, 19, 31)),
     (CUBE, Shape5(2, 5, 11, 13, 17)),
     (SLAB, Shape5(1, 3, 7, 11, 9)),
+)
+
+# Layers of exact networks. The shape is that of all inputs together.
+TWO = Vec3(2, 2, 2)
+EXACT: tuple[tuple[Operation, Shape5], ...] = tuple(
+    (layer, Shape5(images, maps, *size))
+    for images, size in ((1, Vec3(9, 12, 17)), (2, Vec3(10, 7, 19)))
+    for layer, maps in (
+        (Conv("strided", 16, 24, Vec3(3, 2, 3), "elu", stride=Vec3(2, 1, 2)), 16),
+        (Conv("dilated", 5, 3, Vec3(2, 3, 2), "prelu", dilation=Vec3(3, 1, 2)), 5),
+        (ConvTranspose("transposed", 16, 8, TWO, "relu", TWO).local, 16),
+        (Affine("affine", 5, "gelu"), 5),
+        (Concat("concatenation"), 5),
+        (Add("sum", "leaky_relu"), 6),
+        (Multiply("gate", "tanh", is_gate=True), 4),
+        (Maximum("maximum", "elu"), 6),
+        (Upsample("nearest", Vec3(1, 2, 3)), 3),
+        (Upsample("trilinear", TWO, "trilinear"), 3),
+        (Pool("average", Vec3(2, 3, 2), "average"), 3),
+        (Pool("overlapping", Vec3(3, 2, 3), step=TWO), 3),
+    )
 )
 
 # Voxels that a case's last or first axis may be longer.
@@ -99,7 +134,7 @@ def exercise_command(
 
 def cases_for(primitive: Primitive) -> Iterator[tuple[Operation, Shape5]]:
     """Yield the cases that a primitive does, each as near to its original size as possible."""
-    for layer, shape in CASES:
+    for layer, shape in (*CASES, *EXACT):
         for axis in "xz":
             extents = range(getattr(shape, axis), getattr(shape, axis) + STRETCH)
             longer = (shape._replace(**{axis: extent}) for extent in extents)
@@ -145,6 +180,10 @@ def relative_error(
     """Return the largest error, relative to the largest sum or output."""
     expected: NDArray[np.floating] = x
     scale = 0.0
+    if layer in (exact for exact, _ in EXACT):
+        known = Weights({} if weights is None else {layer.name: weights}, "random")
+        expected = reference.local(cast(Layer, layer), known, inputs_in(layer, x))
+        return _largest(y - expected, np.abs(expected).max())
     for part in (layer.conv, layer.pool) if isinstance(layer, PooledConv) else (layer,):
         if isinstance(part, Pool):
             expected = (reference.pooling_fragments if len(y) > len(x) else reference.pooling)(
@@ -155,16 +194,18 @@ def relative_error(
             expected = reference.convolution(x, linear, weights)
             scale = float(np.abs(expected).max())
             expected = reference.activation(expected, part.activation, part.slope)
-    error = np.abs(y - expected).max() / max(scale, np.abs(expected).max())
-    return float(np.nan_to_num(error, nan=np.inf))
+    return _largest(y - expected, max(scale, np.abs(expected).max()))
+
+
+def _largest(differences: NDArray[np.floating], scale: float) -> float:
+    """Return the largest error, relative to a scale; infinite if there is a NaN."""
+    return float(np.nan_to_num(np.abs(differences).max() / scale, nan=np.inf))
 
 
 def _row(primitive: Primitive, layer: Operation, shape: Shape5, poison: bool) -> Row:
     x = np.random.default_rng(0).standard_normal(shape, np.float32)
     conv = layer.conv if isinstance(layer, PooledConv) else layer
-    weights = None
-    if isinstance(conv, Conv):
-        weights = random_weights(Network.chain("layer", conv.in_features, (conv,)), 1)[conv.name]
+    weights = _random_weights(conv) if isinstance(conv, Weighted) else None
     error = relative_error(layer, x, weights, _run(primitive, layer, x, weights, poison))
     return {
         "name": primitive.name,
@@ -174,6 +215,16 @@ def _row(primitive: Primitive, layer: Operation, shape: Shape5, poison: bool) ->
         "promised": primitive.accuracy,
         "passed": error <= primitive.accuracy,
     }
+
+
+def _random_weights(layer: Weighted) -> ConvWeights:
+    """Return weights that keep the scale of the input."""
+    generator = np.random.default_rng(1)
+    weight = generator.standard_normal(layer.weight_shape, np.float32)
+    if isinstance(layer, Conv | ConvTranspose):
+        weight *= np.float32(layer.fan_in**-0.5)
+    bias, slope = generator.standard_normal((2, layer.out_features), np.float32)
+    return ConvWeights(weight, bias, slope if layer.activation == "prelu" else None)
 
 
 def _run(
@@ -189,8 +240,8 @@ def _run(
     with arena.in_use():
         if poison:
             _fill_with_nan(arena)
-        there: Any = cupy().asarray(x)
-        y: Any = run(there)
+        there: Any = [cupy().asarray(part) for part in inputs_in(layer, x)]
+        y: Any = run(*there)
         return np.asarray(y.get())
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from gpu_layers import H200
-from layers import random_case
+from layers import is_tested, random_case
 from quick_benchmarks import needs_torch
 from typer.testing import CliRunner
 
@@ -18,7 +18,7 @@ from bench import layers, rounds, session
 from bench.__main__ import app
 from bench.accuracy import OnDevice
 from bench.ceilings import Floor, GpuCeilings
-from bench.exercise import cases_for, relative_error
+from bench.exercise import EXACT, cases_for, relative_error
 from bench.layers import compare_on_gpu, convolution_of, fastest_of, layer, layers_of
 from bench.peers.torch_layer import (
     GPU_NAMES,
@@ -147,6 +147,12 @@ def test_the_exercises_errors_are_those_of_the_reference(machine: Machine) -> No
             assert relative_error(operation, case.x, case.weights, y) > 1
             y[-1, 0, 0, 0, 0] = np.nan
             assert relative_error(operation, case.x, case.weights, y) == np.inf
+    for operation, shape in EXACT[: len(EXACT) // 2]:
+        able = next(p for p in host.values() if p.out_shape(operation, shape) and is_tested(p))
+        case = random_case(operation, shape)
+        y = case.run(able)
+        assert relative_error(operation, case.x, case.weights, y) <= max(able.accuracy, 1e-6)
+        assert relative_error(operation, case.x, case.weights, 2 * y) > 0.1
 
 
 def test_parts_of_an_array_come_to_the_host() -> None:
