@@ -276,3 +276,40 @@ def test_what_cannot_run_is_refused_before_the_volume_is_read(
             np.ones((24, 30, 60), np.uint8), network, tmp_path / "out.zarr", random_seed=1,
             threads=1, ram="10MiB",
         )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("rule", "dtype", "passes"),
+    [
+        (ZScore(), np.float32, 1),
+        (Percentiles(1, 99), np.float32, 2),
+        (Percentiles(1, 99), np.uint8, 1),
+        (Fixed(0, 2), np.float32, 0),
+    ],
+)
+def test_reading_is_shown_and_predicted(
+    rule: Normalization, dtype: type, passes: int, tmp_path: Path
+) -> None:
+    size, seen = Vec3(130, 20, 20), list[tuple[int, int]]()
+    values = np.random.default_rng(0).integers(0, 99, size).astype(dtype)
+    np.save(tmp_path / "in.npy", values)
+    plain = network_from_text(NET.format(maps=1, input="{}"), "a.yaml")
+    net = replace(plain, scaling=InputScaling(normalize=(rule,)))
+    options: Any = {"device": "cpu", "costs": "built-in", "threads": 1}
+
+    def note(done: int, total: int) -> None:
+        seen.append((done, total))
+
+    report = znni.infer(
+        tmp_path / "in.npy", net, tmp_path / "out.h5", random_seed=0, progress=note, **options
+    )
+    voxels = size.volume
+    reading = [done for done, total in seen if total == passes * voxels]
+    blocks = [64 * 400, 128 * 400, voxels]
+    assert reading == [done + before * voxels for before in range(passes) for done in blocks]
+    normalizing, scaling = (
+        znni.plan(each, size, input_itemsize=values.itemsize, **options).time.around.opening
+        for each in (net, plain)
+    )
+    assert (normalizing > scaling) == (passes > 0)
+    assert report.plan.time.around.opening == normalizing

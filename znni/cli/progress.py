@@ -78,15 +78,19 @@ def _few_digits(rate: float) -> str:
 class _Rate:
     """The number done per second since the first report.
 
-    A resumed run starts with many already done, so the first report is the origin.
+    A resumed run starts with many already done, so the first report is the origin. If fewer are
+    done than before, other things are counted from then on.
     """
 
     def __init__(self) -> None:
         self._first: tuple[int, float] | None = None
+        self._last = 0
 
     def __call__(self, done: int, now: float) -> float:
         """Return the current rate; 0 at the first report."""
-        self._first = self._first or (done, now)
+        if self._first is None or done < self._last:
+            self._first = done, now
+        self._last = done
         before, then = self._first
         return (done - before) / (now - then) if now > then else 0.0
 

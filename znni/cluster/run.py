@@ -47,6 +47,8 @@ log = logging.getLogger("znni")
 # Called with the voxels done, those wanted, and a word on the workers.
 ClusterProgress: TypeAlias = Callable[[int, int, str], None]
 
+READING = "reading the volume for its statistics"
+
 
 def no_progress(_done: int, _total: int, _workers: str) -> None:
     """Tell nobody."""
@@ -140,7 +142,9 @@ def infer_on_cluster(
     output = join_output(out, source, wanted, lambda _patch: [], asked.mask_source)
     begun = perf_counter()
     try:
-        asked = normalized_as_begun(output.begun, asked)
+        asked = normalized_as_begun(
+            output.begun, asked, lambda done, total: progress(done, total, READING)
+        )
         recipe = Recipe(
             _absolute(source),
             replace(network, scaling=asked.network.scaling),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import islice
@@ -35,7 +35,9 @@ Values: TypeAlias = NDArray[Any]
 Keys: TypeAlias = NDArray[np.uint32]
 
 
-def normalized(network: Network, volume: Volume) -> Network:
+def normalized(
+    network: Network, volume: Volume, progress: Callable[[int, int], None] | None = None
+) -> Network:
     """Return a network whose input is normalized by known numbers.
 
     The volume is read if its own values are needed. Percentiles of values with more than 16 bits
@@ -44,6 +46,7 @@ def normalized(network: Network, volume: Volume) -> Network:
     Args:
         network: the network.
         volume: the input.
+        progress: called after each block with the voxels read, and those to read.
 
     Raises:
         InvalidInput: there are more or fewer normalizations than maps, or no value counts.
@@ -54,21 +57,26 @@ def normalized(network: Network, volume: Volume) -> Network:
         return network
     rules = scaling.of_maps(network.in_features)
 
-    def blocks() -> Iterator[Sequence[Values]]:
-        return _blocks(volume, scaling.within)
-
     log.info("reading the whole volume, by whose values it is normalized")
     scored = {index: _Moments() for index, rule in enumerate(rules) if isinstance(rule, ZScore)}
     ranked = {
         index: _Ranks(rule) for index, rule in enumerate(rules) if isinstance(rule, Percentiles)
     }
+    twice = bool(ranked) and volume.itemsize > 2
+
+    def blocks(before: int = 0) -> Iterator[Sequence[Values]]:
+        for read, block in _blocks(volume, scaling.within):
+            yield block
+            if progress:
+                progress(before + read, volume.size.volume * (1 + twice))
+
     for block in blocks():
         for index, moments in scored.items():
             moments.add(block[index])
         for index, ranks in ranked.items():
             ranks.add(block[index])
     if [ranks for ranks in ranked.values() if ranks.needs_second_pass()]:
-        for block in blocks():
+        for block in blocks(before=volume.size.volume):
             for index, ranks in ranked.items():
                 ranks.add_again(block[index])
     found = {index: moments.result() for index, moments in scored.items()}
@@ -197,15 +205,15 @@ def _value(key: int, dtype: np.dtype[Any]) -> float:
     return float((key >> HALF) - 2 ** (8 * dtype.itemsize - 1) * (dtype.kind == "i"))
 
 
-def _blocks(volume: Volume, within: Within) -> Iterator[Sequence[Values]]:
-    """Yield the values of each map that count, block by block.
+def _blocks(volume: Volume, within: Within) -> Iterator[tuple[int, Sequence[Values]]]:
+    """Yield the number of voxels read so far, and the values of each map that count, by blocks.
 
     They have a type of at most 16 bits, or float32, as the network sees them.
     """
     whole = Box(Vec3(0, 0, 0), volume.size)
     boxes = whole.cut(BLOCK._replace(z=max(1, BLOCK.z // volume.features)))
 
-    def counting(box: Box) -> list[Values]:
+    def counting(box: Box) -> tuple[int, list[Values]]:
         read = volume.read(box)
         if read.dtype == bool:
             read = read.view(np.uint8)
@@ -215,14 +223,17 @@ def _blocks(volume: Volume, within: Within) -> Iterator[Sequence[Values]]:
         read = read.astype(read.dtype.newbyteorder("="), copy=False)
         _check_finite(read, box)
         if within == "all":
-            return [np.ascontiguousarray(one).ravel() for one in read]
+            return box.size.volume, [np.ascontiguousarray(one).ravel() for one in read]
         seen = (read != 0).any(axis=0)
-        return [one[seen] for one in read]
+        return box.size.volume, [one[seen] for one in read]
 
     with ThreadPoolExecutor(READERS) as pool:
         ahead = deque(pool.submit(counting, box) for box in islice(boxes, READERS))
+        done = 0
         while ahead:
-            yield ahead.popleft().result()
+            voxels, values = ahead.popleft().result()
+            done += voxels
+            yield done, values
             ahead.extend(pool.submit(counting, box) for box in islice(boxes, 1))
 
 

@@ -84,7 +84,8 @@ def infer(
         command: the command line, which is noted in the output.
         waited: the seconds that the user waited before this call. They count in the times of the
             report and the output.
-        progress: called after each block with the output voxels written and those wanted.
+        progress: called after each block with the output voxels written and those wanted. If the
+            volume is read for its statistics before, it is called with the voxels read and to read.
         part: compute one part of the output, as ``0/8``: the first of eight. Each part may be
             computed by a process of its own, on any machine that sees input and output. When all
             are finished, ``znni.finish`` completes the output, an OME-Zarr.
@@ -165,8 +166,7 @@ def run(
             ready.warn("uint8 output holds 0 to 1; what the network gives beyond that is clipped")
     job, choices, dtype = asked.job, asked.choices, asked.stored.dtype
     try:
-        with stopwatch.during("planning"):
-            plan, earlier, asked = agreed_plan(output, made, asked, ready.plan_for)
+        plan, earlier, asked = agreed_plan(output, made, asked, ready.plan_for, stopwatch, progress)
         with stopwatch.during("opening"):
             blocks = Blocks(asked.volume, job, asked.network, weights, asked.mask)
             attributes = provenance(plan, weights, asked, command) | grid_attributes(wanted.grid)

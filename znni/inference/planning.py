@@ -13,10 +13,11 @@ from typing import Unpack
 from planner.alternatives import alternatives
 from planner.exhaustive import Search
 from planner.limits import memory_of_run, time_of_run
+from planner.overhead import Overhead
 from planner.sweeps import Views, memory_for_half, views
 from znni.calibration.choice import cost_model, of_measured_devices
 from znni.calibration.io_rates import handling_times
-from znni.calibration.overhead_figures import run_overhead
+from znni.calibration.overhead_figures import run_overhead, statistics_seconds
 from znni.core.argument_types import checks_types
 from znni.core.errors import DoesNotFit, InvalidInput
 from znni.core.options import (
@@ -50,6 +51,7 @@ from znni.network.network import Network
 from znni.network.network_file import load_network
 from znni.network.weights import Weights
 from znni.plans.accuracy import class_of_plan, note_on, of_class
+from znni.plans.job_seconds import SecondsAround
 from znni.plans.plan import Plan
 from znni.plans.plan_text import explanation
 from znni.plans.primitive import Primitive
@@ -187,8 +189,21 @@ def search_for(required: Requirements, machine: Machine) -> Search:
     model = cost_model(primitives, costs, absent=machine.absent)
     touched = replace(machine, gpus=()) if device == "cpu" else machine
     overhead = run_overhead(touched, required.stored, handling_times(machine, costs))
+    overhead = _with_statistics(
+        overhead, required.network, required.job.volume, machine, required.stored
+    )
     division, output = choices.micro_batches, required.job.output
     return Search(network, output, machine, primitives, overhead, model, division, device)
+
+
+def _with_statistics(
+    overhead: Overhead, network: Network, volume: Vec3, machine: Machine, stored: Stored
+) -> Overhead:
+    """Return the overhead of a run, with the time to read the volume for its statistics."""
+    each = overhead.handling
+    seconds = statistics_seconds(network, volume, stored.input_itemsize, machine, each)
+    around = each.around + SecondsAround(opening=seconds)
+    return replace(overhead, handling=replace(each, around=around))
 
 
 def _catalogue(network: Network, machine: Machine) -> dict[str, Primitive]:
@@ -240,7 +255,11 @@ def _fastest(search: Search, count: int, *, fresh: bool) -> list[Plan]:
 
 
 def checked_plan(
-    given: Plan, network: Network, choices: Choices = ANYTHING, stored: Stored = AS_COMPUTED
+    given: Plan,
+    network: Network,
+    choices: Choices = ANYTHING,
+    stored: Stored = AS_COMPUTED,
+    volume: Vec3 | None = None,
 ) -> Plan:
     """Return an earlier plan after checking that it suits this network and these limits.
 
@@ -250,6 +269,7 @@ def checked_plan(
         choices: limits and choices for the run. Threads and device are checked only if the user
             chose them.
         stored: how input and output values are stored.
+        volume: the extents of the volume, if it is known.
 
     Returns:
         The plan with the memory and the time of this run. These change if input or output have
@@ -274,6 +294,8 @@ def checked_plan(
     check_class(given, primitives, choices.accuracy)
     there = replace(given.machine, gpus=here.gpus, used_gpus=here.used_gpus)
     overhead = run_overhead(there, stored, handling_times(there, choices.costs))
+    if volume is not None:
+        overhead = _with_statistics(overhead, network, volume, there, stored)
     parts = given.parts
     on_host, on_gpu = memory_of_run(network, given.patch, parts, overhead)
     time = time_of_run(network, given.patch, parts, overhead)

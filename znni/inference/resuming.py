@@ -12,8 +12,9 @@ from znni.core.errors import DoesNotFit, InvalidInput, Unreadable, UnusableValue
 from znni.core.options import Choices
 from znni.core.shapes import Box, Vec3
 from znni.core.volume import SAME_COMMAND, Begun, NewOutput, Output
-from znni.engine.pipeline import Progress
+from znni.engine.pipeline import Progress, no_progress
 from znni.engine.statistics import normalized
+from znni.engine.stopwatch import Stopwatch
 from znni.engine.tiles import Job, Remaining, seen_by
 from znni.inference.plan_choice import given_or_found
 from znni.inference.request import Request, Requirements
@@ -80,7 +81,7 @@ def _described(network: Network) -> str:
     return repr((network.in_features, network.nodes, network.output))
 
 
-def normalized_as_begun(begun: Begun, asked: Request) -> Request:
+def normalized_as_begun(begun: Begun, asked: Request, progress: Progress = no_progress) -> Request:
     """Return the request with the numbers that normalize its input.
 
     An output that was begun has them in its plan. Otherwise the volume is read, if they depend on
@@ -89,13 +90,14 @@ def normalized_as_begun(begun: Begun, asked: Request) -> Request:
     Args:
         begun: what there is of the output.
         asked: the run's input and network.
+        progress: called while the volume is read.
 
     Raises:
         InvalidInput: the output was begun with other numbers than the network file has.
         UnusableValues: a value of the input is NaN, or infinite as float32.
     """
     if not begun.plan:
-        return replace(asked, network=normalized(asked.network, asked.volume))
+        return replace(asked, network=normalized(asked.network, asked.volume, progress))
     known = Plan.from_json(begun.plan).network.scaling
     if asked.network.scaling.statistics not in ((), known.statistics):
         raise InvalidInput(
@@ -148,7 +150,12 @@ def plan_of_rest(
 
 
 def agreed_plan(
-    output: Output, given: Plan | None, asked: Request, find: Find = given_or_found
+    output: Output,
+    given: Plan | None,
+    asked: Request,
+    find: Find,
+    stopwatch: Stopwatch,
+    progress: Progress,
 ) -> tuple[Plan, list[Plan], Request]:
     """Return the plan for what is left of an output, and note it there.
 
@@ -160,6 +167,8 @@ def agreed_plan(
         given: as for ``plan_of_rest``.
         asked: as for ``plan_of_rest``.
         find: as for ``plan_of_rest``.
+        stopwatch: counts the time of planning, and that of reading as opening.
+        progress: called while the volume is read.
 
     Returns:
         As ``plan_of_rest``, and the request with the numbers that normalize its input.
@@ -169,8 +178,10 @@ def agreed_plan(
         DoesNotFit: no plan stays within the memory allowed.
         UnusableValues: as for ``normalized_as_begun``.
     """
-    plan, earlier = plan_of_rest(output.begun, given, asked, find)
-    asked = normalized_as_begun(output.begun, asked)
+    with stopwatch.during("planning"):
+        plan, earlier = plan_of_rest(output.begun, given, asked, find)
+    with stopwatch.during("opening"):
+        asked = normalized_as_begun(output.begun, asked, progress)
     plan = plan.normalized_as(asked.network)
     note_plan(output, plan, earlier)
     noted = output.begun.plan
