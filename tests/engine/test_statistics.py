@@ -71,6 +71,33 @@ def test_percentiles_are_those_of_numpy(data: st.DataObject, dtype: str, maps: i
         assert fixed.std == pytest.approx(spread, rel=1e-9, abs=1e-9)
 
 
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("within", ["all", "nonzero"])
+def test_statistics_of_all_maps_together(dtype: str, within: Any, tmp_path: Path) -> None:
+    rng = np.random.default_rng(5)
+    values = (rng.random((3, 66, 20, 30)) * 90).astype(dtype)
+    values[:, rng.random(values.shape[1:]) < 0.3] = 0
+    wide = values.astype(np.float32).astype(np.float64)
+    seen = wide[:, (wide != 0).any(axis=0)] if within == "nonzero" else wide
+    low, high = np.percentile(seen, [2, 97])
+    for entry, mean, std in (
+        ("zscore", seen.mean(), seen.std()),
+        ("{percentiles: [2, 97]}", low, high - low),
+    ):
+        network = _network(
+            tmp_path, f"{{normalize: {entry}, together: true, within: {within}}}", maps=3
+        )
+        assert network_from_text(network_text(network), "again.yaml") == network
+        found = normalized(network, ArrayVolume(values))
+        assert len(set(found.scaling.fixed(3))) == 1
+        assert found.scaling.statistics[2].mean == pytest.approx(mean, rel=1e-7)
+        assert found.scaling.statistics[2].std == pytest.approx(std, rel=1e-7)
+        assert network_from_text(network_text(found), "again.yaml") == found
+        assert "over all maps together" in str(network.scaling)
+    with pytest.raises(InvalidInput, match="give one normalization for all"):
+        _network(tmp_path, "{normalize: [zscore, zscore, zscore], together: true}", maps=3)
+
+
 @pytest.mark.parametrize("dtype", [">i2", ">f2", ">f4"])
 def test_the_order_of_bytes_does_not_matter(dtype: str) -> None:
     values = np.random.default_rng(0).integers(-300, 300, (1, 5, 6, 7)).astype(dtype)

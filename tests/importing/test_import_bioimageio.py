@@ -185,6 +185,43 @@ def test_each_map_has_numbers_of_its_own(tmp_path: Path) -> None:
     assert made.sample.error < 1e-5
 
 
+@pytest.mark.parametrize(
+    ("kind", "version"),
+    [
+        ("zscore", "0.4.10"),
+        ("zscore", "0.5.3"),
+        ("percentiles", "0.4.10"),
+        ("percentiles", "0.5.3"),
+    ],
+)
+@pytest.mark.parametrize("together", [True, False])
+def test_statistics_of_several_maps(
+    tmp_path: Path, kind: str, version: str, together: bool
+) -> None:
+    model, given = small_network(2), numbers(2, 7, 8, 9, seed=7) * 10
+    given[1] += 30
+    axes = (0, 1, 2, 3) if together else (1, 2, 3)
+    if kind == "zscore":
+        step, more = "zero_mean_unit_variance", {}
+        scaled = (given - given.mean(axes, keepdims=True)) / given.std(axes, keepdims=True)
+    else:
+        step, more = "scale_range", {"min_percentile": 1.0, "max_percentile": 99.0}
+        low, high = np.percentile(given, [1, 99], axis=axes, keepdims=True)
+        scaled = (given - low) / (high - low)
+    if "0.4" in version:
+        more |= {"mode": "per_sample", "axes": "czyx" if together else "zyx"}
+    elif not together:  # without axes, all count
+        more |= {"axes": ["z", "y", "x"]}
+    write_package(
+        tmp_path, version, saved(model, tmp_path), given, outputs_of(model, scaled),
+        before=[(step, more)],
+    )  # fmt: skip
+    made = znni.import_network(tmp_path, tmp_path / "net.yaml")
+    assert made.network.scaling.together == together
+    assert isinstance(made.sample, SampleParity)
+    assert made.sample.error < 1e-5
+
+
 def test_test_tensors_of_another_network_write_nothing(tmp_path: Path) -> None:
     model = small_network()
     write_package(

@@ -58,10 +58,13 @@ def normalized(
     rules = scaling.of_maps(network.in_features)
 
     log.info("reading the whole volume, by whose values it is normalized")
-    scored = {index: _Moments() for index, rule in enumerate(rules) if isinstance(rule, ZScore)}
+    each = [range(index, index + 1) for index in range(len(rules))]
+    counted = [range(len(rules))] if scaling.together else each  # the maps of each statistic
+    scored = {maps: _Moments() for maps in counted if isinstance(rules[maps[0]], ZScore)}
     ranked = {
-        index: _Ranks(rule) for index, rule in enumerate(rules) if isinstance(rule, Percentiles)
+        maps: _Ranks(rule) for maps in counted if isinstance(rule := rules[maps[0]], Percentiles)
     }
+    statistics: dict[range, _Moments | _Ranks] = {**scored, **ranked}
     twice = bool(ranked) and volume.itemsize > 2
 
     def blocks(before: int = 0) -> Iterator[Sequence[Values]]:
@@ -71,16 +74,17 @@ def normalized(
                 progress(before + read, volume.size.volume * (1 + twice))
 
     for block in blocks():
-        for index, moments in scored.items():
-            moments.add(block[index])
-        for index, ranks in ranked.items():
-            ranks.add(block[index])
+        for maps, statistic in statistics.items():
+            for index in maps:
+                statistic.add(block[index])
     if [ranks for ranks in ranked.values() if ranks.needs_second_pass()]:
         for block in blocks(before=volume.size.volume):
-            for index, ranks in ranked.items():
-                ranks.add_again(block[index])
-    found = {index: moments.result() for index, moments in scored.items()}
-    found |= {index: ranks.result() for index, ranks in ranked.items()}
+            for maps, ranks in ranked.items():
+                for index in maps:
+                    ranks.add_again(block[index])
+    found: dict[int, Fixed] = {}
+    for maps, statistic in statistics.items():
+        found |= dict.fromkeys(maps, statistic.result())
     fixed = tuple(
         rule if isinstance(rule, Fixed) else found[index] for index, rule in enumerate(rules)
     )

@@ -55,6 +55,7 @@ class _Scaling:
         linear: what is done to stored values, after they are clipped.
         clip: the least and the largest stored value of each map.
         by: the statistics of the volume by which the values are normalized then.
+        together: whether these are of all maps together.
         steps: what is done after that, as steps of the network.
     """
 
@@ -62,6 +63,7 @@ class _Scaling:
     linear: _Linear
     clip: tuple[Float64, Float64] | None = None
     by: ZScore | Percentiles | None = None
+    together: bool = False
     steps: list[Operation] = field(default_factory=list)
 
     def add(self, step: Processing, tensor: Tensor) -> None:
@@ -75,10 +77,10 @@ class _Scaling:
             case "zero_mean_unit_variance" if given.get("mode") == "fixed":
                 self._scale(origin, *_factors(step, self.maps))
             case "zero_mean_unit_variance":
-                _check_axes(step, tensor, self.maps)
+                self.together = _are_together(step, tensor, self.maps)
                 self._normalize(origin, ZScore())
             case "scale_range":
-                _check_axes(step, tensor, self.maps)
+                self.together = _are_together(step, tensor, self.maps)
                 if given.get("reference_tensor") not in (None, tensor.name):
                     raise InvalidInput(f"{origin} is by another tensor; {BY_ITSELF}")
                 low, high = given.get("min_percentile", 0.0), given.get("max_percentile", 100.0)
@@ -123,7 +125,7 @@ class _Scaling:
         """The scaling of stored values."""
         gain, offset = self.linear.gain, self.linear.offset
         if self.by:
-            return InputScaling(normalize=(self.by,))
+            return InputScaling(normalize=(self.by,), together=self.together)
         alike = (gain == gain[0]).all() and (offset == offset[0]).all()
         if self.clip is None and alike:
             return InputScaling(float(gain[0]), float(offset[0]))
@@ -269,20 +271,20 @@ def _bounds(step: Processing) -> tuple[float, float]:
     )
 
 
-def _check_axes(step: Processing, tensor: Tensor, maps: int) -> None:
-    """Check that statistics are those of whole maps, each by itself."""
+def _are_together(step: Processing, tensor: Tensor, maps: int) -> bool:
+    """Return whether statistics are those of all maps together.
+
+    Raises:
+        InvalidInput: they are not of whole maps.
+    """
     axes = step.given.get("axes")
     letters = set(tensor.axes if axes is None else axes)
-    if letters & set(CHANNEL) and maps > 1:
-        raise InvalidInput(
-            f"{step.kind} takes the statistics of all {maps} maps together, and znni those of each "
-            f"map; {BY_ITSELF}"
-        )
     if not set("zyx") <= letters:
         raise InvalidInput(
             f"{step.kind} takes statistics along {', '.join(sorted(letters))} only, and znni those "
             f"of the whole volume; {BY_ITSELF}"
         )
+    return bool(letters & set(CHANNEL)) and maps > 1
 
 
 def _all_alike(rules: tuple[Normalization, ...]) -> tuple[Normalization, ...]:

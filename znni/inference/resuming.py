@@ -68,7 +68,8 @@ def identified(asked: Request, weights: Weights) -> NewOutput:
 def _scaled(scaling: InputScaling) -> str:
     """Return how the input is scaled; without normalization, as in versions without it."""
     if scaling.normalize:
-        return f"{scaling.normalize!r} where {scaling.within}"
+        together = " of all maps together" * scaling.together
+        return f"{scaling.normalize!r}{together} where {scaling.within}"
     return f"value * {scaling.scale!r} + {scaling.offset!r}"
 
 

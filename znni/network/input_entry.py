@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import PlainValidator
+from pydantic import PlainValidator, StrictBool
 
 from znni.core.errors import InvalidInput
 from znni.core.yaml_file import Entry
@@ -79,6 +79,8 @@ def input_entry(scaling: InputScaling) -> dict[str, object]:
     entry: dict[str, object] = {"normalize": entries if len(entries) > 1 else entries[0]}
     if scaling.within != "all":
         entry["within"] = scaling.within
+    if scaling.together:
+        entry["together"] = True
     if scaling.statistics:
         entry["statistics"] = list(map(_normalization_entry, scaling.statistics))
     return entry
@@ -92,6 +94,7 @@ class InputEntry(Entry):
     normalize: Annotated[tuple[Normalization, ...], PlainValidator(_normalizations)] = ()
     within: Within = "all"
     statistics: Annotated[tuple[Fixed, ...], PlainValidator(_statistics)] = ()
+    together: StrictBool = False
 
     @property
     def scaling(self) -> InputScaling:
@@ -100,4 +103,6 @@ class InputEntry(Entry):
         Raises:
             InvalidInput: it has parts that exclude each other.
         """
-        return InputScaling(self.scale, self.offset, self.normalize, self.within, self.statistics)
+        return InputScaling(
+            self.scale, self.offset, self.normalize, self.within, self.statistics, self.together
+        )

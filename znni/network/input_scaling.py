@@ -90,9 +90,11 @@ class InputScaling:
             are 0.
         statistics: the numbers by which the maps of a known volume are normalized; empty until the
             volume is known.
+        together: take the statistics of all maps together, so that all are normalized alike.
 
     Raises:
-        InvalidInput: there is a scale or an offset beside a normalization.
+        InvalidInput: there is a scale or an offset beside a normalization, or several
+            normalizations for all maps together.
     """
 
     scale: float = 1.0
@@ -100,6 +102,7 @@ class InputScaling:
     normalize: tuple[Normalization, ...] = ()
     within: Within = "all"
     statistics: tuple[Fixed, ...] = ()
+    together: bool = False
 
     def __post_init__(self) -> None:
         if self.normalize and (self.scale, self.offset) != (1.0, 0.0):
@@ -108,6 +111,11 @@ class InputScaling:
             raise InvalidInput(f"input is not normalized; leave out within: {self.within}")
         if self.statistics and not self.normalize:
             raise InvalidInput("input is not normalized; leave out its statistics")
+        if self.together and (len(self.normalize) != 1 or isinstance(self.normalize[0], Fixed)):
+            raise InvalidInput(
+                "input takes the statistics of all maps together; give one normalization for all, "
+                "zscore or percentiles"
+            )
 
     @property
     def is_fixed(self) -> bool:
@@ -155,8 +163,9 @@ class InputScaling:
         if not self.normalize:
             return f"value * {self.scale:g} + {self.offset:g}"
         nonzero = " where a map is not 0" * (self.within == "nonzero")
+        maps = " over all maps together" * (self.together and not self.statistics)
         rules = self.statistics or self.normalize
-        return f"normalized by {', '.join(map(_text, rules))}{nonzero}"
+        return f"normalized by {', '.join(map(_text, rules))}{maps}{nonzero}"
 
 
 AS_STORED = InputScaling()
