@@ -17,6 +17,9 @@ import pytest
 from command_line import LONG_VOLUME, dry_run_of_refused, refused, succeeds
 from interrupted_runs import OUTPUTS, RUN, interrupt
 
+import znni
+from znni.inference.dry_run import rehearse
+from znni.network.network_file import load_network
 from znni.volumes.partial_file import PartialFile
 from znni.volumes.partial_folder import PartialFolder
 
@@ -53,6 +56,32 @@ def test_what_an_earlier_run_has_finished(out: str) -> None:
     assert shown.splitlines()[-1].startswith(refusal)
     assert "refused now" not in succeeds(*DRY, out, "--dtype", "uint8", "--overwrite")
     assert left == {path: path.read_bytes() for path in Path().rglob("*") if path.is_file()}
+
+
+def test_blocks_outside_of_a_mask_take_no_time() -> None:
+    mask = np.zeros(LONG_VOLUME, np.uint8)
+    mask[: LONG_VOLUME[0] // 4] = 1
+    np.save("mask.npy", mask)
+    shown = succeeds(*DRY, "out.h5", "--mask", "mask.npy")
+    found = re.search(r"^masked +(\d+)% of the blocks lie outside of the mask", shown, re.MULTILINE)
+    assert found
+    assert 50 < int(found[1]) < 80
+    assert "masked" not in succeeds(*DRY, "out.h5", "--mask", "mask.npy", "--roi", ":9,:,:")
+
+    shown = rehearse(
+        "volume.h5", load_network("tiny.yaml"), "out.h5", mask="mask.npy", ram="512.5MiB", threads=1
+    )
+    blocks = shown.plan.patches
+    assert shown.outside == pytest.approx(int(found[1]) / 100, abs=0.005)
+    assert shown.seconds == shown.plan.time.total(round((1 - shown.outside) * blocks))
+    report = znni.infer(
+        "volume.h5", "tiny.yaml", "out.h5", mask="mask.npy", ram="512.5MiB", threads=1
+    )
+    assert report.skipped.outside_mask == round(shown.outside * blocks)
+    running = shown.plan.time.of_job(blocks - report.skipped.outside_mask).running
+    assert f"{running:.1f} s" in next(
+        line for line in str(report).splitlines() if "running" in line
+    )
 
 
 def test_a_mask_that_does_not_fit() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
 from znni.core.text import duration
@@ -47,9 +48,7 @@ def display_of_notebook() -> Any:
     shell = module and module.get_ipython()
     if shell is None or not hasattr(shell, "kernel"):
         return None
-    from IPython.display import display
-
-    return display
+    return import_module("IPython.display").display
 
 
 class NotebookBar:

@@ -75,7 +75,8 @@ class Report:
 
     def _rows(self) -> list[tuple[str, ...]]:
         share = self.voxels / max(1, self.voxels + self.finished_before)
-        expected = self.plan.time.of_job(ceil(share * self.plan.patches))
+        blocks = ceil(share * self.plan.patches) - self.skipped.total
+        expected = self.plan.time.of_job(max(1, blocks))
         promised = self.plan.memory.total
         exit_seconds = expected.around.exit
         if self.time.around.start:

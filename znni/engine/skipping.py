@@ -42,11 +42,16 @@ class Skipped:
     outside_mask: int = 0
     constant: int = 0
 
+    @property
+    def total(self) -> int:
+        """The number of all of them."""
+        return self.outside_mask + self.constant
+
     def __str__(self) -> str:
         """Return this in words; empty if there were none."""
         reasons = {"outside the mask": self.outside_mask, "of constant input": self.constant}
         said = [f"{count:,} {reason}" for reason, count in reasons.items() if count]
-        total = counted(self.outside_mask + self.constant, "block")
+        total = counted(self.total, "block")
         return f"{total} not computed: {', '.join(said)}" * bool(said)
 
 
@@ -193,11 +198,7 @@ class Blocks:
         Raises:
             UnusableValues: the mask holds NaN in the part that was read.
         """
-        if self._mask is None:
-            return False
-        within = box.shifted(self._job.center)
-        pieces = mask_pieces(within, self._mask.itemsize)
-        return not any(_needed(self._mask, piece) for piece in pieces)
+        return self._mask is not None and outside_mask(self._mask, self._job, box)
 
     def _of_constant(self, values: Float32) -> Float32:
         key = values.tobytes()
@@ -245,6 +246,16 @@ def of_constant(network: Network, weights: Weights, values: Float32) -> Float32:
         sums = layer.weight.sum(axis=(2, 3, 4), dtype=np.float64) @ maps + layer.bias
         maps = activation(sums[np.newaxis, :, None, None, None], conv.activation)[0, :, 0, 0, 0]
     return maps[:, None, None, None].astype(np.float32)
+
+
+def outside_mask(mask: Volume, job: Job, box: Box) -> bool:
+    """Return whether a mask needs no voxel of a box of the output.
+
+    Raises:
+        UnusableValues: the mask holds NaN in the part that was read.
+    """
+    pieces = mask_pieces(box.shifted(job.center), mask.itemsize)
+    return not any(_needed(mask, piece) for piece in pieces)
 
 
 def check_mask(mask: Volume, volume: Volume) -> None:

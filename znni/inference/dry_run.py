@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import ceil
 from pathlib import Path
 from typing import Unpack
 
 from znni.core.errors import ZnniError
+from znni.core.shapes import Box
 from znni.core.text import counted, duration
-from znni.core.volume import Begun
-from znni.engine.tiles import Remaining
+from znni.core.volume import Begun, Volume
+from znni.engine.skipping import outside_mask
+from znni.engine.tiles import Job, Remaining
 from znni.inference.model_choice import by_the_faster
 from znni.inference.request import RunOptions, request
 from znni.inference.resuming import identified, plan_of_rest
@@ -17,6 +21,8 @@ from znni.network.network import Network
 from znni.network.weights import Weights, weights_for
 from znni.plans.plan import Plan
 from znni.volumes.locate import begun_output
+
+MOST_LOOKED_AT = 256  # blocks whose mask is read, because a mask may be as large as the volume
 
 
 @dataclass(frozen=True)
@@ -27,7 +33,8 @@ class DryRun:
         plan: the plan that the run would follow.
         voxels: number of voxels in the whole output.
         finished: number of voxels that an earlier run has finished.
-        seconds: predicted time for the unfinished voxels.
+        seconds: predicted time for the unfinished voxels that the mask wants.
+        outside: share of the unfinished blocks that lie outside of the mask.
         obstacles: errors that would stop the run before it begins.
     """
 
@@ -36,6 +43,7 @@ class DryRun:
     finished: int
     seconds: float
     obstacles: tuple[ZnniError, ...]
+    outside: float = 0.0
 
     @property
     def lines(self) -> list[str]:
@@ -45,8 +53,13 @@ class DryRun:
             f"finished      {counted(self.finished, 'voxel')} ({share:.0f}%) by an earlier run, "
             f"which this one continues: the rest takes {duration(self.seconds)}, as predicted"
         )
+        masked = (
+            f"masked        {self.outside:.0%} of the blocks lie outside of the mask: with the "
+            f"others, it takes {duration(self.seconds)}, as predicted"
+        )
         refused = [f"refused now   {obstacle}" for obstacle in self.obstacles]
-        return [goes_on] * bool(self.finished) + refused
+        told = [goes_on] * bool(self.finished) + [masked] * bool(self.outside)
+        return told + refused
 
 
 def rehearse(
@@ -78,6 +91,14 @@ def rehearse(
         obstacles.append(error)
     found, _ = plan_of_rest(begun, plan, asked)
     left = Remaining(asked.job, begun.history)
-    seconds = found.time.total(sum(1 for _ in left.tiles(found.patch)))
+    blocks = [tile.written for tile in left.tiles(found.patch)]
+    outside = _share_outside(asked.mask, asked.job, blocks) if asked.mask else 0.0
+    seconds = found.time.total(max(1, ceil((1 - outside) * len(blocks))))
     total = asked.job.output.volume
-    return DryRun(found, total, total - left.voxels, seconds, tuple(obstacles))
+    return DryRun(found, total, total - left.voxels, seconds, tuple(obstacles), outside)
+
+
+def _share_outside(mask: Volume, job: Job, blocks: Sequence[Box]) -> float:
+    """Return the share of blocks outside of a mask: of all blocks, or of a sample of many."""
+    some = blocks[:: ceil(len(blocks) / MOST_LOOKED_AT)] if blocks else []
+    return sum(outside_mask(mask, job, box) for box in some) / max(1, len(some))
