@@ -19,7 +19,7 @@ from znni.network.network import INPUT, Network, Node
 from znni.plans.block_storage import BlockStorage, block_storage, needs_zeros
 from znni.plans.cost import Cost, Memory
 from znni.plans.segments import Step
-from znni.plans.storage_placement import storage_placement
+from znni.plans.storage_placement import device_rows, storage_bytes, storage_placement
 from znni.plans.summed import summed_convolutions
 
 ZERO = Vec3(0, 0, 0)
@@ -231,3 +231,31 @@ def check_block(network: Network, patch: Vec3, start: Vec3, workspace: int, *, f
     wanted = tags[network.output][:, *computed.slices]
     made = storage.made(network.output)
     np.testing.assert_array_equal(array_of(network.output)[:, *made.slices], wanted)
+
+
+@settings(max_examples=50)
+@given(graphs(depth=2, most_maps=3), st.builds(Vec3, *[st.integers(1, 20)] * 3), st.booleans())
+def test_rows_on_a_gpu_begin_at_sectors_and_stay_within_their_place(
+    network: Network, volume: Vec3, views: bool
+) -> None:
+    network = over(network, whole_input(network, volume))
+    storage = block_storage(network, network.alignment)
+    shapes = {node.name: storage.shape_made(node.name) for node in network.nodes}
+    steps = tuple(
+        Step(
+            node.layer, "some", shapes[node.name], shapes[node.name],
+            Cost(0, 0, Memory(0, 0, 0), 1, writes_views=views), 1.0, 0.0, node.inputs,
+        )
+        for node in storage.steps_of(network.nodes)
+    )  # fmt: skip
+    for name in {storage.locations[step.gives].storage for step in steps} - {INPUT}:
+        first, pitch = device_rows(name, steps, storage)
+        shape = storage.storages[name].shape
+        taken = first + pitch * shape.n * shape.f * shape.z * shape.y
+        assert 4 * taken <= storage_bytes(name, storage, "gpu")
+        assert pitch >= shape.x
+        maker = next(s.gives for s in steps if storage.locations[s.gives].storage == name)
+        if views:
+            assert (first + storage.made(maker).start.x) % 8 == pitch % 8 == 0
+        else:
+            assert (first, pitch) == (0, shape.x)

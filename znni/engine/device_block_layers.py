@@ -24,7 +24,8 @@ from znni.plans.device_partition import DevicePart
 from znni.plans.placement import StepPlace
 from znni.plans.primitive import Catalogue, Run
 from znni.plans.segments import Step
-from znni.plans.storage_placement import is_staged
+from znni.plans.storage_placement import SECTOR, SECTOR_BYTES, device_rows, is_staged
+from znni.primitives.gpu.common.clearing import clear_outside
 
 # Bytes of each step for the alignment of the arrays in its workspace, of which there are few.
 STEP_SPARE = 32 * ALIGNMENT
@@ -58,6 +59,11 @@ class DeviceBlockLayers(DeviceLayers):
         storage = self._storage = part.storage
         network = self._network
         placed = part.placed(ALIGNMENT, STEP_SPARE)
+        self._rows = {
+            name: device_rows(name, part.steps, storage)
+            for name in storage.storages
+            if name != INPUT
+        }
         nodes = {node.name: node for node in network.nodes}
         self._ready = [
             _Ready(
@@ -95,7 +101,7 @@ class DeviceBlockLayers(DeviceLayers):
             given.append(inside.shifted(ZERO - box.start))
         at = storage.locations[step.gives].storage
         if at not in arrays and ready.place.output is not None:
-            arrays[at] = self._arena.array_at(ready.place.output, storage.storages[at].shape)
+            arrays[at] = self._array(at, ready.place.output)
         held = self._maps(step.gives, arrays)
         view = held[:, :, *storage.made(step.gives).slices]
         with self._arena.step(step.shape_out, None, ready.place.free):
@@ -109,24 +115,14 @@ class DeviceBlockLayers(DeviceLayers):
                     ready.run(*given)
         clear_outside(held, storage.inside(step.gives, start // strides[step.gives]))
 
+    def _array(self, name: str, start: int) -> Any:
+        """Return the array of a storage whose place begins at a byte of the arena."""
+        rows, shape = self._rows[name], self._storage.storages[name].shape
+        start += rows.first * SECTOR_BYTES // SECTOR
+        whole = self._arena.array_at(start, (*shape[:4], rows.pitch))
+        return whole[..., : shape.x]
+
     def _maps(self, name: str, arrays: dict[str, Any]) -> Any:
         """Return the maps of a value in its storage."""
         at = self._storage.locations[name]
         return arrays[at.storage][:, at.first_map : at.first_map + self._network.maps[name]]
-
-
-def clear_outside(values: Any, inside: Box) -> None:
-    """Set the values (n, f, z, y, x) outside a box to zero, on the GPU where they lie.
-
-    Args:
-        values: the values.
-        inside: the box, which lies within them and may be empty.
-    """
-    for axis, (start, stop) in enumerate(zip(*inside, strict=True), start=2):
-        before = (slice(None),) * axis
-        for some in (slice(0, start), slice(stop, values.shape[axis])):
-            if some.start < some.stop:
-                values[(*before, some)].fill(0)
-        values = values[(*before, slice(start, stop))]
-        if not values.size:
-            return

@@ -76,6 +76,7 @@ class Cost:
         handed: the tasks that Python hands out to workers.
         seconds: the nominal time of a call, if it does not follow from the other attributes. This
             is so if other devices take part.
+        writes_views: whether the output may be a view with gaps. All primitives of the host do so.
     """
 
     flops: float
@@ -84,6 +85,7 @@ class Cost:
     efficiency: float
     handed: HandedOut = NOTHING
     seconds: float | None = None
+    writes_views: bool = False
 
     def plus(
         self, flops: float, efficiency: float, bytes_moved: float, handed: HandedOut = NOTHING

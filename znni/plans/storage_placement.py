@@ -12,11 +12,13 @@ from typing import NamedTuple
 
 from znni.core.shapes import round_up
 from znni.machine.machine import DeviceKind
-from znni.network.layers import Conv, Pool
 from znni.network.network import INPUT
 from znni.plans.block_storage import BlockStorage
 from znni.plans.placement import Placement, StepPlace
 from znni.plans.segments import Step
+
+# A sector of a GPU's memory, in samples and in bytes.
+SECTOR, SECTOR_BYTES = 8, 32
 
 
 class Life(NamedTuple):
@@ -53,13 +55,46 @@ def lives(steps: tuple[Step, ...], storage: BlockStorage) -> dict[str, Life]:
     return found
 
 
+class Rows(NamedTuple):
+    """How the rows of a storage lie in memory.
+
+    Attributes:
+        first: the samples before the first row.
+        pitch: the samples from row to row.
+    """
+
+    first: int
+    pitch: int
+
+
+def device_rows(name: str, steps: tuple[Step, ...], storage: BlockStorage) -> Rows:
+    """Return how the rows of a storage lie on a GPU.
+
+    What steps write begins at a sector in each row: sectors that are written in part take much
+    longer. If a step's output can have no gaps, neither has the storage.
+    """
+    makers = [step for step in steps if storage.locations[step.gives].storage == name]
+    extent = storage.storages[name].shape.x
+    if not all(step.cost.writes_views for step in makers):
+        return Rows(0, extent)
+    first = storage.made(makers[0].gives).start.x
+    return Rows(-first % SECTOR, round_up(extent, SECTOR))
+
+
+def storage_bytes(name: str, storage: BlockStorage, device: DeviceKind) -> int:
+    """Return the bytes of a storage; on a GPU, with gaps between its rows and before the first."""
+    shape = storage.storages[name].shape
+    if device == "cpu" or name == INPUT:
+        return shape.nbytes
+    return shape._replace(x=round_up(shape.x, SECTOR)).nbytes + SECTOR_BYTES
+
+
 def is_staged(step: Step, storage: BlockStorage, device: DeviceKind) -> bool:
     """Return whether a step's output is made apart, and then copied to its place.
 
-    A GPU's convolutions and poolings make arrays without gaps.
+    Some of a GPU's primitives make arrays without gaps.
     """
-    makes_whole = isinstance(step.layers[0], Conv | Pool)
-    return device == "gpu" and makes_whole and not storage.fills_storage(step.gives)
+    return device == "gpu" and not step.cost.writes_views and not storage.fills_storage(step.gives)
 
 
 def held_beside_steps(
@@ -69,9 +104,9 @@ def held_beside_steps(
 
     The result is negative for a step whose input and output share memory.
     """
-    given = storage.storages[INPUT].shape.nbytes
+    given = storage_bytes(INPUT, storage, device)
     alive_during = [
-        (storage.storages[name].shape.nbytes, life) for name, life in lives(steps, storage).items()
+        (storage_bytes(name, storage, device), life) for name, life in lives(steps, storage).items()
     ]
     for index, step in enumerate(steps):
         alive = sum(nbytes for nbytes, life in alive_during if life.first <= index <= life.last)
@@ -102,7 +137,7 @@ def storage_placement(
         device: the device of the steps. Outputs that are made apart lie in the workspace.
     """
     blocks = [
-        _Block(round_up(storage.storages[name].shape.nbytes, alignment), life, name)
+        _Block(round_up(storage_bytes(name, storage, device), alignment), life, name)
         for name, life in lives(steps, storage).items()
     ]
     blocks += [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from layers import LOCAL, Case, random_case
 from local_layers import KINDS, boxes, local_cases
 
-from znni.core.shapes import Box, Vec3
+from znni.core.shapes import Box, Shape5, Vec3
 from znni.machine.arena import output_into
 from znni.machine.cuda import cupy
 from znni.machine.cuda_kernels import resource_usage
@@ -26,23 +27,48 @@ from znni.plans.primitive import Primitive
 from znni.primitives import reference
 from znni.primitives.gpu.affine import primitive as affine
 from znni.primitives.gpu.arranged import primitive as arranged
-from znni.primitives.gpu.common import pointwise
+from znni.primitives.gpu.common import clearing, pointwise
 from znni.primitives.gpu.common.hardware import Chip
+from znni.primitives.gpu.common.number_formats import FLOAT16_PAIR
+from znni.primitives.gpu.direct import primitive as direct
+from znni.primitives.gpu.direct_tensor import primitive as direct_tensor
+from znni.primitives.gpu.direct_tensor.launch import Gathering, image_source
 from znni.primitives.gpu.joins import primitive as joins
+from znni.primitives.gpu.max_pooling import primitive as max_pooling
 from znni.primitives.gpu.upsampling import primitive as upsampling
 from znni.primitives.gpu.window_pooling import primitive as window_pooling
 
 MODULES = (affine, arranged, joins, upsampling, window_pooling)
+
+# Those whose outputs may have gaps in exact networks, though dense networks have them too.
+DENSE = (direct, direct_tensor, max_pooling)
 DRAWN = [kind for kind in KINDS if kind not in ("norms", "global poolings")]
 TWO = Vec3(2, 2, 2)
+THREE = Vec3(3, 3, 3)
+
+# Layers whose kernels write views with gaps, or gather every few samples as they lay them out.
+EXAMPLES: dict[str, tuple[Conv | Pool, Shape5]] = {
+    "plain": (Conv("layer", 20, 40, THREE, "relu"), Shape5(1, 20, 9, 21, 37)),
+    "batch": (Conv("layer", 5, 7, Vec3(1, 3, 2), "elu"), Shape5(3, 5, 6, 12, 20)),
+    "many maps": (Conv("layer", 40, 170, TWO, "identity"), Shape5(1, 40, 6, 11, 19)),
+    "strided": (Conv("layer", 16, 24, THREE, "relu", stride=TWO), Shape5(1, 16, 9, 23, 41)),
+    "strided, odd": (Conv("layer", 24, 32, THREE, "relu", stride=TWO), Shape5(2, 24, 8, 12, 40)),
+    "anisotropic": (
+        Conv("layer", 8, 16, Vec3(1, 3, 3), "leaky_relu", stride=Vec3(1, 2, 2)),
+        Shape5(1, 8, 5, 19, 35),
+    ),
+    "short": (Conv("layer", 16, 8, Vec3(1, 1, 1), "relu", stride=TWO), Shape5(1, 16, 7, 9, 33)),
+    "far": (Conv("layer", 16, 8, TWO, "prelu", stride=THREE), Shape5(1, 16, 9, 10, 32)),
+    "pooled": (Pool("layer", Vec3(1, 2, 3), step=Vec3(1, 2, 3)), Shape5(2, 3, 5, 12, 30)),
+}
 
 
-def primitives(device: Device) -> list[Primitive]:
-    """Those of layers that only exact networks have."""
-    return [primitive for module in MODULES for primitive in module.primitives(device)]
+def primitives(device: Device, modules: tuple[Any, ...] = MODULES) -> list[Primitive]:
+    """Those of layers that only exact networks have, or of other modules."""
+    return [primitive for module in modules for primitive in module.primitives(device)]
 
 
-def check(case: Case, *inside: Box) -> None:
+def check(case: Case, *inside: Box, modules: tuple[Any, ...] = MODULES) -> None:
     """Compare all primitives with the reference.
 
     Errors are relative to the largest output, or to the largest sum of magnitudes: a sum of few
@@ -58,14 +84,15 @@ def check(case: Case, *inside: Box) -> None:
         magnitudes.append(
             reference.local(sums, given_weights, tuple(map(np.abs, case.inputs))).max()
         )
-    for primitive in primitives(detect_machine().gpus[0]):
+    for primitive in primitives(detect_machine().gpus[0], modules):
         out = primitive.out_shape(layer, case.shape)
         if out is None:
             continue
-        memory = primitive.cost(layer, case.shape).memory
+        cost = primitive.cost(layer, case.shape)
+        memory = cost.memory
         run = primitive.build(layer, case.shape, case.weights)
         arena = DeviceArena(memory.workspace, 32 * ALIGNMENT)
-        gaps = 0 if isinstance(layer, Conv) else 1  # outputs of convolutions have none
+        gaps = int(cost.writes_views)
         beside = (out.n, out.f + 2 * gaps, out.z + gaps, out.y + gaps, out.x + 2 * gaps)
         whole = cupy().full(beside, np.nan, np.float32)
         view = whole[:, gaps : gaps + out.f, gaps:, gaps:, gaps : gaps + out.x]
@@ -86,6 +113,12 @@ def check(case: Case, *inside: Box) -> None:
 @pytest.mark.parametrize("name", LOCAL)
 def test_an_example_is_the_reference(name: str) -> None:
     check(random_case(*LOCAL[name]))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_an_output_may_have_gaps(name: str) -> None:
+    check(random_case(*EXAMPLES[name]), modules=MODULES + DENSE)
 
 
 @pytest.mark.gpu
@@ -116,6 +149,8 @@ def test_kernels_compile_without_spills(chip: Chip) -> None:
         (window_pooling.source(), window_pooling.options(pool)),
         (upsampling.source(), upsampling.options(Upsample("up", TWO, "trilinear"))),
         (arranged.source("elu"), arranged.steps(TWO)),
+        (clearing.source(), ()),
+        (image_source(FLOAT16_PAIR, Gathering(TWO, TWO)), ()),
     ):
         for usage in resource_usage(source, chip.architecture, options).values():
             assert usage.spills == 0

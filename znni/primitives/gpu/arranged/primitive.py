@@ -22,12 +22,20 @@ from znni.network.layers import Activation, ConvTranspose, Operation
 from znni.network.weights import ConvWeights, conv_weights
 from znni.plans.cost import Cost, Memory
 from znni.plans.primitive import Primitive, Run, applying
-from znni.primitives.gpu.arranged.arrangement import Arrangement, arrangement, with_activation
+from znni.primitives.gpu.arranged.arrangement import (
+    ONE,
+    Arrangement,
+    arrangement,
+    with_activation,
+)
 from znni.primitives.gpu.common.activation import has_source, sloped_activation_source
 from znni.primitives.gpu.common.number_formats import FLOAT_BYTES
 from znni.primitives.gpu.common.voxels import countable, launch, strided, voxels_source
 from znni.primitives.gpu.direct import primitive as direct
 from znni.primitives.gpu.direct_tensor import primitive as direct_tensor
+from znni.primitives.gpu.direct_tensor.geometry import GROUP
+from znni.primitives.gpu.direct_tensor.launch import Gathering
+from znni.primitives.gpu.direct_tensor.primitive import GpuDirectTensor
 
 
 @dataclass(frozen=True)
@@ -70,31 +78,31 @@ class Arranged:
         found = applying(self._arranged(layer, shape), self, layer, shape)
         base = self.base.cost(found.dense, found.dense_shape)
         slopes = FLOAT_BYTES * found.out.f if found.scatters else 0
+        gathered = 0 if self._base_gathers(found) else found.gathered
         memory = Memory.beside(
             shape.nbytes + found.out.nbytes,
-            found.gathered + found.scattered + base.memory.workspace,
+            gathered + found.scattered + base.memory.workspace,
             found.groups * base.memory.resident + slopes,
         )
-        gathers = shape.nbytes + found.gathered if found.gathers else 0
+        gathers = shape.nbytes + gathered if gathered else 0
         scatters = found.scattered + found.out.nbytes if found.scatters else 0
         return replace(
             base,
             flops=found.groups * base.flops,
             bytes_moved=found.groups * base.bytes_moved + gathers + scatters,
             memory=memory,
+            writes_views=base.writes_views or found.scatters,
         )
 
     def build(self, layer: Operation, shape: Shape5, weights: ConvWeights | None) -> Run:
         """Compile the kernels, and prepare the dense convolutions."""
         found = applying(self._arranged(layer, shape), self, layer, shape)
         given = conv_weights(found.layer, weights)
-        bases = [
-            self.base.build(found.dense, found.dense_shape, part) for part in found.weights(given)
-        ]
+        bases = [self._dense(found, part) for part in found.weights(given)]
         slope = found.layer.slope if given.slope is None else given.slope
-        gather = _Gather(found) if found.gathers else None
+        gather = _Gather(found) if found.gathers and not self._base_gathers(found) else None
         scatter = _Scatter(found, slope) if found.scatters else None
-        maps = found.dense_shape.f
+        maps = found.shape.f // found.groups
 
         def run(x: Any) -> Any:
             y = new_device_output(found.out) if scatter else None
@@ -113,6 +121,23 @@ class Arranged:
             return y
 
         return run
+
+    def _base_gathers(self, found: Arrangement) -> bool:
+        """Return whether the dense convolution gathers its image itself: at strides alone."""
+        return (
+            isinstance(self.base, GpuDirectTensor)
+            and found.gathers
+            and found.groups == 1
+            and found.items == ONE
+            and found.shape.f % GROUP == 0
+        )
+
+    def _dense(self, found: Arrangement, weights: ConvWeights) -> Run:
+        """Build the dense convolution of a group."""
+        if isinstance(self.base, GpuDirectTensor) and self._base_gathers(found):
+            gathering = Gathering(found.step, found.shifts)
+            return self.base.build_gathering(found.dense, found.dense_shape, weights, gathering)
+        return self.base.build(found.dense, found.dense_shape, weights)
 
     def _arranged(self, layer: Operation, shape: Shape5) -> Arrangement | None:
         """Return the layer as dense convolutions, if the base computes these but not itself."""

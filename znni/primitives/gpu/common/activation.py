@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -68,10 +69,15 @@ __device__ __forceinline__ float activated(float value, float slope) {{
 
 
 def with_softmax(cost: Cost, activation: Activation, out: Shape5) -> Cost:
-    """Add the pass over a convolution's output to its cost, if its activation is softmax."""
+    """Add the pass over a convolution's output to its cost, if its activation is softmax.
+
+    The pass needs an output without gaps.
+    """
     if activation != "softmax":
         return cost
-    return cost.plus(out.elements * SOFTMAX_FLOPS, SOFTMAX_EFFICIENCY, SOFTMAX_PASSES * out.nbytes)
+    passes = SOFTMAX_PASSES * out.nbytes
+    more = cost.plus(out.elements * SOFTMAX_FLOPS, SOFTMAX_EFFICIENCY, passes)
+    return replace(more, writes_views=False)
 
 
 def activate_over_maps(y: Any, activation: Activation) -> None:

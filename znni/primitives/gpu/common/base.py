@@ -32,6 +32,9 @@ class Work(ABC):
     shape: Shape5
     out: Shape5
 
+    # Whether the kernels write an output with gaps.
+    writes_views: ClassVar[bool] = False
+
     @property
     @abstractmethod
     def flops(self) -> float:
@@ -62,7 +65,13 @@ class Work(ABC):
         """The cost of a call."""
         arrays = self.shape.nbytes + self.out.nbytes
         memory = Memory.beside(arrays, self.workspace_bytes, self.resident_bytes)
-        return Cost(self.flops, self.bytes_moved, memory, self.efficiency)
+        return Cost(
+            self.flops,
+            self.bytes_moved,
+            memory,
+            self.efficiency,
+            writes_views=self.writes_views,
+        )
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,7 @@ def cost_by_voxel(
     """
     arrays = shape.nbytes + out.nbytes
     memory = Memory.beside(arrays, workspace, resident)
-    return Cost(flops * out.elements, arrays, memory, EFFICIENCY)
+    return Cost(flops * out.elements, arrays, memory, EFFICIENCY, writes_views=True)
 
 
 def launch(kernel: Any, out: Shape5, *arguments: Any) -> None:

@@ -163,7 +163,7 @@ __device__ __forceinline__ float *kept(float *pointer) {
 }
 
 // Stores the maxima of the windows, after the activation, which keeps their order.
-__device__ __forceinline__ void store(const Sums &sums, float *out, Index map_size, int out_x,
+__device__ __forceinline__ void store(const Sums &sums, float *out, Index stride_f, int stride_y,
                                       int rows, int maps) {
 #pragma unroll
     for (int map = 0; map < MAPS; ++map) {
@@ -181,20 +181,21 @@ __device__ __forceinline__ void store(const Sums &sums, float *out, Index map_si
                         if (z + y + x > 0)
                             value = larger(value, sums[z][row * WINDOW_Y + y][x][map]);
             store_word(target, activation(value), row < present);
-            target = kept(target + out_x);
+            target = kept(target + stride_y);
         }
-        out += map_size;
+        out += stride_f;
     }
 }
 
-// in: (image, in_features, z, y, x) by strides; out: (image, out_features, z, y, x), contiguous.
+// in: (image, in_features, z, y, x) by strides; out: (image, out_features, z, y, x) by strides.
 // weights: (group, input map, kernel z, kernel x, kernel y, MAPS_PITCH); bias: (group, MAPS).
 // Blocks: each part of the groups times tile x, y, z of each image. The block of the next part is
 // `part_stride` blocks further, that of the next tile `tile_stride` blocks.
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     convolve(const float *__restrict__ in, Index stride_n, Index stride_f, Index stride_z,
              Index stride_y, int in_features, int in_z, int in_y, int in_x,
-             float *__restrict__ out, int out_features, int out_z, int out_y, int out_x,
+             float *__restrict__ out, Index out_n, Index out_f, Index out_stride_z, Index out_stride_y,
+             int out_features, int out_z, int out_y, int out_x,
              const float *__restrict__ weights, const float *__restrict__ bias, int groups,
              int groups_per_block, unsigned part_stride, unsigned tile_stride, int tiles_z,
              int tiles_y, int tiles_x) {
@@ -223,12 +224,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     const int stages_of_group = in_features * CHUNKS;
     const int last_group = min(first_group + groups_per_block, groups);
     const int stages = (last_group - first_group) * stages_of_group;
-    const Index map_size = Index(out_z) * out_y * out_x;
 
     in += image * stride_n + Index(tile_z) * WINDOW_Z * stride_z +
           Index(tile_y) * WINDOW_Y * stride_y + tile_x * WINDOW_X;
-    out += (image * Index(out_features) * out_z + tile_z + z) * out_y * out_x +
-           Index(tile_y + y) * out_x + tile_x + x;
+    out += image * out_n + (tile_z + z) * out_stride_z + (tile_y + y) * out_stride_y + tile_x + x;
     weights += Index(first_group) * stages_of_group * STAGE_WEIGHTS;
     const bool stores = tile_z + z < out_z && tile_x + x < out_x;
     const int rows = stores ? min(ROWS, out_y - tile_y - y) : 0;
@@ -264,7 +263,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
                      stage_weights + stage % 2 * STAGE_WEIGHTS);
         if (--left == 0) {
             const int first_map = group * MAPS;
-            store(sums, out + first_map * map_size, map_size, out_x, rows,
+            store(sums, out + first_map * out_f, out_f, out_stride_y, rows,
                   out_features - first_map);
             ++group;
         }

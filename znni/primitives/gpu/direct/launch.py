@@ -47,6 +47,7 @@ def launcher(work: DirectWork, weights: ConvWeights) -> Run:
             *strides_in_elements(x),
             *map(np.int32, shape[1:]),
             y,
+            *strides_in_elements(y),
             *map(np.int32, out[1:]),
             ordered,
             bias,

@@ -87,7 +87,8 @@ __device__ __forceinline__ void exchange_tiles(float (&sum)[TILES][COLUMNS / 2],
 // TILES_X products along x. It exchanges these for one voxel and TILES_X times as many maps, so
 // that the voxels of a row are stored together.
 __device__ __forceinline__ void store(float (&sum)[TILES][COLUMNS / 2], float* y,
-                                      long long item_stride, long long map_stride, int maps,
+                                      long long item_stride, long long map_stride, int plane_stride,
+                                      int row_stride, int maps,
                                       Vec3 size, const Place& place, int warpgroup,
                                       const float* factors, const float* bias, float scale) {
   const int lane = threadIdx.x % 32;
@@ -103,7 +104,7 @@ __device__ __forceinline__ void store(float (&sum)[TILES][COLUMNS / 2], float* y
   for (int i = 0; i < LINES; ++i) {
     const int at_z = z + i / 2 / TILES_Y;
     const int at_y = row + i / 2 % TILES_Y * ROWS + i % 2;
-    voxel[i] = (at_z * size.y + at_y) * size.x + x;
+    voxel[i] = at_z * plane_stride + at_y * row_stride + x;
     if (at_z < size.z && at_y < size.y && x < size.x) inside |= 1u << i;
   }
 #pragma unroll

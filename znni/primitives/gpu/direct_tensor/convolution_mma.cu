@@ -111,7 +111,8 @@ __device__ __forceinline__ void multiply_stage(float (&sum)[TILES][COLUMNS / 2],
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     convolve(const uint4* image, int in_z, int in_y, int in_x, const char* weights,
              const float* factors, const float* bias, const unsigned* largest, float* y,
-             long long item_stride, long long map_stride, int maps, int out_z, int out_y,
+             long long item_stride, long long map_stride, long long plane_stride,
+             long long row_stride, int maps, int out_z, int out_y,
              int out_x, int passes, int tiles_z, int tiles_y, int tiles_x, int first_x,
              long long count) {
   extern __shared__ __align__(128) char shared[];
@@ -196,7 +197,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         commit_copies();
       }
     }
-    store(sum, y, item_stride, map_stride, maps, {out_z, out_y, out_x},
+    store(sum, y, item_stride, map_stride, plane_stride, row_stride, maps, {out_z, out_y, out_x},
           place_of(index, passes, tiles, first_x), warpgroup, factors, bias, scale);
     index = next_index;
   }

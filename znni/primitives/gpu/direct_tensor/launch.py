@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from znni.primitives.gpu.common.kernels import (
 from znni.primitives.gpu.common.number_formats import FLOAT16, FLOAT16_PAIR, TensorFormat
 from znni.primitives.gpu.direct_tensor.geometry import Block
 from znni.primitives.gpu.direct_tensor.weights import scales_of, weights_by_stage
-from znni.primitives.gpu.direct_tensor.work import Pieces
+from znni.primitives.gpu.direct_tensor.work import Piece, Pieces
 
 # Threads of a block that lays out the image, and how many such blocks a multiprocessor holds.
 IMAGE_THREADS = 256
@@ -35,18 +35,38 @@ LEAST_EXPONENT = {FLOAT16: -8, FLOAT16_PAIR: -2}
 MOST_EXPONENT = 15
 
 
+class Gathering(NamedTuple):
+    """How an image is gathered from an input.
+
+    Attributes:
+        step: the samples of the input between those of the image.
+        shifts: the first samples, each of which gives maps of its own.
+    """
+
+    step: Vec3
+    shifts: Vec3
+
+
+IN_PLACE = Gathering(Vec3(1, 1, 1), Vec3(1, 1, 1))
+
+
 class Launcher:
     """Runs a layer: of one piece after another it makes the float16 image, then convolves it.
 
     Args:
         pieces: the layer's work.
         weights: the layer's weights, which are laid out now and kept.
+        gathering: how the image is gathered from an input.
     """
 
-    def __init__(self, pieces: Pieces, weights: ConvWeights) -> None:
+    def __init__(
+        self, pieces: Pieces, weights: ConvWeights, gathering: Gathering = IN_PLACE
+    ) -> None:
         block = pieces.block
         self._pieces = pieces
-        self._lay_out = compiled(image_source(block.numbers)).get_function("lay_out")
+        self._gathering = gathering
+        source = image_source(block.numbers, gathering)
+        self._lay_out = compiled(source).get_function("lay_out")
         self._kernels = [
             [
                 kernel_with_shared(
@@ -75,22 +95,28 @@ class Launcher:
         for piece in pieces:
             items = slice(piece.first, piece.first + piece.items)
             first, last = piece.first_plane, piece.first_plane + piece.planes
-            seen = x[items, :, first : last + pieces.conv.kernel.z - 1]
-            self.lay_out(seen, image, largest)
+            self.lay_out(x[items, :, first * self._gathering.step.z :], piece, image, largest)
             self.convolve(image, largest, y[items, :, first:last])
         activate_over_maps(y, pieces.conv.activation)
         return y
 
-    def lay_out(self, x: Any, image: Any, largest: Any) -> None:
+    def lay_out(self, x: Any, piece: Piece, image: Any, largest: Any) -> None:
         """Write a piece's image as it is; if it is out of float16's range, write it again."""
         largest.fill(0)
-        items, maps, *size = map(np.int32, x.shape)
-        groups = items * self._pieces.block.chunks * 2
+        groups = piece.items * self._pieces.block.chunks * 2
+        sizes = piece.items, self._pieces.shape.f, *self._pieces.seen(piece), *x.shape[1:]
         for again in range(2):
             self._lay_out(
                 (max(1, self._processors * IMAGE_BLOCKS // groups), min(groups, MOST_GRID_ROWS)),
                 (IMAGE_THREADS,),
-                (x, *strides_in_elements(x), items, maps, *size, largest, np.int32(again), image),
+                (
+                    x,
+                    *strides_in_elements(x),
+                    *map(np.int32, sizes),
+                    largest,
+                    np.int32(again),
+                    image,
+                ),
             )
 
     def convolve(self, image: Any, largest: Any, y: Any) -> None:
@@ -113,7 +139,7 @@ class Launcher:
                         *self._factors_and_bias,
                         largest,
                         y,
-                        *strides_in_elements(y)[:2],
+                        *strides_in_elements(y),
                         np.int32(maps),
                         *map(np.int32, out),
                         np.int32(block.passes),
@@ -126,10 +152,13 @@ class Launcher:
                 first += chunks
 
 
-def image_source(numbers: TensorFormat) -> str:
+def image_source(numbers: TensorFormat, gathering: Gathering = IN_PLACE) -> str:
     """Return the CUDA source of ``lay_out``."""
+    values = {"PARTS": numbers.parts, "GATHERS": int(gathering != IN_PLACE)}
+    for axis, step, shifts in zip("ZYX", *gathering, strict=True):
+        values |= {f"STEP_{axis}": step, f"SHIFTS_{axis}": shifts}
     parts = (
-        definitions({"PARTS": numbers.parts}),
+        definitions(values),
         _ranges(numbers),
         source_beside(__file__, "image.cu"),
     )

@@ -16,12 +16,12 @@ from znni.core.shapes import Shape5
 from znni.machine.machine import Device
 from znni.network.layers import Conv, Operation
 from znni.network.weights import ConvWeights, conv_weights
-from znni.plans.primitive import Run, convolved
+from znni.plans.primitive import Run, applying, convolved
 from znni.primitives.gpu.common.base import ShapedPrimitive
 from znni.primitives.gpu.common.hardware import AMPERE_NEEDED, chip_of
 from znni.primitives.gpu.common.number_formats import FLOAT16, FLOAT16_PAIR, TensorFormat
 from znni.primitives.gpu.direct_tensor.geometry import strips_for
-from znni.primitives.gpu.direct_tensor.launch import Launcher
+from znni.primitives.gpu.direct_tensor.launch import Gathering, Launcher
 from znni.primitives.gpu.direct_tensor.work import Pieces
 
 
@@ -44,6 +44,20 @@ class GpuDirectTensor(ShapedPrimitive[Pieces]):
     def prepare(self, work: Pieces, weights: ConvWeights | None) -> Run:
         """Compile or load the kernels; lay out the weights."""
         return Launcher(work, conv_weights(work.conv, weights))
+
+    def build_gathering(
+        self, layer: Conv, shape: Shape5, weights: ConvWeights, gathering: Gathering
+    ) -> Run:
+        """Build as ``build``, for an image of ``shape`` that is gathered from the input.
+
+        Args:
+            layer: the convolution of the image.
+            shape: the image's shape.
+            weights: the weights of the layer.
+            gathering: how the image is gathered. The input's maps are a multiple of ``GROUP``.
+        """
+        work = applying(self._known(layer, shape), self, layer, shape)
+        return Launcher(work, weights, gathering)
 
 
 # The GPUs that have these primitives.

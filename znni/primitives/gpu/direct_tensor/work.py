@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from znni.core.shapes import Vec3
 from znni.primitives.gpu.common.base import ConvolutionWork
@@ -54,6 +54,7 @@ class Pieces(ConvolutionWork):
     """
 
     strips: tuple[Strip, ...]
+    writes_views: ClassVar[bool] = True
 
     @property
     def block(self) -> Block:

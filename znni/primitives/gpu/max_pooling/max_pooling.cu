@@ -42,13 +42,14 @@ __device__ __forceinline__ void pool_plane(const float* __restrict__ corner, lon
 }
 
 // input: (n, maps, planes, rows, columns), the last axis contiguous; strides are in elements.
-// output: (n * offsets, maps, out_z, out_y, out_x), contiguous.
+// output: (n * offsets, maps, out_z, out_y, out_x), likewise.
 // Each thread of a block has a cell, in the output planes [first, first + chunk) of one map of one
 // image. The grid is blocks of cells, which vary fastest, times chunks times maps times images.
 extern "C" __global__ void __launch_bounds__(MOST_THREADS)
-max_pooling(const float* __restrict__ input, float* __restrict__ output, long long stride_n,
-            long long stride_f, long long stride_z, long long stride_y, int maps, int out_z,
-            int out_y, int out_x, int chunk) {
+max_pooling(const float* __restrict__ input, long long stride_n, long long stride_f, long long stride_z,
+            long long stride_y, float* __restrict__ output, long long out_stride_n,
+            long long out_stride_f, long long out_stride_z, long long out_stride_y, int maps,
+            int out_z, int out_y, int out_x, int chunk) {
     const int plane = out_y * out_x;
     const int blocks = (plane + blockDim.x - 1) / blockDim.x;
     const int chunks = (out_z + chunk - 1) / chunk;
@@ -64,10 +65,8 @@ max_pooling(const float* __restrict__ input, float* __restrict__ output, long lo
 
     input += image * stride_n + map * stride_f + (long long)first * WINDOW_Z * stride_z +
              (long long)(cell / out_x) * WINDOW_Y * stride_y + (long long)(cell % out_x) * WINDOW_X;
-    const long long volume = (long long)out_z * plane;
-    const long long next_offset = maps * volume;
-    output += image * (OFFSETS_Z * OFFSETS_Y * OFFSETS_X) * next_offset + map * volume +
-              (long long)first * plane + cell;
+    output += image * (OFFSETS_Z * OFFSETS_Y * OFFSETS_X) * out_stride_n + map * out_stride_f +
+              first * out_stride_z + cell / out_x * out_stride_y + cell % out_x;
 
     float maxima[WINDOW_Z][OFFSETS_Y][OFFSETS_X];  // the maxima of the last planes, in turn
     for (int group = 0; group < groups + ALL_OFFSETS; ++group) {
@@ -81,8 +80,8 @@ max_pooling(const float* __restrict__ input, float* __restrict__ output, long lo
             const int offset = begins_here ? 0 : turn + 1;
             const int at = begins_here ? group : group - 1;
             if (at < 0 || (!ALL_OFFSETS && !begins_here)) continue;
-            float* out = output + (long long)at * plane +
-                         (long long)offset * (OFFSETS_Y * OFFSETS_X) * next_offset;
+            float* out = output + at * out_stride_z +
+                         (long long)offset * (OFFSETS_Y * OFFSETS_X) * out_stride_n;
 #pragma unroll
             for (int y = 0; y < OFFSETS_Y; ++y) {
 #pragma unroll
@@ -92,7 +91,7 @@ max_pooling(const float* __restrict__ input, float* __restrict__ output, long lo
                     for (int other = 1; other < WINDOW_Z; ++other) {
                         largest = larger(largest, maxima[other][y][x]);
                     }
-                    out[(y * OFFSETS_X + x) * next_offset] = largest;
+                    out[(y * OFFSETS_X + x) * out_stride_n] = largest;
                 }
             }
         }

@@ -43,6 +43,7 @@ class PoolingWork(Work):
 
     # The bytes take longer than the comparisons at this share.
     efficiency: ClassVar[float] = 0.2
+    writes_views: ClassVar[bool] = True
 
     @property
     def flops(self) -> float:
@@ -69,7 +70,8 @@ class GpuPooling(ShapedPrimitive[PoolingWork]):
         def run(x: Any) -> Any:
             y = new_device_output(out)
             sizes = (np.int32(size) for size in (shape.f, *out.size, planes))
-            kernel((blocks,), (threads,), (x, y, *strides_in_elements(x), *sizes))
+            arrays = (x, *strides_in_elements(x), y, *strides_in_elements(y))
+            kernel((blocks,), (threads,), (*arrays, *sizes))
             return y
 
         return run
