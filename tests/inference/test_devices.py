@@ -18,9 +18,13 @@ from znni.core.options import Choices, DeviceChoice
 from znni.core.shapes import Vec3
 from znni.engine.workers.fleet import Member
 from znni.inference import planning
-from znni.inference.devices import CONTEXT_BYTES, choose_gpus, seeing_only
+from znni.inference.devices import CONTEXT_BYTES, choose_gpus, primitives_for, seeing_only
 from znni.machine.machine import Machine
+from znni.network.geometry import with_window
+from znni.network.layers import Conv, Padding
+from znni.network.network import INPUT, Network, Node
 from znni.network.weights import random_weights
+from znni.network.window import Window
 from znni.plans.job_seconds import StageSeconds
 from znni.plans.plan import Plan
 from znni.plans.totals import PlanTime
@@ -91,6 +95,17 @@ def test_without_gpus_none_is_needed() -> None:
 def test_what_cannot_be_chosen(gpus: int | str, device: DeviceChoice, said: str) -> None:
     with pytest.raises(InvalidInput, match=said):
         choose_gpus(FOUR, Choices(gpus=gpus, device=device))
+
+
+def test_layers_that_cannot_be_divided() -> None:
+    layer = Conv("layer", 1, 1, Vec3.of(3), "relu", padding=Padding(Vec3.of(1), Vec3.of(1)))
+    exact = Network("exact", 1, (Node(layer, (INPUT,)),), "layer")
+    windows = with_window(exact, Window(Vec3.of(8)))
+    with pytest.raises(InvalidInput, match=r"computed on one device; give device='gpu' .* or dev"):
+        primitives_for(exact, {}, FOUR, "cpu+gpu")
+    for device in ("gpu", "cpu+gpu"):
+        with pytest.raises(InvalidInput, match="windows are computed on the host; give device='cp"):
+            primitives_for(windows, {}, FOUR, device)
 
 
 def test_a_worker_sees_its_gpu_alone(monkeypatch: pytest.MonkeyPatch) -> None:

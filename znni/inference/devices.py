@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from planner.bare_steps import sample_steps
+from planner.partition import cut_points
 from znni.core.errors import InvalidInput, option
 from znni.core.options import Choices, DeviceChoice
 from znni.core.text import counted
@@ -24,7 +25,8 @@ CONTEXT_BYTES = 640 * 2**20
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 
-USE_CPU = f"give {option('device', 'cpu')}"
+CPU = option("device", "cpu")
+USE_CPU = f"give {CPU}"
 
 
 def primitives_for(
@@ -40,7 +42,7 @@ def primitives_for(
 
     Raises:
         InvalidInput: a GPU is requested and the machine has none. Or the GPU must run all layers,
-            and no GPU primitive can run one of them.
+            and no GPU primitive can run one of them. Or the network cannot be divided so.
     """
     if device == "auto":
         return dict(primitives)
@@ -48,6 +50,8 @@ def primitives_for(
         return without_gpu(primitives)
     if not machine.gpus:
         raise InvalidInput(f"{option('device', device)}: {why_none(machine)}; {USE_CPU}")
+    if not cut_points(network, device):
+        raise InvalidInput(f"{option('device', device)}: {_why_not_on(network)}")
     if device == "cpu+gpu":
         return dict(primitives)
     on_gpu = on_device(primitives, "gpu")
@@ -115,6 +119,14 @@ def seeing_only(gpu: Device) -> Mapping[str, str]:
 def why_none(machine: Machine) -> str:
     """Return the reason why a machine has no GPU."""
     return "the machine described has no GPU" if machine.absent else why_no_gpu()
+
+
+def _why_not_on(network: Network) -> str:
+    """Return the reason why a network cannot be divided among devices as asked, and a remedy."""
+    if network.window:
+        return f"layers in windows are computed on the host; {USE_CPU}"
+    gpu = option("device", "gpu")
+    return f"all layers of this network are computed on one device; give {gpu}, or {CPU}"
 
 
 def _first_not_done(network: Network, primitives: Catalogue) -> Layer | None:
