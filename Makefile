@@ -12,7 +12,8 @@ DOCS_READY := .venv/docs-ready
 # From Python 3.12 on the interpreter reports each line once, and coverage costs nothing. On Python
 # 3.11 it makes the planner's tests take twice as long: there, only make coverage measures it.
 MONITORING := $(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 12))'
-PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal
+# Many tests wait for processes that they start: three workers keep two cores busy.
+PYTEST := $(BIN)/python -m pytest -n 3 --dist worksteal
 COVER := --cov=znni --cov=planner
 
 .PHONY: demo test check coverage docs wheel setup clean

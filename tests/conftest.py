@@ -46,6 +46,13 @@ def no_measured_costs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None
         yield
 
 
+@pytest.fixture(scope="module", autouse=True)
+def few_objects_to_collect() -> None:
+    """Look for garbage only among what a module's tests make, not among all imported before."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(scope="session")
 def machine() -> Machine:
     """This machine, held to two threads and 4 GiB."""
@@ -151,9 +158,3 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("gpu"):
             item.add_marker(without_gpu)
-
-
-def pytest_collection_finish() -> None:
-    """Leave what was imported and collected out of every later search for garbage."""
-    gc.collect()
-    gc.freeze()

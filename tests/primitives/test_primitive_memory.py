@@ -8,6 +8,7 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
+from functools import cache
 from itertools import product
 from statistics import median
 from typing import Any
@@ -103,19 +104,16 @@ def examples() -> Iterator[Any]:
 every_layer = pytest.mark.parametrize(("primitive", "layer", "shape"), list(examples()))
 
 
-@pytest.fixture(scope="module", autouse=True)
-def few_objects_to_collect() -> Iterator[None]:
-    """Look for garbage only among what these tests make, not among all that was imported before."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
+@cache
+def memory_trim() -> Any:
+    """Return the C library's function that returns freed memory, or None if it has none."""
+    return getattr(ctypes.CDLL(ctypes.util.find_library("c")), "malloc_trim", None)
 
 
 def give_back_freed_memory() -> None:
     """Return freed memory to the system, so that using it again counts."""
     gc.collect()
-    trim = getattr(ctypes.CDLL(ctypes.util.find_library("c")), "malloc_trim", None)
+    trim = memory_trim()
     if trim is not None:
         trim(0)
 

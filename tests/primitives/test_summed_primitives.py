@@ -6,7 +6,7 @@ from typing import get_args
 
 import numpy as np
 import pytest
-from layers import primitives_for, random_input, random_weights, suited
+from layers import linear_reference, primitives_for, random_input, random_weights, suited
 
 from znni.core.shapes import Shape5, Vec3
 from znni.machine.arena import output_into
@@ -46,7 +46,7 @@ def test_sums_in_place_and_elsewhere_are_accurate(
     assert out == primitive.out_shape(layer.conv, shape)
     assert out is not None
     x, other, weights = random_input(shape), random_input(out, 1), random_weights(layer.conv)
-    linear = reference.convolution(x, layer.conv, weights) + other
+    linear = linear_reference(x, layer.conv, weights) + other
     expected = reference.activation(linear, activation, SLOPE)
     within = primitive.accuracy * np.abs(linear).max()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from hashlib import sha256
 from typing import Any, NamedTuple, get_args
 
 import numpy as np
@@ -10,11 +11,13 @@ import pytest
 from devices import built
 from hypothesis import assume
 from hypothesis import strategies as st
+from threadpoolctl import threadpool_limits
 
 from znni.calibration.measure import inputs_in
 from znni.core.shapes import Shape5, Vec3
 from znni.machine.detect import detect_machine
 from znni.network.layers import (
+    LEAKY_SLOPE,
     Activation,
     Add,
     Affine,
@@ -72,6 +75,10 @@ LOCAL: dict[str, tuple[Operation, Shape5]] = {
 EXAMPLES = (CONVOLUTION, POOLING, POOLED_CONVOLUTION, *LOCAL.values())
 UNORDERED: set[Activation] = {"softmax", "gelu", "prelu"}  # no pooling comes before them
 MACHINE = detect_machine(ram=4 << 30, threads=2)
+
+# References by layer and digest of input and weights: enough for the cases of one test.
+_REFERENCES: dict[tuple[Conv, bytes], reference.Float64] = {}
+MOST_REFERENCES = 200
 
 
 def suited(
@@ -181,7 +188,7 @@ def assert_accurate(primitive: Primitive, case: Case, y: Float32 | None = None) 
     """
     pooled = isinstance(case.layer, PooledConv)
     conv = case.layer.conv if pooled else case.layer
-    linear = reference.convolution(case.x, identity(conv), case.weights)
+    linear = linear_reference(case.x, conv, case.weights)
     slope = conv.slope if case.weights.slope is None else case.weights.slope
     expected = reference.activation(linear, conv.activation, slope)
     if pooled:
@@ -190,6 +197,27 @@ def assert_accurate(primitive: Primitive, case: Case, y: Float32 | None = None) 
     scale = max(np.abs(values).max() for values in (products, linear, expected))
     found = case.run(primitive) if y is None else y
     assert np.abs(found - expected).max() <= primitive.accuracy * scale
+
+
+def linear_reference(x: Float32, layer: Conv, weights: ConvWeights) -> reference.Float64:
+    """Return the float64 reference without its activation, read-only.
+
+    It is computed once for all primitives that are given the same bytes.
+    """
+    digest = sha256()
+    for array in (x, weights.weight, weights.bias):
+        digest.update(f"{array.shape} {array.dtype} ".encode())
+        digest.update(np.ascontiguousarray(array))
+    linear = replace(layer, name="any", activation="identity", slope=LEAKY_SLOPE)
+    asked = linear, digest.digest()
+    if asked not in _REFERENCES:
+        if len(_REFERENCES) == MOST_REFERENCES:
+            _REFERENCES.clear()
+        with threadpool_limits(1):  # threads of BLAS wait in loops, at the cost of other tests
+            found = reference.convolution(x, linear, weights)
+        found.setflags(write=False)
+        _REFERENCES[asked] = found
+    return _REFERENCES[asked]
 
 
 def identity(layer: Conv) -> Conv:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -238,6 +239,7 @@ def test_kernels_fit_every_chip(numbers: TensorFormat, chip: Chip) -> None:
     assert_fits(CUBE, numbers, chip)
 
 
+@cache  # two tests ask for some of the same kernels
 def assert_fits(kernel: Vec3, numbers: TensorFormat, chip: Chip) -> None:
     block = tiling_for(layer_of((80, 3), kernel), numbers, Vec3(48, 48, 48), chip).block
     usage = resource_usage(source(block, "relu"), chip.architecture)["convolve"]

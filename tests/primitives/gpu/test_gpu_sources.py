@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import get_args
 
 import pytest
@@ -80,6 +81,7 @@ def test_transforms_fit_every_chip(numbers: TensorFormat, chip: Chip) -> None:
         assert_transforms_fit(Vec3(24, 24, 24), numbers, chip)
 
 
+@cache  # two tests ask for some of the same kernels
 def assert_transforms_fit(tile: Vec3, numbers: TensorFormat, chip: Chip) -> None:
     kernel = Vec3(3, 3, 3)
     for inverse in (False, True):
@@ -107,6 +109,7 @@ def test_products_fit_every_chip(numbers: TensorFormat, chip: Chip) -> None:
     assert_products_fit((80, 80), numbers, chip)
 
 
+@cache  # two tests ask for some of the same kernels
 def assert_products_fit(maps: tuple[int, int], numbers: TensorFormat, chip: Chip) -> None:
     exponent_maps = 8 if chip.has_clusters else 1
     shape = product_shape(*maps, SPECTRA[numbers], chip, exponent_maps)
