@@ -81,7 +81,7 @@ def test_a_plan_is_searched_for_if_anything_differs(what: str) -> None:
 
 def test_other_code_searches_anew() -> None:
     fastest_kept_or_found(small_search())
-    with mock.patch.object(kept_plans, "_source", return_value="other code"):
+    with mock.patch.object(kept_plans, "state_of_source", return_value="other code"):
         assert not fastest_kept_or_found(small_search())[1]
 
 

@@ -6,6 +6,7 @@ import logging
 import os
 import sys
 from functools import cache
+from hashlib import sha256
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 
@@ -21,6 +22,16 @@ def user_cache() -> Path:
     else:
         base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return base / "znni"
+
+
+@cache
+def state_of_source(root: Path) -> str:
+    """Return a text that differs if the code in a folder differs, released or not."""
+    told = []
+    for path in sorted(root.rglob("*.py")):
+        about = path.stat()
+        told.append(f"{path.relative_to(root)} {about.st_size} {about.st_mtime_ns}")
+    return sha256("\n".join(told).encode()).hexdigest()
 
 
 def write_whole(path: Path, content: bytes) -> Path:

@@ -18,7 +18,7 @@ from planner.cost_model import BuiltInModel
 from planner.exhaustive import Search
 from znni.calibration.model import MeasuredModel
 from znni.core.errors import InvalidInput
-from znni.core.user_cache import user_cache, warn_not_kept, write_whole
+from znni.core.user_cache import state_of_source, user_cache, warn_not_kept, write_whole
 from znni.machine.machine import Machine
 from znni.plans.micro_batches import found as found_in
 from znni.plans.plan import Plan
@@ -149,7 +149,7 @@ def _key(search: Search) -> str | None:
             return None
     scaling = replace(search.network.scaling, statistics=())
     machine = search.machine
-    parts = [
+    parts: list[object] = [
         replace(search.network, scaling=scaling),
         search.output,
         replace(
@@ -166,23 +166,12 @@ def _key(search: Search) -> str | None:
         search.division,
         search.device,
         search.cut_points,
-        _source(),
+        znni.__version__,
+        *(state_of_source(Path(package.__path__[0])) for package in (znni, planner)),
     ]
     if any(isinstance(primitive, UsesGpu) for primitive in search.catalogue.values()):
         parts.append(machine.gpus[0].memory)  # it is shared out beforehand
     return sha256("\n".join(map(repr, parts)).encode()).hexdigest()[:32]
-
-
-@cache
-def _source() -> str:
-    """Return a text that differs if the code differs, released or not."""
-    told = [znni.__version__]
-    for package in (znni, planner):
-        (root,) = package.__path__
-        for path in sorted(Path(root).rglob("*.py")):
-            about = path.stat()
-            told.append(f"{path.relative_to(root)} {about.st_size} {about.st_mtime_ns}")
-    return sha256("\n".join(told).encode()).hexdigest()
 
 
 def _folder() -> Path | None:

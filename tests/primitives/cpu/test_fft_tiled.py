@@ -25,7 +25,7 @@ from znni.plans.primitive import convolved_and_pooled
 from znni.primitives import reference
 from znni.primitives.common.codelets import Codelet
 from znni.primitives.common.dft_codelets import complex_dft, inverse_real_dft, real_dft
-from znni.primitives.cpu.common import machine_code
+from znni.primitives.cpu.common import kept_kernels, machine_code
 from znni.primitives.cpu.common.simd import LANES
 from znni.primitives.cpu.fft_tiled import tile_transform
 from znni.primitives.cpu.fft_tiled.overlap_save import (
@@ -248,31 +248,57 @@ def test_pooled_tiles_pay_for_the_lines_that_they_pool() -> None:
 
 SCRIPT = """
 from znni.primitives.cpu.common import machine_code
+from znni.primitives.cpu.common.simd import Emitter
 from znni.primitives.cpu.fft_tiled.tile_transform import forward_rows
 compiled = []
 original = machine_code._compile
 machine_code._compile = lambda source: compiled.append(source) or original(source)
-forward_rows(8)
-print(len(compiled))
+emitted = []
+written = Emitter.compile
+Emitter.compile = lambda emitter: emitted.append(emitter) or written(emitter)
+kernel = forward_rows(8)
+assert kernel.address and kernel is forward_rows(8)
+print(len(emitted), len(compiled), *kernel.arguments)
 """
 
 
-def compiled_in_a_new_process(cache: Path) -> int:
-    """Return the number of kernels compiled by a process that needs one."""
+def emitted_in_a_new_process(cache: Path) -> tuple[int, int]:
+    """Return how many kernels a process that needs one emits and compiles."""
     environment = {"XDG_CACHE_HOME": str(cache), "HOME": str(cache), "LOCALAPPDATA": str(cache)}
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT], env=environment, capture_output=True, text=True, check=True
     )
-    return int(done.stdout)
+    emitted, compiled, *arguments = done.stdout.split()
+    assert tuple(arguments) == tile_transform.forward_rows(8).arguments
+    return int(emitted), int(compiled)
 
 
 def test_kernels_on_disk_are_used_by_the_next_process_unless_damaged(tmp_path: Path) -> None:
-    assert compiled_in_a_new_process(tmp_path) == 1
-    assert compiled_in_a_new_process(tmp_path) == 0
+    assert emitted_in_a_new_process(tmp_path) == (1, 1)
+    assert emitted_in_a_new_process(tmp_path) == (0, 0)
     (file,) = tmp_path.rglob("*.o")
     file.write_bytes(file.read_bytes()[:-1])
-    assert compiled_in_a_new_process(tmp_path) == 1
-    assert compiled_in_a_new_process(tmp_path) == 0
+    assert emitted_in_a_new_process(tmp_path) == (1, 1)
+    (entry,) = tmp_path.rglob("*.json")
+    entry.write_text('{"name": "forward_rows"')
+    assert emitted_in_a_new_process(tmp_path) == (1, 0)
+    assert emitted_in_a_new_process(tmp_path) == (0, 0)
+
+
+def test_each_kernel_is_kept_under_a_name_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A change of arguments, code or processor has another name."""
+    monkeypatch.setattr(machine_code, "cache_directory", lambda: tmp_path)
+    emit = tile_transform.forward_rows.__wrapped__
+    emit(4), emit(8), emit(length=8)
+    monkeypatch.setattr(kept_kernels, "state_of_source", lambda _: "other code")
+    emit(8)
+    monkeypatch.setattr(machine_code, "environment", lambda: "another processor")
+    emit(8)
+    assert len(list(tmp_path.glob("forward_rows-*.json"))) == 5
+    with pytest.raises(TypeError, match="need a repr"):
+        emit(object())
 
 
 def test_a_cache_that_cannot_be_written_is_done_without(

@@ -43,10 +43,14 @@ class Kernel:
     Attributes:
         address: start of the code; another kernel may call it.
         arguments: names of the arguments.
+        name: name of the function.
+        file: where its machine code is kept.
     """
 
     address: int
     arguments: tuple[str, ...]
+    name: str
+    file: Path
     _function: Any
     _engine: Any  # owns the code
 
@@ -67,16 +71,26 @@ def compiled(name: str, source: str, arguments: tuple[str, ...]) -> Kernel:
         arguments: names of its arguments, all of 64 bits.
     """
     file = cache_directory() / f"{name}-{_key(source)}.o"
+    if found := loaded(name, file, arguments):
+        return found
+    code = _compile(source)
+    keep(file, sha256(code).digest() + code)
+    return _linked(name, file, code, arguments)
+
+
+def loaded(name: str, file: Path, arguments: tuple[str, ...]) -> Kernel | None:
+    """Return the function of that name from a file, or None if that is absent or damaged."""
     code = _stored(file)
-    if code is None:
-        code = _compile(source)
-        keep(file, sha256(code).digest() + code)
+    return None if code is None else _linked(name, file, code, arguments)
+
+
+def _linked(name: str, file: Path, code: bytes, arguments: tuple[str, ...]) -> Kernel:
     engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), _target_machine())
     engine.add_object_file(llvm.ObjectFileRef.from_data(code))
     engine.finalize_object()
     address = engine.get_function_address(name)
     function = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * len(arguments))(address)
-    return Kernel(address, arguments, function, engine)
+    return Kernel(address, arguments, name, file, function, engine)
 
 
 def cache_directory() -> Path:
@@ -120,7 +134,8 @@ def _target_machine() -> Any:
 
 
 @cache
-def _environment() -> str:
+def environment() -> str:
+    """Return all that machine code depends on beside its IR."""
     features = sorted(llvm.get_host_cpu_features().items())
     return (
         f"{llvmlite.__version__} {llvm.llvm_version_info} {llvm.get_default_triple()} "
@@ -129,7 +144,7 @@ def _environment() -> str:
 
 
 def _key(source: str) -> str:
-    return sha256(f"{_environment()}\n{source}".encode()).hexdigest()[:32]
+    return sha256(f"{environment()}\n{source}".encode()).hexdigest()[:32]
 
 
 def _compile(source: str) -> bytes:

@@ -7,6 +7,7 @@ pools of different libraries never compete for the cores.
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -145,7 +146,9 @@ class _SerialBlas:
     def __enter__(self) -> None:
         with self._counting:
             if not self._rounds:
-                self._limit = _threadpools().limit(limits=1, user_api="blas")
+                self._limit = _threadpools("scipy.linalg" in sys.modules).limit(
+                    limits=1, user_api="blas"
+                )
                 _let_any_thread_limit()
             self._rounds += 1
 
@@ -173,11 +176,12 @@ def workers(threads: int) -> Workers:
 
 
 @cache
-def _threadpools() -> ThreadpoolController:
-    # The controller finds only libraries already loaded. These are numpy's BLAS and SciPy's, which
-    # numba would load with the first kernel that it compiles.
+def _threadpools(_with_scipy: bool) -> ThreadpoolController:
+    """Return what limits the threads of the libraries loaded by now.
+
+    These are numpy's BLAS and, if it is loaded, SciPy's. Then they are looked for once more.
+    """
     import numpy as np
-    import scipy.linalg  # noqa: F401
 
     np.ones((1, 1)) @ np.ones((1, 1))
     return ThreadpoolController()

@@ -7,10 +7,11 @@ of the sums is stored.
 
 from __future__ import annotations
 
-from functools import cache, reduce
+from functools import reduce
 
 from znni.core.shapes import Vec3, offsets
 from znni.primitives.cpu.common.image_rows import image_parameters, store_transposed
+from znni.primitives.cpu.common.kept_kernels import kept_kernel
 from znni.primitives.cpu.common.machine_code import Kernel
 from znni.primitives.cpu.common.simd import LANES, Argument, Emitter, Value
 from znni.primitives.cpu.common.vector_activation import Curve, finished
@@ -38,7 +39,7 @@ ARGUMENTS = {
 }
 
 
-@cache
+@kept_kernel
 def pooled_taps(kernel: Vec3, window: Vec3, curve: Curve) -> Kernel:
     """Return a kernel that claims and computes rows of output maps until none is left."""
     emit = Emitter(f"pooled_taps_{kernel}_{window}{curve}", **ARGUMENTS)

@@ -8,13 +8,12 @@ They are divided by the tile's voxels, because the tiles' inverse transform does
 
 from __future__ import annotations
 
-from functools import cache
-
 import numpy as np
 
 from znni.core.shapes import Vec3
 from znni.machine.arrays import empty_aligned
 from znni.network.weights import Float32
+from znni.primitives.cpu.common.kept_kernels import kept_kernel
 from znni.primitives.cpu.common.phases import PhaseEmitter, PhaseKernel, run_phases
 from znni.primitives.cpu.common.simd import (
     FLOAT_BYTES,
@@ -118,7 +117,7 @@ def _roots(taps: int, length: int, count: int) -> Float32:
     return np.stack([np.cos(angles), np.sin(angles)], axis=-1).astype(np.float32)
 
 
-@cache
+@kept_kernel
 def _transform(numbers: NumberFormat) -> PhaseKernel:
     """Return a phase that transforms the kernels from one input map to 16 output maps per share."""
     emit = PhaseEmitter(

@@ -39,6 +39,10 @@ class NumberFormat(ABC):
     row_parts: ClassVar[tuple[int, ...]]
     efficiencies: ClassVar[tuple[float, float, float]]
 
+    def __repr__(self) -> str:
+        """Return the name of the format; a format has no other state."""
+        return type(self).__name__
+
     @property
     @abstractmethod
     def blocks(self) -> dict[int, int]:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
 
 from znni.primitives.cpu.common.image_rows import image_parameters, zero
+from znni.primitives.cpu.common.kept_kernels import kept_kernel
 from znni.primitives.cpu.common.phases import PhaseEmitter, PhaseKernel
 from znni.primitives.cpu.common.simd import LANES, Argument, Value
 from znni.primitives.cpu.fft_tiled.overlap_save import TABLE_COLUMNS
@@ -49,7 +49,7 @@ DRIVER_ARGUMENTS = {
 }
 
 
-@cache
+@kept_kernel
 def forward_driver() -> PhaseKernel:
     """Return a phase that transforms tiles from an image to their spectra."""
     emit = PhaseEmitter("forward_tiles", **DRIVER_ARGUMENTS)
@@ -70,7 +70,7 @@ def forward_driver() -> PhaseKernel:
     return emit.compile_phase()
 
 
-@cache
+@kept_kernel
 def inverse_driver() -> PhaseKernel:
     """Return a phase that transforms the spectra of tiles back into an image."""
     emit = PhaseEmitter("inverse_tiles", **DRIVER_ARGUMENTS)

@@ -32,6 +32,7 @@ from znni.primitives.cpu.common.image_rows import (
     store_row,
     zero,
 )
+from znni.primitives.cpu.common.kept_kernels import kept_kernel
 from znni.primitives.cpu.common.machine_code import Kernel
 from znni.primitives.cpu.common.simd import LANES, Argument, Emitter, Value
 from znni.primitives.cpu.common.vector_activation import Curve
@@ -119,7 +120,7 @@ def column_codelet(length: int, sign: Literal[-1, 1], outputs: int) -> Codelet:
     return complex_dft(length, sign).first(2 * outputs)
 
 
-@cache
+@kept_kernel
 def forward_rows(length: int) -> Kernel:
     """Return a kernel from rows of an image of 16 maps to a plane of their spectra along x.
 
@@ -169,7 +170,7 @@ def forward_rows(length: int) -> Kernel:
     return emit.compile()
 
 
-@cache
+@kept_kernel
 def inverse_rows(length: int, outputs: int, curve: Curve, *, adds: bool = False) -> Kernel:
     """Return a kernel from a plane of spectra along x to image rows, with bias and activation.
 
@@ -217,7 +218,7 @@ def inverse_rows(length: int, outputs: int, curve: Curve, *, adds: bool = False)
     return emit.compile()
 
 
-@cache
+@kept_kernel
 def columns(
     length: int,
     sign: Literal[-1, 1],

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
-
 from znni.primitives.common.codelets import Codelet
 from znni.primitives.cpu.common.image_rows import (
     Finishing,
@@ -13,6 +11,7 @@ from znni.primitives.cpu.common.image_rows import (
     store_row,
     zero,
 )
+from znni.primitives.cpu.common.kept_kernels import kept_kernel
 from znni.primitives.cpu.common.machine_code import has_wide_registers
 from znni.primitives.cpu.common.phases import PhaseEmitter, PhaseKernel
 from znni.primitives.cpu.common.simd import LANES, Argument, Emitter, Value
@@ -53,7 +52,7 @@ def _values(emit: PhaseEmitter, name: str, own: bool) -> Value:
     return emit.at(emit["scratch"], emit[name]) if own else emit[name]
 
 
-@cache
+@kept_kernel
 def batch_pass() -> PhaseKernel:
     """Return a phase that does all three passes for a batch; a share is a batch.
 
@@ -142,7 +141,7 @@ class _Strip:
             )
 
 
-@cache
+@kept_kernel
 def samples_pass(filterings: Filterings, across: int, own: bool) -> PhaseKernel:
     """Return a phase that transforms strips of an image to values at points.
 
@@ -203,7 +202,7 @@ def samples_pass(filterings: Filterings, across: int, own: bool) -> PhaseKernel:
     return emit.compile_phase()
 
 
-@cache
+@kept_kernel
 def results_pass(
     filterings: Filterings, across: int, own: bool, curve: Curve, *, adds: bool = False
 ) -> PhaseKernel:
@@ -264,7 +263,7 @@ def results_pass(
     return emit.compile_phase()
 
 
-@cache
+@kept_kernel
 def products_pass(own: bool) -> PhaseKernel:
     """Return a phase that multiplies samples and kernels at points; a share is some points.
 
