@@ -19,9 +19,11 @@ from znni.core.errors import DoesNotFit, InvalidInput, UnusableValues
 from znni.core.shapes import Box, Vec3
 from znni.engine import statistics
 from znni.engine.statistics import normalized
+from znni.network.geometry import with_window
 from znni.network.input_scaling import Fixed, InputScaling, Normalization, Percentiles, ZScore
 from znni.network.network import Network
 from znni.network.network_file import load_network, network_from_text, network_text
+from znni.network.window import Window
 from znni.plans.plan import Plan
 from znni.volumes.array import ArrayVolume
 from znni.volumes.locate import open_volume
@@ -340,3 +342,21 @@ def test_reading_is_shown_and_predicted(
     )
     assert (normalizing > scaling) == (passes > 0)
     assert report.plan.time.around.opening == normalizing
+
+
+@pytest.mark.parametrize("like", ["nnunet", "monai"])
+@pytest.mark.parametrize("border", [0, 7])
+def test_a_warning_of_borders_that_nnunet_cuts_off(
+    like: Any, border: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    values = np.ones((1, 90, 20, 30), np.float32)
+    values[:, :border], values[:, :, :, 30 - border :] = 0, 0
+    values[:, 70] = 0  # within
+    text = NET.format(maps=1, input="{normalize: zscore}").replace("kernel: 3", "kernel: 1")
+    network = network_from_text(text, "net.yaml")
+    windows = Window(Vec3(8, 8, 8), like=like)
+    normalized(with_window(network, windows), ArrayVolume(values))
+    told = [record.message for record in caplog.records if record.levelname == "WARNING"]
+    assert len(told) == (like == "nnunet" and border > 0)
+    if told:
+        assert f"outside of {Box(Vec3(7, 0, 0), Vec3(90, 20, 23))}" in told[0]

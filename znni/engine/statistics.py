@@ -67,8 +67,13 @@ def normalized(
     statistics: dict[range, _Moments | _Ranks] = {**scored, **ranked}
     twice = bool(ranked) and volume.itemsize > 2
 
+    like_nnunet = network.window is not None and network.window.like == "nnunet"
+    occupied: list[Box] = []  # of blocks, where a map is not 0
+
     def blocks(before: int = 0) -> Iterator[Sequence[Values]]:
-        for read, block in _blocks(volume, scaling.within):
+        for read, box, block in _blocks(volume, scaling.within, like_nnunet and not before):
+            if box:
+                occupied.append(box)
             yield block
             if progress:
                 progress(before + read, volume.size.volume * (1 + twice))
@@ -85,6 +90,8 @@ def normalized(
     found: dict[int, Fixed] = {}
     for maps, statistic in statistics.items():
         found |= dict.fromkeys(maps, statistic.result())
+    if like_nnunet:
+        _warn_of_borders(occupied, volume.size)
     fixed = tuple(
         rule if isinstance(rule, Fixed) else found[index] for index, rule in enumerate(rules)
     )
@@ -209,15 +216,42 @@ def _value(key: int, dtype: np.dtype[Any]) -> float:
     return float((key >> HALF) - 2 ** (8 * dtype.itemsize - 1) * (dtype.kind == "i"))
 
 
-def _blocks(volume: Volume, within: Within) -> Iterator[tuple[int, Sequence[Values]]]:
-    """Yield the number of voxels read so far, and the values of each map that count, by blocks.
+def _warn_of_borders(occupied: Sequence[Box], size: Vec3) -> None:
+    """Warn of borders that nnU-Net cuts off before it normalizes and places windows."""
+    if not occupied:
+        return
+    start = Vec3(*map(min, zip(*(box.start for box in occupied), strict=True)))
+    stop = Vec3(*map(max, zip(*(box.stop for box in occupied), strict=True)))
+    if Box(start, stop).size != size:
+        log.warning(
+            "all maps are 0 outside of %s. nnU-Net cuts such borders off before it normalizes and "
+            "places windows, and znni does not: cut them off to get nnU-Net's values",
+            Box(start, stop),
+        )
+
+
+def _occupied(read: Values, box: Box) -> Box | None:
+    """Return the part of a box around all voxels where a map is not 0."""
+    seen = (read != 0).any(axis=0)
+    if not seen.any():
+        return None
+    along = [np.flatnonzero(seen.any(axis=axes)) for axes in ((1, 2), (0, 2), (0, 1))]
+    start = Vec3(*(int(found[0]) for found in along))
+    stop = Vec3(*(int(found[-1]) + 1 for found in along))
+    return Box(start, stop).shifted(box.start)
+
+
+def _blocks(
+    volume: Volume, within: Within, look: bool = False
+) -> Iterator[tuple[int, Box | None, Sequence[Values]]]:
+    """Yield the voxels read so far, the part that is not 0 if looked for, and each map's values.
 
     They have a type of at most 16 bits, or float32, as the network sees them.
     """
     whole = Box(Vec3(0, 0, 0), volume.size)
     boxes = whole.cut(BLOCK._replace(z=max(1, BLOCK.z // volume.features)))
 
-    def counting(box: Box) -> tuple[int, list[Values]]:
+    def counting(box: Box) -> tuple[int, Box | None, list[Values]]:
         read = volume.read(box)
         if read.dtype == bool:
             read = read.view(np.uint8)
@@ -226,18 +260,19 @@ def _blocks(volume: Volume, within: Within) -> Iterator[tuple[int, Sequence[Valu
                 read = read.astype(np.float32)
         read = read.astype(read.dtype.newbyteorder("="), copy=False)
         _check_finite(read, box)
+        part = _occupied(read, box) if look else None
         if within == "all":
-            return box.size.volume, [np.ascontiguousarray(one).ravel() for one in read]
+            return box.size.volume, part, [np.ascontiguousarray(one).ravel() for one in read]
         seen = (read != 0).any(axis=0)
-        return box.size.volume, [one[seen] for one in read]
+        return box.size.volume, part, [one[seen] for one in read]
 
     with ThreadPoolExecutor(READERS) as pool:
         ahead = deque(pool.submit(counting, box) for box in islice(boxes, READERS))
         done = 0
         while ahead:
-            voxels, values = ahead.popleft().result()
+            voxels, part, values = ahead.popleft().result()
             done += voxels
-            yield done, values
+            yield done, part, values
             ahead.extend(pool.submit(counting, box) for box in islice(boxes, 1))
 
 
