@@ -316,8 +316,9 @@ COLUMNS: dict[Kind | Literal["choices"], dict[str, Forms]] = {
         "declared GiB": "{declared_gib:.2f}",
     },
     "machine-plans": {
-        **as_is("network", "processor", "primitives", "patch"),
+        **as_is("network", "processor", "primitives", "class", "patch"),
         "predicted": "{predicted_voxels_per_s:,.0f}",
+        "layers alone": "{layers_voxels_per_s:,.0f}",
         "ZNNi": "{published_voxels_per_s:,.0f}",
         "declared GiB": "{declared_gib:.2f}",
         "layers": "{layers}",

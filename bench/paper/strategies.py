@@ -19,7 +19,7 @@ from bench.record import Row, load
 from planner.exhaustive import Search
 from planner.partition import CutPoint
 from znni.core.errors import DoesNotFit, InvalidInput, ZnniError
-from znni.core.options import Costs, memory_size
+from znni.core.options import Accuracy, Costs, memory_size
 from znni.core.shapes import Vec3
 from znni.engine.patch import PatchRunner
 from znni.engine.stages import run_stages
@@ -61,6 +61,11 @@ def machine_plans_command(
         list[Path] | None, typer.Option(help="A machine's file; repeatable. Default: this one.")
     ] = None,
     family: session.Families = None,
+    device: Annotated[
+        list[str] | None,
+        typer.Option(help="cpu, gpu or cpu+gpu; repeatable. Default: all that the machine has."),
+    ] = None,
+    accuracy: session.AccuracyClass = "float32",
     size: session.Volume = 2048,
     costs: session.CostsChoice = "built-in",
     out: session.Out = None,
@@ -70,14 +75,17 @@ def machine_plans_command(
     Rows have what ZNNi reached on the paper's machine, too.
     """
     among = session.known_families(family)
+    session.check_known("device", device or [], DEVICES)
     networks = [load_network(path) for path in net]
 
     def planned(file: Path | None) -> list[Row]:
         has_gpu = bool(machine_for(file, None, None).gpus)
-        kinds: list[Processors] = list(DEVICES) if has_gpu else ["cpu"]
+        there: list[Processors] = list(DEVICES) if has_gpu else ["cpu"]
+        kinds = [kind for kind in there if not device or kind in device]
         session.progress(f"planning for {file or 'this machine'}")
         return [
-            plan_on(each, size, file, kind, costs, among) for kind, each in product(kinds, networks)
+            plan_on(each, size, file, kind, costs, among, accuracy)
+            for kind, each in product(kinds, networks)
         ]
 
     files: list[Path | None] = [*machine] if machine else [None]
@@ -282,6 +290,7 @@ def plan_on(
     device: Processors,
     costs: Costs,
     among: Sequence[str] = (),
+    accuracy: Accuracy = "float32",
 ) -> Row:
     """Return a row for the fastest plan on a device, with the primitive of each layer.
 
@@ -292,12 +301,16 @@ def plan_on(
         device: where the layers run.
         costs: costs of the model that predicts times.
         among: families of primitives to choose from; none for all.
+        accuracy: class of the primitives.
     """
-    started = search(network, (size,) * 3, machine=machine, device=device, costs=costs)
+    started = search(
+        network, (size,) * 3, machine=machine, device=device, costs=costs, accuracy=accuracy
+    )
     row: Row = {
         "network": network.name,
         "processor": _name(started.machine, device),
         "primitives": " + ".join(among) or "all",
+        "class": accuracy,
         "published_voxels_per_s": published(network.name, f"ZNNi {DEVICES[device]}"),
     }
     try:
@@ -306,6 +319,8 @@ def plan_on(
         return row | {"skipped": str(error)}
     return row | {
         "predicted_voxels_per_s": plan.voxels_per_second,
+        "layers_voxels_per_s": plan.patch.volume
+        / sum(runs * step.seconds for segment, runs in plan.runs() for step in segment.steps),
         "patch": str(plan.patch),
         "declared_gib": plan.device_memory.total / 2**30,
         "layers": ", ".join(f"{step.operation.name} {step.primitive}" for step in plan.steps),

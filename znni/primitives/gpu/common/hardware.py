@@ -50,7 +50,9 @@ class Chip:
         shared_bytes: shared memory of a multiprocessor.
         block_shared_bytes: shared memory that one block may take.
         cycle_flops: operations of a multiprocessor in a cycle, at the nominal float32 rate.
-        tensor_flops: operations of its tensor cores in a cycle, of float16 with sums in float32.
+        tensor_flops: operations of its tensor cores in a cycle, of float16 with sums in float32, by
+            instructions of warps.
+        own_tensor_flops: the same by instructions that only this chip has; 0 if it has none.
         has_warpgroups: whether tensor cores multiply for whole warpgroups (wgmma).
         has_clusters: whether blocks can share their shared memories, in clusters.
     """
@@ -60,6 +62,7 @@ class Chip:
     block_shared_bytes: int
     cycle_flops: int
     tensor_flops: int
+    own_tensor_flops: int = 0
     has_warpgroups: bool = False
     has_clusters: bool = False
 
@@ -69,6 +72,15 @@ class Chip:
         return WARPGROUP_THREADS // LANES if self.has_warpgroups else 1
 
     @property
+    def library_share(self) -> float:
+        """Tensor cores' rate beside float32's, in libraries, as a multiple of Hopper's."""
+        own, hopper = (
+            max(chip.tensor_flops, chip.own_tensor_flops) / chip.cycle_flops
+            for chip in (self, CHIPS[90])
+        )
+        return own / hopper
+
+    @property
     def architecture(self) -> str:
         """NVRTC's name of the architecture."""
         return architecture_of(self.capability)
@@ -76,9 +88,23 @@ class Chip:
 
 # Rates of float32 are those of 64 or 128 lanes. H200 is faster than its 128 lanes at the nominal
 # clock, because the rate is by the clock that it sustains. Rates of tensor cores are NVIDIA's, for
-# the slower GPUs of a capability: those for games (GeForce) have half of the rate of those for
-# workstations. Hopper's rate is that of mma.sync, which reaches 60 % of what wgmma does; Blackwell
-# has such instructions beside others of its own, and its rate is taken to be Hopper's.
+# the slower GPUs of a capability, which are those for games (GeForce). Hopper's rate is that of
+# mma.sync, which reaches 60 % of what wgmma does; Blackwell has such instructions beside others of
+# its own, and its rate is taken to be Hopper's.
+
+
+def _blackwell(capability: int) -> Chip:
+    return Chip(
+        capability,
+        228 * KIB,
+        227 * KIB,
+        cycle_flops=256,
+        tensor_flops=2560,
+        own_tensor_flops=8192,
+        has_clusters=True,
+    )
+
+
 _CHIPS = (
     Chip(80, 164 * KIB, 163 * KIB, cycle_flops=128, tensor_flops=2048),
     Chip(86, 100 * KIB, 99 * KIB, cycle_flops=256, tensor_flops=512),
@@ -90,16 +116,22 @@ _CHIPS = (
         227 * KIB,
         cycle_flops=298,
         tensor_flops=2560,
+        own_tensor_flops=4096,
         has_warpgroups=True,
         has_clusters=True,
     ),
-    Chip(100, 228 * KIB, 227 * KIB, cycle_flops=256, tensor_flops=2560, has_clusters=True),
-    Chip(103, 228 * KIB, 227 * KIB, cycle_flops=256, tensor_flops=2560, has_clusters=True),
-    Chip(110, 228 * KIB, 227 * KIB, cycle_flops=256, tensor_flops=2560, has_clusters=True),
+    _blackwell(100),
+    _blackwell(103),
+    _blackwell(110),
     Chip(120, 100 * KIB, 99 * KIB, cycle_flops=256, tensor_flops=512, has_clusters=True),
     Chip(121, 100 * KIB, 99 * KIB, cycle_flops=256, tensor_flops=512, has_clusters=True),
 )
 CHIPS = {chip.capability: chip for chip in _CHIPS}
+
+# Compute capabilities of which GPUs for games have half of the tensor cores' rate of all others,
+# such as an A40, L40S or RTX 6000, and what the names of GPUs for games contain.
+HALVED_FOR_GAMES = {86, 89, 120}
+FOR_GAMES = "GeForce"
 
 # The chips whose kernels are compiled in tests: each has its own limits or instructions.
 COMPILED = 80, 86, 89, 90, 100, 120
@@ -116,7 +148,10 @@ def chip_of(device: Device) -> Chip | None:
     if capability < TF32_CORES:
         return None
     least = CHIPS[86]
-    return CHIPS.get(capability) or replace(least, capability=capability)
+    chip = CHIPS.get(capability) or replace(least, capability=capability)
+    if capability in HALVED_FOR_GAMES and FOR_GAMES not in device.name:
+        return replace(chip, tensor_flops=2 * chip.tensor_flops)
+    return chip
 
 
 def capability_of(device: Device) -> int:

@@ -21,7 +21,7 @@ from znni.network.weights import ConvWeights, conv_weights
 from znni.plans.primitive import Run, convolved
 from znni.primitives.gpu.common.activation import activate_over_maps
 from znni.primitives.gpu.common.base import ShapedPrimitive
-from znni.primitives.gpu.common.hardware import capability_of
+from znni.primitives.gpu.common.hardware import capability_of, chip_of
 from znni.primitives.gpu.cudnn.formats import FORMATS, Format
 from znni.primitives.gpu.cudnn.graph import ConvolutionGraph, graph_key
 from znni.primitives.gpu.cudnn.layout import Layout
@@ -59,7 +59,8 @@ class GpuCudnn(ShapedPrimitive[CudnnWork]):
         piece = pieces(layer, shape, out, self.numbers.nbytes)
         if piece is None or self._is_refused(layer, piece):
             return None
-        return CudnnWork(shape, out, layer, self.numbers, piece, self._limit(piece))
+        limit, chip = self._limit(piece), chip_of(self.device)
+        return CudnnWork(shape, out, layer, self.numbers, piece, limit, chip)
 
     def prepare(self, work: CudnnWork, weights: ConvWeights | None) -> Run:
         """Pack the weights, and choose cuDNN's engine.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from znni.primitives.gpu.common.base import ConvolutionWork
+from znni.primitives.gpu.common.hardware import Chip
 from znni.primitives.gpu.common.number_formats import FLOAT_BYTES
 from znni.primitives.gpu.cudnn.formats import Format, maps_out
 from znni.primitives.gpu.cudnn.pieces import Pieces
@@ -21,11 +22,13 @@ class CudnnWork(ConvolutionWork):
         numbers: the format of the packed input, output and weights.
         piece: the pieces of the batch.
         limit: bytes of workspace that cuDNN's engine may take.
+        chip: the GPU's chip; None if it is older than Ampere.
     """
 
     numbers: Format
     piece: Pieces
     limit: int
+    chip: Chip | None
 
     @property
     def flops(self) -> float:
@@ -36,8 +39,13 @@ class CudnnWork(ConvolutionWork):
 
     @property
     def efficiency(self) -> float:
-        """Share of the GPU's nominal float32 rate that these sustain."""
-        return self.numbers.share
+        """Share of the GPU's nominal float32 rate that these sustain.
+
+        On tensor cores it was measured on Hopper, and is taken to be the same share of their rate.
+        """
+        if self.chip is None or not self.numbers.channels_last:
+            return self.numbers.share
+        return self.numbers.share * self.chip.library_share
 
     @property
     def bytes_moved(self) -> float:
