@@ -46,6 +46,24 @@ def test_fewer_bytes_take_less_time() -> None:
     assert small.voxel_out == large.voxel_out
 
 
+def test_compression_takes_the_time_of_all_threads() -> None:
+    plain, zstd, gzip = (
+        run_overhead(machine(), Stored("float32", compression=how)).handling
+        for how in ("none", "zstd", "gzip")
+    )
+    assert plain == run_overhead(machine()).handling
+    assert 0 < zstd.voxel_out - plain.voxel_out < gzip.voxel_out - plain.voxel_out
+    assert gzip.lost_out - plain.lost_out == pytest.approx(gzip.voxel_out - plain.voxel_out)
+    small = run_overhead(machine(), Stored("uint8", compression="gzip")).handling
+    few = run_overhead(machine(), Stored("uint8")).handling
+    taken = gzip.voxel_out - plain.voxel_out
+    assert small.voxel_out - few.voxel_out == pytest.approx(taken / 4)
+    labels = Stored(label_maps=1)
+    assert run_overhead(machine(), replace(labels, compression="gzip")) == run_overhead(
+        machine(), labels
+    )
+
+
 def test_storage_keeps_those_waiting_who_read_and_write_and_nobody_else() -> None:
     usual, slow = handling(), handling(storage=Storage(read=1e6, write=2e6))
     assert slow.voxel_in == pytest.approx(4 / 1e6, rel=1e-2)

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import fsspec
 import h5py
@@ -82,6 +82,20 @@ def test_blocks_outside_of_a_mask_take_no_time() -> None:
     assert f"{running:.1f} s" in next(
         line for line in str(report).splitlines() if "running" in line
     )
+
+
+def test_compression_takes_time() -> None:
+    network = load_network("tiny.yaml")
+
+    def writing(out: str, **options: Any) -> float:
+        found = rehearse("volume.h5", network, out, threads=1, **options)
+        return found.plan.time.patch.writing / found.plan.patch.volume
+
+    plain = writing("out.h5")
+    assert writing("out.zarr", compression="none") == pytest.approx(plain)
+    assert 1.5 * plain < writing("out.zarr") < writing("out.zarr", compression="gzip") / 3
+    report = znni.infer("volume.h5", network, "out.zarr", compression="gzip", threads=1)
+    assert report.plan.time.patch.writing / report.plan.patch.volume > 3 * 1.5 * plain
 
 
 def test_a_mask_that_does_not_fit() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,9 @@ from command_line import NET, VOLUME, read_main, refused, succeeds, voxels, writ
 import znni
 from znni.core.errors import InvalidInput, OutputDiffers
 from znni.core.shapes import Box, Vec3
-from znni.inference.verification import compared
+from znni.inference.brute_force import multiplications_at_voxel
+from znni.inference.verification import compared, seconds_per_voxel
+from znni.machine.detect import detect_host
 from znni.volumes.block_checks import check_blocks
 from znni.volumes.hdf5.output import LEDGER
 from znni.volumes.ledger_entries import Ledger
@@ -53,6 +56,27 @@ def test_what_was_computed_agrees(options: tuple[str, ...], ending: str) -> None
     assert str(found) == said.rstrip()
     assert 0 < found.allowed < 2.1e-3
     assert found.largest_error <= found.allowed
+
+
+def test_a_long_verification_says_how_long_it_takes(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    Path("net.yaml").write_text(
+        "name: net\nlayers: [{conv: {features: 2, kernel: 3, activation: relu}}, "
+        "{pool: {window: 2}}, {conv: {features: 3, kernel: 2, activation: relu}}]"
+    )
+    network = znni.load_network("net.yaml")
+    count = 4**3 * 3**3 * 2 + 2**3 * 2 * 3  # the first layer makes 4^3 voxels, the last one
+    assert multiplications_at_voxel(network) == count
+    slow = replace(detect_host().host, flops=8e9, threads=2)
+    assert seconds_per_voxel(network, slow) == pytest.approx(2 * count / 2e8)
+    succeeds(*INFER, "--out", "out.h5")
+    znni.verify("out.h5", voxels=4)
+    assert not caplog.messages
+    monkeypatch.setattr("znni.inference.verification.LONG_SECONDS", 1e-9)
+    znni.verify("out.h5", voxels=4)
+    (said,) = caplog.messages
+    assert said.startswith("4 voxels take about 0.0 s, 0.0 s each; give voxels=1 (--voxels 1)")
 
 
 def test_padding_that_is_wider_than_the_volume() -> None:

@@ -159,6 +159,7 @@ class Stored:
         output_array: bytes of an array for the whole output, if the run makes one; else 0.
         label_maps: maps of labels that are stored instead of the values; 0: values are stored.
         label_itemsize: bytes of a label.
+        compression: how stored values are compressed, for predicted times.
 
     Raises:
         InvalidInput: the type is not among its choices.
@@ -169,6 +170,7 @@ class Stored:
     output_array: int = 0
     label_maps: int = 0
     label_itemsize: int = 1
+    compression: Compression = "none"
 
     def __post_init__(self) -> None:
         check_names(dtype=self.dtype)

@@ -21,7 +21,7 @@ from znni.inference.output_attributes import as_run, provenance
 from znni.inference.parts import memory_ran_out, share_of
 from znni.inference.planning import accuracy_note, plan, prepare, search
 from znni.inference.ready import ForOneRun, Readiness
-from znni.inference.request import Request, RunOptions, request
+from znni.inference.request import Request, RunOptions, compressed_for, request
 from znni.inference.resuming import agreed_plan, identified, remaining_of, way_on
 from znni.machine.arrays import peak_memory
 from znni.machine.machine import DeviceKind
@@ -158,7 +158,9 @@ def run(
     stopwatch.add("start", waited)
     with stopwatch.during("opening"):
         network = network if isinstance(network, Network) else load_network(network)
-        asked = by_the_faster(request(source, network, **options), made, shared=part is not None)
+        asked = by_the_faster(
+            compressed_for(request(source, network, **options), out), made, shared=part is not None
+        )
         weights = weights_for(asked.network, weights, random_seed)
         share = None if part is None else share_of(part, asked)
         wanted, output = _opened(out, source, asked, weights, share)

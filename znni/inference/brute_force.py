@@ -71,6 +71,20 @@ def at_voxel(network: Network, weights: Weights, window: NDArray[np.floating]) -
     return AtVoxel(plane[:, 0, 0], max(float(np.abs(plane).max()) for plane in sums))
 
 
+def multiplications_at_voxel(network: Network) -> int:
+    """Return how many multiplications ``at_voxel`` takes for a chain of layers."""
+    size, count = network.field_of_view, 0
+    for node in network.nodes:
+        if isinstance(node.layer, Pool):
+            size = size // node.layer.window
+        elif isinstance(node.layer, Conv):
+            layer = node.layer
+            size = size - (layer.kernel - 1)
+            maps = layer.in_features * layer.out_features
+            count += size.volume * layer.kernel.volume * maps
+    return count
+
+
 def exact_at(
     network: Network, weights: Weights, seen: Callable[[Box], NDArray[np.floating]], at: Vec3
 ) -> AtVoxel:

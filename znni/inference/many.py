@@ -20,7 +20,7 @@ from znni.inference import api
 from znni.inference.model_choice import by_the_faster
 from znni.inference.planning import accuracy_of
 from znni.inference.ready import ForManyRuns
-from znni.inference.request import Request, RunOptions, request
+from znni.inference.request import Request, RunOptions, compressed_for, request
 from znni.inference.resuming import identified
 from znni.network.network import Network
 from znni.network.network_file import load_network
@@ -152,7 +152,7 @@ def infer_many(
 
     def run(source: str, out: Path) -> None:
         if goes_on and os.path.lexists(out):
-            asked = by_the_faster(request(source, network, **options), made)
+            asked = by_the_faster(compressed_for(request(source, network, **options), out), made)
             _check_finished(out, asked, weights_for(asked.network, weights, random_seed))
             report.finished_before.append(source)
             return

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Unpack
 
@@ -179,6 +179,18 @@ def request(
         for_job(network, job), job, choices, stored, source, chosen, volume, border,
         mask, masked, wanted, labelled,
     )  # fmt: skip
+
+
+def compressed_for(asked: Request, out: object) -> Request:
+    """Return a request that says how the output's format compresses it.
+
+    Args:
+        asked: the request.
+        out: the output's name, or an array.
+    """
+    usual: Compression = "zstd" if str(out).rstrip("/").endswith(".zarr") else "none"
+    stored = replace(asked.stored, compression=asked.wanted.compression or usual)
+    return replace(asked, stored=stored)
 
 
 def stored_as(

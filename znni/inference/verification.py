@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
@@ -12,15 +13,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from znni.core.argument_types import checks_types
-from znni.core.errors import InvalidInput, Unreachable, Unreadable
+from znni.core.errors import InvalidInput, Unreachable, Unreadable, option
 from znni.core.options import ACCURACIES, Accuracy, Pad
 from znni.core.shapes import Box, Vec3
-from znni.core.text import counted
+from znni.core.text import counted, duration
 from znni.core.volume import Volume
 from znni.engine.tiles import for_job, make_job
-from znni.inference.brute_force import AtVoxel, WindowsAt, at_voxel, exact_at
+from znni.inference.brute_force import (
+    AtVoxel,
+    WindowsAt,
+    at_voxel,
+    exact_at,
+    multiplications_at_voxel,
+)
 from znni.inference.model_choice import shared_form
 from znni.inference.provenance import Origin, input_of, mask_of, origin_of, weights_of
+from znni.machine.detect import detect_host
+from znni.machine.machine import Device
 from znni.network.input_scaling import InputScaling
 from znni.network.network import Network
 from znni.network.weights import Weights, weights_for
@@ -35,6 +44,10 @@ TRIES = 100  # boxes of the mask that are searched for a voxel to compute
 SEARCHED = 64
 IN_FLOAT64 = "in float64"
 BOUNDED = ("sigmoid", "tanh", "softmax")  # activations with values of 1 at most
+SHARE_OF_RATE = 0.1  # of a core's float64 operations
+LONG_SECONDS = 60  # of computing voxels: more is worth a warning
+
+log = logging.getLogger("znni")
 
 
 @dataclass(frozen=True)
@@ -168,6 +181,7 @@ def verify(
     chosen = _voxels(voxels, output.size, origin, masked, generator)
     compute = _computing(volume, origin, parameters)
     places, stored = _readable(output, chosen)
+    _warn_of_time(origin.network, len(places))
     computed = np.zeros((len(places), origin.network.out_features))
     unneeded_places: list[int] = []
     largest_sum = 0.0
@@ -201,6 +215,28 @@ def verify(
         blocks=checked,
         how=" and ".join(_how(origin.network)),
     )
+
+
+def seconds_per_voxel(network: Network, host: Device) -> float:
+    """Return the seconds to expect for a voxel of a chain of layers; 0 for other networks.
+
+    NumPy computes in float64 on one core, and reaches a tenth of the half of its float32 rate.
+    """
+    if network.is_exact or network.window:
+        return 0.0
+    return 2 * multiplications_at_voxel(network) / (host.flops / host.threads / 2 * SHARE_OF_RATE)
+
+
+def _warn_of_time(network: Network, voxels: int) -> None:
+    each = seconds_per_voxel(network, detect_host().host)
+    if voxels * each > LONG_SECONDS:
+        log.warning(
+            "%s take about %s, %s each; give %s for fewer",
+            counted(voxels, "voxel"),
+            duration(voxels * each),
+            duration(each),
+            option("voxels", max(1, int(LONG_SECONDS / each))),
+        )
 
 
 def _how(network: Network) -> Iterator[str]:
