@@ -57,5 +57,10 @@ def test_what_makes_no_sense_for_several_volumes_is_refused(
     assert not Path("out").exists()
 
 
+def test_an_output_without_its_option_is_recognised() -> None:
+    said = refused("infer", "a.npy", "out.h5", *NET)
+    assert "out.h5: there is no such volume; if it is the output, give --out out.h5" in said
+
+
 def test_a_suffix_needs_a_folder() -> None:
     assert "give --out FOLDER/" in refused("infer", "a.npy", *NET, "--suffix", ".tif")

@@ -161,7 +161,7 @@ def infer(
             "--recheck": recheck,
             "--dry-run": dry_run,
         }
-        refuse_for_many(out, alone)
+        refuse_for_many(volumes, out, alone)
         with show_progress("volumes") as progress:
             many = infer_many(
                 volumes,
