@@ -93,6 +93,9 @@ class NoLedger(MemoryLedger):
     def __init__(self, _partial: Path, _wanted: NewOutput) -> None:
         super().__init__({})
 
+    def settle(self) -> None:
+        """Do nothing."""
+
     def note_changes(self, _changes: Any) -> None:
         """Do nothing."""
 

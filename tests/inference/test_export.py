@@ -188,7 +188,7 @@ def noting(read: list[Box]) -> Callable[..., NDArray[Any]]:
         (("--dtype", "complex64"), "dtype is 'complex64'; choose one of uint8"),
         (("--labels",), "has 1 map, whose labels need a threshold"),
         (("--labels", "--threshold", "1"), "without a threshold; leave out threshold=1.0"),
-        (("--channel", "1"), "volume.h5:/raw has 1 map; choose one of 0 to 0"),
+        (("--channel", "1"), "volume.h5:/raw has 1 map; leave it out"),
         (("--time", "0"), "has no dataset with axes (t, z, y, x) or (t, c, z, y, x)"),
         (("--ram", "1MiB"), "an export needs 64 MiB beside the"),
         (("--ram", "16"), "16 is 16 bytes; did you mean 16GiB?"),

@@ -96,6 +96,10 @@ def _members(hint: Any) -> Iterator[Any]:
 
 def _is(value: object, hint: Any) -> bool:
     """Return whether a value is of a type; also if the type does not tell."""
+    if getattr(value, "shape", None) == () and hasattr(value, "item"):
+        value = value.item()  # an array of one number
+    if get_origin(hint) is Callable:
+        return callable(value)
     if hint is bool:
         return value in (0, 1) if isinstance(value, Integral) else type(value).__name__ == "bool"
     if hint in (int, float):

@@ -75,6 +75,10 @@ class InvalidInput(ZnniError):
     exit_code = 2
 
 
+class MissingLibrary(InvalidInput):
+    """A library that is not installed, and that what was given needs."""
+
+
 class UnusableValues(InvalidInput):
     """Values in a volume over which no network can be run.
 

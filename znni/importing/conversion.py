@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from znni.core.errors import InvalidInput, option
+from znni.core.errors import InvalidInput, MissingLibrary, option
 from znni.importing.bioimageio_files import is_package
 from znni.importing.folding import Folded, fold
 from znni.importing.network_writer import check_writable, weights_beside, write_network
@@ -197,7 +197,7 @@ def _arrays(source: Any) -> Any:
 
         return read_safetensors(Path(source))
     if find_spec("torch") is None:
-        raise InvalidInput("needs PyTorch, which is not installed: pip install 'znni[torch]'")
+        raise MissingLibrary("needs PyTorch, which is not installed: pip install 'znni[torch]'")
     from znni.importing.torch_checkpoint import arrays_of, read_checkpoint
 
     return arrays_of(source) if isinstance(source, Mapping) else read_checkpoint(Path(source))

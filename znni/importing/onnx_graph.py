@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from znni.core.errors import InvalidInput
+from znni.core.errors import InvalidInput, MissingLibrary
 from znni.core.shapes import Vec3
 from znni.importing import checks
 from znni.importing.graph import Operation, needed
@@ -52,7 +52,7 @@ def read_onnx(path: Path) -> Found:
             represented.
     """
     if find_spec("onnx") is None:
-        raise InvalidInput(f"needs the library onnx, which is not installed: {INSTALL}")
+        raise MissingLibrary(f"needs the library onnx, which is not installed: {INSTALL}")
     import onnx
 
     try:

@@ -92,8 +92,12 @@ def rehearse(
     found, _ = plan_of_rest(begun, plan, asked)
     left = Remaining(asked.job, begun.history)
     blocks = [tile.written for tile in left.tiles(found.patch)]
-    outside = _share_outside(asked.mask, asked.job, blocks) if asked.mask else 0.0
-    seconds = found.time.total(max(1, ceil((1 - outside) * len(blocks))))
+    outside = 0.0
+    try:
+        outside = _share_outside(asked.mask, asked.job, blocks) if asked.mask else 0.0
+    except ZnniError as error:
+        obstacles.append(error)
+    seconds = found.time.total(ceil((1 - outside) * len(blocks)))
     total = asked.job.output.volume
     return DryRun(found, total, total - left.voxels, seconds, tuple(obstacles), outside)
 

@@ -11,7 +11,7 @@ import logging
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from znni.core.errors import DoesNotFit, InvalidInput, RunFailed
+from znni.core.errors import DoesNotFit, InvalidInput, MissingLibrary, RunFailed
 from znni.core.options import Choices
 from znni.core.shapes import Vec3
 from znni.core.text import duration
@@ -156,7 +156,7 @@ def _expressed(model: Model, network: Network) -> Network | str:
             return f"what znni imports cannot be kept in {imported.parent}: {failed.strerror}"
         reason = str(error).removeprefix(f"{model.file}: ").partition(";")[0]
         why = f"znni does not, because {reason}"
-        if kept(imported) is None:
+        if kept(imported) is None and not isinstance(error, MissingLibrary):
             keep(refused, why.encode())
         return why
 

@@ -188,8 +188,13 @@ def compressed_for(asked: Request, out: object) -> Request:
         asked: the request.
         out: the output's name, or an array.
     """
-    usual: Compression = "zstd" if str(out).rstrip("/").endswith(".zarr") else "none"
-    stored = replace(asked.stored, compression=asked.wanted.compression or usual)
+    name = str(out).rstrip("/") if isinstance(out, str | Path) else ""
+    compression: Compression = "zstd"  # of the Zarr in which blocks of other formats wait
+    if not name or name.endswith((".h5", ".hdf5")):
+        compression = "none"
+    elif name.endswith(".zarr"):
+        compression = asked.wanted.compression or "zstd"
+    stored = replace(asked.stored, compression=compression)
     return replace(asked, stored=stored)
 
 

@@ -28,7 +28,9 @@ def open_numpy(place: str, dataset: str | None, time: int | None = None) -> Stor
     if dataset:
         raise InvalidInput(f"{place}: holds one array, and no dataset {dataset!r}; leave it out")
     try:
-        mapped = MappedArray(lambda: np.lib.format.open_memmap(path, mode="r"))
+        whole = np.lib.format.open_memmap(path, mode="r")
+        fortran = whole.flags.f_contiguous and not whole.flags.c_contiguous
+        mapped = MappedArray(path, whole.dtype, whole.offset, whole.shape, fortran=fortran)
     except Exception as error:  # numpy parses the header as Python text, and raises all kinds
         raise InvalidInput(
             f"{place}: cannot be read as .npy: {reason(error)}; give a whole file of numpy.save"

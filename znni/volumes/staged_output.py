@@ -99,6 +99,8 @@ class StagedOutput(ZarrOutput):
         wanted = self._wanted
         plane = wanted.size.y * wanted.size.x * np.dtype(wanted.dtype).itemsize
         free = int(attributes.get(PROMISED, 0)) - resident_memory()
+        if self._file.coarsening:  # a plane of each coarser resolution, and parts of planes
+            free -= plane // 2
         room = max(self._block, min(free, MOST_ROOM))
 
         def one_map(feature: int, box: Box) -> NDArray[Any]:

@@ -292,7 +292,7 @@ def test_each_kernel_is_kept_under_a_name_of_its_own(
     monkeypatch.setattr(machine_code, "cache_directory", lambda: tmp_path)
     emit = tile_transform.forward_rows.__wrapped__
     emit(4), emit(8), emit(length=8)
-    monkeypatch.setattr(kept_kernels, "state_of_source", lambda _: "other code")
+    monkeypatch.setattr(kept_kernels, "_SOURCE", "other code")
     emit(8)
     monkeypatch.setattr(machine_code, "environment", lambda: "another processor")
     emit(8)

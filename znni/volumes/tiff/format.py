@@ -10,8 +10,6 @@ from contextlib import contextmanager
 from typing import Any
 from xml.etree import ElementTree
 
-import numpy as np
-
 from znni.core.errors import InvalidInput
 from znni.core.shapes import Vec3
 from znni.core.volume import Grid
@@ -50,7 +48,7 @@ def _open_level(place: str, dataset: str | None, time: int | None, index: int) -
         _check_codec(series, place)
         name = f"{place}:{dataset}" if dataset else place
         level, count = series.levels[index], len(series.levels)
-        array, axes = _values(file, series, index), _axes(level.axes)
+        array, axes = _values(series, index, place), _axes(level.axes)
         named = NamedAxes(array, axes, name, time, _channels(file, series))
         attributes = _stored(file).get("attributes", {})
         grid = with_affine(_grid(file, series), attributes)
@@ -148,14 +146,20 @@ def _check_codec(series: Any, place: str) -> None:
         ) from None
 
 
-def _values(file: Any, series: Any, index: int) -> ArrayLike:
+def _values(series: Any, index: int, place: str) -> ArrayLike:
     """Return the array of a resolution: mapped if it lies in one piece, else read page by page."""
     level = series.levels[index]
-    if level.dataoffset is None:
+    if level.dataoffset is None or level.is_multifile:
         array: ArrayLike = library("zarr", "tiff").open_array(series.aszarr(level=index), mode="r")
         return array
-    path, dtype = file.filehandle.path, level.dtype.newbyteorder(file.byteorder)
-    return MappedArray(lambda: np.memmap(path, dtype, "r", level.dataoffset, level.shape))
+    holder = level.keyframe.parent  # another file than the opened one, if the set has several
+    dtype = level.dtype.newbyteorder(holder.byteorder)
+    try:
+        return MappedArray(holder.filehandle.path, dtype, level.dataoffset, level.shape)
+    except ValueError as error:
+        raise InvalidInput(
+            f"{place}: cannot be read as TIFF: {error}; give a file that is whole"
+        ) from None
 
 
 def _told(file: Any, series: Any) -> str:

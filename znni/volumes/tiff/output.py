@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
@@ -20,7 +20,8 @@ from znni.volumes.tiff.coarser_planes import TILE, CoarserPlanes
 from znni.volumes.tiff.format_names import ATTRIBUTES, NAME, OME_UNITS
 
 TYPES = ("uint8", "uint16", "uint32", "int8", "int16", "int32", "float32", "float64")
-BIG = 2**32 - 2**25  # bytes of values above which offsets of 64 bits are needed
+BIG = 2**32 - 2**25  # bytes of a file above which offsets of 64 bits are needed
+PAGE_ENTRY, TILE_ENTRY = 1024, 8  # bytes, at most, of a page and of a tile beside the values
 LEVEL = 1  # of deflate
 
 
@@ -68,10 +69,11 @@ def save(file: IO[bytes], name: str, content: Content) -> None:
         "photometric": "minisblack",
         **(packed if compression == "gzip" else {}),
     }
-    big = wanted.nbytes * 4 // 3 > BIG  # with all coarser resolutions
     with (
         closing(CoarserPlanes(wanted, Path(file.name).parent)) as coarser,
-        tifffile.TiffWriter(file, bigtiff=big, ome=True, byteorder="<") as writer,
+        tifffile.TiffWriter(
+            file, bigtiff=_is_big(wanted, coarser.shapes), ome=True, byteorder="<"
+        ) as writer,
     ):
         with closing(_tiles(coarser.passing(content.planes()))) as tiles:
             writer.write(
@@ -86,6 +88,16 @@ def save(file: IO[bytes], name: str, content: Content) -> None:
             writer.write(
                 _tiles(coarser.of(level)), shape=shape, subfiletype=1, metadata=None, **stored
             )
+
+
+def _is_big(wanted: NewOutput, coarser: Iterable[tuple[int, ...]]) -> bool:
+    """Return whether whole tiles and the entries of all pages may need 64-bit places."""
+    pages = tiles = 0
+    for maps, planes, height, width in (wanted.shape, *coarser):
+        pages += maps * planes
+        tiles += maps * planes * -(-height // TILE) * -(-width // TILE)
+    itemsize = np.dtype(wanted.dtype).itemsize
+    return tiles * (TILE * TILE * itemsize + TILE_ENTRY) + pages * PAGE_ENTRY > BIG
 
 
 def _tiles(

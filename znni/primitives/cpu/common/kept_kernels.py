@@ -21,6 +21,9 @@ from znni.primitives.cpu.common import machine_code
 from znni.primitives.cpu.common.machine_code import Kernel
 from znni.primitives.cpu.common.phases import PhaseKernel
 
+# Known before any emitter is imported. So a kernel is never of older code than this says.
+_SOURCE = state_of_source(Path(znni.__path__[0]))
+
 Arguments = ParamSpec("Arguments")
 Made = TypeVar("Made", Kernel, PhaseKernel)
 
@@ -46,7 +49,7 @@ def kept_kernel(emit: Callable[Arguments, Made]) -> Callable[Arguments, Made]:
 def _name(emit: Callable[..., Any], arguments: tuple[Any, ...], named: dict[str, Any]) -> str:
     told = (
         f"{emit.__module__}.{emit.__qualname__}{arguments!r}{sorted(named.items())!r}\n"
-        f"{machine_code.environment()}\n{state_of_source(Path(znni.__path__[0]))}"
+        f"{machine_code.environment()}\n{_SOURCE}"
     )
     if " at 0x" in told:
         raise TypeError(f"arguments of {emit.__qualname__} need a repr: {arguments}, {named}")

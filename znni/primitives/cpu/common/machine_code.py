@@ -81,7 +81,8 @@ def compiled(name: str, source: str, arguments: tuple[str, ...]) -> Kernel:
 def loaded(name: str, file: Path, arguments: tuple[str, ...]) -> Kernel | None:
     """Return the function of that name from a file, or None if that is absent or damaged."""
     code = _stored(file)
-    return None if code is None else _linked(name, file, code, arguments)
+    kernel = None if code is None else _linked(name, file, code, arguments)
+    return kernel if kernel and kernel.address else None
 
 
 def _linked(name: str, file: Path, code: bytes, arguments: tuple[str, ...]) -> Kernel:

@@ -1,0 +1,119 @@
+"""Tests of arrays that are mapped: what they hold, how much memory they take, damaged files."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from znni.core.errors import InvalidInput
+from znni.core.shapes import Box, Vec3
+from znni.volumes.locate import open_volume
+from znni.volumes.mapped_array import MappedArray
+from znni.volumes.tiff.output import _is_big
+
+VALUES = np.arange(4 * 5 * 6 * 7, dtype=np.int16).reshape(4, 5, 6, 7)
+WHOLE = Box(Vec3(0, 0, 0), Vec3(5, 6, 7))
+
+
+@pytest.mark.parametrize("fortran", [False, True])
+@pytest.mark.parametrize(
+    "key",
+    [np.s_[:], np.s_[2], np.s_[1:3, ..., 5], np.s_[0, 1, 2, 3], np.s_[:, 3:3]],
+)
+def test_it_is_indexed_as_an_array(key: object, fortran: bool, tmp_path: Path) -> None:
+    file = tmp_path / "values"
+    file.write_bytes(b"before" + VALUES.tobytes("F" if fortran else "C"))
+    mapped = MappedArray(file, np.int16, 6, VALUES.shape, fortran=fortran)
+    np.testing.assert_array_equal(mapped[key], VALUES[key])
+    with pytest.raises(ValueError, match="last 1 bytes are missing"):
+        MappedArray(file, np.int16, 7, VALUES.shape)
+
+
+def test_the_file_may_be_replaced_meanwhile(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", VALUES)
+    volume = open_volume(tmp_path / "a.npy")
+    np.save(tmp_path / "b.npy", -VALUES[:, :3])
+    (tmp_path / "b.npy").replace(tmp_path / "a.npy")
+    np.testing.assert_array_equal(volume.read(WHOLE), VALUES)
+
+
+UUID = "urn:uuid:00000000-0000-0000-0000-00000000000"  # and a digit
+NARROW = """
+import resource, sys
+import numpy as np
+from znni.volumes.mapped_array import MappedArray
+mapped = MappedArray(sys.argv[1], np.uint8, 0, (40, 64, 200_000))
+mapped[:1, :1, :1]
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+assert not mapped[:, :, 5000:5032].any()
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is counted as Linux does")
+def test_a_narrow_box_of_a_wide_image_takes_little_memory(tmp_path: Path) -> None:
+    """The system maps neighbours of each page that is read: 160 MiB of this file."""
+    with (tmp_path / "wide").open("wb") as file:
+        file.truncate(40 * 64 * 200_000)
+    done = subprocess.run(
+        [sys.executable, "-c", NARROW, str(tmp_path / "wide")],
+        check=True, capture_output=True, text=True,
+    )  # fmt: skip
+    assert int(done.stdout) < 16 << 10  # KiB
+
+
+def test_a_tiff_that_ends_too_soon_is_refused(tmp_path: Path) -> None:
+    tifffile = pytest.importorskip("tifffile")
+    file = tmp_path / "one.tif"
+    tifffile.imwrite(file, np.ones((300, 400), np.uint8))
+    file.write_bytes(file.read_bytes()[:-30000])
+    with pytest.raises(InvalidInput, match="30000 bytes are missing; give a file that is whole"):
+        open_volume(file)
+
+
+def test_a_series_in_another_file_of_a_set(tmp_path: Path) -> None:
+    tifffile = pytest.importorskip("tifffile")
+    given = {name: np.full((3, 20, 30), at, np.uint8) for at, name in enumerate("ab")}
+    images = "".join(
+        f'<Image ID="Image:{at}"><Pixels ID="Pixels:{at}" DimensionOrder="XYZCT" Type="uint8" '
+        f'SizeX="30" SizeY="20" SizeZ="3" SizeC="1" SizeT="1"><Channel ID="Channel:{at}:0"/>'
+        + "".join(
+            f'<TiffData IFD="{z}" FirstZ="{z}" FirstC="0" FirstT="0" PlaneCount="1">'
+            f'<UUID FileName="{name}.ome.tif">{UUID}{at}</UUID>'
+            "</TiffData>"
+            for z in range(3)
+        )
+        + "</Pixels></Image>"
+        for at, name in enumerate("ab")
+    )
+    for at, name in enumerate("ab"):
+        xml = (
+            '<?xml version="1.0" encoding="UTF-8"?><OME xmlns="http://www.openmicroscopy.org/'
+            f'Schemas/OME/2016-06" UUID="{UUID}{at}">'
+            f"{images}</OME>"
+        )
+        tifffile.imwrite(
+            tmp_path / f"{name}.ome.tif", given[name], photometric="minisblack",
+            description=xml, metadata=None, contiguous=True,
+        )  # fmt: skip
+    for at, name in enumerate("ab"):
+        volume = open_volume(tmp_path / "a.ome.tif", str(at))
+        found = volume.read(Box(Vec3(0, 0, 0), volume.size))
+        np.testing.assert_array_equal(found[0], given[name])
+
+
+def test_tiffs_of_many_small_planes_have_large_offsets() -> None:
+    """Tiles at the edges are whole ones: 4 GiB of tiles for 0.7 GB of values."""
+
+    class Wanted:
+        dtype = "float32"
+        shape = (1, 16500, 100, 100)
+
+    assert _is_big(Wanted, [])  # type: ignore[arg-type]
+    Wanted.shape = (1, 10000, 100, 100)
+    assert not _is_big(Wanted, [])  # type: ignore[arg-type]
+    assert _is_big(Wanted, [(1, 10000, 50, 50)])  # type: ignore[arg-type]
