@@ -87,6 +87,24 @@ def test_nifti_to_nifti_keeps_the_affine_of_a_region() -> None:
         np.testing.assert_array_equal(found.affine[:, :3], affine[:, :3])
         assert int(found.header["sform_code"]) == 2
         np.testing.assert_array_equal(found.get_fdata(), voxels(SIZE).T[3:, 2:, 1:5])
+    succeeds("export", "v.nii", "part.nii.gz", "--roi", "1:5,2:,3:")
+    succeeds("export", "part.nii.gz", "part.zarr")
+    assert open_volume("part.zarr").grid.translation == (3, 5, 6), "its place in v.nii"
+    assert "voxel_origin" in succeeds("info", "part.nii.gz")
+    part = nibabel.load("part.nii.gz")
+    part.affine[0, 3] += 7  # by another program, which keeps what it does not know
+    nibabel.save(nibabel.Nifti1Image(part.get_fdata(), part.affine, part.header), "moved.nii")
+    assert open_volume("moved.nii").grid.translation == (0, 0, 0)
+
+
+def test_several_points_in_time_are_described() -> None:
+    nibabel.save(nibabel.Nifti1Image(np.zeros((5, 6, 7, 2), np.uint8), np.eye(4)), "times.nii")
+    assert "at each of 2 points in time" in succeeds("info", "times.nii")
+
+
+def test_networks_of_others_are_no_volumes() -> None:
+    Path("net.onnx").write_bytes(b"")
+    assert "give it to znni import" in refused("info", "net.onnx")
 
 
 def test_zarr_to_zarr_keeps_the_origin() -> None:

@@ -18,6 +18,7 @@ from znni.cli.plan import plan
 from znni.cli.pyramid import pyramid
 from znni.cli.verify import verify
 from znni.cli.view import view
+from znni.core.errors import InvalidInput
 from znni.core.options import Calibrated
 
 app = typer.Typer(
@@ -114,6 +115,11 @@ def info(
         from znni.network.network_file import load_network
 
         typer.echo(describe(load_network(file)))
+    elif Path(file).suffix in (".onnx", ".pt2"):
+        raise InvalidInput(
+            f"{file}: is a network of another library; give it to znni import, and describe the "
+            f"network file that this makes"
+        )
     else:
         from znni.volumes.locate import describe_volume
 

@@ -254,9 +254,12 @@ def _formed(
 ) -> Network:
     """Return the network in the form that runs, and say why it is this one."""
     from znni.inference.model_choice import chosen, shared_form
+    from znni.network.input_scaling import AS_STORED
 
     given: Any = {name: value for name, value in planned.items() if name != "dtype"}
     choice = shared_form(network) if shared else chosen(network, size, Choices(**given))
     if choice.why:
-        typer.echo(choice.why)
+        typer.echo(f"{choice.why}; {network.window}")
+    if network.scaling == AS_STORED:
+        typer.echo("it takes voxels as they are stored; a network file may say how to scale them")
     return choice.network

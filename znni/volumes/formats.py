@@ -159,6 +159,12 @@ def formats() -> tuple[Format, ...]:
     return tuple(module.FORMAT for module in modules if hasattr(module, "FORMAT"))
 
 
+def described(attributes: Mapping[str, Any], *left_out: str) -> list[str]:
+    """Return a line for each attribute of an output; its plan is too long for one."""
+    shown = (name for name in attributes if name not in ("plan", *left_out))
+    return [f"    {name}: {attributes[name]}" for name in shown]
+
+
 def library(name: str, extra: str) -> ModuleType:
     """Return a library that a format needs for reading or writing.
 

@@ -31,6 +31,7 @@ from znni.inference.viewing.viewers import Opened, napari_line, neuroglancer_lin
 from znni.volumes.array import ArrayVolume
 from znni.volumes.label_values import holds_labels
 from znni.volumes.locate import open_volume, stem
+from znni.volumes.stored import is_url
 
 __all__ = ["LazyArray", "Page", "view"]
 
@@ -148,11 +149,11 @@ def view(
     }
     _write(path, content, [seen, *maps])
     opened = Opened(
-        str(source),
+        _anywhere(source),
         dataset,
         _number(output, "channel"),
         _number(output, "time"),
-        str(out),
+        _anywhere(out),
         volume.grid,
         offset,
         labels,
@@ -216,6 +217,12 @@ def _maps(volumes: Resolutions, box: Box, step: Vec3, *, labels: bool) -> list[P
             scaled = values.astype(np.float32) * np.float32(scale)
             pictures.append(picture_of(name, scaled, *range_of(scaled, output=True)))
     return pictures
+
+
+def _anywhere(place: object) -> str:
+    """Return a path or URL that holds in any folder."""
+    text = str(place)
+    return text if is_url(text) else str(Path(text).absolute())
 
 
 def _check_labels(name: str, values: NDArray[Any]) -> None:

@@ -11,7 +11,7 @@ import h5py
 from znni.core.errors import InvalidInput, ZnniError
 from znni.core.volume import Begun, Grid, NewOutput
 from znni.volumes.array import ArrayLike
-from znni.volumes.formats import Format, Writer, check_plain, likely_image
+from znni.volumes.formats import Format, Writer, check_plain, described, likely_image
 from znni.volumes.grid_attributes import grid_of
 from znni.volumes.hdf5.axis_tags import TAGS, tagged_axes, tagged_grid
 from znni.volumes.hdf5.compressed import decoded_by_threads
@@ -57,11 +57,7 @@ def describe_hdf5(place: str, dataset: str | None) -> str:
                 lines.append(f"    axes {' '.join(axes)}")
             if (grid := _grid(found)) != Grid():
                 lines.append(f"    {grid}")
-            lines.extend(
-                f"    {name}: {value}"
-                for name, value in found.attrs.items()
-                if name not in ("plan", TAGS)
-            )
+            lines += described(found.attrs, TAGS)
     return "\n".join(lines)
 
 

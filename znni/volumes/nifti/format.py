@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,8 @@ from numpy.typing import NDArray
 
 from znni.core.errors import InvalidInput
 from znni.core.volume import Affine, Grid, Point
-from znni.volumes.formats import Format, Sequential, library
+from znni.volumes.formats import Format, Sequential, described, library
+from znni.volumes.grid_attributes import grid_of
 from znni.volumes.named_axes import NamedAxes
 from znni.volumes.nifti.format_names import COMMENT, MARK, NAME, UNITS
 from znni.volumes.nifti.output import check, save
@@ -59,23 +61,33 @@ def open_nifti(place: str, dataset: str | None, time: int | None = None) -> Stor
         ) from error
     axes = AXES[: len(values.shape)]
     z, y, x = (zooms[axes.index(axis)] if axis in axes else 1.0 for axis in "zyx")
-    grid = Grid((z, y, x), _origin(affine, (x, y, z)), (unit, unit, unit), affine)
     attributes = stored.get("attributes", {})
+    origin = _origin(affine, (x, y, z)) or _noted_origin(affine, attributes)
+    grid = Grid((z, y, x), origin, (unit, unit, unit), affine)
     return StoredVolume(NamedAxes(values, axes, place, time), place, grid, attributes)
 
 
-def _origin(affine: Affine | None, zooms: tuple[float, float, float]) -> Point:
+def _origin(affine: Affine | None, zooms: tuple[float, float, float]) -> Point | None:
     """Return the place of the first voxel, if the axes of the volume are those of space.
 
-    Otherwise only the affine says it: a grid has neither turns nor reflections.
+    Otherwise only the affine says it, and outputs their place in the input: a grid has neither
+    turns nor reflections.
     """
     if affine is None:
-        return 0.0, 0.0, 0.0
+        return None
     rows = np.reshape(affine.rows, (3, 4))
     if not np.allclose(rows[:, :3], np.diag(zooms), rtol=1e-5, atol=1e-5 * min(zooms)):
-        return 0.0, 0.0, 0.0
+        return None
     x, y, z = map(float, rows[:, 3])
     return z, y, x
+
+
+def _noted_origin(affine: Affine | None, attributes: Mapping[str, Any]) -> Point:
+    """Return the place of the first voxel that an output notes, if it is still about this image."""
+    noted = grid_of(attributes)
+    if affine and noted.affine and np.allclose(affine.rows, noted.affine.rows, rtol=1e-5):
+        return noted.translation
+    return 0.0, 0.0, 0.0
 
 
 def _affine(image: Any) -> Affine | None:
@@ -104,9 +116,14 @@ def ledger_text(place: str) -> bytes:
 
 
 def describe_nifti(place: str, dataset: str | None) -> str:
-    """Describe a file: its shape, type and extents of a voxel."""
-    volume = open_nifti(place, dataset)
-    return f"{place}\n  {volume.shape} {volume.dtype}, {volume.grid}"
+    """Describe a file: its axes, shape, type, extents of a voxel, and how outputs were made."""
+    image = library("nibabel", "nifti").load(local_file(place, NAME))
+    time = 0 if image.ndim > AXES.index("t") and image.shape[AXES.index("t")] > 1 else None
+    volume = open_nifti(place, dataset, time)
+    lines = [place, f"  {volume.shape} {volume.dtype}, {volume.grid}"]
+    if time is not None:
+        lines.append(f"    at each of {image.shape[AXES.index('t')]} points in time")
+    return "\n".join([*lines, *described(volume.attributes())])
 
 
 WRITER = staged(Sequential(check, save), ledger_text)

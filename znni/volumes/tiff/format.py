@@ -14,7 +14,7 @@ from znni.core.errors import InvalidInput
 from znni.core.shapes import Vec3
 from znni.core.volume import Grid
 from znni.volumes.array import ArrayLike
-from znni.volumes.formats import Format, Sequential, library
+from znni.volumes.formats import Format, Sequential, described, library
 from znni.volumes.grid_attributes import UNITS_BY_SYMBOL, with_affine
 from znni.volumes.mapped_array import MappedArray
 from znni.volumes.named_axes import NamedAxes
@@ -79,10 +79,11 @@ def _factor(series: Any, level: Any) -> Vec3:
 
 
 def describe_tiff(place: str, dataset: str | None) -> str:
-    """Describe the series of a file: axes, shape, type and extents of a voxel."""
+    """Describe the series of a file: axes, shape, type, voxels, and how outputs were made."""
     with _open(place) as file:
         chosen = [_series(file, place, dataset)] if dataset else file.series
         lines = [f"  {_told(file, series)}, {_grid(file, series)}" for series in chosen]
+        lines += described(_stored(file).get("attributes", {}))
     return "\n".join([place, *lines])
 
 

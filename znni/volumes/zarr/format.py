@@ -20,6 +20,7 @@ from znni.volumes.formats import (
     SharedOutput,
     Summing,
     Writer,
+    described,
     library,
     likely_image,
 )
@@ -123,7 +124,7 @@ def describe_zarr(place: str, dataset: str | None) -> str:
             lines.append(f"    {absent}")
         if found.level:
             lines.append(f"    axes {' '.join(found.level.axes)}, {found.level.grid}")
-        lines.extend(f"    {key}: {value}" for key, value in array.attrs.items() if key != "plan")
+        lines += described(array.attrs)
     return "\n".join(lines)
 
 
