@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -356,7 +357,7 @@ def test_a_warning_of_borders_that_nnunet_cuts_off(
     network = network_from_text(text, "net.yaml")
     windows = Window(Vec3(8, 8, 8), like=like)
     normalized(with_window(network, windows), ArrayVolume(values))
-    told = [record.message for record in caplog.records if record.levelname == "WARNING"]
+    told = [record.message for record in caplog.records if record.levelno == logging.WARNING]
     assert len(told) == (like == "nnunet" and border > 0)
     if told:
         assert f"outside of {Box(Vec3(7, 0, 0), Vec3(90, 20, 23))}" in told[0]
