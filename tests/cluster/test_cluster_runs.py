@@ -134,7 +134,7 @@ def test_every_worker_gets_blocks() -> None:
     """One worker alone would compute this volume in fewer."""
     network, workers = load_network(Path("tiny.yaml")), 16
     volume = np.zeros((100, 100, 100), np.float32)
-    asked = request(volume, network, threads=1, ram="4GiB", **OPTIONS)
+    asked = request(volume, network, "out.zarr", threads=1, ram="4GiB", **OPTIONS)
     alone = given_or_found(None, asked)
     shared = plan_to_share(alone, workers, asked)
     assert shared.patches >= workers

@@ -18,7 +18,7 @@ import znni.inference.planning
 from znni.core.errors import InvalidInput
 from znni.core.options import Choices
 from znni.inference.many import Failure
-from znni.inference.ready import ForManyRuns
+from znni.inference.ready import KeptReadiness
 from znni.network.network import Network
 from znni.network.weights import Weights
 
@@ -114,7 +114,7 @@ def test_memory_is_kept_to_if_no_plan_was_asked_for(
     """Outputs that were begun before bring their plans."""
     held = {"cpu": 2**30, "gpu": 0}
     monkeypatch.setattr("znni.inference.ready._idle_memory", lambda _plan, device: held[device])
-    ready = ForManyRuns(Choices(ram="2GiB"))
+    ready = KeptReadiness(Choices(ram="2GiB"))
     for extent in range(20, 26):
         plan = znni.plan(network, (9, 20, extent))
         ready._ready(plan, lambda plan: MagicMock(plan=plan))

@@ -55,7 +55,7 @@ from znni.inference.output_attributes import as_run
 from znni.inference.parts import memory_ran_out
 from znni.inference.plan_choice import found_for, given_or_found
 from znni.inference.planning import prepare
-from znni.inference.request import Request, compressed_for, request
+from znni.inference.request import Request, request
 from znni.inference.resuming import identified
 from znni.machine.arrays import high_water_mark
 from znni.machine.detect import detect_for
@@ -219,7 +219,7 @@ class Child:
         elif limits.gpus == 0:
             options["device"] = "cpu"
         network = shared_form(recipe.network).network
-        asked = compressed_for(request(recipe.source, network, **options), recipe.out)
+        asked = request(recipe.source, network, recipe.out, **options)
         self._asked = asked
         self._weights = weights_for(network, recipe.weights, recipe.random_seed)
         self._wanted = identified(asked, self._weights)

@@ -28,7 +28,7 @@ from znni.engine.tiles import TileGrid
 from znni.inference.model_choice import shared_form
 from znni.inference.output_attributes import provenance
 from znni.inference.parts import Finished, check_sharing, finish
-from znni.inference.request import Request, RunOptions, compressed_for, request
+from znni.inference.request import Request, RunOptions, request
 from znni.inference.resuming import identified, normalized_as_begun, way_on
 from znni.machine.detect import detect_host
 from znni.network.network import Network
@@ -133,7 +133,7 @@ def infer_on_cluster(
     made = plan if plan is None or isinstance(plan, Plan) else load_plan(plan)
     form = shared_form(network).network  # workers import a model themselves
     parameters = weights_for(form, weights, random_seed)
-    asked = compressed_for(request(source, form, **options), out)
+    asked = request(source, form, out, **options)
     check_sharing(asked)
     wanted = identified(asked, parameters)
     identity = dict(wanted.identity)

@@ -20,8 +20,8 @@ from znni.inference.model_choice import by_the_faster
 from znni.inference.output_attributes import as_run, provenance
 from znni.inference.parts import memory_ran_out, share_of
 from znni.inference.planning import accuracy_note, plan, prepare, search
-from znni.inference.ready import ForOneRun, Readiness
-from znni.inference.request import Request, RunOptions, compressed_for, request
+from znni.inference.ready import Readiness
+from znni.inference.request import Request, RunOptions, request
 from znni.inference.resuming import agreed_plan, identified, remaining_of, way_on
 from znni.machine.arrays import peak_memory
 from znni.machine.machine import DeviceKind
@@ -130,7 +130,7 @@ def infer(
     check_keywords(infer, RunOptions, options)
     made = plan if plan is None or isinstance(plan, Plan) else load_plan(plan)
     return run(
-        source, network, out, ForOneRun(), weights=weights, random_seed=random_seed, made=made,
+        source, network, out, Readiness(), weights=weights, random_seed=random_seed, made=made,
         command=command, waited=waited, progress=progress, part=part, **options,
     )  # fmt: skip
 
@@ -159,7 +159,7 @@ def run(
     with stopwatch.during("opening"):
         network = network if isinstance(network, Network) else load_network(network)
         asked = by_the_faster(
-            compressed_for(request(source, network, **options), out), made, shared=part is not None
+            request(source, network, out, **options), made, shared=part is not None
         )
         weights = weights_for(asked.network, weights, random_seed)
         share = None if part is None else share_of(part, asked)

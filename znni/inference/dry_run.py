@@ -15,7 +15,7 @@ from znni.core.volume import Begun, Volume
 from znni.engine.skipping import outside_mask
 from znni.engine.tiles import Job, Remaining
 from znni.inference.model_choice import by_the_faster
-from znni.inference.request import RunOptions, compressed_for, request
+from znni.inference.request import RunOptions, request
 from znni.inference.resuming import identified, plan_of_rest
 from znni.network.network import Network
 from znni.network.weights import Weights, weights_for
@@ -78,7 +78,7 @@ def rehearse(
         InvalidInput: input, mask, plan or options cannot be used.
         DoesNotFit: no plan stays within the memory allowed.
     """
-    asked = by_the_faster(compressed_for(request(source, network, **options), out), plan)
+    asked = by_the_faster(request(source, network, out, **options), plan)
     obstacles, begun = [], Begun()
     try:
         wanted = identified(asked, weights_for(asked.network, weights, random_seed))

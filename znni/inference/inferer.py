@@ -17,7 +17,7 @@ from znni.engine.skipping import Blocks
 from znni.engine.statistics import normalized
 from znni.engine.tiles import Remaining, for_job, make_job
 from znni.inference.planning import prepare
-from znni.inference.ready import ForManyRuns
+from znni.inference.ready import KeptReadiness
 from znni.inference.request import Requirements
 from znni.network.network import Network
 from znni.network.network_file import load_network
@@ -74,7 +74,7 @@ class Inferer:
         self._begin()
 
     def _begin(self) -> None:
-        self._kept = ForManyRuns(self._choices)
+        self._kept = KeptReadiness(self._choices)
         self._turn = Lock()
 
     def __getstate__(self) -> dict[str, Any]:

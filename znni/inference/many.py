@@ -19,8 +19,8 @@ from znni.engine.report import Report
 from znni.inference import api
 from znni.inference.model_choice import by_the_faster
 from znni.inference.planning import accuracy_of
-from znni.inference.ready import ForManyRuns
-from znni.inference.request import Request, RunOptions, compressed_for, request
+from znni.inference.ready import KeptReadiness
+from znni.inference.request import Request, RunOptions, request
 from znni.inference.resuming import identified
 from znni.network.network import Network
 from znni.network.network_file import load_network
@@ -147,12 +147,12 @@ def infer_many(
     outputs = output_names(sources, folder, f"-{network.name}{DEFAULT_FORMAT}", suffix)
     report = ManyReport(outputs)
     Path(folder).mkdir(parents=True, exist_ok=True)
-    ready = ForManyRuns(_choices(options))
+    ready = KeptReadiness(_choices(options))
     goes_on = options.get("resume", True) and not options.get("overwrite")
 
     def run(source: str, out: Path) -> None:
         if goes_on and os.path.lexists(out):
-            asked = by_the_faster(compressed_for(request(source, network, **options), out), made)
+            asked = by_the_faster(request(source, network, out, **options), made)
             _check_finished(out, asked, weights_for(asked.network, weights, random_seed))
             report.finished_before.append(source)
             return

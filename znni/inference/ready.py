@@ -7,7 +7,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from dataclasses import replace
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 from znni.calibration.record import StepTimes, refine
 from znni.core.options import Choices
@@ -30,42 +30,18 @@ Prepare: TypeAlias = Callable[[Plan], Processes]
 MOST_PLANS = 256
 
 
-class Readiness(Protocol):
-    """Finds the plans of runs, and makes them ready.
+class Readiness:
+    """Finds the plan of one run, and makes it ready. Nothing is kept.
 
     Attributes:
         times: collects the times of steps.
     """
 
-    times: StepTimes
-
-    def plan_for(self, given: Plan | None, required: Requirements) -> Plan:
-        """Return the given plan after a check, or the fastest one, as ``given_or_found``."""
-
-    def runner(self, plan: Plan, prepare: Prepare) -> FallbackRunner:
-        """Return a runner of a plan."""
-
-    def smaller(self, failed: Plan, short: DeviceKind, required: Requirements) -> Plan:
-        """Return a plan that takes less memory than a failed one, as ``smaller_plan``."""
-
-    def release(self, runner: FallbackRunner) -> None:
-        """Take note that all blocks are computed: a file may be written from start to end now."""
-
-    def done(self, plan: Plan, choices: Choices) -> None:
-        """Take note that a run is done."""
-
-    def warn(self, message: str) -> None:
-        """Log a warning."""
-
-
-class ForOneRun:
-    """Readiness for one run: nothing is kept."""
-
     def __init__(self) -> None:
         self.times = StepTimes()
 
     def plan_for(self, given: Plan | None, required: Requirements) -> Plan:
-        """Return the given plan after a check, or the fastest one."""
+        """Return the given plan after a check, or the fastest one, as ``given_or_found``."""
         return given_or_found(given, required)
 
     def runner(self, plan: Plan, prepare: Prepare) -> FallbackRunner:
@@ -73,15 +49,15 @@ class ForOneRun:
         return FallbackRunner(plan, prepare)
 
     def smaller(self, failed: Plan, short: DeviceKind, required: Requirements) -> Plan:
-        """Return a plan that takes less memory than a failed one."""
+        """Return a plan that takes less memory than a failed one, as ``smaller_plan``."""
         return smaller_plan(failed, short, required)
 
     def release(self, runner: FallbackRunner) -> None:
-        """Give back the memory of the plan."""
+        """Give back the memory of a plan whose blocks are all computed."""
         runner.release()
 
     def done(self, plan: Plan, choices: Choices) -> None:
-        """Add the times of the run's steps to those of calibration."""
+        """Add the times of a finished run's steps to those of calibration."""
         _refine(self.times, _timed_on(plan, choices))
 
     def warn(self, message: str) -> None:
@@ -89,7 +65,7 @@ class ForOneRun:
         log.warning("%s", message)
 
 
-class ForManyRuns:
+class KeptReadiness(Readiness):
     """Readiness for many jobs: plans and processes are kept for jobs of the same shape.
 
     All that is kept counts to the memory allowed. What was used longest ago is released first. The
@@ -97,13 +73,10 @@ class ForManyRuns:
 
     Args:
         choices: limits and choices for all plans.
-
-    Attributes:
-        times: collects the times of steps.
     """
 
     def __init__(self, choices: Choices) -> None:
-        self.times = StepTimes()
+        super().__init__()
         self._choices = choices
         self._allowed: dict[DeviceKind, int] = {}
         self._measured: set[tuple[int, DeviceKind]] = set()
@@ -160,7 +133,7 @@ class ForManyRuns:
         """Log a warning, unless it was logged for another run."""
         if message not in self._warned:
             self._warned.add(message)
-            log.warning("%s", message)
+            super().warn(message)
 
     def _keep_plan(self, job: Hashable, plan: Plan) -> None:
         self._plans[job] = plan

@@ -123,6 +123,7 @@ class RunOptions(PlanOptions, total=False):
 def request(
     source: str | Path | ArrayLike,
     network: Network,
+    out: object,
     *,
     dataset: str | None = None,
     channel: int | None = None,
@@ -144,7 +145,8 @@ def request(
 ) -> Request:
     """Open everything that a run reads, and return the request for it.
 
-    The arguments are those of ``znni.infer``.
+    The arguments are those of ``znni.infer``. Nothing is made at ``out``: its name tells how values
+    are compressed.
 
     Raises:
         InvalidInput: input, mask or options cannot be used.
@@ -158,7 +160,10 @@ def request(
     if masked:
         check_mask(masked, volume)
     labelled = labels_for(network, labels, threshold)
-    stored = stored_as(network, labelled, dtype, volume.itemsize)
+    stored = replace(
+        stored_as(network, labelled, dtype, volume.itemsize),
+        compression=_compression_in(out, compression),
+    )
     if labelled and dtype != "float32":
         raise InvalidInput(
             f"labels are stored as {labelled.dtype}; leave out {option('dtype', dtype)}"
@@ -181,23 +186,6 @@ def request(
     )  # fmt: skip
 
 
-def compressed_for(asked: Request, out: object) -> Request:
-    """Return a request that says how the output's format compresses it.
-
-    Args:
-        asked: the request.
-        out: the output's name, or an array.
-    """
-    name = str(out).rstrip("/") if isinstance(out, str | Path) else ""
-    compression: Compression = "zstd"  # of the Zarr in which blocks of other formats wait
-    if not name or name.endswith((".h5", ".hdf5")):
-        compression = "none"
-    elif name.endswith(".zarr"):
-        compression = asked.wanted.compression or "zstd"
-    stored = replace(asked.stored, compression=compression)
-    return replace(asked, stored=stored)
-
-
 def stored_as(
     network: Network, labels: Labels | None, dtype: OutputType, input_itemsize: int
 ) -> Stored:
@@ -214,3 +202,18 @@ def stored_as(
     maps = labels.features(network.out_features)
     itemsize = np.dtype(labels.dtype).itemsize
     return Stored(dtype, input_itemsize, label_maps=maps, label_itemsize=itemsize)
+
+
+def _compression_in(out: object, wanted: Compression | None) -> Compression:
+    """Return how the blocks of an output are compressed.
+
+    Args:
+        out: the output's name, or an array.
+        wanted: how the chunks of a Zarr should be compressed; None: as its format does.
+    """
+    name = str(out).rstrip("/") if isinstance(out, str | Path) else ""
+    if not name or name.endswith((".h5", ".hdf5")):
+        return "none"
+    if name.endswith(".zarr"):
+        return wanted or "zstd"
+    return "zstd"  # of the Zarr in which blocks of other formats wait
