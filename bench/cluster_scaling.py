@@ -103,7 +103,7 @@ def cluster_scaling_command(
 
 @dataclass(frozen=True)
 class Runs:
-    """What all runs have in common.
+    """The choices that all runs share.
 
     Attributes:
         net: the network's file.

@@ -1,4 +1,4 @@
-"""How well a cluster's schedule uses unequal workers, on a simulated clock, and what it costs.
+"""Simulated runs: the use that a cluster's schedule makes of unequal workers, and its cost.
 
 The cost of handing out blocks is measured twice. The first time it is that of the schedule alone.
 The second time it is that of the whole coordinator, with its ledger on the disk. Its workers are in

@@ -71,7 +71,7 @@ def _dynunet() -> Any:
 
 @dataclass(frozen=True)
 class _Made:
-    """How a network is made, and given to znni: as a module, or as the ending of a file."""
+    """A network for the comparison, given to znni as a module or as a file."""
 
     make: Callable[[], Any]
     source: str

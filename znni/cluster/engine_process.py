@@ -93,7 +93,7 @@ class _Running:
 
     @property
     def alive(self) -> bool:
-        """Whether the process can answer."""
+        """True if the process can answer."""
         return self._ended is None
 
     def send(self, number: int, call: Call, answers: SimpleQueue[Answer]) -> None:

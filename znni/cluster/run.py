@@ -56,7 +56,7 @@ def no_progress(_done: int, _total: int, _workers: str) -> None:
 
 @dataclass(frozen=True)
 class ClusterReport:
-    """How a run on a cluster went.
+    """The account of a run on a cluster.
 
     Attributes:
         voxels: output voxels that the run computed.

@@ -64,7 +64,7 @@ class _Worker:
 
     @property
     def slack(self) -> float:
-        """How late it may be once it has done one more block, as a share of its pace."""
+        """The share of its pace by which a worker may be late with one more block."""
         return SLACK * sqrt(1 + len(self.hand))
 
     def pace(self, typical: float, now: float) -> float:

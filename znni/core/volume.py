@@ -120,7 +120,7 @@ class NewOutput:
 
     @property
     def coarsening(self) -> Coarsening:
-        """How coarser resolutions are made; empty if there are none."""
+        """The rule that makes coarser resolutions; empty if there are none."""
         wanted = self.size.volume > LARGE if self.pyramid is None else self.pyramid
         return ("mode" if self.labels else "mean") if wanted else ""
 

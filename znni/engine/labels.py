@@ -22,7 +22,7 @@ LABELS_APART = 1e-3
 
 @dataclass(frozen=True)
 class Labels:
-    """How an output's values become labels.
+    """The rule by which an output's values become labels.
 
     Attributes:
         of_maps: the label of each map, which voxels get where that map is the largest. Of equal

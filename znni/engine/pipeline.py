@@ -132,7 +132,7 @@ class ThisProcess:
 
 
 class ToDo(Protocol):
-    """What a process has to compute."""
+    """The blocks that a process computes, and where they go."""
 
     @property
     def voxels(self) -> int:

@@ -1,4 +1,4 @@
-"""How a run went, beside its prediction."""
+"""The report of a run: measured time and memory, beside the prediction."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from znni.plans.plan import Plan
 
 @dataclass(frozen=True)
 class Report:
-    """How a run went.
+    """The measured time and memory of a run.
 
     Attributes:
         plan: the first plan.

@@ -32,7 +32,7 @@ MOST_CONSTANTS = 256
 
 @dataclass(frozen=True)
 class Skipped:
-    """How many blocks were not computed, and why.
+    """The numbers of blocks that were not computed, by reason.
 
     Attributes:
         outside_mask: blocks without a voxel of the mask.

@@ -42,7 +42,7 @@ class WindowedBlock(NamedTuple):
 
 
 class _Kept(NamedTuple):
-    """What the windows of a block have of the next one, along x.
+    """The sums that a block's windows leave for the next block along x.
 
     Attributes:
         sums: their sums.

@@ -48,7 +48,7 @@ def _unchanged(maps: int) -> _Linear:
 
 @dataclass
 class _Scaling:
-    """What is done to an input, so far.
+    """The steps done to an input so far.
 
     Attributes:
         maps: its maps.

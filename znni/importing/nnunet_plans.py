@@ -25,7 +25,7 @@ class Architecture(BaseModel):
 
 
 class Configuration(BaseModel):
-    """What a network is trained for: its windows, voxels and normalization."""
+    """The windows, voxels and normalization that a network is trained for."""
 
     model_config = ConfigDict(extra="allow")
 

@@ -345,7 +345,7 @@ class Original:
 
 @dataclass(frozen=True)
 class Settings:
-    """What a source says about a network beside its layers.
+    """A source's facts about a network, beside its layers.
 
     Attributes:
         scaling: how stored values become its input.

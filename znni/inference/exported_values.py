@@ -1,4 +1,4 @@
-"""How an exported copy stores the values of a volume: their type, or labels in their place."""
+"""Values as an exported copy stores them: of another type, or labels in their place."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ class Failure:
 
 @dataclass
 class ManyReport:
-    """How runs over many volumes went.
+    """The account of runs over many volumes.
 
     Attributes:
         outputs: the output of each volume, by its source.

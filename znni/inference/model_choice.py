@@ -34,7 +34,7 @@ IMPORTS = 1  # the version of what is imported; raise it when import knows more 
 
 @dataclass(frozen=True)
 class Chosen:
-    """Who computes a network.
+    """The engine that computes a network.
 
     Attributes:
         network: the network, as the one who computes it has it.

@@ -104,7 +104,7 @@ class Origin:
 
     @property
     def labels(self) -> Labels | None:
-        """How values became labels; None: they did not."""
+        """The rule by which values became labels; None if they stayed values."""
         return labels_from(self.attributes.labels, self.attributes.threshold)
 
 

@@ -90,7 +90,7 @@ class Chosen:
 
     @property
     def marks(self) -> dict[str, str]:
-        """What an output's ledger notes of it; the dataset shows in the values."""
+        """The entries in an output's ledger; the dataset shows in the values."""
         given = {
             "the channel": self.channel,
             "the point in time": self.time,

@@ -1,4 +1,4 @@
-"""How stored values become a network's input: scaled, or normalized as in its training.
+"""Scaling and normalization, by which stored values become a network's input.
 
 Normalization by the values of a volume (its mean, or percentiles) becomes fixed once the volume is
 known: ``znni.engine.statistics`` reads it. So all blocks, runs and machines take the same numbers.

@@ -35,7 +35,7 @@ CHANGED = "has changed since; give the file that was used, or run again"
 
 @dataclass(frozen=True)
 class Described:
-    """What a file takes and gives.
+    """The inputs and outputs of a model's file.
 
     Attributes:
         maps: the input maps; None if the file leaves them open.
@@ -50,7 +50,7 @@ class Described:
 
 @dataclass(frozen=True)
 class Measured:
-    """What a window costs.
+    """The measured cost of a window.
 
     Attributes:
         seconds: the seconds of a window.

@@ -58,7 +58,7 @@ class Normalize(SameVoxel):
 
     @property
     def is_instance_norm(self) -> bool:
-        """Whether each map is a group of its own."""
+        """True if each map is a group of its own."""
         return self.groups == self.features
 
     @property

@@ -133,7 +133,7 @@ class Plan:
 
     @property
     def windows(self) -> float:
-        """How often the layers run for a patch, on average; 1 without windows."""
+        """The average number of times that the layers run for a patch; 1 without windows."""
         window = self.network.window
         return window.a_block(self.patch) if window else 1.0
 

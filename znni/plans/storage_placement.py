@@ -56,7 +56,7 @@ def lives(steps: tuple[Step, ...], storage: BlockStorage) -> dict[str, Life]:
 
 
 class Rows(NamedTuple):
-    """How the rows of a storage lie in memory.
+    """The places of a storage's rows in memory.
 
     Attributes:
         first: the samples before the first row.

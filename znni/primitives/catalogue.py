@@ -50,7 +50,7 @@ def catalogue(machine: Machine, processors: Processors = "cpu+gpu") -> dict[str,
 
 
 class GpuOffer(NamedTuple):
-    """What a GPU has of the primitives of one module.
+    """The primitives of one module that a GPU has, or why it has none.
 
     Attributes:
         family: such as ``gpu_fft_tiled``.

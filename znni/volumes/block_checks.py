@@ -104,7 +104,7 @@ def checksum_or_none(read: Read, box: Box) -> str | None:
 
 @dataclass(frozen=True)
 class BlockChecks:
-    """How the blocks of an output compare with their checksums.
+    """The comparison of an output's blocks with their checksums.
 
     Attributes:
         blocks: how many there are.

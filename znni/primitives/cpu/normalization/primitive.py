@@ -130,7 +130,7 @@ class Normalization:
 
 @dataclass(frozen=True)
 class _Work:
-    """How the workers share a norm.
+    """The shares of the workers in a norm.
 
     Attributes:
         norm: the layer.
@@ -159,7 +159,7 @@ class _Work:
 
     @property
     def by_group(self) -> bool:
-        """Whether each worker takes whole groups: they keep all workers busy to the end."""
+        """True if each worker takes whole groups: they keep all workers busy to the end."""
         return self.groups >= ENOUGH_GROUPS * self.threads or self.groups % self.threads == 0
 
     @property

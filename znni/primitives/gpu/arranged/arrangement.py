@@ -52,17 +52,17 @@ class Arrangement:
 
     @property
     def gathers(self) -> bool:
-        """Whether samples of the input are rearranged."""
+        """True if samples of the input are rearranged."""
         return self.step != ONE
 
     @property
     def scatters(self) -> bool:
-        """Whether sums are put in their places afterwards, through the activation."""
+        """True if sums are put in their places afterwards, through the activation."""
         return self.dense.activation != self.layer.activation or not self.in_place
 
     @property
     def in_place(self) -> bool:
-        """Whether sums are made in their places."""
+        """True if sums are made in their places."""
         return isinstance(self.layer, Conv) and self.phases == ONE and self.groups == 1
 
     @property

@@ -36,7 +36,7 @@ MOST_EXPONENT = 15
 
 
 class Gathering(NamedTuple):
-    """How an image is gathered from an input.
+    """The gathering of an image from an input.
 
     Attributes:
         step: the samples of the input between those of the image.
