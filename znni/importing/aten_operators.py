@@ -13,7 +13,7 @@ from znni.core.shapes import Vec3
 from znni.importing import checks
 from znni.importing.steps import GlobalPooling, Nonlinearity
 from znni.importing.tracing import END, Tracer
-from znni.network.convolutions import ONE
+from znni.network.layer_geometry import ONE
 from znni.network.layers import Activation
 
 TRAINING = "is in training mode, in which it computes something else; call eval() before exporting"

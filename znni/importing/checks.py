@@ -26,7 +26,7 @@ from znni.importing.steps import (
     Pooling,
     TransposedConvolution,
 )
-from znni.network.convolutions import ONE, ZERO
+from znni.network.layer_geometry import ONE, ZERO
 from znni.network.layers import LEAKY_SLOPE, Activation, Padding
 
 LAYERS = (

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from znni.core.shapes import Vec3
 from znni.network.activations import LEAKY_SLOPE
-from znni.network.convolutions import NO_PADDING, ONE, ZERO
 from znni.network.input_scaling import AS_STORED, InputScaling
+from znni.network.layer_geometry import NO_PADDING, ONE, ZERO
 from znni.network.layers import (
     Activation,
     Add,

@@ -31,7 +31,7 @@ from znni.importing.steps import (
     Upsampling,
     ZeroPadding,
 )
-from znni.network.convolutions import ONE, ZERO
+from znni.network.layer_geometry import ONE, ZERO
 from znni.network.layers import Padding
 from znni.network.network import INPUT
 

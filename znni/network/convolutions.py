@@ -3,40 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Literal, NamedTuple
+from typing import ClassVar, Literal
 
 from znni.core.errors import InvalidInput
 from znni.core.shapes import Box, Vec3
 from znni.core.text import counted
 from znni.network.activations import LEAKY_SLOPE, Activation, check_activation, has_slopes
 from znni.network.layer_checks import ShortText, check_count, check_extents, check_not_negative
-
-ONE = Vec3(1, 1, 1)
-ZERO = Vec3(0, 0, 0)
-
-
-class Padding(NamedTuple):
-    """The zeros around a value, in samples per axis.
-
-    Attributes:
-        before: the zeros before the first sample.
-        after: the zeros after the last sample.
-    """
-
-    before: Vec3 = ZERO
-    after: Vec3 = ZERO
-
-    @property
-    def total(self) -> Vec3:
-        """The zeros on both sides together."""
-        return self.before + self.after
-
-
-NO_PADDING = Padding()
+from znni.network.layer_geometry import NO_PADDING, ONE, ZERO, Padding, SlidBox
 
 
 @dataclass(frozen=True, repr=False)
-class Conv(ShortText):
+class Conv(SlidBox):
     """A 3D convolution (cross-correlation, as in PyTorch), a bias and an activation.
 
     Attributes:
@@ -56,8 +34,6 @@ class Conv(ShortText):
             Or the groups do not divide the maps, or the padding is negative.
     """
 
-    arity: ClassVar[int | None] = 1  # the number of values that it takes
-    sees_edges: ClassVar[bool] = False  # whether it must know where the volume ends
     name: str
     in_features: int
     out_features: int
@@ -108,32 +84,6 @@ class Conv(ShortText):
         """The convolution of a block whose zeros outside the volume are stored with it."""
         return replace(self, padding=NO_PADDING)
 
-    def scaled(self, scale: Vec3) -> Vec3:
-        """Return the voxels per sample of the output, given those of the input."""
-        return scale * self.stride
-
-    def needs(self, region: Box, stride: Vec3) -> Box:
-        """Return the voxels of the input that a dense region of the output depends on.
-
-        Args:
-            region: the voxels at which the output is wanted.
-            stride: the voxels between neighbouring samples of the input.
-        """
-        return Box(region.start, region.stop + (self.kernel - 1) * stride)
-
-    def reads(self, box: Box) -> Box:
-        """Return the samples of the input that a box of samples of the output depends on.
-
-        Both count samples from the first one of the whole value. The result may reach beyond it.
-        """
-        start = box.start * self.stride - self.padding.before
-        last = (box.stop - 1) * self.stride - self.padding.before
-        return Box(start, last + self.reach)
-
-    def rounded(self, box: Box) -> Box:
-        """Return the smallest box around another that the layer can compute."""
-        return box
-
     def maps_from(self, *maps: int) -> int:
         """Return the output maps for an input of that many maps.
 
@@ -142,14 +92,6 @@ class Conv(ShortText):
         """
         check_maps(self.name, self.in_features, maps[0])
         return self.out_features
-
-    def size_from(self, *sizes: Vec3) -> Vec3:
-        """Return the output's samples per axis for a whole input of that size."""
-        return self.local_size(sizes[0] + self.padding.total)
-
-    def local_size(self, size: Vec3) -> Vec3:
-        """Return the output's samples per axis for a stored input, which holds its zeros."""
-        return (size - self.reach) // self.stride + 1
 
     @property
     def fan_in(self) -> int:

@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, PlainValidator, model_validator
 from znni.core.shapes import Vec3
 from znni.core.yaml_file import LARGEST, Count, Entry, is_count
 from znni.network.activations import LEAKY_SLOPE
-from znni.network.convolutions import NO_PADDING, ZERO
+from znni.network.layer_geometry import NO_PADDING, ZERO
 from znni.network.layers import (
     Activation,
     Add,

@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from znni.network.activations import LEAKY_SLOPE, Activation
-from znni.network.convolutions import NO_PADDING, Conv, ConvTranspose, Padding
+from znni.network.convolutions import Conv, ConvTranspose
+from znni.network.layer_geometry import NO_PADDING, Padding
 from znni.network.models import Model
 from znni.network.normalization import Normalize
 from znni.network.pointwise import Add, Affine, Concat, Maximum, Multiply

@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 from znni.core.shapes import Vec3
 from znni.network.convolutions import check_maps
 from znni.network.layer_checks import check_count
-from znni.network.pointwise import SameVoxel
+from znni.network.layer_geometry import SameVoxel
 
 Runtime: TypeAlias = Literal["onnxruntime", "pytorch"]
 
@@ -41,11 +41,6 @@ class Model(SameVoxel):
     def __post_init__(self) -> None:
         check_count(f"layer {self.name}: in_features", self.in_features)
         check_count(f"layer {self.name}: features", self.features)
-
-    @property
-    def local(self) -> Model:
-        """The layer for a window: the same."""
-        return self
 
     def maps_from(self, *maps: int) -> int:
         """Return the output maps for an input of that many maps.

@@ -9,16 +9,15 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from znni.core.errors import InvalidInput
-from znni.network.activations import LEAKY_SLOPE, Activation, check_activation, has_slopes
-from znni.network.convolutions import check_maps
+from znni.network.activations import LEAKY_SLOPE, Activation, check_activation
 from znni.network.layer_checks import check_count
-from znni.network.pointwise import SameVoxel
+from znni.network.pointwise import PerMap
 
 EPS = 1e-5
 
 
 @dataclass(frozen=True, repr=False)
-class Normalize(SameVoxel):
+class Normalize(PerMap):
     """Group norm: each group of maps gets mean 0 and variance 1, then each map factor and shift.
 
     With as many groups as maps it is instance norm (Wu and He 2018, eq. 1 and 7).
@@ -60,32 +59,3 @@ class Normalize(SameVoxel):
     def is_instance_norm(self) -> bool:
         """True if each map is a group of its own."""
         return self.groups == self.features
-
-    @property
-    def local(self) -> Normalize:
-        """The layer for a block: the same."""
-        return self
-
-    @property
-    def out_features(self) -> int:
-        """The number of output maps."""
-        return self.features
-
-    def maps_from(self, *maps: int) -> int:
-        """Return the output maps for an input of that many maps.
-
-        Raises:
-            InvalidInput: the layer takes another number of maps.
-        """
-        check_maps(self.name, self.features, maps[0])
-        return self.features
-
-    @property
-    def weight_shape(self) -> tuple[int, ...]:
-        """The shape of the factors: one for each map."""
-        return (self.features,)
-
-    @property
-    def parameters(self) -> int:
-        """The number of factors, shifts and slopes."""
-        return self.features * (2 + has_slopes(self.activation))

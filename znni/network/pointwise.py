@@ -6,71 +6,19 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 from znni.core.errors import InvalidInput
-from znni.core.shapes import Box, Vec3
+from znni.core.shapes import Vec3
 from znni.network.activations import LEAKY_SLOPE, Activation, check_activation, has_slopes
 from znni.network.convolutions import check_maps
-from znni.network.layer_checks import ShortText, check_count
+from znni.network.layer_checks import check_count
+from znni.network.layer_geometry import SameVoxel
 
 
-class SameVoxel(ShortText):
-    """The geometry of layers whose output has the samples of their inputs."""
-
-    arity: ClassVar[int | None] = 1
-    sees_edges: ClassVar[bool] = False
-    is_dense: ClassVar[bool] = False
-
-    def scaled(self, scale: Vec3) -> Vec3:
-        """Return the voxels per sample of the output: those of the input."""
-        return scale
-
-    def reads(self, box: Box) -> Box:
-        """Return the samples of each input that a box of samples of the output depends on."""
-        return box
-
-    def rounded(self, box: Box) -> Box:
-        """Return the smallest box around another that the layer can compute."""
-        return box
-
-    def size_from(self, *sizes: Vec3) -> Vec3:
-        """Return the output's samples per axis: as many as the smallest input has."""
-        smallest = sizes[0]
-        for size in sizes[1:]:
-            smallest = smallest.minimum(size)
-        return smallest
-
-    def local_size(self, size: Vec3) -> Vec3:
-        """Return the output's samples per axis for a stored input."""
-        return size
-
-
-@dataclass(frozen=True, repr=False)
-class Affine(SameVoxel):
-    """A factor and a shift for each map, and an activation: a batch norm that cannot be folded.
-
-    Attributes:
-        name: the name, unique within the network; it also names the weights.
-        features: the number of maps.
-        activation: the function applied to the result.
-        slope: the factor of ``leaky_relu`` for negative values.
-
-    Raises:
-        InvalidInput: there are no maps, or the activation is unknown.
-    """
+class PerMap(SameVoxel):
+    """A layer with a factor and a shift for each map, and an activation."""
 
     name: str
     features: int
-    activation: Activation = "identity"
-    slope: float = LEAKY_SLOPE
-    kind: Literal["affine"] = field(default="affine", repr=False)
-
-    def __post_init__(self) -> None:
-        check_count(f"layer {self.name}: features", self.features)
-        check_activation(f"layer {self.name}", self.activation)
-
-    @property
-    def local(self) -> Affine:
-        """The layer for a block: the same."""
-        return self
+    activation: Activation
 
     @property
     def out_features(self) -> int:
@@ -98,17 +46,37 @@ class Affine(SameVoxel):
 
 
 @dataclass(frozen=True, repr=False)
+class Affine(PerMap):
+    """A factor and a shift for each map, and an activation: a batch norm that cannot be folded.
+
+    Attributes:
+        name: the name, unique within the network; it also names the weights.
+        features: the number of maps.
+        activation: the function applied to the result.
+        slope: the factor of ``leaky_relu`` for negative values.
+
+    Raises:
+        InvalidInput: there are no maps, or the activation is unknown.
+    """
+
+    name: str
+    features: int
+    activation: Activation = "identity"
+    slope: float = LEAKY_SLOPE
+    kind: Literal["affine"] = field(default="affine", repr=False)
+
+    def __post_init__(self) -> None:
+        check_count(f"layer {self.name}: features", self.features)
+        check_activation(f"layer {self.name}", self.activation)
+
+
+@dataclass(frozen=True, repr=False)
 class Concat(SameVoxel):
     """The maps of several values, one after the other."""
 
     arity: ClassVar[int | None] = None
     name: str
     kind: Literal["concat"] = field(default="concat", repr=False)
-
-    @property
-    def local(self) -> Concat:
-        """The layer for a block: the same."""
-        return self
 
     def maps_from(self, *maps: int) -> int:
         """Return the maps of all inputs together."""
@@ -152,22 +120,12 @@ class Add(_Elementwise):
 
     kind: Literal["add"] = field(default="add", repr=False)
 
-    @property
-    def local(self) -> Add:
-        """The layer for a block: the same."""
-        return self
-
 
 @dataclass(frozen=True, repr=False)
 class Maximum(_Elementwise):
     """The larger of two values with equal numbers of maps, and an activation."""
 
     kind: Literal["maximum"] = field(default="maximum", repr=False)
-
-    @property
-    def local(self) -> Maximum:
-        """The layer for a block: the same."""
-        return self
 
 
 @dataclass(frozen=True, repr=False)
@@ -185,11 +143,6 @@ class Multiply(_Elementwise):
     is_gate: bool = False
     spreads: bool = False
     kind: Literal["multiply"] = field(default="multiply", repr=False)
-
-    @property
-    def local(self) -> Multiply:
-        """The layer for a block: the same."""
-        return self
 
     def size_from(self, *sizes: Vec3) -> Vec3:
         """Return the output's samples per axis."""

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Literal
+from typing import Literal
 
 from znni.core.errors import InvalidInput
-from znni.core.shapes import Box, Vec3
-from znni.network.convolutions import NO_PADDING, ONE, ZERO, Padding
-from znni.network.layer_checks import ShortText, check_extents, check_not_negative
-from znni.network.pointwise import SameVoxel
+from znni.core.shapes import Vec3
+from znni.network.layer_checks import check_extents, check_not_negative
+from znni.network.layer_geometry import NO_PADDING, ONE, ZERO, Padding, SameVoxel, SlidBox
 
 
 @dataclass(frozen=True, repr=False)
-class Pool(ShortText):
+class Pool(SlidBox):
     """Pooling by the maximum or the average of a window.
 
     If the stride is the window and nothing is padded, a network may be slid over every voxel. The
@@ -32,7 +31,6 @@ class Pool(ShortText):
             window.
     """
 
-    arity: ClassVar[int | None] = 1
     name: str
     window: Vec3
     reduce: Literal["max", "average"] = "max"
@@ -59,6 +57,11 @@ class Pool(ShortText):
         return self.window if self.step == ZERO else self.step
 
     @property
+    def reach(self) -> Vec3:
+        """The extents of the window."""
+        return self.window
+
+    @property
     def is_dense(self) -> bool:
         """True if it may be evaluated at every voxel, by fragments."""
         plain = self.stride == self.window and self.padding == NO_PADDING
@@ -74,39 +77,9 @@ class Pool(ShortText):
         """The pooling of a block whose samples outside the volume are stored with it."""
         return self if self.sees_edges else replace(self, padding=NO_PADDING)
 
-    def scaled(self, scale: Vec3) -> Vec3:
-        """Return the voxels per sample of the output, given those of the input."""
-        return scale * self.stride
-
-    def needs(self, region: Box, stride: Vec3) -> Box:
-        """Return the voxels of the input that a dense region of the output depends on.
-
-        Args:
-            region: the voxels at which the output is wanted.
-            stride: the voxels between neighbouring samples of the input.
-        """
-        return Box(region.start, region.stop + (self.window - 1) * stride)
-
-    def reads(self, box: Box) -> Box:
-        """Return the samples of the input that a box of samples of the output depends on."""
-        start = box.start * self.stride - self.padding.before
-        return Box(start, (box.stop - 1) * self.stride - self.padding.before + self.window)
-
-    def rounded(self, box: Box) -> Box:
-        """Return the smallest box around another that the layer can compute."""
-        return box
-
     def maps_from(self, *maps: int) -> int:
         """Return the output maps for an input of that many maps."""
         return maps[0]
-
-    def size_from(self, *sizes: Vec3) -> Vec3:
-        """Return the output's samples per axis for a whole input of that size, pooled plainly."""
-        return self.local_size(sizes[0] + self.padding.total)
-
-    def local_size(self, size: Vec3) -> Vec3:
-        """Return the output's samples per axis for a stored input, which holds its padding."""
-        return (size - self.window) // self.stride + 1
 
 
 @dataclass(frozen=True, repr=False)
@@ -123,11 +96,6 @@ class GlobalPool(SameVoxel):
     name: str
     reduce: Literal["average", "max"] = "average"
     kind: Literal["global_pool"] = field(default="global_pool", repr=False)
-
-    @property
-    def local(self) -> GlobalPool:
-        """The layer for a block: the same."""
-        return self
 
     def scaled(self, scale: Vec3) -> Vec3:  # noqa: ARG002 - for an input of any scale
         """Return the voxels per sample of the output: those of the network's input."""

@@ -7,8 +7,9 @@ from typing import ClassVar, Literal
 
 from znni.core.errors import InvalidInput
 from znni.core.shapes import Box, Vec3
-from znni.network.convolutions import ONE, ZERO, finer
+from znni.network.convolutions import finer
 from znni.network.layer_checks import ShortText, check_extents, check_not_negative
+from znni.network.layer_geometry import ONE, ZERO
 
 
 @dataclass(frozen=True, repr=False)
