@@ -11,7 +11,17 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar, runtime_checkabl
 
 from znni.core.shapes import Shape5, fragments, max_pooling, valid_convolution
 from znni.machine.machine import Device, DeviceKind
-from znni.network.layers import Conv, Operation, Pool, PooledConv, SummedConv
+from znni.network.layers import (
+    Add,
+    Conv,
+    Maximum,
+    Multiply,
+    Operation,
+    Pool,
+    PooledConv,
+    SummedConv,
+    Upsample,
+)
 from znni.network.layers import Layer as AnyLayer
 from znni.plans.cost import Cost
 
@@ -180,3 +190,40 @@ def fragmented(layer: Operation, shape: Shape5) -> Shape5 | None:
         return None
     size = fragments(shape.size, layer.window)
     return size and Shape5.of(shape.n * layer.window.volume, shape.f, size)
+
+
+def window_pooled(layer: Operation, shape: Shape5) -> Shape5 | None:
+    """Return the output shape of a pooling that is not dense; None if its window does not fit."""
+    if not isinstance(layer, Pool) or layer.is_dense or layer != layer.local:
+        return None
+    if not layer.window.within(shape.size):
+        return None
+    return Shape5.of(shape.n, shape.f, layer.local_size(shape.size))
+
+
+def upsampled(layer: Operation, shape: Shape5, mode: str) -> Shape5 | None:
+    """Return the output shape of upsampling of one kind; None if nothing is left of the input."""
+    if not isinstance(layer, Upsample) or layer.mode != mode:
+        return None
+    size = layer.local_size(shape.size)
+    return Shape5.of(shape.n, shape.f, size) if min(size) > 0 else None
+
+
+def joined(
+    layer: Operation, shape: Shape5, kind: type[Add] | type[Multiply] | type[Maximum]
+) -> Shape5 | None:
+    """Return the output shape of a join of two values voxel by voxel.
+
+    Args:
+        layer: the join.
+        shape: the shape of both inputs together, map after map.
+        kind: the only kind of join that counts.
+
+    Returns:
+        The shape of the first input; None for another layer, or if the maps cannot be divided so.
+    """
+    if not isinstance(layer, kind):
+        return None
+    gate = isinstance(layer, Multiply) and layer.is_gate
+    maps, rest = (shape.f - 1, 0) if gate else divmod(shape.f, 2)
+    return shape._replace(f=maps) if maps and not rest else None

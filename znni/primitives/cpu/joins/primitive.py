@@ -17,7 +17,7 @@ from znni.machine.machine import Device
 from znni.network.layers import Add, Concat, Maximum, Multiply, Operation
 from znni.network.weights import ConvWeights, Float32
 from znni.plans.cost import Cost, Memory
-from znni.plans.primitive import Run, applied_to
+from znni.plans.primitive import Run, applied_to, joined
 from znni.primitives.cpu.common import rows
 from znni.primitives.cpu.common.activation import (
     Finish,
@@ -111,11 +111,7 @@ class Elementwise:
 
     def out_shape(self, layer: Operation, shape: Shape5) -> Shape5 | None:
         """Return the shape of the first input, if both inputs together have ``shape``."""
-        if not isinstance(layer, self.kind):
-            return None
-        gate = isinstance(layer, Multiply) and layer.is_gate
-        maps, rest = (shape.f - 1, 0) if gate else divmod(shape.f, 2)
-        return shape._replace(f=maps) if maps and not rest else None
+        return joined(layer, shape, self.kind)
 
     def cost(self, layer: Operation, shape: Shape5) -> Cost:
         """Return the cost: an operation for each value, and one pass over each array."""

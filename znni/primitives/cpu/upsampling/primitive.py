@@ -13,7 +13,7 @@ from znni.machine.machine import Device
 from znni.network.layers import Operation, Upsample
 from znni.network.weights import ConvWeights, Float32
 from znni.plans.cost import Cost, HandedOut, Memory
-from znni.plans.primitive import Run, applied_to
+from znni.plans.primitive import Run, applied_to, upsampled
 from znni.primitives.cpu.common.numba_kernel import flat_view, output_view
 from znni.primitives.cpu.common.rows import EFFICIENCY, PIECE, most_tasks
 from znni.primitives.cpu.common.streaming import bytes_to_write, is_streamed
@@ -50,10 +50,7 @@ class Upsampling:
 
     def out_shape(self, layer: Operation, shape: Shape5) -> Shape5 | None:
         """Return the output's shape for upsampling of this kind."""
-        if not isinstance(layer, Upsample) or layer.mode != self.mode:
-            return None
-        size = layer.local_size(shape.size)
-        return Shape5.of(shape.n, shape.f, size) if min(size) > 0 else None
+        return upsampled(layer, shape, self.mode)
 
     def cost(self, layer: Operation, shape: Shape5) -> Cost:
         """Return the cost: a few operations for each value, and one pass over each array."""

@@ -12,7 +12,7 @@ from znni.machine.machine import Device
 from znni.network.layers import Operation, Pool
 from znni.network.weights import ConvWeights, Float32
 from znni.plans.cost import Cost, HandedOut, Memory
-from znni.plans.primitive import Run, applied_to
+from znni.plans.primitive import Run, applied_to, window_pooled
 from znni.primitives.cpu.common.numba_kernel import flat_view, output_view
 from znni.primitives.cpu.common.rows import PIECE
 from znni.primitives.cpu.common.streaming import bytes_to_write, is_streamed
@@ -41,11 +41,7 @@ class WindowPooling:
 
     def out_shape(self, layer: Operation, shape: Shape5) -> Shape5 | None:
         """Return the output's shape for a pooling that is not dense and whose window fits."""
-        if not isinstance(layer, Pool) or layer.is_dense or layer != layer.local:
-            return None
-        if not layer.window.within(shape.size):
-            return None
-        return Shape5.of(shape.n, shape.f, layer.local_size(shape.size))
+        return window_pooled(layer, shape)
 
     def cost(self, layer: Operation, shape: Shape5) -> Cost:
         """Return the cost: an operation for each row and sample of each window, and the traffic."""

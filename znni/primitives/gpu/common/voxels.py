@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from znni.core.shapes import Shape5
+from znni.core.shapes import Box, Shape5, Vec3
 from znni.machine.cuda_kernels import source_beside
+from znni.machine.device_arena import new_device_output
 from znni.plans.cost import Cost, Memory
 from znni.primitives.gpu.common.hardware import MOST_GRID_ROWS
 from znni.primitives.gpu.common.kernels import strides_in_elements
@@ -57,6 +59,28 @@ def launch(kernel: Any, out: Shape5, *arguments: Any) -> None:
     blocks = -(-out.y * out.x // THREADS)
     rows = min(out.n * out.f * out.z, MOST_GRID_ROWS, max(1, BLOCKS // blocks))
     kernel((blocks, rows), (THREADS,), (*arguments, *map(np.int32, out)))
+
+
+def seeing_edges(kernel: Any, shape: Shape5, out: Shape5) -> Callable[[Any, Box | None], Any]:
+    """Return what runs a kernel that treats samples beyond the volume differently.
+
+    Args:
+        kernel: takes an input, an output, and the first sample of the input inside the volume and
+            the one after the last.
+        shape: the shape of the input.
+        out: the shape of the output. It is 0 if no sample of the input is inside.
+    """
+    whole = Box(Vec3(0, 0, 0), shape.size)
+
+    def run(x: Any, inside: Box | None = None) -> Any:
+        y, seen = new_device_output(out), whole.intersection(inside or whole)
+        if seen is None:
+            y.fill(0)
+            return y
+        launch(kernel, out, *strided(x), *strided(y), *map(np.int32, (*seen.start, *seen.stop)))
+        return y
+
+    return run
 
 
 def strided(array: Any) -> tuple[Any, ...]:

@@ -15,7 +15,7 @@ from znni.machine.machine import Device
 from znni.network.layers import Add, Concat, Maximum, Multiply, Operation
 from znni.network.weights import ConvWeights
 from znni.plans.cost import Cost
-from znni.plans.primitive import Run, applied_to
+from znni.plans.primitive import Run, applied_to, joined
 from znni.primitives.gpu.common.pointwise import Combination, Pointwise, resident_bytes
 from znni.primitives.gpu.common.voxels import cost_by_voxel, countable
 
@@ -75,9 +75,7 @@ class GpuElementwise:
         """Return the shape of the first input, if both inputs together have ``shape``."""
         if not isinstance(layer, self.kind) or layer.activation == "softmax":
             return None
-        gate = isinstance(layer, Multiply) and layer.is_gate
-        maps, rest = (shape.f - 1, 0) if gate else divmod(shape.f, 2)
-        return shape._replace(f=maps) if maps and not rest and countable(shape) else None
+        return joined(layer, shape, self.kind) if countable(shape) else None
 
     def cost(self, layer: Operation, shape: Shape5) -> Cost:
         """Return the cost: one pass over each array."""

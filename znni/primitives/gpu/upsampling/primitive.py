@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
-import numpy as np
-
-from znni.core.shapes import Box, Shape5, Vec3
+from znni.core.shapes import Shape5
 from znni.machine.cuda_kernels import compiled, source_beside
-from znni.machine.device_arena import new_device_output
 from znni.machine.machine import Device
 from znni.network.layers import Operation, Upsample
 from znni.network.weights import ConvWeights
 from znni.plans.cost import Cost
-from znni.plans.primitive import Run, applied_to
+from znni.plans.primitive import Run, applied_to, upsampled
 from znni.primitives.gpu.common.voxels import (
     cost_by_voxel,
     countable,
-    launch,
-    strided,
+    seeing_edges,
     voxels_source,
 )
 
@@ -49,11 +45,8 @@ class GpuUpsampling:
 
     def out_shape(self, layer: Operation, shape: Shape5) -> Shape5 | None:
         """Return the output's shape for upsampling of this kind."""
-        if not isinstance(layer, Upsample) or layer.mode != self.mode:
-            return None
-        size = layer.local_size(shape.size)
-        out = Shape5.of(shape.n, shape.f, size)
-        return out if min(size) > 0 and countable(out) else None
+        out = upsampled(layer, shape, self.mode)
+        return out if out and countable(out) else None
 
     def cost(self, layer: Operation, shape: Shape5) -> Cost:
         """Return the cost: a few operations for each value, and one pass over each array."""
@@ -69,18 +62,7 @@ class GpuUpsampling:
         """Compile the kernel."""
         upsample, out = applied_to(Upsample, self, layer, shape)
         kernel = compiled(source(), options(upsample)).get_function("upsample")
-
-        def run(x: Any, inside: Box | None = None) -> Any:
-            y, whole = new_device_output(out), Box(Vec3(0, 0, 0), shape.size)
-            seen = whole.intersection(inside or whole)
-            if seen is None:
-                y.fill(0)
-                return y
-            bounds = map(np.int32, (*seen.start, *seen.stop))
-            launch(kernel, out, *strided(x), *strided(y), *bounds)
-            return y
-
-        return run
+        return seeing_edges(kernel, shape, out)
 
 
 def source() -> str:

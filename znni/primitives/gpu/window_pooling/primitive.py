@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
-import numpy as np
-
-from znni.core.shapes import Box, Shape5, Vec3
+from znni.core.shapes import Shape5
 from znni.machine.cuda_kernels import compiled, source_beside
-from znni.machine.device_arena import new_device_output
 from znni.machine.machine import Device
 from znni.network.layers import Operation, Pool
 from znni.network.weights import ConvWeights
 from znni.plans.cost import Cost
-from znni.plans.primitive import Run, applied_to
+from znni.plans.primitive import Run, applied_to, window_pooled
 from znni.primitives.gpu.common.kernels import larger_source
 from znni.primitives.gpu.common.voxels import (
     cost_by_voxel,
     countable,
-    launch,
-    strided,
+    seeing_edges,
     voxels_source,
 )
 
@@ -40,11 +35,7 @@ class GpuWindowPooling:
 
     def out_shape(self, layer: Operation, shape: Shape5) -> Shape5 | None:
         """Return the output's shape for a pooling that is not dense and whose window fits."""
-        if not isinstance(layer, Pool) or layer.is_dense or layer != layer.local:
-            return None
-        if not layer.window.within(shape.size) or not countable(shape):
-            return None
-        return Shape5.of(shape.n, shape.f, layer.local_size(shape.size))
+        return window_pooled(layer, shape) if countable(shape) else None
 
     def cost(self, layer: Operation, shape: Shape5) -> Cost:
         """Return the cost: an operation for each sample of each window."""
@@ -60,18 +51,7 @@ class GpuWindowPooling:
         """Compile the kernel."""
         pool, out = applied_to(Pool, self, layer, shape)
         kernel = compiled(source(), options(pool)).get_function("window_pooling")
-
-        def run(x: Any, inside: Box | None = None) -> Any:
-            y, whole = new_device_output(out), Box(Vec3(0, 0, 0), shape.size)
-            seen = whole.intersection(inside or whole)
-            if seen is None:
-                y.fill(0)
-                return y
-            bounds = map(np.int32, (*seen.start, *seen.stop))
-            launch(kernel, out, *strided(x), *strided(y), *bounds)
-            return y
-
-        return run
+        return seeing_edges(kernel, shape, out)
 
 
 def source() -> str:
