@@ -187,13 +187,23 @@ def _distinct(texts: Iterable[str]) -> list[str]:
 def revision() -> str | None:
     """Return the repository's commit, marked if code differs from it; None outside a repository.
 
-    It is the commit of the first call, which is before anything is measured.
+    It is the commit of the first call, which is before anything is measured. ``git archive`` writes
+    its commit into a file, so a copy made by it tells the commit without git.
     """
+    if (archived := archived_revision()) is not None:
+        return archived
     commit = _git("rev-parse", "--short", "HEAD")
     # Results are not code: a run that saves some as it goes is still one of its commit.
     code = (":/", ":(exclude)results")
     changed = _git("status", "--porcelain", "--untracked-files=no", "--", *code)
     return commit and commit + "-dirty" * bool(changed)
+
+
+def archived_revision() -> str | None:
+    """Return the commit that ``git archive`` wrote; None in a checkout."""
+    file = Path(__file__).with_name("revision.txt")
+    told = file.read_text().strip() if file.exists() else ""
+    return told if told and not told.startswith("$") else None
 
 
 def _git(*arguments: str) -> str | None:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from shutil import which
+from shutil import unpack_archive, which
 from typing import Any
 
 import pytest
@@ -122,8 +122,19 @@ def test_a_record_tells_the_revision_that_was_measured(
     assert revision() == commit
     code.write_text("second")
     assert revision() == f"{commit}-dirty"
+    attributes, file = tmp_path / ".gitattributes", tmp_path / "revision.txt"
+    attributes.write_text("revision.txt export-subst")
+    file.write_text("$Format:%h$")
+    for command in (["add", str(attributes), str(file)], [*user, "commit", "-am", "third"]):
+        subprocess.run(["git", *command], cwd=tmp_path, check=True, capture_output=True)
+    commit = revision() or ""
+    assert re.fullmatch("[0-9a-f]{7,}", commit)
+    archive = ["git", "archive", "--output", "copy.tar", "HEAD", "revision.txt"]
+    subprocess.run(archive, cwd=tmp_path, check=True)
     monkeypatch.setenv("PATH", "")
     assert revision() is None
+    unpack_archive(tmp_path / "copy.tar", tmp_path, filter="data")
+    assert revision() == commit
 
 
 def test_records_of_several_commands_are_joined(tmp_path: Path) -> None:

@@ -52,6 +52,17 @@ def test_resources_are_told_of_each_kernel() -> None:
 
 
 @needs_compiler
+def test_code_that_the_compiler_keeps_is_reported_again() -> None:
+    reports = [resource_usage(KERNELS, options=("-DWIDTH=32",)) for _ in range(2)]
+    assert reports[0] == reports[1]
+
+
+def test_a_report_without_kernels_is_an_error() -> None:
+    with pytest.raises(RuntimeError, match="names no kernel: 'info : 9 bytes gmem'"):
+        parsed_usage("info : 9 bytes gmem\n")
+
+
+@needs_compiler
 def test_a_mistake_is_shown_with_its_line() -> None:
     with pytest.raises(RuntimeError, match=r"kernels\.cu\(1\).*identifier \"y\" is undefined"):
         compile_offline('extern "C" __global__ void f(float* x) { x[0] = y; }')

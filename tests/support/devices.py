@@ -10,6 +10,7 @@ import pytest
 from znni.core.shapes import Shape5
 from znni.machine.cuda import OWN_INSTRUCTIONS, cupy, stands_in
 from znni.machine.device_arena import DeviceArena
+from znni.machine.machine import Device
 from znni.network.layers import Operation
 from znni.network.weights import ConvWeights, Float32
 from znni.plans.primitive import Primitive, Run
@@ -23,8 +24,7 @@ def built(
     On a GPU it runs in an arena full of NaN, and must leave its inputs unchanged. Kernels of later
     GPUs are skipped if the GPU stands for an older one.
     """
-    if stands_in() and primitive.device.capability >= OWN_INSTRUCTIONS:
-        pytest.skip("the GPU stands for an older one, which has no such instructions")
+    skip_if_too_new(primitive.device)
     run = primitive.build(layer, shape, weights)
     if primitive.device.kind == "cpu":
         return run
@@ -43,6 +43,12 @@ def built(
             return np.asarray(y.get())
 
     return on_gpu
+
+
+def skip_if_too_new(device: Device) -> None:
+    """Skip kernels of later GPUs if the GPU stands for an older one."""
+    if stands_in() and device.capability >= OWN_INSTRUCTIONS:
+        pytest.skip("the GPU stands for an older one, which has no such instructions")
 
 
 def poison(arena: DeviceArena) -> None:

@@ -33,6 +33,9 @@ STANDARD = "-std=c++17"
 # Targets whose names begin so are translated by the driver, for any later GPU.
 VIRTUAL = "compute_"
 
+# From this version on, NVRTC keeps compiled code where there is a driver. It reports nothing about
+# code that it finds there.
+KEEPS_CODE = 12, 9
 
 _ENTRY = re.compile(r"Compiling entry function '(?P<kernel>\w+)'")
 _SPILLS = re.compile(r"(?P<stores>\d+) bytes spill stores, (?P<loads>\d+) bytes spill loads")
@@ -129,13 +132,16 @@ def resource_usage(
     Raises:
         InvalidInput, RuntimeError: as ``compile_offline``.
     """
-    _, report = _compile(source, architecture, (*options, "-Xptxas=-v"))
+    anew = ("--no-cache",) if _nvrtc().getVersion() >= KEEPS_CODE else ()
+    _, report = _compile(source, architecture, (*options, *anew, "-Xptxas=-v"))
     return parsed_usage(report)
 
 
 def parsed_usage(report: str) -> dict[str, ResourceUsage]:
     """Return the resources of each kernel, by name, from the output of ``ptxas -v``."""
     pieces = _ENTRY.split(report)[1:]
+    if not pieces:
+        raise RuntimeError(f"the compiler's report names no kernel: {report.strip()!r}")
     usage = {}
     for kernel, text in zip(pieces[::2], pieces[1::2], strict=True):
         spills, registers, shared = (p.search(text) for p in (_SPILLS, _REGISTERS, _SHARED))

@@ -6,16 +6,20 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from devices import poison, skip_if_too_new, to_gpu
 from gpu_layers import AS_AMPERE, H200, chips, devices, needs_compiler
 from hypothesis import given
 from hypothesis import strategies as st
 from layers import assert_accurate, extents, random_case, random_input, random_weights, scaled
 
 from znni.core.shapes import Shape5, Vec3, valid_convolution
+from znni.machine.arena import output_into
+from znni.machine.cuda import cupy
 from znni.machine.cuda_kernels import resource_usage
+from znni.machine.device_arena import ALIGNMENT, DeviceArena, allocate
 from znni.machine.machine import Device
 from znni.network.layers import Activation, Conv
-from znni.network.weights import ConvWeights
+from znni.network.weights import ConvWeights, Weights
 from znni.primitives import reference
 from znni.primitives.gpu.common.hardware import AMPERE, HOPPER, REGISTERS, Chip
 from znni.primitives.gpu.common.number_formats import FLOAT16, FLOAT16_PAIR, TensorFormat
@@ -133,6 +137,22 @@ def test_pieces_are_the_whole_output_and_fit_the_workspace(
         image = piece.items * pieces.seen(piece).volume * 32 * numbers.parts * 2
         assert image <= pieces.image_bytes
     assert (computed == 1).all()
+
+
+@pytest.mark.parametrize("extent", [2000, 12000])
+def test_kernels_count_the_voxels_of_a_piece(extent: int) -> None:
+    conv = layer_of((1, 1), Vec3(3, 3, 3))
+    shape = Shape5.of(1, 1, Vec3(2**35 // extent**2, extent, extent))
+    pieces = GpuDirectTensor(H200, FLOAT16).work(conv, shape)
+    assert pieces is not None
+    computed = 0
+    for piece in pieces:
+        assert pieces.seen(piece).volume < 2**31
+        assert piece.first_plane == computed
+        computed += piece.planes
+    assert computed == pieces.out.z
+    plane = Shape5(1, 1, 8, 30000, 40000)
+    assert GpuDirectTensor(H200, FLOAT16).out_shape(conv, plane) is None
 
 
 @given(extents(1, 300))
@@ -364,3 +384,60 @@ def test_images_of_any_range_are_the_reference(
     layer = layer_of((20, 16), Vec3(3, 3, 3), "identity")
     case = random_case(layer, Shape5(2, 20, 9, 19, 23))
     assert_accurate(GpuDirectTensor(device, numbers), scaled(case, factor))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("device", [H200, AS_AMPERE], ids=["hopper", "ampere"])
+def test_an_output_may_have_more_places_than_32_bits_count(device: Device) -> None:
+    """Planes lie so far apart that the last ones begin beyond 2^31 numbers."""
+    skip_if_too_new(device)
+    layer, shape = layer_of((5, 3), Vec3(2, 2, 2), "identity"), Shape5(1, 5, 10, 11, 13)
+    case = random_case(layer, shape)
+    right = reference.local(layer, Weights({layer.name: case.weights}, "test"), case.inputs)
+    apart, (_, maps, planes, rows, columns) = 2**28, right.shape
+    memory = cupy().cuda.MemoryPointer(allocate(4 * planes * apart), 0)
+    steps = (4 * maps * rows * columns, 4 * rows * columns, 4 * apart, 4 * columns, 4)
+    view = cupy().ndarray(right.shape, np.float32, memory, steps)
+    primitive = GpuDirectTensor(device, FLOAT16)
+    run = primitive.build(layer, shape, case.weights)
+    x = to_gpu(case.inputs[0])
+    with output_into(view):
+        run(x)
+    np.testing.assert_allclose(
+        view.get(), right, rtol=0, atol=primitive.accuracy * np.abs(right).max()
+    )
+
+
+@pytest.mark.gpu
+@formats
+@devices
+def test_a_primitive_runs_at_several_steps_in_one_arena(
+    numbers: TensorFormat, device: Device
+) -> None:
+    """Two layers of one primitive share the arena, as in a plan, twice, with the same results."""
+    skip_if_too_new(device)
+    shape, primitive = Shape5(1, 16, 12, 22, 37), GpuDirectTensor(device, numbers)
+    first = layer_of((16, 40), Vec3(3, 3, 3))
+    second = Conv("second", 40, 16, Vec3(3, 3, 3), "relu")
+    x, runs, costs, right = random_input(shape), [], [], None
+    for layer in (first, second):
+        weights = random_weights(layer)
+        runs.append(primitive.build(layer, shape, weights))
+        costs.append(primitive.cost(layer, shape))
+        right = reference.local(
+            layer, Weights({layer.name: weights}, "test"), (x if right is None else right,)
+        )
+        shape = Shape5(*right.shape)
+    assert right is not None
+    between = costs[1].memory.working
+    arena = DeviceArena(costs[0].memory.working + between, 64 * ALIGNMENT)
+    results = []
+    for _ in range(2):
+        with arena.in_use():
+            poison(arena)
+            there = to_gpu(x)
+            results.append(runs[1](runs[0](there)).get())
+    np.testing.assert_array_equal(results[0], results[1])
+    np.testing.assert_allclose(
+        results[0], right, rtol=0, atol=3 * primitive.accuracy * np.abs(right).max()
+    )

@@ -6,7 +6,7 @@ from functools import cache
 from typing import get_args
 
 import pytest
-from gpu_layers import chips, needs_compiler
+from gpu_layers import H200, chips, needs_compiler
 from hypothesis import given
 from hypothesis import strategies as st
 from layers import extents
@@ -15,6 +15,7 @@ from znni.core.options import OutputType
 from znni.core.shapes import Shape5, Vec3
 from znni.engine import device_recombine
 from znni.machine.cuda_kernels import compile_offline, resource_usage
+from znni.network.layers import Pool
 from znni.primitives.gpu.common.hardware import HOPPER, REGISTERS, RESERVED_SHARED, Chip
 from znni.primitives.gpu.common.number_formats import BFLOAT16_PAIR, FLOAT16, TensorFormat
 from znni.primitives.gpu.fft_tiled.geometry import LENGTHS
@@ -55,6 +56,13 @@ def test_pooling_is_divided_among_blocks_without_rest(
     assert threads % 32 == 0
     assert threads <= 512
     assert (columns - 1) * threads < size.y * size.x <= columns * threads
+
+
+def test_pooling_declines_planes_beyond_what_kernels_count() -> None:
+    pool = Pool("pool", Vec3(2, 2, 2))
+    for primitive in pooling.primitives(H200):
+        assert primitive.out_shape(pool, Shape5(1, 1, 5, 80_001, 80_001))
+        assert primitive.out_shape(pool, Shape5(1, 1, 5, 100_001, 100_001)) is None
 
 
 @pytest.mark.parametrize("dtype", get_args(OutputType))

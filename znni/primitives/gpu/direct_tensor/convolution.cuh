@@ -87,8 +87,8 @@ __device__ __forceinline__ void exchange_tiles(float (&sum)[TILES][COLUMNS / 2],
 // TILES_X products along x. It exchanges these for one voxel and TILES_X times as many maps, so
 // that the voxels of a row are stored together.
 __device__ __forceinline__ void store(float (&sum)[TILES][COLUMNS / 2], float* y,
-                                      long long item_stride, long long map_stride, int plane_stride,
-                                      int row_stride, int maps,
+                                      long long item_stride, long long map_stride,
+                                      long long plane_stride, long long row_stride, int maps,
                                       Vec3 size, const Place& place, int warpgroup,
                                       const float* factors, const float* bias, float scale) {
   const int lane = threadIdx.x % 32;
@@ -98,7 +98,7 @@ __device__ __forceinline__ void store(float (&sum)[TILES][COLUMNS / 2], float* y
   const int first_map = place.pass * COLUMNS + lane % 4 / TILES_X * TILES_X * 2;
   y += place.item * item_stride + first_map * map_stride;
   constexpr int LINES = 2 * TILES / TILES_X;
-  int voxel[LINES];
+  long long voxel[LINES];
   unsigned inside = 0;
 #pragma unroll
   for (int i = 0; i < LINES; ++i) {

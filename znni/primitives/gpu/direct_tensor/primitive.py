@@ -33,13 +33,14 @@ class GpuDirectTensor(ShapedPrimitive[Pieces]):
     family: ClassVar[str] = "gpu_direct_tensor"
 
     def work(self, layer: Operation, shape: Shape5) -> Pieces | None:
-        """Decline kernels that shared memory does not hold, or whose sums would be inexact."""
+        """Decline what shared memory does not hold, inexact sums, and planes beyond all counts."""
         out = convolved(layer, shape)
         if out is None or not isinstance(layer, Conv):
             return None
         chip = chip_of(self.device)
         strips = strips_for(layer, self.numbers, out.size, chip) if chip else ()
-        return Pieces(shape, out, layer, strips) if strips else None
+        pieces = Pieces(shape, out, layer, strips) if strips else None
+        return pieces if pieces and pieces.is_countable else None
 
     def prepare(self, work: Pieces, weights: ConvWeights | None) -> Run:
         """Compile or load the kernels; lay out the weights."""

@@ -28,6 +28,9 @@ from znni.primitives.gpu.direct_tensor.geometry import (
 PIECE_VOXELS = 2**21
 PIECE_SHARE = 1 / 4
 
+# Kernels count the voxels of an item's image in 32 bits, and one more step of all threads.
+MOST_IMAGE_VOXELS = 2**31 - 1
+
 # Cycles of an H200's multiprocessor to read 8 maps of a voxel of the input, and to write them in
 # float16, measured.
 READ_CYCLES, WRITE_CYCLES = 2.5, 0.9
@@ -73,10 +76,26 @@ class Pieces(ConvolutionWork):
     @property
     def planes(self) -> int:
         """Planes of a piece's output, at most: those of whole blocks, or all."""
-        whole = max(strip.block.out.z for strip in self.strips)
-        layers = -(-self.out.z // whole)
-        most = self._most_voxels // (whole * self.out.y * self.out.x)
-        return min(even_share(layers, max(1, most)) * whole, self.out.z)
+        layers = -(-self.out.z // self._block_planes)
+        most = self._most_voxels // (self._block_planes * self.out.y * self.out.x)
+        share = even_share(layers, max(1, min(most, self._countable_layers)))
+        return min(share * self._block_planes, self.out.z)
+
+    @property
+    def is_countable(self) -> bool:
+        """Whether the kernels can count the voxels of the smallest piece's image."""
+        return self._countable_layers > 0
+
+    @property
+    def _block_planes(self) -> int:
+        """Planes of the largest block's output."""
+        return max(strip.block.out.z for strip in self.strips)
+
+    @property
+    def _countable_layers(self) -> int:
+        """The most layers of blocks whose image the kernels can count."""
+        planes = MOST_IMAGE_VOXELS // (self.shape.y * self.shape.x)
+        return (planes - self.conv.kernel.z + 1) // self._block_planes
 
     def __iter__(self) -> Iterator[Piece]:
         for first in range(0, self.out.n, self.items):

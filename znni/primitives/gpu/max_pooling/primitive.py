@@ -23,6 +23,9 @@ from znni.primitives.gpu.common.number_formats import NumberFormat
 MOST_THREADS = {32: 512, 64: 256}
 FEWEST_THREADS = 128
 
+# Cells of an output plane: kernels count them, with those of a last block, in 32 bits.
+MOST_CELLS = 2**31 - max(MOST_THREADS.values())
+
 # The maximum of float32 numbers is one of them: there is no error.
 EXACT = NumberFormat("float32", accuracy=0.0)
 
@@ -97,6 +100,11 @@ def most_threads(window: Vec3, offsets: Vec3) -> int:
     return next((threads for most, threads in MOST_THREADS.items() if kept <= most), FEWEST_THREADS)
 
 
+def is_countable(out: Shape5) -> bool:
+    """Return whether the kernel can count the cells of a plane, with those of its last block."""
+    return out.y * out.x <= MOST_CELLS
+
+
 def division(shape: Shape5, out: Shape5, window: Vec3, most: int) -> tuple[int, int, int]:
     """Return how a pooling is divided: threads of a block, blocks, and output planes of a block.
 
@@ -124,9 +132,9 @@ class GpuMaxPooling(GpuPooling):
     family: ClassVar[str] = "gpu_max_pooling"
 
     def work(self, layer: Operation, shape: Shape5) -> PoolingWork | None:
-        """Pool at the first offset; decline windows that do not fit."""
+        """Pool at the first offset; decline windows that do not fit, and planes beyond counts."""
         out = pooled(layer, shape)
-        if out is None or not isinstance(layer, Pool):
+        if out is None or not isinstance(layer, Pool) or not is_countable(out):
             return None
         return PoolingWork(shape, out, layer.window, FIRST)
 
@@ -138,9 +146,9 @@ class GpuMaxPoolingFragments(GpuPooling):
     family: ClassVar[str] = "gpu_max_pooling_fragments"
 
     def work(self, layer: Operation, shape: Shape5) -> PoolingWork | None:
-        """Pool at all offsets; decline sizes whose fragments would differ in size."""
+        """Pool at all offsets; decline fragments of different sizes, and planes beyond counts."""
         out = fragmented(layer, shape)
-        if out is None or not isinstance(layer, Pool):
+        if out is None or not isinstance(layer, Pool) or not is_countable(out):
             return None
         return PoolingWork(shape, out, layer.window, layer.window)
 
