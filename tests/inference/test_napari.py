@@ -80,14 +80,28 @@ def test_from_a_file_to_a_picture_in_its_place(write: Any, name: str) -> None:
     given, made = layers(znni.view(place, name).napari)
     output = open_volume(name)
     assert (given["kind"], made["kind"]) == ("Image", "Image")
-    assert given["shapes"] == [[1, *voxels().shape]]
+    assert given["shapes"] == [[*voxels().shape]]
     assert made["shapes"] == [[2, *output.size]]
     assert given["sums"] == [voxels().sum()]
-    for layer in (given, made):
-        assert_array_equal(layer["units"], UNITS)
-        assert_allclose(layer["scale"], (1, *SCALE))
-    assert_allclose(given["translate"], (0, 0, 0, 0))
+    assert_array_equal(given["units"], UNITS[1:])
+    assert_array_equal(made["units"], UNITS)
+    assert_allclose(given["scale"], SCALE)
+    assert_allclose(made["scale"], (1, *SCALE))
+    assert_allclose(given["translate"], (0, 0, 0))
     assert_allclose(made["translate"], (0, 0, 2 * SCALE[1], 3 * SCALE[2]))
+
+
+def test_the_input_is_beside_each_map_from_the_middle_of_a_small_output_on() -> None:
+    (place,) = confocal()
+    succeeds("infer", place, *RUN, "--out", "out.h5", "--roi", "3:6,12:16,10:18")
+    given, made = layers(znni.view(place, "out.h5").napari)
+    first, *maps = made["shown"]
+    values = open_volume("out.h5").read(Box(Vec3(0, 0, 0), Vec3(3, 4, 8)))
+    assert_allclose(first, values[0, 1])
+    for found, expected in zip(maps, values[:, 1], strict=True):
+        assert_allclose(found, expected)
+    for found in given["shown"]:
+        assert_array_equal(found, voxels()[4])
 
 
 def test_coarser_resolutions_lie_where_the_finest_does(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -43,6 +43,16 @@ def test_volumes_are_indexed_as_arrays(key: Any) -> None:
     np.testing.assert_array_equal(np.asarray(lazy), values)
 
 
+def test_a_single_map_needs_no_axis() -> None:
+    one = LazyArray("out.h5", channel=1, squeeze=True)
+    values = read_main("out.h5")[1]
+    assert (one.shape, one.ndim, one.size) == (values.shape, 3, values.size)
+    for key in (np.s_[0], np.s_[..., 3], np.s_[1:3, ::-1], np.s_[2, 3, 4], np.s_[:, 3:3]):
+        np.testing.assert_array_equal(one[key], values[key])
+    np.testing.assert_array_equal(np.asarray(one), values)
+    assert LazyArray("out.h5", squeeze=True).ndim == 4
+
+
 def run_line(line: str, monkeypatch: pytest.MonkeyPatch, name: str) -> MagicMock:
     """Run a command's program with a fake viewer."""
     viewer = MagicMock(spec=ModuleType, name=name)
@@ -68,10 +78,13 @@ def test_the_line_for_napari(monkeypatch: pytest.MonkeyPatch) -> None:
     line = znni.view("volume.h5", "out.h5", dataset="raw").napari
     viewer = run_line(line, monkeypatch, "napari")
     given, made = viewer.Viewer.return_value.add_image.call_args_list
-    np.testing.assert_array_equal(given.args[0][0], voxels())
+    np.testing.assert_array_equal(given.args[0][:], voxels())
     np.testing.assert_array_equal(made.args[0][:], read_main("out.h5"))
+    assert given.kwargs["translate"] == [0.0, 0.0, 0.0]
     assert made.kwargs["translate"] == [0.0, 0.0, 2.0, 3.0]
     assert "units" not in made.kwargs
+    opened_at = viewer.Viewer.return_value.dims.set_point
+    opened_at.assert_called_once_with([-3, -2, -1], [3.0, 2 + 7.0, 3 + 8.0])
     viewer.run.assert_called_once_with()
 
 
@@ -92,7 +105,7 @@ def test_the_lines_for_labels(monkeypatch: pytest.MonkeyPatch) -> None:
     page = znni.view("volume.h5", "labels.npy", labels=True)
     viewer = run_line(page.napari, monkeypatch, "napari")
     (made,) = viewer.Viewer.return_value.add_labels.call_args_list
-    np.testing.assert_array_equal(made.args[0][0], voxels())
+    np.testing.assert_array_equal(made.args[0][:], voxels())
     viewer = run_line(page.neuroglancer, monkeypatch, "neuroglancer")
     assert viewer.LocalVolume.call_args.kwargs["volume_type"] == "segmentation"
     viewer.SegmentationLayer.assert_called_once()
@@ -105,7 +118,7 @@ def test_the_lines_choose_what_the_run_read(monkeypatch: pytest.MonkeyPatch) -> 
     page = znni.view("series.h5", "second.h5")
     viewer = run_line(page.napari, monkeypatch, "napari")
     given, _ = viewer.Viewer.return_value.add_image.call_args_list
-    np.testing.assert_array_equal(given.args[0][:], voxels()[None] // 2)
+    np.testing.assert_array_equal(given.args[0][:], voxels() // 2)
     viewer = run_line(page.neuroglancer, monkeypatch, "neuroglancer")
     np.testing.assert_array_equal(viewer.LocalVolume.call_args_list[0].args[0][0], voxels() // 2)
 

@@ -148,17 +148,25 @@ def view(
         "maps": [picture.description for picture in maps],
     }
     _write(path, content, [seen, *maps])
+    chosen = {
+        "dataset": dataset,
+        "channel": _number(output, "channel"),
+        "time": _number(output, "time"),
+    }
     opened = Opened(
         _anywhere(source),
-        dataset,
-        _number(output, "channel"),
-        _number(output, "time"),
-        _anywhere(out),
         volume.grid,
-        offset,
-        labels,
-        source_levels=len(given),
-        out_levels=len(made),
+        volume.size,
+        volume.features,
+        len(given),
+        {name: value for name, value in chosen.items() if value is not None},
+    )
+    over = Opened(
+        _anywhere(out),
+        volume.grid.starting_at(offset),
+        output.size,
+        output.features,
+        len(made),
     )
     notes = []
     for place, volumes, part in ((source, given, whole), (out, made, apart(whole))):
@@ -169,7 +177,9 @@ def view(
             notes.append(f"to see all of it at once, run {_to_see_all(str(place))}")
     if not names_input(output):
         notes.append(f"{out} {UNKNOWN_INPUT}")
-    return Page(path, box, step, napari_line(opened), neuroglancer_line(opened), tuple(notes))
+    napari = napari_line(opened, over, labels=labels)
+    neuroglancer = neuroglancer_line(opened, over, offset, labels=labels)
+    return Page(path, box, step, napari, neuroglancer, tuple(notes))
 
 
 def _to_see_all(place: str) -> str:

@@ -22,10 +22,11 @@ class LazyArray:
         dataset: dataset of a file that has several.
         channel: number of the only map to read.
         time: number of the point in time, if there are several.
+        squeeze: leave out the axis of maps if there is one map only.
 
     Attributes:
-        shape: extents (f, z, y, x).
-        ndim: 4.
+        shape: extents (f, z, y, x), or (z, y, x).
+        ndim: number of these axes.
         size: number of values.
         dtype: type of the values.
 
@@ -36,8 +37,6 @@ class LazyArray:
         InvalidInput: the source is not a volume.
     """
 
-    ndim = 4
-
     def __init__(
         self,
         source: str | Path | ArrayVolume,
@@ -45,19 +44,27 @@ class LazyArray:
         *,
         channel: int | None = None,
         time: int | None = None,
+        squeeze: bool = False,
     ) -> None:
         if isinstance(source, ArrayVolume):
             self._volume = source
         else:
             self._volume = open_volume(source, dataset, channel=channel, time=time)
-        self.shape = (self._volume.features, *self._volume.size)
+        self._squeezed = squeeze and self._volume.features == 1
+        self.shape: tuple[int, ...] = self._volume.size
+        if not self._squeezed:
+            self.shape = (self._volume.features, *self.shape)
+        self.ndim = len(self.shape)
         self.size = prod(self.shape)
         self.dtype = self._volume.dtype
 
     @property
     def levels(self) -> list[LazyArray]:
         """This and the coarser resolutions that are stored too, the finest first."""
-        return [self, *(LazyArray(volume) for volume in self._volume.coarser())]
+        return [
+            self,
+            *(LazyArray(one, squeeze=self._squeezed) for one in self._volume.coarser()),
+        ]
 
     def __getitem__(self, key: Any) -> NDArray[Any]:
         """Return the values at integers and slices, at most one for each axis."""
@@ -67,7 +74,10 @@ class LazyArray:
             whole = (slice(None),) * (self.ndim + 1 - len(given))
             given = (*given[:at], *whole, *given[at + 1 :])
         given += (slice(None),) * (self.ndim - len(given))
-        ranges = [range(extent)[_as_slice(k)] for k, extent in zip(given, self.shape, strict=True)]
+        if self._squeezed:
+            given = (0, *given)
+        shape = (self._volume.features, *self._volume.size)
+        ranges = [range(extent)[_as_slice(k)] for k, extent in zip(given, shape, strict=True)]
         dropped = tuple(0 if isinstance(k, SupportsIndex) else slice(None) for k in given)
         if not all(ranges):
             return np.empty([len(part) for part in ranges], self.dtype)[dropped]

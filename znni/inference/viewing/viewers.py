@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import shlex
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from znni.core.shapes import Vec3
 from znni.core.volume import Grid
@@ -15,40 +16,50 @@ SI = {"meter": "m", "millimeter": "mm", "micrometer": "um", "nanometer": "nm", "
 
 @dataclass(frozen=True)
 class Opened:
-    """An input and its output, as other viewers open them.
+    """A volume, as other viewers open it.
 
     Attributes:
-        source: the input.
-        dataset: dataset of the input; None: it has one only.
-        channel: number of the input's only map that was read; None: all were.
-        time: number of the input's point in time that was read; None: it has one only.
-        out: the output.
-        grid: place of the input in space.
-        offset: the input voxel that the output's first voxel stands for.
-        labels: whether the output holds labels.
-        source_levels: number of resolutions of the input.
-        out_levels: number of resolutions of the output.
+        place: its file or URL.
+        grid: place of its voxels in space.
+        size: its extents.
+        features: number of its maps, of those that are chosen.
+        levels: number of its resolutions.
+        chosen: dataset, map and point in time, as arguments of ``LazyArray``.
     """
 
-    source: str
-    dataset: str | None
-    channel: int | None
-    time: int | None
-    out: str
+    place: str
     grid: Grid
-    offset: Vec3
-    labels: bool
-    source_levels: int
-    out_levels: int
+    size: Vec3
+    features: int
+    levels: int
+    chosen: Mapping[str, str | int] = field(default_factory=dict)
+
+    @property
+    def middle(self) -> list[float]:
+        """Place of its middle voxel in space."""
+        places = zip(self.grid.translation, self.size, self.grid.scale, strict=True)
+        return [_short(start + extent // 2 * step) for start, extent, step in places]
+
+    def array(self, **given: str | int) -> str:
+        """Return the Python expression of its array."""
+        named = {**self.chosen, **given}
+        said = [f"{name}={_python_value(value)}" for name, value in named.items()]
+        return f"LazyArray({', '.join([json.dumps(self.place), *said])})"
 
 
-def napari_line(opened: Opened) -> str:
-    """Return a shell command that opens both in napari, the output over the input."""
-    given = _resolutions(_input(opened), opened.source_levels)
-    given += f', name="input", {_placed(opened.grid)}'
-    made = _resolutions(_lazy(opened.out), opened.out_levels)
-    made += f', name="output", {_placed(opened.grid.starting_at(opened.offset))}'
-    if opened.labels:
+def napari_line(source: Opened, out: Opened, *, labels: bool) -> str:
+    """Return a shell command that opens both in napari, the output over the input.
+
+    A volume of one map gets no axis of maps: napari then shows it beside each map of the other.
+    The viewer begins at the middle of the output, which may be small.
+
+    Args:
+        source: the input.
+        out: its output.
+        labels: whether the output holds labels.
+    """
+    made = f'{_layer(out)}, name="output"'
+    if labels:
         shown = f"viewer.add_labels({made})"
     else:
         shown = f'viewer.add_image({made}, blending="additive", colormap="magma")'
@@ -56,20 +67,26 @@ def napari_line(opened: Opened) -> str:
         "import napari",
         "from znni.inference.viewing import LazyArray",
         "viewer = napari.Viewer()",
-        f"viewer.add_image({given})",
+        f'viewer.add_image({_layer(source)}, name="input")',
         shown,
+        f"viewer.dims.set_point([-3, -2, -1], {out.middle})",
         "napari.run()",
     )
 
 
-def neuroglancer_line(opened: Opened) -> str:
-    """Return a shell command that serves both to Neuroglancer and prints the address."""
-    grid = opened.grid
+def neuroglancer_line(source: Opened, out: Opened, offset: Vec3, *, labels: bool) -> str:
+    """Return a shell command that serves both to Neuroglancer and prints the address.
+
+    Args:
+        source: the input.
+        out: its output.
+        offset: the input voxel that the output's first voxel stands for.
+        labels: whether the output holds labels.
+    """
+    grid = source.grid
     units = json.dumps(["", *(SI.get(unit or "", "") for unit in grid.units)])
     kind, layer = (
-        (', volume_type="segmentation"', "SegmentationLayer")
-        if opened.labels
-        else ("", "ImageLayer")
+        (', volume_type="segmentation"', "SegmentationLayer") if labels else ("", "ImageLayer")
     )
     return _python(
         "import neuroglancer as ng",
@@ -77,9 +94,9 @@ def neuroglancer_line(opened: Opened) -> str:
         "viewer = ng.Viewer()",
         f'space = ng.CoordinateSpace(names=["c^", "z", "y", "x"], units={units}, '
         f"scales={[1, *grid.scale]})",
-        f"given = ng.LocalVolume({_input(opened)}, dimensions=space)",
-        f"made = ng.LocalVolume({_lazy(opened.out)}, dimensions=space, "
-        f"voxel_offset={[0, *opened.offset]}{kind})",
+        f"given = ng.LocalVolume({source.array()}, dimensions=space)",
+        f"made = ng.LocalVolume({out.array()}, dimensions=space, "
+        f"voxel_offset={[0, *offset]}{kind})",
         "state = ng.ViewerState()",
         'state.layers["input"] = ng.ImageLayer(source=given)',
         f'state.layers["output"] = ng.{layer}(source=made)',
@@ -88,28 +105,29 @@ def neuroglancer_line(opened: Opened) -> str:
     )
 
 
-def _resolutions(array: str, count: int) -> str:
-    return f"{array}.levels, multiscale=True" if count > 1 else array
-
-
-def _input(opened: Opened) -> str:
-    chosen = {"dataset": opened.dataset, "channel": opened.channel, "time": opened.time}
-    return _lazy(opened.source, **{name: at for name, at in chosen.items() if at is not None})
-
-
-def _lazy(place: str, **chosen: str | int) -> str:
-    given = [json.dumps(place), *(f"{name}={json.dumps(at)}" for name, at in chosen.items())]
-    return f"LazyArray({', '.join(given)})"
-
-
-def _placed(grid: Grid) -> str:
-    """Return napari's arguments for the place of maps in space, one number for each of 4 axes."""
-    numbers = {"scale": (1.0, *grid.scale), "translate": (0.0, *grid.translation)}
-    # Sums like 1.7000000000000002 are of no use to anybody.
-    said = [f"{name}={[float(f'{one:.12g}') for one in of]}" for name, of in numbers.items()]
+def _layer(opened: Opened) -> str:
+    """Return napari's arguments for a volume and its place in space, a number for each axis."""
+    alone = opened.features == 1
+    array = opened.array(squeeze=True) if alone else opened.array()
+    levels = ".levels, multiscale=True" if opened.levels > 1 else ""
+    ahead: list[float] = [] if alone else [1.0]
+    grid = opened.grid
+    scale = [*ahead, *map(_short, grid.scale)]
+    translate = [*(0.0 for _ in ahead), *map(_short, grid.translation)]
+    said = f"{array}{levels}, scale={scale}, translate={translate}"
     if any(grid.units):
-        said.append(f"units={json.dumps(['pixel', *(unit or 'pixel' for unit in grid.units)])}")
-    return ", ".join(said)
+        units = [*("pixel" for _ in ahead), *(unit or "pixel" for unit in grid.units)]
+        said += f", units={json.dumps(units)}"
+    return said
+
+
+def _python_value(value: str | int) -> str:
+    return json.dumps(value) if isinstance(value, str) else repr(value)
+
+
+def _short(number: float) -> float:
+    """Return a number without the last digits: sums like 1.7000000000000002 are of no use."""
+    return float(f"{number:.12g}")
 
 
 def _python(*statements: str) -> str:
