@@ -120,3 +120,21 @@ def test_a_report_sets_what_was_measured_beside_what_was_predicted(plan: Plan) -
     assert " ".join(beside.split()) == f"GPU memory 5 MiB {promised}"
     fallen = replace(report, fallbacks=(plan, plan), accuracy_note="bfloat16 in c")
     assert "; memory ran out 2 times; accuracy bfloat16 in c; predicted" in str(fallen)
+
+
+def unplain_first_lines(source: str) -> list[str]:
+    """First lines of a module's docstrings that name neither an action nor a value."""
+    documented = ast.Module | ast.ClassDef | ast.FunctionDef
+    nodes = (node for node in ast.walk(ast.parse(source)) if isinstance(node, documented))
+    docstrings = (ast.get_docstring(node) or "" for node in nodes)
+    unplain = re.compile(r"(Of|What|Whether|How|Where|Who|That|Which)\b")
+    return [text.splitlines()[0] for text in docstrings if unplain.match(text)]
+
+
+def test_docstrings_begin_with_what_is_done_or_what_a_value_is() -> None:
+    assert unplain_first_lines('"""What a run is asked for."""') == ["What a run is asked for."]
+    assert not unplain_first_lines('def f(): "Return what a run is asked for."')
+    code = [path for at in (LIBRARY, LIBRARY.parent / "planner") for path in at.rglob("*.py")]
+    assert len(code) > 300
+    found = {str(path): lines for path in code if (lines := unplain_first_lines(path.read_text()))}
+    assert not found

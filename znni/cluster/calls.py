@@ -21,7 +21,7 @@ from znni.plans.plan import Plan
 
 @dataclass(frozen=True)
 class Recipe:
-    """What all processes of a run have in common.
+    """The recipe of a run, which all its processes share.
 
     Attributes:
         source: path or URL of the volume.
@@ -44,7 +44,7 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Limits:
-    """What a process may use of its machine.
+    """The part of a machine that a process may use.
 
     Attributes:
         ram: bytes of the process that computes; None: what is available.
@@ -61,7 +61,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Machinery:
-    """What a worker's results depend on.
+    """The facts about a worker that its results depend on.
 
     Attributes:
         machine: processor, and GPU if it has one.
@@ -137,7 +137,7 @@ class Probe:
 
 @dataclass(frozen=True)
 class Probed:
-    """How a block computed again compares with what the output holds.
+    """The comparison of a block computed again with what the output holds.
 
     Attributes:
         same: whether all values are the same, to the last bit.

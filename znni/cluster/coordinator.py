@@ -46,11 +46,11 @@ ACCOUNT_SECONDS = 10.0  # how long to wait for what the workers measured
 
 
 class Engine(Protocol):
-    """What carries calls to workers, and answers back."""
+    """An engine that carries calls to workers, and answers back."""
 
     @property
     def wanted(self) -> int:
-        """How many workers are wanted; 0: whoever comes."""
+        """The number of workers wanted; 0 for whoever comes."""
 
     def workers(self) -> Mapping[str, str]:
         """Return the names of the workers that are there, by address."""
@@ -66,7 +66,7 @@ class Engine(Protocol):
 
 
 class Record(Protocol):
-    """What keeps account of the blocks of an output (``SharedOutput``)."""
+    """An account of the blocks of an output (``SharedOutput``)."""
 
     def note(self, entry: Mapping[str, Any], /) -> None:
         """Note that a block is written."""
@@ -87,7 +87,7 @@ class Answered(Protocol):
 
     @property
     def call(self) -> Call:
-        """What was asked."""
+        """The call that is answered."""
 
     @property
     def answer(self) -> Answer:
@@ -126,7 +126,7 @@ class _Worker:
 
 @dataclass
 class Tally:
-    """What happened to the workers.
+    """The numbers of events among the workers.
 
     Attributes:
         most: the most workers that computed at the same time.

@@ -132,7 +132,7 @@ def resource_usage(
     Raises:
         InvalidInput, RuntimeError: as ``compile_offline``.
     """
-    anew = ("--no-cache",) if _nvrtc().getVersion() >= KEEPS_CODE else ()
+    anew = ("-no-cache",) if _nvrtc().getVersion() >= KEEPS_CODE else ()
     _, report = _compile(source, architecture, (*options, *anew, "-Xptxas=-v"))
     return parsed_usage(report)
 

@@ -279,7 +279,7 @@ IN_PLACE = Affine | Normalize | Elementwise
 
 
 class _Sharing:
-    """Which values may share memory: none is written over another that a layer reads later.
+    """The rule by which values share memory: none is written over another that is read later.
 
     Args:
         network: the network, whose values get their places from the last one on.

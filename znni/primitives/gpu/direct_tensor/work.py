@@ -83,7 +83,7 @@ class Pieces(ConvolutionWork):
 
     @property
     def is_countable(self) -> bool:
-        """Whether the kernels can count the voxels of the smallest piece's image."""
+        """True if the kernels can count the voxels of the smallest piece's image."""
         return self._countable_layers > 0
 
     @property
