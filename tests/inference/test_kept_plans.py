@@ -18,6 +18,7 @@ from small_search import LIMIT, OVERHEAD, small_search
 
 from planner.cost_model import BuiltInModel
 from planner.exhaustive import Search
+from znni.core.logged import warn_once
 from znni.core.shapes import Vec3
 from znni.inference import kept_plans, planning
 from znni.inference.kept_plans import MOST_KEPT, fastest_kept_or_found
@@ -26,7 +27,7 @@ from znni.plans.primitive import convolved
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    kept_plans._warn_once.cache_clear()
+    warn_once.cache_clear()
     monkeypatch.setenv(kept_plans.VARIABLE, str(tmp_path / "plans"))
     return tmp_path / "plans"
 
@@ -111,7 +112,7 @@ def test_files_of_something_else_are_ignored_with_one_warning(
     (path,) = folder.iterdir()
     for content in (b"", b"{}", b"\xff\x00", found.to_json().encode()[:500]):
         path.write_bytes(content)
-        kept_plans._warn_once.cache_clear()
+        warn_once.cache_clear()
         caplog.clear()
         with caplog.at_level(logging.WARNING, "znni"):
             again, kept = fastest_kept_or_found(small_search())

@@ -22,6 +22,7 @@ def export(
     dataset: options.Dataset = None,
     channel: options.Channel = None,
     time: options.Time = None,
+    voxel_size: options.VoxelSize = None,
     roi: Annotated[
         str | None,
         typer.Option(metavar="Z0:Z1,Y0:Y1,X0:X1", help="Voxels to copy. Default: all."),
@@ -64,6 +65,7 @@ def export(
             dataset=dataset,
             channel=channel,
             time=time,
+            voxel_size=voxel_size,
             roi=parse_roi(roi) if roi else None,
             dtype=dtype,
             labels=labels,

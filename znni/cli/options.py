@@ -78,6 +78,14 @@ Channel = Annotated[
 Time = Annotated[
     int | None, typer.Option(metavar="T", help="Point in time to read, counted from 0.")
 ]
+VoxelSize = Annotated[
+    str | None,
+    typer.Option(
+        metavar="Z,Y,X[UNIT]",
+        help="Extents of a voxel, as 0.5,0.1,0.1um or 40nm, where the file says none or wrong "
+        "ones. Without a unit: in the file's.",
+    ),
+]
 Invert = Annotated[
     bool,
     typer.Option(

@@ -21,6 +21,7 @@ def view(
         ),
     ] = None,
     dataset: options.Dataset = None,
+    voxel_size: options.VoxelSize = None,
     roi: Annotated[
         str | None,
         typer.Option(
@@ -57,6 +58,7 @@ def view(
         out,
         page,
         dataset=dataset,
+        voxel_size=voxel_size,
         region=region,
         stride=stride,
         labels=labels,

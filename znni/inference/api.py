@@ -96,6 +96,8 @@ def infer(
             - ``time``: number of the point in time, if there are several.
             - ``invert``: exchange light and dark: the type's largest value less the value; of
               floats, 1 less the value.
+            - ``voxel_size``: extents of a voxel, as ``0.5,0.1,0.1um``, or ``40nm`` for all axes:
+              where the file says none or wrong ones. Without a unit, the file's one holds.
             - ``border``: ``valid`` (the default) or ``same``.
             - ``pad``: what the network sees beyond the edges with ``same``: ``reflect`` (the
               default), ``edge`` or ``constant`` (zeros: the default of windows).

@@ -66,6 +66,7 @@ def export(
     dataset: str | None = None,
     channel: int | None = None,
     time: int | None = None,
+    voxel_size: str | None = None,
     roi: Region | None = None,
     dtype: str | None = None,
     labels: bool = False,
@@ -89,6 +90,8 @@ def export(
         dataset: dataset of a file with several.
         channel: number of the only map to copy.
         time: number of the point in time, if there are several.
+        voxel_size: extents of a voxel, as ``0.5,0.1,0.1um``, where the file says none or wrong
+            ones.
         roi: voxels to copy, as ``numpy.s_[10:20, :, 5:]``; by default all.
         dtype: type of the copy; by default the source's. Floats become uint8 as 0..1 to 0..255.
         labels: store the label of the largest map instead of the values.
@@ -106,7 +109,7 @@ def export(
         InvalidInput: something given cannot be used as it is.
         RunFailed: reading or writing failed.
     """
-    chosen = Chosen(dataset, channel, time)
+    chosen = Chosen(dataset, channel, time, voxel_size=voxel_size)
     volume = chosen.of(source)
     box = region_of(roi, volume.size)
     values = values_for(volume, dtype, labels, threshold)

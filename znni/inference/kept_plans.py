@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
-from functools import cache
 from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
@@ -18,13 +16,12 @@ from planner.cost_model import BuiltInModel
 from planner.exhaustive import Search
 from znni.calibration.model import MeasuredModel
 from znni.core.errors import InvalidInput
+from znni.core.logged import warn_once
 from znni.core.user_cache import state_of_source, user_cache, warn_not_kept, write_whole
 from znni.machine.machine import Machine
 from znni.plans.micro_batches import found as found_in
 from znni.plans.plan import Plan
 from znni.plans.primitive import UsesGpu
-
-log = logging.getLogger("znni")
 
 # The environment variable that names the folder; ``none`` keeps no plans.
 VARIABLE = "ZNNI_PLANS"
@@ -115,7 +112,7 @@ def _kept(folder: Path, key: str, search: Search) -> Iterator[_Kept]:
         except FileNotFoundError:  # deleted by another process meanwhile
             continue
         except (InvalidInput, OSError, ValueError) as error:
-            _warn_once(f"{path}: is no kept plan and is ignored: {error}")
+            warn_once(f"{path}: is no kept plan and is ignored: {error}")
             continue
         plan = replace(plan, network=search.network, machine=search.machine)
         if _is_of(plan, search):
@@ -180,8 +177,3 @@ def _folder() -> Path | None:
     if named == NONE:
         return None
     return Path(named) if named else user_cache() / "plans"
-
-
-@cache
-def _warn_once(message: str) -> None:
-    log.warning("%s", message)

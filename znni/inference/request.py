@@ -9,6 +9,7 @@ from typing import Unpack
 import numpy as np
 
 from znni.core.errors import InvalidInput, option
+from znni.core.logged import warn_once
 from znni.core.options import Border, Choices, Compression, OutputType, Pad, PlanOptions, Stored
 from znni.core.volume import NewOutput, Volume
 from znni.engine.checks import check_features
@@ -71,22 +72,32 @@ class Chosen:
         channel: number of the only map to read.
         time: number of the point in time.
         invert: whether light and dark are exchanged.
+        voxel_size: extents of a voxel, instead of what the file says.
     """
 
     dataset: str | None = None
     channel: int | None = None
     time: int | None = None
     invert: bool = False
+    voxel_size: str | None = None
 
     def of(self, source: str | Path | ArrayLike) -> ArrayVolume:
-        """Open it.
+        """Open it, and warn if the place of its voxels is partly assumed.
 
         Raises:
             InvalidInput: there is no such volume.
         """
-        return open_volume(
-            source, self.dataset, channel=self.channel, time=self.time, invert=self.invert
+        volume = open_volume(
+            source,
+            self.dataset,
+            channel=self.channel,
+            time=self.time,
+            invert=self.invert,
+            voxel_size=self.voxel_size,
         )
+        if volume.assumed:
+            warn_once(f"{volume.name}: {volume.assumed}")
+        return volume
 
     @property
     def marks(self) -> dict[str, str]:
@@ -95,6 +106,7 @@ class Chosen:
             "the channel": self.channel,
             "the point in time": self.time,
             "the inversion": self.invert or None,
+            "the voxel size": self.voxel_size,
         }
         return {name: str(value) for name, value in given.items() if value is not None}
 
@@ -106,6 +118,7 @@ class RunOptions(PlanOptions, total=False):
     channel: int | None
     time: int | None
     invert: bool
+    voxel_size: str | None
     border: Border
     pad: Pad | None
     roi: Region | None
@@ -129,6 +142,7 @@ def request(
     channel: int | None = None,
     time: int | None = None,
     invert: bool = False,
+    voxel_size: str | None = None,
     border: Border = "valid",
     pad: Pad | None = None,
     roi: Region | None = None,
@@ -151,7 +165,7 @@ def request(
     Raises:
         InvalidInput: input, mask or options cannot be used.
     """
-    chosen = Chosen(dataset, channel, time, invert)
+    chosen = Chosen(dataset, channel, time, invert, voxel_size)
     volume = chosen.of(source)
     check_features(volume, network)
     choices = Choices(**options)

@@ -37,6 +37,7 @@ def show(
     out: str | Path,
     *,
     dataset: str | None = None,
+    voxel_size: str | None = None,
     region: tuple[slice, slice, slice] | None = None,
     stride: int | None = None,
     labels: bool | None = None,
@@ -47,6 +48,7 @@ def show(
         source: the input, a file or a URL.
         out: the output of that input.
         dataset: dataset of the input, if its file has several.
+        voxel_size: extents of the input's voxels, as for ``znni.view``.
         region: input voxels to show, such as ``numpy.s_[10:20, :, 5:]``.
         stride: step between voxels shown; by default the smallest that fits.
         labels: whether values are labels, as for ``znni.view``.
@@ -57,5 +59,14 @@ def show(
     """
     with TemporaryDirectory() as folder:
         path = Path(folder, "page.html")
-        made = view(source, out, path, dataset=dataset, region=region, stride=stride, labels=labels)
+        made = view(
+            source,
+            out,
+            path,
+            dataset=dataset,
+            voxel_size=voxel_size,
+            region=region,
+            stride=stride,
+            labels=labels,
+        )
         return Shown(path.read_text(encoding="utf-8"), made)

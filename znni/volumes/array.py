@@ -41,11 +41,14 @@ class ArrayVolume:
         itemsize: bytes of one value.
         grid: position of its voxels in space.
         maps: names of its maps; empty if they have none.
+        assumed: what its grid assumes beyond what is known of the volume; empty if nothing.
 
     Raises:
         InvalidInput: the array has another number of axes, is empty or endless, or holds values
             that are not numbers.
     """
+
+    assumed = ""
 
     def __init__(self, array: ArrayLike, name: str = "the array", grid: Grid | None = None) -> None:
         self.name = name

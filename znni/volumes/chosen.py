@@ -1,4 +1,4 @@
-"""One map of a volume, and volumes with light and dark exchanged."""
+"""One map of a volume, and volumes with light and dark exchanged or voxels of another size."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from numpy.typing import NDArray
 from znni.core.errors import InvalidInput, option
 from znni.core.shapes import Box
 from znni.core.text import counted
+from znni.core.volume import Grid
 from znni.volumes.array import ALL, ArrayVolume
+from znni.volumes.voxel_size import VoxelSize
 
 
 def listed(volume: ArrayVolume) -> str:
@@ -21,13 +23,15 @@ def listed(volume: ArrayVolume) -> str:
 
 
 class ChosenVolume(ArrayVolume):
-    """A volume that is read as one of its maps, inverted, or both.
+    """A volume that is read as one of its maps, inverted, or with voxels of another size.
 
     Args:
         volume: the volume.
         channel: number of the map; None for all.
         invert: exchange light and dark: the type's largest value less the value; of floats, 1 less
             the value.
+        voxels: extents of a voxel, instead of those that the volume has.
+        finest: grid of the finest resolution, if the volume is a coarser one.
 
     Attributes:
         those of ``ArrayVolume``.
@@ -36,7 +40,15 @@ class ChosenVolume(ArrayVolume):
         InvalidInput: there is no such map.
     """
 
-    def __init__(self, volume: ArrayVolume, channel: int | None, *, invert: bool) -> None:
+    def __init__(
+        self,
+        volume: ArrayVolume,
+        channel: int | None,
+        *,
+        invert: bool,
+        voxels: VoxelSize | None = None,
+        finest: Grid | None = None,
+    ) -> None:
         if channel is not None and not 0 <= channel < volume.features:
             remedy = f"choose one of {listed(volume)}" if volume.features > 1 else "leave it out"
             raise InvalidInput(
@@ -44,11 +56,13 @@ class ChosenVolume(ArrayVolume):
                 f"{counted(volume.features, 'map')}; {remedy}"
             )
         self._volume = volume
-        self._channel, self._inverts = channel, invert
+        self._channel, self._inverts, self._voxels = channel, invert, voxels
         self._maps = ALL if channel is None else slice(channel, channel + 1)
         self.features = volume.features if channel is None else 1
         self.maps = volume.maps[self._maps]
-        self.name, self.grid, self.size = volume.name, volume.grid, volume.size
+        self.name, self.size = volume.name, volume.size
+        self.assumed = "" if voxels else volume.assumed
+        self.grid = voxels.given_to(volume.grid, finest) if voxels else volume.grid
         self.dtype, self.itemsize = volume.dtype, volume.itemsize
         self.shape = (self.features, *self.size)
 
@@ -63,7 +77,13 @@ class ChosenVolume(ArrayVolume):
     def coarser(self) -> list[ArrayVolume]:
         """Return the coarser resolutions that are stored too, chosen and inverted alike."""
         return [
-            ChosenVolume(volume, self._channel, invert=self._inverts)
+            ChosenVolume(
+                volume,
+                self._channel,
+                invert=self._inverts,
+                voxels=self._voxels,
+                finest=self._volume.grid,
+            )
             for volume in self._volume.coarser()
         ]
 

@@ -29,6 +29,7 @@ from znni.volumes.ledger_entries import Ledger, Note, parse
 from znni.volumes.named_axes import at_time
 from znni.volumes.partial_file import partial_name
 from znni.volumes.stored import is_url
+from znni.volumes.voxel_size import voxel_size as parsed_voxel_size
 
 
 @checks_types
@@ -39,6 +40,7 @@ def open_volume(
     channel: int | None = None,
     time: int | None = None,
     invert: bool = False,
+    voxel_size: str | None = None,
 ) -> ArrayVolume:
     """Open a volume.
 
@@ -49,14 +51,18 @@ def open_volume(
         channel: number of the only map to read.
         time: number of the point in time, if there are several.
         invert: exchange light and dark.
+        voxel_size: extents of a voxel and their unit, as ``0.5,0.1,0.1um`` (z, y, x), or ``40nm``
+            for all axes: instead of what the file says. Without a unit, the file's one holds.
 
     Raises:
-        InvalidInput: the source is no volume, or has no such map or point in time.
+        InvalidInput: the source is no volume, has no such map or point in time, or the text of
+            the voxel size has another form.
     """
+    voxels = None if voxel_size is None else parsed_voxel_size(voxel_size)
     volume = _opened(source, dataset, time)
-    if channel is None and not invert:
+    if channel is None and not invert and voxels is None:
         return volume
-    return ChosenVolume(volume, channel, invert=invert)
+    return ChosenVolume(volume, channel, invert=invert, voxels=voxels)
 
 
 def _opened(source: str | Path | ArrayLike, dataset: str | None, time: int | None) -> ArrayVolume:

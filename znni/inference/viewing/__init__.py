@@ -17,6 +17,7 @@ from znni.core.errors import InvalidInput, option
 from znni.core.shapes import Box, Vec3
 from znni.core.text import counted
 from znni.core.volume import Point
+from znni.inference.request import Chosen
 from znni.inference.viewing.lazy import LazyArray
 from znni.inference.viewing.pictures import (
     Picture,
@@ -78,6 +79,7 @@ def view(
     page: str | Path | None = None,
     *,
     dataset: str | None = None,
+    voxel_size: str | None = None,
     region: tuple[slice, slice, slice] | None = None,
     stride: int | None = None,
     labels: bool | None = None,
@@ -95,6 +97,8 @@ def view(
             extents are the input's.
         page: the HTML file to write; by default the output's name with ``.html``, in this folder.
         dataset: dataset of the input, if its file has several.
+        voxel_size: extents of the input's voxels, as ``0.5,0.1,0.1um``, where its file says none or
+            wrong ones.
         region: input voxels to show, such as ``numpy.s_[10:20, :, 5:]``. By default all that have
             output if they can be read quickly, otherwise as many from their middle as a page holds.
         stride: step between voxels shown; by default the smallest that fits a page, for each axis.
@@ -111,9 +115,10 @@ def view(
     if path.exists() and not overwrite:
         raise InvalidInput(f"{path}: exists; give {option('overwrite', True)} to replace it")
     output = open_volume(out)
-    volume = open_volume(
-        source, dataset, channel=_number(output, "channel"), time=_number(output, "time")
+    chosen = Chosen(
+        dataset, _number(output, "channel"), _number(output, "time"), voxel_size=voxel_size
     )
+    volume = chosen.of(source)
     offset = offset_of(output, volume)
     given, made = Resolutions(volume), Resolutions(output)
 
@@ -148,18 +153,14 @@ def view(
         "maps": [picture.description for picture in maps],
     }
     _write(path, content, [seen, *maps])
-    chosen = {
-        "dataset": dataset,
-        "channel": _number(output, "channel"),
-        "time": _number(output, "time"),
-    }
+    given_to_open = {"dataset": dataset, "channel": chosen.channel, "time": chosen.time}
     opened = Opened(
         _anywhere(source),
         volume.grid,
         volume.size,
         volume.features,
         len(given),
-        {name: value for name, value in chosen.items() if value is not None},
+        {name: value for name, value in given_to_open.items() if value is not None},
     )
     over = Opened(
         _anywhere(out),

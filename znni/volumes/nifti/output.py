@@ -10,7 +10,7 @@ from typing import IO, Any
 import numpy as np
 
 from znni.core.errors import InvalidInput, option
-from znni.core.volume import Grid, NewOutput
+from znni.core.volume import Affine, Grid, NewOutput
 from znni.volumes.formats import Content, check_plain, library
 from znni.volumes.grid_attributes import in_micrometers
 from znni.volumes.nifti.format_names import COMMENT, MARK, NAME, UNITS
@@ -94,8 +94,12 @@ def _in_one_unit(grid: Grid) -> tuple[Grid, str]:
     if len(set(grid.units)) == 1 and grid.units[0] in known:
         return grid, known[grid.units[0]]
     micrometers = in_micrometers(grid)
-    if micrometers is None or grid.affine:
+    if micrometers is None or (grid.affine and len(set(grid.units)) > 1):
         return grid, "unknown"
     factors = (new / old for new, old in zip(micrometers, grid.scale, strict=True))
     z, y, x = (at * factor for at, factor in zip(grid.translation, factors, strict=True))
-    return Grid(micrometers, (z, y, x)), "micron"
+    affine = grid.affine and Affine(
+        tuple(number * micrometers[0] / grid.scale[0] for number in grid.affine.rows),
+        grid.affine.code,
+    )
+    return Grid(micrometers, (z, y, x), affine=affine), "micron"

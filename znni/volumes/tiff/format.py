@@ -12,15 +12,15 @@ from xml.etree import ElementTree
 
 from znni.core.errors import InvalidInput
 from znni.core.shapes import Vec3
-from znni.core.volume import Grid
 from znni.volumes.array import ArrayLike
 from znni.volumes.formats import Format, Sequential, described, library
-from znni.volumes.grid_attributes import UNITS_BY_SYMBOL, with_affine
+from znni.volumes.grid_attributes import with_affine
 from znni.volumes.mapped_array import MappedArray
 from znni.volumes.named_axes import NamedAxes
 from znni.volumes.staged_output import staged
 from znni.volumes.stored import StoredVolume, local_file, reason
 from znni.volumes.tiff.format_names import ATTRIBUTES, NAME
+from znni.volumes.tiff.grids import assumed_of, grid_of
 from znni.volumes.tiff.output import check, save
 from znni.volumes.zarr.pyramid import coarser_grid
 
@@ -51,7 +51,8 @@ def _open_level(place: str, dataset: str | None, time: int | None, index: int) -
         array, axes = _values(series, index, place), _axes(level.axes)
         named = NamedAxes(array, axes, name, time, _channels(file, series))
         attributes = _stored(file).get("attributes", {})
-        grid = with_affine(_grid(file, series), attributes)
+        grid = with_affine(grid_of(file, series), attributes)
+        assumed = assumed_of(file, series, grid)
         if index:
             grid = coarser_grid(grid, _factor(series, level))
             volume = StoredVolume(named, f"{name} at resolution {index}", grid, attributes)
@@ -64,6 +65,7 @@ def _open_level(place: str, dataset: str | None, time: int | None, index: int) -
                 attributes,
                 lambda: [_open_level(place, dataset, time, other) for other in others],
             )
+        volume.assumed = assumed
     except BaseException:
         file.close()
         raise
@@ -82,7 +84,7 @@ def describe_tiff(place: str, dataset: str | None) -> str:
     """Describe the series of a file: axes, shape, type, voxels, and how outputs were made."""
     with _open(place) as file:
         chosen = [_series(file, place, dataset)] if dataset else file.series
-        lines = [f"  {_told(file, series)}, {_grid(file, series)}" for series in chosen]
+        lines = [f"  {_told(file, series)}, {grid_of(file, series)}" for series in chosen]
         lines += described(_stored(file).get("attributes", {}))
     return "\n".join([place, *lines])
 
@@ -174,40 +176,6 @@ def _axes(letters: str) -> list[str]:
         if axis not in axes and letter in letters:
             axes[letters.index(letter)] = axis
     return axes
-
-
-def _grid(file: Any, series: Any) -> Grid:
-    """Return the grid of the voxels, as noted by OME-TIFF or ImageJ."""
-    if file.is_ome:
-        return _ome_grid(file.ome_metadata, file.series.index(series))
-    if not file.is_imagej:
-        return Grid()
-    tags = series.keyframe.tags
-    y, x = (tags[name].value if name in tags else (1, 1) for name in ("YResolution", "XResolution"))
-    spacing = float(file.imagej_metadata.get("spacing", 1.0))
-    unit = UNITS_BY_SYMBOL.get(file.imagej_metadata.get("unit", ""))
-    scale = spacing, y[1] / (y[0] or 1), x[1] / (x[0] or 1)
-    z_at, y_at, x_at = (
-        -float(file.imagej_metadata.get(f"{axis}origin", 0)) * step
-        for axis, step in zip("zyx", scale, strict=True)
-    )
-    return Grid(scale, (z_at + 0.0, y_at + 0.0, x_at + 0.0), (unit, unit, unit))
-
-
-def _ome_grid(xml: str, index: int) -> Grid:
-    images = ElementTree.fromstring(xml).findall("{*}Image/{*}Pixels")
-    given = images[index].attrib if index < len(images) else {}
-    extents = [given.get(f"PhysicalSize{axis}") for axis in "ZYX"]
-    units = [given.get(f"PhysicalSize{axis}Unit", "µm") for axis in "ZYX"]
-    z, y, x = (float(extent or 1.0) for extent in extents)
-    first = images[index].find("{*}Plane") if index < len(images) else None
-    places = {} if first is None else first.attrib
-    z_at, y_at, x_at = (float(places.get(f"Position{axis}", 0.0)) for axis in "ZYX")
-    z_unit, y_unit, x_unit = (
-        UNITS_BY_SYMBOL.get(unit) if extent else None
-        for extent, unit in zip(extents, units, strict=True)
-    )
-    return Grid((z, y, x), (z_at, y_at, x_at), (z_unit, y_unit, x_unit))
 
 
 def _channels(file: Any, series: Any) -> tuple[str, ...]:

@@ -1,0 +1,93 @@
+"""Extents of voxels that users give where a file's metadata is missing or wrong."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+
+from znni.core.errors import InvalidInput, option
+from znni.core.volume import Affine, Grid, Point
+from znni.volumes.grid_attributes import LENGTHS, UNITS_BY_SYMBOL
+
+NUMBER = r"\d*\.?\d+(?:[eE][+-]?\d+)?|\d+\."
+FORM = re.compile(
+    rf"\s*({NUMBER})(?:\s*[,x]\s*({NUMBER})\s*[,x]\s*({NUMBER}))?\s*([^\W\d][^\d,]*)?"
+)
+
+
+@dataclass(frozen=True)
+class VoxelSize:
+    """Extents of a voxel.
+
+    Attributes:
+        extents: along z, y and x.
+        unit: unit of length; None for that of the file.
+    """
+
+    extents: Point
+    unit: str | None = None
+
+    def given_to(self, grid: Grid, finest: Grid | None = None) -> Grid:
+        """Return a grid whose voxels have these extents; its origin stays where it is.
+
+        Args:
+            grid: the grid, as a file has it.
+            finest: grid of the finest resolution, if this is a coarser one: it gets the extents.
+        """
+        finest = finest or grid
+        units = (self.unit,) * 3 if self.unit else finest.units
+        scale, places = [], []
+        for axis, extent in enumerate(self.extents):
+            times = extent / finest.scale[axis] if finest.scale[axis] else 1.0
+            start = finest.translation[axis]
+            scale.append(times * grid.scale[axis] if grid is not finest else extent)
+            places.append(
+                start * _factor(finest.units[axis], units[axis])
+                + (grid.translation[axis] - start) * times
+            )
+        (z, y, x), (at_z, at_y, at_x) = scale, places
+        affine = grid.affine and self._stretched(grid.affine, grid)
+        return replace(
+            grid, scale=(z, y, x), translation=(at_z, at_y, at_x), units=units, affine=affine
+        )
+
+    def _stretched(self, affine: Affine, grid: Grid) -> Affine:
+        x, y, z = (
+            new / old if old else 1.0
+            for new, old in zip(self.extents[::-1], grid.scale[::-1], strict=True)
+        )
+        moved = _factor(grid.units[0], self.unit or grid.units[0])
+        rows = (affine.rows[start : start + 4] for start in (0, 4, 8))
+        return Affine(
+            tuple(n for a, b, c, d in rows for n in (a * x, b * y, c * z, d * moved)), affine.code
+        )
+
+
+def voxel_size(text: str) -> VoxelSize:
+    """Return the extents in a text: ``0.5,0.1,0.1um``, or ``40nm`` for all axes.
+
+    Raises:
+        InvalidInput: the text has another form, or names an unknown unit.
+    """
+    form = f"give three extents as {option('voxel_size', '0.5,0.1,0.1um')}, or one for all axes"
+    found = FORM.fullmatch(text)
+    if not found:
+        raise InvalidInput(f"{option('voxel_size', text)} is no size of a voxel; {form}")
+    z, y, x = (float(found[part] or found[1]) for part in (1, 2, 3))
+    if not all(0 < extent < float("inf") for extent in (z, y, x)):
+        raise InvalidInput(f"{option('voxel_size', text)} has a voxel of no extent; {form}")
+    name = (found[4] or "").strip()
+    unit = UNITS_BY_SYMBOL.get(name) or (name if name in LENGTHS else name.removesuffix("s"))
+    if name and unit not in LENGTHS:
+        known = ", ".join([*("nm", "um", "mm", "cm", "m"), *LENGTHS])
+        raise InvalidInput(
+            f"{option('voxel_size', text)} has the unknown unit {name!r}; use one of {known}"
+        )
+    return VoxelSize((z, y, x), unit or None)
+
+
+def _factor(old: str | None, new: str | None) -> float:
+    """Return the new units in an old one; 1 if one of them is unknown."""
+    if old == new or old not in LENGTHS or new not in LENGTHS:
+        return 1.0
+    return LENGTHS[old] / LENGTHS[new]
