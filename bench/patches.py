@@ -11,8 +11,6 @@ from itertools import pairwise
 from statistics import mean
 from typing import Any, Unpack
 
-from numpy.typing import NDArray
-
 from bench import session
 from bench.accuracy import Corners, corners, patch_input
 from bench.ceilings import AnyCeilings
@@ -25,7 +23,7 @@ from znni.machine.cuda import cupy
 from znni.machine.machine import DeviceKind
 from znni.network.network import Network
 from znni.network.network_file import load_network
-from znni.network.weights import random_weights
+from znni.network.weights import Weights, random_weights
 from znni.plans.plan import Plan
 from znni.plans.plan_file import load_plan
 from znni.plans.segments import Step
@@ -137,25 +135,29 @@ class PlanPatch:
 
 
 class PatchesOnGpu:
-    """A plan with random weights, whose patches follow each other as in a run.
+    """A plan whose patches follow each other as in a run.
 
     Args:
         plan: its layers are on the GPU.
         dtype: type of its output, which it was planned for.
+        weights: the network's weights; by default random ones.
+        given: what the plan's first stage takes; by default noise.
 
     Attributes:
         output: of the last patch (f', Z, Y, X).
         peak: bytes of the GPU that preparing and running took.
     """
 
-    def __init__(self, plan: Plan, dtype: OutputType) -> None:
+    def __init__(
+        self, plan: Plan, dtype: OutputType, weights: Weights | None = None, given: Any = None
+    ) -> None:
         self._plan = plan
         self._layer_seconds: dict[str, list[float]] = defaultdict(list)
         self._free = free_gpu_bytes()
-        weights = random_weights(plan.network, 0)
+        weights = weights or random_weights(plan.network, 0)
         self._runner = planning.prepare_alone(plan, weights, self._measured, dtype)
-        self._x = patch_input(plan.network, plan.patch)
-        self.output: NDArray[Any] | None = None
+        self._given = patch_input(plan.network, plan.patch) if given is None else given
+        self.output: Any = None
         self.peak = 0
 
     def seconds(self, repeats: int) -> tuple[float, ...]:
@@ -166,13 +168,13 @@ class PatchesOnGpu:
         """
         done: list[float] = []
 
-        def note(output: NDArray[Any]) -> None:
+        def note(output: Any) -> None:
             self.output = output
             done.append(time.perf_counter())
             if len(done) == 1:
                 self._layer_seconds.clear()
 
-        stages = [lambda _: self._x, *self._runner.stages(Stopwatch()), note]
+        stages = [lambda _: self._given, *self._runner.stages(Stopwatch()), note]
         run_stages(range(repeats + 1), stages, here=1)
         self.peak = self._free - free_gpu_bytes()
         return tuple(after - before for before, after in pairwise(done))

@@ -2,56 +2,78 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import typer
 
+from bench.patches import PatchesOnGpu, release_gpu_memory
+from bench.peers.torch_settings import NOT_INSTALLED, free_torch_memory, gpu_peak_bytes, has_torch
 from bench.peers.whole_windows import Compute, exact_output, peers
 from bench.record import Row
-from bench.rounds import Effort, run_rounds, stopwatch
+from bench.rounds import Effort, Result, rounds_on_gpu, run_rounds, stopwatch
 from bench.session import (
+    RAM,
     AccuracyClass,
     Budget,
     CostsChoice,
+    Device,
+    GpuMemory,
     Out,
     Peer,
-    Ram,
+    RamByDevice,
     Repeats,
     Threads,
     ceilings_with,
     check_known,
     machine_with,
     progress,
+    refuse,
     report_all,
 )
 from bench.unet_networks import UNETS, unet_weights
+from planner.exhaustive import Search
+from znni.core.errors import InvalidInput
 from znni.core.shapes import Box, Vec3
 from znni.engine.executor import placed
 from znni.engine.stopwatch import Stopwatch
 from znni.engine.windows import WindowedBlock
 from znni.inference.planning import fastest, prepare_alone, search
+from znni.machine.machine import DeviceKind
 from znni.network.geometry import input_box, with_window
 from znni.network.network import Network
 from znni.network.weights import Float32, Weights
 from znni.network.window import Window
 from znni.plans.plan import Plan
 
+if TYPE_CHECKING:
+    from bench.peers.windows_on_gpu import WindowOnGpu
+
 ZERO = Vec3(0, 0, 0)
 
+# Voxels of a window per axis, unless another number is given. The valid U-Net takes some more, so
+# that its poolings divide.
+WINDOWS: dict[DeviceKind, int] = {"cpu": 128, "gpu": 192}
+VALID_MORE = 12
+
 Names = Annotated[list[str] | None, typer.Option("--net", help="A U-Net; repeatable.")]
-Extent = Annotated[int | None, typer.Option(min=1, help="Voxels of a window per axis.")]
+Extent = Annotated[
+    int | None,
+    typer.Option(min=1, help="Voxels of a window per axis. Default: 128, on a GPU 192."),
+]
 
 
 def unets_command(
     net: Names = None,
+    device: Device = "cpu",
     window: Extent = None,
-    ram: Ram = 16 << 30,
+    ram: RamByDevice = None,
+    gpu_memory: GpuMemory = None,
     costs: CostsChoice = "auto",
     accuracy: AccuracyClass = "float32",
     peer: Peer = None,
@@ -60,27 +82,41 @@ def unets_command(
     budget: Budget = 120.0,
     out: Out = None,
 ) -> None:
-    """Compare U-Nets with PyTorch, ONNX Runtime and OpenVINO on one whole window."""
-    check_known("net", net or [], UNETS)
-    machine = machine_with("cpu", threads)
-    ceilings = ceilings_with("cpu", machine.host.threads)
+    """Compare U-Nets with other engines on one whole window.
 
-    def measured(name: str) -> list[Row]:
+    On a CPU these are PyTorch, ONNX Runtime and OpenVINO, on a GPU PyTorch.
+    """
+    check_known("net", net or [], UNETS)
+    if device == "cpu":
+        refuse(device, gpu_memory=gpu_memory)
+    elif not has_torch():
+        raise InvalidInput(NOT_INSTALLED)
+    machine = machine_with(device, threads)
+    ceilings = ceilings_with(device, machine.host.threads)
+    effort = Effort(repeats, budget)
+
+    def measured(name: str) -> Iterator[list[Row]]:
         network = UNETS[name]()
-        size = window or (140 if name == "valid-unet" else 128)
+        size = window or WINDOWS[device] + VALID_MORE * (name == "valid-unet")
         if network.window_layer:
             network = with_window(network, Window(Vec3.of(size), overlap=0))
+        limit = ram or (RAM if device == "cpu" else None)
         space = search(
-            network, Vec3.of(size), ram=ram, threads=threads, device="cpu", costs=costs,
-            accuracy=accuracy,
+            network, Vec3.of(size), ram=limit, threads=threads, device=device, costs=costs,
+            accuracy=accuracy, gpu_memory=gpu_memory,
         )  # fmt: skip
         # A job of many windows transforms kernels once, so that time is left out.
         handling = replace(space.overhead.handling, resident=0.0)
         space.overhead = replace(space.overhead, handling=handling)
-        plan = fastest(space)[0]
-        return _compared(network, plan, size, peer, Effort(repeats, budget))
+        if device == "cpu":
+            yield _compared(network, fastest(space)[0], size, peer, effort)
+        else:
+            about = {"window": str(Vec3.of(size)), "accuracy": accuracy}
+            for row in _compared_on_gpu(network, _in_one_block(space), size, peer, effort):
+                yield [row | about]
 
-    report_all("unets", map(measured, net or UNETS), [ceilings], out)
+    found = (rows for name in net or UNETS for rows in measured(name))
+    report_all("unets", found, [ceilings], out)
 
 
 def _compared(
@@ -91,9 +127,7 @@ def _compared(
     effort: Effort,
 ) -> list[Row]:
     """Return a row for our plan, and for each peer."""
-    weights = unet_weights(network)
-    generator = np.random.default_rng(0)
-    x = generator.standard_normal((network.in_features, *Vec3.of(size)), dtype=np.float32)
+    weights, x = unet_weights(network), _window(network, size)
     progress(f"{network.name}: float64")
     exact = exact_output(network, weights, x)
     with TemporaryDirectory() as folder:
@@ -107,49 +141,128 @@ def _compared(
         errors = {name: _error(compute(x), exact) for name, compute in ready.items()}
         timed = {name: stopwatch(partial(compute, x)) for name, compute in ready.items()}
         results = run_rounds(timed, effort, warm=ready, progress=progress)
-    voxels = exact[0].size
-    rows: list[Row] = []
-    for name, result in results.items():
-        rows.append(
-            {
-                "network": network.name,
-                "name": name,
-                "window": str(Vec3.of(size)),
-                **result.record(),
-                "voxels_per_s": voxels / result.timing.median,
-                "predicted_voxels_per_s": voxels / plan.patch_seconds if name == "znni" else None,
-                "error": errors[name],
-                "declared_gib": plan.memory.total / 2**30 if name == "znni" else None,
-            }
+    return [
+        _row(network, name, result, exact, errors[name], plan if name == "znni" else None)
+        | {"window": str(Vec3.of(size))}
+        for name, result in results.items()
+    ]
+
+
+def _compared_on_gpu(
+    network: Network,
+    plan: Plan,
+    size: int,
+    wanted: list[str] | None,
+    effort: Effort,
+) -> Iterator[Row]:
+    """Yield a row for our plan on a GPU, and for each of PyTorch's ways.
+
+    Our windows come from the host's memory and go back to it. PyTorch's stay on the GPU.
+    """
+    from bench.peers.windows_on_gpu import peers_on_gpu
+
+    weights, x = unet_weights(network), _window(network, size)
+    makers = peers_on_gpu(network, weights, x)
+    check_known("peer", wanted or [], makers)
+    progress(f"{network.name}: float64")
+    exact = exact_output(network, weights, x, "cuda")
+    free_torch_memory()
+    progress(f"{network.name}: znni")
+    blocks = PatchesOnGpu(plan, "float32", weights, _given(plan, x))
+    result = Result(blocks.seconds(effort.repeats))
+    ours = _row(network, "znni", result, exact, _error(_made(plan, blocks.output), exact), plan)
+    ours |= {
+        "layers_seconds": sum(blocks.layer_seconds().values()),
+        "peak_gib": blocks.peak / 2**30,
+        "by_layer": blocks.layer_seconds(),
+    }
+    del blocks
+    release_gpu_memory()
+    yield ours
+    for name in wanted if wanted is not None else makers:
+        progress(f"{network.name}: {name}")
+        yield _row_of_peer(network, name, makers[name], exact, effort)
+        free_torch_memory()
+
+
+def _row_of_peer(
+    network: Network, name: str, make: Callable[[], WindowOnGpu], exact: Any, effort: Effort
+) -> Row:
+    """Return the row of one of PyTorch's ways on a GPU."""
+    try:
+        peer = make()
+        error = _error(peer.output(), exact)
+        result = rounds_on_gpu(peer.run, effort)
+        return _row(network, name, result, exact, error, None) | {
+            "peak_gib": gpu_peak_bytes(peer.run) / 2**30
+        }
+    except RuntimeError as failure:  # out of memory, or cuDNN cannot
+        return {
+            "network": network.name, "name": name, "skipped": str(failure).splitlines()[0]
+        }  # fmt: skip
+
+
+def _in_one_block(space: Search) -> Plan:
+    """Return the fastest plan that computes the whole output at once.
+
+    Raises:
+        InvalidInput: none fits into the memory allowed.
+    """
+    plan = space.fastest_for(space.output)
+    if plan is None:
+        raise InvalidInput(
+            f"no plan of {space.network.name} for a window in one block fits into the memory; give "
+            f"a smaller --window"
         )
-    return rows
+    return plan
+
+
+def _window(network: Network, size: int) -> Float32:
+    """Return noise for one window (f, z, y, x)."""
+    generator = np.random.default_rng(0)
+    return generator.standard_normal((network.in_features, *Vec3.of(size)), dtype=np.float32)
+
+
+def _row(
+    network: Network, name: str, result: Result, exact: Any, error: float, plan: Plan | None
+) -> Row:
+    """Return a contestant's row; ``plan`` is ours."""
+    voxels = exact[0].size
+    return {
+        "network": network.name,
+        "name": name,
+        **result.record(),
+        "voxels_per_s": voxels / result.timing.median,
+        "predicted_voxels_per_s": voxels / plan.patch_seconds if plan else None,
+        "error": error,
+        "declared_gib": plan.device_memory.total / 2**30 if plan else None,
+    }
 
 
 def _ours(plan: Plan, weights: Weights) -> Compute:
     """Return our own contestant: the plan's block, whose input is the whole window."""
     (work,) = prepare_alone(plan, weights).stages(Stopwatch())
+    return lambda x: _made(plan, work(_given(plan, x)))
+
+
+def _given(plan: Plan, x: Float32) -> Any:
+    """Return a window as the plan's first stage takes it, with the zeros around it."""
     if plan.network.window:
-        whole = Box(ZERO, plan.output)
-
-        def window(x: Float32) -> Float32:
-            made: Float32 = work(WindowedBlock(x, ZERO, whole, None)).maps()
-            return made
-
-        return window
-
-    def compute(x: Float32) -> Float32:
-        around = _around(plan, x)
-        made: Float32 = work(placed(around, ZERO))
-        return made[:, : plan.output.z, : plan.output.y, : plan.output.x]
-
-    return compute
-
-
-def _around(plan: Plan, x: Float32) -> Float32:
-    """Return the window with the zeros that the network sees around it."""
+        return WindowedBlock(x, ZERO, Box(ZERO, plan.output), None)
     box = input_box(plan.network, plan.patch)
     sides = zip(box.start, box.stop, x.shape[1:], strict=True)
-    return np.pad(x, [(0, 0), *((-low, high - extent) for low, high, extent in sides)])
+    around = np.pad(x, [(0, 0), *((-low, high - extent) for low, high, extent in sides)])
+    return placed(around, ZERO)
+
+
+def _made(plan: Plan, output: Any) -> Float32:
+    """Return the window's output (f', z', y', x') from that of the plan's last stage."""
+    made: Float32
+    if plan.network.window:
+        made = output.maps()
+        return made
+    made = output[:, : plan.output.z, : plan.output.y, : plan.output.x]
+    return made
 
 
 def _error(found: Any, exact: np.ndarray[Any, Any]) -> float:

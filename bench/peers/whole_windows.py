@@ -79,16 +79,18 @@ def _torch(
     return compute
 
 
-def exact_output(network: Network, weights: Weights, x: Float32) -> np.ndarray[Any, Any]:
-    """Return the float64 output of a window, by PyTorch."""
+def exact_output(
+    network: Network, weights: Weights, x: Float32, device: str = "cpu"
+) -> np.ndarray[Any, Any]:
+    """Return the float64 output of a window, by PyTorch on a device."""
     import torch
 
     from bench.peers.torch_graph import TorchGraph
 
     with torch.inference_mode():
-        graph = TorchGraph(network, weights, torch.float64, by_taps=True)
-        made = graph(torch.from_numpy(x)[None].double())
-    found: np.ndarray[Any, Any] = made[0].numpy()
+        graph = TorchGraph(network, weights, torch.float64, by_taps=True).to(device)
+        made = graph(torch.from_numpy(x)[None].to(device).double())
+    found: np.ndarray[Any, Any] = made[0].cpu().numpy()
     return found
 
 
