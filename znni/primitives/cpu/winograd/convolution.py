@@ -63,6 +63,7 @@ class WinogradConvolution:
             strips.filterings, strips.across, own, curve(strips.layer.activation), adds=adds
         )
         self._places = strips.tiling.places()
+        self._values = strips.values_of_points()
         self._finish = vector_finish(strips.layer, weights)
         self._kernels = self._transformed(weights.weight)
 
@@ -75,21 +76,22 @@ class WinogradConvolution:
         y = sum_output(strips.out, others)
         scratch = workspace((self._workers.threads, strips.scratch_floats), np.float32)
         places = [part.ctypes.data for part in scratch]
-        images = self._image(x), self._image(y)
+        images = self._image(x, strips.layer.stride), self._image(y, Vec3(1, 1, 1))
         if strips.own:
             passes = self._passes(*images, strips.own_samples, strips.own_products)
             self._run_own(passes, places)
         else:
-            samples = workspace((strips.point_floats(strips.in_groups),), np.float32)
-            products = workspace((strips.point_floats(strips.out_groups),), np.float32)
+            samples = workspace((strips.sample_floats,), np.float32)
+            products = workspace((strips.product_floats,), np.float32)
             passes = self._passes(*images, samples.ctypes.data, products.ctypes.data)
             for batch in zip(*(each.phases() for each in passes), strict=True):
                 run_phases(batch, places, self._workers)
         activate_further(y, strips.layer, self._workers)
         return y
 
-    def _image(self, array: Float32) -> Image:
-        return Image(array, tile_table(self._places, array))
+    def _image(self, array: Float32, step: Vec3) -> Image:
+        """Return an array with the places of its tiles, ``step`` voxels for each output."""
+        return Image(array, tile_table(self._places, array, step))
 
     def _run_own(self, passes: Sequence[PhaseSeries], scratch: Sequence[int]) -> None:
         """Run all batches; each worker does whole batches alone."""
@@ -136,8 +138,10 @@ class WinogradConvolution:
             groups=strips.out_groups,
             points=strips.points,
             points_per_share=share,
+            values=self._values[0].ctypes.data,
+            first_values=self._values[1].ctypes.data,
         )
-        read, written = strips.tiling.read, strips.tiling.written
+        read, written = strips.read, strips.tiling.written
         return [
             self._image_passes(self._samples, x, samples, read, starts, counts),
             self._products.series(multiply, rows=counts * strips.across),
@@ -184,7 +188,7 @@ class WinogradConvolution:
         return kernel.series(phase, table=tables, tiles=counts)
 
     def _transformed(self, weight: Float32) -> Float32:
-        """Return the kernels at all points, in the shape ``Strips.kernel_shape``."""
+        """Return the kernels of all values, in the shape ``Strips.kernel_shape``."""
         strips = self._strips
         z, y, x = (axis.kernel_matrix() for axis in strips.filterings)
         matrix = np.kron(np.kron(z, y), x).astype(np.float32)
@@ -196,7 +200,7 @@ class WinogradConvolution:
             part = weight[first : first + LANES]
             padded = np.zeros((matrix.shape[1], in_features, LANES), np.float32)
             padded[:, :, : len(part)] = part.reshape(*part.shape[:2], -1).transpose(2, 1, 0)
-            made = kernels[:, group].reshape(strips.points, -1)  # a view
+            made = kernels[:, group].reshape(strips.values, -1)  # a view
             np.matmul(matrix, padded.reshape(len(padded), -1), out=made)
 
         self._workers.for_each(task, range(strips.out_groups))

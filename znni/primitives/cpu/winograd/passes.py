@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from znni.core.shapes import Vec3
 from znni.primitives.common.codelets import Codelet
 from znni.primitives.cpu.common.image_rows import (
     Finishing,
@@ -33,7 +38,10 @@ FEW_ROWS = 4 if has_wide_registers() else 2
 
 def _image_emitter(name: str, filterings: Filterings, own: bool) -> PhaseEmitter:
     """Return an emitter of a pass from or to an image."""
-    algorithms = "_".join(f"{axis.taps}to{axis.outputs}" for axis in filterings)
+    algorithms = "_".join(
+        f"{axis.taps}to{axis.outputs}" + f"by{axis.stride}" * (axis.stride > 1)
+        for axis in filterings
+    )
     arguments = SHARE_ARGUMENTS | {
         "spectra": _kind(own),
         "row_stride": INDEX,
@@ -82,14 +90,20 @@ def batch_pass() -> PhaseKernel:
 
 
 class _Strip:
-    """The scratch of a strip, (z, y, tile, x, lane), and its values at points."""
+    """The scratch of a strip, (z, y, tile, x, lane), and its values at points.
 
-    def __init__(self, emit: Emitter, filterings: Filterings, across: int) -> None:
+    Args:
+        emit: emitter of the pass.
+        extents: values, or products, of a tile along z, y and x.
+        across: tiles of the strip.
+    """
+
+    def __init__(self, emit: Emitter, extents: Vec3, across: int) -> None:
         self.emit = emit
-        self.z, self.y, self.x = filterings
+        self.z, self.y, self.x = extents
         self.across = across
-        self.row_floats = across * self.x.length * LANES
-        self.plane_floats = self.y.length * self.row_floats
+        self.row_floats = across * self.x * LANES
+        self.plane_floats = self.y * self.row_floats
 
     def plane(self, z: Value) -> Value:
         """Return the address of a plane."""
@@ -98,16 +112,16 @@ class _Strip:
     @property
     def staging(self) -> Value:
         """The address of the scratch after the planes."""
-        return self.plane(self.emit.index(self.z.length))
+        return self.plane(self.emit.index(self.z))
 
     def transform_y(self, plane: Value, codelet: Codelet) -> None:
         """Transform all columns of a plane in place."""
         emit = self.emit
-        if self.y.taps == 1:
+        if self.y == 1:
             return
         with emit.loop(self.row_floats, step=LANES) as at:
             column = emit.at(plane, at)
-            places = [emit.at(column, i * self.row_floats) for i in range(self.y.length)]
+            places = [emit.at(column, i * self.row_floats) for i in range(self.y)]
             codelet.evaluate(
                 emit,
                 read=lambda i: emit.load(places[i]),
@@ -118,21 +132,21 @@ class _Strip:
         """Transform all columns along z, from the scratch into the values at points or back."""
         emit = self.emit
         with (
-            emit.loop(self.y.length) as y,
+            emit.loop(self.y) as y,
             emit.loop(self.across) as tile,
-            emit.loop(self.x.length) as x,
+            emit.loop(self.x) as x,
         ):
-            column = emit.times(emit.plus(emit.times(tile, self.x.length), x), LANES)
+            column = emit.times(emit.plus(emit.times(tile, self.x), x), LANES)
             column = emit.plus(column, emit.times(y, self.row_floats))
-            point = emit.plus(emit.times(y, self.x.length), x)
+            point = emit.plus(emit.times(y, self.x), x)
             values = emit.at(spectrum, emit.times(tile, emit["row_stride"]))
             values = emit.at(values, emit.times(point, emit["point_stride"]))
-            step = emit.times(emit["point_stride"], self.y.length * self.x.length)
+            step = emit.times(emit["point_stride"], self.y * self.x)
             ours = [
                 emit.at(emit.at(emit["scratch"], i * self.plane_floats), column)
-                for i in range(self.z.length)
+                for i in range(self.z)
             ]
-            points = [emit.at(values, emit.times(step, i)) for i in range(self.z.length)]
+            points = [emit.at(values, emit.times(step, i)) for i in range(self.z)]
             source, target = (ours, points) if into else (points, ours)
             codelet.evaluate(
                 emit,
@@ -153,11 +167,12 @@ def samples_pass(filterings: Filterings, across: int, own: bool) -> PhaseKernel:
         own: True if the worker has its own values, in its scratch.
     """
     emit = _image_emitter(f"samples_{across}", filterings, own)
-    strip = _Strip(emit, filterings, across)
-    share = Share(emit, _values(emit, "spectra", own))
     z_axis, y_axis, x_axis = filterings
-    width = across * x_axis.outputs
-    length = width + x_axis.taps - 1
+    extents = Vec3(z_axis.values, y_axis.values, x_axis.values)
+    strip = _Strip(emit, extents, across)
+    share = Share(emit, _values(emit, "spectra", own))
+    width = across * x_axis.outputs * x_axis.stride
+    length = width - x_axis.stride + x_axis.taps
     map_stride, y_stride, maps = share.image
     staging = strip.staging
     missing_x, missing_maps = emit.minus(emit["inner_x"], length), emit.minus(maps, LANES)
@@ -176,14 +191,13 @@ def samples_pass(filterings: Filterings, across: int, own: bool) -> PhaseKernel:
                     target = emit.at(staging, emit.times(lane, length))
                     with emit.loop(emit["inner_x"]) as x:
                         emit.copy_float(emit.at(source, x), emit.at(target, x))
-                # The next strip usually lies beside this one, and needs one more cache line.
-                prefetch_rows(
-                    emit, emit.at(row, width), map_stride, maps, [length - 1], written=False
-                )
+                # The next strip usually lies beside this one, and needs another cache line or two.
+                ahead = range(length - 1, max(-1, length - 1 - width), -LANES)
+                prefetch_rows(emit, emit.at(row, width), map_stride, maps, ahead, written=False)
                 voxels = load_transposed(emit, emit.chosen(*staged, staging, row), stride, length)
                 target = emit.at(plane, emit.times(y, strip.row_floats))
                 for tile in range(across):
-                    first, place = tile * x_axis.outputs, tile * x_axis.length
+                    first, place = tile * x_axis.outputs * x_axis.stride, tile * x_axis.values
                     x_axis.samples.evaluate(
                         emit,
                         read=lambda i: voxels[first + i],  # noqa: B023 - evaluated at once
@@ -192,11 +206,11 @@ def samples_pass(filterings: Filterings, across: int, own: bool) -> PhaseKernel:
                             emit.at(target, (place + i) * LANES),  # noqa: B023
                         ),
                     )
-            missing = emit.minus(emit.index(y_axis.length), emit["inner_y"])
+            missing = emit.minus(emit.index(y_axis.values), emit["inner_y"])
             rest = emit.at(plane, emit.times(emit["inner_y"], strip.row_floats))
             zero(emit, rest, emit.times(missing, strip.row_floats))
             strip.transform_y(plane, y_axis.samples)
-        with emit.loop(z_axis.length, emit["inner_z"]) as z:
+        with emit.loop(z_axis.values, emit["inner_z"]) as z:
             zero(emit, strip.plane(z), emit.index(strip.plane_floats))
         strip.transform_z(spectrum, z_axis.samples, into=True)
     return emit.compile_phase()
@@ -216,9 +230,10 @@ def results_pass(
         adds: True to add to the voxels of the image, before the activation.
     """
     emit = _image_emitter(f"results_{across}{curve}" + "_adding" * adds, filterings, own)
-    strip = _Strip(emit, filterings, across)
-    share = Share(emit, _values(emit, "spectra", own))
     z_axis, y_axis, x_axis = filterings
+    extents = Vec3(z_axis.length, y_axis.length, x_axis.length)
+    strip = _Strip(emit, extents, across)
+    share = Share(emit, _values(emit, "spectra", own))
     width = across * x_axis.outputs
     map_stride, y_stride, maps = share.image
     bias, slope = share.finish
@@ -284,64 +299,99 @@ def products_pass(own: bool) -> PhaseKernel:
         groups=INDEX,
         points=INDEX,
         points_per_share=INDEX,
+        values=INDICES,
+        first_values=INDICES,
     )
     groups, group_floats = emit["groups"], emit.times(emit["in_features"], LANES)
     most = max(BLOCKS)
     whole = emit.times(emit.quotient(groups, most), most)
-    all_samples, all_products = (_values(emit, name, own) for name in ("samples", "products"))
+    all_products = _values(emit, "products", own)
     with emit.part(emit["share"], emit["points_per_share"], emit["points"]) as point:
-        samples = emit.at(all_samples, emit.times(point, emit["samples_stride"]))
         products = emit.at(all_products, emit.times(point, emit["products_stride"]))
-        kernels = emit.at(emit["kernels"], emit.times(point, emit.times(group_floats, groups)))
-        for width, first, stop in ((most, emit.index(0), whole), (1, whole, groups)):
-            with emit.loop(stop, first, width) as group:
-                start = emit.at(kernels, emit.times(group_floats, group))
-                panels = [emit.at(start, emit.times(group_floats, i)) for i in range(width)]
-                _rows(emit, samples, panels, emit.at(products, emit.times(group, LANES)))
+        first, stop = (
+            emit.index_at(emit["first_values"], emit.plus(point, more)) for more in (0, 1)
+        )
+        for width, first_group, stop_group in (
+            (most, emit.index(0), whole),
+            (1, whole, groups),
+        ):
+            with emit.loop(stop_group, first_group, width) as group:
+                target = emit.at(products, emit.times(group, LANES))
+                _rows(emit, _Terms(own, first, stop, group, width, group_floats), target)
     return emit.compile_phase()
 
 
-def _rows(emit: Emitter, samples: Value, panels: list[Value], target: Value) -> None:
+class _Terms(NamedTuple):
+    """The values that are multiplied by their kernels and added up at a point.
+
+    Attributes:
+        own: True if the worker has its own values, in its scratch.
+        first: the place of the first of them in the list of values.
+        stop: the place after the last.
+        group: the first group of output maps.
+        width: the number of groups.
+        group_floats: the floats of the kernels of a value for a group.
+    """
+
+    own: bool
+    first: Value
+    stop: Value
+    group: Value
+    width: int
+    group_floats: Value
+
+    @contextmanager
+    def each(self, emit: PhaseEmitter) -> Iterator[tuple[Value, list[Value]]]:
+        """Repeat the code that is emitted meanwhile for each value.
+
+        Yields:
+            The address of the value's samples, and of its kernels for each group.
+        """
+        all_samples = _values(emit, "samples", self.own)
+        with emit.loop(self.stop, self.first) as term:
+            value = emit.index_at(emit["values"], term)
+            samples = emit.at(all_samples, emit.times(value, emit["samples_stride"]))
+            before = emit.plus(emit.times(value, emit["groups"]), self.group)
+            kernels = emit.at(emit["kernels"], emit.times(before, self.group_floats))
+            panels = [emit.at(kernels, emit.times(self.group_floats, i)) for i in range(self.width)]
+            yield samples, panels
+
+
+def _rows(emit: PhaseEmitter, terms: _Terms, target: Value) -> None:
     """Compute the products of all rows with the kernels of some groups, in the largest blocks.
 
     The last block is shifted back, so that its first rows are computed twice.
     """
     rows, nothing = emit["rows"], emit.index(0)
-    heights = sorted({1, FEW_ROWS, BLOCKS[len(panels)]})
+    heights = sorted({1, FEW_ROWS, BLOCKS[terms.width]})
     for height, higher in zip(heights, [*heights[1:], None], strict=True):
         stop = emit.chosen(rows, "<", emit.index(height), nothing, rows)
         if higher is not None:
             stop = emit.chosen(rows, "<", emit.index(higher), stop, nothing)
         with emit.loop(stop, step=height) as row:
             start = emit.smaller(row, emit.minus(rows, height))
-            _block(emit, samples, panels, target, start, height)
+            _block(emit, terms, target, start, height)
 
 
-def _block(
-    emit: Emitter,
-    samples: Value,
-    panels: list[Value],
-    target: Value,
-    start: Value,
-    height: int,
-) -> None:
+def _block(emit: PhaseEmitter, terms: _Terms, target: Value, start: Value, height: int) -> None:
     """Compute the products of a few rows with the kernels of some groups."""
-    rows = [
-        emit.at(samples, emit.times(emit.plus(start, row), emit["samples_row"]))
-        for row in range(height)
-    ]
     sums = {
         (row, i): emit.variable(emit.constant(0.0))
         for row in range(height)
-        for i in range(len(panels))
+        for i in range(terms.width)
     }
-    with emit.loop(emit["in_features"]) as c:
-        kernels = [emit.load(emit.at(panel, emit.times(c, LANES))) for panel in panels]
-        for row, place in enumerate(rows):
-            value = emit.broadcast(emit.at(place, c))
-            for i, kernel in enumerate(kernels):
-                total = sums[row, i]
-                total.set(emit.multiply_add(value, kernel, total.get()))
+    with terms.each(emit) as (samples, panels):
+        places = [
+            emit.at(samples, emit.times(emit.plus(start, row), emit["samples_row"]))
+            for row in range(height)
+        ]
+        with emit.loop(emit["in_features"]) as c:
+            kernels = [emit.load(emit.at(panel, emit.times(c, LANES))) for panel in panels]
+            for row, place in enumerate(places):
+                value = emit.broadcast(emit.at(place, c))
+                for i, kernel in enumerate(kernels):
+                    total = sums[row, i]
+                    total.set(emit.multiply_add(value, kernel, total.get()))
     for (row, i), total in sums.items():
         place = emit.at(target, emit.times(emit.plus(start, row), emit["products_row"]))
         emit.store(total.get(), emit.at(place, i * LANES))

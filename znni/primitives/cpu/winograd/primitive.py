@@ -4,6 +4,9 @@ A tile of 4^3 outputs with a 3^3 kernel takes a multiplication for each of 6^3 p
 for each output. So a layer is a matrix product at each point, between two cheap transforms. A
 Fourier transform of so small a tile needs more. This primitive is for images of 8^3 to 32^3 voxels
 with many maps. On large images, larger Fourier tiles are as fast or faster.
+
+With a stride of 2, a 3^3 kernel has phases of 1 and 2 taps along each axis. A tile of 4^3 outputs
+then takes 9^3 multiplications, and not 12^3.
 """
 
 from __future__ import annotations
@@ -12,20 +15,22 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from znni.core.options import ACCURACIES
-from znni.core.shapes import Shape5
+from znni.core.shapes import Shape5, Vec3
 from znni.machine.machine import Device
 from znni.network.layers import Conv, Operation, SummedConv
 from znni.network.weights import ConvWeights, conv_weights
 from znni.plans.cost import Cost, Memory
-from znni.plans.primitive import Run, applying, convolution_of, convolved
+from znni.plans.primitive import Run, applying, convolution_of, convolved_with_gaps
 from znni.primitives.cpu.common.activation import with_activation, with_added
-from znni.primitives.cpu.winograd.minimal_filtering import MOST_TAPS
+from znni.primitives.cpu.winograd.minimal_filtering import minimal_filtering
 from znni.primitives.cpu.winograd.strips import Strips
+
+ONE = Vec3(1, 1, 1)
 
 
 @dataclass(frozen=True)
 class Winograd:
-    """Convolution with tiles of six points, or four, along each axis that has a kernel.
+    """Convolution with tiles of six points, or five, along each axis that has a kernel.
 
     Attributes:
         device: processor that runs it.
@@ -34,7 +39,7 @@ class Winograd:
     device: Device
     name = "winograd"
     accuracy = ACCURACIES["float32"]
-    version = 1
+    version = 2
 
     def out_shape(self, layer: Operation, shape: Shape5) -> Shape5 | None:
         """Return the output's shape, or None for a kernel that is too small or too large."""
@@ -67,12 +72,13 @@ class Winograd:
 
 @lru_cache(maxsize=1024)
 def _strips(layer: Operation, shape: Shape5) -> Strips | None:
-    out = convolved(layer, shape)
-    if out is None or not isinstance(layer, Conv) or layer.kernel.volume == 1:
+    out = convolved_with_gaps(layer, shape)
+    if out is None or not isinstance(layer, Conv):
         return None
-    if max(layer.kernel) > MOST_TAPS or layer.kernel.x == 1:
+    if layer.groups > 1 or layer.dilation != ONE:
         return None
-    return Strips(layer, shape, out)
+    z, y, x = map(minimal_filtering, layer.kernel, layer.stride)
+    return Strips(layer, shape, out) if z and y and x and x.length > 1 else None
 
 
 def primitives(device: Device) -> tuple[Winograd, ...]:

@@ -10,6 +10,9 @@ import math
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
+from numpy.typing import NDArray
+
 from znni.core.shapes import Shape5, Vec3
 from znni.machine.arrays import ALIGNMENT
 from znni.network.layers import Conv
@@ -18,7 +21,8 @@ from znni.primitives.cpu.common.simd import FLOAT_BYTES, LANES, whole_vectors
 from znni.primitives.cpu.fft_tiled.tiling import Tiling
 from znni.primitives.cpu.winograd.minimal_filtering import MinimalFiltering, minimal_filtering
 
-# Most tiles of a strip: their voxels and transforms fill the registers.
+# Most tiles of a strip: their voxels and transforms fill the registers. With a stride, a tile has
+# more voxels, as many times.
 MOST_TILES = 4
 
 # Most tiles of a worker's own batch: with wide registers, a multiple of the rows of a block of
@@ -64,7 +68,11 @@ class Strips:
     @property
     def filterings(self) -> tuple[MinimalFiltering, MinimalFiltering, MinimalFiltering]:
         """The algorithms along z, y and x."""
-        z, y, x = map(minimal_filtering, self.layer.kernel)
+        axes = zip(self.layer.kernel, self.layer.stride, strict=True)
+        z, y, x = (minimal_filtering(*axis) for axis in axes)
+        assert z is not None
+        assert y is not None
+        assert x is not None
         return z, y, x
 
     @cached_property
@@ -72,7 +80,8 @@ class Strips:
         """Number of tiles in a strip: as few in all as possible, and then long strips."""
         by = self.filterings[2].outputs
         tiles = -(-self.out.x // by)
-        return min(range(1, MOST_TILES + 1), key=lambda count: (-(-tiles // count) * count, -count))
+        most = max(1, MOST_TILES // self.layer.stride.x)
+        return min(range(1, most + 1), key=lambda count: (-(-tiles // count) * count, -count))
 
     @property
     def outputs(self) -> Vec3:
@@ -82,13 +91,33 @@ class Strips:
 
     @cached_property
     def tiling(self) -> Tiling:
-        """Strips of all images."""
-        return Tiling(self.outputs + self.layer.kernel - 1, self.shape, self.layer.kernel)
+        """Strips of all images, as if a smaller input gave the output without a stride."""
+        kernel = self.layer.kernel
+        dense = Shape5.of(self.shape.n, self.shape.f, self.out.size + kernel - 1)
+        return Tiling(self.outputs + kernel - 1, dense, kernel)
+
+    @property
+    def read(self) -> Vec3:
+        """Voxels that a strip reads."""
+        return self.layer.stride * (self.tiling.written - 1) + self.layer.kernel
 
     @property
     def points(self) -> int:
-        """Products of a tile for each pair of maps."""
+        """Products of a tile for each pair of maps, which are sums over phases."""
         return math.prod(axis.length for axis in self.filterings)
+
+    @property
+    def values(self) -> int:
+        """Values that are made of a tile's samples, each of which has its kernel."""
+        return math.prod(axis.values for axis in self.filterings)
+
+    def values_of_points(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the numbers of all values, point by point, and where each point's begin."""
+        point = np.zeros((1,), np.int64)
+        for axis in self.filterings:
+            point = (point[:, np.newaxis] * axis.length + np.array(axis.point_of_value)).ravel()
+        values = np.argsort(point, kind="stable")
+        return values, np.searchsorted(point[values], np.arange(self.points + 1))
 
     @property
     def in_groups(self) -> int:
@@ -144,40 +173,43 @@ class Strips:
         """
         return (self.batch * self.across * groups | 1) * LANES
 
-    def point_floats(self, groups: int) -> int:
-        """Return the floats of a batch at all points."""
-        return self.points * self.point_stride(groups)
+    @property
+    def sample_floats(self) -> int:
+        """Floats of the values that are made of a batch's samples."""
+        return self.values * self.point_stride(self.in_groups)
 
     @property
-    def plane_floats(self) -> int:
-        """Floats of one plane of a strip's scratch: (y, tile, x, lane)."""
-        _, y, x = self.filterings
-        return y.length * self.across * x.length * LANES
+    def product_floats(self) -> int:
+        """Floats of a batch's products."""
+        return self.points * self.point_stride(self.out_groups)
+
+    @property
+    def planes_floats(self) -> int:
+        """Floats of all planes of a strip's scratch: (z, y, tile, x, lane)."""
+        return self.across * self.values * LANES
 
     @property
     def scratch_floats(self) -> int:
         """Floats of one worker's scratch: planes, a row of 16 maps, and values of its own batch."""
-        return self.own_samples + self.own * (
-            self.point_floats(self.in_groups) + self.point_floats(self.out_groups)
-        )
+        return self.own_samples + self.own * (self.sample_floats + self.product_floats)
 
     @property
     def own_samples(self) -> int:
         """Place of a worker's own values in its scratch, after planes and a row of 16 maps."""
-        row = self.tiling.tile.x
-        return whole_vectors(self.filterings[0].length * self.plane_floats + LANES * (row + 1))
+        row = self.layer.stride.x * (self.outputs.x - 1) + self.layer.kernel.x
+        return whole_vectors(self.planes_floats + LANES * (row + 1))
 
     @property
     def own_products(self) -> int:
         """Place of a worker's own products in its scratch."""
-        return self.own_samples + self.point_floats(self.in_groups)
+        return self.own_samples + self.sample_floats
 
     # Cost
 
     @property
     def kernel_shape(self) -> tuple[int, int, int, int]:
-        """Shape of the transformed kernels: (point, output group, input map, output map)."""
-        return self.points, self.out_groups, self.layer.in_features, LANES
+        """Shape of the transformed kernels: (value, output group, input map, output map)."""
+        return self.values, self.out_groups, self.layer.in_features, LANES
 
     @property
     def kernel_bytes(self) -> int:
@@ -188,7 +220,7 @@ class Strips:
         """Return the bytes of a call beside input, output and kernels."""
         floats = threads * self.scratch_floats
         if not self.own:
-            floats += self.point_floats(self.in_groups) + self.point_floats(self.out_groups)
+            floats += self.sample_floats + self.product_floats
         tables = self.tiling.table_bytes + self.batches * ARGUMENT_BYTES
         return floats * FLOAT_BYTES + tables + 3 * ALIGNMENT
 
@@ -197,7 +229,7 @@ class Strips:
         """Operations of the transforms of samples, of the products and of their transforms."""
         z, y, x = self.filterings
         tiles = self.tiling.count * self.across
-        columns = y.length * x.length, z.length * x.length, z.length * y.length
+        columns = y.values * x.values, z.seen * x.values, z.seen * y.seen
         made = y.length * x.length, z.outputs * x.length, z.outputs * y.outputs
         samples = sum(
             count * axis.samples.flops
@@ -209,7 +241,7 @@ class Strips:
         in_features, out_maps = self.layer.in_features, self.out_groups * LANES
         return (
             tiles * self.in_groups * LANES * samples,
-            2 * tiles * self.points * in_features * out_maps,
+            2 * tiles * self.values * in_features * out_maps,
             tiles * out_maps * results,
         )
 
@@ -230,5 +262,5 @@ class Strips:
         moved = self.shape.nbytes + 2 * self.out.nbytes
         if self.own:
             return moved + self.kernel_bytes
-        values = self.point_floats(self.in_groups) + self.point_floats(self.out_groups)
+        values = self.sample_floats + self.product_floats
         return moved + self.batches * (self.kernel_bytes + 2 * values * FLOAT_BYTES)
