@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import typer
 
+from bench.chips import chips_command
 from bench.cluster_scaling import cluster_scaling_command
 from bench.cluster_simulation import cluster_simulation_command
 from bench.end_to_end import end_to_end_command
@@ -44,6 +45,7 @@ from znni.core.errors import ZnniError
 
 COMMANDS: dict[str, Callable[..., None]] = {
     "layers": layers_command,
+    "chips": chips_command,
     "network": network_command,
     "unets": unets_command,
     "seams": seams_command,

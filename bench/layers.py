@@ -130,7 +130,7 @@ def layers_command(
         else:
             yield from compare_on_gpu(
                 fastest_of(
-                    _able("gpu", machine, only or [], operation, shape), operation, shape, fastest
+                    able("gpu", machine, only or [], operation, shape), operation, shape, fastest
                 ),
                 operation,
                 shape,
@@ -268,18 +268,19 @@ def _nanoseconds(row: Row) -> float:
     return float(row.get("ns_per_voxel", float("inf")))
 
 
-def _voxels(layer: Layer, shape: Shape5) -> int:
+def voxels_of(layer: Layer, shape: Shape5) -> int:
+    """Return the output voxels of a convolution, before it is pooled."""
     return shape.n * (shape.size - convolution_of(layer).kernel + 1).volume
 
 
 def _direct_flops(layer: Layer, shape: Shape5) -> float:
     conv = convolution_of(layer)
     taps = conv.in_features * conv.kernel.volume
-    return 2.0 * taps * conv.out_features * _voxels(layer, shape)
+    return 2.0 * taps * conv.out_features * voxels_of(layer, shape)
 
 
 def _speed(result: Result, layer: Layer, shape: Shape5) -> Row:
-    voxels, seconds = _voxels(layer, shape), result.timing.median
+    voxels, seconds = voxels_of(layer, shape), result.timing.median
     flops = _direct_flops(layer, shape) / seconds
     return {
         **result.record(),
@@ -333,7 +334,7 @@ class _Primitives:
         self._declared: dict[str, Row] = {}
         self._x = normal(shape)
         resident = self._x.nbytes
-        for primitive in _able("cpu", machine, only, layer, shape):
+        for primitive in able("cpu", machine, only, layer, shape):
             name, cost = primitive.name, primitive.cost(layer, shape)
             needed = resident + cost.memory.resident + cost.memory.working
             predicted = model.estimate(primitive, layer, shape, cost)
@@ -365,7 +366,7 @@ class _Primitives:
         }
 
 
-def _able(
+def able(
     device: DeviceKind, machine: Machine, only: list[str], layer: Layer, shape: Shape5
 ) -> list[Primitive]:
     """Return the primitives for a device that do a layer.
@@ -434,7 +435,7 @@ def compare_on_gpu(
             # Nothing here refers to the layer once it is measured: its memory is given back.
             row = _torch_on_gpu(
                 TorchLayer(name, layer, weights, part, "cuda", proposals),
-                layer, weights, part, _voxels(layer, shape), effort,
+                layer, weights, part, voxels_of(layer, shape), effort,
             )  # fmt: skip
         except RuntimeError as error:
             row = {"skipped": _first_line(error)}
@@ -469,7 +470,7 @@ def _ours_on_gpu(
         error = sampled_error(OnDevice(x), OnDevice(y), layer, weights)
         del y
     roofline = _roofline(cost, result.timing.median, ceilings)
-    per_voxel = 1e9 / _voxels(layer, shape)
+    per_voxel = 1e9 / voxels_of(layer, shape)
     return {
         **_speed(result, layer, shape),
         **roofline,
@@ -492,7 +493,7 @@ def _torch_on_gpu(
     shape = Shape5(*part.shape)
     work()  # autotunes
     affordable = effort.budget / effort.repeats / seconds_on_device(work)
-    times = max(1, min(voxels // _voxels(layer, shape), int(affordable)))
+    times = max(1, min(voxels // voxels_of(layer, shape), int(affordable)))
 
     def again() -> None:
         for _ in range(times):

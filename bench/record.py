@@ -30,6 +30,7 @@ Kind: TypeAlias = Literal[
     "cluster-scaling",
     "cluster-simulation",
     "end-to-end",
+    "gpu-chips",
     "gpu-exercise",
     "gpu-layers",
     "gpu-memory",

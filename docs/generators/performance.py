@@ -42,7 +42,7 @@ PAGES = {
         ),
     ),
     "layers": ("Single layers on CPUs", ("layer",)),
-    "gpu-layers": ("Single layers on GPUs", ("gpu-layers",)),
+    "gpu-layers": ("Single layers on GPUs", ("gpu-layers", "gpu-chips")),
     "profiles": ("Layer by layer", ("profile",)),
     "top-plans": ("Best plans, predicted and measured", ("top-plans",)),
     "planner": ("Planner and memory", ("search", "micro-batches", "shares", "machine-plans")),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar, Generic, TypeVar
+from typing import ClassVar, Generic, NamedTuple, TypeVar
 
 from znni.core.shapes import Shape5
 from znni.machine.machine import Device
@@ -18,6 +18,20 @@ from znni.plans.cost import Cost, Memory
 from znni.plans.primitive import Run, applying
 from znni.primitives.gpu.common.activation import has_source, with_softmax
 from znni.primitives.gpu.common.number_formats import NumberFormat
+
+
+class Pass(NamedTuple):
+    """The work of one kernel in all of a call.
+
+    Attributes:
+        flops: operations; those of tensor cores count as often as they make them.
+        bytes_moved: bytes to and from memory.
+        on_tensor_cores: whether tensor cores do most of them.
+    """
+
+    flops: float
+    bytes_moved: float
+    on_tensor_cores: bool = False
 
 
 @dataclass(frozen=True)
@@ -49,6 +63,11 @@ class Work(ABC):
     def bytes_moved(self) -> float:
         """Bytes to and from memory: input and output, unless a subclass moves more."""
         return self.shape.nbytes + self.out.nbytes
+
+    @property
+    def passes(self) -> dict[str, Pass]:
+        """The work of each kernel, by the launcher's method; empty if a single one does all."""
+        return {}
 
     @property
     def workspace_bytes(self) -> int:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 from znni.core.shapes import Vec3
-from znni.primitives.gpu.common.base import ConvolutionWork
+from znni.primitives.gpu.common.base import ConvolutionWork, Pass
 from znni.primitives.gpu.common.division import even_share
 from znni.primitives.gpu.common.number_formats import FLOAT_BYTES
 from znni.primitives.gpu.direct_tensor.geometry import (
@@ -157,9 +157,23 @@ class Pieces(ConvolutionWork):
     @property
     def bytes_moved(self) -> float:
         """Bytes of input and output, and of the image, which is written and read."""
+        return sum(self._pass_bytes)
+
+    @property
+    def passes(self) -> dict[str, Pass]:
+        """Laying out the image, and its products with the weights."""
+        laid_out, convolved = self._pass_bytes
+        return {
+            "lay_out": Pass(0.0, laid_out),
+            "convolve": Pass(self.flops, convolved, on_tensor_cores=True),
+        }
+
+    @property
+    def _pass_bytes(self) -> tuple[int, int]:
+        """Bytes of laying out, and of the products."""
         outputs = 2 * len(self.block.sums) - 1  # later passes read what earlier ones wrote
-        image = 2 * self._seen_voxels * self.voxel_bytes
-        return self.shape.nbytes + image + outputs * self.out.nbytes
+        image = self._seen_voxels * self.voxel_bytes
+        return self.shape.nbytes + image, image + outputs * self.out.nbytes
 
     @property
     def _seen_voxels(self) -> int:

@@ -8,7 +8,7 @@ from functools import cached_property
 
 from znni.core.shapes import Vec3
 from znni.primitives.common.dft_codelets import complex_dft, inverse_real_dft, real_dft
-from znni.primitives.gpu.common.base import ConvolutionWork
+from znni.primitives.gpu.common.base import ConvolutionWork, Pass
 from znni.primitives.gpu.common.hardware import SECTOR_BYTES
 from znni.primitives.gpu.common.number_formats import FLOAT_BYTES
 from znni.primitives.gpu.fft_tiled.geometry import columns, frequencies, half
@@ -156,8 +156,8 @@ class TileBatches(ConvolutionWork):
         return self.kernel_bytes + vectors * FLOAT_BYTES * self.conv.out_features
 
     @cached_property
-    def _flops(self) -> tuple[float, float]:
-        """Operations of the transforms, and of the products of complex numbers."""
+    def _flops(self) -> tuple[float, float, float]:
+        """Operations of forward transforms, of inverse ones, and of the products."""
         z, y, x = self.tile
         valid = self.valid
         lines = y * x * real_dft(z).flops + half(z) * x * complex_dft(y, -1).flops
@@ -167,10 +167,9 @@ class TileBatches(ConvolutionWork):
         inverse = lines + valid.y * valid.x * inverse_real_dft(z).first(valid.z).flops
         # Clusters take whole groups of maps, and products take multiples of maps.
         in_maps, out_maps = (self.spectra.group * n for n in (self.in_groups, self.out_groups))
-        transforms = self.count * (in_maps * forward + out_maps * inverse)
         multiplied = self.product.in_maps * self.spectra.product_maps(self.conv.out_features)
         products = COMPLEX_FLOPS * self.count * frequencies(self.tile) * multiplied
-        return transforms, products
+        return self.count * in_maps * forward, self.count * out_maps * inverse, products
 
     @property
     def flops(self) -> float:
@@ -180,16 +179,35 @@ class TileBatches(ConvolutionWork):
     @property
     def efficiency(self) -> float:
         """Share of the GPU's nominal float32 rate that transforms and products sustain together."""
-        transforms, products = self._flops
+        *transforms, products = self._flops
         chip = self.product.chip
         forward, _ = self.transforms
-        cycles = transforms / (self.spectra.transform_flops(self.tile) * forward.speed)
+        cycles = sum(transforms) / (self.spectra.transform_flops(self.tile) * forward.speed)
         cycles += products / self.spectra.product_flops(chip)
         return self.flops / (chip.cycle_flops * cycles)
 
     @property
     def bytes_moved(self) -> int:
         """Bytes of all passes: each tile is read, and its spectra written and read twice."""
-        spectra = 2 * frequencies(self.tile) * (self.in_groups + self.out_groups)
-        tile = self.conv.in_features * self.tile.volume * FLOAT_BYTES + spectra * SECTOR_BYTES
-        return self.count * tile + self.out.nbytes + self.batches * self.kernel_bytes
+        return sum(self._pass_bytes)
+
+    @property
+    def passes(self) -> dict[str, Pass]:
+        """The transforms, and the products between them."""
+        forward, inverse, products = self._flops
+        of_forward, of_products, of_inverse = self._pass_bytes
+        on_cores = products * self.spectra.numbers.terms
+        return {
+            "transform_tiles": Pass(forward, of_forward),
+            "multiply": Pass(on_cores, of_products, on_tensor_cores=True),
+            "transform_back": Pass(inverse, of_inverse),
+        }
+
+    @property
+    def _pass_bytes(self) -> tuple[int, int, int]:
+        """Bytes of the forward transforms, of the products and of the inverse transforms."""
+        of_group = self.count * frequencies(self.tile) * SECTOR_BYTES
+        read = self.count * self.conv.in_features * self.tile.volume * FLOAT_BYTES
+        there, back = of_group * self.in_groups, of_group * self.out_groups
+        kernels = self.batches * self.kernel_bytes
+        return read + there, there + back + kernels, back + self.out.nbytes
