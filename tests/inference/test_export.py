@@ -127,7 +127,7 @@ def test_a_run_writes_what_its_output_is_exported_to(name: str) -> None:
     if name == "o.npy":
         return
     np.testing.assert_allclose(open_volume(name).grid.scale, GRID.scale)
-    assert "o.html" in succeeds("view", "volume.h5", name)
+    assert f"{name}.html" in succeeds("view", "volume.h5", name)
     assert "32 voxels" in succeeds("verify", name)
 
 

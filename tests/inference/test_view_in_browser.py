@@ -21,9 +21,9 @@ pytestmark = [
 ]
 
 
-def browse(*options: str, at: str) -> str:
+def browse(*options: str, at: str, page: str = "out.h5.html") -> str:
     """Open a page in a headless browser, and return the page as the browser then has it."""
-    address = f"{Path('out.html').absolute().as_uri()}#{at}"
+    address = f"{Path(page).absolute().as_uri()}#{at}"
     command = [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--user-data-dir=profile"]
     size = ["--window-size=1200,900", "--force-device-scale-factor=1"]
     done = subprocess.run(
@@ -43,7 +43,7 @@ def test_a_browser_shows_the_values_at_a_place() -> None:
         page = browse(
             "--dump-dom", "--enable-logging=stderr", at=f"z={z}&y={y}&x={x}&map={feature}"
         )
-        assert "<title>out over volume</title>" in page
+        assert "<title>out.h5 over volume.h5</title>" in page
         assert re.findall("<output>([^<]*)</output>", page) == [str(z), str(y), str(x), "70 %"]
         given = re.search('id="input-value">([^<]*)<', page)
         made = re.search('id="output-value">([^<]*)<', page)
@@ -54,9 +54,32 @@ def test_a_browser_shows_the_values_at_a_place() -> None:
         assert float(made[1]) == pytest.approx(value, abs=0.005)
 
 
+def test_a_browser_shows_what_colours_mean() -> None:
+    logits = np.linspace(-8, 12, voxels().size, dtype=np.float32).reshape(voxels().shape)
+    np.save("logits.npy", logits)
+    succeeds("view", "volume.h5", "logits.npy")
+    succeeds("view", "volume.h5", "out.h5")
+    legend = re.compile(
+        r'<div id="legend"[^>]*?( hidden="")?><span>([^<]*)</span><i style="background: '
+        r'linear-gradient\(to right, rgb\((.*?)\), rgb\((.*?)\)\);"></i><span>([^<]*)</span>'
+    )
+    seen = {}
+    for page in ("logits.npy.html", "out.h5.html"):
+        for show in ("overlay", "output", "input"):
+            dom = browse("--dump-dom", at=f"z=3&y=9&x=11&opacity=50&show={show}", page=page)
+            (seen[page, show],) = legend.findall(dom)
+    ends = ("≤ -7.9", "≥ 11.9")
+    overlay = ("96, 96, 96", "168, 118, 78")
+    assert seen["logits.npy.html", "overlay"] == ("", ends[0], *overlay, ends[1])
+    black_to_white = ("0, 0, 0", "255, 255, 255")
+    assert seen["logits.npy.html", "output"] == ("", ends[0], *black_to_white, ends[1])
+    assert seen["logits.npy.html", "input"][0] == ' hidden=""'
+    assert seen["out.h5.html", "overlay"] == ("", "0", *overlay, "1")
+
+
 def test_a_browser_draws_sections() -> None:
     succeeds("view", "volume.h5", "out.h5")
-    _, (given, made, _) = read_page("out.html")
+    _, (given, made, _) = read_page("out.h5.html")
     shots = {}
     for show in ("input", "output", "overlay"):
         at = f"z=3&y=9&x=11&opacity=50&show={show}"
@@ -88,13 +111,13 @@ def test_a_browser_shows_labels_in_colours_from_a_pyramid(monkeypatch: pytest.Mo
     assert "2:17,3:19, one in 1x2x2\n" in said
     assert "resolution" not in said  # those coarser are too coarse along z
     labels = zarr.open("out.zarr/0", mode="r")[0, :, ::2, ::2]
-    data, (given, _) = read_page("out.html")
+    data, (given, _) = read_page("out.zarr.html")
     place: dict[int, tuple[int, int, int]] = {}
     for label in (0, 700):  # away from caption and cross, which is in a corner
         z, y, x = next(at for at in np.argwhere(labels == label).tolist() if min(at[1:]) > 4)
         place[label] = z, y, x
         address = f"z={z}&y={2 + 2 * y}&x={3 + 2 * x}&map=0"
-        page = browse("--dump-dom", "--enable-logging=stderr", at=address)
+        page = browse("--dump-dom", "--enable-logging=stderr", at=address, page="out.zarr.html")
         name = {0: "nothing", 700: "cell"}[label]
         assert f'id="output-value">{label} {name}<' in page
     listed = re.findall('<li style="--colour: rgb\\(([0-9 ]+)\\);">([^<]*)</li>', page)
@@ -104,7 +127,7 @@ def test_a_browser_shows_labels_in_colours_from_a_pyramid(monkeypatch: pytest.Mo
         shots = {}
         for show in ("input", "output", "overlay"):
             at = f"z={z}&y=2&x=3&opacity=50&show={show}"
-            browse("--screenshot=shot.png", at=at)
+            browse("--screenshot=shot.png", at=at, page="out.zarr.html")
             shots[show] = picture(Path("shot.png").read_bytes()).astype(int)
         top, left = np.argwhere((shots["input"] != shots["output"]).any(axis=2)).min(axis=0)
         found = np.argwhere((shots["input"][top + 5, left:, :3] == (20, 23, 26)).all(axis=1))

@@ -8,6 +8,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
+import tifffile
 from command_line import read_main, refused, succeeds, voxels
 from pages import picture, read_page
 
@@ -30,10 +31,10 @@ def test_pictures_are_png(shape: tuple[int, int]) -> None:
 
 def test_a_page_holds_input_and_output() -> None:
     said = succeeds("view", "volume.h5", "out.h5")
-    assert said.startswith("out.html: 1,440 input voxels, 0:6,2:17,3:19\nnapari:\n  python -c ")
-    data, (given, *maps) = read_page("out.html")
+    assert said.startswith("out.h5.html: 1,440 input voxels, 0:6,2:17,3:19\nnapari:\n  python -c ")
+    data, (given, *maps) = read_page("out.h5.html")
     assert (data["title"], data["start"], data["stride"]) == (
-        "out over volume",
+        "out.h5 over volume.h5",
         [0, 2, 3],
         [1, 1, 1],
     )
@@ -48,7 +49,7 @@ def test_a_page_holds_input_and_output() -> None:
 
 def test_a_page_needs_nothing_from_elsewhere() -> None:
     succeeds("view", "volume.h5", "out.h5")
-    text = Path("out.html").read_text()
+    text = Path("out.h5.html").read_text()
     assert "http" not in text.replace("http-equiv", "")
     assert set(re.findall(r'(?:src|href)="(.{5})', text)) == {"data:"}
     assert "default-src 'none'" in text
@@ -67,7 +68,7 @@ def test_part_of_it_at_a_stride() -> None:
 def test_scaled_values_of_uint8() -> None:
     succeeds("infer", "volume.h5", "--net", "tiny.yaml", "--out", "u.h5", "--dtype", "uint8")
     succeeds("view", "volume.h5", "u.h5")
-    data, (_, first, _) = read_page("u.html")
+    data, (_, first, _) = read_page("u.h5.html")
     assert data["maps"][0]["high"] == 1
     with h5py.File("u.h5") as file:
         np.testing.assert_array_equal(first, file["main"][0])
@@ -76,7 +77,7 @@ def test_scaled_values_of_uint8() -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ((), "out.html: exists; give overwrite=True (--overwrite)"),
+        ((), "out.h5.html: exists; give overwrite=True (--overwrite)"),
         (("--out", "p.html", "--roi", "0:7,:,:"), "region 0:7,2:17,3:19 is not within"),
         (("--out", "p.html", "--roi", "3:3,:,:"), "is not within 0:6,2:17,3:19"),
         (("--out", "none/p.html"), "cannot be written"),
@@ -85,9 +86,9 @@ def test_scaled_values_of_uint8() -> None:
     ],
 )
 def test_what_cannot_be_shown(options: tuple[str, ...], said: str) -> None:
-    Path("out.html").write_text("precious")
+    Path("out.h5.html").write_text("precious")
     assert said in refused("view", "volume.h5", "out.h5", *options)
-    assert Path("out.html").read_text() == "precious"
+    assert Path("out.h5.html").read_text() == "precious"
     assert not Path("p.html").exists()
 
 
@@ -97,7 +98,7 @@ def test_outputs_of_other_inputs(extents: tuple[int, int, int]) -> None:
     message = refused("view", "other.npy", "out.h5")
     found = "x".join(map(str, extents))
     assert f"the input is {found} voxels, and the output was computed from one of 7x20" in message
-    assert not Path("out.html").exists()
+    assert not Path("out.h5.html").exists()
 
 
 def test_outputs_of_other_programs() -> None:
@@ -106,10 +107,53 @@ def test_outputs_of_other_programs() -> None:
     np.save("small.npy", np.zeros((5, 6, 7), np.uint8))
     message = refused("view", "small.npy", "out.h5")
     assert "the output is 6x15x16 voxels from 0x2x3 on, and the input is 5x6x7" in message
-    assert "there is no attribute 'voxel_offset'" in refused("view", "volume.h5", "small.npy")
+    assert "no attribute 'voxel_offset' or origin" in refused("view", "volume.h5", "small.npy")
     np.save("same.npy", np.zeros((5, 6, 7), np.uint8))
     said = succeeds("view", "small.npy", "same.npy")
     assert "210 input voxels, 0:5,0:6,0:7\nnote: same.npy does not say what it was" in said
+
+
+def test_parts_of_other_volumes_lie_where_they_were_cut_out() -> None:
+    np.save("labels.npy", voxels())
+    for name in ("first.h5", "first.zarr", "first.tif", "first.nii"):
+        succeeds("export", "labels.npy", name, "--roi", "0:6,4:18,5:")
+        second = f"second-{name}"
+        succeeds("export", name, second, "--roi", "1:5,2:,:9")
+        said = succeeds("view", "volume.h5", second)
+        assert f"{second}.html: 432 input voxels, 1:5,6:18,5:14\nnapari" in said
+        data, (given, made) = read_page(f"{second}.html")
+        wanted = voxels()[1:5, 6:18, 5:14]
+        for described, shades in ((data["input"], given), (data["maps"][0], made)):
+            low, high = described["low"], described["high"]
+            values = low + shades / 255 * (high - low)
+            np.testing.assert_allclose(values, wanted.clip(low, high), rtol=0, atol=0.5)
+
+
+def test_parts_by_other_programs_are_placed_by_their_origin() -> None:
+    grid = {"axes": "ZYX", "spacing": 2.0, "unit": "um"}
+    resolution = (4, 4)
+    tifffile.imwrite("in.tif", voxels(), imagej=True, metadata=grid, resolution=resolution)
+    cut = np.ascontiguousarray(voxels()[1:4, 5:15, 6:])
+    origin = {"zorigin": -1, "yorigin": -5, "xorigin": -6}
+    about = grid | origin
+    tifffile.imwrite("cut.tif", cut, imagej=True, metadata=about, resolution=resolution)
+    said = succeeds("view", "in.tif", "cut.tif")
+    assert "1:4,5:15,6:23\nnote: cut.tif is placed by its origin: its first voxel is 1x5x6" in said
+    for wrong in ({"xorigin": -6.5}, {"xorigin": -60}, {"spacing": 2.1}):
+        tifffile.imwrite("cut.tif", cut, imagej=True, metadata=about | wrong, resolution=resolution)
+        assert "the output is 3x10x17 voxels" in refused("view", "in.tif", "cut.tif", "--overwrite")
+    tifffile.imwrite("cut.tif", cut, imagej=True, metadata=grid, resolution=resolution)
+    assert "or origin to tell where" in refused("view", "in.tif", "cut.tif", "--overwrite")
+
+
+def test_pages_of_files_in_one_folder_have_names_of_their_own() -> None:
+    with h5py.File("two.h5", "w") as file:
+        file["raw/a"], file["raw/b"] = voxels(), voxels() // 2
+    succeeds("export", "out.h5", "out.zarr")
+    for name in ("out.h5", "out.zarr/", "two.h5:/raw/a", "two.h5:/raw/b"):
+        succeeds("view", "volume.h5", name)
+    pages = {"out.h5.html", "out.zarr.html", "two.h5-raw-a.html", "two.h5-raw-b.html"}
+    assert {path.name for path in Path().glob("*.html")} == pages
 
 
 @pytest.mark.parametrize("name", ["scale", "voxel_offset", "source_extents", "labels"])

@@ -45,7 +45,7 @@ def test_labels_have_names_and_colours() -> None:
     Path("tiny.yaml").write_text(f"{text}labels: {{nothing: 0, cell: 700}}\n")
     succeeds(*INFER, "--labels")
     succeeds("view", "volume.h5", "out.zarr")
-    data, (_, made) = read_page("out.html")
+    data, (_, made) = read_page("out.zarr.html")
     (described,) = data["maps"]
     assert described["labels"] == ["0", "700"]
     assert described["names"] == ["nothing", "cell"]
@@ -60,15 +60,15 @@ def test_labels_of_other_programs() -> None:
     np.save("other.npy", labels)
     np.save("masks.npy", voxels())
     succeeds("view", "volume.h5", "other.npy")
-    data, (_, made) = read_page("other.html")
+    data, (_, made) = read_page("other.npy.html")
     found = np.array([int(label) for label in data["maps"][0]["labels"]], np.uint64)
     np.testing.assert_array_equal(found[made], labels)
     succeeds("view", "volume.h5", "masks.npy")
-    assert "labels" not in read_page("masks.html")[0]["maps"][0]
+    assert "labels" not in read_page("masks.npy.html")[0]["maps"][0]
     succeeds("view", "volume.h5", "masks.npy", "--labels", "--overwrite")
-    assert len(read_page("masks.html")[0]["maps"][0]["labels"]) == np.unique(voxels()).size
+    assert len(read_page("masks.npy.html")[0]["maps"][0]["labels"]) == np.unique(voxels()).size
     succeeds("view", "volume.h5", "other.npy", "--values", "--overwrite")
-    assert "high" in read_page("other.html")[0]["maps"][0]
+    assert "high" in read_page("other.npy.html")[0]["maps"][0]
 
 
 @pytest.mark.parametrize("value", [0.5, np.nan, np.inf])
@@ -81,7 +81,7 @@ def test_values_that_are_no_labels_are_refused(value: float) -> None:
 def test_labels_above_a_threshold() -> None:
     succeeds(*INFER, "--threshold", "0.5")
     succeeds("view", "volume.h5", "out.zarr")
-    data, (_, *maps) = read_page("out.html")
+    data, (_, *maps) = read_page("out.zarr.html")
     for described, made, values in zip(data["maps"], maps, stored("out.zarr/0"), strict=True):
         labels = np.array([int(label) for label in described["labels"]])
         np.testing.assert_array_equal(labels[made], values)
@@ -106,11 +106,11 @@ def test_the_coarsest_resolution_that_is_fine_enough(monkeypatch: pytest.MonkeyP
         (2, 4, 4),
     ]
     succeeds("view", "volume.h5", "out.zarr")
-    np.testing.assert_array_equal(read_page("out.html")[0]["stride"], 1)
+    np.testing.assert_array_equal(read_page("out.zarr.html")[0]["stride"], 1)
     monkeypatch.setattr("znni.inference.viewing.region.EXTENT", 5)
     said = succeeds("view", "volume.h5", "out.zarr", "--overwrite")
     assert "0:6,2:17,3:19, one in 2x3x4\nnote: out.zarr: shown from its resolution of 3x8x8" in said
-    data, (given, made, _) = read_page("out.html")
+    data, (given, made, _) = read_page("out.zarr.html")
     level = stored("out.zarr/1")[0][np.ix_([0, 1, 2], [0, 1, 3, 4, 6], [0, 2, 4, 6])]
     np.testing.assert_allclose(made / 255, level, rtol=0, atol=0.51 / 255)
     low, high = data["input"]["low"], data["input"]["high"]
@@ -180,7 +180,7 @@ def test_the_input_is_seen_as_the_network_saw_it() -> None:
     infer = ("infer", "two.npy", "--net", "tiny.yaml", "--out", "one.h5", "--channel", "1")
     succeeds(*infer)
     succeeds("view", "two.npy", "one.h5")
-    data, (given, *_) = read_page("one.html")
+    data, (given, *_) = read_page("one.h5.html")
     low, high = data["input"]["low"], data["input"]["high"]
     wanted = voxels((2, *VOLUME))[1, :6, 2:17, 3:19].clip(low, high)
     np.testing.assert_allclose(low + given / 255 * (high - low), wanted, rtol=0, atol=0.5)

@@ -101,7 +101,7 @@ def test_pages_have_the_shape_of_the_voxels() -> None:
     np.save("in.npy", voxels())
     succeeds("infer", "in.npy", *RUN, "--out", "out.h5")
     shown = succeeds("view", "in.npy", "out.h5", "--voxel-size", "0.4,0.1,0.2um")
-    content = re.search(r"const data = (\{.*\});", Path("out.html").read_text())
+    content = re.search(r"const data = (\{.*\});", Path("out.h5.html").read_text())
     assert content
     assert json.loads(content[1])["voxel"] == [4, 1, 2]
     assert "scale=[0.4, 0.1, 0.2]" in shown

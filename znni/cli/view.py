@@ -17,7 +17,9 @@ def view(
     page: Annotated[
         Path | None,
         typer.Option(
-            "--out", metavar="PAGE.html", help="Page to write. Default: OUT.html in this folder."
+            "--out",
+            metavar="PAGE.html",
+            help="Page to write. Default: OUT and .html, in this folder.",
         ),
     ] = None,
     dataset: options.Dataset = None,

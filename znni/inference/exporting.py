@@ -255,9 +255,17 @@ def _room(ram: int | str | None) -> int:
 def _attributes(
     volume: ArrayVolume, box: Box, values: ExportedValues, source: str
 ) -> dict[str, Any]:
-    """Return the attributes of a copy: those of the output that it is a copy of, as they hold."""
+    """Return the attributes of a copy: those of the output that it is a copy of, as they hold.
+
+    A part of another volume notes where in that volume it lies.
+    """
     found: dict[str, Any] = {}
-    if volume.attribute("znni_version") is not None:
+    start, extents = _three(volume, "voxel_offset"), _three(volume, "source_extents")
+    if start is None or extents is None:
+        start, extents = ZERO, volume.size
+    if volume.attribute("znni_version") is None and extents != box.size:
+        found = {"voxel_offset": start + box.start, "source_extents": extents}
+    elif volume.attribute("znni_version") is not None:
         found = {name: _plain(value) for name, value in volume.attributes().items()}
         offset = found.get("voxel_offset")
         if isinstance(offset, list | tuple) and len(offset) == 3:
@@ -268,6 +276,15 @@ def _attributes(
             found |= _label_attributes(values, found)
         found["scale"] = 1 / 255 if values.scales else 1.0 if _unscaled(values) else values.scale
     return found | {"exported_from": source}
+
+
+def _three(volume: ArrayVolume, name: str) -> Vec3 | None:
+    """Return an attribute of three integers; None if it is absent or another program's."""
+    try:
+        z, y, x = map(int, volume.attribute(name))
+    except (TypeError, ValueError):
+        return None
+    return Vec3(z, y, x)
 
 
 def _unscaled(values: ExportedValues) -> bool:

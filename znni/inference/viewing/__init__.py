@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
@@ -31,7 +31,7 @@ from znni.inference.viewing.resolutions import Resolutions
 from znni.inference.viewing.viewers import Opened, napari_line, neuroglancer_line
 from znni.volumes.array import ArrayVolume
 from znni.volumes.label_values import holds_labels
-from znni.volumes.locate import open_volume, stem
+from znni.volumes.locate import open_volume, split_dataset, stem
 from znni.volumes.stored import is_url
 
 __all__ = ["LazyArray", "Page", "view"]
@@ -95,7 +95,8 @@ def view(
             that the output was computed from.
         out: the output of that input. The output of another program is shown with a note, if its
             extents are the input's.
-        page: the HTML file to write; by default the output's name with ``.html``, in this folder.
+        page: the HTML file to write; by default the output's name and ``.html``, in this folder, as
+            ``cells.zarr.html``.
         dataset: dataset of the input, if its file has several.
         voxel_size: extents of the input's voxels, as ``0.5,0.1,0.1um``, where its file says none or
             wrong ones.
@@ -111,7 +112,7 @@ def view(
             region has no output. Or the page exists already or cannot be written.
         RunFailed: a volume cannot be read.
     """
-    path = Path(page) if page else Path(f"{stem(str(out))}.html")
+    path = Path(page) if page else Path(f"{_name(out)}.html")
     if path.exists() and not overwrite:
         raise InvalidInput(f"{path}: exists; give {option('overwrite', True)} to replace it")
     output = open_volume(out)
@@ -119,7 +120,7 @@ def view(
         dataset, _number(output, "channel"), _number(output, "time"), voxel_size=voxel_size
     )
     volume = chosen.of(source)
-    offset = offset_of(output, volume)
+    offset, by_origin = offset_of(output, volume)
     given, made = Resolutions(volume), Resolutions(output)
 
     def apart(box: Box) -> Box:
@@ -142,7 +143,7 @@ def view(
         labels = holds_labels(output.attributes(), output.dtype)
     maps = _maps(made, apart(box), step, labels=labels)
     content = {
-        "title": f"{stem(str(out))} over {stem(str(source))}",
+        "title": f"{_name(out)} over {_name(source)}",
         "subtitle": _of_input(box, step),
         "size": size,
         "start": box.start,
@@ -176,6 +177,8 @@ def view(
         large = quick_steps(part, 1, volumes.factors, volumes.cost) is None
         if region is None and box != whole and large:
             notes.append(f"to see all of it at once, run {_to_see_all(str(place))}")
+    if by_origin:
+        notes.append(f"{out} is placed by its origin: its first voxel is {offset} of the input")
     if not names_input(output):
         notes.append(f"{out} {UNKNOWN_INPUT}")
     napari = napari_line(opened, over, labels=labels)
@@ -228,6 +231,13 @@ def _maps(volumes: Resolutions, box: Box, step: Vec3, *, labels: bool) -> list[P
             scaled = values.astype(np.float32) * np.float32(scale)
             pictures.append(picture_of(name, scaled, *range_of(scaled, output=True)))
     return pictures
+
+
+def _name(place: str | Path) -> str:
+    """Return the name of a volume's file, and its dataset, as a part of other names."""
+    path, inside = split_dataset(str(place))
+    name = PurePosixPath(path).name
+    return f"{name}-{inside.strip('/').replace('/', '-')}" if inside else name
 
 
 def _anywhere(place: object) -> str:

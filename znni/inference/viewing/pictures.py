@@ -45,7 +45,9 @@ def picture_of(name: str, values: NDArray[np.float32], low: float, high: float) 
     """Return a picture of values (z, y, x), in shades of grey from ``low`` to ``high``."""
     shades = (np.nan_to_num(values, nan=low) - low) / (high - low) * 255
     grid = planes_in_grid(np.rint(shades.clip(0, 255)).astype(np.uint8))
-    return Picture({"name": name, "low": low, "high": high}, _address(grid))
+    clipped = bool((shades.min() < -0.5) or (shades.max() > 255.5))
+    description = {"name": name, "low": low, "high": high, "clipped": clipped}
+    return Picture(description, _address(grid))
 
 
 def picture_of_labels(name: str, values: NDArray[Any], names: Mapping[int, str]) -> Picture:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+import numpy as np
+
 from znni.core.errors import InvalidInput, option
 from znni.core.shapes import Box, Vec3
-from znni.core.volume import Volume
+from znni.core.volume import Grid, Volume
 from znni.volumes.stored import StoredVolume
 
 EXTENT = 192  # most voxels of a page along an axis
@@ -14,8 +16,10 @@ WHOLE = 2**28  # most voxels of a volume that are read for a page unasked
 ZERO = Vec3(0, 0, 0)
 
 
-def offset_of(output: Volume, volume: Volume) -> Vec3:
-    """Return the input voxel that the output's first voxel stands for.
+def offset_of(output: Volume, volume: Volume) -> tuple[Vec3, bool]:
+    """Return the input voxel that the output's first voxel stands for, and whether by its origin.
+
+    An output of znni notes the voxel. Others are placed by their origin in space.
 
     Raises:
         InvalidInput: the output does not say, lies outside the input, or was computed from an input
@@ -29,18 +33,35 @@ def offset_of(output: Volume, volume: Volume) -> Vec3:
         )
     offset = _stored(output, "voxel_offset")
     if offset is None and volume.size == output.size:
-        return ZERO
+        return ZERO, False
+    by_origin = offset is None
+    offset = offset or _by_origin(output.grid, volume.grid)
     if offset is None:
         raise InvalidInput(
             f"the output is {output.size} voxels, the input {volume.size}, and there is no "
-            f"attribute 'voxel_offset'; give an output of znni infer, or one of the input's extents"
+            f"attribute 'voxel_offset' or origin to tell where it lies; give an output of znni "
+            f"infer, or one of the input's extents"
         )
     if not Box(offset, offset + output.size).within(Box(ZERO, volume.size)):
         raise InvalidInput(
             f"the output is {output.size} voxels from {offset} on, and the input is {volume.size}; "
             f"give the input that it was computed from"
         )
-    return offset
+    return offset, by_origin
+
+
+def _by_origin(output: Grid, volume: Grid) -> Vec3 | None:
+    """Return the voxel at which another volume begins, by origins in space; None if unknown.
+
+    An origin of 0 may also be one that nobody has set, so it tells nothing.
+    """
+    alike = np.allclose(output.scale, volume.scale, rtol=1e-3) and output.units == volume.units
+    if not alike or not any(output.translation):
+        return None
+    places = zip(output.translation, volume.translation, volume.scale, strict=True)
+    steps = [(at - start) / step for at, start, step in places]
+    z, y, x = map(round, steps)
+    return Vec3(z, y, x) if np.allclose(steps, (z, y, x), atol=0.1) else None
 
 
 def names_input(output: Volume) -> bool:
