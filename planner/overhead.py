@@ -132,7 +132,7 @@ class Overhead:
                 is read by the GPU. The other one is filled, and counts as the layers' memory.
         """
         values_in, _ = _values(network, patch)
-        out = self._bytes_out(network, patch)
+        out = self._bytes_out(network, patch, device)
         # The current block is one of the layers' arrays. If the layers run on a GPU, the host
         # holds it in addition.
         held_in = self.voxel_in + (FLOAT_BYTES if device == "gpu" else 0)
@@ -165,18 +165,20 @@ class Overhead:
             return FLOAT_BYTES * (network.blended_features + 1)
         return self.voxel_out * network.out_features
 
-    def _bytes_out(self, network: Network, patch: Vec3) -> int:
+    def _bytes_out(self, network: Network, patch: Vec3, device: Processors) -> int:
         """Return the host bytes of blocks that are computed but not written.
 
         Windows take the input of one, the sums of their outputs and weights, and which voxels a
-        mask wants. What is stored is made of these before the next block begins.
+        mask wants. What is stored is made of these before the next block begins. A GPU has the sums
+        and weights itself, and gives the means. It begins the next block before that, so there are
+        two masks then.
         """
         values_in, values_out = _values(network, patch)
         window = network.window
         if not window:
             return values_out * self.voxel_out
         # Sums for the next block along x lie beside those of the block, and are copied then.
-        kept = window.tail(patch) * patch.z * patch.y
+        kept = _kept(network, patch) if device == "cpu" else 0
         a_sum = (network.blended_features + 1) * FLOAT_BYTES
         sums = a_sum * (patch.volume + 2 * kept) + patch.volume
         blending = FLOAT_BYTES * (values_in + window.size.volume) + sums
@@ -209,7 +211,8 @@ class Overhead:
         blocks = 0
         if first_input:
             _, values_out = _values(network, patch)
-            blocks = first_input.elements * self.gpu_value_in + values_out * self.gpu_voxel_out
+            out = _blending(network, patch) if network.window else values_out * self.gpu_voxel_out
+            blocks = first_input.elements * self.gpu_value_in + out
         return PlanMemory(
             process=self.gpu + -(-locked // LOCKED_BYTES_PER_TABLE_BYTE),
             weights=0,
@@ -245,6 +248,7 @@ class Overhead:
         each = self.handling
         host, gpu = loads.get("cpu"), loads.get("gpu")
         building, warming = each.building, each.warming
+        runs = network.window.a_block(patch) if network.window else 1
         host_layers = transfer = gpu_layers = 0.0
         if host:
             building += host.resident * each.resident
@@ -254,7 +258,6 @@ class Overhead:
                 building += max(0, own) * each.pinned
             else:
                 warming += max(0, own) * each.touched
-            runs = network.window.a_block(patch) if network.window else 1
             host_layers = runs * host.seconds + values_in * each.lost_in + written * each.lost_out
         if host and gpu:
             building += 2 * brought * each.pinned
@@ -267,9 +270,11 @@ class Overhead:
         if gpu or host_uses_gpu:
             building += each.cuda
         if gpu:
-            transfer = brought * (each.handed if host else each.brought)
-            transfer += values_out * each.returned
-            gpu_layers = gpu.seconds
+            transfer = runs * brought * (each.handed if host else each.brought)
+            transfer += network.blended_features * patch.volume * each.returned
+            gpu_layers = runs * gpu.seconds
+            if network.window:  # the host makes what is stored of the windows' means
+                host_layers = values_out * each.placed + written * each.lost_out
         reading, writing = values_in * each.voxel_in, written * each.voxel_out
         patch_seconds = StageSeconds(reading, host_layers, transfer, gpu_layers, writing)
         workers = self.workers if gpu or host_uses_gpu else 1
@@ -287,3 +292,19 @@ def _values(network: Network, patch: Vec3) -> tuple[int, int]:
     """Return the numbers of values in a patch's input block and in its output block."""
     size_in = extents_read(network, patch)
     return network.in_features * size_in.volume, network.out_features * patch.volume
+
+
+def _kept(network: Network, patch: Vec3) -> int:
+    """Return the voxels after a block, along x, whose sums are kept for the next one."""
+    return network.window.tail(patch) * patch.z * patch.y if network.window else 0
+
+
+def _blending(network: Network, patch: Vec3) -> int:
+    """Return the bytes of a GPU that blends the windows of blocks.
+
+    These are the sums of a block and of what is kept of it, weights, and the means of two blocks.
+    """
+    assert network.window is not None
+    sums = (network.blended_features + 1) * (patch.volume + 2 * _kept(network, patch))
+    means = 2 * network.blended_features * patch.volume
+    return FLOAT_BYTES * (sums + means + network.window.size.volume)

@@ -115,11 +115,10 @@ def cut_points(network: Network, device: DeviceChoice) -> list[int]:
 def _cuts(network: Network) -> list[int]:
     """Return the numbers of first layers after which a single value is alive to be handed on.
 
-    All layers of an exact network are on one device. Those of windows are on the host, because
-    windows are blended there.
+    All layers of an exact network are on one device.
     """
     if network.is_exact:
-        return [len(network.nodes)] if network.window else [0, len(network.nodes)]
+        return [0, len(network.nodes)]
     return [count for count, alive in enumerate(network.alive) if len(alive) == 1]
 
 

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from window_networks import NET, blended, network, volume
 
 from znni.core.errors import InvalidInput
-from znni.core.options import Border, Pad
+from znni.core.options import Border
 from znni.core.shapes import Box, Vec3
-from znni.engine.tiles import make_job, read_input
 from znni.inference import api
 from znni.inference.inferer import Inferer
 from znni.inference.monai import SlidingWindowInferer
@@ -22,74 +22,12 @@ from znni.inference.planning import search
 from znni.inference.verification import verify
 from znni.network.geometry import with_window
 from znni.network.input_scaling import InputScaling
-from znni.network.network import Network
 from znni.network.network_file import network_from_text
-from znni.network.weights import Float32, random_weights
+from znni.network.weights import random_weights
 from znni.network.window import Window
-from znni.primitives.reference import Float64, exact
-from znni.volumes.array import ArrayVolume
 from znni.volumes.locate import open_volume
 
-NET = """\
-name: norms
-in_features: 2
-input: {scale: 0.5, offset: -1}
-layers:
-  - conv: {features: 4, kernel: 3, padding: same}
-  - name: skip
-    instance_norm: {activation: leaky_relu}
-  - conv: {features: 6, kernel: 3, stride: 2, padding: 1}
-  - group_norm: {groups: 3, activation: relu}
-  - conv_transpose: {features: 4, kernel: 2, stride: 2}
-  - name: squeezed
-    global_pool: {}
-  - name: peak
-    from: conv_transpose1
-    global_pool: {kind: max}
-  - maximum: {}
-    from: [squeezed, peak]
-  - name: excited
-    conv: {features: 4, kernel: 1, activation: sigmoid}
-  - multiply: {}
-    from: [conv_transpose1, excited]
-  - concat: {}
-    from: [multiply1, skip]
-  - conv: {features: 3, kernel: [1, 3, 3], padding: same}
-  - add: {}
-    from: [conv4, conv4]
-"""
 OPTIONS: Any = {"device": "cpu", "costs": "built-in", "threads": 1}
-
-
-def network(window: Window) -> Network:
-    return with_window(network_from_text(NET, "norms.yaml"), window)
-
-
-def volume(size: Vec3, seed: int = 0) -> Float32:
-    return np.random.default_rng(seed).standard_normal((2, *size), np.float32)
-
-
-def blended(net: Network, x: Float32, border: Border = "valid", pad: Pad = "reflect") -> Float64:
-    """Return the mean of all windows at each voxel, in float64."""
-    opened = ArrayVolume(x)
-    job = make_job(net, opened.size, border, pad, None)
-    assert net.window is not None
-    window = replace(net.window, volume=opened.size)
-    weights, counts = random_weights(net, 7), window.importance().astype(np.float64)
-    around = window.seen()
-    sums = np.zeros((net.out_features, *around.size))
-    total = np.zeros(around.size)
-    for start in window.touching(around):
-        box = Box(start, start + window.size)
-        seen = read_input(opened, job, box, net.scaling)
-        at = box.shifted(Vec3(0, 0, 0) - around.start).slices
-        for axes in window.flips:
-            flipped = tuple(axis + 1 for axis in axes)
-            made = exact(net, weights, np.flip(seen, flipped))
-            sums[:, *at] += np.flip(made, flipped) * counts
-            total[at] += counts
-    inside = Box(Vec3(0, 0, 0), opened.size).shifted(Vec3(0, 0, 0) - around.start)
-    return (sums / total)[:, *inside.slices]
 
 
 @settings(max_examples=40)

@@ -18,7 +18,13 @@ from znni.core.options import Choices, DeviceChoice
 from znni.core.shapes import Vec3
 from znni.engine.workers.fleet import Member
 from znni.inference import planning
-from znni.inference.devices import CONTEXT_BYTES, choose_gpus, primitives_for, seeing_only
+from znni.inference.devices import (
+    CONTEXT_BYTES,
+    check_windows,
+    choose_gpus,
+    primitives_for,
+    seeing_only,
+)
 from znni.machine.machine import Machine
 from znni.network.geometry import with_window
 from znni.network.layers import Conv, Padding
@@ -101,11 +107,20 @@ def test_layers_that_cannot_be_divided() -> None:
     layer = Conv("layer", 1, 1, Vec3.of(3), "relu", padding=Padding(Vec3.of(1), Vec3.of(1)))
     exact = Network("exact", 1, (Node(layer, (INPUT,)),), "layer")
     windows = with_window(exact, Window(Vec3.of(8)))
-    with pytest.raises(InvalidInput, match=r"computed on one device; give device='gpu' .* or dev"):
-        primitives_for(exact, {}, FOUR, "cpu+gpu")
-    for device in ("gpu", "cpu+gpu"):
-        with pytest.raises(InvalidInput, match="windows are computed on the host; give device='cp"):
-            primitives_for(windows, {}, FOUR, device)
+    for network in (exact, windows):
+        with pytest.raises(InvalidInput, match=r"on one device; give device='gpu' .* or dev"):
+            primitives_for(network, {}, FOUR, "cpu+gpu")
+
+
+def test_windows_are_not_computed_on_several_gpus() -> None:
+    layer = Conv("layer", 1, 1, Vec3.of(1), "relu")
+    network = Network("network", 1, (Node(layer, (INPUT,)),), "layer")
+    windows = with_window(network, Window(Vec3.of(8)))
+    several = replace(FOUR, used_gpus=2)
+    check_windows(network, several)
+    check_windows(windows, FOUR)
+    with pytest.raises(InvalidInput, match=r"gpus=2 .* computed on one GPU; leave it out"):
+        check_windows(windows, several)
 
 
 def test_a_worker_sees_its_gpu_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,9 @@ from planner.cost_model import BUILT_IN
 from planner.device_search import DeviceSearch
 from planner.exhaustive import Search
 from planner.overhead import Load, Overhead
+from planner.partition import CutPoint
 from znni.core.shapes import Shape5, Vec3
+from znni.machine.machine import DeviceKind
 from znni.network.geometry import over, with_window
 from znni.network.layers import Conv, Operation, Pool
 from znni.network.network import Network
@@ -178,19 +180,23 @@ def test_a_primitive_for_shapes_beside_the_sample_is_tried() -> None:
     assert str(found.fastest()[0].steps[0].primitive) == "special"
 
 
+@pytest.mark.parametrize("device", ["cpu", "gpu"])
 @pytest.mark.parametrize("overhead", [NO_OVERHEAD, SLOW_TO_START])
-def test_limits_of_layers_count_all_windows_of_a_block(overhead: Overhead) -> None:
+def test_limits_of_layers_count_all_windows_of_a_block(
+    overhead: Overhead, device: DeviceKind
+) -> None:
     whole = Vec3(40, 40, 64)
     one = Network.chain("windows", 1, (Conv("conv", 1, 1, Vec3.of(1), "relu"),))
     network = over(with_window(one, Window(Vec3.of(8)).over(whole)), Vec3.of(8))
     search = Search(network, whole, machine(10**9), CHOICES, overhead)
-    (cut_point,) = search.cut_points
+    cut_point = CutPoint(1 if device == "cpu" else 0)
+    assert cut_point in search.cut_points
     for patch in search.patches():
         candidate = search.patch_candidate(patch)
-        job = candidate.job_time(cut_point, candidate.least_loads(cut_point), "cpu")
+        job = candidate.job_time(cut_point, candidate.least_loads(cut_point), device)
         nothing = job.seconds(Load(0.0, 0, 0))
         within = job.layers_within(nothing + 10.0)
         assert job.seconds(Load(within, 0, 0)) == pytest.approx(nothing + 10.0)
         with_bytes = Load(within - 1000 * job.byte_seconds, 1000, 0)
         assert job.seconds(with_bytes) >= nothing + 10.0 - 1e-9
-        assert job.byte_seconds > 0 or overhead is NO_OVERHEAD
+        assert (job.byte_seconds > 0) == (device == "cpu" and overhead is not NO_OVERHEAD)

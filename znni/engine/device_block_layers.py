@@ -79,14 +79,17 @@ class DeviceBlockLayers(DeviceLayers):
 
     def _queue(self, given: Fragments, dense: Any, steps: list[tuple[Step, Span]]) -> None:
         """Queue all steps of a block, and copy its output to ``dense``."""
+        self._recombine(self._made(given, steps), (ZERO,), Vec3(1, 1, 1), dense)
+
+    def _made(self, given: Fragments, steps: list[tuple[Step, Span]]) -> Any:
+        """Queue all steps of a block, and return its output, which the next block overwrites."""
         (start,) = given.at
         arrays = {INPUT: given.values[0:1]}
         for ready in self._ready:
             with self._timed(ready.step, steps):
                 self._run(ready, arrays, start)
         name = self._network.output
-        made = self._maps(name, arrays)[:, :, *self._storage.made(name).slices]
-        self._recombine(made, (ZERO,), Vec3(1, 1, 1), dense)
+        return self._maps(name, arrays)[:, :, *self._storage.made(name).slices]
 
     def _run(self, ready: _Ready, arrays: dict[str, Any], start: Vec3) -> None:
         """Queue a step on a block that begins at a voxel of the whole output."""

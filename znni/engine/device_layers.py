@@ -57,13 +57,15 @@ class Launched(NamedTuple):
 
     Attributes:
         place: the place of its output.
-        parts: its input.
+        parts: its input: one tensor, or one of each window.
         steps: the calls of its steps.
+        made: the output, if it takes only some of its place.
     """
 
     place: _Place
-    parts: Parts
+    parts: list[Parts]
     steps: list[tuple[Step, Span]]
+    made: Any = None
 
 
 class Finished(NamedTuple):
@@ -118,7 +120,7 @@ class DeviceLayers:
             cupy().get_default_memory_pool().free_all_blocks()  # only preparation needed these
             self._arena = DeviceArena(arena_size, spare=0)
             self._upload = Upload(part.first_input, self._compute)
-            dense = (plan.network.out_features, *plan.patch)
+            dense = (plan.network.blended_features, *plan.patch)
             self._places = cycle((_Place(dense, dtype), _Place(dense, dtype)))
 
     def _prepare(self, part: DevicePart, catalogue: Catalogue, weights: Weights) -> int:
@@ -152,7 +154,7 @@ class DeviceLayers:
             with self._upload.of(given.values) as parts, self._compute:
                 self._queue(given._replace(values=parts), place.dense, steps)
             self._compute.record(place.computed)  # recorded last, after all timed work
-        return Launched(place, parts, steps)
+        return Launched(place, [parts], steps)
 
     def _queue(self, given: Fragments, dense: Any, steps: list[tuple[Step, Span]]) -> None:
         """Queue all steps of a patch.
@@ -184,16 +186,19 @@ class DeviceLayers:
         Raises:
             RunFailed: the GPU fails.
         """
-        place, parts, steps = launched
+        place, parts, steps, made = launched
         with device_errors(self._name):
             place.computed.synchronize()
             begun = perf_counter()
-            dense: NDArray[Any] = place.dense.get(stream=self._download)
+            whole = place.dense if made is None else made
+            dense: NDArray[Any] = whole.get(stream=self._download)
             brought = perf_counter() - begun
             for step, span in steps:
                 self._measured(step, span.seconds)
-            transfer = brought + sum(span.seconds for span in parts.copied)
-            return Finished(dense, transfer, sum(span.seconds for span in parts.computed))
+            copied = (span for tensor in parts for span in tensor.copied)
+            computed = (span for tensor in parts for span in tensor.computed)
+            transfer = brought + sum(span.seconds for span in copied)
+            return Finished(dense, transfer, sum(span.seconds for span in computed))
 
 
 class _Place:

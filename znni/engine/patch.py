@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
+import numpy as np
 from numpy.typing import NDArray
 
 from znni.core.options import OutputType
+from znni.core.shapes import Box
 from znni.engine.blended import Blended
 from znni.engine.block_layers import BlockLayers
 from znni.engine.checks import check_runnable
 from znni.engine.device_block_layers import DeviceBlockLayers
 from znni.engine.device_layers import DeviceLayers
+from znni.engine.device_windows import DeviceWindows
 from znni.engine.executor import Measured, not_measured, whole
 from znni.engine.host_layers import HostLayers
 from znni.engine.stages import Work
 from znni.engine.stopwatch import Stopwatch
-from znni.engine.windows import BlendedWindows, WindowedBlock
+from znni.engine.windows import BlendedWindows, BoxSums, WindowedBlock
 from znni.network.weights import Float32, Weights, conv_weights
 from znni.plans.device_partition import DevicePart
 from znni.plans.plan import Plan
@@ -55,8 +58,12 @@ class PatchRunner:
     ) -> None:
         check_runnable(plan, catalogue)
         self.plan = plan
+        head = plan.network.head
+        self._head = conv_weights(head, weights[head.name]) if head else None
 
         def ready(part: DevicePart) -> Layers:
+            if part.device == "gpu" and plan.network.window:
+                return DeviceWindows(plan, part, catalogue, weights, measured, self._head)
             if part.device == "gpu" and part.storage:
                 return DeviceBlockLayers(plan, part, catalogue, weights, measured, dtype)
             if part.device == "gpu":
@@ -66,8 +73,6 @@ class PatchRunner:
             return HostLayers(plan, part, catalogue, weights, measured)
 
         self._layers = [ready(part) for part in plan.parts]
-        head = plan.network.head
-        self._head = conv_weights(head, weights[head.name]) if head else None
 
     def __call__(self, block: Float32) -> NDArray[Any]:
         """Return the dense output (f', Z, Y, X) of one input patch (f, z, y, x)."""
@@ -83,17 +88,9 @@ class PatchRunner:
         If the parts take turns, all their stages are one stage.
         """
         if self.plan.network.window:
-            # The layers' seconds are within those of the blending, which are measured here.
-            (work,) = self._layers[0].stages(Stopwatch())
-            threads = self.plan.machine.host.threads
-            network = self.plan.network
-            blended = BlendedWindows(network, self.plan.patch, self._head, work, threads)
-
-            def windows(block: WindowedBlock) -> Blended:
-                with stopwatch.during("host_layers"):
-                    return blended(block)
-
-            return [windows]
+            if self.plan.parts[0].device == "gpu":
+                return self._layers[0].stages(stopwatch)
+            return [self._windows_on_host(stopwatch)]
         first, *others = (work for part in self._layers for work in part.stages(stopwatch))
         if not self.plan.time.in_turn:
             return [lambda block: first(whole(block)), *others]
@@ -105,3 +102,26 @@ class PatchRunner:
             return made
 
         return [all_in_turn]
+
+    def _windows_on_host(self, stopwatch: Stopwatch) -> Work:
+        """Return the stage that computes the windows of a block on the host, and blends them."""
+        from znni.engine.window_sums import WindowSums  # it imports numba
+
+        network, threads = self.plan.network, self.plan.machine.host.threads
+        window = network.window
+        assert window is not None
+        # The layers' seconds are within those of the blending, which are measured here.
+        (work,) = self._layers[0].stages(Stopwatch())
+        importance = window.importance()
+
+        def begin(box: Box) -> BoxSums:
+            sums = np.empty((network.blended_features, *box.size), np.float32)
+            return WindowSums(window, box, sums, importance, threads)
+
+        blended = BlendedWindows(network, self.plan.patch, work, begin)
+
+        def windows(block: WindowedBlock) -> Blended:
+            with stopwatch.during("host_layers"):
+                return Blended(blended(block), self._head, block.wanted, threads)
+
+        return windows

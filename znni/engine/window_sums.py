@@ -62,15 +62,7 @@ class WindowSums:
         return Sums(self._values[..., x:].copy(), self._weights[..., x:].copy())
 
     def add(self, made: Float32, start: Vec3, axes: tuple[int, ...]) -> None:
-        """Add what a window has of the box.
-
-        All copies of a window must be added, that which is not mirrored among them.
-
-        Args:
-            made: the output (f', z, y, x) of the whole window, as the network gave it.
-            start: the first voxel of the window in the volume.
-            axes: the axes (0 for z) along which the network's input was mirrored.
-        """
+        """Add what a window has of the box, as ``BoxSums`` says."""
         whole = Box(start, start + Vec3(*made.shape[1:]))
         common = whole.intersection(self._box)
         if common is None:

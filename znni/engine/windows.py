@@ -7,20 +7,16 @@ block can be computed again, and nothing holds the whole volume's values.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from znni.core.shapes import Box, Vec3
-from znni.engine.blended import Blended
-from znni.engine.executor import Fragments
+from znni.engine.executor import Array, Fragments
 from znni.network.geometry import input_box
 from znni.network.network import Network
-from znni.network.weights import ConvWeights, Float32
-
-if TYPE_CHECKING:  # it imports numba
-    from znni.engine.window_sums import Sums
+from znni.network.weights import Float32
 
 ZERO, ONE = Vec3(0, 0, 0), Vec3(1, 1, 1)
 
@@ -41,15 +37,42 @@ class WindowedBlock(NamedTuple):
     wanted: NDArray[np.bool_] | None
 
 
+class BoxSums(Protocol):
+    """The sums of windows over a box of voxels, on the host or a GPU."""
+
+    def take(self, kept: Any) -> None:
+        """Take the sums that windows before have of the first voxels along x."""
+
+    def after(self, x: int) -> Any:
+        """Return a copy of the sums from a voxel of the box on, along x."""
+
+    def add(self, made: Array, start: Vec3, axes: tuple[int, ...]) -> None:
+        """Add what a window has of the box.
+
+        All copies of a window must be added, that which is not mirrored among them.
+
+        Args:
+            made: the output (f', z, y, x) of the whole window, as the network gave it.
+            start: the first voxel of the window in the volume.
+            axes: the axes (0 for z) along which the network's input was mirrored.
+        """
+
+    def mean(self, x: int) -> Array:
+        """Return the sums of the first voxels along x, divided by those of the weights.
+
+        A voxel that no window has becomes 0.
+        """
+
+
 class _Kept(NamedTuple):
     """The sums that a block's windows leave for the next block along x.
 
     Attributes:
-        sums: their sums.
+        sums: the sums.
         before: the voxels that the block wrote.
     """
 
-    sums: Sums
+    sums: Any
     before: Box
 
     def next_to(self, written: Box) -> bool:
@@ -72,30 +95,25 @@ class BlendedWindows:
     Args:
         network: the network, with windows over a volume.
         patch: the extents of a block.
-        head: the weights of its head, if it has one.
         compute: function that returns a window's output (f', z, y, x) for its input, as the only
             fragment.
-        threads: the number of workers that add windows up.
+        begin: function that returns sums over a box, in which no window is yet.
     """
 
     def __init__(
         self,
         network: Network,
         patch: Vec3,
-        head: ConvWeights | None,
-        compute: Callable[[Fragments], Float32],
-        threads: int,
+        compute: Callable[[Fragments], Array],
+        begin: Callable[[Box], BoxSums],
     ) -> None:
         if network.window is None:
             raise ValueError(f"network {network.name} has no windows")
         self._window = network.window
-        self._maps = network.blended_features
-        self._head = head
         self._most_kept = network.window.tail(patch)
         self._kept: _Kept | None = None
         self._compute = compute
-        self._threads = threads
-        self._importance = network.window.importance()
+        self._begin = begin
         # The network sees zeros around a window, where its first layers pad.
         seen = input_box(network, patch)
         # Strides may leave out the last voxels of a window.
@@ -105,16 +123,12 @@ class BlendedWindows:
         self._used = used.slices
         self._inside = used.shifted(ZERO - seen.start).slices
 
-    def __call__(self, block: WindowedBlock) -> Blended:
-        """Return what the windows make of the voxels that a block writes."""
-        from znni.engine.window_sums import WindowSums
-
+    def __call__(self, block: WindowedBlock) -> Array:
+        """Return the mean (f', z, y, x) of the windows at the voxels that a block writes."""
         written = block.written
         size = written.size
         beyond = self._tail_of(block)
-        around = Box(written.start, written.stop + Vec3(0, 0, beyond))
-        made = np.empty((self._maps, *around.size), np.float32)
-        sums = WindowSums(self._window, around, made, self._importance, self._threads)
+        sums = self._begin(Box(written.start, written.stop + Vec3(0, 0, beyond)))
         kept, self._kept = self._kept, None
         follows = kept is not None and kept.next_to(written) and block.wanted is None
         if kept is not None and follows:
@@ -131,7 +145,7 @@ class BlendedWindows:
                 sums.add(self._computed(seen, axes), start, axes)
         if beyond:
             self._kept = _Kept(sums.after(size.x), written)
-        return Blended(sums.mean(size.x), self._head, block.wanted, self._threads)
+        return sums.mean(size.x)
 
     def _tail_of(self, block: WindowedBlock) -> int:
         """Return the voxels after a block whose sums are kept for the next; 0 if none is."""
@@ -143,7 +157,7 @@ class BlendedWindows:
         beyond = min(beyond, window.volume.x) - written.stop.x
         return beyond if 0 < beyond <= self._most_kept else 0
 
-    def _computed(self, seen: Float32, axes: tuple[int, ...]) -> Float32:
+    def _computed(self, seen: Float32, axes: tuple[int, ...]) -> Array:
         """Return the output of a window that is mirrored along axes before."""
         flipped = tuple(axis + 1 for axis in axes)
         self._seen[0][:, *self._inside] = np.flip(seen, flipped)[:, *self._used]

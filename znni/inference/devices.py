@@ -51,7 +51,11 @@ def primitives_for(
     if not machine.gpus:
         raise InvalidInput(f"{option('device', device)}: {why_none(machine)}; {USE_CPU}")
     if not cut_points(network, device):
-        raise InvalidInput(f"{option('device', device)}: {_why_not_on(network)}")
+        gpu = option("device", "gpu")
+        raise InvalidInput(
+            f"{option('device', device)}: all layers of this network are computed on one device; "
+            f"give {gpu}, or {CPU}"
+        )
     if device == "cpu+gpu":
         return dict(primitives)
     on_gpu = on_device(primitives, "gpu")
@@ -110,6 +114,19 @@ def choose_gpus(machine: Machine, choices: Choices) -> Machine:
     return replace(machine, gpus=(*chosen, *others), used_gpus=len(chosen))
 
 
+def check_windows(network: Network, machine: Machine) -> None:
+    """Check that the windows of a network are not to be computed on several GPUs.
+
+    Raises:
+        InvalidInput: they are.
+    """
+    if network.window and machine.used_gpus > 1:
+        raise InvalidInput(
+            f"{option('gpus', machine.used_gpus)}: the windows of a network are computed on one "
+            f"GPU; leave it out"
+        )
+
+
 def seeing_only(gpu: Device) -> Mapping[str, str]:
     """Return the environment variables that let a process see one GPU only."""
     visible = os.environ.get(VISIBLE)
@@ -119,14 +136,6 @@ def seeing_only(gpu: Device) -> Mapping[str, str]:
 def why_none(machine: Machine) -> str:
     """Return the reason why a machine has no GPU."""
     return "the machine described has no GPU" if machine.absent else why_no_gpu()
-
-
-def _why_not_on(network: Network) -> str:
-    """Return the reason why a network cannot be divided among devices as asked, and a remedy."""
-    if network.window:
-        return f"layers in windows are computed on the host; {USE_CPU}"
-    gpu = option("device", "gpu")
-    return f"all layers of this network are computed on one device; give {gpu}, or {CPU}"
 
 
 def _first_not_done(network: Network, primitives: Catalogue) -> Layer | None:

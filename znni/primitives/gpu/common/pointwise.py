@@ -66,14 +66,16 @@ class Pointwise:
         numbers[0], numbers[1], numbers[2] = factors, shifts, slope
         self._numbers = cupy().asarray(numbers)
 
-    def __call__(self, y: Any, first: Any, second: Any = None) -> None:
+    def __call__(self, y: Any, first: Any, second: Any = None, *, scaling: Any = None) -> None:
         """Compute an output.
 
         Args:
             y: the output (n, f, z, y, x), which may be the memory of the first input.
             first: the first input.
             second: the second input, which may have one map or one sample for all.
+            scaling: factors and shifts (2, f) on the GPU, instead of those that were given before.
         """
+        numbers = self._numbers if scaling is None else (*scaling, self._numbers[2])
         out = Shape5(*y.shape)
         other = first if second is None else second
         shared = [0 if extent == 1 else 1 for extent in other.shape]
@@ -81,4 +83,4 @@ class Pointwise:
             np.int64(stride // other.itemsize * used)
             for stride, used in zip(other.strides, shared, strict=True)
         ]
-        launch(self._kernel, out, *strided(first), other, *strides, *self._numbers, *strided(y))
+        launch(self._kernel, out, *strided(first), other, *strides, *numbers, *strided(y))

@@ -1,0 +1,117 @@
+"""The windows of a network on a GPU, which computes them and blends their outputs.
+
+Only the mean of a block's windows leaves the GPU. The GPU computes the windows of the next block
+while the host copies and stores that mean.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from znni.core.shapes import Box
+from znni.engine.blended import Blended
+from znni.engine.device_block_layers import DeviceBlockLayers
+from znni.engine.device_layers import Launched
+from znni.engine.device_window_sums import DeviceWindowSums, WindowMemory
+from znni.engine.executor import Fragments, Measured
+from znni.engine.stages import Work
+from znni.engine.stopwatch import Stopwatch
+from znni.engine.windows import BlendedWindows, WindowedBlock
+from znni.machine.cuda import device_errors
+from znni.network.weights import ConvWeights, Weights
+from znni.plans.device_partition import DevicePart
+from znni.plans.plan import Plan
+from znni.plans.primitive import Catalogue
+
+
+class _Queued(NamedTuple):
+    """A block whose windows are queued on the GPU.
+
+    Attributes:
+        launched: the work.
+        wanted: which voxels need output; None: all.
+    """
+
+    launched: Launched
+    wanted: NDArray[np.bool_] | None
+
+
+class DeviceWindows(DeviceBlockLayers):
+    """The windows of a plan on the first GPU, with everything prepared that can be.
+
+    Args:
+        plan: the plan.
+        part: the plan's part on the GPU, which is all of it.
+        catalogue: the primitives that it names.
+        weights: the network's weights.
+        measured: the function that takes the seconds of each step, as soon as its block is done.
+        head: the weights of the last layer, if it is applied to the blended values.
+
+    Raises:
+        RunFailed: the GPU does not have enough memory, or it fails in another way.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        part: DevicePart,
+        catalogue: Catalogue,
+        weights: Weights,
+        measured: Measured,
+        head: ConvWeights | None,
+    ) -> None:
+        super().__init__(plan, part, catalogue, weights, measured, "float32")
+        network = plan.network
+        if network.window is None:
+            raise ValueError(f"network {network.name} has no windows; use DeviceBlockLayers")
+        self._head = head
+        self._patch = plan.patch
+        self._threads = plan.machine.host.threads
+        with device_errors(self._name), self._compute:
+            self._memory = WindowMemory(network.window, network.blended_features, plan.patch)
+        self._compute.synchronize()
+
+    def stages(self, stopwatch: Stopwatch) -> list[Work]:
+        """Return two stages, for blocks of several windows: queueing, and waiting."""
+        blended = BlendedWindows(self._network, self._patch, self._window, self._begin)
+
+        def launch(block: WindowedBlock) -> _Queued:
+            return self._launch_windows(blended, block)
+
+        def finish(queued: _Queued) -> Blended:
+            dense, transfer, computing = self.finish(queued.launched)
+            stopwatch.add("transfer", transfer)
+            stopwatch.add("gpu_layers", computing)
+            return Blended(dense, self._head, queued.wanted, self._threads)
+
+        return [launch, finish]
+
+    def _launch_windows(self, blended: BlendedWindows, block: WindowedBlock) -> _Queued:
+        """Queue all windows of a block, and wait until the last one's input is copied.
+
+        The GPU may still compute the last block. The block before that must be finished.
+
+        Raises:
+            RunFailed: the GPU fails.
+        """
+        self._launched = launched = Launched(next(self._places), [], [])
+        with device_errors(self._name):
+            with self._compute:
+                mean = blended(block)
+            self._compute.record(launched.place.computed)
+        return _Queued(launched._replace(made=mean), block.wanted)
+
+    def _window(self, given: Fragments) -> Any:
+        """Queue the layers of a window, and return its output (f', z, y, x)."""
+        parts, steps = self._launched.parts, self._launched.steps
+        with self._upload.of(given.values) as values:
+            made = self._made(given._replace(values=values), steps)
+        parts.append(values)
+        return made[0]
+
+    def _begin(self, box: Box) -> DeviceWindowSums:
+        """Return sums over a box, in which no window is yet."""
+        return DeviceWindowSums(self._memory, box, self._launched.place.dense)

@@ -1,0 +1,1 @@
+"""Pooling of each map over a whole window, on a GPU."""

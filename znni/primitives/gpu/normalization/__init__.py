@@ -1,0 +1,1 @@
+"""Instance norm and group norm on a GPU."""
