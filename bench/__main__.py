@@ -36,6 +36,7 @@ from bench.report import plot_command, report_command, table_command
 from bench.scaling import scaling_command
 from bench.seams import seams_command
 from bench.search import search_command
+from bench.search_compared import search_compared_command
 from bench.sliding_windows import sliding_windows_command
 from bench.top_plans import top_plans_command
 from bench.unets import unets_command
@@ -56,6 +57,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "profile": profile_command,
     "top-plans": top_plans_command,
     "search": search_command,
+    "search-compared": search_compared_command,
     "scaling": scaling_command,
     "handing-out": handing_out_command,
     "exercise": exercise_command,

@@ -53,6 +53,7 @@ Kind: TypeAlias = Literal[
     "scaling",
     "seams",
     "search",
+    "search-compared",
     "shares",
     "sliding-windows",
     "strategies",

@@ -321,6 +321,17 @@ COLUMNS: dict[Kind | Literal["choices"], dict[str, Forms]] = {
         "+-": "{regret_error:.1%}",
         "declared GiB": "{declared_gib:.2f}",
     },
+    "search-compared": {
+        **as_is("network", "volume", "planned_for", "device"),
+        "limit GiB": "{limit_gib:.0f}",
+        "before: s": "{predicted_before:.1f}",
+        "after: s": "{predicted_after:.1f}",
+        "slower": "{slower:.2%}",
+        "prices": "{prices_before:,}",
+        "prices now": "{prices_after:,}",
+        "search: s": "{search_before:.2f}",
+        "search now: s": "{search_after:.2f}",
+    },
     "search": {
         **as_is("network", "processor"),
         "layers on": "{device}",

@@ -26,7 +26,7 @@ from znni.plans.segments import Step
 
 UNDECIDED = "undecided"
 
-EXTENTS = (8, 12, 16, 20, 24, 28, 32, 48, 64, 96, 128, 192, 256, 512, 2048)
+EXTENTS = (8, 12, 16, 20, 24, 28, 32, 48, 64, 96, 128, 192, 256, 512, 720, 2048, 5040)
 BATCHES = (1, 3, 6, 8, 64, 512)
 
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from planner.bare_steps import sample_steps
 from planner.step_options import StepOptions
-from znni.network.layers import Concat, Operation, PooledConv, SummedConv
+from znni.network.layers import Concat, Operation, Pool, PooledConv, SummedConv
 from znni.network.network import Network, Node
 from znni.plans.primitive import Primitive, UsesGpu
 from znni.plans.segments import Step
@@ -21,15 +21,22 @@ Numbers: TypeAlias = "NDArray[np.float64]"
 
 FLOAT_BYTES = 4
 
+# For each concatenation that copies its inputs, the patches for which it does.
+Copied: TypeAlias = "Mapping[str, NDArray[np.bool_]]"
+NO_COPIES: Copied = {}
+
 
 class LeastSeconds(Protocol):
     """Lower bounds on the time of layers."""
 
-    def of_layers(self, voxels: Mapping[str, Numbers]) -> dict[str, Numbers]:
+    def of_layers(
+        self, voxels: Mapping[str, Numbers], copied: Copied = NO_COPIES
+    ) -> dict[str, Numbers]:
         """Return a lower bound on each layer's seconds, for each of several patches.
 
         Args:
             voxels: the voxels of each value's map, of all its fragments together.
+            copied: the patches for which a concatenation copies. Otherwise it takes no time.
         """
 
     def of_step(self, step: Step) -> float:
@@ -62,13 +69,17 @@ class BoundsUsingGpu:
         self._on_gpu = on_gpu
         self._link = link
 
-    def of_layers(self, voxels: Mapping[str, Numbers]) -> dict[str, Numbers]:
+    def of_layers(
+        self, voxels: Mapping[str, Numbers], copied: Copied = NO_COPIES
+    ) -> dict[str, Numbers]:
         """Return a lower bound on each layer's seconds, for each of several patches.
 
         Args:
             voxels: the voxels of each value's map, of all its fragments together.
+            copied: the patches for which a concatenation copies. Otherwise it takes no time.
         """
-        alone, on_gpu = self._alone().of_layers(voxels), self._on_gpu().of_layers(voxels)
+        alone = self._alone().of_layers(voxels, copied)
+        on_gpu = self._on_gpu().of_layers(voxels, copied)
         return {
             node.name: self._shared(
                 alone[node.name], on_gpu[node.name], self._bytes_of(voxels, node)
@@ -119,13 +130,15 @@ class Bounds:
             *((pair, pair.conv.in_features) for pair in fusible),
         ]
         self._rates = {
-            operation: 0.0  # its inputs may be made in their place
-            if isinstance(operation, Concat)
-            else options.least_seconds_per_voxel(operation, features)
+            operation: options.least_seconds_per_voxel(
+                operation, features, _items(network, operation)
+            )
             for operation, features in operations
         }
 
-    def of_layers(self, voxels: Mapping[str, Numbers]) -> dict[str, Numbers]:
+    def of_layers(
+        self, voxels: Mapping[str, Numbers], copied: Copied = NO_COPIES
+    ) -> dict[str, Numbers]:
         """Return a lower bound on each layer's seconds, for each of several patches.
 
         The steps of any part of the network take at least the sum of its layers' bounds. A
@@ -134,11 +147,14 @@ class Bounds:
 
         Args:
             voxels: the voxels of each value's map, of all its fragments together.
+            copied: the patches for which a concatenation copies. Otherwise it takes no time.
         """
         bounds: dict[str, Numbers] = {}
         for node in self._network.nodes:
             (layer, _), made = self._network.operations[node.name], voxels[node.name]
             bounds[node.name] = made * self._rates[layer]
+            if isinstance(layer, Concat):
+                bounds[node.name] = np.where(copied.get(node.name, False), bounds[node.name], 0.0)
             if layer in self._fused:
                 pair = self._fused[layer]
                 both = made * self._rates[pair]
@@ -154,6 +170,13 @@ class Bounds:
         """
         out = step.shape_out
         return out.n * out.size.volume * self._rates.get(step.operation, inf)
+
+
+def _items(network: Network, operation: Operation) -> set[int]:
+    """Return the numbers of output items that an operation may make of an item of its input."""
+    if isinstance(operation, Pool) and not network.is_exact:
+        return {1, operation.window.volume}
+    return {1}
 
 
 def computing_pieces(network: Network, primitives: Iterable[Primitive]) -> list[Primitive]:

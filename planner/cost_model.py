@@ -43,6 +43,10 @@ class CostModel(Protocol):
     def source(self) -> str:
         """The origin of the model's numbers, for reports."""
 
+    @property
+    def follows_costs(self) -> bool:
+        """Whether all times are those of ``nominal_time``, and a constant for each call."""
+
     def estimate(
         self, primitive: Primitive, operation: Operation, shape: Shape5, cost: Cost
     ) -> Estimate:
@@ -61,6 +65,7 @@ class BuiltInModel:
     """The times from declared flops, bytes and tasks, at the nominal rates of the device."""
 
     source: str = NOT_MEASURED
+    follows_costs = True
 
     def estimate(
         self,

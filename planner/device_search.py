@@ -32,7 +32,7 @@ from planner.segmentations import (
 )
 from planner.step_options import StepOptions
 from znni.core.options import Division
-from znni.network.layers import PooledConv
+from znni.network.layers import Conv, PooledConv
 from znni.network.network import Network
 from znni.plans.device_partition import DevicePart
 from znni.plans.primitive import Primitive
@@ -146,7 +146,11 @@ class DeviceSearch:
             limit: the seconds of the job to beat.
         """
         best: Candidate | None = None
-        segmented = list(self._segmentations(partition, budget))
+        found = self._segmentations(partition, budget)
+        first = next(found, None)
+        if not first or not self._may_take_less(partition, job_time.layers_within(limit), first[1]):
+            return None
+        segmented = [first, *found]
         for options, (segments, allowed) in product(self._option_sets, segmented):
             if options.divides and not _has_batches(segments):
                 continue  # no pieces, so it was looked at before
@@ -160,6 +164,33 @@ class DeviceSearch:
                     if seconds < limit and _has_place(candidate, partition, allowed):
                         best, limit = candidate, seconds
         return best
+
+    def _may_take_less(self, partition: Partition, limit: float, allowed: float) -> bool:
+        """Return whether the layers may take less than some seconds, in any segments.
+
+        Every segmentation computes the same outputs, if not more. So the fastest price for all
+        items of a layer at once is a bound for all of them. Convolutions that may be one step with
+        their pooling are left out, and those whose arrays do not fit.
+
+        Args:
+            partition: the layers.
+            limit: the seconds.
+            allowed: the bytes for all layers.
+        """
+        least = {node.name: partition.least.get(node.name, 0.0) for node in partition.nodes}
+        fused = {pair.conv for pair in self._fusible}
+        convolutions = [it for it in partition.nodes if isinstance(it.layer, Conv)]
+        if limit < inf and partition.shapes and not partition.storage:
+            for node in sorted(convolutions, key=lambda node: -least[node.name]):
+                left = limit - sum(least.values())
+                if not left > 0:
+                    return False
+                shape, out = partition.shapes[node.inputs[0]], partition.shapes[node.name]
+                if node.layer not in fused and shape.nbytes + out.nbytes <= allowed:
+                    enough = least[node.name] + ROUNDED * left
+                    found = self._options.least_seconds(node.layer, shape, out, enough)
+                    least[node.name] = max(least[node.name], found)
+        return limit > sum(least.values())
 
     def smallest(self, partition: Partition, budget: MemoryBudget) -> Candidate | None:
         """Return the candidate that leaves the most of its budget, or lacks the least.

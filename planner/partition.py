@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, TypeAlias
 
 from znni.core.options import DeviceChoice
@@ -28,6 +28,8 @@ class Partition:
         handed: the shape of the tensor that they hand on to a GPU, if they do.
         uses_gpu: whether they are on the host and may compute on the GPU.
         storage: the arrays of a block, if the network is exact.
+        shapes: the shapes of the network's values for a patch, by name.
+        least: lower bounds on the seconds of each layer, by name.
     """
 
     device: DeviceKind
@@ -36,6 +38,8 @@ class Partition:
     handed: Shape5 | None
     uses_gpu: bool = False
     storage: BlockStorage | None = None
+    shapes: Mapping[str, Shape5] = field(default_factory=dict, compare=False)
+    least: Mapping[str, float] = field(default_factory=dict, compare=False)
 
     @property
     def processor(self) -> Processor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from heapq import heapify, heappop, heappush
 from itertools import accumulate
 from math import ceil, isfinite
@@ -60,27 +61,36 @@ class PatchCandidate:
             name: np.array([float(shape.n * shape.size.volume)])
             for name, shape in self._shapes.items()
         }
-        least = {processor: found.of_layers(voxels) for processor, found in bounds.items()}
+        made = {it.name for it in self._storage.steps_of(network.nodes)} if self._storage else ()
+        copied = {name: np.array([name in made]) for name in voxels}
+        least = {processor: found.of_layers(voxels, copied) for processor, found in bounds.items()}
         each = {
-            processor: [float(seconds[0]) for seconds in found.values()]
+            processor: {name: float(seconds[0]) for name, seconds in found.items()}
             for processor, found in least.items()
         }
+        self._least = each
         self._least_on_host = {
-            uses_gpu: list(accumulate(each[processor], initial=0.0))
+            uses_gpu: list(accumulate(each[processor].values(), initial=0.0))
             for uses_gpu, processor in HOST_PROCESSORS.items()
             if processor in each
         }
-        self._least_on_gpu = list(accumulate(reversed(each["gpu"]), initial=0.0))[::-1]
+        self._least_on_gpu = list(accumulate(reversed(each["gpu"].values()), initial=0.0))[::-1]
 
     def cut(self, cut_point: CutPoint) -> Cut:
         """Return the network cut into the layers on each device."""
         layers_on_host, host_uses_gpu = cut_point
-        return cut_network(
+        cut = cut_network(
             self._network,
             self._shapes,
             layers_on_host,
             host_uses_gpu=host_uses_gpu,
             storage=self._storage,
+        )
+        return Cut(
+            tuple(
+                replace(it, shapes=self._shapes, least=self._least[it.processor])
+                for it in cut.partitions
+            )
         )
 
     def least_loads(self, cut_point: CutPoint) -> dict[DeviceKind, Load]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from heapq import heapify, heappop, heappush
 from itertools import accumulate
 from math import isfinite
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,9 +18,11 @@ from planner.space import Space
 from znni.core.shapes import Vec3
 from znni.network.geometry import shapes
 from znni.network.layers import Conv
-from znni.network.network import INPUT
+from znni.network.network import INPUT, Network
+from znni.plans.block_storage import MOST_GROWTH, joined_sizes
 
 Bools: TypeAlias = "NDArray[np.bool_]"
+Key = TypeVar("Key")
 
 # Sums in another order differ in their last digits. The quick bounds are smaller by this factor.
 ROUNDED = 1 - 1e-9
@@ -64,8 +66,10 @@ def quick_bounds(space: Space, patches: list[Vec3]) -> list[float]:
     They count the layers on the slower device alone, in all patches after the first. They are
     infinite for patches that cannot fit.
     """
-    voxels = _voxels(space, patches)
-    least = {processor: found.of_layers(voxels) for processor, found in space.bounds.items()}
+    voxels, copied = _voxels(space.network, patches), _copied(space.network, patches)
+    least = {
+        processor: found.of_layers(voxels, copied) for processor, found in space.bounds.items()
+    }
     zero = np.zeros(len(patches))
     on_gpu = list(accumulate(reversed(least["gpu"].values()), initial=zero))[::-1]
     on_host = {
@@ -111,21 +115,56 @@ def _may_fit(space: Space, voxels: Mapping[str, Numbers], sizes: NDArray[np.int6
     return fits
 
 
-def _voxels(space: Space, patches: list[Vec3]) -> dict[str, Numbers]:
-    """Return the voxels of each value's map for each patch, of all its fragments together.
+def _voxels(network: Network, patches: list[Vec3]) -> dict[str, Numbers]:
+    """Return the voxels of each value's map for each patch, of all its fragments together."""
+    items = {name: shape.n for name, shape in shapes(network, patches[0]).items()}
+    sizes = _by_axis(
+        patches, lambda patch: {name: it.size for name, it in shapes(network, patch).items()}
+    )
+    return {name: n * np.prod(sizes[name], axis=1, dtype=float) for name, n in items.items()}
 
-    Each axis of a shape depends on the same axis of the patch alone.
+
+def _copied(network: Network, patches: list[Vec3]) -> dict[str, Bools]:
+    """Return the patches for which each concatenation certainly copies its inputs.
+
+    It copies if its array would grow too much to hold an input.
+    """
+    if not network.is_exact:
+        return {}
+    sizes = _by_axis(patches, lambda patch: joined_sizes(network, patch))
+    volumes = {key: np.prod(found, axis=1, dtype=float) for key, found in sizes.items()}
+    return {
+        name: np.logical_or.reduce(
+            [
+                volumes[name, taken] > MOST_GROWTH * volumes[name, name]
+                for node in network.nodes
+                if node.name == name
+                for taken in node.inputs
+            ]
+        )
+        for name in {name for name, _ in volumes}
+    }
+
+
+def _by_axis(
+    patches: list[Vec3], sizes: Callable[[Vec3], Mapping[Key, Vec3]]
+) -> dict[Key, NDArray[np.int64]]:
+    """Return sizes for each patch, as an array of (patch, axis).
+
+    Args:
+        patches: the patches.
+        sizes: the function that returns the sizes for a patch, by key. Each axis of a size depends
+            on the same axis of the patch alone.
     """
     first = patches[0]
-    found = shapes(space.network, first)
-    voxels = {name: np.full(len(patches), float(shape.n)) for name, shape in found.items()}
+    found = {key: np.empty((len(patches), 3), np.int64) for key in sizes(first)}
     for axis in range(3):
         extents, places = np.unique([patch[axis] for patch in patches], return_inverse=True)
-        along: dict[str, list[int]] = {name: [] for name in found}
+        along: dict[Key, list[int]] = {key: [] for key in found}
         for extent in extents:
             patch = Vec3(*(int(extent) if axis == other else first[other] for other in range(3)))
-            for name, shape in shapes(space.network, patch).items():
-                along[name].append(shape.size[axis])
-        for name, sizes in along.items():
-            voxels[name] *= np.array(sizes, float)[places]
-    return voxels
+            for key, size in sizes(patch).items():
+                along[key].append(size[axis])
+        for key, listed in along.items():
+            found[key][:, axis] = np.array(listed)[places]
+    return found

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from bisect import insort
+from collections.abc import Callable, Container, Iterable, Iterator
 from math import inf, isfinite
 from operator import itemgetter
 from typing import TypeAlias
@@ -11,20 +12,29 @@ from planner.bare_steps import sample_steps
 from planner.cost_model import CostModel
 from planner.gpu_budget import GpuBudget
 from planner.micro_batches import Offer, undominated_offers
-from znni.core.shapes import Shape5
-from znni.network.layers import Operation, Pool, unnamed
-from znni.plans.primitive import Primitive
+from znni.core.shapes import Shape5, Vec3
+from znni.network.layers import Operation, unnamed
+from znni.plans.primitive import Primitive, TakesTimePerItem
 from znni.plans.segments import Step
 
-# The bound on a primitive's speed comes from a sample of shapes. A shape outside the sample may be
-# a little faster per voxel. So the bound is multiplied by this factor before it rules a primitive
-# or a patch out. Tiles of any size fill the sample's largest extent almost without waste.
+# Bounds on speed come from a sample of shapes. A shape outside the sample may be a little faster
+# per voxel. Bounds are multiplied by these factors before they rule something out. The first is for
+# a layer's fastest primitive: over random shapes of the layers in networks/, none was faster than
+# 0.965 of the sample's fastest. The second is for one primitive. Tiles of any size fill the
+# sample's largest extents almost without waste.
+FASTEST_SLACK = 0.95
 BOUND_SLACK = 0.9
 
 # The samples are cubes. Where an output is thinner than this along an axis, a primitive of large
 # tiles may take small ones, and be faster per voxel by another factor.
 THIN_BELOW = 96
 THIN_SLACK = 0.7
+
+# Sums in another order differ in their last digits. Bounds from known prices are smaller by this.
+ROUNDED = 1 - 1e-9
+
+# For each primitive's name, numbers of items and the seconds that it takes for them.
+KnownSeconds: TypeAlias = dict[str, list[tuple[int, float]]]
 
 # An operation and its shapes.
 CallKey: TypeAlias = tuple[Operation, Shape5, Shape5]
@@ -36,34 +46,53 @@ class PricedCall:
     Args:
         waiting: the primitives without a price yet, each after its least seconds, falling.
         price: the function that returns a primitive's offer, if it applies.
+        least: the function that returns a bound on a primitive's seconds from prices that are known
+            by now.
+        per_item: the names of the primitives that are never faster per item for fewer items.
     """
 
     def __init__(
         self,
         waiting: list[tuple[float, Primitive]],
         price: Callable[[Primitive], Offer | None],
+        least: Callable[[Primitive], float],
+        per_item: Container[str],
     ) -> None:
         self._waiting = waiting
+        self._per_item = per_item
+        others = (bound for bound, it in waiting if it.name not in per_item)
+        self._least_of_others = min(others, default=inf)
         self._price = price
-        self.offers: list[Offer] = []
+        self._least = least
+        self._found: list[Offer] = []
+        self._undominated: list[Offer] | None = []
 
     @property
     def least_waiting(self) -> float:
         """The least seconds of the offers that are not priced yet."""
-        return self._waiting[-1][0] if self._waiting else inf
+        while self._waiting:
+            bound, primitive = self._waiting[-1]
+            least = self._least(primitive)
+            if least <= bound:
+                return bound
+            self._waiting.pop()
+            insort(self._waiting, (least, primitive), key=_falling)
+        return inf
+
+    @property
+    def offers(self) -> list[Offer]:
+        """The offers that are priced, without those that another beats in all respects."""
+        if self._undominated is None:
+            self._found = self._undominated = undominated_offers(self._found)
+        return self._undominated
 
     def offers_within(self, seconds: float) -> list[Offer]:
         """Return the offers of less than some seconds, and perhaps some slower ones.
 
         Offers that another beats in all respects are left out.
         """
-        found = []
         while self.least_waiting < seconds:
-            _, primitive = self._waiting.pop()
-            if offer := self._price(primitive):
-                found.append(offer)
-        if found:
-            self.offers = undominated_offers([*self.offers, *found])
+            self.price_next()
         return self.offers
 
     def fastest(self, room: float, arrays: int, *, beside: bool) -> float:
@@ -75,21 +104,50 @@ class PricedCall:
             beside: whether input and output exist throughout the call.
         """
         return min(
-            (
-                offer.seconds
-                for offer in self.offers
-                for memory in (offer.cost.memory,)
-                if (arrays + memory.workspace if beside else memory.working) + memory.resident
-                <= room
-            ),
+            (it.seconds for it in self._found if _fits(it, room, arrays, beside=beside)),
             default=inf,
         )
 
-    def price_next(self) -> None:
-        """Price the offer that may be fastest of those that are not priced yet."""
+    def least_in_pieces(self, enough: float) -> float:
+        """Return a lower bound on the seconds of all items, in any pieces.
+
+        Args:
+            enough: the seconds above which it does not matter how many they are.
+        """
+        together = (it.seconds for it in self._found if it.primitive.name in self._per_item)
+        least = min(together, default=inf)
+        while self.least_waiting < min(least, enough, self._least_of_others):
+            offer = self.price_next()
+            if offer and offer.primitive.name in self._per_item:
+                least = min(least, offer.seconds)
+        return min(least, self.least_waiting, self._least_of_others)
+
+    def price_next(self) -> Offer | None:
+        """Price the offer that may be fastest of those that are not priced yet, and return it."""
         _, primitive = self._waiting.pop()
-        if offer := self._price(primitive):
-            self.offers = undominated_offers([*self.offers, offer])
+        offer = self._price(primitive)
+        if offer:
+            self._found = [*self._found, offer]
+            self._undominated = None
+        return offer
+
+    def next_seconds(self, room: float, arrays: int, *, beside: bool) -> float:
+        """Return the seconds of the offer priced next, if it applies and fits; else infinity.
+
+        Arguments are those of ``fastest``.
+        """
+        offer = self.price_next()
+        return offer.seconds if offer and _fits(offer, room, arrays, beside=beside) else inf
+
+
+def _fits(offer: Offer, room: float, arrays: int, *, beside: bool) -> bool:
+    """Return whether an offer takes no more than some bytes, as in ``PricedCall.fastest``."""
+    memory = offer.cost.memory
+    return (arrays + memory.workspace if beside else memory.working) + memory.resident <= room
+
+
+def _falling(waiting: tuple[float, Primitive]) -> float:
+    return -waiting[0]
 
 
 class Prices:
@@ -97,7 +155,8 @@ class Prices:
 
     Most primitives are far too slow for most layers. A sample of shapes tells the least seconds per
     voxel of each. So a call that must take less than some seconds is priced for few primitives.
-    Layers that differ only in their names share their prices.
+    Layers that differ only in their names share their prices. Some primitives are never faster than
+    another one, or than they are for more items at a time. Then known prices rule others out.
 
     Args:
         primitives: the primitives. They use no device but their own.
@@ -120,6 +179,8 @@ class Prices:
         self._nameless: dict[Operation, Operation] = {}
         self._least: dict[tuple[Operation, int, int], list[tuple[float, Primitive]]] = {}
         self._known: dict[CallKey, PricedCall] = {}
+        self._follows = _following(self._primitives) if model.follows_costs else {}
+        self._seconds: dict[tuple[Operation, Vec3, int], KnownSeconds] = {}
         self.count = 0
 
     def offers(
@@ -145,17 +206,74 @@ class Prices:
         """
         key = (self.nameless(operation), shape, out)
         if key not in self._known:
-            voxels = float(out.n * out.size.volume)
-            if min(out.size) < THIN_BELOW:
-                voxels *= THIN_SLACK
             waiting = [
-                # The sample tells nothing of a primitive that it has no shape for.
-                (voxels * least if isfinite(least) else 0.0, primitive)
-                for least, primitive in self._sampled(operation, shape.f, out.n // shape.n)
+                (bound, primitive)
+                for bound, primitive in self._bounds(key)
+                if bound or primitive.out_shape(key[0], shape) == out
             ]
             waiting.sort(key=itemgetter(0), reverse=True)
-            self._known[key] = PricedCall(waiting, lambda primitive: self.priced(primitive, *key))
+            seconds = self._seconds.setdefault((key[0], shape.size, out.n // shape.n), {})
+            self._known[key] = PricedCall(
+                waiting,
+                lambda primitive: self._noted(primitive, key, seconds),
+                lambda primitive: self._least_known(primitive, shape.n, seconds),
+                self._follows,
+            )
         return self._known[key]
+
+    def _bounds(self, key: CallKey) -> Iterator[tuple[float, Primitive]]:
+        """Yield all primitives, with bounds on their seconds for a call, preferred ones last."""
+        operation, shape, out = key
+        voxels = float(out.n * out.size.volume)
+        if min(out.size) < THIN_BELOW:
+            voxels *= THIN_SLACK
+        for least, primitive in reversed(self._sampled(operation, shape.f, out.n // shape.n)):
+            # The sample tells nothing of a primitive that it has no shape for.
+            yield voxels * BOUND_SLACK * least if isfinite(least) else 0.0, primitive
+
+    def least_seconds(
+        self, operation: Operation, shape: Shape5, out: Shape5, enough: float
+    ) -> float:
+        """Return a lower bound on the seconds for all items of a call, in any pieces.
+
+        Args:
+            operation: the operation.
+            shape: the shape of the input.
+            out: the shape of the output.
+            enough: the seconds above which it does not matter how many they are.
+        """
+        return self.call(operation, shape, out).least_in_pieces(enough)
+
+    def _noted(self, primitive: Primitive, key: CallKey, seconds: KnownSeconds) -> Offer | None:
+        """Return a primitive's offer for one call, and note its seconds.
+
+        Args:
+            primitive: the primitive.
+            key: the call.
+            seconds: the known seconds for this operation on images of this size.
+        """
+        offer = self.priced(primitive, *key)
+        if offer and self._follows:
+            seconds.setdefault(primitive.name, []).append((offer.items, offer.seconds))
+        return offer
+
+    def _least_known(self, primitive: Primitive, items: int, seconds: KnownSeconds) -> float:
+        """Return a bound on a primitive's seconds for some items, from known prices.
+
+        Args:
+            primitive: the primitive.
+            items: the number of items.
+            seconds: the known seconds for this operation on images of this size.
+        """
+        return max(
+            (
+                ROUNDED * items * found / more
+                for faster in self._follows.get(primitive.name, ())
+                for more, found in seconds.get(faster, ())
+                if more >= items
+            ),
+            default=0.0,
+        )
 
     def priced(
         self, primitive: Primitive, operation: Operation, shape: Shape5, out: Shape5
@@ -176,20 +294,19 @@ class Prices:
             self._nameless[operation] = unnamed(operation)
         return self._nameless[operation]
 
-    def least_seconds_per_voxel(self, operation: Operation, features: int) -> float:
+    def least_seconds_per_voxel(
+        self, operation: Operation, features: int, each: Iterable[int] = (1,)
+    ) -> float:
         """Return the least seconds per output voxel and item; infinite if no primitive applies.
 
         Args:
             operation: the operation.
             features: the number of input maps.
+            each: the possible numbers of output items for each item of the input.
         """
-        fragments = operation.window.volume if isinstance(operation, Pool) else 1
-        return min(
-            (
-                least
-                for each in {1, fragments}
-                for least, _ in self._sampled(operation, features, each)
-            ),
+        slack = FASTEST_SLACK if self._model.follows_costs else BOUND_SLACK
+        return slack * min(
+            (least for some in each for least, _ in self._sampled(operation, features, some)),
             default=inf,
         )
 
@@ -213,10 +330,18 @@ class Prices:
                 for step in sample_steps(key[0], features, plain=each == 1)
                 if step.shape_in.n <= self._most_items
             ]
-            self._least[key] = [
-                (BOUND_SLACK * self._least_seconds(primitive, steps), primitive)
-                for primitive in self._primitives
-            ]
+            most = max((step.shape_in.n for step in steps), default=0)
+            largest = [step for step in steps if step.shape_in.n == most]
+            found: dict[str, float] = {}
+            for primitive in self._primitives:
+                # For fewer items, and by primitives that are never faster, nothing is faster.
+                followed = self._follows.get(primitive.name, (primitive.name,))
+                known = [found[name] for name in followed if name in found]
+                some = largest if primitive.name in self._follows else steps
+                found[primitive.name] = max(known, default=0.0) or self._least_seconds(
+                    primitive, some
+                )
+            self._least[key] = [(found[it.name], it) for it in self._primitives]
             self.count = count  # samples are few, and do not grow with the volume
         return self._least[key]
 
@@ -231,3 +356,12 @@ class Prices:
             ),
             default=inf,
         )
+
+
+def _following(primitives: Iterable[Primitive]) -> dict[str, set[str]]:
+    """Return the names of the primitives whose seconds bound those of a primitive from below.
+
+    Primitives that may be faster for fewer items are left out.
+    """
+    bounded = [it for it in primitives if isinstance(it, TakesTimePerItem)]
+    return {one.name: {one.name, one.never_faster_than} for one in bounded}

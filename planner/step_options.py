@@ -88,14 +88,32 @@ class StepOptions:
         other._known, other._relaxed = {}, {}
         return other
 
-    def least_seconds_per_voxel(self, operation: Operation, features: int) -> float:
+    def least_seconds_per_voxel(
+        self, operation: Operation, features: int, each: Iterable[int] = (1,)
+    ) -> float:
         """Return the least seconds per output voxel and item; infinite if no primitive applies.
 
         Args:
             operation: the operation.
             features: the number of input maps.
+            each: the possible numbers of output items for each item of the input.
         """
-        return self._prices.least_seconds_per_voxel(operation, features)
+        return self._prices.least_seconds_per_voxel(operation, features, each)
+
+    def least_seconds(
+        self, operation: Operation, shape: Shape5, out: Shape5, enough: float
+    ) -> float:
+        """Return a lower bound on the seconds for all items of a call, in any pieces.
+
+        Args:
+            operation: the operation.
+            shape: the shape of the input.
+            out: the shape of the output.
+            enough: the seconds above which it does not matter how many they are.
+        """
+        if self._using_gpu:
+            return 0.0
+        return self._prices.least_seconds(operation, shape, out, enough)
 
     def computes(self, operation: Operation, features: int) -> bool:
         """Return whether some primitive computes an operation.
@@ -138,8 +156,7 @@ class StepOptions:
             )
             if min(least, best) >= enough or best <= least:
                 return min(least, best)
-            call.price_next()
-            best = min(best, times * call.fastest(room, arrays, beside=beside))
+            best = min(best, times * call.next_seconds(room, arrays, beside=beside))
 
     def relaxed(
         self, step: Step, *, in_place: bool = False, within: float = inf

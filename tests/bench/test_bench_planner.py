@@ -10,7 +10,7 @@ from typing import Unpack
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from paths import MACHINES
+from paths import MACHINES, ROOT
 from quick_benchmarks import NETWORK, QUICK
 from slots import slots
 from typer.testing import CliRunner
@@ -24,10 +24,11 @@ from bench.paper.strategies import STRATEGIES, compare_strategies, plan_on, run_
 from bench.patches import plan_for
 from bench.record import Row, load, save
 from bench.search import time_search
+from bench.search_compared import compared
 from bench.table import table
 from planner.choices import Slot, fastest_within
 from planner.cost_model import BUILT_IN
-from znni.core.errors import InvalidInput
+from znni.core.errors import InvalidInput, RunFailed
 from znni.core.shapes import Shape5, Vec3
 from znni.inference.planning import SearchOptions, search
 from znni.machine.machine import DeviceKind, Machine
@@ -160,3 +161,19 @@ def test_an_unknown_family_is_refused() -> None:
     asked = ["paper", "shares", "--net", "any.yaml", "--ram", "1GiB", "--family", "FFTs"]
     with pytest.raises(InvalidInput, match="--family FFTs is unknown; choose from tiled FFT, "):
         CliRunner().invoke(app, asked, catch_exceptions=False, standalone_mode=False)
+
+
+def test_searches_of_a_checkout_equal_themselves(tmp_path: Path) -> None:
+    net = str(NETWORKS / "boundaries.yaml")
+    cases = [
+        {"net": net, "edge": 100, "ram": 2**30, "device": "cpu"},
+        {"net": net, "edge": 64, "machine": str(MACHINES / "e7.yaml"), "device": "cpu"},
+    ]
+    rows = compared(cases, ROOT)
+    assert [(row["planned_for"], row["slower"]) for row in rows] == [("here", 0), ("e7", 0)]
+    for row in rows:
+        assert row["prices_before"] == row["prices_after"] > 0
+        assert row["patch_before"] == row["patch_after"]
+    assert len(table("search-compared", rows).splitlines()) == 4
+    with pytest.raises(RunFailed, match="ended without"):
+        compared(cases, tmp_path)

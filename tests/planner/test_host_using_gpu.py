@@ -15,7 +15,7 @@ from random_networks import chain
 from random_plans import random_volume, run
 
 from planner.bare_steps import bare_step
-from planner.bounds import Numbers
+from planner.bounds import NO_COPIES, Copied, Numbers
 from planner.cost_model import BUILT_IN
 from planner.exhaustive import Search
 from planner.gpu_budget import bytes_for_gpu_layers, gpu_budget_per_layer
@@ -150,7 +150,10 @@ def test_only_the_host_s_own_are_priced_for_pieces_of_a_batch() -> None:
 class NoBounds:
     """Bounds that rule nothing out."""
 
-    def of_layers(self, voxels: Mapping[str, Numbers]) -> dict[str, Numbers]:
+    def of_layers(
+        self, voxels: Mapping[str, Numbers], copied: Copied = NO_COPIES
+    ) -> dict[str, Numbers]:
+        del copied
         return {node.name: 0.0 * voxels[node.name] for node in NETWORK.nodes}
 
     def of_step(self, _: Step) -> float:

@@ -39,6 +39,7 @@ class Preferring:
     """A model by which one primitive takes a second, and every other one takes two."""
 
     source = "a preference"
+    follows_costs = False
 
     def __init__(self, name: str) -> None:
         self.name = name

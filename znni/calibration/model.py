@@ -55,6 +55,8 @@ class MeasuredModel:
         catalogue: primitives that the model must predict.
     """
 
+    follows_costs = False
+
     def __init__(self, measurements: Iterable[Measurement], catalogue: Catalogue) -> None:
         self._kinds = {name: type(primitive) for name, primitive in catalogue.items()}
         self._samples: dict[type, list[_Sample]] = {kind: [] for kind in self._kinds.values()}

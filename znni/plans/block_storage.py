@@ -217,6 +217,47 @@ def block_storage(network: Network, patch: Vec3) -> BlockStorage:
     return BlockStorage(geometry, storages, found, network.maps)
 
 
+def joined_sizes(network: Network, patch: Vec3) -> dict[tuple[str, str], Vec3]:
+    """Return the extents of the arrays that concatenations need to hold their inputs.
+
+    They have the names of a concatenation and an input. With the concatenation's name twice, they
+    are those of its value alone. If the array would be larger than this by more than
+    ``MOST_GROWTH``, the input is copied there. Concatenations that may lie in the array of another
+    value are left out.
+
+    Args:
+        network: an exact network for a volume.
+        patch: the output voxels of the block.
+    """
+    geometry = block_geometry(network, patch)
+    others = {nodes.other for nodes in summed_convolutions(network).values()}
+    within = {
+        name
+        for node in network.nodes
+        if isinstance(node.layer, Concat | Affine | Normalize | Add | Multiply | Maximum)
+        for name in node.inputs
+    }
+    found = {}
+    for node in network.nodes:
+        if isinstance(node.layer, Concat) and node.name not in within | others:
+            own = geometry.frames[node.name].stored
+            found[node.name, node.name] = own.size
+            for name, offset in zip(node.inputs, _offsets(node, geometry), strict=True):
+                found[node.name, name] = own.hull(_stored_at(geometry, name, offset)).size
+    return found
+
+
+def _stored_at(geometry: BlockGeometry, name: str, offset: Vec3) -> Box:
+    """Return the samples of a value that are stored, counted from those of a value that reads it.
+
+    Args:
+        geometry: the samples of the values.
+        name: the value.
+        offset: the samples by which the reads are ahead.
+    """
+    return geometry.frames[name].stored.shifted(ZERO - offset)
+
+
 def _own_box(
     node: Node,
     geometry: BlockGeometry,
@@ -235,7 +276,7 @@ def _own_box(
     limit = MOST_GROWTH * box.size.volume
     for name, offset in zip(node.inputs, _offsets(node, geometry), strict=True):
         if isinstance(node.layer, Concat) or (summed and name == summed.other):
-            grown = box.hull(geometry.frames[name].stored.shifted(ZERO - offset))
+            grown = box.hull(_stored_at(geometry, name, offset))
             if name != INPUT and name not in found and grown.size.volume <= limit:
                 box = grown
     return box

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
@@ -100,10 +100,12 @@ class Cost:
         """
         together = self.flops + flops
         at_nominal_rate = self.flops / self.efficiency + flops / efficiency
-        return replace(
-            self,
-            flops=together,
-            bytes_moved=self.bytes_moved + bytes_moved,
-            efficiency=together / at_nominal_rate,
-            handed=self.handed.plus(handed),
+        return Cost(  # a search calls this thousands of times, and `replace` takes longer
+            together,
+            self.bytes_moved + bytes_moved,
+            self.memory,
+            together / at_nominal_rate,
+            self.handed.plus(handed) if handed is not NOTHING else self.handed,
+            self.seconds,
+            self.writes_views,
         )

@@ -85,6 +85,21 @@ class Primitive(Protocol):
 
 
 @runtime_checkable
+class TakesTimePerItem(Primitive, Protocol):
+    """A primitive that takes no less nominal time per item for fewer items at a time.
+
+    A search uses this to leave out prices.
+    """
+
+    @property
+    def never_faster_than(self) -> str:
+        """The name of a primitive of this kind that takes no more nominal time; it may be its own.
+
+        It applies to the same layers and shapes.
+        """
+
+
+@runtime_checkable
 class UsesGpu(Protocol):
     """A primitive of the host that computes on a GPU."""
 

@@ -115,6 +115,11 @@ class Direct:
     accuracy: float = 1e-5
     version = 1
 
+    @property
+    def never_faster_than(self) -> str:
+        """Its own name."""
+        return self.name
+
     def out_shape(self, layer: Operation, shape: Shape5) -> Shape5 | None:
         """Return the output's shape for any convolution whose zeros are stored around its input."""
         return convolved_with_gaps(layer, shape)

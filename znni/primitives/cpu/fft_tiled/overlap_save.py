@@ -57,12 +57,26 @@ def _extent(largest: int, voxels: int, taps: int, across: int) -> int | None:
     return min(holding, key=lambda t: (-(-written // holding[t]) * t, -t), default=None)
 
 
+@cache
+def _inner(tile: int, voxels: int, taps: int, across: int) -> tuple[int, int]:
+    """Return the voxels that a tile reads and writes along an axis."""
+    written = (min(tile, voxels) - taps + 1) // across
+    return written * across + taps - 1, written
+
+
+@cache
+def _count(tile: int, voxels: int, taps: int, across: int) -> int:
+    """Return the number of tiles along an axis."""
+    _, written = _inner(tile, voxels, taps, across)
+    return -(-((voxels - taps + 1) // across) // written)
+
+
 def inner_extents(
     tile: Vec3, size: Vec3, kernel: Vec3, window: Vec3 = UNPOOLED
 ) -> tuple[Vec3, Vec3]:
     """Return the voxels that a tile reads and writes; small images have fewer than a tile holds."""
-    written = (tile.minimum(size) - kernel + 1) // window
-    return written * window + kernel - 1, written
+    z, y, x = map(_inner, tile, size, kernel, window)
+    return Vec3(z[0], y[0], x[0]), Vec3(z[1], y[1], x[1])
 
 
 def tiles_of(tile: Vec3, size: Vec3, kernel: Vec3, window: Vec3 = UNPOOLED) -> NDArray[np.int64]:
@@ -85,8 +99,8 @@ def tiles_of(tile: Vec3, size: Vec3, kernel: Vec3, window: Vec3 = UNPOOLED) -> N
 
 def tile_count(tile: Vec3, size: Vec3, kernel: Vec3, window: Vec3 = UNPOOLED) -> int:
     """Return the number of tiles that cover the output of one image."""
-    _, step = inner_extents(tile, size, kernel, window)
-    return ((size - kernel + 1) // window).ceil_div(step).volume
+    z, y, x = map(_count, tile, size, kernel, window)
+    return z * y * x
 
 
 def tile_table(

@@ -58,7 +58,12 @@ class FftTiled:
     @property
     def name(self) -> str:
         """``fft_tiled_16`` or ``fft_tiled_16_transient``, by tile and number format."""
-        return f"fft_tiled_{self.tile}{self.numbers.suffix}" + "_transient" * (not self.resident)
+        return self.never_faster_than + "_transient" * (not self.resident)
+
+    @property
+    def never_faster_than(self) -> str:
+        """The name of the primitive that keeps the spectra of the same tiles."""
+        return f"fft_tiled_{self.tile}{self.numbers.suffix}"
 
     def out_shape(self, layer: Operation, shape: Shape5) -> Shape5 | None:
         """Return the output's shape, or None if a tile of this extent is not useful.

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
+from typing import NamedTuple
 
 from znni.core.shapes import Shape5, Vec3
 from znni.machine.arrays import ALIGNMENT
@@ -53,30 +54,36 @@ class TileBatches:
         """Tiles of all images."""
         return Tiling(self.tile, self.shape, self.layer.kernel)
 
+    @cached_property
+    def one_tile(self) -> TileWork:
+        """Work of one tile, and of the kernels for it."""
+        tiling = self.tiling
+        return tile_work(self.layer, self.tile, tiling.read, tiling.written, self.numbers)
+
     @property
     def in_groups(self) -> int:
         """Number of groups of 16 input maps."""
-        return whole_vectors(self.layer.in_features) // LANES
+        return self.one_tile.in_groups
 
     @property
     def out_groups(self) -> int:
         """Number of groups of 16 output maps."""
-        return whole_vectors(self.layer.out_features) // LANES
+        return self.one_tile.out_groups
 
     @cached_property
     def batch(self) -> int:
         """Number of tiles in a batch; batches are as equal as possible."""
-        tile_bytes = frequencies(self.tile) * self.tile_stride * FLOAT_BYTES
+        tile_bytes = self.one_tile.frequencies * self.tile_stride * FLOAT_BYTES
         share = int(BATCH_SHARE * (self.shape.nbytes + self.out.nbytes))
         batch_bytes = max(BATCH_BYTES, min(MOST_BATCH_BYTES, share))
         most = max(1, min(BATCH_TILES, batch_bytes // tile_bytes))
         tiles = self.tiling.count
-        return math.ceil(tiles / math.ceil(tiles / most))
+        return -(-tiles // -(-tiles // most))
 
-    @property
+    @cached_property
     def batches(self) -> int:
         """Number of batches, each of which reads the kernels' spectra once."""
-        return math.ceil(self.tiling.count / self.batch)
+        return -(-self.tiling.count // self.batch)
 
     # Layout of the spectra: (frequency, tile, group, float)
 
@@ -97,13 +104,13 @@ class TileBatches:
     @property
     def spectra_floats(self) -> int:
         """Floats of the spectra of a batch."""
-        return frequencies(self.tile) * self.frequency_stride
+        return self.one_tile.frequencies * self.frequency_stride
 
     @property
     def scratch_floats(self) -> int:
         """Floats of one worker's scratch for any phase, in whole cache lines."""
         floats = max(
-            tile_transform.scratch_floats(self.tile),
+            self.one_tile.scratch_floats,
             frequency_product.scratch_floats(self.batch, self.layer.in_features, self.numbers),
         )
         return whole_vectors(floats)
@@ -113,10 +120,7 @@ class TileBatches:
     @property
     def kernel_bytes(self) -> int:
         """Bytes of the kernels' spectra."""
-        shape = kernel_transform.spectrum_shape(
-            self.tile, self.layer.out_features, self.layer.in_features, self.numbers
-        )
-        return math.prod(shape) * FLOAT_BYTES + ALIGNMENT
+        return self.one_tile.kernel_bytes
 
     def workspace_bytes(self, threads: int) -> int:
         """Return the bytes of a call beside input, output and existing kernel spectra."""
@@ -124,49 +128,104 @@ class TileBatches:
         spectra = self.spectra_floats * FLOAT_BYTES
         return spectra + scratch + self.tiling.table_bytes + 2 * ALIGNMENT
 
-    @cached_property
-    def _flops(self) -> tuple[float, float, float]:
-        """Operations of forward transforms, products and inverse transforms."""
-        tiling = self.tiling
-        forward = tile_transform.transform_flops(self.tile, tiling.read, inverse=False)
-        inverse = tile_transform.transform_flops(self.tile, tiling.written, inverse=True)
-        product = frequency_product.product_flops(
-            tiling.count, self.layer.in_features, self.layer.out_features, self.numbers
-        )
-        return (
-            tiling.count * self.in_groups * forward,
-            frequencies(self.tile) * product,
-            tiling.count * self.out_groups * inverse,
-        )
-
     @property
     def flops(self) -> float:
         """Operations of a call with existing kernel spectra."""
-        return sum(self._flops)
+        return self.tiling.count * self.one_tile.flops
 
     def efficiency(self, device: Device) -> float:
         """Return the average share of a processor's nominal rate that these operations sustain."""
-        forward, product, inverse = self.numbers.efficiencies_on(device)
-        scratch = tile_transform.scratch_floats(self.tile) * FLOAT_BYTES
-        cached = min(1.0, math.cbrt(CACHE_BYTES / scratch))
-        shares = zip(self._flops, (cached * forward, product, cached * inverse), strict=True)
-        return self.flops / sum(flops / share for flops, share in shares)
+        return self.one_tile.efficiency(self.numbers.efficiencies_on(device))
 
     @property
     def kernel_flops(self) -> float:
         """Operations of the kernels' transforms."""
-        kernels = self.layer.in_features * self.out_groups
-        return kernels * kernel_transform.transform_flops(self.tile, self.layer.kernel)
+        return self.one_tile.kernel_flops
 
     @property
     def bytes_moved(self) -> int:
         """Bytes of all passes: each tile is read, its spectra are written and read twice."""
-        tiling = self.tiling
-        voxels = tiling.count * FLOAT_BYTES
-        images = voxels * (
-            self.layer.in_features * tiling.read.volume
-            + 2 * self.layer.out_features * tiling.written.volume
-        )
-        passes = 2 * (self.in_groups + self.out_groups)
-        spectra = voxels * frequencies(self.tile) * passes * self.numbers.floats
-        return images + spectra + self.batches * self.kernel_bytes
+        return self.tiling.count * self.one_tile.bytes_moved + self.batches * self.kernel_bytes
+
+
+class TileWork(NamedTuple):
+    """The work of one tile and of the kernels, which is the same for images of many sizes.
+
+    Attributes:
+        in_groups: number of groups of 16 input maps.
+        out_groups: number of groups of 16 output maps.
+        frequencies: number of frequencies of a tile.
+        scratch_floats: floats of scratch that its transforms need.
+        forward: operations of its forward transforms.
+        product: operations of its products.
+        inverse: operations of its inverse transforms.
+        bytes_moved: bytes of all passes over its voxels and spectra.
+        kernel_bytes: bytes of the kernels' spectra.
+        kernel_flops: operations of the kernels' transforms.
+    """
+
+    in_groups: int
+    out_groups: int
+    frequencies: int
+    scratch_floats: int
+    forward: float
+    product: float
+    inverse: float
+    bytes_moved: int
+    kernel_bytes: int
+    kernel_flops: float
+
+    @property
+    def flops(self) -> float:
+        """Operations of the tile with existing kernel spectra."""
+        return self.forward + self.product + self.inverse
+
+    def efficiency(self, shares: tuple[float, float, float]) -> float:
+        """Return the average share of the nominal rate that the operations sustain.
+
+        Args:
+            shares: those of forward transforms, products and inverse transforms of cached tiles.
+        """
+        forward, product, inverse = shares
+        cached = min(1.0, math.cbrt(CACHE_BYTES / (self.scratch_floats * FLOAT_BYTES)))
+        transforms = self.forward / (cached * forward) + self.inverse / (cached * inverse)
+        return self.flops / (transforms + self.product / product)
+
+
+# A search prices the same layers for thousands of sizes.
+@lru_cache(maxsize=4096)
+def tile_work(
+    layer: Conv, tile: Vec3, read: Vec3, written: Vec3, numbers: NumberFormat
+) -> TileWork:
+    """Return the work of one tile.
+
+    Args:
+        layer: the convolution.
+        tile: extents of the tile.
+        read: voxels that it reads.
+        written: voxels of the output that it writes.
+        numbers: format of the spectra.
+    """
+    in_features, out_features = layer.in_features, layer.out_features
+    in_groups = whole_vectors(in_features) // LANES
+    out_groups = whole_vectors(out_features) // LANES
+    forward = tile_transform.transform_flops(tile, read, inverse=False)
+    inverse = tile_transform.transform_flops(tile, written, inverse=True)
+    product = frequency_product.product_flops(1, in_features, out_features, numbers)
+    spectrum = kernel_transform.spectrum_shape(tile, out_features, in_features, numbers)
+    voxels = in_features * read.volume + 2 * out_features * written.volume
+    passes = 2 * (in_groups + out_groups)
+    values = voxels + frequencies(tile) * passes * numbers.floats
+    kernels = in_features * out_groups
+    return TileWork(
+        in_groups,
+        out_groups,
+        frequencies(tile),
+        tile_transform.scratch_floats(tile),
+        in_groups * forward,
+        frequencies(tile) * product,
+        out_groups * inverse,
+        values * FLOAT_BYTES,
+        math.prod(spectrum) * FLOAT_BYTES + ALIGNMENT,
+        kernels * kernel_transform.transform_flops(tile, layer.kernel),
+    )

@@ -41,6 +41,11 @@ class Winograd:
     accuracy = ACCURACIES["float32"]
     version = 2
 
+    @property
+    def never_faster_than(self) -> str:
+        """Its own name."""
+        return self.name
+
     def out_shape(self, layer: Operation, shape: Shape5) -> Shape5 | None:
         """Return the output's shape, or None for a kernel that is too small or too large."""
         strips = _strips(convolution_of(layer), shape)

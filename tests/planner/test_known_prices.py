@@ -1,0 +1,156 @@
+"""Known prices rule others out, and bounds of layers and copies rule patches out."""
+
+from __future__ import annotations
+
+from functools import cache
+from math import inf
+
+import pytest
+from graphs import graphs
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from paths import MACHINES, NETWORKS
+
+import znni.inference.planning
+from planner.bare_steps import bare_step
+from planner.cost_model import BUILT_IN
+from planner.device_search import DeviceSearch
+from planner.patch_order import _copied
+from znni.core.shapes import Shape5, Vec3
+from znni.machine.machine_file import machine_for
+from znni.network.geometry import over
+from znni.network.layers import Conv
+from znni.network.network import Network
+from znni.plans.block_storage import block_storage
+from znni.plans.nominal_time import nominal_time
+from znni.plans.primitive import Primitive, TakesTimePerItem
+from znni.primitives.catalogue import catalogue
+
+CONVOLUTIONS = [
+    Conv("first", 1, 16, Vec3(4, 4, 4), "relu"),
+    Conv("hidden", 24, 32, Vec3(3, 3, 3), "relu"),
+    Conv("wide", 80, 80, Vec3(5, 5, 5), "relu"),
+    Conv("last", 80, 3, Vec3(7, 7, 7), "softmax"),
+]
+sizes = st.builds(Vec3, *3 * [st.one_of(st.integers(1, 40), st.integers(30, 400))])
+
+
+@cache
+def primitives(name: str) -> tuple[Primitive, ...]:
+    """Return the primitives of a machine's host."""
+    machine = machine_for(MACHINES / f"{name}.yaml", None, None, None, "cpu")
+    return tuple(catalogue(machine, "cpu").values())
+
+
+@settings(max_examples=60)
+@given(
+    conv=st.sampled_from(CONVOLUTIONS),
+    size=sizes,
+    fewer=st.sampled_from([1, 2, 3, 8, 60]),
+    times=st.sampled_from([1, 2, 4, 7, 64]),
+    name=st.sampled_from(["laptop", "e7"]),
+)
+def test_primitives_that_take_time_per_item_are_no_faster_for_fewer_items(
+    conv: Conv, size: Vec3, fewer: int, times: int, name: str
+) -> None:
+    found = {it.name: it for it in primitives(name)}
+    counted = 0
+    for primitive in found.values():
+        some, all_ = (
+            Shape5.of(items, conv.in_features, size + conv.kernel - 1)
+            for items in (fewer, fewer * times)
+        )
+        if isinstance(primitive, TakesTimePerItem) and primitive.out_shape(conv, all_):
+            faster = found[primitive.never_faster_than]
+            assert primitive.out_shape(conv, some)
+            together = nominal_time(faster, faster.cost(conv, all_))
+            alone = nominal_time(primitive, primitive.cost(conv, some))
+            assert together <= times * alone * (1 + 1e-9)
+            counted += 1
+    assert counted
+
+
+@cache
+def on_host(net: str) -> DeviceSearch:
+    """Return the search for layers of a network on a laptop."""
+    search = znni.inference.planning.search(
+        NETWORKS / f"{net}.yaml",
+        (512, 512, 512),
+        machine=MACHINES / "laptop.yaml",
+        costs="built-in",
+    )
+    return search._searches["cpu"]
+
+
+@settings(max_examples=60)
+@given(
+    net=st.sampled_from(["n337", "n926", "boundaries"]),
+    index=st.integers(0, 4),
+    items=st.sampled_from([1, 2, 8, 64]),
+    size=sizes,
+)
+def test_no_layer_is_faster_than_its_bound_whole_or_in_pieces(
+    net: str, index: int, items: int, size: Vec3
+) -> None:
+    search = on_host(net)
+    conv = search._network.convolutions[index]
+    shape = Shape5.of(items, conv.in_features, size + conv.kernel - 1)
+    out = Shape5.of(items, conv.out_features, size)
+    least = search._options.least_seconds(conv, shape, out, inf)
+    for option in search._options.relaxed(bare_step(conv, shape, out)):
+        assert max(least, search.bounds.of_step(bare_step(conv, shape, out))) <= option.seconds
+
+
+def test_few_primitives_are_priced_for_a_bound() -> None:
+    search = on_host("n926").among(on_host("n926")._primitives)
+    conv = search._network.convolutions[2]
+    before = len(search)
+    shape = Shape5.of(8, conv.in_features, Vec3(70, 80, 90))
+    search._options.least_seconds(conv, shape, Shape5.of(8, 80, shape.size - conv.kernel + 1), inf)
+    assert 0 < len(search) - before <= 6
+
+
+class Noisy:
+    """A model by which times do not follow costs: some primitives are faster for fewer items."""
+
+    source = "noise"
+    follows_costs = False
+
+    def estimate(self, primitive, operation, shape, cost):  # type: ignore[no-untyped-def]
+        """Return the built-in time, ten times as long for 8 items."""
+        found = BUILT_IN.estimate(primitive, operation, shape, cost)
+        return found._replace(seconds=found.seconds * (10 if shape.n == 8 else 1))
+
+
+def test_known_prices_rule_nothing_out_if_times_do_not_follow_costs() -> None:
+    found = on_host("n926")
+    search = DeviceSearch(found._network, found._primitives, Noisy(), "power-of-two")
+    conv = search._network.convolutions[2]
+    shape = Shape5.of(8, conv.in_features, Vec3(70, 80, 90))
+    step = bare_step(conv, shape, Shape5.of(8, 80, shape.size - conv.kernel + 1))
+    whole = search._options.whole(step)[0].seconds
+    assert search._options.fastest(step, 2**40, inf) < 0.2 * whole
+
+
+@settings(max_examples=40)
+@given(network=graphs(), edges=st.tuples(*3 * [st.integers(1, 12)]))
+def test_joins_that_are_said_to_copy_are_steps(
+    network: Network, edges: tuple[int, int, int]
+) -> None:
+    if network.is_exact and not network.window:
+        whole = over(network, Vec3(96, 96, 96))
+        patch = whole.granularity * Vec3(*edges)
+        steps = {node.name for node in block_storage(whole, patch).steps_of(whole.nodes)}
+        for name, copied in _copied(whole, [patch]).items():
+            assert name in steps or not copied[0]
+
+
+@pytest.mark.parametrize("edge", [32, 64, 256, 1024])
+def test_the_joins_of_a_u_net_copy_in_small_blocks(edge: int) -> None:
+    search = znni.inference.planning.search(NETWORKS / "cells-unet.yaml", (2048, 2048, 2048))
+    patch = Vec3.of(edge)
+    steps = block_storage(search.network, patch).steps_of(search.network.nodes)
+    copied = _copied(search.network, [patch])
+    assert {name: bool(found[0]) for name, found in copied.items()} == {
+        name: name in {node.name for node in steps} for name in ("concat1", "concat2")
+    }
