@@ -70,7 +70,7 @@ def test_less_accuracy_than_there_is_to_have(monkeypatch: pytest.MonkeyPatch) ->
     shown = succeeds(*INFER, "--dry-run", "--overwrite", *planned)
     assert "float32: bfloat16 is allowed, but the plan does not use it\n" in shown
     said = refused(*INFER, "--accuracy", "float16")
-    assert "'float16' is not one of 'float32', 'tf32', 'bfloat16'" in said
+    assert "--accuracy is 'float16'; choose one of float32, tf32, bfloat16" in said
 
 
 def test_the_library_takes_less_accuracy_only_when_asked(

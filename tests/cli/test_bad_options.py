@@ -33,7 +33,11 @@ pytestmark = pytest.mark.usefixtures("small_case", "fake_primitives")
         (("--ram", "0"), "0 bytes of RAM hold nothing"),
         (("--threads", "0"), "0 threads cannot compute; give at least 1"),
         (("--threads", "two"), "'--threads': 'two' is not an integer; see znni infer --help"),
-        (("--dtype", "int8"), "'--dtype': 'int8' is not one of 'float32', "),
+        (
+            ("--dtype", "int8"),
+            "--dtype is 'int8'; choose one of float32, float16, uint8; did you mean uint8?; see",
+        ),
+        (("--border", "mirror"), "--border is 'mirror'; choose one of valid, same; see"),
         (("--border", "none"), "--border"),
         (("--pad", "wrap"), "--pad"),
         (("--unknown",), "No such option: --unknown; see znni infer --help"),

@@ -18,6 +18,38 @@ pytestmark = pytest.mark.usefixtures("small_case", "fake_primitives")
 NOBODY = 65534  # a user who owns nothing
 
 
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--ram", "1GiBB"), "'1GiBB' is not a size of memory"),
+        (("--ram", "16"), "did you mean 16GiB?"),
+        (("--threads", 0), "threads"),
+        (("--device", "gpu"), "device='gpu' (--device gpu)"),
+        (("--gpus", "9x"), "9x"),
+        (("--gpu-memory", "1GiB"), "gpu_memory='1GiB' (--gpu-memory 1GiB)"),
+        (("--costs", "measured"), "znni calibrate"),
+        (("--voxel-size", "1,2"), "no size of a voxel"),
+    ],
+)
+def test_wrong_options_are_said_before_an_output_that_exists(
+    options: tuple[object, ...], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("znni.machine.detect.detect_gpus", list)
+    succeeds(*INFER)
+    message = refused(*INFER, *options)
+    assert said in message
+    assert "exists" not in message
+
+
+def test_pages_that_exist_hide_no_wrong_options() -> None:
+    succeeds(*INFER)
+    succeeds("view", "volume.h5", "out.h5")
+    view = ("view", "volume.h5", "out.h5")
+    assert "no dataset 'other'" in refused(*view, "--dataset", "other")
+    assert "is not within" in refused(*view, "--roi", "0:99,:,:")
+    assert "exists; give overwrite=True" in refused(*view)
+
+
 def test_an_output_that_exists() -> None:
     Path("out.h5").write_text("precious")
     assert "out.h5: exists; give overwrite=True (--overwrite) to" in refused(*INFER)

@@ -60,7 +60,7 @@ def test_calibrating_and_planning_from_it() -> None:
         assert 0 < int(said[1]) <= 100 * (PRIOR + NOISE**2) ** 0.5
         assert "predicted from measured on this machine on 20" in succeeds(*infer, *options)
     assert "predicted (a model of flops and bytes)\n" in succeeds(*show, "--costs", "built-in")
-    assert "'guessed' is not one of" in refused(*show, "--costs", "guessed")
+    assert "--costs is 'guessed'; choose one of" in refused(*show, "--costs", "guessed")
 
 
 def test_calibrating_some_primitives_anew(

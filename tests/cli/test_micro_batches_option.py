@@ -69,7 +69,7 @@ def test_powers_of_two_unless_told_otherwise() -> None:
 
 
 def test_other_names_are_refused() -> None:
-    assert "'some' is not one of 'none', 'power-of-two', 'all'" in refused(
+    assert "'some'; choose one of none, power-of-two, all" in refused(
         *PLAN, "--micro-batches", "some"
     )
     with pytest.raises(znni.ZnniError, match="micro_batches is 'some'; choose one of none, power"):

@@ -115,11 +115,35 @@ def test_a_report_sets_what_was_measured_beside_what_was_predicted(plan: Plan) -
         ("peak", "memory", "3", "MiB", *in_units(plan.memory.total).split()),
     } <= rows
     on_gpu = replace(plan, gpu_memory=replace(plan.memory, process=0))
-    beside = str(replace(report, plan=on_gpu, gpu_peak_memory=5 << 20)).splitlines()[-1]
+    *_, beside, advice = str(replace(report, plan=on_gpu, gpu_peak_memory=5 << 20)).splitlines()
+    assert advice.startswith("running took 36% of the time predicted; znni calibrate measures")
     promised = in_units(on_gpu.gpu_memory.total)
     assert " ".join(beside.split()) == f"GPU memory 5 MiB {promised}"
     fallen = replace(report, fallbacks=(plan, plan), accuracy_note="bfloat16 in c")
     assert "; memory ran out 2 times; accuracy bfloat16 in c; predicted" in str(fallen)
+
+
+def test_a_report_says_so_if_a_prediction_was_far_off(plan: Plan) -> None:
+    plan = replace(plan, time=PlanTime(2.0, 0.5, StageSeconds(host_layers=4.0)))
+    computing = StageSeconds(host_layers=15.0, reading=1.0)
+    (measured, predicted) = 16.5, plan.time.of_job(plan.patches).running
+
+    def last_line(running: float, busy: StageSeconds = computing, costs: str = plan.costs) -> str:
+        time = JobSeconds(running=running, busy=busy)
+        report = Report(replace(plan, costs=costs), (), 120, time, 3 << 20, {}, "")
+        assert ("calibrate" in report._repr_html_()) == ("calibrate" in str(report))
+        return str(report).splitlines()[-1]
+
+    slow = f"running took {measured / predicted:.1f} times as long as predicted"
+    assert last_line(measured) == (
+        f"{slow}; znni calibrate measures this machine, and then predictions are closer"
+    )
+    again = "measure this machine again with znni calibrate --forget"
+    assert again in last_line(measured, costs="measured on this machine on 2026-11-25")
+    reading = last_line(measured, StageSeconds(host_layers=1.0, reading=15.0))
+    assert reading == f"{slow}: reading set the pace; look for a faster disk or network"
+    for near in (predicted * 1.9, predicted / 1.9):
+        assert last_line(near).startswith("peak memory")
 
 
 def unplain_first_lines(source: str) -> list[str]:

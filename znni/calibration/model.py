@@ -19,6 +19,7 @@ from znni.core.text import aligned
 from znni.machine.machine import DeviceKind
 from znni.network.layers import Operation
 from znni.plans.cost import Cost
+from znni.plans.plan import MEASURED_HERE
 from znni.plans.primitive import Catalogue, Primitive
 
 # Latest measurements that count for each kind of primitives. Recorded runs add some for every new
@@ -70,7 +71,7 @@ class MeasuredModel:
         known = len({s.name for samples in self._samples.values() for s in samples})
         all_ = len(catalogue)
         part = "" if known == all_ else f", {known} of {all_} primitives"
-        self.source = f"measured on this machine on {max(days).isoformat()}{part}"
+        self.source = f"{MEASURED_HERE} on {max(days).isoformat()}{part}"
         self._common = {kind: self._in_common(kind) for kind in get_args(DeviceKind)}
         self._regressions: dict[type, Regression] = {}
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -103,4 +105,17 @@ def usage_error(error: typer.TyperException) -> str:
         error.message = reason.format(**found, **found.get("ctx", {}))
     context = getattr(error, "ctx", None)
     hint = f"; see {context.command_path} --help" if context else ""
-    return error.format_message().rstrip(".?") + hint
+    message = error.format_message().rstrip(".?")
+    return (_wrong_choice(message) or message) + hint
+
+
+def _wrong_choice(message: str) -> str | None:
+    """Return the message about a choice that there is not, in the words of znni's own errors."""
+    found = re.fullmatch(r"Invalid value for '(.+?)': '(.*)' is not one of (.+)", message)
+    if found is None:
+        return None
+    name, value, listed = found.groups()
+    choices = re.findall("'(.*?)'", listed)
+    close = get_close_matches(value, choices, n=1)
+    asked = f"; did you mean {close[0]}?" if close else ""
+    return f"{name} is {value!r}; choose one of {', '.join(choices)}{asked}"

@@ -11,7 +11,10 @@ from znni.core import html
 from znni.core.text import aligned, counted, duration, in_units
 from znni.engine.skipping import Skipped
 from znni.plans.job_seconds import JobSeconds, in_words
-from znni.plans.plan import Plan
+from znni.plans.plan import MEASURED_HERE, Plan
+
+LONG = 5.0  # seconds of running, from which on predictions are compared
+FAR = 2.0  # times the prediction, or a share of it, that is worth a word
 
 
 @dataclass(frozen=True)
@@ -61,22 +64,50 @@ class Report:
         if self.accuracy_note:
             said.append(f"accuracy {self.accuracy_note}")
         predicted = f"predicted from {self.plan.costs}, the time +- {self.plan.error:.0%}"
-        lines = ["; ".join([*said, predicted]), *aligned(self._rows(), left=1)]
+        lines = ["; ".join([*said, predicted]), *aligned(self._rows(), left=1), *self._advice()]
         return "\n".join(map(str.rstrip, lines))
 
     def _repr_html_(self) -> str:
         first, *_ = str(self).split("\n")
         busy = self.time.busy.by_stage().items()
         stages = [(in_words(stage), took, duration(took)) for stage, took in busy if took]
-        return html.text(first) + html.table(self._rows()) + html.bars("busy", stages)
+        advice = "".join(map(html.text, self._advice()))
+        return html.text(first) + html.table(self._rows()) + html.bars("busy", stages) + advice
+
+    def _advice(self) -> Iterator[str]:
+        """Yield what to do if the blocks took far longer than predicted, or far less."""
+        taken, predicted = self.time.running, self._expected().running
+        if max(taken, predicted) < LONG or not self.voxels:
+            return
+        stage = self.time.busy.bottleneck
+        if taken > FAR * predicted:
+            said = f"running took {taken / predicted:.1f} times as long as predicted"
+            if stage in ("reading", "writing"):
+                yield f"{said}: {stage} set the pace; look for a faster disk or network"
+                return
+        elif predicted > FAR * taken:
+            said = f"running took {taken / predicted:.0%} of the time predicted"
+        else:
+            return
+        if self.plan.costs.startswith(MEASURED_HERE):
+            yield (
+                f"{said}; if no other program ran, measure this machine again with znni calibrate "
+                f"--forget"
+            )
+        else:
+            yield f"{said}; znni calibrate measures this machine, and then predictions are closer"
+
+    def _expected(self) -> JobSeconds:
+        """Return the predicted seconds of the blocks that were computed."""
+        share = self.voxels / max(1, self.voxels + self.finished_before)
+        blocks = ceil(share * self.plan.patches) - self.skipped.total
+        return self.plan.time.of_job(max(1, blocks))
 
     def _rate(self, time: JobSeconds) -> str:
         return f"{self.voxels / time.total:,.0f}" if self.voxels else ""
 
     def _rows(self) -> list[tuple[str, ...]]:
-        share = self.voxels / max(1, self.voxels + self.finished_before)
-        blocks = ceil(share * self.plan.patches) - self.skipped.total
-        expected = self.plan.time.of_job(max(1, blocks))
+        expected = self._expected()
         promised = self.plan.memory.total
         exit_seconds = expected.around.exit
         if self.time.around.start:

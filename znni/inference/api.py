@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from znni.core.argument_types import checks_types
-from znni.core.errors import ZnniError
+from znni.core.errors import InvalidInput, ZnniError
 from znni.core.options import check_keywords
 from znni.core.volume import NewOutput, Output
 from znni.engine.pipeline import Progress, RunState, no_progress
@@ -19,6 +19,7 @@ from znni.inference.inferer import Inferer
 from znni.inference.model_choice import by_the_faster
 from znni.inference.output_attributes import as_run, provenance
 from znni.inference.parts import memory_ran_out, share_of
+from znni.inference.plan_choice import check_choices
 from znni.inference.planning import accuracy_note, plan, prepare, search
 from znni.inference.ready import Readiness
 from znni.inference.request import Request, RunOptions, request
@@ -225,8 +226,12 @@ def _opened(
     """Return the description of an output, and the output, opened."""
     wanted = identified(asked, weights) if isinstance(out, str | Path) else asked.wanted
     output: Output
-    if share is None:
-        output = open_output(out, source, wanted, asked.mask_source)
-    else:
-        output = join_output(out, source, wanted, share, asked.mask_source)
+    try:
+        if share is None:
+            output = open_output(out, source, wanted, asked.mask_source)
+        else:
+            output = join_output(out, source, wanted, share, asked.mask_source)
+    except InvalidInput:
+        check_choices(asked)  # a wrong option is to be said first: the output may be right
+        raise
     return wanted, output

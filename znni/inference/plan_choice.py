@@ -6,6 +6,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import replace
 
+from planner.exhaustive import Search
 from znni.core.errors import DoesNotFit, InvalidInput, RunFailed, option
 from znni.core.options import Choices
 from znni.core.shapes import Vec3
@@ -52,10 +53,9 @@ def given_or_found(given: Plan | None, required: Requirements, held: int = 0) ->
     """
     choices, stored = required.choices, required.stored
     if given is None:
-        here = detect_for(choices.device, choices.ram, choices.threads, choices.gpu_memory)
-        here = choose_gpus(here, choices)
+        search = _search_here(required)
         try:
-            found = planning.fastest(planning.search_for(required, here))[0]
+            found = planning.fastest(search)[0]
         except DoesNotFit as error:
             if stored.output_array:
                 error.add_note(f"{in_units(stored.output_array)} of that are for the output array")
@@ -69,6 +69,22 @@ def given_or_found(given: Plan | None, required: Requirements, held: int = 0) ->
     return replace(checked, output=required.job.output)
 
 
+def check_choices(required: Requirements) -> None:
+    """Check limits and choices for a plan without the search for one.
+
+    Raises:
+        InvalidInput: this machine has no such devices, or a limit is no size.
+    """
+    _search_here(required)
+
+
+def _search_here(required: Requirements) -> Search:
+    """Return a search over the plans of this machine that meet requirements."""
+    choices = required.choices
+    here = detect_for(choices.device, choices.ram, choices.threads, choices.gpu_memory)
+    return planning.search_for(required, choose_gpus(here, choices))
+
+
 def found_for(patch: Vec3, required: Requirements) -> Plan:
     """Return the fastest plan for this machine that has a patch of given extents.
 
@@ -79,13 +95,12 @@ def found_for(patch: Vec3, required: Requirements) -> Plan:
     Raises:
         InvalidInput: no plan with this patch stays within the memory allowed.
     """
-    choices = required.choices
-    here = detect_for(choices.device, choices.ram, choices.threads, choices.gpu_memory)
-    search = planning.search_for(required, choose_gpus(here, choices))
+    search = _search_here(required)
     if found := search.fastest_for(patch):
         return found
+    memory = search.machine.host.memory
     raise InvalidInput(
-        f"no plan for blocks of {patch} voxels fits into {in_units(here.host.memory)} of this "
+        f"no plan for blocks of {patch} voxels fits into {in_units(memory)} of this "
         f"machine; give it more memory, or begin the output with a plan of smaller blocks"
     )
 

@@ -31,6 +31,9 @@ from znni.plans.totals import PlanMemory, PlanTime
 ONE = Vec3(1, 1, 1)
 
 
+MEASURED_HERE = "measured on this machine"  # begins the source of such times
+
+
 @dataclass(frozen=True)
 class Plan:
     """A plan: how a network is run over a volume.

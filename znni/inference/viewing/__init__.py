@@ -112,9 +112,6 @@ def view(
             region has no output. Or the page exists already or cannot be written.
         RunFailed: a volume cannot be read.
     """
-    path = Path(page) if page else Path(f"{_name(out)}.html")
-    if path.exists() and not overwrite:
-        raise InvalidInput(f"{path}: exists; give {option('overwrite', True)} to replace it")
     output = open_volume(out)
     chosen = Chosen(
         dataset, _number(output, "channel"), _number(output, "time"), voxel_size=voxel_size
@@ -137,6 +134,11 @@ def view(
 
     whole = Box(offset, offset + output.size)
     box, step = shown(whole, region, stride, quick)
+    path = Path(page) if page else Path(f"{_name(out)}.html")
+    if path.exists() and not overwrite:
+        raise InvalidInput(
+            f"{path}: exists; give {option('overwrite', True)} to replace it, or name another page"
+        )
     size = box.size.ceil_div(step)
     seen = _input(given, box, step)
     if labels is None:
