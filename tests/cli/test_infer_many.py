@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 from command_line import read_main, refused, succeeds, voxels, znni
 from tiny_network import close, expected
+
+from znni.inference.many_dry_run import rehearse_many
+from znni.network.network_file import load_network
 
 NET = ("--net", "tiny.yaml")
 
@@ -47,7 +51,10 @@ def test_failures_are_listed_at_the_end() -> None:
         (("--out", "out.h5"), "--out out.h5 names one file for several volumes"),
         (("--out", "out", "--part", "0/2"), "--part is for one volume"),
         (("--out", "out", "--cluster", "local:2"), "--cluster is for one volume"),
-        (("--out", "out", "--dry-run"), "--dry-run is for one volume"),
+        (("--out", "out", "--bits", "same"), "--bits same is for --cluster; give both"),
+        (("--out", "out", "--recheck", "all"), "--recheck all is for --cluster; give both"),
+        (("--out", "out", "--part", "0/2", "--cluster", "local:2"), "both share out the blocks"),
+        (("--out", "out", "--cluster", "local:2", "--dry-run"), "--dry-run is about this machine"),
     ],
 )
 def test_what_makes_no_sense_for_several_volumes_is_refused(
@@ -55,6 +62,55 @@ def test_what_makes_no_sense_for_several_volumes_is_refused(
 ) -> None:
     assert said in refused("infer", "a.npy", "b.npy", *NET, *given)
     assert not Path("out").exists()
+
+
+def test_a_dry_run_predicts_each_volume_and_touches_nothing() -> None:
+    np.save("wide.npy", voxels((7, 20, 90)))
+    succeeds("infer", "b.npy", *NET, "--out", "out/")
+    before = {path: path.stat().st_mtime_ns for path in Path("out").iterdir()}
+    dry = ("infer", "a.npy", "b.npy", "wide.npy", *NET, "--out", "out/", "--dry-run")
+    *each, together = succeeds(*dry).splitlines()
+    assert re.fullmatch(r"out/a-tiny\.h5 +[\d.]+ s +[\d.]+ [MG]iB", each[0])
+    assert each[1].split() == ["out/b-tiny.h5", "finished", "before"]
+    assert each[2].startswith("out/wide-tiny.h5  ")
+    assert re.fullmatch(
+        r"2 volumes in [\d.]+ s together and \d+ MiB, as predicted; 1 volume finished before",
+        together,
+    )
+    assert {path: path.stat().st_mtime_ns for path in Path("out").iterdir()} == before
+
+
+def test_a_dry_run_lists_what_would_be_refused() -> None:
+    np.save("small.npy", voxels((1, 20, 23)))
+    given = ("infer", "a.npy", "gone.npy", "small.npy", *NET, "--out", "out/")
+    done = znni(*given, "--dry-run")
+    assert (done.code, done.err) == (2, "")
+    found = done.out.splitlines()
+    assert "refused now  gone.npy: no such file" in found[1]
+    assert "refused now  the volume is 1x20x23 voxels, smaller than" in found[2]
+    assert found[3].endswith("; 2 volumes refused")
+    assert not Path("out").exists()
+    assert znni(*given).code == done.code
+
+
+def test_a_dry_run_names_the_folder_that_a_run_would_make() -> None:
+    given = ("infer", "a.npy", *NET, "--out", "out/", "--sharded", "--dry-run")
+    assert "out/a-tiny.h5: HDF5 takes no sharded=True" in znni(*given).out
+    assert not Path("out").exists()
+
+
+def test_a_dry_run_counts_what_is_made_ready_once() -> None:
+    np.save("wide.npy", voxels((7, 20, 90)))
+    network = load_network("tiny.yaml")
+    alone, twice, other = (
+        rehearse_many(names, network, "out", threads=1).seconds
+        for names in (["a.npy"], ["a.npy", "b.npy"], ["a.npy", "wide.npy"])
+    )
+    (run,) = rehearse_many(["a.npy"], network, "out", threads=1).runs.values()
+    time = run.plan.time
+    assert alone == pytest.approx(run.seconds)
+    assert twice - alone == pytest.approx(alone - time.once)
+    assert other - alone > time.building + time.warming
 
 
 def test_an_output_without_its_option_is_recognised() -> None:

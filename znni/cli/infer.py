@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Unpack
 import typer
 
 from znni.cli import options
-from znni.cli.many import refuse_for_many, show_many
+from znni.cli.exclusions import are_several
+from znni.cli.many import show_dry_run, show_many
 from znni.cli.plan import plan_text
 from znni.cli.values import in_windows, parse_roi
-from znni.core.errors import InvalidInput
 from znni.core.options import Bits, Choices, Pad, Recheck
 
 if TYPE_CHECKING:
@@ -129,11 +129,22 @@ def infer(
     from znni.inference import api
     from znni.inference.dry_run import rehearse
     from znni.inference.many import infer_many
+    from znni.inference.many_dry_run import rehearse_many
     from znni.inference.request import Chosen, RunOptions
     from znni.machine.process_age import process_age
     from znni.plans.plan_file import load_plan
-    from znni.volumes.locate import names_folder, stem
+    from znni.volumes.locate import stem
 
+    several = are_several(
+        volumes,
+        out,
+        suffix,
+        part=part,
+        cluster=cluster,
+        bits=bits,
+        recheck=recheck,
+        dry_run=dry_run,
+    )
     network = in_windows(api.load_network(net), window, overlap, blend, mirror)
     earlier = load_plan(plan) if plan else None
     wanted = RunOptions(
@@ -155,15 +166,21 @@ def infer(
         pyramid=pyramid,
         **planned,
     )
-    if len(volumes) > 1 or (out and names_folder(out)):
-        alone: dict[str, object] = {
-            "--part": part,
-            "--cluster": cluster,
-            "--bits": bits,
-            "--recheck": recheck,
-            "--dry-run": dry_run,
-        }
-        refuse_for_many(volumes, out, alone)
+    if several:
+        if dry_run:
+            show_dry_run(
+                rehearse_many(
+                    volumes,
+                    network,
+                    str(out),
+                    suffix=suffix,
+                    weights=weights,
+                    random_seed=random_weights,
+                    plan=earlier,
+                    **wanted,
+                )
+            )
+            return
         with show_progress("volumes") as progress:
             many = infer_many(
                 volumes,
@@ -179,18 +196,8 @@ def infer(
             )
         show_many(many, str(out))
         return
-    if suffix:
-        raise InvalidInput(f"--suffix {suffix} names outputs in a folder; give --out FOLDER/")
     (volume,) = volumes
     out = out or f"{stem(volume)}-{network.name}.h5"
-    for name, value in (("bits", bits), ("recheck", recheck)):
-        if value and not cluster:
-            raise InvalidInput(f"--{name} {value} is for --cluster; give both, or leave it out")
-    if dry_run and cluster:
-        raise InvalidInput(
-            "--dry-run is about this machine; for a cluster, give znni plan --cluster, or leave "
-            "out one of them"
-        )
     if network.models and earlier is None:
         size = Chosen(dataset, channel, time, invert).of(volume).size
         shared = bool(part or cluster)
@@ -211,8 +218,6 @@ def infer(
             sys.exit(found.obstacles[0].exit_code)  # the exit code that the run would have
         return
     if cluster:
-        if part:
-            raise InvalidInput("--cluster and --part both share out the blocks; give one of them")
         from znni.cluster.run import infer_on_cluster
 
         with show_progress() as progress:

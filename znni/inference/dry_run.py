@@ -15,8 +15,9 @@ from znni.core.volume import Begun, Volume
 from znni.engine.skipping import outside_mask
 from znni.engine.tiles import Job, Remaining
 from znni.inference.model_choice import by_the_faster
+from znni.inference.plan_choice import given_or_found
 from znni.inference.request import RunOptions, request
-from znni.inference.resuming import identified, plan_of_rest
+from znni.inference.resuming import Find, identified, plan_of_rest
 from znni.network.network import Network
 from znni.network.weights import Weights, weights_for
 from znni.plans.plan import Plan
@@ -33,7 +34,7 @@ class DryRun:
         plan: the plan that the run would follow.
         voxels: number of voxels in the whole output.
         finished: number of voxels that an earlier run has finished.
-        seconds: predicted time for the unfinished voxels that the mask wants.
+        blocks: number of unfinished blocks that the mask wants.
         outside: share of the unfinished blocks that lie outside of the mask.
         obstacles: errors that would stop the run before it begins.
     """
@@ -41,9 +42,19 @@ class DryRun:
     plan: Plan
     voxels: int
     finished: int
-    seconds: float
+    blocks: int
     obstacles: tuple[ZnniError, ...]
     outside: float = 0.0
+
+    @property
+    def seconds(self) -> float:
+        """Predicted time for these blocks."""
+        return self.plan.time.total(self.blocks)
+
+    @property
+    def memory(self) -> int:
+        """The most bytes of the host that the run takes."""
+        return self.plan.memory.total
 
     @property
     def lines(self) -> list[str]:
@@ -70,9 +81,12 @@ def rehearse(
     weights: Weights | str | Path | None = None,
     random_seed: int | None = None,
     plan: Plan | None = None,
+    find: Find = given_or_found,
     **options: Unpack[RunOptions],
 ) -> DryRun:
     """Predict what ``znni.infer`` would do with the same arguments.
+
+    ``find`` checks the given plan, or finds one.
 
     Raises:
         InvalidInput: input, mask, plan or options cannot be used.
@@ -89,7 +103,7 @@ def rehearse(
         begun = begun_output(out, source, wanted, asked.mask_source)
     except ZnniError as error:
         obstacles.append(error)
-    found, _ = plan_of_rest(begun, plan, asked)
+    found, _ = plan_of_rest(begun, plan, asked, find)
     left = Remaining(asked.job, begun.history)
     blocks = [tile.written for tile in left.tiles(found.patch)]
     outside = 0.0
@@ -97,9 +111,9 @@ def rehearse(
         outside = _share_outside(asked.mask, asked.job, blocks) if asked.mask else 0.0
     except ZnniError as error:
         obstacles.append(error)
-    seconds = found.time.total(ceil((1 - outside) * len(blocks)))
+    wanted_blocks = ceil((1 - outside) * len(blocks))
     total = asked.job.output.volume
-    return DryRun(found, total, total - left.voxels, seconds, tuple(obstacles), outside)
+    return DryRun(found, total, total - left.voxels, wanted_blocks, tuple(obstacles), outside)
 
 
 def _share_outside(mask: Volume, job: Job, blocks: Sequence[Box]) -> float:

@@ -57,6 +57,12 @@ class Failure:
         return words if self.source in words else f"{self.source}: {words}"
 
 
+def exit_code_of(failures: Sequence[Failure]) -> int:
+    """Return 0 without failures; else the exit code of all, or 1 if they differ."""
+    codes = {getattr(failure.error, "exit_code", 1) for failure in failures}
+    return codes.pop() if len(codes) == 1 else min(1, len(codes))
+
+
 @dataclass
 class ManyReport:
     """The account of runs over many volumes.
@@ -78,8 +84,7 @@ class ManyReport:
     @property
     def exit_code(self) -> int:
         """0 if no volume failed; else the code of the failures, or 1 if they differ."""
-        codes = {getattr(failure.error, "exit_code", 1) for failure in self.failures}
-        return codes.pop() if len(codes) == 1 else min(1, len(codes))
+        return exit_code_of(self.failures)
 
     def __str__(self) -> str:
         """Return a line on what was computed."""
@@ -147,13 +152,12 @@ def infer_many(
     outputs = output_names(sources, folder, f"-{network.name}{DEFAULT_FORMAT}", suffix)
     report = ManyReport(outputs)
     Path(folder).mkdir(parents=True, exist_ok=True)
-    ready = KeptReadiness(_choices(options))
-    goes_on = options.get("resume", True) and not options.get("overwrite")
+    ready = KeptReadiness(choices_of(options))
 
     def run(source: str, out: Path) -> None:
-        if goes_on and os.path.lexists(out):
+        if goes_on(options) and os.path.lexists(out):
             asked = by_the_faster(request(source, network, out, **options), made)
-            _check_finished(out, asked, weights_for(asked.network, weights, random_seed))
+            check_finished(out, asked, weights_for(asked.network, weights, random_seed))
             report.finished_before.append(source)
             return
         report.reports[source] = api.run(
@@ -220,13 +224,18 @@ def output_names(
     return {source: out for out, source in by_output.items()}
 
 
-def _choices(options: RunOptions) -> Choices:
+def goes_on(options: RunOptions) -> bool:
+    """Return whether finished outputs are left alone."""
+    return options.get("resume", True) and not options.get("overwrite", False)
+
+
+def choices_of(options: RunOptions) -> Choices:
     """Return the limits and choices for plans among the options of a run."""
     given = {name: options[name] for name in PlanOptions.__annotations__ if name in options}  # type: ignore[literal-required]
     return Choices(**given)
 
 
-def _check_finished(out: Path, asked: Request, weights: Weights) -> None:
+def check_finished(out: Path, asked: Request, weights: Weights) -> None:
     """Refuse a finished output of another run, or a less accurate one.
 
     Raises:

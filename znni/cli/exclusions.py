@@ -1,0 +1,70 @@
+"""Options of ``znni infer`` that exclude each other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from znni.core.errors import InvalidInput
+from znni.core.options import Bits, Recheck
+
+
+def are_several(
+    volumes: Sequence[str],
+    out: str | None,
+    suffix: str | None,
+    *,
+    part: str | None,
+    cluster: str | None,
+    bits: Bits | None,
+    recheck: Recheck | None,
+    dry_run: bool,
+) -> bool:
+    """Return whether outputs are made in a folder, after a check that the options go together.
+
+    Raises:
+        InvalidInput: two of them exclude each other, or one needs another.
+    """
+    from znni.volumes.locate import names_folder
+
+    if not cluster:
+        for name, value in (("bits", bits), ("recheck", recheck)):
+            if value:
+                raise InvalidInput(f"--{name} {value} is for --cluster; give both, or leave it out")
+    elif part:
+        raise InvalidInput("--cluster and --part both share out the blocks; give one of them")
+    elif dry_run:
+        raise InvalidInput(
+            "--dry-run is about this machine; for a cluster, give znni plan --cluster, or leave "
+            "out one of them"
+        )
+    if len(volumes) == 1 and not (out and names_folder(out)):
+        if suffix:
+            raise InvalidInput(f"--suffix {suffix} names outputs in a folder; give --out FOLDER/")
+        return False
+    for name, given in (("--part", part), ("--cluster", cluster)):
+        if given:
+            raise InvalidInput(
+                f"{name} is for one volume and one output; give --out FILE, or leave {name} out"
+            )
+    _check_folder(volumes, out)
+    return True
+
+
+def _check_folder(volumes: Sequence[str], out: str | None) -> None:
+    """Refuse several volumes without a folder for their outputs."""
+    from znni.volumes.locate import names_folder, split_dataset
+    from znni.volumes.stored import is_url
+
+    if not out:
+        *_, last = volumes
+        if len(volumes) == 2 and not is_url(last) and not Path(split_dataset(last)[0]).exists():
+            raise InvalidInput(
+                f"{last}: there is no such volume; if it is the output, give --out {last}"
+            )
+        raise InvalidInput("several volumes need a folder for their outputs; give --out FOLDER/")
+    if not names_folder(out, several=True):
+        raise InvalidInput(
+            f"--out {out} names one file for several volumes; give --out FOLDER/, and the ending "
+            f"with --suffix"
+        )

@@ -1,0 +1,147 @@
+"""Dry run over many volumes: predict what each would take, without touching any output."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Hashable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Unpack
+
+from znni.core.errors import ZnniError
+from znni.core.text import aligned, counted, duration, in_units
+from znni.inference.dry_run import DryRun, rehearse
+from znni.inference.many import (
+    DEFAULT_FORMAT,
+    Failure,
+    check_finished,
+    choices_of,
+    exit_code_of,
+    goes_on,
+    output_names,
+)
+from znni.inference.model_choice import by_the_faster
+from znni.inference.ready import KeptReadiness
+from znni.inference.request import RunOptions, request
+from znni.network.network import Network
+from znni.network.weights import Weights, weights_for
+from znni.plans.job_seconds import NOTHING_AROUND
+from znni.plans.plan import Plan
+
+
+@dataclass
+class ManyDryRun:
+    """Prediction for runs over many volumes, one after the other.
+
+    Attributes:
+        outputs: the output of each volume, by its source.
+        runs: the prediction for each run, by its source.
+        finished_before: the sources whose outputs are finished.
+        failures: the volumes that would fail.
+    """
+
+    outputs: dict[str, Path]
+    runs: dict[str, DryRun] = field(default_factory=dict)
+    finished_before: list[str] = field(default_factory=list)
+    failures: list[Failure] = field(default_factory=list)
+
+    @property
+    def seconds(self) -> float:
+        """The predicted time. Plans and code are made ready once for volumes of the same shape."""
+        seconds = 0.0
+        ready: set[Hashable] = set()
+        for run in self.runs.values():
+            plan = run.plan
+            if not ready:
+                seconds += plan.time.around.total
+            alone = replace(plan.time, around=NOTHING_AROUND)
+            if (made := (plan.network.name, plan.patch, plan.segments)) in ready:
+                alone = replace(alone, building=0.0, warming=0.0)
+            ready.add(made)
+            seconds += alone.total(run.blocks) if run.blocks else 0.0
+        return seconds
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code that the runs would have."""
+        return exit_code_of(self.failures)
+
+    @property
+    def lines(self) -> list[str]:
+        """Lines to print: one for each volume, and one for all."""
+        failed = {failure.source: str(failure.error) for failure in self.failures}
+        rows = []
+        for source, out in self.outputs.items():
+            if source in self.runs:
+                run = self.runs[source]
+                share = f"{run.finished / run.voxels:.0%} finished" if run.finished else ""
+                rows.append((str(out), duration(run.seconds), in_units(run.memory), share))
+            elif source in failed:
+                rows.append((str(out), "refused now", failed[source], ""))
+            else:
+                rows.append((str(out), "finished before", "", ""))
+        said = [
+            f"{counted(len(self.runs), 'volume')} in {duration(self.seconds)} together and "
+            f"{in_units(max((run.memory for run in self.runs.values()), default=0))}, as predicted"
+        ]
+        if self.finished_before:
+            said.append(f"{counted(len(self.finished_before), 'volume')} finished before")
+        if self.failures:
+            said.append(f"{counted(len(self.failures), 'volume')} refused")
+        return [*map(str.rstrip, aligned(rows, left=4)), "; ".join(said)]
+
+
+def rehearse_many(
+    sources: Sequence[str | Path],
+    network: Network,
+    folder: str | Path,
+    *,
+    suffix: str | None = None,
+    weights: Weights | str | Path | None = None,
+    random_seed: int | None = None,
+    plan: Plan | None = None,
+    **options: Unpack[RunOptions],
+) -> ManyDryRun:
+    """Predict what ``znni.infer_many`` would do with the same arguments.
+
+    Raises:
+        InvalidInput: nothing would be computed, as for ``znni.infer_many``.
+    """
+    if not network.models:  # those of a model depend on who computes it
+        weights, random_seed = weights_for(network, weights, random_seed), None
+    found = ManyDryRun(output_names(sources, folder, f"-{network.name}{DEFAULT_FORMAT}", suffix))
+    ready = KeptReadiness(choices_of(options))
+    with _looked_at(Path(folder)) as place:
+        for source, out in found.outputs.items():
+            try:
+                if goes_on(options) and os.path.lexists(out):
+                    asked = by_the_faster(request(source, network, out, **options), plan)
+                    check_finished(out, asked, weights_for(asked.network, weights, random_seed))
+                    found.finished_before.append(source)
+                    continue
+                run = rehearse(
+                    source, network, str(place / out.name), weights=weights,
+                    random_seed=random_seed, plan=plan, find=ready.plan_for, **options,
+                )  # fmt: skip
+                if run.obstacles:
+                    raise run.obstacles[0]
+                found.runs[source] = run
+            except (ZnniError, OSError, MemoryError) as error:
+                error.args = tuple(
+                    str(said).replace(str(place), str(Path(folder))) for said in error.args
+                )
+                found.failures.append(Failure(source, error))
+    ready.close()
+    return found
+
+
+@contextmanager
+def _looked_at(folder: Path) -> Iterator[Path]:
+    """Yield a folder for outputs, or an empty one in its place, because runs would make it."""
+    if folder.exists():
+        yield folder
+        return
+    with TemporaryDirectory(prefix="znni-") as empty:
+        yield Path(empty)
