@@ -130,6 +130,22 @@ def test_workspace_holds_the_spectra_of_a_batch(
     assert memory.working == shape.nbytes + out.nbytes + memory.workspace
 
 
+def test_what_blocks_read_again_is_counted() -> None:
+    """A block makes at most 80 output maps, and each one reads the spectra of all input maps."""
+    shape, primitive = Shape5.of(2, 80, Vec3.of(112)), with_numbers(24, FLOAT16)
+    seconds = []
+    for maps, passes in ((80, 1), (160, 2)):
+        layer = Conv("layer", 80, maps, Vec3(3, 3, 3), "relu")
+        work, cost = primitive.work(layer, shape), primitive.cost(layer, shape)
+        assert work is not None
+        assert work.product.out_maps == 80
+        of_80_maps = work.count * frequencies(Vec3.of(24)) * 10 * 32
+        products = 2 * passes * of_80_maps + work.batches * work.kernel_bytes
+        assert work.passes["multiply"].bytes_moved == products
+        seconds.append(cost.flops / cost.efficiency)
+    assert seconds[1] > 1.5 * seconds[0]
+
+
 def test_gpus_before_ampere_are_offered_nothing() -> None:
     for numbers, others in ((BFLOAT16_PAIR, []), (FLOAT16, [FASTEST])):
         tiles = [primitive.tile for primitive in primitives(H200) if primitive.numbers is numbers]

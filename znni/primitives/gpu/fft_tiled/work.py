@@ -23,6 +23,11 @@ BATCH_BYTES = 2**30
 MOST_BATCH_BYTES = 8 * 2**30
 BATCH_SHARE = 1 / 8
 
+# Bytes of a multiprocessor in a cycle of which products wait for kernels' spectra, and for spectra
+# that they read again. Measured on an H100, as itself and as capability 8.0, with 8 to 320 maps
+# (bench/results/gpu-chips-8.0.json). It is the memory's rate.
+READ_CYCLE_BYTES = 12
+
 # Operations of a multiply-add of complex numbers.
 COMPLEX_FLOPS = 8
 
@@ -184,11 +189,12 @@ class TileBatches(ConvolutionWork):
         forward, _ = self.transforms
         cycles = sum(transforms) / (self.spectra.transform_flops(self.tile) * forward.speed)
         cycles += products / self.spectra.product_flops(chip)
+        cycles += (self._read_again_bytes + self.batches * self.kernel_bytes) / READ_CYCLE_BYTES
         return self.flops / (chip.cycle_flops * cycles)
 
     @property
     def bytes_moved(self) -> int:
-        """Bytes of all passes: each tile is read, and its spectra written and read twice."""
+        """Bytes of all passes: tiles, and spectra, which are written and read at least twice."""
         return sum(self._pass_bytes)
 
     @property
@@ -210,4 +216,14 @@ class TileBatches(ConvolutionWork):
         read = self.count * self.conv.in_features * self.tile.volume * FLOAT_BYTES
         there, back = of_group * self.in_groups, of_group * self.out_groups
         kernels = self.batches * self.kernel_bytes
-        return read + there, there + back + kernels, back + self.out.nbytes
+        between = there + self._read_again_bytes + back + kernels
+        return read + there, between, back + self.out.nbytes
+
+    @property
+    def _read_again_bytes(self) -> int:
+        """Bytes of the input's spectra that products read more than once.
+
+        Each block makes some of the output maps, and reads all input maps.
+        """
+        again = -(-self.conv.out_features // self.product.out_maps) - 1
+        return again * self.count * frequencies(self.tile) * self.in_groups * SECTOR_BYTES
