@@ -23,10 +23,10 @@ BATCH_BYTES = 2**30
 MOST_BATCH_BYTES = 8 * 2**30
 BATCH_SHARE = 1 / 8
 
-# Bytes of a multiprocessor in a cycle of which products wait for kernels' spectra, and for spectra
-# that they read again. Measured on an H100, as itself and as capability 8.0, with 8 to 320 maps
-# (bench/results/gpu-chips-8.0.json). It is the memory's rate.
-READ_CYCLE_BYTES = 12
+# Bytes of a warp in a cycle for which products wait: kernels' spectra, and spectra that they read
+# again. Measured on an H100, as itself and as capability 8.0, with 8 to 320 maps
+# (bench/results/gpu-chips-8.0*.json).
+WARP_CYCLE_BYTES = 1.5
 
 # Operations of a multiply-add of complex numbers.
 COMPLEX_FLOPS = 8
@@ -189,7 +189,8 @@ class TileBatches(ConvolutionWork):
         forward, _ = self.transforms
         cycles = sum(transforms) / (self.spectra.transform_flops(self.tile) * forward.speed)
         cycles += products / self.spectra.product_flops(chip)
-        cycles += (self._read_again_bytes + self.batches * self.kernel_bytes) / READ_CYCLE_BYTES
+        awaited = self._read_again_bytes + self.batches * self.kernel_bytes
+        cycles += awaited / (WARP_CYCLE_BYTES * self.product.warps)
         return self.flops / (chip.cycle_flops * cycles)
 
     @property
