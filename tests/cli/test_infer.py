@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any, get_args
 
@@ -58,6 +59,10 @@ def test_an_output_says_how_it_came_to_be() -> None:
     described = succeeds("info", "out.h5")
     assert "/main  (2, 4, 6, 3) uint8" in described
     assert f"weights_sha256: {weights.sha256}" in described
+    shortened = re.search(r"^    network_file: (.*)$", described, re.MULTILINE)
+    assert shortened
+    length = len(noted["network_file"])
+    assert shortened[1] == f"{noted['network_file'][:160]}... ({length:,} characters)"
 
 
 @pytest.mark.parametrize("source", ["volume.h5:/raw", "volume.h5:raw"])

@@ -47,7 +47,7 @@ def test_failures_are_listed_at_the_end() -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ((), "several volumes need a folder for their outputs; give --out FOLDER/"),
+        ((), "several volumes need a folder for their outputs; give --out FOLDER/, or --out b"),
         (("--out", "out.h5"), "--out out.h5 names one file for several volumes"),
         (("--out", "out", "--part", "0/2"), "--part is for one volume"),
         (("--out", "out", "--cluster", "local:2"), "--cluster is for one volume"),

@@ -68,11 +68,23 @@ def test_a_browser_shows_what_colours_mean() -> None:
         for show in ("overlay", "output", "input"):
             dom = browse("--dump-dom", at=f"z=3&y=9&x=11&opacity=50&show={show}", page=page)
             (seen[page, show],) = legend.findall(dom)
-    ends = ("≤ -7.9", "≥ 11.9")
+    place = "z=6&y=19&x=22"  # where the largest logit is
+    shots = {}
+    for show, at in (("input", place), ("overlay", place), ("input", "z=0&y=0&x=0")):
+        browse("--screenshot=shot.png", at=f"{at}&opacity=50&show={show}", page="logits.npy.html")
+        shots[show, at] = picture(Path("shot.png").read_bytes()).astype(int)
+    browse(
+        "--screenshot=shot.png", at="z=0&y=0&x=0&opacity=50&show=overlay", page="logits.npy.html"
+    )
+    low = picture(Path("shot.png").read_bytes()).astype(int)[:, :600]
+    panel = low[100:500, 30:400]  # the plane of the smallest logits, which are below 0
+    plain = shots["input", "z=0&y=0&x=0"][100:500, 30:400]
+    np.testing.assert_array_equal(panel, plain)
+    assert (shots["overlay", place] != shots["input", place])[100:500, 30:400].any()
     overlay = ("96, 96, 96", "168, 118, 78")
-    assert seen["logits.npy.html", "overlay"] == ("", ends[0], *overlay, ends[1])
+    assert seen["logits.npy.html", "overlay"] == ("", "≤ 0", *overlay, "12")
     black_to_white = ("0, 0, 0", "255, 255, 255")
-    assert seen["logits.npy.html", "output"] == ("", ends[0], *black_to_white, ends[1])
+    assert seen["logits.npy.html", "output"] == ("", "≤ -7.9", *black_to_white, "12")
     assert seen["logits.npy.html", "input"][0] == ' hidden=""'
     assert seen["out.h5.html", "overlay"] == ("", "0", *overlay, "1")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
@@ -16,7 +17,7 @@ import znni
 from znni.core.png import png
 from znni.core.shapes import Box, Vec3
 from znni.inference.viewing.pictures import planes_in_grid, range_of
-from znni.inference.viewing.region import quick_steps, shown
+from znni.inference.viewing.region import least_steps, quick_steps, shown
 from znni.inference.viewing.resolutions import Resolutions
 from znni.volumes.array import ArrayVolume
 
@@ -173,9 +174,28 @@ def test_huge_outputs_are_seen_in_their_middle() -> None:
     wider = Box(Vec3(626, 1136, 30), Vec3(1394, 1904, 130))
     assert shown(huge, None, 4, lambda *_: None) == (wider, one * 4)
     assert shown(huge, None, None, lambda *_: Vec3(11, 16, 2)) == (huge, Vec3(11, 16, 2))
-    assert shown(small, None, None, lambda *_: one) == (small, Vec3(3, 2, 1))
-    with pytest.raises(znni.ZnniError, match=r"give stride=3 \(--stride 3\)"):
-        shown(small, None, 2, lambda *_: one)
+    assert shown(small, None, None, lambda *_: one) == (small, Vec3(2, 1, 1))
+    assert shown(small, None, 2, lambda *_: one) == (small, one * 2)
+    with pytest.raises(znni.ZnniError, match=r"give stride=2 \(--stride 2\)"):
+        shown(small, None, 1, lambda *_: one)
+
+
+@pytest.mark.parametrize(
+    ("size", "steps"),
+    [
+        ((192, 192, 192), (1, 1, 1)),
+        ((15, 512, 512), (1, 1, 1)),  # a thin stack is shown as it is
+        ((15, 768, 614), (1, 1, 1)),
+        ((15, 769, 100), (1, 2, 1)),
+        ((193, 193, 193), (2, 2, 2)),
+        ((30, 2048, 2048), (1, 5, 5)),
+        ((2000, 2000, 2000), (11, 11, 11)),
+    ],
+)
+def test_thin_volumes_are_shown_at_more_of_their_resolution(size: Any, steps: Any) -> None:
+    found = least_steps(Vec3(*size))
+    assert found == Vec3(*steps)
+    assert Vec3(*size).ceil_div(found).volume <= 192**3
 
 
 def test_steps_at_which_all_can_be_read() -> None:
@@ -186,10 +206,10 @@ def test_steps_at_which_all_can_be_read() -> None:
         return box.size.volume // max((one.volume for one in usable), default=1)
 
     box = Box(Vec3(0, 0, 0), Vec3(150, 4096, 4096))
-    assert quick_steps(box, 1, factors, cost) == Vec3(4, 22, 22)
-    assert quick_steps(box, 6, factors, cost) == Vec3(6, 22, 22)
+    assert quick_steps(box, 1, factors, cost) == Vec3(4, 19, 19)
+    assert quick_steps(box, 6, factors, cost) == Vec3(6, 19, 19)
     assert quick_steps(box, 1, [], cost) is None
-    assert quick_steps(Box(Vec3(0, 0, 0), Vec3(20, 400, 190)), 1, [], cost) == Vec3(1, 3, 1)
+    assert quick_steps(Box(Vec3(0, 0, 0), Vec3(20, 800, 190)), 1, [], cost) == Vec3(1, 2, 1)
 
 
 def test_samples_are_read_in_slabs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -116,7 +116,9 @@ def test_a_report_sets_what_was_measured_beside_what_was_predicted(plan: Plan) -
     } <= rows
     on_gpu = replace(plan, gpu_memory=replace(plan.memory, process=0))
     *_, beside, advice = str(replace(report, plan=on_gpu, gpu_peak_memory=5 << 20)).splitlines()
-    assert advice.startswith("running took 36% of the time predicted; znni calibrate measures")
+    assert advice.startswith(
+        "running took 36% of the time predicted; if that was not for other programs, znni "
+    )
     promised = in_units(on_gpu.gpu_memory.total)
     assert " ".join(beside.split()) == f"GPU memory 5 MiB {promised}"
     fallen = replace(report, fallbacks=(plan, plan), accuracy_note="bfloat16 in c")
@@ -136,7 +138,8 @@ def test_a_report_says_so_if_a_prediction_was_far_off(plan: Plan) -> None:
 
     slow = f"running took {measured / predicted:.1f} times as long as predicted"
     assert last_line(measured) == (
-        f"{slow}; znni calibrate measures this machine, and then predictions are closer"
+        f"{slow}; if that was not for other programs, znni calibrate measures this machine, and "
+        f"then predictions are closer"
     )
     again = "measure this machine again with znni calibrate --forget"
     assert again in last_line(measured, costs="measured on this machine on 2026-11-25")

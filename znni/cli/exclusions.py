@@ -62,7 +62,10 @@ def _check_folder(volumes: Sequence[str], out: str | None) -> None:
             raise InvalidInput(
                 f"{last}: there is no such volume; if it is the output, give --out {last}"
             )
-        raise InvalidInput("several volumes need a folder for their outputs; give --out FOLDER/")
+        raise InvalidInput(
+            f"several volumes need a folder for their outputs; give --out FOLDER/, or --out {last} "
+            f"if that is the output"
+        )
     if not names_folder(out, several=True):
         raise InvalidInput(
             f"--out {out} names one file for several volumes; give --out FOLDER/, and the ending "

@@ -90,12 +90,10 @@ class Report:
         else:
             return
         if self.plan.costs.startswith(MEASURED_HERE):
-            yield (
-                f"{said}; if no other program ran, measure this machine again with znni calibrate "
-                f"--forget"
-            )
+            remedy = "measure this machine again with znni calibrate --forget"
         else:
-            yield f"{said}; znni calibrate measures this machine, and then predictions are closer"
+            remedy = "znni calibrate measures this machine, and then predictions are closer"
+        yield f"{said}; if that was not for other programs, {remedy}"
 
     def _expected(self) -> JobSeconds:
         """Return the predicted seconds of the blocks that were computed."""

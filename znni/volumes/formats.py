@@ -26,6 +26,7 @@ from znni.volumes.array import ArrayVolume
 from znni.volumes.ledger_entries import Note
 
 CHUNK = 64  # voxels per axis, about
+LONGEST_SHOWN = 160  # characters of an attribute
 
 
 # Returns the boxes of the output that one of several processes writes, in patches of given extents.
@@ -160,9 +161,15 @@ def formats() -> tuple[Format, ...]:
 
 
 def described(attributes: Mapping[str, Any], *left_out: str) -> list[str]:
-    """Return a line for each attribute of an output; its plan is too long for one."""
+    """Return a line for each attribute of an output, shortened; its plan is too long for one."""
     shown = (name for name in attributes if name not in ("plan", *left_out))
-    return [f"    {name}: {attributes[name]}" for name in shown]
+    return [f"    {name}: {_in_a_line(str(attributes[name]))}" for name in shown]
+
+
+def _in_a_line(text: str) -> str:
+    if len(text) <= LONGEST_SHOWN:
+        return text
+    return f"{text[:LONGEST_SHOWN]}... ({len(text):,} characters)"
 
 
 def library(name: str, extra: str) -> ModuleType:

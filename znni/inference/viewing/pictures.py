@@ -20,11 +20,12 @@ def range_of(values: NDArray[np.float32], *, output: bool) -> tuple[float, float
     """Return the values of black and white.
 
     These are 0 and 1 for an output of probabilities, otherwise percentiles that leave out extremes.
+    The largest values of an output are no extremes: what it finds may be rare.
     """
     finite = values[np.isfinite(values)]
     if not finite.size or (output and finite.min() >= 0 and finite.max() <= 1):
         return 0.0, 1.0
-    low, high = (float(value) for value in np.percentile(finite, (0.5, 99.5)))
+    low, high = (float(value) for value in np.percentile(finite, (0.5, 100 if output else 99.5)))
     return low, high if high > low else low + max(1.0, 1e-6 * abs(low))  # adds to any float
 
 
@@ -45,8 +46,8 @@ def picture_of(name: str, values: NDArray[np.float32], low: float, high: float) 
     """Return a picture of values (z, y, x), in shades of grey from ``low`` to ``high``."""
     shades = (np.nan_to_num(values, nan=low) - low) / (high - low) * 255
     grid = planes_in_grid(np.rint(shades.clip(0, 255)).astype(np.uint8))
-    clipped = bool((shades.min() < -0.5) or (shades.max() > 255.5))
-    description = {"name": name, "low": low, "high": high, "clipped": clipped}
+    ends = {"below": bool(shades.min() < -0.5), "above": bool(shades.max() > 255.5)}
+    description = {"name": name, "low": low, "high": high, **ends}
     return Picture(description, _address(grid))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from itertools import count
 
 import numpy as np
 
@@ -11,7 +12,8 @@ from znni.core.shapes import Box, Vec3
 from znni.core.volume import Grid, Volume
 from znni.volumes.stored import StoredVolume
 
-EXTENT = 192  # most voxels of a page along an axis
+EXTENT = 192  # voxels along each axis that a page holds
+LONGEST = 4  # times as many along one axis, if the others are short
 WHOLE = 2**28  # most voxels of a volume that are read for a page unasked
 ZERO = Vec3(0, 0, 0)
 
@@ -97,11 +99,25 @@ def quick_steps(
     Returns:
         The steps; None if too many voxels are read at all of them.
     """
-    fit = box.size.ceil_div(EXTENT).maximum(least)
+    fit = least_steps(box.size).maximum(least)
     for factor in sorted({Vec3(1, 1, 1), *factors}, key=lambda one: (one.volume, one)):
         if cost(box, steps := fit.maximum(factor)) <= WHOLE:
             return steps
     return None
+
+
+def least_steps(size: Vec3) -> Vec3:
+    """Return the smallest steps at which a page holds a box: for thin ones smaller than for cubes.
+
+    The longest axes get larger steps first.
+    """
+    extents = range(LONGEST * EXTENT, EXTENT, -1)
+    steps = (size.ceil_div(extent) for extent in extents)
+    return next((step for step in steps if _holds(size.ceil_div(step))), size.ceil_div(EXTENT))
+
+
+def _holds(size: Vec3) -> bool:
+    return max(size) <= LONGEST * EXTENT and size.volume <= EXTENT**3
 
 
 def shown(
@@ -138,10 +154,11 @@ def shown(
         box = Box(start, start + extent)
     if min(box.size) < 1 or not box.within(possible):
         raise InvalidInput(f"region {box} is not within {possible}, the voxels that have output")
-    least = box.size.ceil_div(EXTENT)
-    if stride is not None and stride < max(least):
+    least = least_steps(box.size)
+    if stride is not None and not _holds(box.size.ceil_div(stride)):
+        enough = next(step for step in count(stride) if _holds(box.size.ceil_div(step)))
         raise InvalidInput(
-            f"region {box} has more than {EXTENT} voxels along an axis at stride {stride}; give "
-            f"{option('stride', max(least))} or a smaller region"
+            f"region {box} has more voxels at stride {stride} than a page holds; give "
+            f"{option('stride', enough)} or a smaller region"
         )
     return box, least.maximum(wanted) if stride is None else Vec3.of(stride)
