@@ -98,6 +98,30 @@ def test_compression_takes_time() -> None:
     assert report.plan.time.patch.writing / report.plan.patch.volume > 3 * 1.5 * plain
 
 
+def test_files_that_are_written_from_all_blocks_take_time_at_the_end() -> None:
+    network = load_network("tiny.yaml")
+
+    def finishing(out: str, **options: Any) -> float:
+        found = rehearse("volume.h5", network, out, threads=1, **options)
+        return found.plan.time.around.finishing
+
+    in_place = finishing("out.h5")
+    assert finishing("out.zarr", compression="gzip") == in_place
+    copied = {name: finishing(f"out.{name}") - in_place for name in ("npy", "nii", "tif", "nii.gz")}
+    assert copied["npy"] == copied["nii"] == copied["tif"] > 0  # a TIFF of floats is plain
+    assert copied["nii.gz"] > 4 * copied["nii"]
+    deflated = finishing("out.tif", compression="gzip") - in_place
+    assert 2 * copied["tif"] < deflated < copied["nii.gz"]
+    bytes_only = finishing("out.tif", dtype="uint8") - in_place
+    assert bytes_only == pytest.approx(deflated / 4)
+    assert finishing("out.tif", dtype="uint8", compression="none") < bytes_only + in_place
+    labels = finishing("out.nii.gz", labels=True) - in_place
+    assert copied["nii"] / 8 < labels < copied["nii.gz"] / 8
+    plan = znni.plan(network, LONG_VOLUME, threads=1)
+    checked = rehearse("volume.h5", network, "out.nii.gz", plan=plan, threads=1)
+    assert checked.plan.time.around.finishing - in_place == pytest.approx(copied["nii.gz"])
+
+
 def test_a_mask_that_does_not_fit() -> None:
     with h5py.File("mask.h5", "w") as file:
         file["mask"] = np.zeros((1, 2, 3), np.uint8)

@@ -15,7 +15,7 @@ import numpy as np
 
 from planner.overhead import Overhead, OverheadSeconds
 from znni.calibration.io_rates import HandlingTimes
-from znni.core.options import AS_COMPUTED, Compression, Stored
+from znni.core.options import AS_COMPUTED, Compression, Packing, Stored
 from znni.core.shapes import Vec3
 from znni.engine.blended import LABEL_PIECE
 from znni.engine.device_layers import (
@@ -75,6 +75,13 @@ COPIED_TRAFFIC = 4  # per byte
 # ns a byte by zstd and 23 to 28 by gzip, on cores that move 14 GB/s. Threads compress chunks.
 PACKED_TRAFFIC: dict[Compression, float] = {"none": 0, "zstd": 25, "gzip": 350}
 
+# Traffic of one core, per byte of a file that is written from the Zarr of all blocks: to copy it,
+# and to compress it. TIFF took 5 to 10 ns a byte by deflate and NIfTI 21 to 25 by gzip, on cores
+# that move 14 GB/s. Labels take a fifth.
+WHOLE_TRAFFIC = 55
+PACKED_WHOLE_TRAFFIC: dict[Packing, float] = {"none": 0, "deflate": 100, "gzip": 320}
+SHARE_OF_LABELS = 0.2
+
 # Traffic of one core, per byte, besides the link to a GPU. With an H200, on a host whose cores move
 # 14 GB/s, ordinary memory was copied to the GPU at 6.5 GB/s. New memory was filled from the GPU at
 # 3.1 GB/s. The system locked pages touched before at 40 GB/s, and copies from and to them ran at 55
@@ -113,6 +120,28 @@ def statistics_seconds(
             traffic = sum(COUNTED_TRAFFIC_WIDE[it] if wide else COUNTED_TRAFFIC for it in counted)
             seconds += max(maps * each.voxel_in, traffic / core) * volume.volume
     return seconds
+
+
+def whole_file_seconds(network: Network, output: Vec3, machine: Machine, stored: Stored) -> float:
+    """Return the seconds to write a file from all blocks when they are there.
+
+    Args:
+        network: the network.
+        output: the extents of the output.
+        machine: the machine.
+        stored: how values are stored.
+    """
+    if stored.packing is None:
+        return 0.0
+    core: float = machine.host.bandwidth / machine.host.threads**BANDWIDTH_EXPONENT
+    packed = PACKED_WHOLE_TRAFFIC[stored.packing]
+    if stored.label_maps:
+        values, itemsize = stored.label_maps, stored.label_itemsize
+        packed *= SHARE_OF_LABELS
+    else:
+        values, itemsize = network.out_features, np.dtype(stored.dtype).itemsize
+    each = (WHOLE_TRAFFIC + packed) / core + 1 / machine.storage.write
+    return each * values * itemsize * output.volume
 
 
 def run_overhead(

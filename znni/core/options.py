@@ -22,6 +22,8 @@ Calibrated: TypeAlias = Literal["all", "cpu", "gpu"]
 # How coarser resolutions are made: the mean of voxels, or their most frequent label; empty: not.
 Coarsening: TypeAlias = Literal["", "mean", "mode"]
 Compression: TypeAlias = Literal["zstd", "gzip", "none"]
+# How a file is compressed that is written from its start to its end, when all blocks are there.
+Packing: TypeAlias = Literal["none", "deflate", "gzip"]
 Division: TypeAlias = Literal["none", "power-of-two", "all"]
 Recheck: TypeAlias = Literal["none", "sample", "all"]
 Bits: TypeAlias = Literal["same", "class"]
@@ -160,6 +162,8 @@ class Stored:
         label_maps: maps of labels that are stored instead of the values; 0: values are stored.
         label_itemsize: bytes of a label.
         compression: how stored values are compressed, for predicted times.
+        packing: how a file is compressed that is written from all blocks when they are there; None:
+            blocks are written to their places.
 
     Raises:
         InvalidInput: the type is not among its choices.
@@ -171,6 +175,7 @@ class Stored:
     label_maps: int = 0
     label_itemsize: int = 1
     compression: Compression = "none"
+    packing: Packing | None = None
 
     def __post_init__(self) -> None:
         check_names(dtype=self.dtype)

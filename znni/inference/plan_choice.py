@@ -63,7 +63,7 @@ def given_or_found(given: Plan | None, required: Requirements, held: int = 0) ->
         _warn_beyond_available(found, held)
         _warn_of_idle_threads(found)
         return found
-    checked = planning.checked_plan(given, required.network, choices, stored, required.job.volume)
+    checked = planning.checked_plan(given, required.network, choices, stored, required.job)
     _warn_beyond_available(checked, held)
     _warn_of_idle_threads(checked)
     return replace(checked, output=required.job.output)

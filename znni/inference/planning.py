@@ -17,7 +17,11 @@ from planner.overhead import Overhead
 from planner.sweeps import Views, memory_for_half, views
 from znni.calibration.choice import cost_model, of_measured_devices
 from znni.calibration.io_rates import handling_times
-from znni.calibration.overhead_figures import run_overhead, statistics_seconds
+from znni.calibration.overhead_figures import (
+    run_overhead,
+    statistics_seconds,
+    whole_file_seconds,
+)
 from znni.core.argument_types import checks_types
 from znni.core.errors import DoesNotFit, InvalidInput
 from znni.core.options import (
@@ -38,7 +42,7 @@ from znni.engine.executor import Measured, not_measured
 from znni.engine.labels import labels_for
 from znni.engine.patch import PatchRunner
 from znni.engine.pipeline import Processes, ThisProcess
-from znni.engine.tiles import Region, for_job, make_job
+from znni.engine.tiles import Job, Region, for_job, make_job
 from znni.engine.workers.fleet import Fleet, Member
 from znni.inference.devices import check_windows, choose_gpus, primitives_for, seeing_only
 from znni.inference.kept_plans import fastest_kept_or_found, keep
@@ -190,20 +194,22 @@ def search_for(required: Requirements, machine: Machine) -> Search:
     model = cost_model(primitives, costs, absent=machine.absent)
     touched = replace(machine, gpus=()) if device == "cpu" else machine
     overhead = run_overhead(touched, required.stored, handling_times(machine, costs))
-    overhead = _with_statistics(
-        overhead, required.network, required.job.volume, machine, required.stored
-    )
+    overhead = _with_passes(overhead, required.network, required.job, machine, required.stored)
     division, output = choices.micro_batches, required.job.output
     return Search(network, output, machine, primitives, overhead, model, division, device)
 
 
-def _with_statistics(
-    overhead: Overhead, network: Network, volume: Vec3, machine: Machine, stored: Stored
+def _with_passes(
+    overhead: Overhead, network: Network, job: Job, machine: Machine, stored: Stored
 ) -> Overhead:
-    """Return the overhead of a run, with the time to read the volume for its statistics."""
+    """Return the overhead of a run with its passes over the whole volume and the whole output.
+
+    One reads the volume for its statistics, the other writes a file from all blocks.
+    """
     each = overhead.handling
-    seconds = statistics_seconds(network, volume, stored.input_itemsize, machine, each)
-    around = each.around + SecondsAround(opening=seconds)
+    before = statistics_seconds(network, job.volume, stored.input_itemsize, machine, each)
+    after = whole_file_seconds(network, job.output, machine, stored)
+    around = each.around + SecondsAround(opening=before, finishing=after)
     return replace(overhead, handling=replace(each, around=around))
 
 
@@ -260,7 +266,7 @@ def checked_plan(
     network: Network,
     choices: Choices = ANYTHING,
     stored: Stored = AS_COMPUTED,
-    volume: Vec3 | None = None,
+    job: Job | None = None,
 ) -> Plan:
     """Return an earlier plan after checking that it suits this network and these limits.
 
@@ -270,7 +276,7 @@ def checked_plan(
         choices: limits and choices for the run. Threads and device are checked only if the user
             chose them.
         stored: how input and output values are stored.
-        volume: the extents of the volume, if it is known.
+        job: the output that is wanted, if it is known.
 
     Returns:
         The plan with the memory and the time of this run. These change if input or output have
@@ -296,8 +302,8 @@ def checked_plan(
     check_class(given, primitives, choices.accuracy)
     there = replace(given.machine, gpus=here.gpus, used_gpus=here.used_gpus)
     overhead = run_overhead(there, stored, handling_times(there, choices.costs))
-    if volume is not None:
-        overhead = _with_statistics(overhead, network, volume, there, stored)
+    if job is not None:
+        overhead = _with_passes(overhead, network, job, there, stored)
     parts = given.parts
     on_host, on_gpu = memory_of_run(network, given.patch, parts, overhead)
     time = time_of_run(network, given.patch, parts, overhead)

@@ -18,7 +18,7 @@ from znni.engine.skipping import check_mask
 from znni.engine.tiles import Job, Region, for_job, make_job
 from znni.network.network import Network
 from znni.volumes.array import ArrayLike, ArrayVolume
-from znni.volumes.locate import open_volume
+from znni.volumes.locate import open_volume, packing_at
 
 
 @dataclass(frozen=True)
@@ -194,6 +194,7 @@ def request(
         labels=labelled is not None,
         resume=resume,
     )
+    stored = replace(stored, packing=packing_at(out, wanted))
     return Request(
         for_job(network, job), job, choices, stored, source, chosen, volume, border,
         mask, masked, wanted, labelled,

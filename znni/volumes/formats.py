@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 import znni.volumes
 from znni.core.errors import InvalidInput, option
 from znni.core.members import members
-from znni.core.options import Recheck
+from znni.core.options import Packing, Recheck
 from znni.core.shapes import Box, Vec3
 from znni.core.volume import Begun, BlockStore, NewOutput, Output
 from znni.volumes.array import ArrayVolume
@@ -94,10 +94,12 @@ class Sequential:
     Attributes:
         check: refuses what such a file cannot hold: takes its place and its description.
         save: writes a file that is open for writing; its name is given too.
+        packing: returns how the file of a place and a description is compressed.
     """
 
     check: Callable[[str, NewOutput], None]
     save: Callable[[IO[bytes], str, Content], None]
+    packing: Callable[[str, NewOutput], Packing]
 
 
 @dataclass(frozen=True)

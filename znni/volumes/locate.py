@@ -10,7 +10,7 @@ import numpy as np
 
 from znni.core.argument_types import checks_types
 from znni.core.errors import InvalidInput, option
-from znni.core.options import Recheck
+from znni.core.options import Packing, Recheck
 from znni.core.volume import Begun, BlockStore, NewOutput, Output
 from znni.volumes.array import ArrayLike, ArrayOutput, ArrayVolume
 from znni.volumes.chosen import ChosenVolume
@@ -146,6 +146,19 @@ def sequential_at(out: str, source: str | Path | ArrayLike, wanted: NewOutput) -
     if writer.sequential:
         writer.sequential.check(place, wanted)
     return writer.sequential
+
+
+def packing_at(out: object, wanted: NewOutput) -> Packing | None:
+    """Return how a file is compressed that is written from all blocks when they are there.
+
+    It is None if blocks are written to their places, or if no such output can be written.
+    """
+    if isinstance(out, str | Path):
+        place = _bare(str(out))
+        for form in formats():
+            if form.writer and form.writer.sequential and form.has(PurePosixPath(place).name):
+                return form.writer.sequential.packing(place, wanted)
+    return None
 
 
 def join_output(

@@ -63,5 +63,5 @@ def save(file: IO[bytes], _name: str, content: Content) -> None:
             file.write(np.ascontiguousarray(plane, dtype).data)
 
 
-WRITER = staged(Sequential(check, save), lambda _: b"")
+WRITER = staged(Sequential(check, save, lambda _place, _wanted: "none"), lambda _: b"")
 FORMAT = Format(NAME, (".npy",), open_numpy, describe_numpy, WRITER)

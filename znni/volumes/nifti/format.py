@@ -15,7 +15,7 @@ from znni.volumes.formats import Format, Sequential, described, library
 from znni.volumes.grid_attributes import grid_of
 from znni.volumes.named_axes import NamedAxes
 from znni.volumes.nifti.format_names import COMMENT, MARK, NAME, UNITS
-from znni.volumes.nifti.output import check, save
+from znni.volumes.nifti.output import check, packing, save
 from znni.volumes.staged_output import staged
 from znni.volumes.stored import StoredVolume, local_file, reason
 
@@ -126,5 +126,5 @@ def describe_nifti(place: str, dataset: str | None) -> str:
     return "\n".join([*lines, *described(volume.attributes())])
 
 
-WRITER = staged(Sequential(check, save), ledger_text)
+WRITER = staged(Sequential(check, save, packing), ledger_text)
 FORMAT = Format(NAME, (".nii", ".nii.gz"), open_nifti, describe_nifti, WRITER)

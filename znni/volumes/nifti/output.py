@@ -10,6 +10,7 @@ from typing import IO, Any
 import numpy as np
 
 from znni.core.errors import InvalidInput, option
+from znni.core.options import Packing
 from znni.core.volume import Affine, Grid, NewOutput
 from znni.volumes.formats import Content, check_plain, library
 from znni.volumes.grid_attributes import in_micrometers
@@ -38,12 +39,17 @@ def check(place: str, wanted: NewOutput) -> None:
 def save(file: IO[bytes], name: str, content: Content) -> None:
     """Write a whole file: axes (x, y, z), or (x, y, z, 1, maps) if there are several."""
     header = _header(content)
-    if not name.lower().endswith(".gz"):
+    if packing(name, content.wanted) == "none":
         _write(file, header, content)
         return
     # No name and no time: the same values always make the same bytes.
     with gzip.GzipFile("", "wb", LEVEL, file, mtime=0) as zipped:
         _write(zipped, header, content)
+
+
+def packing(name: str, _wanted: NewOutput) -> Packing:
+    """Return how a file is compressed: as its name says."""
+    return "gzip" if name.lower().endswith(".gz") else "none"
 
 
 def _write(file: Any, header: Any, content: Content) -> None:

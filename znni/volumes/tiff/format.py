@@ -21,7 +21,7 @@ from znni.volumes.staged_output import staged
 from znni.volumes.stored import StoredVolume, local_file, reason
 from znni.volumes.tiff.format_names import ATTRIBUTES, NAME
 from znni.volumes.tiff.grids import assumed_of, grid_of
-from znni.volumes.tiff.output import check, save
+from znni.volumes.tiff.output import check, packing, save
 from znni.volumes.zarr.pyramid import coarser_grid
 
 STACKED = "IQRH"  # tifffile's letters for axes of pages without a known meaning
@@ -204,5 +204,5 @@ def ledger_text(place: str) -> bytes:
         return str(_stored(file).get("ledger", "")).encode()
 
 
-WRITER = staged(Sequential(check, save), ledger_text)
+WRITER = staged(Sequential(check, save, packing), ledger_text)
 FORMAT = Format(NAME, (".tif", ".tiff"), open_tiff, describe_tiff, WRITER)

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from znni.core.errors import InvalidInput, option
+from znni.core.options import Packing
 from znni.core.volume import Grid, NewOutput
 from znni.volumes.formats import Content, check_plain, library
 from znni.volumes.tiff.coarser_planes import TILE, CoarserPlanes
@@ -46,6 +47,13 @@ def check(place: str, wanted: NewOutput) -> None:
         )
 
 
+def packing(_name: str, wanted: NewOutput) -> Packing:
+    """Return how tiles are compressed."""
+    is_float = np.dtype(wanted.dtype).kind == "f"
+    compression = wanted.compression or ("none" if is_float else "gzip")
+    return "none" if compression == "none" else "deflate"
+
+
 def save(file: IO[bytes], name: str, content: Content) -> None:
     """Write an OME-TIFF of axes (c, z, y, x) in tiles, as a BigTIFF where it is large.
 
@@ -54,9 +62,6 @@ def save(file: IO[bytes], name: str, content: Content) -> None:
     """
     wanted = content.wanted
     tifffile = library("tifffile", "tiff")
-    compression = wanted.compression
-    if compression is None:
-        compression = "none" if np.dtype(wanted.dtype).kind == "f" else "gzip"
     packed = {"compression": "zlib", "compressionargs": {"level": LEVEL}}
     tags = []
     if content.attributes:
@@ -67,7 +72,7 @@ def save(file: IO[bytes], name: str, content: Content) -> None:
         "dtype": np.dtype(wanted.dtype),
         "tile": (TILE, TILE),
         "photometric": "minisblack",
-        **(packed if compression == "gzip" else {}),
+        **(packed if packing(name, wanted) == "deflate" else {}),
     }
     with (
         closing(CoarserPlanes(wanted, Path(file.name).parent)) as coarser,
