@@ -16,6 +16,7 @@ from bench.accuracy import Corners, corners, patch_input
 from bench.ceilings import AnyCeilings
 from znni.core.options import Choices, OutputType, PlanOptions, Stored
 from znni.core.shapes import Vec3
+from znni.engine.device_graphs import PLAIN_RUNS
 from znni.engine.stages import run_stages
 from znni.engine.stopwatch import Stopwatch
 from znni.inference import planning
@@ -134,6 +135,10 @@ class PlanPatch:
         return self._corners
 
 
+# Patches before all are launched from recordings: each of two places of the input has its own.
+BEFORE_RECORDINGS = 2 * (PLAIN_RUNS + 1)
+
+
 class PatchesOnGpu:
     """A plan whose patches follow each other as in a run.
 
@@ -164,8 +169,9 @@ class PatchesOnGpu:
         """Return the seconds from one patch's output to the next one's, in the host's memory.
 
         While one patch is computed, the next is brought to the GPU and the last one back, as in a
-        run. The first patch is not counted.
+        run. The first patches are not counted: one, or all before those launched from recordings.
         """
+        warming = BEFORE_RECORDINGS if self._plan.network.is_exact else 1
         done: list[float] = []
 
         def note(output: Any) -> None:
@@ -175,14 +181,14 @@ class PatchesOnGpu:
                 self._layer_seconds.clear()
 
         stages = [lambda _: self._given, *self._runner.stages(Stopwatch()), note]
-        run_stages(range(repeats + 1), stages, here=1)
+        run_stages(range(warming + repeats), stages, here=1)
         self.peak = self._free - free_gpu_bytes()
-        return tuple(after - before for before, after in pairwise(done))
+        return tuple(after - before for before, after in pairwise(done[warming - 1 :]))
 
     def layer_seconds(self) -> dict[str, float]:
         """Return a patch's seconds in each layer, by the GPU's clock.
 
-        They are the means of all patches but the first.
+        They are the means of all patches but the first. Those launched from recordings have none.
         """
         return {
             step.operation.name: runs * mean(self._layer_seconds[step.operation.name])

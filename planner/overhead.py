@@ -211,7 +211,9 @@ class Overhead:
         blocks = 0
         if first_input:
             _, values_out = _values(network, patch)
-            out = _blending(network, patch) if network.window else values_out * self.gpu_voxel_out
+            out = values_out * self.gpu_voxel_out
+            if network.window:
+                out = self._bytes_of_blending(network, patch)
             blocks = first_input.elements * self.gpu_value_in + out
         return PlanMemory(
             process=self.gpu + -(-locked // LOCKED_BYTES_PER_TABLE_BYTE),
@@ -220,6 +222,19 @@ class Overhead:
             working=0,
             blocks=blocks,
         )
+
+    def _bytes_of_blending(self, network: Network, patch: Vec3) -> int:
+        """Return the bytes of a GPU that blends the windows of blocks.
+
+        These are the sums of a block and of what is kept of it, weights, the means of two blocks,
+        the last layer, and labels.
+        """
+        assert network.window is not None
+        sums = (network.blended_features + 1) * (patch.volume + 2 * _kept(network, patch))
+        means = 2 * network.blended_features * patch.volume
+        head = (network.blended_features + 1) * network.out_features if network.head else 0
+        labels = self.label_maps * self.label_itemsize * patch.volume
+        return FLOAT_BYTES * (sums + means + network.window.size.volume + head) + labels
 
     def time_of_run(
         self,
@@ -271,10 +286,13 @@ class Overhead:
             building += each.cuda
         if gpu:
             transfer = runs * brought * (each.handed if host else each.brought)
-            transfer += network.blended_features * patch.volume * each.returned
             gpu_layers = runs * gpu.seconds
-            if network.window:  # the host makes what is stored of the windows' means
-                host_layers = values_out * each.placed + written * each.lost_out
+            if self.label_maps and network.window:  # the GPU makes the labels of windows
+                transfer += written * self.label_itemsize / FLOAT_BYTES * each.returned
+            else:
+                transfer += network.blended_features * patch.volume * each.returned
+                if network.head:  # the host applies it
+                    host_layers = values_out * each.placed
         reading, writing = values_in * each.voxel_in, written * each.voxel_out
         patch_seconds = StageSeconds(reading, host_layers, transfer, gpu_layers, writing)
         workers = self.workers if gpu or host_uses_gpu else 1
@@ -297,14 +315,3 @@ def _values(network: Network, patch: Vec3) -> tuple[int, int]:
 def _kept(network: Network, patch: Vec3) -> int:
     """Return the voxels after a block, along x, whose sums are kept for the next one."""
     return network.window.tail(patch) * patch.z * patch.y if network.window else 0
-
-
-def _blending(network: Network, patch: Vec3) -> int:
-    """Return the bytes of a GPU that blends the windows of blocks.
-
-    These are the sums of a block and of what is kept of it, weights, and the means of two blocks.
-    """
-    assert network.window is not None
-    sums = (network.blended_features + 1) * (patch.volume + 2 * _kept(network, patch))
-    means = 2 * network.blended_features * patch.volume
-    return FLOAT_BYTES * (sums + means + network.window.size.volume)

@@ -17,15 +17,19 @@ from window_networks import blended, network, volume
 
 from znni.core.options import WindowRules
 from znni.core.shapes import Box, Vec3
-from znni.engine import device_window_sums
+from znni.engine import device_labels, device_window_sums
+from znni.engine.blended import Blended
+from znni.engine.device_labels import DeviceLabels
+from znni.engine.labels import Labels
 from znni.inference import api
 from znni.inference.inferer import Inferer
 from znni.inference.planning import search
 from znni.inference.verification import verify
+from znni.machine.cuda import cupy
 from znni.machine.cuda_kernels import resource_usage
 from znni.network.network import Network
 from znni.network.network_file import network_from_text
-from znni.network.weights import Float32, random_weights
+from znni.network.weights import ConvWeights, Float32, random_weights
 from znni.network.window import Window
 from znni.primitives.gpu.common.hardware import Chip
 from znni.volumes.locate import open_volume
@@ -57,11 +61,12 @@ layers:
 
 def output(net: Network, x: Float32, patch: Vec3, roi: Box | None = None, **options: Any) -> Any:
     """Return what a run on the GPU gives, in blocks of a size."""
-    plan = search(net, Vec3(*x.shape[1:]), roi=roi, **OPTIONS).fastest_for(patch)
+    rule = {name: options[name] for name in ("labels", "threshold") if name in options}
+    plan = search(net, Vec3(*x.shape[1:]), roi=roi, **rule, **OPTIONS).fastest_for(patch)
     assert plan is not None
+    maps = 1 if "labels" in options else net.out_features
     size = roi.size if roi else x.shape[1:]
-    maps, dtype = (1, np.uint8) if "labels" in options else (net.out_features, np.float32)
-    out = np.full((maps, *size), 77, dtype)
+    out = np.full((maps, *size), 77, np.uint8 if rule else np.float32)
     api.infer(x, net, out, weights=random_weights(net, 7), plan=plan, roi=roi, **OPTIONS, **options)
     return out
 
@@ -110,7 +115,13 @@ def test_a_head_labels_and_masks() -> None:
     expected = blended(net, x)
     np.testing.assert_allclose(values, expected, rtol=0, atol=1e-4 * np.abs(expected).max())
     labels = output(net, x, patch, labels=True)
-    np.testing.assert_array_equal(labels[0], values.argmax(axis=0))
+    second, first = np.sort(values, axis=0)[-2:]
+    sure = first - second > 1e-5 * first.max()
+    assert sure.mean() > 0.99
+    np.testing.assert_array_equal(labels[0][sure], values.argmax(axis=0)[sure])
+    above = output(net, x, patch, threshold=0.25)
+    sure = np.abs(values - 0.25) > 1e-5 * first.max()
+    np.testing.assert_array_equal(above[sure], (values > 0.25)[sure])
     mask = np.zeros(x.shape[1:], np.uint8)
     mask[3:20, :9, 30] = 1
     masked = output(net, x, patch, labels=True, mask=mask)
@@ -184,8 +195,30 @@ def test_all_that_the_gpu_gives_was_promised(tmp_path: Path) -> None:
     assert promised / 4 < taken <= promised
 
 
+@on_gpu
+@pytest.mark.parametrize("of_maps", [tuple(range(9)), (3, 700, *range(7)), ()])
+@pytest.mark.parametrize("has_head", [False, True])
+def test_labels_are_those_of_the_host(of_maps: tuple[int, ...], has_head: bool) -> None:
+    rule = Labels(of_maps, 0.5)
+    generator = np.random.default_rng(0)
+    values = generator.integers(-3, 4, (4 if has_head else 9, 5, 21, 300)).astype(np.float32)
+    values[:, 2] = 1  # all equal
+    weight = generator.integers(-2, 3, (9, 4, 1, 1, 1)).astype(np.float32)
+    head = ConvWeights(weight, np.arange(9, dtype=np.float32)) if has_head else None
+    expected = Blended(values, head, None, 1).labels(rule)
+    found = DeviceLabels(len(values), head)(cupy().asarray(values), rule).get()
+    assert found.dtype == expected.dtype
+    np.testing.assert_array_equal(found, expected)
+
+
 @needs_compiler
 @chips
 def test_kernels_compile_without_spills(chip: Chip) -> None:
-    for usage in resource_usage(device_window_sums.source(), chip.architecture).values():
-        assert usage.spills == 0
+    sources = [(device_window_sums.source(), ())] + [
+        (device_labels.source(), device_labels.options(dtype, has_head=has_head))
+        for dtype in device_labels.TYPES
+        for has_head in (False, True)
+    ]
+    for source, options in sources:
+        for usage in resource_usage(source, chip.architecture, options).values():
+            assert usage.spills == 0

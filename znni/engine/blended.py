@@ -8,7 +8,7 @@ labels are stored, the maps that it gives are never stored.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,9 +20,23 @@ from znni.network.weights import ConvWeights, Float32
 LABEL_PIECE = 2**20
 
 
+class BlendedBlock(Protocol):
+    """The mean of all windows over a block, on the host or a GPU."""
+
+    @property
+    def wanted(self) -> NDArray[np.bool_] | None:
+        """The voxels (z, y, x) that need output; the others are stored as 0. None: all."""
+
+    def maps(self) -> Float32:
+        """Return the output's maps (f', z, y, x)."""
+
+    def labels(self, labels: Labels) -> NDArray[Any]:
+        """Return the labels (1 or f', z, y, x) of the output."""
+
+
 @dataclass(frozen=True)
 class Blended:
-    """The mean of all windows over a block.
+    """The mean of all windows over a block, on the host.
 
     Attributes:
         values: the means (f, z, y, x).
@@ -52,11 +66,6 @@ class Blended:
                 found[at] = self._labels_of(self.values[at], labels)
         return found
 
-    def clear_unwanted(self, stored: NDArray[Any]) -> None:
-        """Set stored values (f', z, y, x) of voxels that need no output to 0, in place."""
-        if self.wanted is not None:
-            np.multiply(stored, self.wanted, out=stored)
-
     def _labels_of(self, values: Float32, labels: Labels) -> NDArray[Any]:
         if self.head is None or not labels.of_maps:
             return labels.apply(values if self.head is None else self._headed(values))
@@ -76,6 +85,12 @@ class Blended:
         made = np.empty((len(bias), *values.shape[1:]), np.float32)
         linear_maps(values, weight, bias, made, workers(self.threads))
         return made
+
+
+def clear_unwanted(stored: NDArray[Any], wanted: NDArray[np.bool_] | None) -> None:
+    """Set stored values (f', z, y, x) of voxels that need no output to 0, in place."""
+    if wanted is not None:
+        np.multiply(stored, wanted, out=stored)
 
 
 def _factors(head: ConvWeights | None) -> tuple[Float32, Float32]:

@@ -151,8 +151,9 @@ class BlockLayers:
                 ready.run(*given, inside.shifted(Vec3(0, 0, 0) - box.start))
             else:
                 ready.run(*given)
-        inside = storage.inside(step.gives, start // strides[step.gives])
-        clear_outside(ready.held, inside, self._workers)
+        if step.gives in storage.cleared:
+            inside = storage.inside(step.gives, start // strides[step.gives])
+            clear_outside(ready.held, inside, self._workers)
         self._measured(step, time.perf_counter() - begun)
 
 

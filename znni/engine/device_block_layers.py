@@ -3,16 +3,22 @@
 All arrays of a block lie in one arena, at places that the plan decided. Each step reads views of
 them and writes into a view. What lies outside the volume is then set to zero, as padding. A
 convolution or a pooling whose view has gaps makes its output apart, and it is copied from there.
+
+The work of a block depends only on the place of its input, and on what of it lies outside the
+volume. So most blocks, and all windows, take one launch of what was recorded before. The time of
+each step is known only of blocks that are not launched so, which the first ones are.
 """
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from znni.core.shapes import Box, Vec3
 from znni.engine.block_layers import boxes_read
+from znni.engine.device_graphs import DeviceGraphs
 from znni.engine.device_layers import DeviceLayers
 from znni.engine.executor import ZERO, Fragments, built
 from znni.engine.upload import Span
@@ -40,6 +46,7 @@ class _Ready(NamedTuple):
         place: the memory of the arena that it uses.
         reads: the samples that it reads of each input's storage.
         staged: whether its output is made apart.
+        cleared: whether samples of its output outside the volume are set to zero.
     """
 
     step: Step
@@ -47,6 +54,22 @@ class _Ready(NamedTuple):
     place: StepPlace
     reads: tuple[Box, ...]
     staged: bool
+    cleared: bool
+
+
+class _Edges(NamedTuple):
+    """The samples of a step's arrays that lie within the volume, for a block.
+
+    Attributes:
+        whole: where the whole input lies, counted from the first sample that the step reads; None:
+            it is the same to the step.
+        seen: the part of that which the step reads.
+        inside: the samples of the output's storage.
+    """
+
+    whole: Box | None
+    seen: Box | None
+    inside: Box
 
 
 class DeviceBlockLayers(DeviceLayers):
@@ -72,9 +95,11 @@ class DeviceBlockLayers(DeviceLayers):
                 place,
                 boxes_read(step, nodes, storage),
                 is_staged(step, storage, part.device),
+                step.gives in storage.cleared,
             )
             for step, place in zip(part.steps, placed.places[0], strict=True)
         ]
+        self._graphs = DeviceGraphs(self._compute)
         return placed.size
 
     def _queue(self, given: Fragments, dense: Any, steps: list[tuple[Step, Span]]) -> None:
@@ -84,24 +109,52 @@ class DeviceBlockLayers(DeviceLayers):
     def _made(self, given: Fragments, steps: list[tuple[Step, Span]]) -> Any:
         """Queue all steps of a block, and return its output, which the next block overwrites."""
         (start,) = given.at
-        arrays = {INPUT: given.values[0:1]}
-        for ready in self._ready:
-            with self._timed(ready.step, steps):
-                self._run(ready, arrays, start)
+        x = given.values[0:1]
+        edges = [self._edges(ready, start) for ready in self._ready]
+        key = x.data.ptr, tuple((of_step.seen, of_step.inside) for of_step in edges)
+        return self._graphs.launch(
+            key,
+            lambda: self._made_by_steps(x, edges, steps),
+            lambda: self._made_by_steps(x, edges, None),
+        )
+
+    def _edges(self, ready: _Ready, start: Vec3) -> _Edges:
+        """Return what a step reads and makes of a block that begins at a voxel of the output."""
+        step, storage, strides = ready.step, self._storage, self._network.strides
+        inside = storage.inside(step.gives, start // strides[step.gives])
+        if not step.layers[0].sees_edges:
+            return _Edges(None, None, inside)
+        (name,), (box,) = step.takes, ready.reads
+        whole = storage.whole(name, start // strides[name]).shifted(ZERO - box.start)
+        return _Edges(whole, whole.intersection(Box(ZERO, box.size)), inside)
+
+    def _made_by_steps(
+        self, x: Any, edges: list[_Edges], steps: list[tuple[Step, Span]] | None
+    ) -> Any:
+        """Queue step after step, and return the output.
+
+        Args:
+            x: the input.
+            edges: what lies within the volume, for each step.
+            steps: takes each step with its work, if that is to be timed.
+        """
+        arrays = {INPUT: x}
+        for ready, of_step in zip(self._ready, edges, strict=True):
+            timed = nullcontext() if steps is None else self._timed(ready.step, steps)
+            with timed:
+                self._run(ready, arrays, of_step)
         name = self._network.output
         return self._maps(name, arrays)[:, :, *self._storage.made(name).slices]
 
-    def _run(self, ready: _Ready, arrays: dict[str, Any], start: Vec3) -> None:
-        """Queue a step on a block that begins at a voxel of the whole output."""
-        step, storage, strides = ready.step, self._storage, self._network.strides
+    def _run(self, ready: _Ready, arrays: dict[str, Any], edges: _Edges) -> None:
+        """Queue a step."""
+        step, storage = ready.step, self._storage
         given = [
             self._maps(name, arrays)[:, :, *box.slices]
             for name, box in zip(step.takes, ready.reads, strict=True)
         ]
-        if step.layers[0].sees_edges:
-            (name,), (box,) = step.takes, ready.reads
-            inside = storage.whole(name, start // strides[name])
-            given.append(inside.shifted(ZERO - box.start))
+        if edges.whole is not None:
+            given.append(edges.whole)
         at = storage.locations[step.gives].storage
         if at not in arrays and ready.place.output is not None:
             arrays[at] = self._array(at, ready.place.output)
@@ -116,7 +169,8 @@ class DeviceBlockLayers(DeviceLayers):
             else:
                 with output_into(view):
                     ready.run(*given)
-        clear_outside(held, storage.inside(step.gives, start // strides[step.gives]))
+        if ready.cleared:
+            clear_outside(held, edges.inside)
 
     def _array(self, name: str, start: int) -> Any:
         """Return the array of a storage whose place begins at a byte of the arena."""

@@ -59,13 +59,11 @@ class Launched(NamedTuple):
         place: the place of its output.
         parts: its input: one tensor, or one of each window.
         steps: the calls of its steps.
-        made: the output, if it takes only some of its place.
     """
 
     place: _Place
     parts: list[Parts]
     steps: list[tuple[Step, Span]]
-    made: Any = None
 
 
 class Finished(NamedTuple):
@@ -186,19 +184,21 @@ class DeviceLayers:
         Raises:
             RunFailed: the GPU fails.
         """
-        place, parts, steps, made = launched
         with device_errors(self._name):
-            place.computed.synchronize()
+            copying, computing = self._wait_for(launched)
             begun = perf_counter()
-            whole = place.dense if made is None else made
-            dense: NDArray[Any] = whole.get(stream=self._download)
-            brought = perf_counter() - begun
-            for step, span in steps:
-                self._measured(step, span.seconds)
-            copied = (span for tensor in parts for span in tensor.copied)
-            computed = (span for tensor in parts for span in tensor.computed)
-            transfer = brought + sum(span.seconds for span in copied)
-            return Finished(dense, transfer, sum(span.seconds for span in computed))
+            dense: NDArray[Any] = launched.place.dense.get(stream=self._download)
+            return Finished(dense, copying + perf_counter() - begun, computing)
+
+    def _wait_for(self, launched: Launched) -> tuple[float, float]:
+        """Wait for a patch, and return the seconds of its copies to the GPU and of its layers."""
+        place, parts, steps = launched
+        place.computed.synchronize()
+        for step, span in steps:
+            self._measured(step, span.seconds)
+        copied = (span for tensor in parts for span in tensor.copied)
+        computed = (span for tensor in parts for span in tensor.computed)
+        return sum(span.seconds for span in copied), sum(span.seconds for span in computed)
 
 
 class _Place:

@@ -1,11 +1,12 @@
 """The windows of a network on a GPU, which computes them and blends their outputs.
 
-Only the mean of a block's windows leaves the GPU. The GPU computes the windows of the next block
-while the host copies and stores that mean.
+Only the mean of a block's windows leaves the GPU, or the labels that it gives. The GPU computes the
+windows of the next block while the host stores these.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,14 +15,17 @@ from numpy.typing import NDArray
 from znni.core.shapes import Box
 from znni.engine.blended import Blended
 from znni.engine.device_block_layers import DeviceBlockLayers
+from znni.engine.device_labels import DeviceLabels
 from znni.engine.device_layers import Launched
 from znni.engine.device_window_sums import DeviceWindowSums, WindowMemory
 from znni.engine.executor import Fragments, Measured
+from znni.engine.labels import Labels
 from znni.engine.stages import Work
 from znni.engine.stopwatch import Stopwatch
+from znni.engine.upload import pinned
 from znni.engine.windows import BlendedWindows, WindowedBlock
 from znni.machine.cuda import device_errors
-from znni.network.weights import ConvWeights, Weights
+from znni.network.weights import ConvWeights, Float32, Weights
 from znni.plans.device_partition import DevicePart
 from znni.plans.plan import Plan
 from znni.plans.primitive import Catalogue
@@ -32,11 +36,39 @@ class _Queued(NamedTuple):
 
     Attributes:
         launched: the work.
+        mean: the mean (f, z, y, x) of all windows.
         wanted: which voxels need output; None: all.
     """
 
     launched: Launched
+    mean: Any
     wanted: NDArray[np.bool_] | None
+
+
+class BlendedOnGpu(NamedTuple):
+    """The mean of all windows over a block, on a GPU that has computed it.
+
+    Attributes:
+        bring: function that returns the mean (f, z, y, x) on the host.
+        label: function that returns the labels (1 or f', z, y, x) on the host.
+        head: the weights of the last layer, if it is still to be applied to the mean.
+        wanted: the voxels (z, y, x) that need output; None: all.
+        threads: the number of workers.
+    """
+
+    bring: Callable[[], Float32]
+    label: Callable[[Labels], NDArray[Any]]
+    head: ConvWeights | None
+    wanted: NDArray[np.bool_] | None
+    threads: int
+
+    def maps(self) -> Float32:
+        """Return the output's maps (f', z, y, x)."""
+        return Blended(self.bring(), self.head, self.wanted, self.threads).maps()
+
+    def labels(self, labels: Labels) -> NDArray[Any]:
+        """Return the labels (1 or f', z, y, x) of the output."""
+        return self.label(labels)
 
 
 class DeviceWindows(DeviceBlockLayers):
@@ -72,20 +104,29 @@ class DeviceWindows(DeviceBlockLayers):
         self._threads = plan.machine.host.threads
         with device_errors(self._name), self._compute:
             self._memory = WindowMemory(network.window, network.blended_features, plan.patch)
+            self._labels = DeviceLabels(network.blended_features, head)
         self._compute.synchronize()
 
     def stages(self, stopwatch: Stopwatch) -> list[Work]:
         """Return two stages, for blocks of several windows: queueing, and waiting."""
-        blended = BlendedWindows(self._network, self._patch, self._window, self._begin)
+        with device_errors(self._name):
+            blended = BlendedWindows(self._network, self._patch, self._window, self._begin, pinned)
 
         def launch(block: WindowedBlock) -> _Queued:
             return self._launch_windows(blended, block)
 
-        def finish(queued: _Queued) -> Blended:
-            dense, transfer, computing = self.finish(queued.launched)
+        def finish(queued: _Queued) -> BlendedOnGpu:
+            with device_errors(self._name):
+                transfer, computing = self._wait_for(queued.launched)
             stopwatch.add("transfer", transfer)
             stopwatch.add("gpu_layers", computing)
-            return Blended(dense, self._head, queued.wanted, self._threads)
+            return BlendedOnGpu(
+                lambda: self._brought(queued.mean),
+                lambda labels: self._labelled(queued.mean, labels),
+                self._head,
+                queued.wanted,
+                self._threads,
+            )
 
         return [launch, finish]
 
@@ -102,7 +143,19 @@ class DeviceWindows(DeviceBlockLayers):
             with self._compute:
                 mean = blended(block)
             self._compute.record(launched.place.computed)
-        return _Queued(launched._replace(made=mean), block.wanted)
+        return _Queued(launched, mean, block.wanted)
+
+    def _brought(self, mean: Any) -> Float32:
+        """Return a copy of the mean of a block on the host."""
+        with device_errors(self._name):
+            brought: Float32 = mean.get(stream=self._download)
+            return brought
+
+    def _labelled(self, mean: Any, labels: Labels) -> NDArray[Any]:
+        """Return the labels of a block on the host."""
+        with device_errors(self._name), self._download:
+            found: NDArray[Any] = self._labels(mean, labels).get(stream=self._download)
+            return found
 
     def _window(self, given: Fragments) -> Any:
         """Queue the layers of a window, and return its output (f', z, y, x)."""

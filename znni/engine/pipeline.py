@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from znni.core.options import OutputType
 from znni.core.shapes import Box, Vec3
 from znni.core.volume import Sink
-from znni.engine.blended import Blended
+from znni.engine.blended import BlendedBlock, clear_unwanted
 from znni.engine.labels import Labels
 from znni.engine.skipping import Block, Blocks, InputBlock, StoredBlock
 from znni.engine.stages import Line, Lines, Work, in_turn, through
@@ -179,10 +179,10 @@ class RunState:
         """
         if not isinstance(block, InputBlock):
             return block
-        blended: Blended = block.values
+        blended: BlendedBlock = block.values
         labels = self.labels
         made = blended.labels(labels) if labels else convert(blended.maps(), self.dtype)
-        blended.clear_unwanted(made)
+        clear_unwanted(made, blended.wanted)
         return StoredBlock(block.tile, made)
 
     def write(self, block: Block) -> None:

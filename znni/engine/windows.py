@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from znni.core.shapes import Box, Vec3
+from znni.core.shapes import Box, Shape5, Vec3
 from znni.engine.executor import Array, Fragments
 from znni.network.geometry import input_box
 from znni.network.network import Network
@@ -82,6 +82,11 @@ class _Kept(NamedTuple):
         return same_rows and written.start.x == self.before.stop.x
 
 
+def on_host(shape: Shape5) -> Float32:
+    """Return an array of ordinary memory."""
+    return np.empty(shape, np.float32)
+
+
 class BlendedWindows:
     """Computes blocks of output from windows.
 
@@ -98,6 +103,7 @@ class BlendedWindows:
         compute: function that returns a window's output (f', z, y, x) for its input, as the only
             fragment.
         begin: function that returns sums over a box, in which no window is yet.
+        allocate: function that returns the array of an input.
     """
 
     def __init__(
@@ -106,6 +112,7 @@ class BlendedWindows:
         patch: Vec3,
         compute: Callable[[Fragments], Array],
         begin: Callable[[Box], BoxSums],
+        allocate: Callable[[Shape5], Float32] = on_host,
     ) -> None:
         if network.window is None:
             raise ValueError(f"network {network.name} has no windows")
@@ -117,7 +124,8 @@ class BlendedWindows:
         # The network sees zeros around a window, where its first layers pad.
         seen = input_box(network, patch)
         # Strides may leave out the last voxels of a window.
-        self._seen = np.zeros((1, network.in_features, *seen.size), np.float32)
+        self._seen = allocate(Shape5.of(1, network.in_features, seen.size))
+        self._seen.fill(0)
         used = Box(ZERO, self._window.size).intersection(seen)
         assert used is not None
         self._used = used.slices

@@ -76,12 +76,14 @@ class BlockStorage:
         storages: the storages by name. That of the network's input is among them.
         locations: the places of the values by name.
         maps: the numbers of maps of the values by name.
+        cleared: the values whose samples outside the volume a layer reads as zeros.
     """
 
     geometry: BlockGeometry
     storages: Mapping[str, Storage]
     locations: Mapping[str, Location]
     maps: Mapping[str, int]
+    cleared: frozenset[str]
 
     def steps_of(self, nodes: tuple[Node, ...]) -> tuple[Node, ...]:
         """Return the nodes that need a step: all but joins whose inputs are made in their place."""
@@ -214,7 +216,7 @@ def block_storage(network: Network, patch: Vec3) -> BlockStorage:
         name: Storage(name, Shape5.of(1, network.maps[name], box.size))
         for name, box in boxes.items()
     }
-    return BlockStorage(geometry, storages, found, network.maps)
+    return BlockStorage(geometry, storages, found, network.maps, _cleared(network))
 
 
 def joined_sizes(network: Network, patch: Vec3) -> dict[tuple[str, str], Vec3]:
@@ -298,6 +300,20 @@ def _overlap(
         and first.first_map < second.first_map + maps[other]
         and second.first_map < first.first_map + maps[one]
     )
+
+
+def _cleared(network: Network) -> frozenset[str]:
+    """Return the values whose samples outside the volume a layer reads as zeros.
+
+    Any convolution reads them, because formats of numbers may depend on the largest of all. A layer
+    that takes sample by sample makes samples outside from samples outside.
+    """
+    found: set[str] = set()
+    for node in reversed(network.nodes):
+        joined = isinstance(node.layer, Concat) and node.name in found
+        if joined or isinstance(node.layer, Conv | Model) or needs_zeros(node.layer):
+            found.update(node.inputs)
+    return frozenset(found)
 
 
 def needs_zeros(layer: Layer) -> bool:

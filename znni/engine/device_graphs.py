@@ -1,0 +1,79 @@
+"""Recorded work of a GPU: what is the same for many blocks is launched at once.
+
+To launch a kernel takes the host longer than the GPU needs for a small one. A CUDA graph holds all
+kernels of a block with their arguments, and takes one launch.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Hashable
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+# Runs before work is recorded. The first one loads kernels, which a recording cannot do.
+PLAIN_RUNS = 2
+
+# Recordings that are kept. Their memory on the GPU is among what the driver takes for itself.
+MOST_RECORDED = 16
+
+
+class _Recorded(NamedTuple):
+    """Work that can be launched again.
+
+    Attributes:
+        graph: the CUDA graph.
+        made: the array that it makes.
+    """
+
+    graph: Any
+    made: Any
+
+
+class DeviceGraphs:
+    """Launches work on a stream, and records what comes again.
+
+    Args:
+        stream: the stream, which is not the GPU's default one.
+    """
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+        self._runs = Counter[Hashable]()
+        self._recorded: dict[Hashable, _Recorded] = {}
+
+    def __len__(self) -> int:
+        """Return the number of recordings."""
+        return len(self._recorded)
+
+    def launch(
+        self, key: Hashable, queue: Callable[[], Any], record: Callable[[], Any] | None = None
+    ) -> Any:
+        """Launch work, from its recording if there is one.
+
+        Args:
+            key: what distinguishes the work from other work: all that its kernels' arguments depend
+                on.
+            queue: queues the work on the current stream, which is this one. It returns the array
+                that the work makes, which has the same place each time.
+            record: queues the same work to be recorded; by default ``queue``.
+        """
+        found = self._recorded.get(key)
+        if found is None:
+            self._runs[key] += 1
+            if self._runs[key] <= PLAIN_RUNS or len(self) >= MOST_RECORDED:
+                return queue()
+            found = self._recorded[key] = self._record(record or queue)
+        found.graph.launch(self._stream)
+        return found.made
+
+    def _record(self, queue: Callable[[], Any]) -> _Recorded:
+        """Record work without doing it."""
+        self._stream.begin_capture()
+        try:
+            made = queue()
+        except BaseException:
+            with suppress(Exception):  # the first error counts
+                self._stream.end_capture()
+            raise
+        return _Recorded(self._stream.end_capture(), made)
