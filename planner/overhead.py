@@ -213,8 +213,9 @@ class Overhead:
             _, values_out = _values(network, patch)
             out = values_out * self.gpu_voxel_out
             if network.window:
-                out = self._bytes_of_blending(network, patch)
-            blocks = first_input.elements * self.gpu_value_in + out
+                out = _bytes_of_blending(network, patch)
+            labels = self.label_maps * self.label_itemsize * patch.volume
+            blocks = first_input.elements * self.gpu_value_in + out + labels
         return PlanMemory(
             process=self.gpu + -(-locked // LOCKED_BYTES_PER_TABLE_BYTE),
             weights=0,
@@ -222,19 +223,6 @@ class Overhead:
             working=0,
             blocks=blocks,
         )
-
-    def _bytes_of_blending(self, network: Network, patch: Vec3) -> int:
-        """Return the bytes of a GPU that blends the windows of blocks.
-
-        These are the sums of a block and of what is kept of it, weights, the means of two blocks,
-        the last layer, and labels.
-        """
-        assert network.window is not None
-        sums = (network.blended_features + 1) * (patch.volume + 2 * _kept(network, patch))
-        means = 2 * network.blended_features * patch.volume
-        head = (network.blended_features + 1) * network.out_features if network.head else 0
-        labels = self.label_maps * self.label_itemsize * patch.volume
-        return FLOAT_BYTES * (sums + means + network.window.size.volume + head) + labels
 
     def time_of_run(
         self,
@@ -287,7 +275,7 @@ class Overhead:
         if gpu:
             transfer = runs * brought * (each.handed if host else each.brought)
             gpu_layers = runs * gpu.seconds
-            if self.label_maps and network.window:  # the GPU makes the labels of windows
+            if self.label_maps and self.workers == 1:  # the GPU makes the labels
                 transfer += written * self.label_itemsize / FLOAT_BYTES * each.returned
             else:
                 transfer += network.blended_features * patch.volume * each.returned
@@ -315,3 +303,16 @@ def _values(network: Network, patch: Vec3) -> tuple[int, int]:
 def _kept(network: Network, patch: Vec3) -> int:
     """Return the voxels after a block, along x, whose sums are kept for the next one."""
     return network.window.tail(patch) * patch.z * patch.y if network.window else 0
+
+
+def _bytes_of_blending(network: Network, patch: Vec3) -> int:
+    """Return the bytes of a GPU that blends the windows of blocks.
+
+    These are the sums of a block and of what is kept of it, weights, the means of two blocks, and
+    the last layer.
+    """
+    assert network.window is not None
+    sums = (network.blended_features + 1) * (patch.volume + 2 * _kept(network, patch))
+    means = 2 * network.blended_features * patch.volume
+    head = (network.blended_features + 1) * network.out_features if network.head else 0
+    return FLOAT_BYTES * (sums + means + network.window.size.volume + head)

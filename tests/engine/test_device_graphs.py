@@ -11,7 +11,9 @@ from random_plans import run
 from znni.core.shapes import Vec3
 from znni.engine import device_graphs
 from znni.engine.device_graphs import MOST_RECORDED, PLAIN_RUNS, DeviceGraphs
+from znni.engine.labels import Labels
 from znni.engine.patch import PatchRunner
+from znni.inference import api
 from znni.inference.planning import search
 from znni.network.network_file import network_from_text
 from znni.network.weights import random_weights
@@ -105,3 +107,21 @@ def test_recorded_blocks_give_the_same_bytes() -> None:
         found = run(runner, weights, x, border="same", pad="constant")
         np.testing.assert_array_equal(found, expected)
         assert 0 < len(seconds) < plan.patches * len(plan.parts[0].steps)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("rule", [{"labels": True}, {"threshold": 0.1}], ids=["largest", "above"])
+def test_a_gpu_makes_the_labels_of_blocks(rule: Any) -> None:
+    net, size = network_from_text(NET, "unet.yaml"), Vec3(40, 36, 44)
+    options: Any = {"device": "gpu", "costs": "built-in", "border": "same", "threads": 2}
+    weights = random_weights(net, 7)
+    x = np.random.default_rng(0).standard_normal((1, *size), np.float32)
+    plan = search(net, size, **options, **rule).fastest_for(Vec3.of(16))
+    values, labels = np.zeros((3, *size), np.float32), np.zeros((3, *size), np.uint8)
+    labels = labels[:1] if "labels" in rule else labels
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Labels, "apply", None)  # the host makes none
+        api.infer(x, net, labels, weights=weights, plan=plan, **options, **rule)
+    api.infer(x, net, values, weights=weights, plan=plan, **options)
+    right = values.argmax(axis=0)[None] if "labels" in rule else values > rule["threshold"]
+    np.testing.assert_array_equal(labels, right)

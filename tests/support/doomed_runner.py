@@ -7,6 +7,7 @@ from typing import Any
 from numpy.typing import NDArray
 from worker_runners import meet
 
+from znni.engine.labels import Labels
 from znni.engine.stopwatch import Stopwatch
 from znni.inference.planning import prepare_alone
 from znni.network.weights import Weights
@@ -25,11 +26,11 @@ class Doomed:
         self._begun = 0
         self._fate = fate
 
-    def stages(self, stopwatch: Stopwatch) -> list[Any]:
+    def stages(self, stopwatch: Stopwatch, labels: Labels | None = None) -> list[Any]:
         def count(block: NDArray[Any]) -> NDArray[Any]:
             self._begun += 1
             if self._begun == 5:
                 meet(self._fate)
             return block
 
-        return [count, *self._runner.stages(stopwatch)]
+        return [count, *self._runner.stages(stopwatch, labels)]

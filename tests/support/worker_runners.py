@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from znni.core.errors import RunFailed
 from znni.core.shapes import Vec3
+from znni.engine.labels import Labels
 from znni.engine.stopwatch import Stopwatch
 from znni.network.layers import Conv
 from znni.network.network import Network
@@ -49,7 +50,7 @@ class Sums:
     fate: str = ""
     begun: int = 0
 
-    def stages(self, stopwatch: Stopwatch) -> list[Any]:
+    def stages(self, stopwatch: Stopwatch, _labels: Labels | None = None) -> list[Any]:
         def total(block: NDArray[Any]) -> NDArray[Any]:
             assert block.shape == (1, *self.plan.input_patch)
             with stopwatch.during("host_layers"):

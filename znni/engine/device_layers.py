@@ -19,14 +19,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from znni.core.options import OutputType
+from znni.engine.device_labels import DeviceLabels
 from znni.engine.device_recombine import DeviceRecombination
 from znni.engine.executor import Executor, Fragments, Measured, Prepared
+from znni.engine.labels import Labels
 from znni.engine.stages import Work
 from znni.engine.stopwatch import Stopwatch
 from znni.engine.upload import Parts, Span, Upload
 from znni.machine.cuda import cupy, device_errors
 from znni.machine.device_arena import ALIGNMENT, SPARE, DeviceArena, capacity_with_alignment
-from znni.network.weights import Weights
+from znni.network.weights import ConvWeights, Weights
 from znni.plans.device_partition import DevicePart
 from znni.plans.plan import Plan
 from znni.plans.primitive import Catalogue
@@ -70,7 +72,7 @@ class Finished(NamedTuple):
     """A patch that the GPU has computed.
 
     Attributes:
-        dense: the output (f', Z, Y, X), in the type in which it is stored.
+        dense: the output (f', Z, Y, X), in the type in which it is stored, or its labels.
         transfer: the seconds of the copies to the GPU and back.
         computing: the seconds that the GPU computed it.
     """
@@ -90,6 +92,7 @@ class DeviceLayers:
         weights: the network's weights.
         measured: the function that takes the seconds of each step, as soon as its patch is done.
         dtype: the type of the output.
+        head: the weights of the last layer, if it is applied to what the others give.
 
     Raises:
         RunFailed: the GPU does not have enough memory, or it fails in another way.
@@ -103,8 +106,12 @@ class DeviceLayers:
         weights: Weights,
         measured: Measured,
         dtype: OutputType,
+        head: ConvWeights | None = None,
     ) -> None:
         self._name = plan.gpu.name
+        self._head = head
+        self._wanted: Labels | None = None
+        self._labels: DeviceLabels | None = None
         self._network = plan.network
         self._measured = measured
         with device_errors(self._name):
@@ -125,6 +132,10 @@ class DeviceLayers:
         """Prepare the steps, and return the bytes of the arena."""
         self._executor = Executor(part, catalogue, weights, ALIGNMENT, SPARE)
         return self._executor.arena_size
+
+    def label(self, labels: Labels | None) -> None:
+        """Give labels from now on, by a rule, or values if there is none."""
+        self._wanted = labels
 
     def stages(self, stopwatch: Stopwatch) -> list[Work]:
         """Return two stages, queueing and waiting, so that the GPU always has work queued."""
@@ -187,8 +198,18 @@ class DeviceLayers:
         with device_errors(self._name):
             copying, computing = self._wait_for(launched)
             begun = perf_counter()
-            dense: NDArray[Any] = launched.place.dense.get(stream=self._download)
+            dense = self._brought(launched.place.dense, self._wanted)
             return Finished(dense, copying + perf_counter() - begun, computing)
+
+    def _brought(self, dense: Any, labels: Labels | None) -> NDArray[Any]:
+        """Return a copy of an output on the host, or of its labels."""
+        with self._download:
+            if labels is not None:
+                if self._labels is None:
+                    self._labels = DeviceLabels(self._network.blended_features, self._head)
+                dense = self._labels(dense, labels)
+            brought: NDArray[Any] = dense.get(stream=self._download)
+            return brought
 
     def _wait_for(self, launched: Launched) -> tuple[float, float]:
         """Wait for a patch, and return the seconds of its copies to the GPU and of its layers."""

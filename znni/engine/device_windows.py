@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from znni.core.shapes import Box
 from znni.engine.blended import Blended
 from znni.engine.device_block_layers import DeviceBlockLayers
-from znni.engine.device_labels import DeviceLabels
 from znni.engine.device_layers import Launched
 from znni.engine.device_window_sums import DeviceWindowSums, WindowMemory
 from znni.engine.executor import Fragments, Measured
@@ -49,26 +48,25 @@ class BlendedOnGpu(NamedTuple):
     """The mean of all windows over a block, on a GPU that has computed it.
 
     Attributes:
-        bring: function that returns the mean (f, z, y, x) on the host.
-        label: function that returns the labels (1 or f', z, y, x) on the host.
+        bring: function that returns the mean (f, z, y, x) on the host, or the labels
+            (1 or f', z, y, x) by a rule.
         head: the weights of the last layer, if it is still to be applied to the mean.
         wanted: the voxels (z, y, x) that need output; None: all.
         threads: the number of workers.
     """
 
-    bring: Callable[[], Float32]
-    label: Callable[[Labels], NDArray[Any]]
+    bring: Callable[[Labels | None], NDArray[Any]]
     head: ConvWeights | None
     wanted: NDArray[np.bool_] | None
     threads: int
 
     def maps(self) -> Float32:
         """Return the output's maps (f', z, y, x)."""
-        return Blended(self.bring(), self.head, self.wanted, self.threads).maps()
+        return Blended(self.bring(None), self.head, self.wanted, self.threads).maps()
 
     def labels(self, labels: Labels) -> NDArray[Any]:
         """Return the labels (1 or f', z, y, x) of the output."""
-        return self.label(labels)
+        return self.bring(labels)
 
 
 class DeviceWindows(DeviceBlockLayers):
@@ -95,16 +93,14 @@ class DeviceWindows(DeviceBlockLayers):
         measured: Measured,
         head: ConvWeights | None,
     ) -> None:
-        super().__init__(plan, part, catalogue, weights, measured, "float32")
+        super().__init__(plan, part, catalogue, weights, measured, "float32", head)
         network = plan.network
         if network.window is None:
             raise ValueError(f"network {network.name} has no windows; use DeviceBlockLayers")
-        self._head = head
         self._patch = plan.patch
         self._threads = plan.machine.host.threads
         with device_errors(self._name), self._compute:
             self._memory = WindowMemory(network.window, network.blended_features, plan.patch)
-            self._labels = DeviceLabels(network.blended_features, head)
         self._compute.synchronize()
 
     def stages(self, stopwatch: Stopwatch) -> list[Work]:
@@ -121,8 +117,7 @@ class DeviceWindows(DeviceBlockLayers):
             stopwatch.add("transfer", transfer)
             stopwatch.add("gpu_layers", computing)
             return BlendedOnGpu(
-                lambda: self._brought(queued.mean),
-                lambda labels: self._labelled(queued.mean, labels),
+                lambda labels: self._copied(queued.mean, labels),
                 self._head,
                 queued.wanted,
                 self._threads,
@@ -145,17 +140,10 @@ class DeviceWindows(DeviceBlockLayers):
             self._compute.record(launched.place.computed)
         return _Queued(launched, mean, block.wanted)
 
-    def _brought(self, mean: Any) -> Float32:
-        """Return a copy of the mean of a block on the host."""
+    def _copied(self, mean: Any, labels: Labels | None) -> NDArray[Any]:
+        """Return a copy of the mean of a block on the host, or of its labels."""
         with device_errors(self._name):
-            brought: Float32 = mean.get(stream=self._download)
-            return brought
-
-    def _labelled(self, mean: Any, labels: Labels) -> NDArray[Any]:
-        """Return the labels of a block on the host."""
-        with device_errors(self._name), self._download:
-            found: NDArray[Any] = self._labels(mean, labels).get(stream=self._download)
-            return found
+            return self._brought(mean, labels)
 
     def _window(self, given: Fragments) -> Any:
         """Queue the layers of a window, and return its output (f', z, y, x)."""

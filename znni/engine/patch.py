@@ -17,6 +17,7 @@ from znni.engine.device_layers import DeviceLayers
 from znni.engine.device_windows import DeviceWindows
 from znni.engine.executor import Measured, not_measured, whole
 from znni.engine.host_layers import HostLayers
+from znni.engine.labels import Labels
 from znni.engine.stages import Work
 from znni.engine.stopwatch import Stopwatch
 from znni.engine.windows import BlendedWindows, BoxSums, WindowedBlock
@@ -82,11 +83,14 @@ class PatchRunner:
         dense: NDArray[Any] = made
         return dense
 
-    def stages(self, stopwatch: Stopwatch) -> list[Work]:
+    def stages(self, stopwatch: Stopwatch, labels: Labels | None = None) -> list[Work]:
         """Return the stages of each part in order, as every ``Runner`` does.
 
-        If the parts take turns, all their stages are one stage.
+        If the parts take turns, all their stages are one stage. A GPU makes labels itself.
         """
+        for layers in self._layers:
+            if isinstance(layers, DeviceLayers):
+                layers.label(labels)
         if self.plan.network.window:
             if self.plan.parts[0].device == "gpu":
                 return self._layers[0].stages(stopwatch)

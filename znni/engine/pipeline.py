@@ -39,15 +39,16 @@ class Runner(Protocol):
     def plan(self) -> Plan:
         """The plan that it runs."""
 
-    def stages(self, stopwatch: Stopwatch) -> Sequence[Work]:
+    def stages(self, stopwatch: Stopwatch, labels: Labels | None = None) -> Sequence[Work]:
         """Return what is done with a patch, in order: the first stage in the thread that asks.
 
         The first stage takes the input (f, z, y, x). The last one gives the dense output
-        (f', Z, Y, X), in float32 or as it is stored. No stage takes a patch before the next stage
-        has taken its last one.
+        (f', Z, Y, X), in float32 or as it is stored, or its labels in their type. No stage takes a
+        patch before the next stage has taken its last one.
 
         Args:
             stopwatch: learns how long each stage works.
+            labels: how values become labels. A runner that makes none gives the values.
         """
 
 
@@ -71,11 +72,12 @@ class Processes(Protocol):
     def plan(self) -> Plan:
         """The plan that they run."""
 
-    def lanes(self, stopwatch: Stopwatch) -> Sequence[Sequence[Lane]]:
+    def lanes(self, stopwatch: Stopwatch, labels: Labels | None = None) -> Sequence[Sequence[Lane]]:
         """Return the lanes of each process. Blocks may be read before it is ready.
 
         Args:
             stopwatch: learns how long each stage in this process works.
+            labels: how values become labels, as for ``Runner.stages``.
         """
 
     def wait_until_ready(self) -> None:
@@ -114,9 +116,9 @@ class ThisProcess:
         self.plan = runner.plan
         self._runner = runner
 
-    def lanes(self, stopwatch: Stopwatch) -> list[list[Lane]]:
+    def lanes(self, stopwatch: Stopwatch, labels: Labels | None = None) -> list[list[Lane]]:
         """Return one lane."""
-        return [[Lane(self._runner.stages(stopwatch))]]
+        return [[Lane(self._runner.stages(stopwatch, labels))]]
 
     def wait_until_ready(self) -> None:
         """Do nothing: the runner is ready."""
@@ -194,8 +196,13 @@ class RunState:
             self.output.write(tile.written, self._zeros(tile.written.size))
         else:
             wanted = values[:, *tile.written_in_patch.slices]
-            made = self.labels.apply(wanted) if self.labels else convert(wanted, self.dtype)
-            self.output.write(tile.written, made)
+            self.output.write(tile.written, self._made_of(wanted))
+
+    def _made_of(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Return values as they are stored. A GPU may have made labels of them."""
+        if self.labels is None:
+            return convert(values, self.dtype)
+        return values if values.dtype == self.labels.dtype else self.labels.apply(values)
 
     def _zeros(self, size: Vec3) -> NDArray[Any]:
         """Return zeros as they are stored, which take no memory."""
@@ -247,7 +254,9 @@ def run_volume(state: RunState, processes: Processes, stopwatch: Stopwatch) -> N
             stages[-2] = in_turn([stages[-2], store])
         return Line(stages, here=1) if lane.block is None else Line([in_turn(stages)])
 
-    per_process = [(lanes, Lock(), Stopwatch()) for lanes in processes.lanes(stopwatch)]
+    per_process = [
+        (lanes, Lock(), Stopwatch()) for lanes in processes.lanes(stopwatch, state.labels)
+    ]
     lines = [line(lane, reading, clock) for lanes, reading, clock in per_process for lane in lanes]
     tiles = state.remaining.tiles(processes.plan.patch)
     try:

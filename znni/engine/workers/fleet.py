@@ -11,6 +11,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from znni.core.options import OutputType
+from znni.engine.labels import Labels
 from znni.engine.pipeline import Lane
 from znni.engine.stopwatch import Stopwatch
 from znni.engine.workers.serving import Prepare
@@ -79,7 +80,7 @@ class Fleet:
             _end(self._workers)
             raise
 
-    def lanes(self, _stopwatch: Stopwatch) -> list[list[Lane]]:
+    def lanes(self, _stopwatch: Stopwatch, _labels: Labels | None = None) -> list[list[Lane]]:
         """Return the lanes of each worker, one for each slot."""
         if not self._workers:  # an earlier run failed
             self._start()
