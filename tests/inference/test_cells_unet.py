@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 import numpy as np
 import pytest
 from paths import NETWORKS
@@ -11,6 +14,7 @@ from znni.core.shapes import Vec3
 from znni.network.network import Network
 from znni.network.network_file import load_network
 from znni.network.weights import load_weights
+from znni.network.window import Window
 
 FRESH_SEEDS = range(3000, 3005)  # used neither for training nor for scoring
 
@@ -46,6 +50,26 @@ def test_finds_boundaries_of_fresh_cells(network: Network) -> None:
         areas.append(score(output[0][seen], cells.boundary[seen]).roc_auc)
     # The score of the full evaluation is in networks/README.md.
     assert np.mean(areas) > 0.88
+
+
+@pytest.mark.parametrize("window", [None, Window(Vec3(8, 8, 8), overlap=0.5)])
+def test_a_long_verification_says_how_long_it_takes(
+    window: Window | None,
+    network: Network,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    np.save(tmp_path / "in.npy", np.random.default_rng(1).integers(0, 255, (16, 16, 16), np.uint8))
+    computed = replace(network, window=window) if window else network
+    out = tmp_path / "out.h5"
+    znni.infer(tmp_path / "in.npy", computed, out, threads=1)
+    assert znni.verify(out, voxels=2).agrees
+    assert not caplog.messages
+    monkeypatch.setattr("znni.inference.verification.LONG_SECONDS", 1e-9)
+    assert znni.verify(out, voxels=2).agrees
+    (said,) = caplog.messages
+    assert said.startswith("2 voxels take about ")
 
 
 def test_folded_weights_give_what_batch_norms_gave(network: Network) -> None:

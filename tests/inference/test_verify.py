@@ -16,6 +16,7 @@ from command_line import NET, VOLUME, read_main, refused, succeeds, voxels, writ
 import znni
 from znni.core.errors import InvalidInput, OutputDiffers
 from znni.core.shapes import Box, Vec3
+from znni.engine.tiles import for_job, make_job
 from znni.inference.brute_force import multiplications_at_voxel
 from znni.inference.verification import compared, seconds_per_voxel
 from znni.machine.detect import detect_host
@@ -77,6 +78,41 @@ def test_a_long_verification_says_how_long_it_takes(
     znni.verify("out.h5", voxels=4)
     (said,) = caplog.messages
     assert said.startswith("4 voxels take about 0.0 s, 0.0 s each; give voxels=1 (--voxels 1)")
+
+
+UNET = """
+name: net
+layers:
+  - {name: a, conv: {features: 2, kernel: 3, padding: 1, activation: relu}}
+  - {pool: {window: 2}}
+  - {conv: {features: 4, kernel: 3, padding: 1, activation: relu}}
+  - {name: up, conv_transpose: {features: 2, kernel: 2, stride: 2, activation: relu}}
+  - {from: [up, a], concat: {}}
+  - {conv: {features: 3, kernel: 1, activation: sigmoid}}
+"""
+
+
+def test_the_work_of_an_exact_network_is_counted() -> None:
+    Path("net.yaml").write_text(UNET)
+    network = znni.load_network("net.yaml")
+    job = make_job(network, Vec3(20, 20, 20), "valid", "reflect", None)
+    pooled = 1  # the voxel needs one sample of the lower level, which needs 3^3 before it
+    seen = (3 * 2) ** 3  # samples of the first layer that are pooled, with the voxel among them
+    count = seen * 27 * 2 + pooled * 27 * 2 * 4 + pooled * 8 * 4 * 2 + 4 * 3
+    assert multiplications_at_voxel(for_job(network, job)) == count
+
+
+def test_the_work_of_windows_is_counted() -> None:
+    Path("net.yaml").write_text(
+        "name: net\nwindow: {size: [8, 8, 8], overlap: 0.5, mirror: zx}\n"
+        "layers: [{conv: {features: 2, kernel: 3, padding: 1, activation: relu}}]"
+    )
+    network = znni.load_network("net.yaml")
+    assert network.window
+    volume = Vec3(16, 12, 8)  # 3 x 2 x 1 windows
+    over = replace(network, window=network.window.over(volume))
+    of_all = 3 * 2 * 1 * 4 * 8**3 * 27 * 2
+    assert multiplications_at_voxel(over) == of_all * 8**3 // volume.volume
 
 
 def test_padding_that_is_wider_than_the_volume() -> None:

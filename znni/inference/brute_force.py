@@ -8,8 +8,9 @@ planes as its kernel or window is deep, however large the field of view is.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from itertools import product, tee
+from math import prod
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 
 from znni.core.shapes import Box, Vec3
 from znni.network.geometry import reads_of, whole_sizes
-from znni.network.layers import Conv, Model, Normalize, Pool, Weighted
+from znni.network.layers import Conv, ConvTranspose, Layer, Model, Normalize, Pool, Weighted
 from znni.network.network import INPUT, Network
 from znni.network.weights import ConvWeights, Weights
 from znni.primitives.reference import activation, exact, local
@@ -72,17 +73,56 @@ def at_voxel(network: Network, weights: Weights, window: NDArray[np.floating]) -
 
 
 def multiplications_at_voxel(network: Network) -> int:
-    """Return how many multiplications ``at_voxel`` takes for a chain of layers."""
+    """Return how many multiplications a voxel takes: one in the middle, or the mean for windows.
+
+    Args:
+        network: a chain of layers, or a network for a volume: exact, or with windows over it.
+    """
+    if network.window:
+        return _multiplications_of_windows(network)
+    if network.whole is not None:
+        return _multiplications_in_boxes(network, network.whole)
     size, count = network.field_of_view, 0
     for node in network.nodes:
         if isinstance(node.layer, Pool):
             size = size // node.layer.window
         elif isinstance(node.layer, Conv):
-            layer = node.layer
-            size = size - (layer.kernel - 1)
-            maps = layer.in_features * layer.out_features
-            count += size.volume * layer.kernel.volume * maps
+            size = size - (node.layer.kernel - 1)
+            count += size.volume * prod(node.layer.weight_shape)
     return count
+
+
+def _multiplications_of_windows(network: Network) -> int:
+    """Return those of all windows that have a voxel, as many as voxels have in the mean."""
+    window = network.window
+    if window is None or window.volume is None:
+        raise ValueError(f"network {network.name} has no windows over a volume")
+    windows = prod(map(len, window.starts)) * len(window.flips)
+    sizes = whole_sizes(network, window.size)
+    of_one = sum(
+        _multiplications(node.layer, sizes[node.name], sizes[node.inputs[0]])
+        for node in network.nodes
+    )
+    return of_one * windows * window.size.minimum(window.volume).volume // window.volume.volume
+
+
+def _multiplications_in_boxes(network: Network, whole: Vec3) -> int:
+    """Return those of the samples that a voxel in the middle of an exact network's output needs."""
+    sizes = whole_sizes(network, whole)
+    boxes, reads = _needed(network, sizes, sizes[network.output] // 2)
+    return sum(
+        _multiplications(node.layer, boxes[node.name].size, reads[node.name][0].size)
+        for node in network.nodes
+    )
+
+
+def _multiplications(layer: Layer, made: Vec3, given: Vec3) -> int:
+    """Return those of a layer, by the extents of its output and its input."""
+    if isinstance(layer, Conv):
+        return made.volume * prod(layer.weight_shape)
+    if isinstance(layer, ConvTranspose):
+        return given.volume * prod(layer.weight_shape)
+    return 0
 
 
 def exact_at(
@@ -99,16 +139,7 @@ def exact_at(
     if network.whole is None:
         raise ValueError(f"network {network.name} is for no volume")
     sizes = whole_sizes(network, network.whole)
-    boxes = {network.output: Box(at, at + 1)}
-    reads: dict[str, tuple[Box, ...]] = {}
-    for node in reversed(network.nodes):
-        boxes[node.name] = node.layer.rounded(boxes[node.name])
-        if isinstance(node.layer, Normalize | Model):
-            boxes[node.name] = Box(Vec3(0, 0, 0), sizes[node.name])
-        reads[node.name] = reads_of(node, boxes[node.name], sizes)
-        for name, read in zip(node.inputs, reads[node.name], strict=True):
-            known = _within(read, sizes[name])
-            boxes[name] = boxes[name].hull(known) if name in boxes else known
+    boxes, reads = _needed(network, sizes, at)
     values = {INPUT: seen(boxes[INPUT]).astype(np.float64)}
     largest = 0.0
     for node in network.nodes:
@@ -127,6 +158,29 @@ def exact_at(
             largest = float(np.abs(value).max())
     found = _window(values[network.output], boxes[network.output], Box(at, at + 1))
     return AtVoxel(found[:, 0, 0, 0], largest)
+
+
+def _needed(
+    network: Network, sizes: Mapping[str, Vec3], at: Vec3
+) -> tuple[dict[str, Box], dict[str, tuple[Box, ...]]]:
+    """Return the box of each value that a voxel needs, and the boxes of inputs that nodes read.
+
+    Args:
+        network: an exact network for a volume.
+        sizes: extents of its values, by name.
+        at: the voxel of the whole output.
+    """
+    boxes = {network.output: Box(at, at + 1)}
+    reads: dict[str, tuple[Box, ...]] = {}
+    for node in reversed(network.nodes):
+        boxes[node.name] = node.layer.rounded(boxes[node.name])
+        if isinstance(node.layer, Normalize | Model):
+            boxes[node.name] = Box(Vec3(0, 0, 0), sizes[node.name])
+        reads[node.name] = reads_of(node, boxes[node.name], sizes)
+        for name, read in zip(node.inputs, reads[node.name], strict=True):
+            known = _within(read, sizes[name])
+            boxes[name] = boxes[name].hull(known) if name in boxes else known
+    return boxes, reads
 
 
 class WindowsAt:

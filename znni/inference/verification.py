@@ -18,7 +18,7 @@ from znni.core.options import ACCURACIES, Accuracy, Pad
 from znni.core.shapes import Box, Vec3
 from znni.core.text import counted, duration
 from znni.core.volume import Volume
-from znni.engine.tiles import for_job, make_job
+from znni.engine.tiles import Job, for_job, make_job
 from znni.inference.brute_force import (
     AtVoxel,
     WindowsAt,
@@ -181,7 +181,7 @@ def verify(
     chosen = _voxels(voxels, output.size, origin, masked, generator)
     compute = _computing(volume, origin, parameters)
     places, stored = _readable(output, chosen)
-    _warn_of_time(origin.network, len(places))
+    _warn_of_time(_over(volume, origin), len(places))
     computed = np.zeros((len(places), origin.network.out_features))
     unneeded_places: list[int] = []
     largest_sum = 0.0
@@ -218,11 +218,15 @@ def verify(
 
 
 def seconds_per_voxel(network: Network, host: Device) -> float:
-    """Return the seconds to expect for a voxel of a chain of layers; 0 for other networks.
+    """Return the seconds to expect for a voxel; 0 if another library computes the network.
 
     NumPy computes in float64 on one core, and reaches a tenth of the half of its float32 rate.
+
+    Args:
+        network: a chain, or a network for a volume.
+        host: the processors.
     """
-    if network.is_exact or network.window:
+    if network.models:
         return 0.0
     return 2 * multiplications_at_voxel(network) / (host.flops / host.threads / 2 * SHARE_OF_RATE)
 
@@ -347,10 +351,23 @@ def _computing(volume: Volume, origin: Origin, weights: Weights) -> Callable[[Ve
     """Return the function that computes a voxel of an output from its input."""
     if not origin.network.window:
         return partial(voxel_at, volume, origin, weights)
-    network = replace(origin.network, window=origin.network.window.over(volume.size))
-    windows = WindowsAt(network, weights, partial(seen_in, volume, origin))
+    windows = WindowsAt(_over(volume, origin), weights, partial(seen_in, volume, origin))
     offset = Vec3(*origin.attributes.voxel_offset)
     return lambda at: windows(at + offset)
+
+
+def _over(volume: Volume, origin: Origin) -> Network:
+    """Return the network of an output for its volume: with windows over it, or evaluated once."""
+    network = origin.network
+    if network.window:
+        return replace(network, window=network.window.over(volume.size))
+    return for_job(network, _whole_job(volume, origin)) if network.is_exact else network
+
+
+def _whole_job(volume: Volume, origin: Origin) -> Job:
+    """Return the job of the whole volume's output."""
+    recorded = origin.attributes
+    return make_job(origin.network, volume.size, recorded.border, recorded.pad, None)
 
 
 def voxel_at(volume: Volume, origin: Origin, weights: Weights, at: Vec3) -> AtVoxel:
@@ -360,9 +377,7 @@ def voxel_at(volume: Volume, origin: Origin, weights: Weights, at: Vec3) -> AtVo
         view = origin.network.field_of_view
         start = voxel - (view - 1) // 2
         return at_voxel(origin.network, weights, seen_in(volume, origin, Box(start, start + view)))
-    job = make_job(
-        origin.network, volume.size, origin.attributes.border, origin.attributes.pad, None
-    )
+    job = _whole_job(volume, origin)
     network = for_job(origin.network, job)
 
     def seen(box: Box) -> NDArray[np.float32]:
