@@ -69,7 +69,11 @@ def test_a_volume_of_an_empty_dataspace() -> None:
         ("volume.h5:/rat", None, "no dataset '/rat'"),
         ("volume.h5:/raw", "other", "give one"),
         ("volume.h5", "/", "no dataset"),
-        (".", None, "is a folder; give a file, or a Zarr by a name that ends in .zarr"),
+        (
+            ".",
+            None,
+            "is a folder; give its files, as ./*.h5, or a Zarr by",
+        ),
     ],
 )
 def test_datasets(volume: str, dataset: str | None, said: str) -> None:

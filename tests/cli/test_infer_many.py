@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from command_line import read_main, refused, succeeds, voxels, znni
+from command_line import cut, read_main, refused, succeeds, voxels, znni
 from tiny_network import close, expected
 
 from znni.inference.many_dry_run import rehearse_many
@@ -116,6 +116,19 @@ def test_a_dry_run_counts_what_is_made_ready_once() -> None:
 def test_an_output_without_its_option_is_recognised() -> None:
     said = refused("infer", "a.npy", "out.h5", *NET)
     assert "out.h5: there is no such volume; if it is the output, give --out out.h5" in said
+
+
+def test_a_damaged_output_is_called_so() -> None:
+    run = ("infer", "a.npy", "b.npy", *NET, "--out", "out/")
+    succeeds(*run)
+    cut("out/a-tiny.h5", 0.5)
+    done = znni(*run)
+    assert done.code == 2
+    assert "out/a-tiny.h5: cannot be read as HDF5" in done.err
+    assert "; delete it, or give overwrite=True (--overwrite) to replace it" in done.err
+    assert "does not say what" not in done.err
+    Path("out/a-tiny.h5").unlink()
+    assert "1 volume finished before" in succeeds(*run)
 
 
 def test_a_suffix_needs_a_folder() -> None:

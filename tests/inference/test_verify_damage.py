@@ -14,7 +14,7 @@ import znni
 from znni.core.errors import Unreachable
 from znni.volumes.locate import read_ledger
 
-AGAIN = "compute it again by the command that znni info shows, with overwrite=True (--overwrite)"
+AGAIN = "compute it again by the command that znni info shows, after deleting it"
 
 
 pytestmark = pytest.mark.usefixtures("long_case", "fake_primitives")

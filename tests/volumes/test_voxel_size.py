@@ -72,12 +72,22 @@ def test_other_texts_are_errors(text: str, said: str) -> None:
     assert said in refused("export", "volume.h5", "copy.npy", f"--voxel-size={text}")
 
 
-def test_the_origin_stays_and_the_unit_of_the_file_holds() -> None:
+def test_volumes_begin_as_many_voxels_from_0_and_the_unit_of_the_file_holds() -> None:
     grid = Grid((2, 2, 2), (1000, 500, 0), ("nanometer",) * 3)
-    assert voxel_size("4,5,6").given_to(grid) == Grid((4, 5, 6), grid.translation, grid.units)
+    assert voxel_size("4,5,6").given_to(grid) == Grid((4, 5, 6), (2000, 1250, 0), grid.units)
     found = voxel_size("4,5,6um").given_to(grid)
     assert found.units == MICROMETERS
-    assert_allclose(found.translation, (1, 0.5, 0))
+    assert_allclose(found.translation, (2000, 1250, 0))
+
+
+def test_cut_outs_of_a_corrected_size_lie_where_pages_show_them() -> None:
+    np.save("in.npy", voxels())
+    size = ("--voxel-size", "10,4,5um")
+    succeeds("infer", "in.npy", *RUN, "--out", "out.tif", "--roi", "1:6,4:16,4:18")
+    succeeds("export", "out.tif", "copy.tif", *size)
+    assert_grid(open_volume("copy.tif").grid, (10, 4, 5), (10, 16, 20))
+    assert "translate=[0.0, 10.0, 16.0, 20.0]" in succeeds("view", "in.npy", "copy.tif", *size)
+    assert "is a copy that znni export has made of out.tif" in refused("verify", "copy.tif")
 
 
 @pytest.mark.parametrize("name", ["out.h5", "out.zarr", "out.tif", "out.nii"])

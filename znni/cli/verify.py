@@ -34,7 +34,7 @@ def verify(
     block cannot be read. Exit with 4 if the input or the output cannot be opened.
     """
     from znni.cli.progress import show_progress
-    from znni.core.errors import OutputDiffers, option
+    from znni.core.errors import OutputDiffers
     from znni.inference import verification
 
     with show_progress() as progress:
@@ -49,8 +49,7 @@ def verify(
             progress=progress,
         )
     if not found.agrees:
-        again = option("overwrite", True)
-        remedy = f"compute it again by the command that znni info shows, with {again}"
+        remedy = "compute it again by the command that znni info shows, after deleting it"
         if found.unreadable or found.blocks.unreadable:
             remedy = f"check the disk, or copy the output again; if that does not help, {remedy}"
         raise OutputDiffers(f"{found}; {remedy}")

@@ -35,7 +35,7 @@ class DryRun:
         voxels: number of voxels in the whole output.
         finished: number of voxels that an earlier run has finished.
         blocks: number of unfinished blocks that the mask wants.
-        outside: share of the unfinished blocks that lie outside of the mask.
+        outside: share of the unfinished blocks that lie outside of the mask; None without one.
         obstacles: errors that would stop the run before it begins.
     """
 
@@ -44,7 +44,7 @@ class DryRun:
     finished: int
     blocks: int
     obstacles: tuple[ZnniError, ...]
-    outside: float = 0.0
+    outside: float | None = None
 
     @property
     def seconds(self) -> float:
@@ -64,12 +64,14 @@ class DryRun:
             f"finished      {counted(self.finished, 'voxel')} ({share:.0f}%) by an earlier run, "
             f"which this one continues: the rest takes {duration(self.seconds)}, as predicted"
         )
-        masked = (
-            f"masked        {self.outside:.0%} of the blocks lie outside of the mask: with the "
-            f"others, it takes {duration(self.seconds)}, as predicted"
-        )
+        masked = f"masked        it reaches into every block ({self.blocks:,}), and skips none"
+        if self.outside:
+            masked = (
+                f"masked        {self.outside:.0%} of the blocks lie outside of the mask: with the "
+                f"others, it takes {duration(self.seconds)}, as predicted"
+            )
         refused = [f"refused now   {obstacle}" for obstacle in self.obstacles]
-        told = [goes_on] * bool(self.finished) + [masked] * bool(self.outside)
+        told = [goes_on] * bool(self.finished) + [masked] * (self.outside is not None)
         return told + refused
 
 
@@ -106,12 +108,12 @@ def rehearse(
     found, _ = plan_of_rest(begun, plan, asked, find)
     left = Remaining(asked.job, begun.history)
     blocks = [tile.written for tile in left.tiles(found.patch)]
-    outside = 0.0
+    outside = None
     try:
-        outside = _share_outside(asked.mask, asked.job, blocks) if asked.mask else 0.0
+        outside = _share_outside(asked.mask, asked.job, blocks) if asked.mask else None
     except ZnniError as error:
         obstacles.append(error)
-    wanted_blocks = ceil((1 - outside) * len(blocks))
+    wanted_blocks = ceil((1 - (outside or 0.0)) * len(blocks))
     total = asked.job.output.volume
     return DryRun(found, total, total - left.voxels, wanted_blocks, tuple(obstacles), outside)
 

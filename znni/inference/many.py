@@ -28,7 +28,7 @@ from znni.network.weights import Weights, weights_for
 from znni.plans.plan import Plan
 from znni.plans.plan_file import load_plan
 from znni.volumes.ledger_file import differences
-from znni.volumes.locate import check_ending, read_ledger, split_dataset, stem
+from znni.volumes.locate import check_ending, open_volume, read_ledger, split_dataset, stem
 from znni.volumes.stored import is_url
 
 # Called after each volume with the number of volumes done and that of all.
@@ -245,6 +245,10 @@ def check_finished(out: Path, asked: Request, weights: Weights) -> None:
     try:
         found = read_ledger(str(out))
     except InvalidInput:
+        try:
+            open_volume(out)
+        except InvalidInput as error:  # damaged, or no file of this format
+            raise InvalidInput(f"{error}; delete it, or {remedy}") from None
         raise InvalidInput(
             f"{out}: exists and does not say what it was computed from; {remedy}"
         ) from None

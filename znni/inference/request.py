@@ -19,6 +19,7 @@ from znni.engine.tiles import Job, Region, for_job, make_job
 from znni.network.network import Network
 from znni.volumes.array import ArrayLike, ArrayVolume
 from znni.volumes.locate import open_volume, packing_at
+from znni.volumes.same_place import lie_apart
 
 
 @dataclass(frozen=True)
@@ -173,6 +174,12 @@ def request(
     masked = None if mask is None else open_volume(mask)
     if masked:
         check_mask(masked, volume)
+        if voxel_size is None and lie_apart(masked.grid, volume.grid):
+            raise InvalidInput(
+                f"the mask lies elsewhere than the volume: {_place(masked)}, and the volume has "
+                f"{_place(volume)}; give a mask over the volume's own voxels, or take the wrong "
+                f"place out of its file"
+            )
     labelled = labels_for(network, labels, threshold)
     stored = replace(
         stored_as(network, labelled, dtype, volume.itemsize),
@@ -199,6 +206,13 @@ def request(
         for_job(network, job), job, choices, stored, source, chosen, volume, border,
         mask, masked, wanted, labelled,
     )  # fmt: skip
+
+
+def _place(volume: ArrayVolume) -> str:
+    """Return where a volume's voxels lie, in words."""
+    if volume.grid.affine is None:
+        return str(volume.grid)
+    return f"the affine {[float(f'{number:.6g}') for number in volume.grid.affine.rows]}"
 
 
 def stored_as(

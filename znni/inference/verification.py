@@ -96,7 +96,9 @@ class Verification:
             found = agree if self.agrees else "is damaged"
         computed = self.voxels - self.unneeded - self.unreadable
         again = f"{counted(computed, 'voxel')} computed again {self.how}"
-        masked = f", {self.unneeded:,} outside the mask hold 0" * bool(self.unneeded)
+        masked = ""
+        if self.unneeded:
+            masked = f", {self.unneeded:,} outside the mask hold 0 as skipped ones do"
         unread = f", {self.unreadable:,} cannot be read" * bool(self.unreadable)
         largest = ""
         if self.at:
@@ -167,6 +169,11 @@ def verify(
     if not isinstance(output, StoredVolume) or str(out).rstrip("/").endswith(".partial"):
         raise InvalidInput(f"{out}: is not a finished output; give a file that znni infer has made")
     origin = origin_of(output)
+    if output.attribute("exported_from") is not None:
+        raise InvalidInput(
+            f"{out}: is a copy that znni export has made of {output.attribute('exported_from')}; "
+            f"verify that, because a copy has no checksums of its blocks"
+        )
     ledger = read_ledger(place)
     volume = input_of(origin, output, ledger, source)
     masked = mask_of(origin, output, ledger, volume, mask)

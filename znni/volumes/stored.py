@@ -14,6 +14,8 @@ from znni.core.shapes import Box
 from znni.core.volume import Grid
 from znni.volumes.array import ALL, ArrayLike, ArrayVolume
 
+USUAL = (".tif", ".tiff", ".h5", ".nii", ".gz", ".npy")  # endings of volumes, for an example
+
 # Errors by which the system says that data is out of reach, not damaged. Libraries raise other
 # kinds of OSError for damage in local files.
 OUT_OF_REACH = (ConnectionError, TimeoutError, PermissionError)
@@ -116,8 +118,11 @@ def local_file(place: str, format_name: str) -> Path:
     if not path.exists():
         raise InvalidInput(f"{place}: no such file; check the path")
     if path.is_dir():
+        endings = [one.suffix for one in sorted(path.iterdir()) if one.suffix in USUAL]
+        example = (endings or [".tif"])[0]
         raise InvalidInput(
-            f"{place}: is a folder; give a file, or a Zarr by a name that ends in .zarr"
+            f"{place}: is a folder; give its files, as {path}/*{example}, or a Zarr by a name that "
+            f"ends in .zarr"
         )
     return path
 

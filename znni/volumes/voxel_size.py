@@ -28,7 +28,9 @@ class VoxelSize:
     unit: str | None = None
 
     def given_to(self, grid: Grid, finest: Grid | None = None) -> Grid:
-        """Return a grid whose voxels have these extents; its origin stays where it is.
+        """Return a grid whose voxels have these extents; it begins as many voxels from 0 as before.
+
+        An orientation in space (NIfTI) keeps its origin.
 
         Args:
             grid: the grid, as a file has it.
@@ -40,11 +42,9 @@ class VoxelSize:
         for axis, extent in enumerate(self.extents):
             times = extent / finest.scale[axis] if finest.scale[axis] else 1.0
             start = finest.translation[axis]
+            moved = _factor(finest.units[axis], units[axis]) if finest.affine else times
             scale.append(times * grid.scale[axis] if grid is not finest else extent)
-            places.append(
-                start * _factor(finest.units[axis], units[axis])
-                + (grid.translation[axis] - start) * times
-            )
+            places.append(start * moved + (grid.translation[axis] - start) * times)
         (z, y, x), (at_z, at_y, at_x) = scale, places
         affine = grid.affine and self._stretched(grid.affine, grid)
         return replace(
