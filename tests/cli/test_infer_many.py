@@ -10,6 +10,8 @@ import pytest
 from command_line import cut, read_main, refused, succeeds, voxels, znni
 from tiny_network import close, expected
 
+from znni.core.errors import in_one_line
+from znni.inference.many import infer_many
 from znni.inference.many_dry_run import rehearse_many
 from znni.network.network_file import load_network
 
@@ -129,6 +131,22 @@ def test_a_damaged_output_is_called_so() -> None:
     assert "does not say what" not in done.err
     Path("out/a-tiny.h5").unlink()
     assert "1 volume finished before" in succeeds(*run)
+
+
+def test_a_stop_says_how_many_volumes_are_finished() -> None:
+    np.save("c.npy", voxels())
+
+    def stop(done: int, _all: int) -> None:
+        if done == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt) as stopped:
+        infer_many(["a.npy", "b.npy", "c.npy"], "tiny.yaml", "out", progress=stop)
+    said = in_one_line(stopped.value)
+    assert "2 of 3 volumes are finished; the same command goes on from there" in said
+    again = succeeds("infer", "a.npy", "b.npy", "c.npy", *NET, "--out", "out/")
+    assert "1 volume, 1,440 voxels" in again
+    assert "2 volumes finished before" in again
 
 
 def test_a_suffix_needs_a_folder() -> None:

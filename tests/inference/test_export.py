@@ -98,7 +98,9 @@ def test_nifti_to_nifti_keeps_the_affine_of_a_region() -> None:
 
 
 def test_several_points_in_time_are_described() -> None:
-    nibabel.save(nibabel.Nifti1Image(np.zeros((5, 6, 7, 2), np.uint8), np.eye(4)), "times.nii")
+    image = nibabel.Nifti1Image(np.zeros((5, 6, 7, 2), np.uint8), np.eye(4))
+    image.header.set_xyzt_units("mm", "sec")
+    nibabel.save(image, "times.nii")
     assert "at each of 2 points in time" in succeeds("info", "times.nii")
 
 

@@ -10,7 +10,8 @@ import h5py
 import numpy as np
 import pytest
 import tifffile
-from command_line import read_main, refused, succeeds, voxels
+from command_line import LONG_VOLUME, read_main, refused, succeeds, voxels, write_volume
+from interrupted_runs import interrupt
 from pages import picture, read_page
 
 import znni
@@ -112,6 +113,15 @@ def test_outputs_of_other_programs() -> None:
     np.save("same.npy", np.zeros((5, 6, 7), np.uint8))
     said = succeeds("view", "small.npy", "same.npy")
     assert "210 input voxels, 0:5,0:6,0:7\nnote: same.npy does not say what it was" in said
+
+
+def test_unfinished_outputs_and_voxels_are_called_so() -> None:
+    write_volume(voxels(LONG_VOLUME))
+    interrupt("long.h5")
+    said = succeeds("view", "volume.h5", "long.h5.partial", "--voxel-size", "5,1,2um")
+    assert "note: long.h5.partial is not finished: blocks that are missing are shown as 0" in said
+    data, _ = read_page("long.h5.partial.html")
+    assert data["subtitle"].endswith("; voxels of 5 x 1 x 2 micrometer")
 
 
 def test_parts_of_other_volumes_lie_where_they_were_cut_out() -> None:

@@ -39,10 +39,12 @@ def check(place: str, expected: NDArray[Any], dataset: str | None = None) -> Non
     np.testing.assert_array_equal(volume.read(BOX), expected[:, *BOX.slices])
 
 
-def write_nifti(path: str, values: NDArray[Any], slope: float = 1.0) -> None:
+def write_nifti(
+    path: str, values: NDArray[Any], slope: float = 1.0, time: str | None = None
+) -> None:
     """Write values (..., z, y, x) with voxels of 2 x 0.5 x 0.25 mm."""
     image = nibabel.Nifti1Image(values.T, np.diag([-0.25, 0.5, 2, 1]))
-    image.header.set_xyzt_units("mm")
+    image.header.set_xyzt_units("mm", time)
     image.header.set_slope_inter(slope, 0)
     nibabel.save(image, path)
 
@@ -86,7 +88,11 @@ def test_nifti_of_several_maps_and_of_scaled_values() -> None:
     check("maps.nii", VALUES)
     write_nifti("scaled.nii", VALUES[0], slope=0.5)
     check("scaled.nii", VALUES[:1] * 0.5)
-    write_nifti("times.nii", VALUES)
+    write_nifti("modalities.nii", VALUES)
+    check("modalities.nii", VALUES)  # nothing says that the fourth axis is time
+    third = open_volume("modalities.nii", time=2).read(BOX)
+    np.testing.assert_array_equal(third, VALUES[2:, *BOX.slices])
+    write_nifti("times.nii", VALUES, time="sec")
     with pytest.raises(InvalidInput, match=r"axes \(x, y, z, t\), and 3 points in time along t; a"):
         open_volume("times.nii")
 

@@ -15,6 +15,7 @@ from znni.core.argument_types import checks_types
 from znni.core.errors import InvalidInput, ZnniError, in_one_line, option
 from znni.core.options import ACCURACIES, Choices, PlanOptions, check_keywords
 from znni.core.text import counted, duration
+from znni.core.volume import SAME_COMMAND
 from znni.engine.report import Report
 from znni.inference import api
 from znni.inference.model_choice import by_the_faster
@@ -175,6 +176,12 @@ def infer_many(
                 _forget_frames(error)
                 log.warning("%s", report.failures[-1])
             progress(number, len(outputs))
+    except BaseException as stopped:
+        done = len(report.reports) + len(report.finished_before)
+        stopped.add_note(f"{done} of {counted(len(outputs), 'volume')} are finished")
+        if not any(SAME_COMMAND in note for note in stopped.__notes__):
+            stopped.add_note(SAME_COMMAND)
+        raise
     finally:
         ready.close()
     report.seconds = perf_counter() - begun

@@ -146,7 +146,7 @@ def view(
     maps = _maps(made, apart(box), step, labels=labels)
     content = {
         "title": f"{_name(out)} over {_name(source)}",
-        "subtitle": _of_input(box, step),
+        "subtitle": _subtitle(volume, chosen, box, step),
         "size": size,
         "start": box.start,
         "stride": step,
@@ -179,6 +179,8 @@ def view(
         large = quick_steps(part, 1, volumes.factors, volumes.cost) is None
         if region is None and box != whole and large:
             notes.append(f"to see all of it at once, run {_to_see_all(str(place))}")
+    if str(out).rstrip("/").endswith(".partial"):
+        notes.append(f"{out} is not finished: blocks that are missing are shown as 0")
     if by_origin:
         notes.append(f"{out} is placed by its origin: its first voxel is {offset} of the input")
     if not names_input(output):
@@ -208,8 +210,11 @@ def _relative(scale: Point, step: Vec3) -> list[float]:
 
 
 def _input(volumes: Resolutions, box: Box, step: Vec3) -> Picture:
-    values = volumes.sampled(0, box, step).astype(np.float32)
-    return picture_of("input", values, *range_of(values, output=False))
+    values = volumes.sampled(0, box, step)
+    low, high = range_of(values.astype(np.float32), output=False)
+    # A picture has 256 shades, so it can tell so many integers apart.
+    whole = values.dtype.kind in "bui" and high - low <= 255
+    return picture_of("input", values.astype(np.float32), low, high, whole=whole)
 
 
 def _maps(volumes: Resolutions, box: Box, step: Vec3, *, labels: bool) -> list[Picture]:
@@ -271,6 +276,19 @@ def _names(output: ArrayVolume) -> dict[int, str]:
 def _of_input(region: Box, step: Vec3) -> str:
     every = f", one in {step.z} along each axis" if len(set(step)) == 1 else f", one in {step}"
     return f"{counted(region.size.volume, 'input voxel')}, {region}{every * (max(step) > 1)}"
+
+
+def _subtitle(volume: ArrayVolume, chosen: Chosen, box: Box, step: Vec3) -> str:
+    """Return what a page shows, and how large voxels are."""
+    said = [_of_input(box, step)]
+    if volume.grid.scale != (1, 1, 1) or any(volume.grid.units):
+        extents = " x ".join(f"{extent:g}" for extent in volume.grid.scale)
+        units = list(dict.fromkeys(unit or "" for unit in volume.grid.units))
+        said.append(f"voxels of {extents} {', '.join(units)}".rstrip())
+    for name, number in (("channel", chosen.channel), ("point in time", chosen.time)):
+        if number is not None:
+            said.append(f"{name} {number}")
+    return "; ".join(said)
 
 
 def _write(path: Path, content: Mapping[str, Any], pictures: Sequence[Picture]) -> None:

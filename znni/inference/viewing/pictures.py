@@ -42,12 +42,17 @@ class Picture:
     address: str
 
 
-def picture_of(name: str, values: NDArray[np.float32], low: float, high: float) -> Picture:
-    """Return a picture of values (z, y, x), in shades of grey from ``low`` to ``high``."""
+def picture_of(
+    name: str, values: NDArray[np.float32], low: float, high: float, *, whole: bool = False
+) -> Picture:
+    """Return a picture of values (z, y, x), in shades of grey from ``low`` to ``high``.
+
+    ``whole`` says that values are integers, and that the shades tell them apart.
+    """
     shades = (np.nan_to_num(values, nan=low) - low) / (high - low) * 255
     grid = planes_in_grid(np.rint(shades.clip(0, 255)).astype(np.uint8))
     ends = {"below": bool(shades.min() < -0.5), "above": bool(shades.max() > 255.5)}
-    description = {"name": name, "low": low, "high": high, **ends}
+    description = {"name": name, "low": low, "high": high, "whole": whole, **ends}
     return Picture(description, _address(grid))
 
 

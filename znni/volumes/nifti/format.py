@@ -20,6 +20,7 @@ from znni.volumes.staged_output import staged
 from znni.volumes.stored import StoredVolume, local_file, reason
 
 AXES = "xyztc"  # a file has the first three to five of them
+MAPS_FOURTH = "xyzc"  # those of a file that says nothing about time
 
 
 class _Scaled:
@@ -59,12 +60,21 @@ def open_nifti(place: str, dataset: str | None, time: int | None = None) -> Stor
         raise InvalidInput(
             f"{place}: cannot be read as NIfTI: {reason(error)}; give a whole .nii or .nii.gz file"
         ) from error
-    axes = AXES[: len(values.shape)]
+    axes = _axes(image, time)
     z, y, x = (zooms[axes.index(axis)] if axis in axes else 1.0 for axis in "zyx")
     attributes = stored.get("attributes", {})
     origin = _origin(affine, (x, y, z)) or _noted_origin(affine, attributes)
     grid = Grid((z, y, x), origin, (unit, unit, unit), affine)
     return StoredVolume(NamedAxes(values, axes, place, time), place, grid, attributes)
+
+
+def _axes(image: Any, time: int | None) -> str:
+    """Return the axes of an image; the fourth one is maps, unless the file or the user says time.
+
+    Many programs store modalities there, and do not use the fifth axis, which NIfTI has for them.
+    """
+    has_time = time is not None or image.header.get_xyzt_units()[1] != "unknown"
+    return MAPS_FOURTH if image.ndim == len(MAPS_FOURTH) and not has_time else AXES[: image.ndim]
 
 
 def _origin(affine: Affine | None, zooms: tuple[float, float, float]) -> Point | None:
@@ -118,7 +128,8 @@ def ledger_text(place: str) -> bytes:
 def describe_nifti(place: str, dataset: str | None) -> str:
     """Describe a file: its axes, shape, type, extents of a voxel, and how outputs were made."""
     image = library("nibabel", "nifti").load(local_file(place, NAME))
-    time = 0 if image.ndim > AXES.index("t") and image.shape[AXES.index("t")] > 1 else None
+    axes = _axes(image, None)
+    time = 0 if "t" in axes and image.shape[axes.index("t")] > 1 else None
     volume = open_nifti(place, dataset, time)
     lines = [place, f"  {volume.shape} {volume.dtype}, {volume.grid}"]
     if time is not None:
