@@ -247,6 +247,26 @@ def test_the_faster_one_computes_and_goes_on(
     assert np.ptp(out) > 0
 
 
+def test_a_network_that_needs_no_windows_has_none_unasked(tmp_path: Path) -> None:
+    module = nn.Sequential(
+        nn.Conv3d(2, 4, 3, padding=1), nn.ReLU(), nn.Conv3d(4, 3, 3, padding=1)
+    ).eval()
+    path = exported(tmp_path, module)
+    with torch.no_grad():
+        whole = module(torch.from_numpy(volume())[None])[0].numpy()
+    out = np.zeros((3, *SIZE), np.float32)
+    report = znni.infer(volume(), path, out, **OPTIONS)
+    assert report.plan.network.window is None
+    np.testing.assert_allclose(out, whole, rtol=0, atol=1e-5 * np.abs(whole).max())
+    inferer = znni.Inferer(path, **OPTIONS)
+    np.testing.assert_allclose(inferer(volume()), whole, rtol=0, atol=1e-5 * np.abs(whole).max())
+    again = znni.infer(volume(), path, out, plan=report.plan, **OPTIONS)
+    assert again.plan == report.plan
+    asked = with_window(load_network(path), Window(WINDOW))
+    assert znni.infer(volume(), asked, out, **OPTIONS).plan.network.window is not None
+    assert np.abs(out - whole).max() > 1e-3 * np.abs(whole).max()  # windows see zeros around them
+
+
 def test_a_cache_that_cannot_be_written_costs_a_warning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -266,7 +266,7 @@ def _formed(
     given: Any = {name: value for name, value in planned.items() if name != "dtype"}
     choice = shared_form(network) if shared else chosen(network, size, Choices(**given))
     if choice.why:
-        typer.echo(f"{choice.why}; {network.window}")
+        typer.echo("; ".join(map(str, filter(None, (choice.why, choice.network.window)))))
     if network.scaling == AS_STORED:
         typer.echo("it takes voxels as they are stored; a network file may say how to scale them")
     return choice.network

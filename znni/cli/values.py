@@ -74,7 +74,7 @@ def in_windows(
     if window is not None:
         given["size"] = three_extents(window, "--window")
     if network.window:
-        return with_window(network, replace(network.window, **given))
+        return with_window(network, replace(network.window, by_default=False, **given))
     if window is None:
         name = next(iter(given))
         raise InvalidInput(f"--{name} is about windows; give --window Z,Y,X too")

@@ -16,13 +16,13 @@ from znni.engine.report import Report
 from znni.engine.skipping import Blocks
 from znni.engine.stopwatch import Stopwatch
 from znni.inference.inferer import Inferer
-from znni.inference.model_choice import by_the_faster
+from znni.inference.model_choice import request_of_the_faster
 from znni.inference.output_attributes import as_run, provenance
 from znni.inference.parts import memory_ran_out, share_of
 from znni.inference.plan_choice import check_choices
 from znni.inference.planning import accuracy_note, plan, prepare, search
 from znni.inference.ready import Readiness
-from znni.inference.request import Request, RunOptions, request
+from znni.inference.request import Request, RunOptions
 from znni.inference.resuming import agreed_plan, identified, remaining_of, way_on
 from znni.machine.arrays import peak_memory
 from znni.machine.machine import DeviceKind
@@ -161,8 +161,8 @@ def run(
     stopwatch.add("start", waited)
     with stopwatch.during("opening"):
         network = network if isinstance(network, Network) else load_network(network)
-        asked = by_the_faster(
-            request(source, network, out, **options), made, shared=part is not None
+        asked = request_of_the_faster(
+            source, network, out, made, shared=part is not None, **options
         )
         weights = weights_for(asked.network, weights, random_seed)
         share = None if part is None else share_of(part, asked)

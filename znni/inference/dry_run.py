@@ -14,9 +14,9 @@ from znni.core.text import counted, duration
 from znni.core.volume import Begun, Volume
 from znni.engine.skipping import outside_mask
 from znni.engine.tiles import Job, Remaining
-from znni.inference.model_choice import by_the_faster
+from znni.inference.model_choice import request_of_the_faster
 from znni.inference.plan_choice import given_or_found
-from znni.inference.request import RunOptions, request
+from znni.inference.request import RunOptions
 from znni.inference.resuming import Find, identified, plan_of_rest
 from znni.network.network import Network
 from znni.network.weights import Weights, weights_for
@@ -94,7 +94,7 @@ def rehearse(
         InvalidInput: input, mask, plan or options cannot be used.
         DoesNotFit: no plan stays within the memory allowed.
     """
-    asked = by_the_faster(request(source, network, out, **options), plan)
+    asked = request_of_the_faster(source, network, out, plan, **options)
     obstacles, begun = [], Begun()
     try:
         wanted = identified(asked, weights_for(asked.network, weights, random_seed))

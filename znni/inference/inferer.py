@@ -66,6 +66,10 @@ class Inferer:
         check_keywords(Inferer, PlanOptions, options)
         check_names(border=border, pad=pad or "reflect")
         self.network = network if isinstance(network, Network) else load_network(network)
+        if self.network.models:
+            from znni.inference.model_choice import shared_form
+
+            self.network = shared_form(self.network).network
         self.weights = weights_for(self.network, weights, None)
         self.plan = plan
         self._border: Border = border

@@ -18,10 +18,10 @@ from znni.core.text import counted, duration
 from znni.core.volume import SAME_COMMAND
 from znni.engine.report import Report
 from znni.inference import api
-from znni.inference.model_choice import by_the_faster
+from znni.inference.model_choice import request_of_the_faster
 from znni.inference.planning import accuracy_of
 from znni.inference.ready import KeptReadiness
-from znni.inference.request import Request, RunOptions, request
+from znni.inference.request import Request, RunOptions
 from znni.inference.resuming import identified
 from znni.network.network import Network
 from znni.network.network_file import load_network
@@ -157,7 +157,7 @@ def infer_many(
 
     def run(source: str, out: Path) -> None:
         if goes_on(options) and os.path.lexists(out):
-            asked = by_the_faster(request(source, network, out, **options), made)
+            asked = request_of_the_faster(source, network, out, made, **options)
             check_finished(out, asked, weights_for(asked.network, weights, random_seed))
             report.finished_before.append(source)
             return

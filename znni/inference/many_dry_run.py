@@ -22,9 +22,9 @@ from znni.inference.many import (
     goes_on,
     output_names,
 )
-from znni.inference.model_choice import by_the_faster
+from znni.inference.model_choice import request_of_the_faster
 from znni.inference.ready import KeptReadiness
-from znni.inference.request import RunOptions, request
+from znni.inference.request import RunOptions
 from znni.network.network import Network
 from znni.network.weights import Weights, weights_for
 from znni.plans.job_seconds import NOTHING_AROUND
@@ -117,7 +117,7 @@ def rehearse_many(
         for source, out in found.outputs.items():
             try:
                 if goes_on(options) and os.path.lexists(out):
-                    asked = by_the_faster(request(source, network, out, **options), plan)
+                    asked = request_of_the_faster(source, network, out, plan, **options)
                     check_finished(out, asked, weights_for(asked.network, weights, random_seed))
                     found.finished_before.append(source)
                     continue

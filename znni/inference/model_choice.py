@@ -10,22 +10,23 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Unpack
 
 from znni.core.errors import DoesNotFit, InvalidInput, MissingLibrary, RunFailed
 from znni.core.options import Choices
 from znni.core.shapes import Vec3
 from znni.core.text import duration
 from znni.core.user_cache import keep, kept, user_cache, warn_not_kept
-from znni.engine.tiles import for_job
 from znni.inference import planning
 from znni.inference.network_import import import_network
-from znni.inference.request import Request
+from znni.inference.request import Request, RunOptions, request
 from znni.machine.detect import detect_for
 from znni.network.geometry import with_window
 from znni.network.models import Model
 from znni.network.network import Network
 from znni.network.network_file import load_network
 from znni.plans.plan import Plan
+from znni.volumes.array import ArrayLike
 
 log = logging.getLogger("znni")
 
@@ -58,7 +59,7 @@ def chosen(network: Network, volume: Vec3, choices: Choices) -> Chosen:
         DoesNotFit: neither plan stays within the memory allowed.
     """
     shared = shared_form(network)
-    if shared.network is network:
+    if shared.network is network or shared.network.window is None:
         return shared
     (model,), own = network.models, shared.network
     assert network.window is not None
@@ -85,7 +86,7 @@ def shared_form(network: Network) -> Chosen:
     """Return a network in the form in which several machines compute it.
 
     It depends on the network's file alone, so that all of them compute the same. znni computes what
-    it can express.
+    it can express. If nobody asked for windows and no layer needs them, there are none.
     """
     if len(network.nodes) != 1 or not network.models or network.window is None:
         return Chosen(network)
@@ -94,29 +95,42 @@ def shared_form(network: Network) -> Chosen:
     name = Path(model.file).name
     if isinstance(own, str):
         return Chosen(network, f"{model.runtime} computes {name}: {own}")
+    if own.window is None:
+        return Chosen(own, f"znni computes {name} over the whole volume: no layer needs windows")
     return Chosen(own, f"znni computes {name}, because it knows all of its layers")
 
 
-def by_the_faster(asked: Request, plan: Plan | None, *, shared: bool = False) -> Request:
-    """Return a request with its network as the one who computes it has it.
+def request_of_the_faster(
+    source: str | Path | ArrayLike,
+    network: Network,
+    out: object,
+    plan: Plan | None,
+    *,
+    shared: bool = False,
+    **options: Unpack[RunOptions],
+) -> Request:
+    """Return a request, as ``request``, for the network as the one who computes it has it.
 
     Args:
-        asked: the request.
+        source: the volume.
+        network: the network.
+        out: the output's name, or an array.
         plan: the plan that the caller gives, which says who computes; None: the faster.
         shared: other machines compute other parts, and may not choose otherwise.
+        options: those of the run.
     """
-    if not asked.network.models:
+    asked = request(source, network, out, **options)
+    if not network.models:
         return asked
     if plan is not None:
-        return replace(asked, network=for_job(plan.network, asked.job))
-    taken = (
-        shared_form(asked.network)
-        if shared
-        else chosen(asked.network, asked.volume.size, asked.choices)
-    )
+        taken = Chosen(network) if plan.network.models else shared_form(network)
+    elif shared:
+        taken = shared_form(network)
+    else:
+        taken = chosen(network, asked.volume.size, asked.choices)
     if taken.why:
         log.info("%s", taken.why)
-    return replace(asked, network=for_job(taken.network, asked.job))
+    return request(source, taken.network, out, **options)
 
 
 def _threads(choices: Choices) -> int:
@@ -148,6 +162,8 @@ def _expressed(model: Model, network: Network) -> Network | str:
         found = load_network(imported)
         own = replace(found, name=network.name, scaling=network.scaling, labels=network.labels)
         assert network.window is not None
+        if network.window.by_default and not own.window_layer:
+            return own
         return with_window(own, network.window)
     except (InvalidInput, RunFailed, OSError) as error:
         failed = error if isinstance(error, OSError) else error.__cause__

@@ -239,7 +239,7 @@ def network_text(network: Network) -> str:
 def window_entry(window: Window) -> dict[str, Any]:
     """Return the entry of a network file that stands for windows."""
     entry = asdict(window)
-    del entry["volume"]
+    del entry["volume"], entry["by_default"]
     return entry
 
 
@@ -247,6 +247,7 @@ def _network_of(file: YamlFile) -> Network:
     entries = file.checked(_NetworkFile)
     if (entries.layers is None) == (entries.model is None):
         raise file.refusal((), "a network has layers: or model:; give one of them")
+    asked = entries.window is not None
     if entries.model:
         _use_model(file, entries, entries.model)
     nodes, strides = _nodes(file, entries)
@@ -289,7 +290,7 @@ def _network_of(file: YamlFile) -> Network:
         try:
             network = with_window(
                 network,
-                Window(window.size, window.overlap, window.blend, window.mirror, window.like),
+                Window(**dict(window), by_default=not asked),
             )
         except InvalidInput as error:
             raise file.refusal(("window",), str(error)) from None

@@ -8,7 +8,7 @@ the framework that trained them: MONAI's ``sliding_window_inference``, or nnU-Ne
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from itertools import combinations, product
 from math import ceil
@@ -44,6 +44,7 @@ class Window:
         like: the framework whose rules decide where windows lie: ``monai`` has equal steps, and
             shifts the last window back. ``nnunet`` spreads windows evenly.
         volume: the extents of the volume. They are None until it is known.
+        by_default: True if nobody asked for windows: a model's file takes inputs of one size only.
 
     Raises:
         InvalidInput: a number is out of range, or an axis unknown.
@@ -55,6 +56,7 @@ class Window:
     mirror: str = ""
     like: WindowRules = "monai"
     volume: Vec3 | None = None
+    by_default: bool = field(default=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         given: object = self.size
