@@ -295,6 +295,68 @@ def gpu_layers(records: Records) -> str:
     return _captioned(records, names, lines)
 
 
+def older_gpu(records: Records) -> str:
+    """Return whole networks on a GPU that stands for an older one, beside PyTorch's best."""
+    lines, used = [], {}
+    for network in NETWORKS:
+        stem = f"gpu-networks-as-8.0-{network}"
+        rounded = {name: it for name, it in records.items() if name.startswith(f"{stem}-tf32")}
+        newer = f"gpu-networks-{network}.json"
+        used |= dict.fromkeys([*rounded, f"{stem}.json", newer])
+        rows = [row for it in rounded.values() for row in it.rows if row.get("voxels_per_s")]
+        ours = max(_ours(rows), key=_speed)
+        (exact,) = _ours(records[f"{stem}.json"].rows)
+        peers = _of_torch(rows, "tf32")
+        of_newer = max(_of_torch(records[newer].rows, "tf32"), key=_speed)
+        line = {
+            "network": network,
+            "class tf32": f"{_millions(ours)}, error {ours['error']:.0e}",
+            "float32": f"{_millions(exact)}, error {exact['error']:.0e}",
+        }
+        best = max(peers, key=_speed, default=None)
+        for title, peer in (("PyTorch tf32", best), ("PyTorch tf32 on an H200", of_newer)):
+            gains = "" if peer is None else f" ({_gain(ours, peer)}, {_gain(exact, peer)})"
+            line[title] = "out of memory" if peer is None else _millions(peer) + gains
+        line["PyTorch bfloat16"] = _beside(
+            max(_of_torch(rows, "bf16"), key=_speed), ours, _millions
+        )
+        lines.append(line)
+    return _captioned(records, used, lines)
+
+
+def older_layers(records: Records) -> str:
+    """Return single layers for an older chip, beside those for the GPU's own and PyTorch."""
+    name = "gpu-chips-8.0.json"
+    lines: list[Line] = []
+    for kernel in dict.fromkeys(row["kernel"] for row in records[name].rows):
+        rows = [r for r in records[name].rows if (r["kernel"], r.get("chip")) == (kernel, "8.0")]
+        line = {"kernel": str(kernel)}
+        for row in rows:
+            maps = str(row["maps"]).split(">")[1]
+            line[f"{maps} maps"] = (
+                f"{row['ns_per_voxel']:.3g} ns ({row['share_of_own']:.0%}, "
+                f"{_times(row['over_peer'])})"
+            )
+        lines.append(line)
+    return _captioned(records, [name], lines)
+
+
+def predicted_gpus(records: Records) -> str:
+    """Return what GPUs are predicted to do: class tf32, float32, and cuDNN in the class of tf32."""
+    lines = []
+    names = [f"gpu-predictions{part}.json" for part in ("-tf32", "", "-cudnn")]
+    rows = [{(r["processor"], r["network"]): r for r in records[name].rows} for name in names]
+    for processor in dict.fromkeys(row["processor"] for row in records[names[0]].rows):
+        line = {"GPU": str(processor).removeprefix("NVIDIA ")}
+        for network in NETWORKS:
+            rates = [of[processor, network]["layers_voxels_per_s"] / 1e6 for of in rows]
+            line[network] = " / ".join(
+                f"{rate:.0f}" if rate >= 10 else f"{rate:.2g}" for rate in rates
+            )
+        lines.append(line)
+    return _markdown(lines)
+
+
 def gpu_runs(records: Records) -> str:
     """Return whole runs over volumes on one and several GPUs."""
     name = "end-to-end-h200-x4.json"
@@ -367,6 +429,9 @@ TABLES: dict[str, Callable[[Records], str]] = {
     "cpu-scaling": cpu_scaling,
     "gpu-networks": gpu_networks,
     "gpu-layers": gpu_layers,
+    "older-gpu": older_gpu,
+    "older-layers": older_layers,
+    "predicted-gpus": predicted_gpus,
     "gpu-runs": gpu_runs,
     "gpu-predictions": gpu_predictions,
     "strategies": strategies,
