@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from znni.inference.showing import show
     from znni.inference.verification import verify
     from znni.inference.viewing import view
-    from znni.network.geometry import with_window
+    from znni.network.network_file import with_window
     from znni.network.window import Window
     from znni.volumes.locate import open_volume
 
@@ -72,7 +72,7 @@ HOMES = {
     "verify": "znni.inference.verification",
     "view": "znni.inference.viewing",
     "Window": "znni.network.window",
-    "with_window": "znni.network.geometry",
+    "with_window": "znni.network.network_file",
 }
 
 

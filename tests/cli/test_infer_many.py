@@ -149,5 +149,12 @@ def test_a_stop_says_how_many_volumes_are_finished() -> None:
     assert "2 volumes finished before" in again
 
 
+@pytest.mark.parametrize("suffix", ["tif", "-cells", "-cells.png"])
+def test_a_suffix_has_the_ending_of_a_format(suffix: str) -> None:
+    said = refused("infer", "a.npy", *NET, "--out", "out/", f"--suffix={suffix}")
+    assert f"suffix is '{suffix}', and znni writes no format with this ending" in said
+    assert "--suffix -cells.tif" in said
+
+
 def test_a_suffix_needs_a_folder() -> None:
     assert "give --out FOLDER/" in refused("infer", "a.npy", *NET, "--suffix", ".tif")

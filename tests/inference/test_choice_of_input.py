@@ -178,3 +178,23 @@ def test_the_likely_image_is_suggested(names: tuple[str, ...], likely: str) -> N
             file.create_dataset(path, data=np.zeros((3, 4, 5), dtype or "uint8"))
     said = refused("infer", "several.h5", *RUN)
     assert said.endswith(f"name one, as several.h5:{likely}")
+
+
+@pytest.mark.parametrize("name", ["five.zarr", "five.ome.tif"])
+def test_maps_are_chosen_by_their_names(name: str) -> None:
+    write_five_axes()
+    assert "    maps 0 (nuclei), 1 (membrane)" in succeeds("info", name)
+    one = ("--time", "2", "--channel")
+    succeeds("export", name, "named.npy", *one, "membrane")
+    np.testing.assert_array_equal(np.load("named.npy")[0], TIMES[2, 1])
+    succeeds("infer", name, *RUN, *one, "membrane")
+    assert attributes()["channel"] == "1"
+    said = refused("export", name, "other.npy", *one, "cells")
+    assert f"{name} has no map of this name; choose one of 0 (nuclei), 1 (membrane)" in said
+    several = ("infer", name, "volume.h5", "--net", "tiny.yaml", "--out", "out/")
+    assert "for several volumes, give the map's number" in refused(*several, "--channel", "cells")
+
+
+def test_names_of_maps_where_there_are_none() -> None:
+    said = refused("export", "volume.h5", "other.npy", "--channel", "nuclei")
+    assert "maps of volume.h5 have no names; give a number" in said

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import znni
 from znni.core.errors import InvalidInput
 from znni.core.options import WindowRules
 from znni.core.shapes import Box, Vec3, offsets
@@ -143,7 +144,10 @@ def test_a_network_file_keeps_its_windows_and_norms() -> None:
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("window: {size: [8, 15, 16]}", "its poolings or joins do not fit; give 8x16x16"),
+        (
+            "window: {size: [8, 15, 16]}",
+            "joins do not fit; give 8x16x16 or 8x14x16",
+        ),
         ("window: {size: 8, overlap: 1}", "overlap by 1.0; give a share from 0 to less than 1"),
         ("window: {size: 8, mirror: zz}", "give some of z, y and x"),
         ("window: {size: 8, like: itk}", "unknown like 'itk'; choose one of monai, nnunet"),
@@ -203,3 +207,12 @@ def test_windows_may_be_given_in_plain_numbers() -> None:
 def test_windows_that_make_no_sense_are_refused(wrong: dict[str, Any], said: str) -> None:
     with pytest.raises(InvalidInput, match=said):
         Window(**({"size": Vec3(8, 8, 8)} | wrong))
+
+
+def test_a_network_is_also_given_by_its_name() -> None:
+    window = Window(Vec3(16, 16, 16))
+    made = znni.with_window("cells-unet", window)
+    assert made.window == window
+    assert made == znni.with_window(znni.load_network("cells-unet"), window)
+    with pytest.raises(InvalidInput, match=r"nothing\.onnx: no such model file"):
+        znni.with_window("nothing.onnx", window)

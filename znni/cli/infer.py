@@ -14,7 +14,7 @@ from znni.cli import options
 from znni.cli.exclusions import are_several
 from znni.cli.many import show_dry_run, show_many
 from znni.cli.plan import plan_text
-from znni.cli.values import in_windows, parse_roi
+from znni.cli.values import channel_number, in_windows, parse_roi
 from znni.core.options import Bits, Choices, Pad, Recheck
 
 if TYPE_CHECKING:
@@ -145,11 +145,12 @@ def infer(
         recheck=recheck,
         dry_run=dry_run,
     )
+    number = channel_number(channel, volumes, dataset, time)
     network = in_windows(api.load_network(net), window, overlap, blend, mirror)
     earlier = load_plan(plan) if plan else None
     wanted = RunOptions(
         dataset=dataset,
-        channel=channel,
+        channel=number,
         time=time,
         invert=invert,
         voxel_size=voxel_size,
@@ -199,7 +200,7 @@ def infer(
     (volume,) = volumes
     out = out or f"{stem(volume)}-{network.name}.h5"
     if network.models and earlier is None:
-        size = Chosen(dataset, channel, time, invert).of(volume).size
+        size = Chosen(dataset, number, time, invert).of(volume).size
         shared = bool(part or cluster)
         formed = _formed(network, size, planned, shared=shared)
         network = network if cluster else formed  # workers import a model themselves

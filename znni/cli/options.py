@@ -73,7 +73,10 @@ Mask = Annotated[
 ]
 Dataset = Annotated[str | None, typer.Option(help="Dataset to read, if a file has several.")]
 Channel = Annotated[
-    int | None, typer.Option(metavar="N", help="The only map to read, counted from 0.")
+    str | None,
+    typer.Option(
+        metavar="N", help="The only map to read, counted from 0, or its name if the file has names."
+    ),
 ]
 Time = Annotated[
     int | None, typer.Option(metavar="T", help="Point in time to read, counted from 0.")

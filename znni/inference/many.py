@@ -215,7 +215,13 @@ def output_names(
     end = default if suffix is None else suffix
     if "/" in end:
         raise InvalidInput(f"suffix is {end!r}; give the end of a name without /")
-    check_ending(f"volume{end}")
+    try:
+        check_ending(f"volume{end}")
+    except InvalidInput:
+        raise InvalidInput(
+            f"suffix is {end!r}, and znni writes no format with this ending; give one with .h5, "
+            f".zarr, .tif, .nii.gz or .npy at its end, as {option('suffix', '-cells.tif')}"
+        ) from None
     by_output: dict[Path, str] = {}
     read = {realpath(split_dataset(str(source))[0]): str(source) for source in sources}
     for source in map(str, sources):

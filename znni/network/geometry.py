@@ -16,7 +16,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from znni.core.argument_types import checks_types
 from znni.core.errors import InvalidInput
 from znni.core.shapes import Box, Shape5, Vec3
 from znni.network.layers import GlobalPool, Join, Model, Normalize, Pool
@@ -169,7 +168,6 @@ def over(network: Network, whole: Vec3) -> Network:
     return replace(network, nodes=order_of_lowest_peak(network), whole=whole)
 
 
-@checks_types
 def with_window(network: Network, window: Window) -> Network:
     """Return a network that is computed in windows.
 
@@ -179,9 +177,6 @@ def with_window(network: Network, window: Window) -> Network:
 
     Raises:
         InvalidInput: the network cannot be computed in windows of this size.
-
-    Example:
-        >>> znni.with_window(network, znni.Window(Vec3(64, 128, 128), overlap=0.5))
     """
     nodes = (
         replace(node, layer=replace(node.layer, window=window.size))
@@ -199,9 +194,11 @@ def with_window(network: Network, window: Window) -> Network:
             )
     size, suited = window.size, whole_input(made, window.size)
     if suited != size:
+        below = (size // made.alignment * made.alignment).maximum(1)
+        smaller = f" or {below}" if whole_input(made, below) == below else ""
         raise InvalidInput(
             f"network {network.name} cannot be computed in windows of {size}, because its "
-            f"poolings or joins do not fit; give {suited}"
+            f"poolings or joins do not fit; give {suited}{smaller}"
         )
     given = whole_sizes(made, size)[network.output]
     if given != size:

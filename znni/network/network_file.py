@@ -13,12 +13,14 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import BeforeValidator, Field
 
+from znni.core.argument_types import checks_types
 from znni.core.errors import InvalidInput
 from znni.core.options import Blend, WindowRules
 from znni.core.shapes import Vec3
 from znni.core.text import counted
 from znni.core.yaml_file import Count, Entry, Name, YamlFile
-from znni.network.geometry import context, with_window
+from znni.network.geometry import context
+from znni.network.geometry import with_window as windowed
 from znni.network.input_entry import InputEntry, input_entry
 from znni.network.layer_entries import (
     ALL_KINDS,
@@ -177,9 +179,28 @@ def load_network(path: str | Path) -> Network:
             f"that it writes"
         )
     if is_model_file(Path(path)):
+        if not Path(path).exists():
+            raise InvalidInput(f"{path}: no such model file; check the path")
         text = json.dumps({"name": Path(path).stem, "model": Path(path).name})
         return network_from_text(text, path)
     return _network_of(YamlFile(_found(Path(path)), "network"))
+
+
+@checks_types
+def with_window(network: Network | str | Path, window: Window) -> Network:
+    """Return a network that is computed in windows.
+
+    Args:
+        network: a network, or its file or name, as for ``load_network``.
+        window: the windows.
+
+    Raises:
+        InvalidInput: there is no such network, or it cannot be computed in windows of this size.
+
+    Example:
+        >>> znni.with_window("net.yaml", znni.Window((64, 128, 128), overlap=0.5))
+    """
+    return windowed(network if isinstance(network, Network) else load_network(network), window)
 
 
 def _found(path: Path) -> Path:
@@ -288,7 +309,7 @@ def _network_of(file: YamlFile) -> Network:
         raise file.refusal(("layers",), str(error)) from None
     if window := entries.window:
         try:
-            network = with_window(
+            network = windowed(
                 network,
                 Window(**dict(window), by_default=not asked),
             )

@@ -13,7 +13,7 @@ from znni.core.errors import InvalidInput, option
 from znni.core.options import Packing, Recheck
 from znni.core.volume import Begun, BlockStore, NewOutput, Output
 from znni.volumes.array import ArrayLike, ArrayOutput, ArrayVolume
-from znni.volumes.chosen import ChosenVolume
+from znni.volumes.chosen import ChosenVolume, listed
 from znni.volumes.formats import (
     Format,
     Gathered,
@@ -87,7 +87,13 @@ def describe_volume(source: str) -> str:
         InvalidInput: nothing there can be read.
     """
     place, inside = split_dataset(source)
-    return _format_to_read(place).describe(place, inside)
+    form = _format_to_read(place)
+    described = form.describe(place, inside)
+    try:
+        volume = form.open(place, inside, 0)
+    except InvalidInput:  # it has several volumes, or none
+        return described
+    return f"{described}\n    maps {listed(volume)}" if volume.maps else described
 
 
 def read_ledger(place: str) -> Ledger:

@@ -1,4 +1,4 @@
-"""Whether the voxels of two volumes lie at the same places, as far as their files say."""
+"""Comparison of the places of two volumes, as far as their files say them."""
 
 from __future__ import annotations
 
