@@ -10,6 +10,7 @@ import typer
 from bench.chips import chips_command
 from bench.cluster_scaling import cluster_scaling_command
 from bench.cluster_simulation import cluster_simulation_command
+from bench.default_memory import default_memory_command
 from bench.end_to_end import end_to_end_command
 from bench.exercise import exercise_command
 from bench.handing_out import handing_out_command
@@ -64,6 +65,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "volumes": volumes_command,
     "end-to-end": end_to_end_command,
     "phases": phases_command,
+    "default-memory": default_memory_command,
     "many-volumes": many_volumes_command,
     "ledger": ledger_command,
     "killed-labels": killed_labels_command,

@@ -202,6 +202,7 @@ def row_of_run(
         "patches": plan.patches,
         "seconds": wall,
         "predicted_seconds": plan.seconds,
+        "predicted_error": plan.error,
         **{f"{phase}_seconds": told[f"{phase}_seconds"] for phase in PHASES},
         "finishing_seconds": max(0.0, complete - told["seconds"]),
         "exit_seconds": wall - max(complete, told["seconds"]),

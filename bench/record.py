@@ -29,6 +29,7 @@ Row: TypeAlias = dict[str, Any]
 Kind: TypeAlias = Literal[
     "cluster-scaling",
     "cluster-simulation",
+    "default-memory",
     "end-to-end",
     "gpu-chips",
     "gpu-exercise",

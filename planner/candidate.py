@@ -16,7 +16,10 @@ from znni.plans.totals import PlanTime
 
 Segments: TypeAlias = tuple[Segment, ...]
 
-SOME_BYTES = 2**40  # so many that the seconds of a byte are exact
+# So few that a job's first bytes are among the cheapest, which are warm.
+SOME_BYTES = 2**12
+# Their seconds are a difference of larger numbers. The result is smaller by this factor.
+ROUNDED = 1 - 1e-6
 
 # The bytes that a device's layers may take, given the input that the first segment takes at a time.
 MemoryBudget: TypeAlias = Callable[[Shape5], float]
@@ -84,7 +87,7 @@ class JobTime(NamedTuple):
         """The seconds of the layers that cost a job no more than one resident byte does."""
         nothing, some = self.time(Load(0.0, 0, 0)), self.time(Load(0.0, SOME_BYTES, 0))
         once = (some.once - nothing.once) / SOME_BYTES
-        return once / (nothing.most_counted(self.patches, self.stage) * self._runs)
+        return ROUNDED * once / (nothing.most_counted(self.patches, self.stage) * self._runs)
 
     @property
     def _runs(self) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from math import inf
 from typing import NamedTuple
 
 from znni.core.shapes import Shape5, Vec3
@@ -32,6 +33,7 @@ class OverheadSeconds:
         resident: the seconds per byte that primitives keep on the host, to make it.
         touched: the seconds per byte of the layers' arrays and workspace on the host, to touch it
             first.
+        cold: the extra seconds per byte of host memory that the system never touched before.
         voxel_in: the seconds per input voxel and map to read a block.
         voxel_out: the seconds per output voxel and map to write a block.
         lost_in: the seconds per input voxel and map that computing loses to reading beside it.
@@ -49,6 +51,7 @@ class OverheadSeconds:
     cuda: float = 0.0
     resident: float = 0.0
     touched: float = 0.0
+    cold: float = 0.0
     voxel_in: float = 0.0
     voxel_out: float = 0.0
     lost_in: float = 0.0
@@ -100,6 +103,7 @@ class Overhead:
             and writes.
         slot_value_in: the bytes per value of a block that a worker shares with the reader.
         slot_value_out: the bytes per value of an output that a worker shares with the writer.
+        warm: the host bytes that take no extra seconds to touch first.
     """
 
     process: int
@@ -118,6 +122,7 @@ class Overhead:
     workers: int = 1
     slot_value_in: int = 0
     slot_value_out: int = 0
+    warm: float = inf
 
     def of_host(
         self, network: Network, patch: Vec3, device: Processors, handed: int = 0
@@ -261,6 +266,9 @@ class Overhead:
                 building += max(0, own) * each.pinned
             else:
                 warming += max(0, own) * each.touched
+            blocks = values_in * self.voxel_in + values_out * self.voxel_out
+            taken = host.working + host.resident + blocks + FLOAT_BYTES * network.parameters
+            warming += max(0.0, taken - self.warm) * each.cold
             host_layers = runs * host.seconds + values_in * each.lost_in + written * each.lost_out
         if host and gpu:
             building += 2 * brought * each.pinned

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import inf
 from typing import get_args
 
 import pytest
@@ -19,7 +20,7 @@ from znni.calibration.io_rates import (
     handling_times,
     measure_handling,
 )
-from znni.calibration.overhead_figures import run_overhead
+from znni.calibration.overhead_figures import COLD_SECONDS, run_overhead
 from znni.core.errors import InvalidInput
 from znni.core.options import OutputType, Stored
 from znni.core.shapes import Vec3
@@ -37,6 +38,7 @@ TIMES = HandlingTimes(
         dtype: SecondsPerValue(number * 1e-7, number * 6e-8)
         for number, dtype in enumerate(get_args(OutputType), 1)
     },
+    cold=1.5e-9,
 )
 
 
@@ -48,14 +50,38 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("znni.calibration.io_rates.measure_handling", lambda _threads: TIMES)
 
 
-def test_all_is_measured() -> None:
+@pytest.fixture
+def virtual(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Provide a virtual machine of which nothing is warm, and the bytes that are noted."""
+    noted: list[int] = []
+    monkeypatch.setattr("znni.calibration.io_rates.warm_bytes", lambda: 2**23)
+    monkeypatch.setattr("znni.calibration.io_rates.note_warm", noted.append)
+    monkeypatch.setattr("znni.calibration.io_rates.COLD_BYTES", 2**22)
+    monkeypatch.setattr("znni.calibration.io_rates.COLD_STEP", 2**20)
+    return noted
+
+
+def test_all_is_measured(virtual: list[int]) -> None:
     found = measure_handling(2, Vec3(16, 16, 16))
+    assert virtual == [2**23 + 2**22]  # what is warm was taken first
     rates = found.rates()
     assert HandlingTimes.of_rates(rates) == found
     assert all(0 < seconds < 1e-3 for seconds in rates.values())
     lines = str(found).splitlines()
-    assert len(lines) == 2 + len(found.read) + len(found.written)
+    assert len(lines) == 3 + len(found.read) + len(found.written)
     assert lines[0].split()[:3] == ["memory", "touched", "first"]
+    assert lines[1].split()[:3] == ["memory", "never", "touched"]
+
+
+def test_cold_memory_is_not_measured_where_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    for warm in (inf, 2.0**60):  # not virtual; more than can be taken
+        monkeypatch.setattr("znni.calibration.io_rates.warm_bytes", lambda warm=warm: warm)
+        found = measure_handling(2, Vec3(16, 16, 16))
+        assert found.cold is None
+        assert HandlingTimes.of_rates(found.rates()) == found
+        assert "never touched" not in str(found)
+        overhead = run_overhead(machine(), Stored("uint8", 2), found)
+        assert overhead.handling.cold == COLD_SECONDS
 
 
 @pytest.mark.usefixtures("quick")
@@ -106,6 +132,7 @@ def test_what_is_measured_takes_the_place_of_nominal_rates() -> None:
     assert (found.voxel_in, found.voxel_out) == (2e-8, written.seconds)
     assert found.lost_in == pytest.approx(8e-9 / 4)
     assert found.lost_out == pytest.approx(written.working / 4)
+    assert found.cold == 1.5e-9
     assert (found.building, found.resident) == (nominal.building, nominal.resident)
 
 

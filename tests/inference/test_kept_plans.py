@@ -13,11 +13,12 @@ from typing import Any
 from unittest import mock
 
 import pytest
-from fakes import Fake
+from fakes import Fake, gpu
 from small_search import LIMIT, OVERHEAD, small_search
 
-from planner.cost_model import BuiltInModel
+from planner.cost_model import BUILT_IN, BuiltInModel
 from planner.exhaustive import Search
+from znni.calibration.model import MeasuredModel
 from znni.core.logged import warn_once
 from znni.core.shapes import Vec3
 from znni.inference import kept_plans, planning
@@ -58,7 +59,31 @@ CHANGES: dict[str, Callable[[Search], dict[str, Any]]] = {
     "a primitive's version": lambda s: {
         "catalogue": {**s.catalogue, "direct": _newer(s.catalogue["direct"])}
     },
+    "a primitive's accuracy": lambda s: {
+        "catalogue": {**s.catalogue, "direct": _changed(s.catalogue["direct"], accuracy=0.125)}
+    },
+    "processor": lambda s: {
+        "machine": replace(s.machine, host=replace(s.machine.host, name="another")),
+    },
+    "operations": lambda s: {
+        "machine": replace(s.machine, host=replace(s.machine.host, flops=2 * s.machine.host.flops)),
+    },
+    "bandwidth": lambda s: {
+        "machine": replace(s.machine, host=replace(s.machine.host, bandwidth=1e9)),
+    },
+    "bfloat16": lambda s: {
+        "machine": replace(
+            s.machine, host=replace(s.machine.host, bfloat16=not s.machine.host.bfloat16)
+        ),
+    },
+    "GPUs": lambda s: {"machine": replace(s.machine, gpus=(gpu(),))},
+    "GPUs that compute": lambda s: {"machine": replace(s.machine, used_gpus=2)},
+    "whose machine": lambda s: {"machine": replace(s.machine, absent=not s.machine.absent)},
     "overhead": lambda _: {"overhead": replace(OVERHEAD, process=2000)},
+    "warm memory": lambda _: {"overhead": replace(OVERHEAD, warm=2**30)},
+    "times beside the layers": lambda _: {
+        "overhead": replace(OVERHEAD, handling=replace(OVERHEAD.handling, voxel_in=1e-9))
+    },
     "costs": lambda _: {"model": BuiltInModel("another")},
     "pieces": lambda _: {"division": "none"},
     "device": lambda _: {"device": "cpu"},
@@ -66,9 +91,14 @@ CHANGES: dict[str, Callable[[Search], dict[str, Any]]] = {
 
 
 def _newer(primitive: Any) -> Any:
-    newer = copy(primitive)
-    object.__setattr__(newer, "version", primitive.version + 1)
-    return newer
+    return _changed(primitive, version=primitive.version + 1)
+
+
+def _changed(primitive: Any, **values: Any) -> Any:
+    other = copy(primitive)
+    for name, value in values.items():
+        object.__setattr__(other, name, value)
+    return other
 
 
 @pytest.mark.parametrize("what", CHANGES)
@@ -78,6 +108,43 @@ def test_a_plan_is_searched_for_if_anything_differs(what: str) -> None:
     given = {name: getattr(search, name) for name in search.__dataclass_fields__}
     _, kept = fastest_kept_or_found(Search(**(given | CHANGES[what](search))))
     assert not kept
+
+
+def test_other_measurements_search_anew() -> None:
+    """A model of measured times is told apart by its measurements, and others by nothing."""
+
+    class Measured(MeasuredModel):
+        def __init__(self, told: str) -> None:
+            self.source, self.told = "measured", told
+
+        @property
+        def fingerprint(self) -> str:
+            return self.told
+
+        def estimate(self, *given: Any) -> Any:
+            return BUILT_IN.estimate(*given)
+
+    def found(model: Any) -> bool:
+        search = small_search()
+        search = Search(
+            search.network, search.output, search.machine, search.catalogue, search.overhead, model
+        )
+        return fastest_kept_or_found(search)[1]
+
+    assert [found(Measured(told)) for told in "aabba"] == [False, True, False, True, True]
+    unknown = mock.Mock(source="", follows_costs=False, estimate=BUILT_IN.estimate)
+    assert [found(unknown) for _ in "12"] == [False, False]
+
+
+def test_another_release_or_another_cut_point_searches_anew() -> None:
+    fastest_kept_or_found(small_search())
+    with mock.patch.object(kept_plans.znni, "__version__", "another"):
+        assert not fastest_kept_or_found(small_search())[1]
+    search = small_search()
+    others = mock.PropertyMock(return_value=[*search.cut_points, *search.cut_points])
+    with mock.patch.object(Search, "cut_points", others):
+        assert not fastest_kept_or_found(small_search())[1]
+    assert fastest_kept_or_found(small_search())[1]
 
 
 def test_other_code_searches_anew() -> None:

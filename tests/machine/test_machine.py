@@ -8,7 +8,7 @@ import pytest
 
 from znni.core.errors import InvalidInput
 from znni.machine import control_groups, processor
-from znni.machine.detect import AVAILABLE_SHARE, detect_machine, steady
+from znni.machine.detect import AVAILABLE_SHARE, detect_host, detect_machine, steady
 from znni.machine.machine import Device, Machine, limited
 
 GIB = 2**30
@@ -127,3 +127,18 @@ def test_the_memory_of_a_machine_stays_the_same_if_some_megabytes_come_and_go() 
         assert steady(memory + available // 100) == memory
     assert steady(0) == 0
     assert steady(17) == 17
+
+
+def test_more_memory_than_there_is_costs_one_warning(
+    groups: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert groups.is_dir()
+    beyond = 2**60 + 12345
+    for _ in range(2):
+        assert detect_host(ram=beyond).host.memory == beyond
+        assert detect_machine(ram=beyond).host.memory == beyond
+    (record,) = caplog.records
+    assert "--ram" in record.getMessage()
+    assert "of this machine; a run may be killed" in record.getMessage()
+    detect_host(ram=2**20)
+    assert len(caplog.records) == 1

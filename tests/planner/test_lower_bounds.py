@@ -11,7 +11,7 @@ from fakes import Fake, fake_catalogue, machine
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from paths import MACHINES, NETWORKS
-from planner_cases import CHOICES, CONV, CONVOLUTIONS, NETWORK, NO_OVERHEAD, SLOW_TO_START
+from planner_cases import CHOICES, COLD, CONV, CONVOLUTIONS, NETWORK, NO_OVERHEAD, SLOW_TO_START
 
 import znni.inference.planning
 from planner.bare_steps import bare_step, sample_steps
@@ -181,7 +181,7 @@ def test_a_primitive_for_shapes_beside_the_sample_is_tried() -> None:
 
 
 @pytest.mark.parametrize("device", ["cpu", "gpu"])
-@pytest.mark.parametrize("overhead", [NO_OVERHEAD, SLOW_TO_START])
+@pytest.mark.parametrize("overhead", [NO_OVERHEAD, SLOW_TO_START, COLD])
 def test_limits_of_layers_count_all_windows_of_a_block(
     overhead: Overhead, device: DeviceKind
 ) -> None:

@@ -9,6 +9,7 @@ import pytest
 from fakes import Fake, fake_catalogue, machine
 from planner_cases import (
     CHOICES,
+    COLD,
     CONV,
     NETWORK,
     NO_OVERHEAD,
@@ -47,7 +48,7 @@ class Multiplying(Fake):
         return replace(super().cost(layer, shape), flops=float(positions * conv.parameters))
 
 
-@pytest.mark.parametrize("overhead", [NO_OVERHEAD, SLOW_TO_READ, SLOW_TO_START])
+@pytest.mark.parametrize("overhead", [NO_OVERHEAD, SLOW_TO_READ, SLOW_TO_START, COLD])
 @pytest.mark.parametrize("catalogue", [CHOICES, WITH_FUSED, WITH_FREE_FUSED])
 def test_plan_is_the_optimum_over_patches_splits_and_primitives(
     catalogue: dict[str, Primitive], overhead: Overhead
@@ -115,6 +116,8 @@ def fastest_of_segments(
     def job_of(layers: float, resident: int, peak: int) -> float:
         start = handling.building + handling.warming + handling.resident * resident
         start += handling.touched * (peak - 4 * size.volume)
+        taken = resident + peak + 4 * NETWORK.parameters
+        start += handling.cold and handling.cold * max(0, taken - overhead.warm)
         reading, writing = handling.voxel_in * size.volume, handling.voxel_out * patch.volume
         computing = layers + handling.lost_in * size.volume + handling.lost_out * patch.volume
         slowest = max(reading, computing, writing)
@@ -212,3 +215,15 @@ def test_the_best_plans_are_those_of_all_patches() -> None:
         assert [plan.seconds for plan in some] == seconds[:10]
         best = Search(NETWORK, output, machine(memory), catalogue, NO_OVERHEAD).fastest()[0]
         assert best.seconds == seconds[0]
+
+
+def test_a_plan_takes_less_memory_if_more_would_be_cold() -> None:
+    output, plenty = Vec3(24, 40, 48), machine(10**9)
+    found = [
+        Search(NETWORK, output, plenty, CHOICES, replace(COLD, warm=warm)).fastest()[0]
+        for warm in (10_000, 100_000, inf)
+    ]
+    cold, _, warm = (plan.memory.total for plan in found)
+    assert cold < warm
+    assert [plan.seconds for plan in found] == sorted((p.seconds for p in found), reverse=True)
+    assert found[0].time.warming >= (cold - 10_000) * COLD.handling.cold

@@ -37,6 +37,14 @@ SLOW_TO_START = Overhead(
     0,
     handling=OverheadSeconds(1.0, 2.0, resident=1e-6, touched=3e-7, voxel_in=1e-9, lost_out=1e-8),
 )
+# Most plans take more bytes than are warm.
+COLD = Overhead(
+    0,
+    0,
+    0,
+    handling=OverheadSeconds(resident=1e-4, touched=3e-5, cold=4e-3, voxel_in=1e-9),
+    warm=30_000,
+)
 
 CONVOLUTIONS = (
     Fake("quick_but_large", convolved, flops=10.0, workspace=40_000),

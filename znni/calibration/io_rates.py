@@ -15,7 +15,8 @@ from statistics import median
 from typing import NamedTuple, get_args
 
 import numpy as np
-from numpy.typing import DTypeLike
+import psutil
+from numpy.typing import DTypeLike, NDArray
 
 from znni.calibration.conditions import Conditions
 from znni.calibration.database import CostDatabase
@@ -28,6 +29,7 @@ from znni.engine.host_layers import place
 from znni.engine.pipeline import convert
 from znni.engine.tiles import make_job, read_input, tiles
 from znni.machine.arena import map_pages
+from znni.machine.cold_pages import note_warm, warm_bytes
 from znni.machine.machine import Machine
 from znni.network.geometry import input_box
 from znni.network.layers import Conv
@@ -36,6 +38,10 @@ from znni.primitives.cpu.common.workers import workers
 
 REPEATS = 3
 TOUCHED_BYTES = 2**27
+
+# Memory beyond what is warm that is touched to measure it, and how much at a time.
+COLD_BYTES = 2**30
+COLD_STEP = 2**27
 
 BLOCK = Vec3(128, 128, 128)
 
@@ -66,6 +72,8 @@ class HandlingTimes:
 
     Attributes:
         touched: extra seconds per byte for the first touch of memory, by all threads.
+        cold: extra seconds per byte of memory that a virtual machine has never touched since it
+            started; None if that was not measured.
         placed: seconds per value of a fragment that is brought to its place in the output.
         read: seconds per value of a block, by the bytes of a stored value.
         written: seconds per value of a block, by the stored type.
@@ -75,10 +83,12 @@ class HandlingTimes:
     placed: float
     read: Mapping[int, SecondsPerValue]
     written: Mapping[OutputType, SecondsPerValue]
+    cold: float | None = None
 
     def rates(self) -> dict[str, float]:
         """Return all times by name, for the cost database."""
         named = {"touched": self.touched, "placed": self.placed}
+        named |= {} if self.cold is None else {"cold": self.cold}
         by_kind = {f"read {size}": it for size, it in self.read.items()}
         by_kind |= {f"written {dtype}": it for dtype, it in self.written.items()}
         for name, taken in by_kind.items():
@@ -102,6 +112,7 @@ class HandlingTimes:
             named["placed"],
             {size: taken(f"read {size}") for size in READ},
             {dtype: taken(f"written {dtype}") for dtype in dtypes},
+            named.get("cold"),
         )
 
     def __str__(self) -> str:
@@ -110,7 +121,10 @@ class HandlingTimes:
         values |= {f"{dtype} written": it.seconds for dtype, it in self.written.items()}
         rows = [(name, f"{1e-6 / each:,.0f}", "million values/s") for name, each in values.items()]
         touched = ("memory touched first", f"{1e-6 / self.touched:,.0f}", "MB/s")
-        return "\n".join(aligned([touched, *rows], left=1))
+        cold = [
+            ("memory never touched before", f"{1e-6 / it:,.0f}", "MB/s") for it in [self.cold] if it
+        ]
+        return "\n".join(aligned([touched, *cold, *rows], left=1))
 
 
 def handling_times(machine: Machine, costs: Costs) -> HandlingTimes | None:
@@ -169,7 +183,31 @@ def measure_handling(threads: int, block: Vec3 = BLOCK) -> HandlingTimes:
             _placed(block),
             {size: _read(folder / f"{size}.h5", dtype, block) for size, dtype in READ.items()},
             {dtype: _written(folder / f"{dtype}.h5", dtype, block) for dtype in dtypes},
+            _cold(),
         )
+
+
+def _cold() -> float | None:
+    """Return the extra seconds per byte of memory that this virtual machine never touched.
+
+    All memory that is known to be warm is taken first. The result is None if that is more than half
+    of the memory, or if the machine is not virtual.
+    """
+    warm = warm_bytes()
+    if warm + COLD_BYTES > psutil.virtual_memory().available / 2:
+        return None
+    held: list[NDArray[np.uint8]] = []
+    times: list[float] = []
+    while len(held) * COLD_STEP < warm + COLD_BYTES:
+        pages = np.frombuffer(map_pages(COLD_STEP), np.uint8)
+        held.append(pages)
+        start = time.perf_counter()
+        pages.fill(1)
+        first = time.perf_counter()
+        pages.fill(1)
+        times.append(first - start - (time.perf_counter() - first))
+    note_warm(len(held) * COLD_STEP)
+    return max(0.0, median(times[-(COLD_BYTES // COLD_STEP) :])) / COLD_STEP
 
 
 def _touched(threads: int) -> float:

@@ -59,9 +59,13 @@ WARMING_SECONDS = 0.3
 AROUND = SecondsAround(start=0.42, planning=0.28, opening=0.09, finishing=0.09, exit=0.02)
 
 # Traffic of all cores, per byte. Spectra of kernels are made at 8 GB/s. Pages are first touched at
-# 18 to 21 GB/s, but at 0.8 GB/s if a virtual machine has never touched them since it started.
+# 18 to 21 GB/s.
 RESIDENT_TRAFFIC = 2.8
 TOUCHED_TRAFFIC = 1.2
+
+# Time per byte of pages that a virtual machine has never touched since it started. Two machines
+# took 0.3 to 0.6 GB/s and one 0.8 GB/s. More threads were no faster.
+COLD_SECONDS = 1 / 0.5e9
 
 # Traffic of one core, per value, from measured rates in million values a second. Reading from the
 # page cache and converting to float32: 500 to 900 for uint8, 360 to 500 for float32. Writing:
@@ -145,7 +149,10 @@ def whole_file_seconds(network: Network, output: Vec3, machine: Machine, stored:
 
 
 def run_overhead(
-    machine: Machine, stored: Stored = AS_COMPUTED, measured: HandlingTimes | None = None
+    machine: Machine,
+    stored: Stored = AS_COMPUTED,
+    measured: HandlingTimes | None = None,
+    warm: float = inf,
 ) -> Overhead:
     """Return the overhead of a run outside its layers.
 
@@ -153,6 +160,7 @@ def run_overhead(
         machine: machine that it runs on.
         stored: stored types of input and output values.
         measured: measured times of the machine, if there are any.
+        warm: bytes that the system has touched since it started.
     """
     handling = _handling(machine, np.dtype(stored.dtype).itemsize, stored.input_itemsize)
     if measured:
@@ -175,6 +183,7 @@ def run_overhead(
         workers=machine.used_gpus,
         slot_value_in=slots_bytes_per_input_value(),
         slot_value_out=slots_bytes_per_output_value(stored.dtype),
+        warm=warm,
     )
 
 
@@ -188,6 +197,7 @@ def _as_measured(
     return replace(
         nominal,
         touched=measured.touched,
+        cold=nominal.cold if measured.cold is None else measured.cold,
         placed=measured.placed,
         voxel_in=read.seconds,
         voxel_out=written.seconds,
@@ -230,6 +240,7 @@ def _handling(machine: Machine, output_itemsize: int, input_itemsize: int) -> Ov
         cuda=CUDA_SECONDS,
         resident=RESIDENT_TRAFFIC / host.bandwidth,
         touched=TOUCHED_TRAFFIC / host.bandwidth,
+        cold=COLD_SECONDS,
         voxel_in=converted + input_itemsize / storage.read,
         voxel_out=stored + output_itemsize / storage.write,
         lost_in=(converted + input_itemsize * copied) / host.threads,

@@ -21,6 +21,7 @@ from znni.engine.skipping import Block, Blocks, InputBlock, StoredBlock
 from znni.engine.stages import Line, Lines, Work, in_turn, through
 from znni.engine.stopwatch import Stopwatch
 from znni.engine.tiles import Tile
+from znni.machine.cold_pages import note_warm
 from znni.machine.device_arena import device_peak
 from znni.network.weights import Float32
 from znni.plans.plan import Plan
@@ -265,6 +266,8 @@ def run_volume(state: RunState, processes: Processes, stopwatch: Stopwatch) -> N
                 work.meanwhile(processes.wait_until_ready)
             with stopwatch.during("running"):
                 work.finish()
+        memory = processes.plan.memory
+        note_warm(memory.total - memory.process)
     finally:
         stopwatch.add("reading", fmean(clock.seconds.busy.reading for _, _, clock in per_process))
 

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
+from math import inf
 from pathlib import Path
 from time import perf_counter
 from typing import Unpack
@@ -48,6 +49,7 @@ from znni.inference.devices import check_windows, choose_gpus, primitives_for, s
 from znni.inference.kept_plans import fastest_kept_or_found, keep
 from znni.inference.plan_checks import check_allowed, check_class, check_device, check_made_for
 from znni.inference.request import Requirements, stored_as
+from znni.machine.cold_pages import warm_bytes
 from znni.machine.detect import detect_for
 from znni.machine.machine import Machine
 from znni.machine.machine_file import machine_for
@@ -193,7 +195,8 @@ def search_for(required: Requirements, machine: Machine) -> Search:
         primitives = of_measured_devices(primitives) or primitives
     model = cost_model(primitives, costs, absent=machine.absent)
     touched = replace(machine, gpus=()) if device == "cpu" else machine
-    overhead = run_overhead(touched, required.stored, handling_times(machine, costs))
+    warm = inf if machine.absent else warm_bytes()
+    overhead = run_overhead(touched, required.stored, handling_times(machine, costs), warm)
     overhead = _with_passes(overhead, required.network, required.job, machine, required.stored)
     division, output = choices.micro_batches, required.job.output
     return Search(network, output, machine, primitives, overhead, model, division, device)
@@ -301,7 +304,7 @@ def checked_plan(
     check_runnable(given, primitives)
     check_class(given, primitives, choices.accuracy)
     there = replace(given.machine, gpus=here.gpus, used_gpus=here.used_gpus)
-    overhead = run_overhead(there, stored, handling_times(there, choices.costs))
+    overhead = run_overhead(there, stored, handling_times(there, choices.costs), warm_bytes())
     if job is not None:
         overhead = _with_passes(overhead, network, job, there, stored)
     parts = given.parts

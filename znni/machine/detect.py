@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from dataclasses import replace
+from functools import cache
 from importlib.util import find_spec
 from math import ceil
 
 import psutil
 
+from znni.core.errors import option
 from znni.core.options import DeviceChoice
+from znni.core.text import in_units
 from znni.machine import control_groups
 from znni.machine.gpus import Gpu, detect_gpus
 from znni.machine.machine import BANDWIDTH_EXPONENT, Device, Machine, limited, nominal_link
@@ -19,6 +23,8 @@ from znni.machine.processor import (
     processor_features,
     processor_name,
 )
+
+log = logging.getLogger("znni")
 
 # Share of the memory that the system calls available. The rest is left for page cache and other
 # processes.
@@ -48,7 +54,9 @@ def detect_machine(
         InvalidInput: ``ram`` or ``gpu_memory`` is not a size, or one of these is not positive.
     """
     gpus = tuple(map(_gpu, detect_gpus()))
-    return limited(replace(detect_host(), gpus=gpus), ram, threads, gpu_memory)
+    made = limited(replace(detect_host(), gpus=gpus), ram, threads, gpu_memory)
+    _warn_beyond(made.host.memory)
+    return made
 
 
 def detect_for(
@@ -94,7 +102,23 @@ def detect_host(ram: int | str | None = None, threads: int | None = None) -> Mac
         bfloat16=features.get("avx512bf16", False),
         pairs_per_cycle=pairs_per_cycle(),
     )
-    return limited(Machine(host), ram, threads)
+    made = limited(Machine(host), ram, threads)
+    _warn_beyond(made.host.memory)
+    return made
+
+
+@cache
+def _warn_beyond(memory: int) -> None:
+    """Warn if a plan may take more memory than there is, once for each limit."""
+    most, left = int(psutil.virtual_memory().total), control_groups.memory_left()
+    if left is not None:
+        most = min(most, left + int(psutil.Process().memory_info().rss))
+    if memory > most:
+        log.warning(
+            "%s is more than the %s of this machine; a run may be killed",
+            option("ram", in_units(memory)),
+            in_units(most),
+        )
 
 
 def _gpu(found: Gpu) -> Device:
