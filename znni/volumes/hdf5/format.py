@@ -16,6 +16,7 @@ from znni.volumes.grid_attributes import grid_of
 from znni.volumes.hdf5.axis_tags import TAGS, tagged_axes, tagged_grid
 from znni.volumes.hdf5.compressed import decoded_by_threads
 from znni.volumes.hdf5.output import LEDGER, Hdf5Output, begun_output
+from znni.volumes.hdf5.plain import read_past_hdf5
 from znni.volumes.ledger_file import ledger_name
 from znni.volumes.named_axes import AXES, NamedAxes, at_time
 from znni.volumes.stored import StoredVolume, local_file, reason
@@ -38,7 +39,7 @@ def open_hdf5(place: str, dataset: str | None, time: int | None = None) -> Store
         file = h5py.File(path, "r")
         found = _named(file, path, dataset) if dataset else _only_volume(file, path, time)
         name = f"{path}:{found.name}"
-        stored: ArrayLike = decoded_by_threads(found)
+        stored: ArrayLike = decoded_by_threads(found) or read_past_hdf5(found) or found
         if axes := tagged_axes(found.attrs, len(found.shape)):
             stored = NamedAxes(stored, axes, name, time)
         else:

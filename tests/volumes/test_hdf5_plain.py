@@ -1,0 +1,115 @@
+"""Datasets that are not compressed are read with the same values as by HDF5."""
+
+from __future__ import annotations
+
+import os
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from znni.core.errors import RunFailed
+from znni.core.shapes import Box, Vec3
+from znni.volumes.hdf5.format import open_hdf5
+from znni.volumes.hdf5.plain import PlainDataset, read_past_hdf5
+from znni.volumes.locate import open_volume
+
+extents = st.lists(st.integers(1, 20), min_size=2, max_size=4)
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    extents,
+    st.sampled_from(["u1", "<u2", ">f4", "<f8", "<f2", ">i4", "?"]),
+    st.sampled_from(["chunks", "whole"]),
+    st.data(),
+)
+def test_any_part_of_any_dataset(
+    tmp_path_factory: pytest.TempPathFactory, shape: list[int], dtype: str, kind: str, data: Any
+) -> None:
+    path = tmp_path_factory.mktemp("made") / "a.h5"
+    values = np.random.default_rng(0).integers(0, 99, shape).astype(dtype)
+    chunks = tuple(data.draw(st.integers(1, size)) for size in shape)
+    options = {"chunks": chunks} if kind == "chunks" else {}
+    with h5py.File(path, "w") as file:
+        made = file.create_dataset("a", shape, dtype, fillvalue=1, **options)
+        half = data.draw(st.integers(1, shape[0]))
+        made[:half] = values[:half]  # the other chunks have no place in the file
+    ends = [sorted(data.draw(st.lists(st.integers(0, n), min_size=2, max_size=2))) for n in shape]
+    part = tuple(
+        slice(a, max(b, a + 1)) if a < n else slice(n - 1, n)
+        for (a, b), n in zip(ends, shape, strict=True)
+    )
+    with h5py.File(path) as file:
+        found = read_past_hdf5(file["a"])
+        assert isinstance(found, PlainDataset)
+        assert found.dtype == values.dtype
+        np.testing.assert_array_equal(found[part], file["a"][part])
+
+
+@pytest.mark.parametrize("chunks", [None, (4, 8, 8)])
+def test_volumes_are_read_past_hdf5(tmp_path: Path, chunks: tuple[int, ...] | None) -> None:
+    values = np.random.default_rng(0).integers(0, 255, (9, 20, 30), np.uint8)
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("a", data=values, chunks=chunks)
+    volume = open_hdf5(str(tmp_path / "a.h5"), None)
+    assert isinstance(volume._array, PlainDataset)
+    box = Box(Vec3(1, 2, 3), Vec3(8, 19, 29))
+    np.testing.assert_array_equal(volume.read(box)[0], values[box.slices])
+
+
+def test_what_is_stored_otherwise_is_left_to_hdf5(tmp_path: Path) -> None:
+    values = np.ones((4, 4, 4))
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w", userblock_size=512) as file:
+        assert read_past_hdf5(file.create_dataset("a", data=values)) is None
+    with h5py.File(path, "w") as file:
+        twelve_bits = h5py.h5t.STD_U16LE.copy()
+        twelve_bits.set_precision(12)
+        space = h5py.h5s.create_simple((4, 4, 4))
+        h5py.h5d.create(file.id, b"bits", twelve_bits, space)
+        layout = h5py.VirtualLayout((4, 4, 4), "f8")
+        layout[:] = h5py.VirtualSource("b.h5", "a", (4, 4, 4))
+        others = (
+            file.create_dataset("gzip", data=values, compression="gzip"),
+            file.create_dataset("sums", data=values, fletcher32=True),
+            file.create_dataset("text", (4, 4, 4), h5py.string_dtype()),
+            file.create_dataset("pairs", (4, 4, 4), "c8"),
+            file.create_dataset("unwritten", (4, 4, 4), "f4"),
+            file.create_dataset("empty", (0, 4, 4), "f4"),
+            file.create_dataset("outside", (4,), "u1", external=[(str(path) + ".raw", 0, 4)]),
+            file.create_virtual_dataset("virtual", layout),
+            file["bits"],
+        )
+        for dataset in others:
+            assert read_past_hdf5(dataset) is None, dataset.name
+
+
+def test_a_file_that_was_cut_is_one_error(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("a", data=np.ones((8, 64, 64)), chunks=(2, 64, 64))
+    volume = open_volume(tmp_path / "a.h5")
+    os.truncate(tmp_path / "a.h5", 200_000)
+    with pytest.raises(RunFailed, match=r"a.h5:/a: cannot be read at .*ends at"):
+        volume.read(Box(Vec3(0, 0, 0), Vec3(8, 64, 64)))
+
+
+def test_reading_takes_no_more_than_a_copy(tmp_path: Path) -> None:
+    values = np.random.default_rng(0).integers(0, 9, (96, 128, 128)).astype(np.float32)
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("a", data=values, chunks=(32, 32, 32))
+        file.create_dataset("b", data=values)
+    for name in "ab":
+        volume = open_hdf5(str(tmp_path / "a.h5"), name)
+        tracemalloc.start()
+        try:
+            volume.read(Box(Vec3(0, 0, 0), volume.size))
+            _, taken = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert taken <= 2.05 * values.nbytes

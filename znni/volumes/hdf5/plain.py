@@ -1,0 +1,99 @@
+"""HDF5 datasets that are not compressed, read past HDF5 by several threads.
+
+HDF5 reads one part at a time, under a lock that all its files share. Here it only tells where
+chunks begin in the file.
+"""
+
+from __future__ import annotations
+
+import os
+from math import prod
+from typing import Any
+from weakref import finalize
+
+import h5py
+import numpy as np
+from numpy.typing import NDArray
+
+from znni.volumes.hdf5.chunked import ChunkedDataset
+
+
+def read_past_hdf5(dataset: h5py.Dataset) -> PlainDataset | None:
+    """Return a view of a dataset that reads faster, or None if its bytes are not its values.
+
+    The values must be stored as NumPy has them, in one local file without bytes before HDF5's own.
+    """
+    made = dataset.id.get_create_plist()
+    plain = (
+        hasattr(os, "preadv")
+        and dataset.dtype.kind in "iufb"
+        and dataset.size
+        and made.get_nfilters() == 0
+        and made.get_external_count() == 0
+        and dataset.file.driver == "sec2"
+        and dataset.file.userblock_size == 0
+        and dataset.id.get_type() == h5py.h5t.py_create(dataset.dtype, logical=True)
+    )
+    if not plain:
+        return None
+    match made.get_layout():
+        case h5py.h5d.CHUNKED:
+            return PlainDataset(dataset, dataset.chunks, None)
+        case h5py.h5d.CONTIGUOUS if (first := dataset.id.get_offset()) is not None:
+            planes = (*(1 for _ in dataset.shape[:-2]), *dataset.shape[-2:])
+            return PlainDataset(dataset, planes, first)
+        case _:
+            return None
+
+
+class PlainDataset(ChunkedDataset):
+    """A dataset whose chunks, or planes, hold nothing but its values.
+
+    Args:
+        dataset: the dataset.
+        chunks: the extents of its chunks. If it has none, they are those of a plane.
+        first: the place of its first value in the file, if it has no chunks.
+    """
+
+    def __init__(self, dataset: h5py.Dataset, chunks: tuple[int, ...], first: int | None) -> None:
+        super().__init__(dataset, chunks, copies=1)
+        self._first = first
+        self._descriptor = os.open(dataset.file.filename, os.O_RDONLY | os.O_CLOEXEC)
+        finalize(self, os.close, self._descriptor)
+
+    def part(self, start: tuple[int, ...], inside: tuple[slice, ...]) -> NDArray[Any]:
+        """Return a part of a chunk. Only bytes between its first and its last value are read."""
+        sizes = [one.stop - one.start for one in inside]
+        place = self._place(start)
+        if place is None:
+            return np.broadcast_to(np.asarray(self._dataset.fillvalue, self.dtype), sizes)
+        # The axes after the first that is longer than 1 are read whole, so the bytes are together.
+        axis = next((n for n, size in enumerate(self.chunks) if size > 1), len(sizes) - 1)
+        values = np.empty((*sizes[: axis + 1], *self.chunks[axis + 1 :]), self.dtype)
+        each = prod(self.chunks[axis + 1 :]) * self.dtype.itemsize
+        self._fill(values, place + inside[axis].start * each)
+        whole = (slice(None),) * (axis + 1)
+        return values[(*whole, *inside[axis + 1 :])]
+
+    def _place(self, start: tuple[int, ...]) -> int | None:
+        """Return where a chunk begins in the file; None if it was never written."""
+        if self._first is None:
+            place: int | None = self._dataset.id.get_chunk_info_by_coord(start).byte_offset
+            return place
+        before = 0
+        for at, size in zip(start, self.shape, strict=True):
+            before = before * size + at
+        return self._first + before * self.dtype.itemsize
+
+    def _fill(self, values: NDArray[Any], place: int) -> None:
+        """Read bytes from a place in the file.
+
+        Raises:
+            OSError: the file ends before.
+        """
+        left = memoryview(values.reshape(-1).view(np.uint8).data)
+        while left:
+            count = os.preadv(self._descriptor, [left], place)
+            if not count:
+                raise OSError(f"{self._dataset.file.filename}: ends at {place}, within {self.name}")
+            left, place = left[count:], place + count
