@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import njit, types
-from numba.extending import intrinsic
+
+from znni.primitives.cpu.common.late_kernel import late_intrinsic, late_njit
 
 # Beyond these, float32 overflows, or a result below 1e-37 is as good as zero.
 LEAST, MOST = np.float32(-86.0), np.float32(88.0)
@@ -37,7 +37,7 @@ POLYNOMIAL = tuple(
 )
 
 
-@intrinsic
+@late_intrinsic()
 def _power_of_two(_context: Any, _exponent: Any) -> Any:
     """Return 2 to an int32 from -126 to 127, as a float32 with these bits in its exponent."""
 
@@ -45,10 +45,12 @@ def _power_of_two(_context: Any, _exponent: Any) -> Any:
         biased = builder.add(arguments[0], ir.Constant(ir.IntType(32), 127))
         return builder.bitcast(builder.shl(biased, ir.Constant(ir.IntType(32), 23)), ir.FloatType())
 
+    from numba import types
+
     return types.float32(types.int32), generate
 
 
-@njit(nogil=True, inline="always")
+@late_njit(nogil=True, inline="always")
 def _parts(value):  # type: ignore[no-untyped-def]
     """Return 2 to the n, and e to the r less 1, for value = n ln 2 + r."""
     value = LEAST if value < LEAST else value  # a NaN stays one
@@ -58,17 +60,17 @@ def _parts(value):  # type: ignore[no-untyped-def]
     p = POLYNOMIAL[0]
     for i in range(1, len(POLYNOMIAL)):
         p = p * rest + POLYNOMIAL[i]
-    return _power_of_two(np.int32(multiple)), p * rest * rest + rest  # type: ignore[call-arg]
+    return _power_of_two(np.int32(multiple)), p * rest * rest + rest
 
 
-@njit(nogil=True, inline="always")
+@late_njit(nogil=True, inline="always")
 def exponential(value):  # type: ignore[no-untyped-def]
     """Return e to a float32."""
     power, less_one = _parts(value)
     return power + power * less_one
 
 
-@njit(nogil=True, inline="always")
+@late_njit(nogil=True, inline="always")
 def exponential_less_one(value):  # type: ignore[no-untyped-def]
     """Return e to a float32, less 1, without losing the digits of small values."""
     power, less_one = _parts(value)

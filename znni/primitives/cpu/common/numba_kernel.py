@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.lib.stride_tricks import as_strided
 
 from znni.network.weights import Float32
+from znni.primitives.cpu.common.late_kernel import late_njit
 
 
 def numba_kernel(function: Callable[..., None]) -> Callable[..., None]:
@@ -34,13 +34,11 @@ def summing_kernel(function: Callable[..., None]) -> Callable[..., None]:
 
 
 def _compiled(function: Callable[..., None], fast: set[str]) -> Callable[..., None]:
-    decorate: Callable[[Callable[..., None]], Callable[..., None]] = njit(  # type: ignore[call-overload]
-        nogil=True, cache=True, fastmath=fast, error_model="numpy", _nrt=False
-    )
+    decorate = late_njit(nogil=True, cache=True, fastmath=fast, error_model="numpy", _nrt=False)
     return decorate(function)
 
 
-@njit(nogil=True, cache=True, inline="always")
+@late_njit(nogil=True, cache=True, inline="always")
 def larger(a, b):  # type: ignore[no-untyped-def]
     """Return the larger of two numbers, or NaN if either is NaN."""
     return a if a >= b or a != a else b  # noqa: PLR0124 - only a NaN differs from itself

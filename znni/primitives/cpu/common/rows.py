@@ -110,7 +110,7 @@ def _combine(  # type: ignore[no-untyped-def]
         other = second_start + n * second_strides[0] + f * second_strides[1]
         other += iz * second_strides[2] + iy * second_strides[3] + x
         ahead = to + AHEAD * strides[3]
-        fetch_to_write(memory, ahead)  # type: ignore[call-arg]  # numba passes the context
+        fetch_to_write(memory, ahead)  # numba passes the context
         fetch_to_write(memory, ahead + length - 1)
         if kind == 0:
             put_row(first[at:], count, memory, to, streamed)
@@ -151,7 +151,7 @@ def _made(kind, first, second, factor, bias, made):  # type: ignore[no-untyped-d
 def put_row(made, count, memory, to, streamed):  # type: ignore[no-untyped-def]
     """Move the first values of an array to the output, past the caches if ``streamed``."""
     if streamed:
-        stream(made, memory, to, count)  # type: ignore[call-arg]  # numba passes the context
+        stream(made, memory, to, count)  # numba passes the context
     else:
         target = memory[to : to + count]
         for i in range(count):
@@ -172,5 +172,5 @@ def fetch_rows(rows, width, memory, to, row_stride):  # type: ignore[no-untyped-
     together = rows if row_stride == width else 1
     for row in range(0, rows, together):
         first = to + row * row_stride
-        fetch_to_write(memory, first)  # type: ignore[call-arg]  # numba passes the context
+        fetch_to_write(memory, first)  # numba passes the context
         fetch_to_write(memory, first + together * width - 1)

@@ -9,9 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 from llvmlite import ir
-from numba import types
-from numba.core import cgutils
-from numba.extending import intrinsic
+
+from znni.primitives.cpu.common.late_kernel import late_intrinsic
 
 # Outputs from this size on are streamed. Smaller ones may still be cached for the next layer.
 STREAMED_BYTES = 16 * 2**20
@@ -31,13 +30,16 @@ def bytes_to_write(output_bytes: int) -> int:
     return output_bytes if is_streamed(output_bytes) else 2 * output_bytes
 
 
-@intrinsic
+@late_intrinsic()
 def stream(_context: Any, source: Any, target: Any, _start: Any, _count: Any) -> Any:
     """Set ``target[start + i] = source[i]`` for i below ``count``, whole lines past the caches.
 
     Both arrays are contiguous and of float32, and bounds are not checked. The first and the last
     line may be shared with other data and are stored as usual: see ``fetch_to_write``.
     """
+    from numba import types
+    from numba.core import cgutils
+
     signature = types.void(source, target, types.intp, types.intp)
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -69,22 +71,28 @@ def stream(_context: Any, source: Any, target: Any, _start: Any, _count: Any) ->
     return signature, generate
 
 
-@intrinsic
+@late_intrinsic()
 def fetch_to_read(_context: Any, array: Any, _position: Any) -> Any:
     """Prefetch the cache line of ``array[position]``, which may be out of bounds."""
+    from numba import types
+
     return types.void(array, types.intp), _prefetch(to_write=False)
 
 
-@intrinsic
+@late_intrinsic()
 def fetch_to_write(_context: Any, array: Any, _position: Any) -> Any:
     """Prefetch the cache line of ``array[position]``, part of which will be changed.
 
     Stores take effect in order: a store that waits for its line would delay all later ones.
     """
+    from numba import types
+
     return types.void(array, types.intp), _prefetch(to_write=True)
 
 
 def _prefetch(to_write: bool) -> Any:
+    from numba.core import cgutils
+
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         byte = ir.IntType(8).as_pointer()
         kind = ir.FunctionType(ir.VoidType(), [byte, NUMBER, NUMBER, NUMBER])

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from llvmlite import ir
-from numba import types
-from numba.extending import intrinsic
 
+from znni.primitives.cpu.common.late_kernel import late_intrinsic
 from znni.primitives.cpu.common.numba_kernel import numba_kernel
 
 # Samples that are copied at a time.
@@ -24,15 +23,17 @@ def take_every(step, source, target, count):  # type: ignore[no-untyped-def]
         return
     if step == 2:
         while done + VECTOR < count:
-            _every_second(source, 2 * done, target, done)  # type: ignore[call-arg]
+            _every_second(source, 2 * done, target, done)
             done += VECTOR
     for x in range(done, count):
         target[x] = source[step * x]
 
 
-@intrinsic
+@late_intrinsic()
 def _every_second(_context: Any, source: Any, _at: Any, target: Any, _to: Any) -> Any:
     """Copy 16 samples that lie two apart; the last load ends with the sample after them."""
+    from numba import types
+
     signature = types.void(source, types.intp, target, types.intp)
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:

@@ -251,7 +251,7 @@ def _band_kernel(maps: int, width: int) -> Callable[..., None]:
                     tile = group * tiles + first_map // maps
                     taps = (tile * in_maps + first) * maps * volume
                     for at in range(0, used, width):
-                        add_tile(  # type: ignore[call-arg]  # numba passes the context
+                        add_tile(  # numba passes the context
                             maps, width, sums, first_sum + at, positions, first > 0, packed, at,
                             offsets, count * volume, weights, taps,
                         )  # fmt: skip

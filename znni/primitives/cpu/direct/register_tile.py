@@ -12,9 +12,8 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 from llvmlite import binding, ir
-from numba import types
-from numba.core import cgutils
-from numba.extending import intrinsic
+
+from znni.primitives.cpu.common.late_kernel import late_intrinsic
 
 FLOAT = ir.FloatType()
 
@@ -52,7 +51,7 @@ def tile_width(maps: int) -> int:
     return kind.lanes * min(kind.sums // maps, MOST_VECTORS)
 
 
-@intrinsic(prefer_literal=True)
+@late_intrinsic(prefer_literal=True)
 def add_tile(
     _context: Any,
     maps: Any,
@@ -75,6 +74,9 @@ def add_tile(
     and ``width`` are compile-time constants. The arrays are one-dimensional, and bounds are not
     checked. Unless ``continued``, the sums before are taken to be zero.
     """
+    from numba import types
+    from numba.core import cgutils
+
     rows, vectors = maps.literal_value, width.literal_value // registers().lanes
     signature = types.void(
         maps,

@@ -12,12 +12,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from llvmlite import ir
-from numba import types
-from numba.extending import intrinsic
 
 from znni.core.shapes import Shape5, Vec3
 from znni.machine.arena import workspace
 from znni.network.weights import Float32
+from znni.primitives.cpu.common.late_kernel import late_intrinsic
 from znni.primitives.cpu.common.numba_kernel import flat_view, larger, numba_kernel, output_view
 from znni.primitives.cpu.common.streaming import (
     LINE,
@@ -102,7 +101,7 @@ def _slide(source, at, step, extent, target, size):  # type: ignore[no-untyped-d
             target[i] = larger(target[i], other[i])
 
 
-@intrinsic(prefer_literal=True)
+@late_intrinsic(prefer_literal=True)
 def _strided_maxima(
     _context: Any, across: Any, source: Any, _at: Any, target: Any, _to: Any
 ) -> Any:
@@ -111,6 +110,8 @@ def _strided_maxima(
     ``across`` is a compile-time constant. Compilers vectorise over rows, but not to their ends.
     """
     count = across.literal_value
+    from numba import types
+
     signature = types.void(across, source, types.intp, target, types.intp)
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -174,22 +175,22 @@ def _plane_kernel(across: int) -> Callable[..., None]:
                     length = out_y * out_x // rows
                     for y in range(rows):
                         at_row = to + y * to_strides[3]
-                        fetch_to_write(flat, at_row)  # type: ignore[call-arg]  # numba adds it
+                        fetch_to_write(flat, at_row)  # numba adds it
                         fetch_to_write(flat, at_row + length - 1)
                     oy, ox = divmod(o, counts[2])
                     for y in range(out_y):
                         for i in range(0, share, LINE):
-                            fetch_to_read(memory, ahead + i)  # type: ignore[call-arg]
+                            fetch_to_read(memory, ahead + i)
                         ahead += share
                         row = (y * window[1] + oy) * width + ox
                         for x in range(0, out_x, VECTOR):
                             # Values beyond a row's end are overwritten by the next row.
                             left = row + x * across
-                            _strided_maxima(across, over_zy, left, result, y * out_x + x)  # type: ignore[call-arg]
+                            _strided_maxima(across, over_zy, left, result, y * out_x + x)
                     for y in range(rows):
                         made, at_row = result[y * length :], to + y * to_strides[3]
                         if streamed:
-                            stream(made, flat, at_row, length)  # type: ignore[call-arg]
+                            stream(made, flat, at_row, length)
                         else:
                             target = flat[at_row:]
                             for i in range(length):

@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 
 from znni.core.shapes import Shape5
 from znni.machine.arena import new_output, workspace
@@ -27,6 +26,7 @@ from znni.primitives.cpu.common.activation import (
     softmax_over_maps,
     with_activation,
 )
+from znni.primitives.cpu.common.late_kernel import late_njit
 from znni.primitives.cpu.common.numba_kernel import (
     flat_view,
     numba_kernel,
@@ -266,7 +266,7 @@ def _scale(  # type: ignore[no-untyped-def]
                 activate(made, np.float32(0), less, code)
 
 
-@njit(nogil=True, cache=True, inline="always")
+@late_njit(nogil=True, cache=True, inline="always")
 def _bent(value, slope, code):  # type: ignore[no-untyped-def]
     """Return a value as (leaky) ReLU has it, and unchanged for other activations."""
     below = np.float32(0) if code == RELU else value * slope

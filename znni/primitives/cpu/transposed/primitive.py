@@ -237,7 +237,7 @@ def _band_kernel(maps: int, width: int) -> Callable[..., None]:
                         of_phase = offsets[features * firsts[phase] :]
                         weight = (tile * all_taps + firsts[phase]) * features * maps
                         for at in range(0, used, width):
-                            add_tile(  # type: ignore[call-arg]  # numba passes the context
+                            add_tile(  # numba passes the context
                                 maps, width, sums, x_phase * apart + at, positions, False, packed,
                                 at, of_phase, taps, weights, weight,
                             )  # fmt: skip

@@ -1,0 +1,72 @@
+"""Kernels that numba compiles when they are first needed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+from paths import NETWORKS
+
+from znni.primitives.cpu.common.late_kernel import LateKernel, late_njit
+from znni.primitives.cpu.common.numba_kernel import numba_kernel
+
+
+@late_njit(nogil=True)
+def _twice(value):  # type: ignore[no-untyped-def]
+    return 2 * value
+
+
+@late_njit(nogil=True)
+def _four_times(value):  # type: ignore[no-untyped-def]
+    return _twice(_twice(value))
+
+
+def test_a_kernel_is_made_with_those_that_it_names() -> None:
+    assert isinstance(_four_times, LateKernel)
+    assert _four_times(3) == 12
+    assert not isinstance(globals()["_twice"], LateKernel)  # it took the place of its name
+    assert _twice(4) == 8
+    assert _four_times.__name__ == "_four_times"
+
+
+def test_a_kernel_is_made_with_those_around_it() -> None:
+    @late_njit(nogil=True)
+    def add(x, y):  # type: ignore[no-untyped-def]
+        return x + y
+
+    @numba_kernel
+    def total(values, out):  # type: ignore[no-untyped-def]
+        for i in range(values.size):
+            out[0] = add(out[0], values[i])
+
+    out = np.zeros(1, np.float32)
+    total(np.arange(5, dtype=np.float32), out)
+    assert out[0] == 10
+
+
+def test_threads_that_call_at_once_make_one_kernel() -> None:
+    made: list[Any] = []
+
+    def compiled(function: Any) -> Any:
+        made.append(function)
+        return function
+
+    kernel = LateKernel(lambda x: x + 1, compiled)
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(kernel, range(50))) == list(range(1, 51))
+    assert len(made) == 1
+
+
+@pytest.mark.parametrize("module", ["numba", "h5py", "scipy.fft", "pyfftw"])
+def test_planning_imports_no_compiler_and_no_format(module: str) -> None:
+    """A kept plan is shown in half a second, a fifth of which numba would take."""
+    code = (
+        f"import sys; from znni.inference.planning import fastest, search\n"
+        f"fastest(search({str(NETWORKS / 'n337.yaml')!r}, (99, 99, 99), device='cpu', ram=2**30))\n"
+        f"sys.exit({module!r} in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
