@@ -45,7 +45,7 @@ class CostModel(Protocol):
 
     @property
     def follows_costs(self) -> bool:
-        """Whether all times are those of ``nominal_time``, and a constant for each call."""
+        """True if all times are those of ``nominal_time``, and a constant for each call."""
 
     def estimate(
         self, primitive: Primitive, operation: Operation, shape: Shape5, cost: Cost
