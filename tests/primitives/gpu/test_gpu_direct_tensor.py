@@ -29,6 +29,8 @@ from znni.primitives.gpu.direct_tensor.geometry import (
     GROUP,
     IN_MAPS,
     ROWS,
+    SMALL_COLUMNS,
+    SMALL_SUBTILES,
     VOXEL_BYTES,
     WARPGROUPS,
     Block,
@@ -84,6 +86,37 @@ def test_blocks_fit_shared_memory_and_the_registers(
         assert block.seen.volume * VOXEL_BYTES <= MOST_DISTANCE
         assert block.keeps_weights or block.stages >= 2
         assert sum(block.sums) == block.chunks
+
+
+@formats
+@chips
+def test_small_outputs_are_divided_among_all_multiprocessors(
+    numbers: TensorFormat, chip: Chip
+) -> None:
+    layer, size = layer_of((320, 320), Vec3(3, 3, 3)), Vec3(8, 8, 8)
+    (alone,) = strips_for(layer, numbers, size, chip)
+    (divided,) = strips_for(layer, numbers, size, chip, 1, 132)
+    assert divided.blocks(size) > 4 * alone.blocks(size)
+    assert divided.cycles_to_the_end(size, 1, 132) < alone.cycles_to_the_end(size, 1, 132) / 3
+    assert strips_for(layer, numbers, size, chip, 132, 132) == (alone,)
+    large = Vec3(64, 64, 64)
+    assert strips_for(layer, numbers, large, chip, 1, 132) == strips_for(
+        layer, numbers, large, chip
+    )
+
+
+@needs_compiler
+@formats
+@chips
+@pytest.mark.parametrize("columns", SMALL_COLUMNS)
+def test_small_blocks_keep_their_sums_in_registers(
+    numbers: TensorFormat, chip: Chip, columns: int
+) -> None:
+    layer = layer_of((320, 320), Vec3(3, 3, 3))
+    for block in blocks_for(layer, numbers, chip, SMALL_SUBTILES, columns):
+        usage = resource_usage(convolution_source(block, "relu"), chip.architecture)["convolve"]
+        assert usage.spills == 0
+        assert usage.registers * block.threads <= REGISTERS
 
 
 def test_there_is_room_for_the_barriers_of_many_stages() -> None:
@@ -197,7 +230,8 @@ def test_weights_are_scaled_to_the_upper_range_of_float16(exponent: int) -> None
 def test_sums_of_a_block_are_the_convolution(numbers: TensorFormat) -> None:
     """Repeat the kernel's work on the layouts, with its addresses, in float64."""
     conv = layer_of((21, 13), Vec3(2, 3, 2))
-    for block in blocks_for(conv, numbers, HOPPER):
+    small = blocks_for(conv, numbers, HOPPER, SMALL_SUBTILES)
+    for block in (*blocks_for(conv, numbers, HOPPER), *small):
         weights = random_weights(conv)
         x = random_input(Shape5.of(1, 21, block.seen))
         expected = reference.convolution(

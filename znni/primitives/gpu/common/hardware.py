@@ -41,6 +41,10 @@ TF32_CORES = 80
 AMPERE_NEEDED = "compute capability 8.0 (Ampere) or later"
 
 
+# Cycles of a multiprocessor in a second, about.
+CLOCK = 1.7e9
+
+
 @dataclass(frozen=True)
 class Chip:
     """The multiprocessors of GPUs of one compute capability.
@@ -152,6 +156,11 @@ def chip_of(device: Device) -> Chip | None:
     if capability in HALVED_FOR_GAMES and FOR_GAMES not in device.name:
         return replace(chip, tensor_flops=2 * chip.tensor_flops)
     return chip
+
+
+def processors_of(device: Device, chip: Chip) -> int:
+    """Return about how many multiprocessors a GPU has, by its nominal rate."""
+    return max(1, round(device.flops / (chip.cycle_flops * CLOCK)))
 
 
 def capability_of(device: Device) -> int:

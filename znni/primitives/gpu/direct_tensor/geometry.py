@@ -36,6 +36,11 @@ SUBTILES = (
 )
 MOST_COLUMNS = 80
 
+# Ways for outputs of fewer blocks than a GPU has multiprocessors, beside those above: more blocks
+# with fewer products each. Such a block has some share of the output maps, at least 8.
+SMALL_SUBTILES = (Vec3(2, 1, 1), Vec3(1, 1, 1))
+SMALL_COLUMNS = (80, 40, 24, 16, 8)
+
 # Warpgroups that sum, one upon the other along z. For products of warpgroups, one more brings image
 # and weights; for products of warps, those that sum bring them.
 WARPGROUPS = 2
@@ -230,14 +235,28 @@ class Block:
         return ROWS * self.subtile.x
 
 
-def blocks_for(conv: Conv, numbers: TensorFormat, chip: Chip) -> Iterator[Block]:
-    """Yield a block of each subtile that shared memory has room for."""
+def blocks_for(
+    conv: Conv,
+    numbers: TensorFormat,
+    chip: Chip,
+    subtiles: tuple[Vec3, ...] = SUBTILES,
+    most_columns: int = MOST_COLUMNS,
+) -> Iterator[Block]:
+    """Yield a block of each subtile that shared memory has room for.
+
+    Args:
+        conv: the convolution.
+        numbers: the format of image and weights.
+        chip: the chip.
+        subtiles: the subtiles.
+        most_columns: output maps of a pass, at most.
+    """
     chunks = -(-conv.in_features // IN_MAPS)
     if conv.kernel.volume * numbers.terms > MOST_SUMS[numbers]:
         return
-    passes = -(-conv.out_features // MOST_COLUMNS)
+    passes = -(-conv.out_features // most_columns)
     columns = -(-conv.out_features // (GROUP * passes)) * GROUP
-    for subtile in SUBTILES:
+    for subtile in subtiles:
         whole = Block(
             chip,
             numbers,
@@ -283,9 +302,56 @@ class Strip(NamedTuple):
         """Return a multiprocessor's cycles for its part of an output."""
         return self.block.cycles(out._replace(x=self.last - self.first), out.x)
 
+    def blocks(self, out: Vec3) -> int:
+        """Return the number of blocks of its part of an output, in all passes."""
+        return self.block.passes * self.tiles(out).volume
 
-def strips_for(conv: Conv, numbers: TensorFormat, out: Vec3, chip: Chip) -> tuple[Strip, ...]:
+    def cycles_to_the_end(self, out: Vec3, items: int, processors: int) -> float:
+        """Return the cycles from beginning to end, if a GPU computes nothing else.
+
+        Args:
+            out: extents of an output.
+            items: outputs that are computed together.
+            processors: multiprocessors of the GPU, some of which may have nothing to do.
+        """
+        blocks = items * self.blocks(out)
+        return self.cycles(out) * items / blocks * -(-blocks // processors)
+
+
+def small_strip(
+    conv: Conv, numbers: TensorFormat, out: Vec3, chip: Chip, items: int, processors: int
+) -> Strip:
+    """Return the strip that a GPU computes soonest if its blocks are few."""
+    strips = [
+        Strip(block, 0, out.x)
+        for columns in SMALL_COLUMNS
+        for block in blocks_for(conv, numbers, chip, SUBTILES + SMALL_SUBTILES, columns)
+    ]
+    return min(
+        strips,
+        key=lambda strip: (strip.cycles_to_the_end(out, items, processors), strip.cycles(out)),
+    )
+
+
+def strips_for(
+    conv: Conv,
+    numbers: TensorFormat,
+    out: Vec3,
+    chip: Chip,
+    items: int = 1,
+    processors: int = 1,
+) -> tuple[Strip, ...]:
     """Return the strips that take the fewest cycles: one, or one of wide blocks and a rest.
+
+    If they have fewer blocks than there are multiprocessors, it is the strip that ends soonest.
+
+    Args:
+        conv: the convolution.
+        numbers: the format of image and weights.
+        out: extents of an output.
+        chip: the chip.
+        items: outputs that are computed together.
+        processors: multiprocessors of the GPU.
 
     Returns:
         No strip if shared memory has no room for the kernel, or if sums would not keep the
@@ -303,7 +369,10 @@ def strips_for(conv: Conv, numbers: TensorFormat, out: Vec3, chip: Chip) -> tupl
         if 0 < wide < out.x:
             rest = min((Strip(other, wide, out.x) for other in blocks), key=cycles)
             divisions.append((Strip(block, 0, wide), rest))
-    return min(divisions, key=lambda strips: sum(map(cycles, strips)), default=())
+    best = min(divisions, key=lambda strips: sum(map(cycles, strips)), default=())
+    if best and items * sum(strip.blocks(out) for strip in best) < processors:
+        return (small_strip(conv, numbers, out, chip, items, processors),)
+    return best
 
 
 def _stages(kernel: Vec3) -> Iterator[Vec3]:

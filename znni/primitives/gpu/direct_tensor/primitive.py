@@ -18,7 +18,7 @@ from znni.network.layers import Conv, Operation
 from znni.network.weights import ConvWeights, conv_weights
 from znni.plans.primitive import Run, applying, convolved
 from znni.primitives.gpu.common.base import ShapedPrimitive
-from znni.primitives.gpu.common.hardware import AMPERE_NEEDED, chip_of
+from znni.primitives.gpu.common.hardware import AMPERE_NEEDED, chip_of, processors_of
 from znni.primitives.gpu.common.number_formats import FLOAT16, FLOAT16_PAIR, TensorFormat
 from znni.primitives.gpu.direct_tensor.geometry import strips_for
 from znni.primitives.gpu.direct_tensor.launch import Gathering, Launcher
@@ -31,6 +31,7 @@ class GpuDirectTensor(ShapedPrimitive[Pieces]):
 
     numbers: TensorFormat
     family: ClassVar[str] = "gpu_direct_tensor"
+    version: ClassVar[int] = 2
 
     def work(self, layer: Operation, shape: Shape5) -> Pieces | None:
         """Decline what shared memory does not hold, inexact sums, and planes beyond all counts."""
@@ -38,8 +39,11 @@ class GpuDirectTensor(ShapedPrimitive[Pieces]):
         if out is None or not isinstance(layer, Conv):
             return None
         chip = chip_of(self.device)
-        strips = strips_for(layer, self.numbers, out.size, chip) if chip else ()
-        pieces = Pieces(shape, out, layer, strips) if strips else None
+        if chip is None:
+            return None
+        processors = processors_of(self.device, chip)
+        strips = strips_for(layer, self.numbers, out.size, chip, out.n, processors)
+        pieces = Pieces(shape, out, layer, strips, processors) if strips else None
         return pieces if pieces and pieces.is_countable else None
 
     def prepare(self, work: Pieces, weights: ConvWeights | None) -> Run:

@@ -54,9 +54,11 @@ class Pieces(ConvolutionWork):
 
     Attributes:
         strips: the strips that an output is divided into, at least one.
+        processors: multiprocessors of the GPU.
     """
 
     strips: tuple[Strip, ...]
+    processors: int = 1
     writes_views: ClassVar[bool] = True
 
     @property
@@ -147,12 +149,17 @@ class Pieces(ConvolutionWork):
     @property
     def efficiency(self) -> float:
         """Share of the GPU's nominal float32 rate that these sustain, on tensor cores."""
-        planes = ((piece.items, self.out.size._replace(z=piece.planes)) for piece in self)
-        cycles = sum(items * strip.cycles(out) for items, out in planes for strip in self.strips)
+        planes = [(piece.items, self.out.size._replace(z=piece.planes)) for piece in self]
+        cycles = sum(self._cycles(strip, *piece) for piece in planes for strip in self.strips)
         groups = self.block.chunks * (IN_MAPS // GROUP)
         of_group = READ_CYCLES + WRITE_CYCLES * self.block.numbers.parts
         laid_out = self._seen_voxels * groups * of_group
         return self.flops / (self.block.chip.cycle_flops * (cycles + laid_out))
+
+    def _cycles(self, strip: Strip, items: int, out: Vec3) -> float:
+        """Return the cycles of all multiprocessors for a strip, of which some may have no block."""
+        idle = max(1.0, self.processors / (items * strip.blocks(out)))
+        return items * strip.cycles(out) * idle
 
     @property
     def bytes_moved(self) -> float:
