@@ -141,11 +141,12 @@ def test_samples_beyond_the_volume_do_not_count(kind: str, data: st.DataObject) 
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("width", [90, 92])
 @pytest.mark.parametrize("groups", [2, 12])
-def test_large_maps_are_normalized_to_the_last_digits(groups: int) -> None:
+def test_large_maps_are_normalized_to_the_last_digits(groups: int, width: int) -> None:
     layer, shape = (
         Normalize("layer", 12, groups, activation="leaky_relu"),
-        Shape5(2, 12, 40, 70, 90),
+        Shape5(2, 12, 40, 70, width),
     )
     case = random_case(layer, shape)
     # A mean far from zero costs digits of a sum of squares, and so does a first sample like this.
@@ -174,7 +175,9 @@ def test_kernels_compile_without_spills(chip: Chip) -> None:
         (upsampling.source(), upsampling.options(Upsample("up", TWO, "trilinear"))),
         (arranged.source("elu"), arranged.steps(TWO)),
         (clearing.source(), ()),
-        (normalization.source(), normalization.options(Normalize("norm", 12, 4))),
+        (normalization.source(), normalization.options(Normalize("norm", 12, 4), 1)),
+        (normalization.source(), normalization.options(Normalize("norm", 12, 4), 4)),
+        (normalization.scaling_source("gelu"), ()),
         *(
             (global_pooling.source(), global_pooling.options(each))
             for each in (GlobalPool("average"), GlobalPool("peak", "max"))

@@ -1,12 +1,13 @@
 // Sums, or maxima, of the voxels of each map: each block reduces a part of a map.
 //
 // Macros: MAPS_TOGETHER: the maps of a group whose values are summed less the group's first sample,
-// or 0 for plain sums; IS_MAX: maxima instead of sums. `larger` comes from common/larger.cuh, the
+// or 0 for plain sums; IS_MAX: maxima instead of sums; TOGETHER: voxels of a row that a thread reads
+// at once, 1 or 4. `larger` comes from common/larger.cuh, the
 // rest from common/voxels.cuh. Which thread adds up what depends on the shape only, so results do
 // not differ from call to call.
 
 constexpr int THREADS = 256, WARPS = THREADS / 32;
-constexpr int RUN = 16;  // values that are added up in float32 before they are in float64
+constexpr int RUN = 16 / TOGETHER;  // planes; 16 values are added up in float32, then in float64
 
 // What a part of a map gives: the sum and the sum of squares, or the maximum and nothing.
 struct Partial {
@@ -54,7 +55,8 @@ __device__ __forceinline__ float reference_of(const float* in, Index in_n, Index
 }
 
 // Writes what each block finds. Blocks of a map follow each other: `shares` of its planes, each with
-// `columns` blocks. in: (image, map, z, y, x) by strides.
+// `columns` blocks. in: (image, map, z, y, x) by strides; if four voxels are read at once, rows begin
+// at 16 bytes, and size_x counts four voxels each.
 extern "C" __global__ void __launch_bounds__(THREADS)
     reduce_maps(const float* __restrict__ in, Index in_n, Index in_f, Index in_z, Index in_y,
                 Partial* __restrict__ parts, int columns, int shares, int maps, int size_z,
@@ -67,15 +69,28 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     const float taken_off = reference_of(in, in_n, in_f, image, map);
     Partial own = nothing();
     if (cell < unsigned(size_y) * size_x) {
-        const float* column = in + image * in_n + map * in_f + cell / size_x * in_y + cell % size_x;
+        const float* column = in + image * in_n + map * in_f + cell / size_x * in_y +
+                              cell % size_x * TOGETHER;
         for (int start = first; start < last; start += RUN) {
             float total = (float)nothing().total, squares = 0.0f;
+            const auto take = [&](float found) {
+                const float value = found - taken_off;
+                total = IS_MAX ? larger(total, value) : total + value;
+                squares = fmaf(value, value, squares);
+            };
 #pragma unroll
             for (int i = 0; i < RUN; ++i) {
                 if (start + i >= last) continue;
-                const float value = column[(start + i) * in_z] - taken_off;
-                total = IS_MAX ? larger(total, value) : total + value;
-                squares = fmaf(value, value, squares);
+                const float* at = column + (start + i) * in_z;
+                if (TOGETHER == 4) {
+                    const float4 four = *reinterpret_cast<const float4*>(at);
+                    take(four.x);
+                    take(four.y);
+                    take(four.z);
+                    take(four.w);
+                } else {
+                    take(*at);
+                }
             }
             own.take({total, squares});
         }

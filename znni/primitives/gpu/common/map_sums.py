@@ -16,6 +16,9 @@ from znni.primitives.gpu.common.voxels import MOST, THREADS, strided, voxels_sou
 # Blocks of a launch that keep the memory of any GPU busy. More would leave less to each.
 ENOUGH_BLOCKS = 4096
 
+# Values that a thread reads at once, where rows allow it, and their bytes.
+FOUR, FOUR_BYTES = 4, 16
+
 # Bytes of what a block finds: two numbers in float64.
 PARTIAL_BYTES = 16
 
@@ -28,15 +31,23 @@ def source() -> str:
     return voxels_source() + larger_source() + source_beside(__file__, "map_sums.cu")
 
 
-def options(*, maps_together: int = 0, is_max: bool = False) -> tuple[str, ...]:
+def options(*, maps_together: int = 0, is_max: bool = False, together: int = 1) -> tuple[str, ...]:
     """Return options of the compiler.
 
     Args:
         maps_together: the maps of a group. Its first sample is taken off all its values, so that
             their squares do not lose digits. 0: values are added up as they are.
         is_max: whether maxima are found instead of sums.
+        together: voxels of a row that a thread reads at once, 1 or 4.
     """
-    return f"-DMAPS_TOGETHER={maps_together}", f"-DIS_MAX={int(is_max)}"
+    values = {"MAPS_TOGETHER": maps_together, "IS_MAX": int(is_max), "TOGETHER": together}
+    return tuple(f"-D{name}={value}" for name, value in values.items())
+
+
+def in_fours(array: Any) -> bool:
+    """Return whether rows of an array begin at 16 bytes and consist of four values each."""
+    places = (array.data.ptr, *array.strides[:-1])
+    return array.shape[-1] % FOUR == 0 and all(place % FOUR_BYTES == 0 for place in places)
 
 
 @dataclass(frozen=True)
@@ -45,14 +56,16 @@ class MapSums:
 
     Attributes:
         shape: the shape of the input.
+        together: voxels of a row that a thread reads at once, 1 or 4.
     """
 
     shape: Shape5
+    together: int = 1
 
     @property
     def columns(self) -> int:
         """Blocks for a plane of a map. A thread has one cell of all planes of its share."""
-        return -(-self.shape.y * self.shape.x // THREADS)
+        return max(1, -(-self.shape.y * (self.shape.x // self.together) // THREADS))
 
     @property
     def shares(self) -> int:
@@ -88,7 +101,8 @@ class MapSums:
             x: the input (n, f, z, y, x).
         """
         found = device_workspace((self.workspace_bytes,), np.uint8)
-        _, maps, *size = self.shape
-        numbers = map(np.int32, (self.columns, self.shares, maps, *size))
+        _, *sizes, length = self.shape
+        counts = self.columns, self.shares, *sizes, length // self.together
+        numbers = map(np.int32, counts)
         reduce_maps((self.blocks,), (THREADS,), (*strided(x), found, *numbers))
         return found

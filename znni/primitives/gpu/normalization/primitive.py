@@ -16,15 +16,23 @@ from znni.machine.cuda import cupy
 from znni.machine.cuda_kernels import compiled, source_beside
 from znni.machine.device_arena import new_device_output
 from znni.machine.machine import Device
-from znni.network.layers import Normalize, Operation
+from znni.network.layers import Activation, Normalize, Operation
 from znni.network.weights import ConvWeights, conv_weights
 from znni.plans.cost import Cost
 from znni.plans.primitive import Run, applied_to
 from znni.primitives.gpu.common import map_sums
-from znni.primitives.gpu.common.map_sums import MapSums
+from znni.primitives.gpu.common.activation import sloped_activation_source
+from znni.primitives.gpu.common.map_sums import FOUR, MapSums, in_fours
 from znni.primitives.gpu.common.number_formats import FLOAT_BYTES
 from znni.primitives.gpu.common.pointwise import Pointwise, resident_bytes
-from znni.primitives.gpu.common.voxels import THREADS, cost_by_voxel, countable
+from znni.primitives.gpu.common.voxels import (
+    THREADS,
+    cost_by_voxel,
+    countable,
+    launch,
+    strided,
+    voxels_source,
+)
 
 # Operations for a value: two multiply-adds.
 FLOPS = 4
@@ -49,14 +57,14 @@ class GpuNormalization:
     def cost(self, layer: Operation, shape: Shape5) -> Cost:
         """Return the cost: two passes over the input, and one over the output."""
         _, out = applied_to(Normalize, self, layer, shape)
-        # Weights and biases, and a factor and a shift for each map of each image.
-        numbers = FLOAT_BYTES * out.f * (2 + 2 * out.n)
+        # Weights, biases and slopes, and a factor and a shift for each map of each image.
+        numbers = FLOAT_BYTES * out.f * (3 + 2 * out.n)
         cost = cost_by_voxel(
             shape,
             out,
             FLOPS,
             resident=resident_bytes(out.f) + numbers,
-            workspace=MapSums(shape).workspace_bytes,
+            workspace=max(MapSums(shape, together).workspace_bytes for together in (1, FOUR)),
         )
         return cost.plus(0.0, 1.0, shape.nbytes)
 
@@ -64,26 +72,22 @@ class GpuNormalization:
         """Compile the kernels, and bring factors and shifts to the GPU."""
         norm, out = applied_to(Normalize, self, layer, shape)
         given = conv_weights(norm, weights)
-        module = compiled(source(), options(norm))
-        reduce_maps, set_scaling = map(module.get_function, ("reduce_maps", "set_scaling"))
-        sums = MapSums(shape)
         slope = norm.slope if given.slope is None else given.slope
         scale = Pointwise("SCALE", out.f, norm.activation, slope)
-        factors, shifts = map(cupy().asarray, (given.weight, given.bias))
+        scale_maps = compiled(scaling_source(norm.activation)).get_function("scale_maps")
+        slopes = cupy().asarray(np.full(out.f, slope, np.float32))
+        trained = *map(cupy().asarray, (given.weight, given.bias)), np.float32(norm.eps)
         scaling = cupy().empty((out.n, 2, out.f), np.float32)
-        groups = out.n * norm.groups
+        ways = {together: _Sums(norm, shape, together) for together in (1, FOUR)}
 
         def run(x: Any) -> Any:
             y = new_device_output(out)
-            parts = sums(reduce_maps, x)
-            strides = (np.int64(stride // x.itemsize) for stride in x.strides[:2])
-            numbers = np.int32(sums.parts), np.int64(shape.size.volume)
-            trained = factors, shifts, np.float32(norm.eps)
-            set_scaling(
-                (groups,),
-                (THREADS,),
-                (x, *strides, parts, *numbers, *trained, scaling, np.int32(out.f)),
-            )
+            together = FOUR if in_fours(x) and in_fours(y) else 1
+            ways[together](x, trained, scaling)
+            if together == FOUR:
+                fours = out._replace(x=out.x // FOUR)
+                launch(scale_maps, fours, *strided(x), scaling, slopes, *strided(y))
+                return y
             for image in range(out.n):
                 items = slice(image, image + 1)
                 scale(y[items], x[items], scaling=scaling[image])
@@ -92,14 +96,54 @@ class GpuNormalization:
         return run
 
 
+class _Sums:
+    """The kernels that work out the factor and the shift of each map.
+
+    Args:
+        norm: the layer.
+        shape: the shape of its input.
+        together: voxels of a row that a thread reads at once, 1 or 4.
+    """
+
+    def __init__(self, norm: Normalize, shape: Shape5, together: int) -> None:
+        module = compiled(source(), options(norm, together))
+        self._reduce_maps = module.get_function("reduce_maps")
+        self._set_scaling = module.get_function("set_scaling")
+        self._sums = MapSums(shape, together)
+        self._groups = shape.n * norm.groups
+
+    def __call__(self, x: Any, trained: tuple[Any, ...], scaling: Any) -> None:
+        """Set the scaling (n, factor or shift, f) for an input.
+
+        Args:
+            x: the input (n, f, z, y, x).
+            trained: factors and shifts of the maps, and the number added to variances.
+            scaling: takes the result.
+        """
+        parts, shape = self._sums(self._reduce_maps, x), self._sums.shape
+        strides = (np.int64(stride // x.itemsize) for stride in x.strides[:2])
+        numbers = np.int32(self._sums.parts), np.int64(shape.size.volume)
+        self._set_scaling(
+            (self._groups,),
+            (THREADS,),
+            (x, *strides, parts, *numbers, *trained, scaling, np.int32(shape.f)),
+        )
+
+
 def source() -> str:
     """Return the CUDA source of ``reduce_maps`` and ``set_scaling``, compiled with ``options``."""
     return map_sums.source() + source_beside(__file__, "normalization.cu")
 
 
-def options(norm: Normalize) -> tuple[str, ...]:
+def options(norm: Normalize, together: int) -> tuple[str, ...]:
     """Return options of the compiler, which define the source's macros."""
-    return map_sums.options(maps_together=norm.features // norm.groups)
+    return map_sums.options(maps_together=norm.features // norm.groups, together=together)
+
+
+def scaling_source(activation: Activation) -> str:
+    """Return the CUDA source of ``scale_maps``."""
+    kernel = source_beside(__file__, "scaling.cu")
+    return voxels_source() + sloped_activation_source(activation) + kernel
 
 
 def primitives(device: Device) -> tuple[GpuNormalization, ...]:
