@@ -183,6 +183,27 @@ def cpu_unets(records: Records) -> str:
     return _captioned(records, names, lines)
 
 
+def gpu_unets(records: Records) -> str:
+    """Return U-Nets on one window of a GPU beside compiled PyTorch, with their errors."""
+    titles = {"nnunet-instance": "nnU-Net, instance norm", "unet3d": UNETS["unet3d"]}
+    names = [f"gpu-unets-{network}.json" for network in titles]
+    lines = []
+    for (network, title), name in zip(titles.items(), names, strict=True):
+        rows = _by_name(records[name].rows, network)
+        ours, peer = rows["znni"], rows["torch-compiled fp16 channels_last_3d"]
+        lines.append(
+            {
+                "network": title,
+                "window": str(ours["window"]),
+                "memory": f"{ours['declared_gib']:.1f} GiB",
+                "znni": f"{ours['seconds'] * 1e3:.1f} ms, error {ours['error']:.0e}",
+                "its layers one by one": f"{ours['layers_seconds'] * 1e3:.1f} ms",
+                "PyTorch float16, compiled": f"{peer['seconds'] * 1e3:.1f} ms, error {peer['error']:.0e}",
+            }
+        )
+    return _captioned(records, names, lines)
+
+
 def cpu_networks(records: Records) -> str:
     """Return whole networks on a CPU beside PyTorch and MONAI."""
     name = "networks-2-cores.json"
@@ -428,6 +449,7 @@ TABLES: dict[str, Callable[[Records], str]] = {
     "cpu-layers": cpu_layers,
     "cpu-scaling": cpu_scaling,
     "gpu-networks": gpu_networks,
+    "gpu-unets": gpu_unets,
     "gpu-layers": gpu_layers,
     "older-gpu": older_gpu,
     "older-layers": older_layers,
