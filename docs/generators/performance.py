@@ -198,7 +198,8 @@ def gpu_unets(records: Records) -> str:
                 "memory": f"{ours['declared_gib']:.1f} GiB",
                 "znni": f"{ours['seconds'] * 1e3:.1f} ms, error {ours['error']:.0e}",
                 "its layers one by one": f"{ours['layers_seconds'] * 1e3:.1f} ms",
-                "PyTorch float16, compiled": f"{peer['seconds'] * 1e3:.1f} ms, error {peer['error']:.0e}",
+                "PyTorch float16, compiled": f"{peer['seconds'] * 1e3:.1f} ms, "
+                f"error {peer['error']:.0e}",
             }
         )
     return _captioned(records, names, lines)
