@@ -7,6 +7,7 @@ turns. Medians are reported. Caches are warm: every command runs once before it 
 from __future__ import annotations
 
 import os
+import resource
 import statistics
 import subprocess
 import tempfile
@@ -74,12 +75,12 @@ def _commands(
     kept = _environment(folder / "plans")
     options = ("--device", device)
     if demo:
-        yield Command({"command": "help"}, lambda: timed((*ZNNI, "--help"), kept))
+        yield Command({"command": "help"}, _again((*ZNNI, "--help"), kept))
         source, network = DEMO
         out = folder / "demo.h5"
         run = (*ZNNI, "infer", source, "--net", network, "--out", str(out), *options)
         about = {"command": "infer", "network": Path(network).stem}
-        yield Command(about, lambda: time_run(run, out, LIMIT, kept))
+        yield Command(about, lambda: _with_work(lambda: time_run(run, out, LIMIT, kept)))
     for path in nets:
         plan = (*ZNNI, "plan", "--net", str(path), "--volume", volume, "--ram", ram, *options)
         about = {"network": path.stem, "volume": volume, "limit": ram}
@@ -88,7 +89,7 @@ def _commands(
 
 
 def _again(command: Sequence[str], environment: Mapping[str, str]) -> Callable[[], Row]:
-    return lambda: timed(command, environment)
+    return lambda: _with_work(lambda: timed(command, environment))
 
 
 def _environment(plans: Path) -> dict[str, str]:
@@ -116,6 +117,18 @@ def timed(command: Sequence[str], environment: Mapping[str, str]) -> Row:
     return {"seconds": seconds}
 
 
+def _with_work(run: Callable[[], Row]) -> Row:
+    """Return the row of a command with its processor time, which others disturb less."""
+    before = _worked()
+    return run() | {"processor_seconds": _worked() - before}
+
+
+def _worked() -> float:
+    """Return the processor time of all commands that have ended, in any thread."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
 def time_in_turn(commands: Sequence[Command], rounds: int) -> list[Row]:
     """Return a row for each command, with the medians of its times.
 
@@ -136,10 +149,14 @@ def time_in_turn(commands: Sequence[Command], rounds: int) -> list[Row]:
 
 def _medians(rows: Sequence[Row]) -> Row:
     timing = Timing(tuple(row["seconds"] for row in rows))
-    names = ["predicted_seconds", *(f"{phase}_seconds" for phase in (*PHASES, "finishing", "exit"))]
-    phases = {
+    names = [
+        "predicted_seconds",
+        "processor_seconds",
+        *(f"{phase}_seconds" for phase in (*PHASES, "finishing", "exit")),
+    ]
+    others = {
         name: statistics.median(row[name] for row in rows) for name in names if name in rows[0]
     }
     all_seconds = timing.seconds
     row: Row = {"rounds": len(rows), "seconds": timing.median, "all_seconds": all_seconds}
-    return row | ({"spread": timing.spread} if timing.spread is not None else {}) | phases
+    return row | ({"spread": timing.spread} if timing.spread is not None else {}) | others

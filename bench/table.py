@@ -110,6 +110,7 @@ COLUMNS: dict[Kind | Literal["choices"], dict[str, Forms]] = {
         "limit": "{limit}",
         "runs": "{rounds}",
         "s": "{seconds:.2f}",
+        "processor s": "{processor_seconds:.2f}",
         "spread": "{spread:.0%}",
         "predicted s": "{predicted_seconds:.2f}",
         **PHASE_COLUMNS,
