@@ -119,7 +119,7 @@ def test_folds_are_averaged_in_the_order_of_the_input_s_axes(tmp_path: Path) -> 
     network = load_network(tmp_path / "net.yaml")
     assert network.window == Window(Vec3(16, 12, 4), 0.5, mirror="yx", like="nnunet")
     assert network.labels == (("background", 0), ("cell", 1), ("nucleus", 2))
-    assert network.scaling == InputScaling(normalize=(Fixed(0, 1),))
+    assert network.scaling == InputScaling(normalize=(Fixed(0, 1),), crop="nonzero")
     assert "1 x 0.5 x 3" in str(made)
     assert "2 folds are averaged" in str(made)
 
@@ -160,7 +160,8 @@ def test_each_map_is_normalized_by_its_own_scheme(tmp_path: Path) -> None:
 def test_normalization_where_a_map_is_not_0(tmp_path: Path) -> None:
     masked = _plans((0, 1, 2), ["ZScoreNormalization"], use_mask_for_norm=[True])
     made = znni.import_network(_write(tmp_path, masked, [_module(0)]), tmp_path / "net.yaml")
-    assert made.network.scaling == InputScaling(normalize=(ZScore(),), within="nonzero")
+    scaling = InputScaling(normalize=(ZScore(),), within="nonzero", crop="nonzero")
+    assert made.network.scaling == scaling
     assert "leaves them 0" in str(made)
 
 
@@ -210,7 +211,8 @@ def test_a_checkpoint_is_given_by_its_file(tmp_path: Path) -> None:
     made = znni.import_network(best, tmp_path / "net.yaml").network
     assert made.window
     assert made.window.mirror == ""
-    assert made.scaling == InputScaling(normalize=(ZScore(), Fixed(0, 1)), within="nonzero")
+    rules = ZScore(), Fixed(0, 1)
+    assert made.scaling == InputScaling(normalize=rules, within="nonzero", crop="nonzero")
 
 
 def test_the_folder_of_a_fold_may_be_the_current_one(

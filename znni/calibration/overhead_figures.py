@@ -117,7 +117,7 @@ def statistics_seconds(
         return 0.0
     core = machine.host.bandwidth / machine.host.threads**BANDWIDTH_EXPONENT
     wide = itemsize > 2
-    seconds = 0.0
+    seconds = maps * each.voxel_in * volume.volume if scaling.has_numbers else 0.0
     for kinds in ((ZScore, Percentiles), (Percentiles,)[: int(wide)]):
         counted = [type(rule) for rule in scaling.of_maps(maps) if isinstance(rule, kinds)]
         if counted:

@@ -214,7 +214,7 @@ def forecast(
             "the cluster has no groups, so nothing is known of its machines; add groups: with "
             "name, count and machine"
         )
-    job = make_job(network, Vec3(*volume_shape), border, "reflect", roi)
+    job = make_job(network, Vec3(*volume_shape), border, None, roi)
     network, stored = for_job(network, job), Stored(dtype, input_itemsize)
     workers = [_worker(group, machines, options) for group in machines.groups]
 

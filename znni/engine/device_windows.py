@@ -138,7 +138,9 @@ class DeviceWindows(DeviceBlockLayers):
             with self._compute:
                 mean = blended(block)
             self._compute.record(launched.place.computed)
-        return _Queued(launched, mean, block.wanted)
+        window = self._network.window
+        assert window is not None
+        return _Queued(launched, mean, block.with_output(window))
 
     def _copied(self, mean: Any, labels: Labels | None) -> NDArray[Any]:
         """Return a copy of the mean of a block on the host, or of its labels."""

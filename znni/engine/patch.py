@@ -126,6 +126,6 @@ class PatchRunner:
 
         def windows(block: WindowedBlock) -> Blended:
             with stopwatch.during("host_layers"):
-                return Blended(blended(block), self._head, block.wanted, threads)
+                return Blended(blended(block), self._head, block.with_output(window), threads)
 
         return windows

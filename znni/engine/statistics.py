@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import reduce
 from itertools import islice
 from math import floor, sqrt
 from typing import Any, TypeAlias
@@ -49,15 +50,21 @@ def normalized(
         progress: called after each block with the voxels read, and those to read.
 
     Raises:
-        InvalidInput: there are more or fewer normalizations than maps, or no value counts.
+        InvalidInput: there are more or fewer normalizations than maps, no value counts, or the
+            input is cropped for a network without windows.
         UnusableValues: a value is NaN, or infinite as float32.
     """
     scaling = network.scaling
     if scaling.is_fixed:
         return network
     rules = scaling.of_maps(network.in_features)
+    if scaling.crops and not network.window:
+        raise InvalidInput(
+            f"network {network.name} crops its input, and is not computed in windows; leave out "
+            f"crop: {scaling.crop}"
+        )
 
-    log.info("reading the whole volume, by whose values it is normalized")
+    log.info("reading the whole volume, by whose values it is normalized or cropped")
     each = [range(index, index + 1) for index in range(len(rules))]
     counted = [range(len(rules))] if scaling.together else each  # the maps of each statistic
     scored = {maps: _Moments() for maps in counted if isinstance(rules[maps[0]], ZScore)}
@@ -68,20 +75,29 @@ def normalized(
     twice = bool(ranked) and volume.itemsize > 2
 
     like_nnunet = network.window is not None and network.window.like == "nnunet"
+    looks = scaling.crops or like_nnunet
     occupied: list[Box] = []  # of blocks, where a map is not 0
+    # Voxels where all maps are 0 are only counted, if those outside of the crop do not count.
+    read_within: Within = "nonzero" if scaling.crops else scaling.within
 
     def blocks(before: int = 0) -> Iterator[Sequence[Values]]:
-        for read, box, block in _blocks(volume, scaling.within, like_nnunet and not before):
+        for read, box, block in _blocks(volume, read_within, looks and not before):
             if box:
                 occupied.append(box)
             yield block
             if progress:
                 progress(before + read, volume.size.volume * (1 + twice))
 
+    counted_voxels = 0
     for block in blocks():
+        counted_voxels += len(block[0])
         for maps, statistic in statistics.items():
             for index in maps:
                 statistic.add(block[index])
+    crop = _around(occupied, volume.size) if scaling.crops else None
+    if crop and scaling.within == "all":
+        for maps, statistic in statistics.items():
+            statistic.add_zeros(len(maps) * (crop.size.volume - counted_voxels))
     if [ranks for ranks in ranked.values() if ranks.needs_second_pass()]:
         for block in blocks(before=volume.size.volume):
             for maps, ranks in ranked.items():
@@ -90,14 +106,14 @@ def normalized(
     found: dict[int, Fixed] = {}
     for maps, statistic in statistics.items():
         found |= dict.fromkeys(maps, statistic.result())
-    if like_nnunet:
+    if like_nnunet and not scaling.crops:
         _warn_of_borders(occupied, volume.size)
     fixed = tuple(
         rule if isinstance(rule, Fixed) else found[index] for index, rule in enumerate(rules)
     )
-    made = replace(scaling, statistics=fixed)
+    made = replace(scaling, statistics=() if scaling.has_numbers else fixed, box=crop)
     log.info("the input is %s", made)
-    return replace(network, scaling=made)
+    return network.scaled_by(made)
 
 
 class _Moments:
@@ -120,6 +136,14 @@ class _Moments:
         self.squares += squares + apart**2 * self.voxels * values.size / voxels
         self.voxels = voxels
 
+    def add_zeros(self, count: int) -> None:
+        """Add some values of 0."""
+        if count:
+            voxels = self.voxels + count
+            self.squares += self.mean**2 * self.voxels * count / voxels
+            self.mean *= self.voxels / voxels
+            self.voxels = voxels
+
     def result(self) -> Fixed:
         _check_some(self.voxels)
         return Fixed(self.mean, max(sqrt(self.squares / self.voxels), LEAST_DEVIATION))
@@ -137,10 +161,21 @@ class _Ranks:
         self.dtype = np.dtype(np.float32)
         self.counts = np.zeros(2**HALF, np.int64)
         self.below: dict[int, NDArray[np.int64]] = {}
+        self.zeros = 0
 
     def add(self, values: Values) -> None:
         self.dtype = values.dtype
         self.counts += np.bincount(_keys(values) >> HALF, minlength=2**HALF)
+
+    def add_zeros(self, count: int) -> None:
+        """Add some values of 0; no others follow in this pass."""
+        self.zeros = count
+        self.counts[self._zero >> HALF] += count
+
+    @property
+    def _zero(self) -> int:
+        """The key of 0."""
+        return int(_keys(np.zeros(1, self.dtype))[0])
 
     def needs_second_pass(self) -> bool:
         _check_some(self.counts.sum())
@@ -150,6 +185,8 @@ class _Ranks:
                 for percentile in (self.rule.low, self.rule.high)
                 for rank in self._around(percentile)
             }
+            if self._zero >> HALF in self.below:
+                self.below[self._zero >> HALF][self._zero & int(LOW)] = self.zeros
         return bool(self.below)
 
     def add_again(self, values: Values) -> None:
@@ -218,16 +255,19 @@ def _value(key: int, dtype: np.dtype[Any]) -> float:
 
 def _warn_of_borders(occupied: Sequence[Box], size: Vec3) -> None:
     """Warn of borders that nnU-Net cuts off before it normalizes and places windows."""
-    if not occupied:
-        return
-    start = Vec3(*map(min, zip(*(box.start for box in occupied), strict=True)))
-    stop = Vec3(*map(max, zip(*(box.stop for box in occupied), strict=True)))
-    if Box(start, stop).size != size:
+    found = _around(occupied, size)
+    if found.size != size:
         log.warning(
             "all maps are 0 outside of %s. nnU-Net cuts such borders off before it normalizes and "
-            "places windows, and znni does not: cut them off to get nnU-Net's values",
-            Box(start, stop),
+            "places windows: give input: {crop: nonzero} in the network file to get its values",
+            found,
         )
+
+
+def _around(occupied: Sequence[Box], size: Vec3) -> Box:
+    """Return the box around others, or the whole volume if there are none."""
+    whole = Box(Vec3(0, 0, 0), size)
+    return reduce(Box.hull, occupied) if occupied else whole
 
 
 def _occupied(read: Values, box: Box) -> Box | None:

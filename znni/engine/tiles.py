@@ -19,7 +19,7 @@ from znni.network.geometry import context, over, whole_input
 from znni.network.input_scaling import Fixed, InputScaling
 from znni.network.network import Network
 from znni.network.weights import Float32
-from znni.network.window import missing_window
+from znni.network.window import Window, missing_window
 
 # Values that are scaled at a time: a mebibyte of float32.
 CACHED_VALUES = 2**18
@@ -130,6 +130,11 @@ def make_job(
     if network.window:
         wanted = _wanted(roi, Box(ZERO, volume), border, volume)
         beyond = pad if border == "same" else None
+        if network.scaling.crops and beyond not in (None, "constant"):
+            raise InvalidInput(
+                f"pad is {pad!r}, and the input is cropped: around the crop, windows see zeros; "
+                f"leave out pad"
+            )
         return Job(volume, wanted.start, wanted.size, wanted.start, beyond or "constant")
     pad = pad or "reflect"
     lost = context(network) if network.is_exact else network.field_of_view - 1
@@ -182,13 +187,32 @@ def for_job(network: Network, job: Job) -> Network:
     An exact network then knows the extents of its input, and its windows where they lie.
     """
     if network.window:
-        placed = replace(network, window=network.window.over(job.volume))
+        placed = replace(network, window=windows_over(network, job.volume))
         return over(placed, network.window.size)
     return over(network, job.whole) if job.whole else network
 
 
+def windows_over(network: Network, volume: Vec3) -> Window:
+    """Return a network's windows over a volume, or over the part that its input is cropped to.
+
+    Raises:
+        InvalidInput: that part is not within the volume.
+    """
+    window, box = network.window, network.scaling.box
+    if window is None:
+        raise ValueError(f"network {network.name} has no windows")
+    if box and not box.within(Box(ZERO, volume)):
+        raise InvalidInput(
+            f"the input is cropped to {box}, which is not within the volume of {volume}; leave "
+            f"out box in the network file, and znni finds it"
+        )
+    return window.over(volume, box)
+
+
 def seen_by(network: Network, job: Job) -> Box:
     """Return the voxels that a job's output depends on; some lie beyond the volume."""
+    if network.scaling.crops:  # every voxel may move the windows
+        return Box(ZERO, job.volume)
     if network.window:
         wanted = Box(job.center, job.center + job.output)
         return network.window.over(job.volume).around(wanted)
@@ -391,7 +415,9 @@ def read_input(
     values = np.empty(raw.shape, np.float32) if into is None else into
     if not _scale(raw, scaling, values):
         raise _not_finite(values, raw, sources)
-    if job.pad == "constant":
+    if scaling.box:
+        _blank_outside(values, box, scaling.box)
+    elif job.pad == "constant":
         _blank_outside(values, box, Box(ZERO, job.volume))
     if job.whole:
         _blank_outside(values, box, Box(job.origin, job.origin + job.whole))

@@ -6,7 +6,7 @@ block can be computed again, and nothing holds the whole volume's values.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -17,6 +17,7 @@ from znni.engine.executor import Array, Fragments
 from znni.network.geometry import input_box
 from znni.network.network import Network
 from znni.network.weights import Float32
+from znni.network.window import Window
 
 ZERO, ONE = Vec3(0, 0, 0), Vec3(1, 1, 1)
 
@@ -35,6 +36,15 @@ class WindowedBlock(NamedTuple):
     start: Vec3
     written: Box
     wanted: NDArray[np.bool_] | None
+
+    def with_output(self, window: Window) -> NDArray[np.bool_] | None:
+        """Return which voxels that the block writes have output; the others are 0. None: all."""
+        if self.written.within(window.covered):
+            return self.wanted
+        covered = np.zeros(self.written.size, np.bool_)
+        if part := self.written.intersection(window.covered):
+            covered[part.shifted(ZERO - self.written.start).slices] = True
+        return covered if self.wanted is None else covered & self.wanted
 
 
 class BoxSums(Protocol):
@@ -135,14 +145,15 @@ class BlendedWindows:
         """Return the mean (f', z, y, x) of the windows at the voxels that a block writes."""
         written = block.written
         size = written.size
-        beyond = self._tail_of(block)
+        starts = list(self._window.touching(written))
+        beyond = self._tail_of(block, starts)
         sums = self._begin(Box(written.start, written.stop + Vec3(0, 0, beyond)))
         kept, self._kept = self._kept, None
         follows = kept is not None and kept.next_to(written) and block.wanted is None
         if kept is not None and follows:
             sums.take(kept.sums)
         del kept
-        for start in self._window.touching(written):
+        for start in starts:
             if follows and start.x < written.start.x:
                 continue  # the block before had it
             whole = Box(start, start + self._window.size)
@@ -155,14 +166,17 @@ class BlendedWindows:
             self._kept = _Kept(sums.after(size.x), written)
         return sums.mean(size.x)
 
-    def _tail_of(self, block: WindowedBlock) -> int:
-        """Return the voxels after a block whose sums are kept for the next; 0 if none is."""
-        written, window = block.written, self._window
-        assert window.volume is not None
-        if block.wanted is not None or written.stop.x >= window.volume.x:
+    def _tail_of(self, block: WindowedBlock, starts: Sequence[Vec3]) -> int:
+        """Return the voxels after a block whose sums are kept for the next; 0 if none is.
+
+        Args:
+            block: the block.
+            starts: the first voxels of its windows.
+        """
+        if block.wanted is not None or not starts:
             return 0
-        beyond = max(start.x for start in window.touching(written)) + window.size.x
-        beyond = min(beyond, window.volume.x) - written.stop.x
+        beyond = max(start.x for start in starts) + self._window.size.x
+        beyond = min(beyond, self._window.covered.stop.x) - block.written.stop.x
         return beyond if 0 < beyond <= self._most_kept else 0
 
     def _computed(self, seen: Float32, axes: tuple[int, ...]) -> Array:

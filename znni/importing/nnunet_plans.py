@@ -194,19 +194,15 @@ def scaling_of(
         )
     rules = tuple(_rule(scheme, plans, index) for index, scheme in enumerate(schemes))
     scored = [by for rule, by in zip(rules, masked, strict=True) if isinstance(rule, ZScore)]
-    notes: tuple[str, ...] = (
-        "nnU-Net first cuts off borders where all maps are 0. znni does not: cut them off yourself "
-        "if the volume has any",
-    )
     if not any(scored):
-        return InputScaling(normalize=rules), notes
+        return InputScaling(normalize=rules, crop="nonzero"), ()
     if not all(scored) or not all(isinstance(rule, ZScore) or _keeps_0(rule) for rule in rules):
         raise InvalidInput(
             f"{PLANS} normalizes some maps where they are not 0, and others everywhere, which "
             f"znni does not; normalize the volume yourself"
         )
     holes = "nnU-Net also normalizes voxels of 0 that others surround; znni leaves them 0"
-    return InputScaling(normalize=rules, within="nonzero"), (*notes, holes)
+    return InputScaling(normalize=rules, within="nonzero", crop="nonzero"), (holes,)
 
 
 def _keeps_0(rule: Normalization) -> bool:

@@ -207,6 +207,8 @@ class WindowsAt:
     def __call__(self, at: Vec3) -> AtVoxel:
         """Return the mean of all windows at a voxel of the volume."""
         starts = list(self._window.touching(Box(at, at + 1)))
+        if not starts:  # the input is cropped to others
+            return AtVoxel(np.zeros(self._network.out_features), 0.0)
         self._kept = {start: made for start, made in self._kept.items() if start in starts}
         total = np.zeros(self._network.out_features)
         counted = largest = 0.0

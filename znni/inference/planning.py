@@ -140,7 +140,7 @@ def search(
     choices = Choices(**options)
     labelled = labels_for(network, labels, threshold)
     stored = stored_as(network, labelled, dtype, input_itemsize)
-    job = make_job(network, extents, border, "reflect", roi)
+    job = make_job(network, extents, border, None, roi)
     wanted = machine_for(machine, choices.ram, choices.threads, choices.gpu_memory, choices.device)
     required = Requirements(for_job(network, job), job, choices, stored)
     return search_for(required, choose_gpus(wanted, choices))

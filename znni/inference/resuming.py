@@ -69,7 +69,8 @@ def _scaled(scaling: InputScaling) -> str:
     """Return how the input is scaled; without normalization, as in versions without it."""
     if scaling.normalize:
         together = " of all maps together" * scaling.together
-        return f"{scaling.normalize!r}{together} where {scaling.within}"
+        cropped = f", cropped to {scaling.crop}" * scaling.crops
+        return f"{scaling.normalize!r}{together} where {scaling.within}{cropped}"
     return f"value * {scaling.scale!r} + {scaling.offset!r}"
 
 
@@ -105,7 +106,12 @@ def normalized_as_begun(begun: Begun, asked: Request, progress: Progress = no_pr
             f"the unfinished output is {known}, and the network file has other statistics; leave "
             f"them out, or start afresh with {option('resume', False)}"
         )
-    return replace(asked, network=replace(asked.network, scaling=known))
+    if asked.network.scaling.box not in (None, known.box):
+        raise InvalidInput(
+            f"the unfinished output is cropped to {known.box}, and the network file has another "
+            f"box; leave it out, or start afresh with {option('resume', False)}"
+        )
+    return replace(asked, network=asked.network.scaled_by(known))
 
 
 def plan_of_rest(
@@ -179,11 +185,17 @@ def agreed_plan(
         DoesNotFit: no plan stays within the memory allowed.
         UnusableValues: as for ``normalized_as_begun``.
     """
+    if output.begun.plan:
+        asked = normalized_as_begun(output.begun, asked)
     with stopwatch.during("planning"):
         plan, earlier = plan_of_rest(output.begun, given, asked, find)
     with stopwatch.during("opening"):
-        asked = normalized_as_begun(output.begun, asked, progress)
-    plan = plan.normalized_as(asked.network)
+        known = normalized_as_begun(output.begun, asked, progress)
+    plan = plan.normalized_as(known.network)
+    if known.network.window != asked.network.window:  # they lie over less than the volume
+        with stopwatch.during("planning"):
+            plan, earlier = plan_of_rest(output.begun, given, known, find)
+    asked = known
     note_plan(output, plan, earlier)
     noted = output.begun.plan
     if noted in ("", plan.to_json()) or _compute_alike(plan, Plan.from_json(noted)):

@@ -18,7 +18,7 @@ from znni.core.options import ACCURACIES, Accuracy, Pad
 from znni.core.shapes import Box, Vec3
 from znni.core.text import counted, duration
 from znni.core.volume import Volume
-from znni.engine.tiles import Job, for_job, make_job
+from znni.engine.tiles import Job, for_job, make_job, windows_over
 from znni.inference.brute_force import (
     AtVoxel,
     WindowsAt,
@@ -324,7 +324,7 @@ def _voxels(
     """
     if not origin.network.window:
         return [Vec3(*map(int, generator.integers(size))) for _ in range(count)]
-    window = origin.network.window.over(Vec3(*origin.attributes.source_extents))
+    window = windows_over(origin.network, Vec3(*origin.attributes.source_extents))
     offset = Vec3(*origin.attributes.voxel_offset)
     found: list[Vec3] = []
     while len(found) < count:
@@ -367,7 +367,7 @@ def _over(volume: Volume, origin: Origin) -> Network:
     """Return the network of an output for its volume: with windows over it, or evaluated once."""
     network = origin.network
     if network.window:
-        return replace(network, window=network.window.over(volume.size))
+        return replace(network, window=windows_over(network, volume.size))
     return for_job(network, _whole_job(volume, origin)) if network.is_exact else network
 
 
@@ -406,9 +406,10 @@ def seen_in(volume: Volume, origin: Origin, box: Box) -> NDArray[np.float32]:
     for axis, voxels in enumerate(seen):
         read = read.take([voxel - low[axis] for voxel in voxels], axis=axis + 1)
     values = _scaled(read, scaling)
-    if pad == "constant":
-        for axis, (positions, extent) in enumerate(zip(axes, volume.size, strict=True), start=1):
-            beyond = [i not in range(extent) for i in positions]
+    if pad == "constant" or scaling.box:
+        known = scaling.box or Box(Vec3(0, 0, 0), volume.size)
+        for axis, (positions, *ends) in enumerate(zip(axes, *known, strict=True), start=1):
+            beyond = [i not in range(*ends) for i in positions]
             np.moveaxis(values, axis, 0)[beyond] = 0
     return values
 

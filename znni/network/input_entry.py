@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from operator import index
 from typing import Annotated, Any
 
 from pydantic import PlainValidator, StrictBool
 
 from znni.core.errors import InvalidInput
+from znni.core.shapes import Box, Vec3
 from znni.core.yaml_file import Entry
 from znni.network.input_scaling import (
+    Crop,
     Fixed,
     InputScaling,
     Normalization,
@@ -34,6 +37,17 @@ def _statistics(value: object) -> tuple[Fixed, ...]:
     if len(fixed) < len(found):
         raise ValueError("give a list with the numbers of each map, as {mean: 100, std: 20}")
     return fixed
+
+
+def _box(value: Any) -> Box:
+    """Return the box whose first voxel, and the one after the last, are given."""
+    try:
+        start, stop = (Vec3(*map(index, ends)) for ends in value)
+    except (TypeError, ValueError):
+        start = stop = Vec3(0, 0, 0)
+    if min(start) < 0 or min(stop - start) < 1:
+        raise ValueError("give the first voxel and the end, as [[0, 8, 8], [64, 120, 120]]")
+    return Box(start, stop)
 
 
 def _normalization(value: Any) -> Normalization:
@@ -83,6 +97,10 @@ def input_entry(scaling: InputScaling) -> dict[str, object]:
         entry["together"] = True
     if scaling.statistics:
         entry["statistics"] = list(map(_normalization_entry, scaling.statistics))
+    if scaling.crops:
+        entry["crop"] = scaling.crop
+    if scaling.box:
+        entry["box"] = [list(scaling.box.start), list(scaling.box.stop)]
     return entry
 
 
@@ -95,6 +113,8 @@ class InputEntry(Entry):
     within: Within = "all"
     statistics: Annotated[tuple[Fixed, ...], PlainValidator(_statistics)] = ()
     together: StrictBool = False
+    crop: Crop = "none"
+    box: Annotated[Box | None, PlainValidator(_box)] = None
 
     @property
     def scaling(self) -> InputScaling:
@@ -104,5 +124,6 @@ class InputEntry(Entry):
             InvalidInput: it has parts that exclude each other.
         """
         return InputScaling(
-            self.scale, self.offset, self.normalize, self.within, self.statistics, self.together
-        )
+            self.scale, self.offset, self.normalize, self.within, self.statistics, self.together,
+            self.crop, self.box,
+        )  # fmt: skip

@@ -11,10 +11,15 @@ from math import isfinite
 from typing import Literal, TypeAlias
 
 from znni.core.errors import InvalidInput
+from znni.core.shapes import Box
 from znni.core.text import counted
 
 # The voxels that count, and that are normalized: all, or those where a map is not 0.
 Within: TypeAlias = Literal["all", "nonzero"]
+
+# The part of the volume that counts, and over which windows lie: the box around all voxels where a
+# map is not 0.
+Crop: TypeAlias = Literal["none", "nonzero"]
 
 LEAST_DEVIATION = 1e-8  # as in nnU-Net: the values of a constant volume become 0
 LEAST_STD = 2.0**-126  # the least normal number of float32; smaller ones may become 0
@@ -91,10 +96,13 @@ class InputScaling:
         statistics: the numbers by which the maps of a known volume are normalized; empty until the
             volume is known.
         together: take the statistics of all maps together, so that all are normalized alike.
+        crop: ``nonzero``: only the box around all voxels where a map is not 0 counts, and windows
+            lie over it, as in nnU-Net. ``none``: the whole volume.
+        box: that box of a known volume; None until the volume is known.
 
     Raises:
-        InvalidInput: there is a scale or an offset beside a normalization, or several
-            normalizations for all maps together.
+        InvalidInput: there is a scale or an offset beside a normalization, several normalizations
+            for all maps together, or parts of a normalization without one.
     """
 
     scale: float = 1.0
@@ -103,6 +111,8 @@ class InputScaling:
     within: Within = "all"
     statistics: tuple[Fixed, ...] = ()
     together: bool = False
+    crop: Crop = "none"
+    box: Box | None = None
 
     def __post_init__(self) -> None:
         if self.normalize and (self.scale, self.offset) != (1.0, 0.0):
@@ -111,6 +121,10 @@ class InputScaling:
             raise InvalidInput(f"input is not normalized; leave out within: {self.within}")
         if self.statistics and not self.normalize:
             raise InvalidInput("input is not normalized; leave out its statistics")
+        if self.crops and not self.normalize:
+            raise InvalidInput(f"input is not normalized; leave out crop: {self.crop}")
+        if self.box is not None and not self.crops:
+            raise InvalidInput("input is not cropped; leave out its box")
         if self.together and (len(self.normalize) != 1 or isinstance(self.normalize[0], Fixed)):
             raise InvalidInput(
                 "input takes the statistics of all maps together; give one normalization for all, "
@@ -120,12 +134,23 @@ class InputScaling:
     @property
     def is_fixed(self) -> bool:
         """True if it does not depend on the values of an unknown volume."""
-        return bool(self.statistics) or all(isinstance(one, Fixed) for one in self.normalize)
+        placed = not self.crops or self.box is not None
+        return placed and (bool(self.statistics) or self.has_numbers)
+
+    @property
+    def crops(self) -> bool:
+        """True if windows lie over a part of the volume."""
+        return self.crop != "none"
+
+    @property
+    def has_numbers(self) -> bool:
+        """True if all maps are normalized by given numbers, or none is."""
+        return all(isinstance(one, Fixed) for one in self.normalize)
 
     @property
     def rules(self) -> InputScaling:
         """The same scaling for any volume."""
-        return replace(self, statistics=())
+        return replace(self, statistics=(), box=None)
 
     def of_maps(self, maps: int) -> tuple[Normalization, ...]:
         """Return how each of the input's maps is normalized; nothing if none is.
@@ -165,7 +190,8 @@ class InputScaling:
         nonzero = " where a map is not 0" * (self.within == "nonzero")
         maps = " over all maps together" * (self.together and not self.statistics)
         rules = self.statistics or self.normalize
-        return f"normalized by {', '.join(map(_text, rules))}{maps}{nonzero}"
+        cropped = f" within {self.box or 'the box of what is not 0'}" * self.crops
+        return f"normalized by {', '.join(map(_text, rules))}{maps}{nonzero}{cropped}"
 
 
 AS_STORED = InputScaling()

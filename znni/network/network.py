@@ -188,6 +188,16 @@ class Network:
             maps[node.name] = maps_of(node, maps)
         return maps
 
+    def scaled_by(self, scaling: InputScaling) -> Network:
+        """Return the network with another scaling of its input, and windows over its crop.
+
+        The windows stay as they are while the extents of the volume are unknown.
+        """
+        window = self.window
+        if window and window.volume:
+            window = window.over(window.volume, scaling.box)
+        return replace(self, scaling=scaling, window=window)
+
     def with_head_apart(self) -> Network:
         """Return the network with its last layer as ``head``, if that takes fewer sums of windows.
 

@@ -260,7 +260,7 @@ def network_text(network: Network) -> str:
 def window_entry(window: Window) -> dict[str, Any]:
     """Return the entry of a network file that stands for windows."""
     entry = asdict(window)
-    del entry["volume"], entry["by_default"]
+    del entry["volume"], entry["inside"], entry["by_default"]
     return entry
 
 

@@ -44,6 +44,8 @@ class Window:
         like: the framework whose rules decide where windows lie: ``monai`` has equal steps, and
             shifts the last window back. ``nnunet`` spreads windows evenly.
         volume: the extents of the volume. They are None until it is known.
+        inside: the part of the volume over which windows lie, as if it were the whole. Around it
+            they see zeros, and the output is 0. None: the whole volume.
         by_default: True if nobody asked for windows: a model's file takes inputs of one size only.
 
     Raises:
@@ -56,6 +58,7 @@ class Window:
     mirror: str = ""
     like: WindowRules = "monai"
     volume: Vec3 | None = None
+    inside: Box | None = None
     by_default: bool = field(default=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -90,26 +93,39 @@ class Window:
         axes = sorted("zyx".index(axis) for axis in self.mirror)
         return tuple(some for count in range(len(axes) + 1) for some in combinations(axes, count))
 
-    def over(self, volume: Vec3) -> Window:
-        """Return the windows over a volume of these extents."""
-        return replace(self, volume=volume)
+    def over(self, volume: Vec3, inside: Box | None = None) -> Window:
+        """Return the windows over a volume of these extents, or over a part of it."""
+        return replace(self, volume=volume, inside=inside)
 
-    @cached_property
-    def starts(self) -> tuple[tuple[int, ...], ...]:
-        """The first voxels of the windows along each axis.
-
-        They are negative if the volume is smaller than a window, in whose middle it lies then.
+    @property
+    def covered(self) -> Box:
+        """The voxels of the volume that windows cover.
 
         Raises:
             ValueError: the volume is not known.
         """
         if self.volume is None:
             raise ValueError("the windows lie over no volume")
-        return tuple(map(self._starts, range(3)))
+        return self.inside or Box(ZERO, self.volume)
+
+    @cached_property
+    def starts(self) -> tuple[tuple[int, ...], ...]:
+        """The first voxels of the windows along each axis.
+
+        The first lies before the voxels that windows cover if these are fewer than a window has:
+        then they lie in its middle.
+
+        Raises:
+            ValueError: the volume is not known.
+        """
+        first = self.covered.start
+        return tuple(
+            tuple(first[axis] + start for start in self._starts(axis)) for axis in range(3)
+        )
 
     def _starts(self, axis: int) -> tuple[int, ...]:
-        assert self.volume is not None
-        size, volume = self.size[axis], self.volume[axis]
+        """Return the first voxels of the windows, counted from the first that they cover."""
+        size, volume = self.size[axis], self.covered.size[axis]
         if volume <= size:
             return (-((size - volume) // 2),)
         last = volume - size
@@ -120,11 +136,14 @@ class Window:
         return tuple(min(index * step, last) for index in range(-(-last // step) + 1))
 
     def touching(self, box: Box) -> Iterator[Vec3]:
-        """Yield the first voxel of each window that has voxels of a box, x slowest."""
+        """Yield the first voxel of each window that covers voxels of a box, x slowest."""
+        part = box.intersection(self.covered)
+        if part is None:
+            return iter(())
         z, y, x = (
             [start for start in starts if start < stop and start + size > first]
             for starts, size, first, stop in zip(
-                self.starts, self.size, box.start, box.stop, strict=True
+                self.starts, self.size, part.start, part.stop, strict=True
             )
         )
         return (Vec3(at_z, at_y, at_x) for at_x, at_z, at_y in product(x, z, y))
@@ -134,7 +153,8 @@ class Window:
         assert self.volume is not None
         low, high = list(ZERO), list(self.volume)
         for axis, (starts, size) in enumerate(zip(self.starts, self.size, strict=True)):
-            for edge in (*starts, *(start + size for start in starts)):
+            covered = self.covered.start[axis], self.covered.stop[axis]
+            for edge in (*covered, *starts, *(start + size for start in starts)):
                 if edge <= voxel[axis]:
                     low[axis] = max(low[axis], edge)
                 else:
@@ -142,8 +162,13 @@ class Window:
         return Box(Vec3(*low), Vec3(*high))
 
     def around(self, box: Box) -> Box:
-        """Return the voxels of all windows that have voxels of a box."""
+        """Return the voxels of all windows that cover voxels of a box.
+
+        If there is no such window, the result is the first voxel of the box.
+        """
         starts = list(self.touching(box))
+        if not starts:
+            return Box(box.start, box.start + 1)
         return Box(starts[0], starts[-1] + self.size)
 
     def seen(self) -> Box:
@@ -173,6 +198,7 @@ class Window:
         assert self.volume is not None
         starts, size = np.array(self.starts[2]), self.size.x
         stops = np.arange(extents.x, self.volume.x, extents.x)
+        stops = stops[(stops > starts[0]) & (stops < self.covered.stop.x)]
         last = starts[np.searchsorted(starts, stops, side="left") - 1]
         return int((last + size - stops).max(initial=0))
 
@@ -225,12 +251,12 @@ def _spans(window: Window, block: Vec3) -> Vec3:
 def _runs(window: Window, block: Vec3) -> float:
     assert window.volume is not None
     runs = float(len(window.flips))
-    for axis, starts, size, volume, edge in zip(
-        "zyx", window.starts, window.size, window.volume, block, strict=True
+    for axis, starts, size, volume, edge, low, high in zip(
+        "zyx", window.starts, window.size, window.volume, block, *window.covered, strict=True
     ):
         first = np.array(starts)
-        begun = np.maximum(first, 0) // edge
-        ended = (np.minimum(first + size, volume) - 1) // edge
+        begun = np.maximum(first, low) // edge
+        ended = (np.minimum(first + size, high) - 1) // edge
         if axis == "x":  # a window is computed for the first of its blocks
             ended = begun
         runs *= float((ended - begun + 1).sum()) / -(-volume // edge)

@@ -98,7 +98,7 @@ class Plan:
 
     def normalized_as(self, network: Network) -> Plan:
         """Return the same plan with the input of a network whose normalization is known."""
-        return replace(self, network=replace(self.network, scaling=network.scaling))
+        return replace(self, network=self.network.scaled_by(network.scaling))
 
     def memory_on(self, device: DeviceKind) -> PlanMemory:
         """Return the peak bytes on a device; those on the host if the plan does not use the GPU."""

@@ -46,14 +46,6 @@ ENOUGH_GROUPS = 4
 # Share of a core's nominal operations per second that both passes sustain in a cache.
 EFFICIENCY = 0.15
 
-RELU, LEAKY = CODES["relu"], CODES["leaky_relu"]
-
-# Groups of each worker from which on some have little less to do than others.
-ENOUGH_GROUPS = 4
-
-# Share of a core's nominal operations per second that sums in float64 sustain.
-SUM_EFFICIENCY = 0.2
-
 
 @dataclass(frozen=True)
 class Normalization:
