@@ -120,6 +120,9 @@ def test_labels_outside_are_0_whatever_the_biases_are(tmp_path: Path) -> None:
     assert set(np.unique(labels[:, *BOX.slices])) <= {5, 6, 7}
     labels[:, *BOX.slices] = 0
     assert not labels.any()
+    checked = verify(tmp_path / "out.zarr", voxels=40, seed=2)
+    assert checked.agrees, checked
+    assert checked.unneeded > 0
 
 
 def test_the_output_notes_the_part_and_verifies(tmp_path: Path) -> None:

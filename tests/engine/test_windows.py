@@ -45,7 +45,7 @@ def test_blocks_give_the_sums_over_all_windows(data: st.DataObject) -> None:
     net = network(window)
     size = Vec3(*(draw(st.integers(1, 14)) for _ in "zyx"))
     border = draw(st.sampled_from(["valid", "same"]))
-    pad = draw(st.sampled_from(["reflect", "edge"])) if border == "same" else "reflect"
+    pad = draw(st.sampled_from(["reflect", "edge"])) if border == "same" else None
     x = volume(size)
     expected = blended(net, x, border, pad)
     roi = None
@@ -62,6 +62,13 @@ def test_blocks_give_the_sums_over_all_windows(data: st.DataObject) -> None:
               roi=roi, **OPTIONS)  # fmt: skip
     scale = max(1.0, float(np.abs(expected).max()))
     np.testing.assert_allclose(out, expected, rtol=0, atol=3e-5 * scale)
+
+
+def test_mirroring_beyond_the_edges_needs_a_border() -> None:
+    net, x = network(Window(Vec3(8, 8, 8))), volume(Vec3(5, 6, 7))
+    out = np.zeros((3, 5, 6, 7), np.float32)
+    with pytest.raises(InvalidInput, match="windows see zeros beyond the edges"):
+        api.infer(x, net, out, random_seed=0, pad="reflect", **OPTIONS)
 
 
 def test_the_bytes_do_not_depend_on_the_blocks() -> None:

@@ -55,7 +55,7 @@ def volume(size: Vec3, seed: int = 0) -> Float32:
     return np.random.default_rng(seed).standard_normal((2, *size), np.float32)
 
 
-def blended(net: Network, x: Float32, border: Border = "valid", pad: Pad = "reflect") -> Float64:
+def blended(net: Network, x: Float32, border: Border = "valid", pad: Pad | None = None) -> Float64:
     """Return the mean of all windows at each voxel, in float64."""
     opened = ArrayVolume(x)
     job = make_job(net, opened.size, border, pad, None)

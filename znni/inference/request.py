@@ -170,6 +170,11 @@ def request(
     volume = chosen.of(source)
     check_features(volume, network)
     choices = Choices(**options)
+    if network.window and border == "valid" and pad == "reflect":
+        raise InvalidInput(
+            f"pad is {pad!r}, and windows see zeros beyond the edges; give "
+            f"{option('border', 'same')} to mirror the volume there, or leave out pad"
+        )
     job = make_job(network, volume.size, border, pad, roi)
     masked = None if mask is None else open_volume(mask)
     if masked:

@@ -58,8 +58,8 @@ class Verification:
         out: the output.
         voxels: number of voxels chosen.
         unreadable: number of chosen voxels that lie in damaged blocks and cannot be read.
-        unneeded: number of chosen voxels that lie outside the mask and hold 0. All other readable
-            voxels were computed again.
+        unneeded: number of chosen voxels that lie outside the mask, or outside the box that the
+            input is cropped to, and hold 0. All other readable voxels were computed again.
         seed: seed that the voxels were chosen with.
         wrong: number of voxels that differ by more than is allowed.
         largest_error: the largest difference, in the units of the network's output.
@@ -98,7 +98,7 @@ class Verification:
         again = f"{counted(computed, 'voxel')} computed again {self.how}"
         masked = ""
         if self.unneeded:
-            masked = f", {self.unneeded:,} outside the mask hold 0 as skipped ones do"
+            masked = f", {self.unneeded:,} outside the mask or the crop hold 0 as skipped ones do"
         unread = f", {self.unreadable:,} cannot be read" * bool(self.unreadable)
         largest = ""
         if self.at:
@@ -193,7 +193,7 @@ def verify(
     unneeded_places: list[int] = []
     largest_sum = 0.0
     for index, at in enumerate(places):
-        if masked and not stored[index].any() and not _mask_at(masked, origin, at):
+        if not stored[index].any() and not _has_output(masked, origin, at):
             unneeded_places.append(index)
         else:
             computed[index], seen = compute(at)
@@ -436,6 +436,10 @@ def _seen_from(position: int, extent: int, pad: Pad) -> int:
     return position
 
 
-def _mask_at(mask: Volume, origin: Origin, at: Vec3) -> bool:
-    voxel = at + Vec3(*origin.attributes.voxel_offset)
-    return bool(mask.read(Box(voxel, voxel + 1)).any())
+def _has_output(mask: Volume | None, origin: Origin, at: Vec3) -> bool:
+    """Return whether a voxel lies in the mask, and in the box that the input is cropped to."""
+    start = at + Vec3(*origin.attributes.voxel_offset)
+    voxel, cropped = Box(start, start + 1), origin.network.scaling.box
+    if cropped and not voxel.within(cropped):
+        return False
+    return mask is None or bool(mask.read(voxel).any())
