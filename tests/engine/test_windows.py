@@ -15,6 +15,7 @@ from window_networks import NET, blended, network, volume
 from znni.core.errors import InvalidInput
 from znni.core.options import Border
 from znni.core.shapes import Box, Vec3
+from znni.engine import windows
 from znni.inference import api
 from znni.inference.inferer import Inferer
 from znni.inference.monai import SlidingWindowInferer
@@ -81,6 +82,33 @@ def test_the_bytes_do_not_depend_on_the_blocks() -> None:
         api.infer(x, net, out, weights=weights, plan=plan, **OPTIONS)
         outputs.append(out)
     np.testing.assert_array_equal(*outputs)
+
+
+@pytest.mark.parametrize("left_out", [0, 1, 2])
+def test_a_mask_costs_no_windows_in_blocks_that_are_wanted(
+    left_out: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    net, x, size = network(Window(Vec3(8, 8, 8))), volume(Vec3(8, 8, 40)), Vec3(8, 8, 40)
+    plan = search(net, size, **OPTIONS).fastest_for(Vec3(8, 8, 8))
+    mask = np.ones(size, np.uint8)
+    mask[0, 0, 17 : 17 + left_out] = 0  # in the third of five blocks
+    computed, run = [], windows.BlendedWindows._computed
+
+    def counted(blended: Any, *given: Any) -> Any:
+        computed.append(given)
+        return run(blended, *given)
+
+    monkeypatch.setattr(windows.BlendedWindows, "_computed", counted)
+    outputs, runs = [], []
+    for masked in (None, mask):
+        out = np.zeros((3, *size), np.float32)
+        computed.clear()
+        api.infer(x, net, out, random_seed=0, plan=plan, mask=masked, **OPTIONS)
+        outputs.append(out)
+        runs.append(len(computed))
+    np.testing.assert_array_equal(outputs[0] * mask, outputs[1])
+    again = 1 if left_out else 0  # the fourth block computes the window that the third begins
+    assert runs == [9, 9 + again]
 
 
 def test_memory_bounds_the_blocks() -> None:

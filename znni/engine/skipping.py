@@ -161,6 +161,8 @@ class Blocks:
             raise
         if window:
             wanted = wanted_voxels(self._mask, written) if self._mask else None
+            if wanted is not None and wanted.all():
+                wanted = None
             return InputBlock(tile, WindowedBlock(seen, box.start, written, wanted))
         if not is_constant(seen) or self._sees_zeros(tile):
             start = tile.computed.start + self._job.first

@@ -105,7 +105,7 @@ class BlendedWindows:
 
     What windows have of the next block along x is kept for it. Its sums begin with these windows
     anyway, because windows come in order of x. If another block comes, as after an interruption,
-    all its windows are computed. So they are if there is a mask.
+    all its windows are computed. So they are if a mask left out windows of the block before.
 
     Args:
         network: the network, with windows over a volume.
@@ -149,7 +149,7 @@ class BlendedWindows:
         beyond = self._tail_of(block, starts)
         sums = self._begin(Box(written.start, written.stop + Vec3(0, 0, beyond)))
         kept, self._kept = self._kept, None
-        follows = kept is not None and kept.next_to(written) and block.wanted is None
+        follows = kept is not None and kept.next_to(written)
         if kept is not None and follows:
             sums.take(kept.sums)
         del kept

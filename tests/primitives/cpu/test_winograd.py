@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from layers import assert_accurate, random_case
 
 from znni.core.shapes import Shape5, Vec3
+from znni.machine.arrays import peak_memory
 from znni.machine.detect import detect_host
 from znni.network.layers import Conv
 from znni.primitives.common.codelets import Codelet
@@ -125,6 +126,19 @@ def test_layers_are_accurate_whether_workers_share_batches_or_not(
     assert Strips(layer, shape, out).own == own
     case = random_case(layer, shape)
     run = primitive.build(layer, shape, case.weights)
+    assert_accurate(primitive, case, run(case.x))
+
+
+@pytest.mark.parametrize(("taps", "stride"), [(3, 2), (10, 2), (8, 3), (15, 3)])
+def test_building_takes_no_more_than_is_declared(taps: int, stride: int) -> None:
+    layer = Conv("conv", 16, 16, Vec3.of(taps), "identity", stride=Vec3.of(stride))
+    shape, primitive = Shape5(1, 16, *Vec3.of(taps + 5 * stride)), Winograd(HOST)
+    case = random_case(layer, shape)
+    primitive.build(layer, shape, case.weights)  # compiles
+    declared = primitive.cost(layer, shape).memory
+    with peak_memory() as peak:
+        run = primitive.build(layer, shape, case.weights)
+    assert peak.added <= declared.resident + declared.workspace
     assert_accurate(primitive, case, run(case.x))
 
 

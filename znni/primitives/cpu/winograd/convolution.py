@@ -190,18 +190,23 @@ class WinogradConvolution:
     def _transformed(self, weight: Float32) -> Float32:
         """Return the kernels of all values, in the shape ``Strips.kernel_shape``."""
         strips = self._strips
-        z, y, x = (axis.kernel_matrix() for axis in strips.filterings)
-        matrix = np.kron(np.kron(z, y), x).astype(np.float32)
+        z, y, x = (axis.kernel_matrix().astype(np.float32) for axis in strips.filterings)
         kernels = empty_aligned(strips.kernel_shape, np.float32)
-        in_features = weight.shape[1]
+        taps_z, taps_y, taps_x = weight.shape[2:]
+        at_once = strips.maps_transformed_at_once
 
         def task(_worker: int, group: int) -> None:
-            first = group * LANES
-            part = weight[first : first + LANES]
-            padded = np.zeros((matrix.shape[1], in_features, LANES), np.float32)
-            padded[:, :, : len(part)] = part.reshape(*part.shape[:2], -1).transpose(2, 1, 0)
-            made = kernels[:, group].reshape(strips.values, -1)  # a view
-            np.matmul(matrix, padded.reshape(len(padded), -1), out=made)
+            """Transform the kernels of 16 output maps axis by axis, some input maps at a time."""
+            part = weight[group * LANES : (group + 1) * LANES]
+            for first in range(0, weight.shape[1], at_once):
+                some = part[:, first : first + at_once]
+                padded = np.zeros((*some.shape[2:], some.shape[1], LANES), np.float32)
+                padded[..., : len(some)] = some.transpose(2, 3, 4, 1, 0)
+                along_z = z @ padded.reshape(taps_z, -1)
+                along_y = y @ along_z.reshape(len(z), taps_y, -1)
+                along_x = x @ along_y.reshape(len(z) * len(y), taps_x, -1)
+                target = kernels[:, group, first : first + at_once]
+                target[:] = along_x.reshape(target.shape)
 
         self._workers.for_each(task, range(strips.out_groups))
         return kernels

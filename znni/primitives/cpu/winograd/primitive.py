@@ -58,7 +58,7 @@ class Winograd:
         memory = Memory.beside(
             shape.nbytes + strips.out.nbytes,
             workspace=strips.workspace_bytes(threads),
-            resident=strips.tiling.place_bytes + strips.kernel_bytes,
+            resident=strips.tiling.place_bytes + strips.list_bytes + strips.kernel_bytes,
         )
         handed = strips.handed_out(threads)
         cost = Cost(strips.flops, strips.bytes_moved, memory, strips.efficiency, handed)

@@ -43,6 +43,12 @@ FLOPS_AT_ONCE = 5e10
 # Samples to points, products, and products to outputs.
 PASSES = 3
 
+# Floats of transformed kernels that a worker makes at a time while the layer is built.
+TRANSFORMED_FLOATS = 2**16
+
+# Bytes of an index.
+INDEX_BYTES = 8
+
 # Bytes of the arguments of a batch's passes.
 ARGUMENT_BYTES = 800
 
@@ -210,6 +216,16 @@ class Strips:
     def kernel_shape(self) -> tuple[int, int, int, int]:
         """Shape of the transformed kernels: (value, output group, input map, output map)."""
         return self.values, self.out_groups, self.layer.in_features, LANES
+
+    @property
+    def maps_transformed_at_once(self) -> int:
+        """Input maps whose kernels a worker transforms at a time; this bounds its memory."""
+        return max(1, TRANSFORMED_FLOATS // (self.values * LANES))
+
+    @property
+    def list_bytes(self) -> int:
+        """Bytes of the ``values_of_points``."""
+        return (self.values + self.points + 1) * INDEX_BYTES
 
     @property
     def kernel_bytes(self) -> int:
