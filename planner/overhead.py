@@ -42,7 +42,7 @@ class OverheadSeconds:
         pinned: the seconds per byte of a tensor handed on to a GPU, to allocate its memory.
         handed: the seconds per byte of such a tensor, to copy it to the GPU.
         brought: the seconds per byte of a block of input, to copy it to the GPU.
-        returned: the seconds per output voxel and map, to copy it back.
+        returned: the seconds per byte of output, to copy it back.
         around: the seconds of any plan before building and after its last block.
     """
 
@@ -97,6 +97,7 @@ class Overhead:
         gpu: the GPU bytes that do not depend on the patch.
         gpu_value_in: the GPU bytes per value of the layers' next input.
         gpu_voxel_out: the GPU bytes per output voxel and map, as ``voxel_out`` on the host.
+        gpu_itemsize_out: the bytes of an output's value as a GPU gives it.
         handling: the seconds.
         worker: the host bytes of a process that only computes.
         workers: the number of processes that compute on GPUs. With one, the same process also reads
@@ -117,6 +118,7 @@ class Overhead:
     gpu: int = 0
     gpu_value_in: int = 0
     gpu_voxel_out: int = 0
+    gpu_itemsize_out: int = 1
     handling: OverheadSeconds = OverheadSeconds()
     worker: int = 0
     workers: int = 1
@@ -229,6 +231,19 @@ class Overhead:
             blocks=blocks,
         )
 
+    @property
+    def _labels_on_gpu(self) -> bool:
+        """True if a GPU makes labels of its outputs: in the process that also writes."""
+        return bool(self.label_maps) and self.workers == 1
+
+    def _bytes_returned(self, network: Network, patch: Vec3) -> int:
+        """Return the bytes of a patch's output that a GPU copies back."""
+        if self._labels_on_gpu:
+            return self.label_maps * self.label_itemsize * patch.volume
+        if network.window:
+            return FLOAT_BYTES * network.blended_features * patch.volume
+        return self.gpu_itemsize_out * network.out_features * patch.volume
+
     def time_of_run(
         self,
         network: Network,
@@ -283,12 +298,12 @@ class Overhead:
         if gpu:
             transfer = runs * brought * (each.handed if host else each.brought)
             gpu_layers = runs * gpu.seconds
-            if self.label_maps and self.workers == 1:  # the GPU makes the labels
-                transfer += written * self.label_itemsize / FLOAT_BYTES * each.returned
+            returning = self._bytes_returned(network, patch) * each.returned
+            if network.window:  # one stage brings the means and makes what is stored
+                applied = values_out if network.head and not self._labels_on_gpu else 0
+                host_layers = returning + applied * each.placed
             else:
-                transfer += network.blended_features * patch.volume * each.returned
-                if network.head:  # the host applies it
-                    host_layers = values_out * each.placed
+                transfer += returning
         reading, writing = values_in * each.voxel_in, written * each.voxel_out
         patch_seconds = StageSeconds(reading, host_layers, transfer, gpu_layers, writing)
         workers = self.workers if gpu or host_uses_gpu else 1

@@ -143,7 +143,7 @@ def test_labels_and_bytes_do_not_depend_on_the_blocks(tmp_path: Path) -> None:
 @pytest.fixture
 def count_windows(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
     """Return a function that tells how many windows were computed since it was called last."""
-    compute, computed = BlendedWindows._computed, [0]
+    compute, computed = BlendedWindows._input, [0]
 
     def counted(self: BlendedWindows, *given: Any) -> Any:
         computed[0] += 1
@@ -153,7 +153,7 @@ def count_windows(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
         found, computed[0] = computed[0], 0
         return found
 
-    monkeypatch.setattr(BlendedWindows, "_computed", counted)
+    monkeypatch.setattr(BlendedWindows, "_input", counted)
     return count
 
 

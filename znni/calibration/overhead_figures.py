@@ -178,6 +178,7 @@ def run_overhead(
         gpu=DEVICE_BYTES,
         gpu_value_in=device_bytes_per_input_value(),
         gpu_voxel_out=device_bytes_per_output_voxel(stored.dtype),
+        gpu_itemsize_out=np.dtype(stored.dtype).itemsize,
         handling=handling,
         worker=PROCESS_BYTES,
         workers=machine.used_gpus,
@@ -249,6 +250,6 @@ def _handling(machine: Machine, output_itemsize: int, input_itemsize: int) -> Ov
         pinned=TOUCHED_TRAFFIC / host.bandwidth + LOCKED_TRAFFIC / core,
         handed=1 / link,
         brought=1 / link + BROUGHT_TRAFFIC / core,
-        returned=output_itemsize * (1 / link + RETURNED_TRAFFIC / core),
+        returned=1 / link + RETURNED_TRAFFIC / core,
         around=AROUND,
     )

@@ -217,9 +217,8 @@ class DeviceLayers:
         place.computed.synchronize()
         for step, span in steps:
             self._measured(step, span.seconds)
-        copied = (span for tensor in parts for span in tensor.copied)
-        computed = (span for tensor in parts for span in tensor.computed)
-        return sum(span.seconds for span in copied), sum(span.seconds for span in computed)
+        each = [tensor.seconds for tensor in parts]
+        return sum(copying for copying, _ in each), sum(computing for _, computing in each)
 
 
 class _Place:

@@ -7,6 +7,7 @@ windows of the next block while the host stores these.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -106,7 +107,7 @@ class DeviceWindows(DeviceBlockLayers):
     def stages(self, stopwatch: Stopwatch) -> list[Work]:
         """Return two stages, for blocks of several windows: queueing, and waiting."""
         with device_errors(self._name):
-            blended = BlendedWindows(self._network, self._patch, self._window, self._begin, pinned)
+            blended = BlendedWindows(self._network, self._patch, pinned)
 
         def launch(block: WindowedBlock) -> _Queued:
             return self._launch_windows(blended, block)
@@ -133,10 +134,12 @@ class DeviceWindows(DeviceBlockLayers):
         Raises:
             RunFailed: the GPU fails.
         """
-        self._launched = launched = Launched(next(self._places), [], [])
+        launched = Launched(next(self._places), [], [])
         with device_errors(self._name):
             with self._compute:
-                mean = blended(block)
+                mean = blended(
+                    block, partial(self._window, launched), partial(self._begin, launched)
+                )
             self._compute.record(launched.place.computed)
         window = self._network.window
         assert window is not None
@@ -147,14 +150,16 @@ class DeviceWindows(DeviceBlockLayers):
         with device_errors(self._name):
             return self._brought(mean, labels)
 
-    def _window(self, given: Fragments) -> Any:
+    def _window(self, launched: Launched, given: Fragments) -> Any:
         """Queue the layers of a window, and return its output (f', z, y, x)."""
-        parts, steps = self._launched.parts, self._launched.steps
+        parts, steps = launched.parts, launched.steps
         with self._upload.of(given.values) as values:
             made = self._made(given._replace(values=values), steps)
         parts.append(values)
+        if len(parts) > 2:  # this input has the place of one whose window is done
+            parts[-3].settle()
         return made[0]
 
-    def _begin(self, box: Box) -> DeviceWindowSums:
+    def _begin(self, launched: Launched, box: Box) -> DeviceWindowSums:
         """Return sums over a box, in which no window is yet."""
-        return DeviceWindowSums(self._memory, box, self._launched.place.dense)
+        return DeviceWindowSums(self._memory, box, launched.place.dense)

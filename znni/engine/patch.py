@@ -122,10 +122,12 @@ class PatchRunner:
             sums = np.empty((network.blended_features, *box.size), np.float32)
             return WindowSums(window, box, sums, importance, threads)
 
-        blended = BlendedWindows(network, self.plan.patch, work, begin)
+        blended = BlendedWindows(network, self.plan.patch)
 
         def windows(block: WindowedBlock) -> Blended:
             with stopwatch.during("host_layers"):
-                return Blended(blended(block), self._head, block.with_output(window), threads)
+                return Blended(
+                    blended(block, work, begin), self._head, block.with_output(window), threads
+                )
 
         return windows

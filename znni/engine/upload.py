@@ -62,14 +62,16 @@ class Parts:
         values: the tensor (n, f, z, y, x).
 
     Attributes:
-        copied: the copy of each part.
-        computed: the compute stream's work on each part, from the end of its copy.
+        copied: the copy of each part, until it is settled.
+        computed: the compute stream's work on each part, from the end of its copy, until it is
+            settled.
     """
 
     def __init__(self, upload: Upload, values: Float32) -> None:
         self._upload = upload
         self._values = values
         self._at_work: tuple[Place, Any] | None = None
+        self._settled = (0.0, 0.0)
         self.copied: list[Span] = []
         self.computed: list[Span] = []
 
@@ -89,6 +91,21 @@ class Parts:
         """Wait until the last part is copied. The compute stream may still read it."""
         self._let_go()
         self.copied[-1].after.synchronize()
+
+    def settle(self) -> None:
+        """Keep the seconds of the work instead of its events. All of it must be done."""
+        self._settled = self.seconds
+        self.copied.clear()
+        self.computed.clear()
+
+    @property
+    def seconds(self) -> tuple[float, float]:
+        """The seconds of the copies and of the compute stream's work, which must be done."""
+        copying, computing = self._settled
+        return (
+            copying + sum(span.seconds for span in self.copied),
+            computing + sum(span.seconds for span in self.computed),
+        )
 
     def _let_go(self) -> None:
         """Free the last part's place as soon as all work queued so far is done."""

@@ -110,9 +110,6 @@ class BlendedWindows:
     Args:
         network: the network, with windows over a volume.
         patch: the extents of a block.
-        compute: function that returns a window's output (f', z, y, x) for its input, as the only
-            fragment.
-        begin: function that returns sums over a box, in which no window is yet.
         allocate: function that returns the array of an input.
     """
 
@@ -120,8 +117,6 @@ class BlendedWindows:
         self,
         network: Network,
         patch: Vec3,
-        compute: Callable[[Fragments], Array],
-        begin: Callable[[Box], BoxSums],
         allocate: Callable[[Shape5], Float32] = on_host,
     ) -> None:
         if network.window is None:
@@ -129,8 +124,6 @@ class BlendedWindows:
         self._window = network.window
         self._most_kept = network.window.tail(patch)
         self._kept: _Kept | None = None
-        self._compute = compute
-        self._begin = begin
         # The network sees zeros around a window, where its first layers pad.
         seen = input_box(network, patch)
         # Strides may leave out the last voxels of a window.
@@ -141,13 +134,25 @@ class BlendedWindows:
         self._used = used.slices
         self._inside = used.shifted(ZERO - seen.start).slices
 
-    def __call__(self, block: WindowedBlock) -> Array:
-        """Return the mean (f', z, y, x) of the windows at the voxels that a block writes."""
+    def __call__(
+        self,
+        block: WindowedBlock,
+        compute: Callable[[Fragments], Array],
+        begin: Callable[[Box], BoxSums],
+    ) -> Array:
+        """Return the mean (f', z, y, x) of the windows at the voxels that a block writes.
+
+        Args:
+            block: the block.
+            compute: function that returns a window's output (f', z, y, x) for its input, as the
+                only fragment.
+            begin: function that returns sums over a box, in which no window is yet.
+        """
         written = block.written
         size = written.size
         starts = list(self._window.touching(written))
         beyond = self._tail_of(block, starts)
-        sums = self._begin(Box(written.start, written.stop + Vec3(0, 0, beyond)))
+        sums = begin(Box(written.start, written.stop + Vec3(0, 0, beyond)))
         kept, self._kept = self._kept, None
         follows = kept is not None and kept.next_to(written)
         if kept is not None and follows:
@@ -161,7 +166,7 @@ class BlendedWindows:
                 continue
             seen = block.values[:, *whole.shifted(ZERO - block.start).slices]
             for axes in self._window.flips:
-                sums.add(self._computed(seen, axes), start, axes)
+                sums.add(compute(self._input(seen, axes)), start, axes)
         if beyond:
             self._kept = _Kept(sums.after(size.x), written)
         return sums.mean(size.x)
@@ -179,11 +184,11 @@ class BlendedWindows:
         beyond = min(beyond, self._window.covered.stop.x) - block.written.stop.x
         return beyond if 0 < beyond <= self._most_kept else 0
 
-    def _computed(self, seen: Float32, axes: tuple[int, ...]) -> Array:
-        """Return the output of a window that is mirrored along axes before."""
+    def _input(self, seen: Float32, axes: tuple[int, ...]) -> Fragments:
+        """Return the input of a window that is mirrored along axes before."""
         flipped = tuple(axis + 1 for axis in axes)
         self._seen[0][:, *self._inside] = np.flip(seen, flipped)[:, *self._used]
-        return self._compute(Fragments(self._seen, (ZERO,), ONE))
+        return Fragments(self._seen, (ZERO,), ONE)
 
 
 def _is_wanted(block: WindowedBlock, window: Box) -> bool:
