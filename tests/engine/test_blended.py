@@ -252,7 +252,7 @@ def test_100_classes_fit_into_little_memory() -> None:
         search(hundred, (1024,) * 3, labels=labels, **options).fastest()[0].patch.volume
         for labels in (True, False)
     ]
-    assert volumes[0] > 10 * volumes[1]
+    assert volumes[0] > 4 * volumes[1]  # even where fresh memory is slow, which favours less
 
 
 def test_the_search_finds_large_blocks_of_many_classes() -> None:

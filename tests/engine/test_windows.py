@@ -92,13 +92,13 @@ def test_a_mask_costs_no_windows_in_blocks_that_are_wanted(
     plan = search(net, size, **OPTIONS).fastest_for(Vec3(8, 8, 8))
     mask = np.ones(size, np.uint8)
     mask[0, 0, 17 : 17 + left_out] = 0  # in the third of five blocks
-    computed, run = [], windows.BlendedWindows._computed
+    computed, run = [], windows.BlendedWindows._input
 
     def counted(blended: Any, *given: Any) -> Any:
         computed.append(given)
         return run(blended, *given)
 
-    monkeypatch.setattr(windows.BlendedWindows, "_computed", counted)
+    monkeypatch.setattr(windows.BlendedWindows, "_input", counted)
     outputs, runs = [], []
     for masked in (None, mask):
         out = np.zeros((3, *size), np.float32)
