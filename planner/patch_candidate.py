@@ -154,12 +154,14 @@ class PatchCandidate:
         memory is checked when a cut point's turn comes, which happens to few.
         """
         rounds = max(1, ceil(self._patches / self._overhead.workers) - 1)
+        window = self._network.window
+        runs = min(1.0, window.a_block(self.patch)) if window else 1.0
         waiting: list[tuple[float, bool, CutPoint]] = []
         for cut_point in cut_points:
             least = max(load.seconds for load in self.least_loads(cut_point).values())
             if isfinite(least):
                 # a lower and quicker bound than that of the job
-                waiting.append((rounds * least, False, cut_point))
+                waiting.append((runs * rounds * least, False, cut_point))
         heapify(waiting)
         while waiting:
             bound, is_of_job, cut_point = heappop(waiting)

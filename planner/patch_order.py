@@ -88,7 +88,10 @@ def quick_bounds(space: Space, patches: list[Vec3]) -> list[float]:
     sizes = np.array(patches)
     counts = np.prod(-(-np.array(space.output) // sizes), axis=1)
     rounds = np.maximum(1, np.ceil(counts / space.overhead.workers) - 1)
-    bounds = np.where(_may_fit(space, voxels, sizes), ROUNDED * rounds * fastest, np.inf)
+    window = space.network.window
+    runs = [min(1.0, window.a_block(patch)) if window else 1.0 for patch in patches]
+    seconds = ROUNDED * rounds * fastest * np.array(runs)
+    bounds = np.where(_may_fit(space, voxels, sizes), seconds, np.inf)
     return [float(seconds) for seconds in bounds]
 
 
@@ -133,17 +136,11 @@ def _copied(network: Network, patches: list[Vec3]) -> dict[str, Bools]:
         return {}
     sizes = _by_axis(patches, lambda patch: joined_sizes(network, patch))
     volumes = {key: np.prod(found, axis=1, dtype=float) for key, found in sizes.items()}
-    return {
-        name: np.logical_or.reduce(
-            [
-                volumes[name, taken] > MOST_GROWTH * volumes[name, name]
-                for node in network.nodes
-                if node.name == name
-                for taken in node.inputs
-            ]
-        )
-        for name in {name for name, _ in volumes}
-    }
+    copied: dict[str, Bools] = {}
+    for (join, _), volume in volumes.items():
+        grows = volume > MOST_GROWTH * volumes[join, join]
+        copied[join] = copied.get(join, False) | grows
+    return copied
 
 
 def _by_axis(

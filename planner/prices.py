@@ -108,19 +108,20 @@ class PricedCall:
             default=inf,
         )
 
-    def least_in_pieces(self, enough: float) -> float:
+    def least_in_pieces(self, enough: float, share: float) -> float:
         """Return a lower bound on the seconds of all items, in any pieces.
 
         Args:
             enough: the seconds above which it does not matter how many they are.
+            share: the items, as a share of those that whole pieces of any size cover.
         """
         together = (it.seconds for it in self._found if it.primitive.name in self._per_item)
-        least = min(together, default=inf)
+        least = ROUNDED * share * min(together, default=inf)
         while self.least_waiting < min(least, enough, self._least_of_others):
             offer = self.price_next()
             if offer and offer.primitive.name in self._per_item:
-                least = min(least, offer.seconds)
-        return min(least, self.least_waiting, self._least_of_others)
+                least = min(least, ROUNDED * share * offer.seconds)
+        return min(least, share * self.least_waiting, self._least_of_others)
 
     def price_next(self) -> Offer | None:
         """Price the offer that may be fastest of those that are not priced yet, and return it."""
@@ -156,7 +157,7 @@ class Prices:
     Most primitives are far too slow for most layers. A sample of shapes tells the least seconds per
     voxel of each. So a call that must take less than some seconds is priced for few primitives.
     Layers that differ only in their names share their prices. Some primitives are never faster than
-    another one, or than they are for more items at a time. Then known prices rule others out.
+    another one, or than for all items at once. Then known prices rule others out.
 
     Args:
         primitives: the primitives. They use no device but their own.
@@ -232,7 +233,7 @@ class Prices:
             yield voxels * BOUND_SLACK * least if isfinite(least) else 0.0, primitive
 
     def least_seconds(
-        self, operation: Operation, shape: Shape5, out: Shape5, enough: float
+        self, operation: Operation, shape: Shape5, out: Shape5, enough: float, sizes: Iterable[int]
     ) -> float:
         """Return a lower bound on the seconds for all items of a call, in any pieces.
 
@@ -241,8 +242,10 @@ class Prices:
             shape: the shape of the input.
             out: the shape of the output.
             enough: the seconds above which it does not matter how many they are.
+            sizes: the numbers of items that a piece may have, beside all of them.
         """
-        return self.call(operation, shape, out).least_in_pieces(enough)
+        share = min((shape.n / (size * -(-shape.n // size)) for size in sizes), default=1.0)
+        return self.call(operation, shape, out).least_in_pieces(enough, share)
 
     def _noted(self, primitive: Primitive, key: CallKey, seconds: KnownSeconds) -> Offer | None:
         """Return a primitive's offer for one call, and note its seconds.
@@ -267,7 +270,7 @@ class Prices:
         """
         return max(
             (
-                ROUNDED * items * found / more
+                ROUNDED * found / -(-more // items)  # so many calls compute all of those items
                 for faster in self._follows.get(primitive.name, ())
                 for more, found in seconds.get(faster, ())
                 if more >= items
@@ -364,4 +367,4 @@ def _following(primitives: Iterable[Primitive]) -> dict[str, set[str]]:
     Primitives that may be faster for fewer items are left out.
     """
     bounded = [it for it in primitives if isinstance(it, TakesTimePerItem)]
-    return {one.name: {one.name, one.never_faster_than} for one in bounded}
+    return {one.name: {one.name, one.bounded_by} for one in bounded}

@@ -113,7 +113,9 @@ class StepOptions:
         """
         if self._using_gpu:
             return 0.0
-        return self._prices.least_seconds(operation, shape, out, enough)
+        sizes = [size for size in range(1, shape.n) if shape.n % size == 0]
+        sizes += piece_sizes(shape.n, self._division)
+        return self._prices.least_seconds(operation, shape, out, enough, sizes)
 
     def computes(self, operation: Operation, features: int) -> bool:
         """Return whether some primitive computes an operation.

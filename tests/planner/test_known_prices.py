@@ -46,26 +46,27 @@ def primitives(name: str) -> tuple[Primitive, ...]:
 @given(
     conv=st.sampled_from(CONVOLUTIONS),
     size=sizes,
-    fewer=st.sampled_from([1, 2, 3, 8, 60]),
-    times=st.sampled_from([1, 2, 4, 7, 64]),
+    fewer=st.sampled_from([1, 2, 3, 8, 16, 60]),
+    more=st.sampled_from([0, 1, 5, 11, 64, 300]),
     name=st.sampled_from(["laptop", "e7"]),
 )
-def test_primitives_that_take_time_per_item_are_no_faster_for_fewer_items(
-    conv: Conv, size: Vec3, fewer: int, times: int, name: str
+def test_several_calls_take_no_less_time_than_one_for_all_their_items(
+    conv: Conv, size: Vec3, fewer: int, more: int, name: str
 ) -> None:
     found = {it.name: it for it in primitives(name)}
     counted = 0
     for primitive in found.values():
         some, all_ = (
             Shape5.of(items, conv.in_features, size + conv.kernel - 1)
-            for items in (fewer, fewer * times)
+            for items in (fewer, fewer + more)
         )
         if isinstance(primitive, TakesTimePerItem) and primitive.out_shape(conv, all_):
-            faster = found[primitive.never_faster_than]
+            faster = found[primitive.bounded_by]
             assert primitive.out_shape(conv, some)
             together = nominal_time(faster, faster.cost(conv, all_))
             alone = nominal_time(primitive, primitive.cost(conv, some))
-            assert together <= times * alone * (1 + 1e-9)
+            calls = -(-(fewer + more) // fewer)  # they compute as many items, if not more
+            assert together <= calls * alone * (1 + 1e-9)
             counted += 1
     assert counted
 
@@ -86,7 +87,7 @@ def on_host(net: str) -> DeviceSearch:
 @given(
     net=st.sampled_from(["n337", "n926", "boundaries"]),
     index=st.integers(0, 4),
-    items=st.sampled_from([1, 2, 8, 64]),
+    items=st.sampled_from([1, 2, 8, 27, 36, 64]),
     size=sizes,
 )
 def test_no_layer_is_faster_than_its_bound_whole_or_in_pieces(
@@ -99,6 +100,21 @@ def test_no_layer_is_faster_than_its_bound_whole_or_in_pieces(
     least = search._options.least_seconds(conv, shape, out, inf)
     for option in search._options.relaxed(bare_step(conv, shape, out)):
         assert max(least, search.bounds.of_step(bare_step(conv, shape, out))) <= option.seconds
+
+
+def test_fewer_items_may_be_faster_each_if_they_do_not_divide_all() -> None:
+    """Batches of tiles are rounded up: of 27 fragments, 16 may be faster each."""
+    search = on_host("n926").among(on_host("n926")._primitives)
+    conv, prices = search._network.convolutions[2], search._options._prices
+    size = Vec3(20, 20, 20)
+    for items in (27, 16):  # 27 are priced first, and bound 16
+        shape = Shape5.of(items, conv.in_features, size + conv.kernel - 1)
+        out = Shape5.of(items, conv.out_features, size)
+        call = prices.call(conv, shape, out)
+        for _, primitive in list(call._waiting):
+            offer = prices.priced(primitive, conv, shape, out)
+            assert offer is None or call._least(primitive) <= offer.seconds
+        call.offers_within(inf)
 
 
 def test_few_primitives_are_priced_for_a_bound() -> None:

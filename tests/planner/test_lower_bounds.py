@@ -20,6 +20,7 @@ from planner.device_search import DeviceSearch
 from planner.exhaustive import Search
 from planner.overhead import Load, Overhead
 from planner.partition import CutPoint
+from planner.patch_order import quick_bounds
 from znni.core.shapes import Shape5, Vec3
 from znni.machine.machine import DeviceKind
 from znni.network.geometry import over, with_window
@@ -200,3 +201,14 @@ def test_limits_of_layers_count_all_windows_of_a_block(
         with_bytes = Load(within - 1000 * job.byte_seconds, 1000, 0)
         assert job.seconds(with_bytes) >= nothing + 10.0 - 1e-9
         assert (job.byte_seconds > 0) == (device == "cpu" and overhead is not NO_OVERHEAD)
+
+
+def test_quick_bounds_are_no_larger_than_bounds_if_windows_reach_beyond_blocks() -> None:
+    """A block much smaller than a window's step computes less than a window on average."""
+    whole = Vec3(64, 64, 100)
+    one = Network.chain("windows", 1, (Conv("conv", 1, 96, Vec3.of(1), "relu"),))
+    network = over(with_window(one, Window(Vec3.of(64), 0.8).over(whole)), Vec3.of(64))
+    search = Search(network, whole, machine(10**10), CHOICES, NO_OVERHEAD)
+    patches = list(search.patches())
+    for patch, quick in zip(patches, quick_bounds(search, patches), strict=True):
+        assert quick <= search.lower_bound(patch)

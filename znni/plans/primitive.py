@@ -86,13 +86,13 @@ class Primitive(Protocol):
 
 @runtime_checkable
 class TakesTimePerItem(Primitive, Protocol):
-    """A primitive that takes no less nominal time per item for fewer items at a time.
+    """A primitive that takes no less nominal time for several calls than for their items at once.
 
-    A search uses this to leave out prices.
+    Nor does it take less for more items. A search uses this to leave out prices.
     """
 
     @property
-    def never_faster_than(self) -> str:
+    def bounded_by(self) -> str:
         """The name of a primitive of this kind that takes no more nominal time; it may be its own.
 
         It applies to the same layers and shapes.

@@ -58,10 +58,10 @@ class FftTiled:
     @property
     def name(self) -> str:
         """``fft_tiled_16`` or ``fft_tiled_16_transient``, by tile and number format."""
-        return self.never_faster_than + "_transient" * (not self.resident)
+        return self.bounded_by + "_transient" * (not self.resident)
 
     @property
-    def never_faster_than(self) -> str:
+    def bounded_by(self) -> str:
         """The name of the primitive that keeps the spectra of the same tiles."""
         return f"fft_tiled_{self.tile}{self.numbers.suffix}"
 

@@ -54,7 +54,7 @@ class Lowered:
     version = 1
 
     @property
-    def never_faster_than(self) -> str:
+    def bounded_by(self) -> str:
         """Its own name."""
         return self.name
 

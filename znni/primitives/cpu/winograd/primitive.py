@@ -42,7 +42,7 @@ class Winograd:
     version = 2
 
     @property
-    def never_faster_than(self) -> str:
+    def bounded_by(self) -> str:
         """Its own name."""
         return self.name
 
