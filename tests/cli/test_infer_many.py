@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
@@ -147,6 +149,27 @@ def test_a_stop_says_how_many_volumes_are_finished() -> None:
     again = succeeds("infer", "a.npy", "b.npy", "c.npy", *NET, "--out", "out/")
     assert "1 volume, 1,440 voxels" in again
     assert "2 volumes finished before" in again
+
+
+@pytest.mark.parametrize("dry", [(), ("--dry-run",)])
+@pytest.mark.parametrize("folder", ["a.npy/sub", "/proc/sub"])
+def test_folders_that_cannot_be_made(folder: str, dry: tuple[str, ...]) -> None:
+    said = refused("infer", "a.npy", *NET, "--out", f"{folder}/", *dry)
+    assert said.startswith(f"{folder}: this folder cannot be made: ")
+
+
+def test_a_dry_run_looks_at_the_disk_of_the_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked_at = []
+
+    def usage(path: Any) -> Any:
+        looked_at.append(Path(path).absolute())
+        return MagicMock(free=2**50)
+
+    monkeypatch.setattr("shutil.disk_usage", usage)
+    succeeds("infer", "a.npy", *NET, "--out", "made/here/", "--dry-run")
+    assert looked_at
+    assert all(Path.cwd() in (path, *path.parents) for path in looked_at)
+    assert not list(Path().glob("*znni*"))
 
 
 @pytest.mark.parametrize("suffix", ["tif", "-cells", "-cells.png"])

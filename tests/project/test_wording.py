@@ -145,6 +145,9 @@ def test_a_report_says_so_if_a_prediction_was_far_off(plan: Plan) -> None:
     assert again in last_line(measured, costs="measured on this machine on 2026-11-25")
     reading = last_line(measured, StageSeconds(host_layers=1.0, reading=15.0))
     assert reading == f"{slow}: reading set the pace; look for a faster disk or network"
+    time = JobSeconds(running=measured, busy=computing)
+    fallen = Report(plan, (plan,), 120, time, 3 << 20, {}, "")
+    assert "calibrate" not in str(fallen)  # the first plan says nothing about the others
     for near in (predicted * 1.9, predicted / 1.9):
         assert last_line(near).startswith("peak memory")
 

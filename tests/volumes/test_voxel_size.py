@@ -134,6 +134,16 @@ def test_orientation_follows() -> None:
     assert_allclose(written.affine[:3, 3], (10_000, 20_000, 30_000))
 
 
+def test_orientations_without_a_unit_begin_as_many_voxels_away() -> None:
+    np.save("in.npy", voxels())
+    succeeds("infer", "in.npy", *RUN, "--out", "out.nii", "--roi", "1:6,4:16,5:18")
+    assert open_volume("out.nii").grid.affine is not None
+    found = open_volume("out.nii", voxel_size="40,10,20nm").grid
+    assert_allclose(found.translation, (40, 40, 100))
+    assert found.affine
+    assert_allclose(np.reshape(found.affine.rows, (3, 4))[:, 3], (100, 40, 40), atol=1e-9)
+
+
 def test_coarser_resolutions_follow(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("znni.volumes.zarr.pyramid.SMALLEST", 8)
     values = np.zeros((64, 64, 64), np.uint8)
@@ -153,8 +163,10 @@ def test_a_run_with_another_size_is_not_gone_on_with(caplog: pytest.LogCaptureFi
     write_volume(voxels(LONG_VOLUME))
     interrupt("out.h5", voxel_size="40nm")
     run = (*INTERRUPTED, "--out", "out.h5", "--voxel-size")
-    assert "the voxel size (40nm then, 50nm now)" in refused(*run, "50nm")
-    resumed(caplog, "out.h5", "--voxel-size", "40nm")
+    assert "the voxel size (40, 40, 40 nanometer then, 50, 50, 50 nanometer now)" in refused(
+        *run, "50nm"
+    )
+    resumed(caplog, "out.h5", "--voxel-size", "40,40,40 nm")
     assert_allclose(attributes()["voxel_size"], (40, 40, 40))
 
 
@@ -177,6 +189,8 @@ def test_resolutions_of_plain_tiff_are_read(resolution: Any, unit: str, extents:
         {"resolution": (72, 72), "resolutionunit": "INCH"},
         {"resolution": (118.11, 118.11), "resolutionunit": "CENTIMETER"},  # 300 pixels an inch
         {"resolution": (5, 5), "resolutionunit": "NONE"},
+        {"resolution": (1, 1), "resolutionunit": "CENTIMETER"},
+        {"resolution": (1e5, 72 / 2.54), "resolutionunit": "CENTIMETER"},
         {"resolution": (0, 0), "resolutionunit": "INCH"},
         {},
     ],

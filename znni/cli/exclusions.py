@@ -47,27 +47,27 @@ def are_several(
             raise InvalidInput(
                 f"{name} is for one volume and one output; give --out FILE, or leave {name} out"
             )
-    _check_folder(volumes, out)
-    return True
-
-
-def _check_folder(volumes: Sequence[str], out: str | None) -> None:
-    """Refuse several volumes without a folder for their outputs."""
-    from znni.volumes.locate import names_folder, split_dataset
-    from znni.volumes.stored import is_url
-
     if not out:
-        *_, last = volumes
-        if len(volumes) == 2 and not is_url(last) and not Path(split_dataset(last)[0]).exists():
-            raise InvalidInput(
-                f"{last}: there is no such volume; if it is the output, give --out {last}"
-            )
-        raise InvalidInput(
-            f"several volumes need a folder for their outputs; give --out FOLDER/, or --out {last} "
-            f"if that is the output"
-        )
+        raise _without_folder(volumes)
     if not names_folder(out, several=True):
         raise InvalidInput(
             f"--out {out} names one file for several volumes; give --out FOLDER/, and the ending "
             f"with --suffix"
         )
+    return True
+
+
+def _without_folder(volumes: Sequence[str]) -> InvalidInput:
+    """Return the error about several volumes without a folder; the last may be the output."""
+    from znni.volumes.locate import split_dataset
+    from znni.volumes.stored import is_url
+
+    *_, last = volumes
+    if len(volumes) == 2 and not is_url(last) and not Path(split_dataset(last)[0]).exists():
+        return InvalidInput(
+            f"{last}: there is no such volume; if it is the output, give --out {last}"
+        )
+    return InvalidInput(
+        f"several volumes need a folder for their outputs; give --out FOLDER/, or --out {last} "
+        f"if that is the output"
+    )

@@ -77,8 +77,9 @@ class Report:
     def _advice(self) -> Iterator[str]:
         """Yield what to do if the blocks took far longer than predicted, or far less."""
         taken, predicted = self.time.running, self._expected().running
-        if max(taken, predicted) < LONG or not self.voxels:
-            return
+        masked_windows = self.plan.network.window and self.attributes.get("mask")
+        if max(taken, predicted) < LONG or self.fallbacks or masked_windows or not self.voxels:
+            return  # the plan says nothing about such runs
         stage = self.time.busy.bottleneck
         if taken > FAR * predicted:
             said = f"running took {taken / predicted:.1f} times as long as predicted"

@@ -136,9 +136,7 @@ def infer_many(
 
     Raises:
         InvalidInput: nothing was computed, because no volume was given, two outputs would have the
-            same name, or network, weights or plan cannot be used.
-        OSError: the folder cannot be made.
-
+            same name, the folder cannot be made, or network, weights or plan cannot be used.
     Errors of single volumes are in the report.
     """
     check_keywords(infer_many, RunOptions, options)
@@ -152,7 +150,10 @@ def infer_many(
         weights, random_seed = weights_for(network, weights, random_seed), None
     outputs = output_names(sources, folder, f"-{network.name}{DEFAULT_FORMAT}", suffix)
     report = ManyReport(outputs)
-    Path(folder).mkdir(parents=True, exist_ok=True)
+    try:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise not_made(folder, error) from None
     ready = KeptReadiness(choices_of(options))
 
     def run(source: str, out: Path) -> None:
@@ -235,6 +236,13 @@ def output_names(
             raise InvalidInput(f"{out}: is the input {volume}; name another folder or suffix")
         by_output[out] = source
     return {source: out for out, source in by_output.items()}
+
+
+def not_made(folder: str | Path, error: OSError) -> InvalidInput:
+    """Return the error about a folder for outputs that cannot be made."""
+    return InvalidInput(
+        f"{Path(folder)}: this folder cannot be made: {error.strerror}; name another"
+    )
 
 
 def goes_on(options: RunOptions) -> bool:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Hashable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Unpack
+from typing import TypeAlias, Unpack
 
 from znni.core.errors import ZnniError
 from znni.core.text import aligned, counted, duration, in_units
@@ -20,6 +20,7 @@ from znni.inference.many import (
     choices_of,
     exit_code_of,
     goes_on,
+    not_made,
     output_names,
 )
 from znni.inference.model_choice import request_of_the_faster
@@ -29,6 +30,8 @@ from znni.network.network import Network
 from znni.network.weights import Weights, weights_for
 from znni.plans.job_seconds import NOTHING_AROUND
 from znni.plans.plan import Plan
+
+Wrong: TypeAlias = ZnniError | OSError | MemoryError
 
 
 @dataclass
@@ -113,7 +116,7 @@ def rehearse_many(
         weights, random_seed = weights_for(network, weights, random_seed), None
     found = ManyDryRun(output_names(sources, folder, f"-{network.name}{DEFAULT_FORMAT}", suffix))
     ready = KeptReadiness(choices_of(options))
-    with _looked_at(Path(folder)) as place:
+    with closing(ready), _looked_at(Path(folder)) as place:
         for source, out in found.outputs.items():
             try:
                 if goes_on(options) and os.path.lexists(out):
@@ -129,19 +132,35 @@ def rehearse_many(
                     raise run.obstacles[0]
                 found.runs[source] = run
             except (ZnniError, OSError, MemoryError) as error:
-                error.args = tuple(
-                    str(said).replace(str(place), str(Path(folder))) for said in error.args
-                )
-                found.failures.append(Failure(source, error))
-    ready.close()
+                found.failures.append(Failure(source, _about(Path(folder), place, error)))
     return found
 
 
 @contextmanager
 def _looked_at(folder: Path) -> Iterator[Path]:
-    """Yield a folder for outputs, or an empty one in its place, because runs would make it."""
-    if folder.exists():
+    """Yield a folder for outputs; if it is to be made, an empty one on the same disk for a while.
+
+    Raises:
+        InvalidInput: the folder cannot be made.
+    """
+    if folder.is_dir():
         yield folder
         return
-    with TemporaryDirectory(prefix="znni-") as empty:
-        yield Path(empty)
+    above = next(parent for parent in folder.absolute().parents if os.path.lexists(parent))
+    try:
+        empty = TemporaryDirectory(prefix=".znni-", dir=folder if folder.exists() else above)
+    except OSError as error:
+        raise not_made(folder, error) from None
+    with empty as place:
+        yield Path(place)
+
+
+def _about(folder: Path, place: Path, error: Wrong) -> Wrong:
+    """Return an error about a folder that was looked at in place of another."""
+    if folder == place:
+        return error
+    if isinstance(error, OSError) and error.filename is not None:
+        error.filename = str(error.filename).replace(str(place), str(folder))
+    elif not isinstance(error, OSError):
+        error.args = tuple(str(said).replace(str(place), str(folder)) for said in error.args)
+    return error

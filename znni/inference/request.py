@@ -20,6 +20,7 @@ from znni.network.network import Network
 from znni.volumes.array import ArrayLike, ArrayVolume
 from znni.volumes.locate import open_volume, packing_at
 from znni.volumes.same_place import lie_apart
+from znni.volumes.voxel_size import voxel_size as parsed_voxel_size
 
 
 @dataclass(frozen=True)
@@ -107,7 +108,7 @@ class Chosen:
             "the channel": self.channel,
             "the point in time": self.time,
             "the inversion": self.invert or None,
-            "the voxel size": self.voxel_size,
+            "the voxel size": self.voxel_size and parsed_voxel_size(self.voxel_size),
         }
         return {name: str(value) for name, value in given.items() if value is not None}
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from znni.core.errors import InvalidInput, option
 from znni.core.volume import Affine, Grid, Point
 from znni.volumes.grid_attributes import LENGTHS, UNITS_BY_SYMBOL
@@ -30,7 +32,7 @@ class VoxelSize:
     def given_to(self, grid: Grid, finest: Grid | None = None) -> Grid:
         """Return a grid whose voxels have these extents; it begins as many voxels from 0 as before.
 
-        An orientation in space (NIfTI) keeps its origin.
+        An orientation in space (NIfTI) keeps its origin if its unit is known.
 
         Args:
             grid: the grid, as a file has it.
@@ -42,7 +44,8 @@ class VoxelSize:
         for axis, extent in enumerate(self.extents):
             times = extent / finest.scale[axis] if finest.scale[axis] else 1.0
             start = finest.translation[axis]
-            moved = _factor(finest.units[axis], units[axis]) if finest.affine else times
+            in_space = finest.affine and finest.units[axis]
+            moved = _factor(finest.units[axis], units[axis]) if in_space else times
             scale.append(times * grid.scale[axis] if grid is not finest else extent)
             places.append(start * moved + (grid.translation[axis] - start) * times)
         (z, y, x), (at_z, at_y, at_x) = scale, places
@@ -52,15 +55,21 @@ class VoxelSize:
         )
 
     def _stretched(self, affine: Affine, grid: Grid) -> Affine:
-        x, y, z = (
+        times = [
             new / old if old else 1.0
             for new, old in zip(self.extents[::-1], grid.scale[::-1], strict=True)
-        )
-        moved = _factor(grid.units[0], self.unit or grid.units[0])
-        rows = (affine.rows[start : start + 4] for start in (0, 4, 8))
-        return Affine(
-            tuple(n for a, b, c, d in rows for n in (a * x, b * y, c * z, d * moved)), affine.code
-        )
+        ]
+        rows = np.reshape(affine.rows, (3, 4))
+        axes, origin = rows[:, :3], rows[:, 3]
+        if grid.units[0]:
+            origin = origin * _factor(grid.units[0], self.unit or grid.units[0])
+        else:  # as many voxels away as before
+            origin = axes * times @ (np.linalg.pinv(axes) @ origin)
+        made = np.column_stack([axes * times, origin])
+        return Affine(tuple(float(number) for number in made.ravel()), affine.code)
+
+    def __str__(self) -> str:
+        return f"{', '.join(f'{extent:g}' for extent in self.extents)} {self.unit or ''}".rstrip()
 
 
 def voxel_size(text: str) -> VoxelSize:

@@ -57,7 +57,9 @@ def _by_origin(output: Grid, volume: Grid) -> Vec3 | None:
 
     An origin of 0 may also be one that nobody has set, so it tells nothing.
     """
-    alike = np.allclose(output.scale, volume.scale, rtol=1e-3) and output.units == volume.units
+    alike = (
+        np.allclose(output.scale, volume.scale, rtol=1e-3, atol=0) and output.units == volume.units
+    )
     if not alike or not any(output.translation):
         return None
     places = zip(output.translation, volume.translation, volume.scale, strict=True)

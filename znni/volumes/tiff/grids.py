@@ -14,7 +14,7 @@ from znni.volumes.grid_attributes import UNITS_BY_SYMBOL
 RESOLUTION_UNITS = {2: 25_400.0, 3: 10_000.0, 4: 1_000.0, 5: 1.0}
 INCH = RESOLUTION_UNITS[2]
 # Pixels per inch of screens and printers. Programs write them if they know no resolution.
-USUAL = (1, 72, 96, 150, 300)
+USUAL = (72, 96, 150, 300)
 
 
 def grid_of(file: Any, series: Any) -> Grid:
@@ -75,7 +75,7 @@ def _of_resolution(series: Any) -> Grid:
     tag = series.keyframe.tags.get("ResolutionUnit")
     unit = RESOLUTION_UNITS.get(int(tag.value)) if tag else None
     y, x = (_extent(series, name) for name in ("YResolution", "XResolution"))
-    if not (unit and y and x) or _is_usual(unit * x):
+    if not (unit and y and x) or _is_usual(y, unit) or _is_usual(x, unit):
         return Grid()
     y, x = y * unit, x * unit
     return Grid((x, y, x), units=("micrometer",) * 3)
@@ -88,5 +88,7 @@ def _extent(series: Any, name: str) -> float | None:
     return units / pixels if pixels and units else None
 
 
-def _is_usual(micrometers: float) -> bool:
-    return any(isclose(INCH / micrometers, pixels, rel_tol=2e-3) for pixels in USUAL)
+def _is_usual(extent: float, unit: float) -> bool:
+    """Return whether a pixel has the extent of screens or printers, or is one unit wide."""
+    in_an_inch = INCH / (extent * unit)
+    return extent == 1 or any(isclose(in_an_inch, pixels, rel_tol=2e-3) for pixels in USUAL)
