@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from math import inf
 from typing import Literal
@@ -18,7 +19,7 @@ from planner.bare_steps import bare_step, sample_steps
 from planner.cost_model import BUILT_IN
 from planner.device_search import DeviceSearch
 from planner.exhaustive import Search
-from planner.overhead import Load, Overhead
+from planner.overhead import Load, Overhead, OverheadSeconds
 from planner.partition import CutPoint
 from planner.patch_order import quick_bounds
 from znni.core.shapes import Shape5, Vec3
@@ -212,3 +213,26 @@ def test_quick_bounds_are_no_larger_than_bounds_if_windows_reach_beyond_blocks()
     patches = list(search.patches())
     for patch, quick in zip(patches, quick_bounds(search, patches), strict=True):
         assert quick <= search.lower_bound(patch)
+
+
+def test_a_gpu_returns_labels_means_or_values_as_stored() -> None:
+    layer = Conv("conv", 1, 3, Vec3.of(1), "relu")
+    whole, patch = Vec3(40, 40, 64), Vec3(8, 8, 16)
+    network = Network.chain("plain", 1, (layer,))
+    windows = over(with_window(network, Window(Vec3.of(8)).over(whole)), Vec3.of(8))
+    overhead = Overhead(
+        process=0, voxel_in=0, voxel_out=0, gpu_itemsize_out=2,
+        handling=OverheadSeconds(returned=1.0),
+    )  # fmt: skip
+    labelling = replace(overhead, label_maps=1, label_itemsize=1)
+    several = replace(labelling, workers=2)
+    nothing: dict[DeviceKind, Load] = {"gpu": Load(0.0, 0, 0)}
+    for each, values, means in (
+        (overhead, 2 * 3, 4 * 3),
+        (labelling, 1, 1),
+        (several, 2 * 3, 4 * 3),
+    ):
+        dense = each.time_of_run(network, patch, nothing).patch
+        assert dense.transfer == values * patch.volume
+        blended = each.time_of_run(windows, patch, nothing).patch
+        assert (blended.transfer, blended.host_layers) == (0, means * patch.volume)
