@@ -28,6 +28,13 @@ def import_network(
             help="Network file that lists the layers; a state dict has tensors only.",
         ),
     ] = None,
+    axes: Annotated[
+        str,
+        typer.Option(
+            metavar="ZYX",
+            help="Order of the axes that the network takes: xyz if MONAI read its NIfTI files.",
+        ),
+    ] = "zyx",
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace an existing network.")
     ] = False,
@@ -35,4 +42,4 @@ def import_network(
     """Convert a network of PyTorch, ONNX, nnU-Net, bioimage.io or ZNN to a network file."""
     from znni.inference.network_import import import_network
 
-    typer.echo(import_network(source, out, like=like, overwrite=overwrite))
+    typer.echo(import_network(source, out, like=like, axes=axes, overwrite=overwrite))

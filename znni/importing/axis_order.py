@@ -8,10 +8,28 @@ from typing import Any
 
 import numpy as np
 
+from znni.core.errors import InvalidInput
 from znni.core.shapes import Vec3
 from znni.importing.steps import Graph, Operation, Original, Step
 from znni.network.layers import Padding
 from znni.network.weights import Float32
+
+AXES = "zyx"  # the order of znni's axes
+
+
+def order_of(axes: str) -> tuple[int, int, int]:
+    """Return the axes of a network that are z, y and x.
+
+    Args:
+        axes: the names of the network's axes in their order, such as ``xyz``.
+
+    Raises:
+        InvalidInput: they are not z, y and x, each once.
+    """
+    if sorted(axes) != sorted(AXES):
+        raise InvalidInput(f"axes is {axes!r}; name x, y and z in the network's order, as xyz")
+    z, y, x = map(axes.index, AXES)
+    return z, y, x
 
 
 def in_order(values: Sequence[int], order: Sequence[int]) -> Vec3:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from znni.core.errors import InvalidInput, MissingLibrary, option
+from znni.importing.axis_order import AXES, order_of, original_in_order, reordered
 from znni.importing.bioimageio_files import is_package
 from znni.importing.folding import Folded, fold
 from znni.importing.network_writer import check_writable, weights_beside, write_network
@@ -74,6 +75,7 @@ def convert(
     out: str | Path,
     *,
     like: Network | str | Path | None = None,
+    axes: str = AXES,
     overwrite: bool = False,
     compute: Compute,
 ) -> Imported:
@@ -83,6 +85,7 @@ def convert(
         source: an object or file, as ``znni.import_network`` takes it.
         out: network file to write, ``NAME.yaml``; the weights go to ``NAME.safetensors``.
         like: network (or its file) with the same layers; only for a state dict.
+        axes: the order of the axes that the original takes.
         overwrite: replace an existing network.
         compute: function that runs the imported network, to compare it with the original.
 
@@ -97,7 +100,7 @@ def convert(
     check_writable(out, source, overwrite=overwrite)
     template = load_network(like) if isinstance(like, str | Path) else like
     name = template.name if template else out.stem
-    made, parity, sample, notes = _made(source, template, name, compute)
+    made, parity, sample, notes = _made(source, template, name, compute, axes)
     write_network(out, made, _named(source))
     return Imported(load_network(out), out, parity, notes, sample)
 
@@ -122,11 +125,11 @@ def _named(source: object) -> str:
 
 
 def _made(
-    source: Any, like: Network | None, name: str, compute: Compute
+    source: Any, like: Network | None, name: str, compute: Compute, axes: str = AXES
 ) -> tuple[Folded, Parity | str, SampleParity | str | None, tuple[str, ...]]:
     """Return a source as a network, its comparisons with the original, and the assumptions made."""
     try:
-        found = _found(source, like)
+        found = _in_axes(_found(source, like), axes)
         given = found.settings.scaling
         scaling = like.scaling if like and given == AS_STORED else given
         made = fold(name, found.graph, "its weights", scaling)
@@ -137,6 +140,27 @@ def _made(
     parity = compare(made, original, compute) if isinstance(original, Original) else original
     sample = compare_sample(made, found.sample, compute) if found.sample else None
     return made, parity, sample, found.notes
+
+
+def _in_axes(found: Found, axes: str) -> Found:
+    """Return the contents of a source whose network takes axes in some order, for z, y, x."""
+    order = order_of(axes)
+    if axes == AXES:
+        return found
+    if found.settings.window or found.sample:
+        raise InvalidInput(
+            f"says itself in which order its axes are; leave out {option('axes', axes)}"
+        )
+    original = found.original
+    if isinstance(original, Original):
+        original = original_in_order(original, order)
+    note = f"its axes are {axes} in the original, and zyx here"
+    return replace(
+        found,
+        graph=reordered(found.graph, order),
+        original=original,
+        notes=(*found.notes, note),
+    )
 
 
 def _with(network: Network, settings: Settings) -> Network:

@@ -20,6 +20,7 @@ def import_network(
     out: str | Path,
     *,
     like: Network | str | Path | None = None,
+    axes: str = "zyx",
     overwrite: bool = False,
 ) -> Imported:
     """Convert a network of another library to a network file with its weights beside it.
@@ -38,6 +39,8 @@ def import_network(
         like: a network, or its file, that has the layers of a state dict and their connections. A
             state dict itself holds only tensors. Convolutions are matched by name if all names
             agree, otherwise in order.
+        axes: the order of the axes that the network takes. MONAI's readers of NIfTI give ``xyz``;
+            znni reads every format as ``zyx``, and turns the kernels accordingly.
         overwrite: replace an existing network.
 
     Returns:
@@ -51,7 +54,9 @@ def import_network(
     Example:
         >>> znni.import_network(model, "net.yaml")
     """
-    return conversion.convert(source, out, like=like, overwrite=overwrite, compute=_compute)
+    return conversion.convert(
+        source, out, like=like, axes=axes, overwrite=overwrite, compute=_compute
+    )
 
 
 def network_of(source: Any) -> tuple[Network, Weights]:
