@@ -19,9 +19,11 @@ from znni.engine.labels import Labels
 from znni.engine.stopwatch import Stopwatch
 from znni.network.layers import Conv
 from znni.network.network import Network
+from znni.plans.totals import PlanMemory
 
 VIEW = Vec3(3, 2, 4)
 NETWORK = Network.chain("sums", 1, (Conv("conv", 1, 2, VIEW, "identity"),))
+NO_MEMORY = PlanMemory(process=0, weights=0, resident=0, working=0, blocks=0)
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,7 @@ class SumsPlan:
 
     patch: Vec3
     network: Network = NETWORK
+    memory: PlanMemory = NO_MEMORY
 
     @property
     def input_patch(self) -> Vec3:

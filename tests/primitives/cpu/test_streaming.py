@@ -7,7 +7,6 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 from layers import Case, random_case
-from numba import njit
 
 from znni.core.shapes import Shape5, Vec3
 from znni.machine.machine import Machine
@@ -16,6 +15,8 @@ from znni.network.weights import Float32
 from znni.plans.primitive import Primitive
 from znni.primitives.catalogue import catalogue
 from znni.primitives.cpu.common import streaming
+from znni.primitives.cpu.common.late_kernel import late_njit
+from znni.primitives.cpu.common.streaming import stream
 
 LAYERS: dict[str, list[tuple[Layer, Shape5]]] = {
     "direct": [
@@ -32,9 +33,9 @@ LAYERS: dict[str, list[tuple[Layer, Shape5]]] = {
 
 @pytest.fixture(scope="module")
 def copy() -> Callable[[Float32, Float32, int, int], None]:
-    @njit
+    @late_njit()
     def copy(source, target, start, count):  # type: ignore[no-untyped-def]
-        streaming.stream(source, target, start, count)
+        stream(source, target, start, count)
 
     return copy
 
