@@ -13,7 +13,7 @@ DOCS_READY := .venv/docs-ready
 # 3.11 it makes the planner's tests take twice as long: there, only make coverage measures it.
 MONITORING := $(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 12))'
 # Many tests wait for processes that they start: three workers keep two cores busy.
-PYTEST := $(BIN)/python -m pytest -n 3 --dist worksteal
+PYTEST := $(BIN)/python -m pytest -n 3 --dist worksteal --durations 20
 COVER := --cov=znni --cov=planner
 
 .PHONY: demo test check coverage docs wheel setup clean

@@ -20,7 +20,7 @@ GIB = 2**30
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "extent", "ram"),
-    [("n337", 120, 2), ("n926", 162, 4)],
+    [("n337", 120, 2), ("cells-unet", 160, 1)],
 )
 def test_peak_memory_stays_within_the_plan_and_the_limit(
     name: str, extent: int, ram: int, tmp_path: Path
