@@ -45,7 +45,10 @@ PAGES = {
     "gpu-layers": ("Single layers on GPUs", ("gpu-layers", "gpu-chips")),
     "profiles": ("Layer by layer", ("profile",)),
     "top-plans": ("Best plans, predicted and measured", ("top-plans",)),
-    "planner": ("Planner and memory", ("search", "micro-batches", "shares", "machine-plans")),
+    "planner": (
+        "Planner and memory",
+        ("search", "search-compared", "micro-batches", "shares", "machine-plans"),
+    ),
     "strategies": ("Host and GPU together", ("strategies", "gpu-memory")),
     "runs": (
         "Whole runs, input and output",
@@ -53,6 +56,7 @@ PAGES = {
             "end-to-end",
             "phases",
             "many-volumes",
+            "default-memory",
             "volumes",
             "ledger",
             "kills",
