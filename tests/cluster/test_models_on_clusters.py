@@ -24,23 +24,12 @@ from znni.volumes.locate import open_volume
 pytest.importorskip("distributed")
 torch = torch_or_skip()
 nn = torch.nn
+from norm_over_maps import NormOverMaps  # noqa: E402 - it needs PyTorch
 
 WINDOW = Window(Vec3(8, 8, 12), like="nnunet")
 SIZE = Vec3(20, 22, 40)
 INSIDE = Box(Vec3(4, 3, 7), Vec3(20, 19, 36))
 OPTIONS: Any = {"device": "cpu", "costs": "built-in", "ram": "2GiB", "threads": 2}
-
-
-class Normed(nn.Module):
-    """A network with layer norm over maps, which znni has not."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.last = nn.Conv3d(2, 4, 3, padding=1), nn.Conv3d(4, 3, 1)
-
-    def forward(self, x: Any) -> Any:
-        x = self.first(x).permute(0, 2, 3, 4, 1)
-        return self.last(nn.functional.layer_norm(x, (4,)).permute(0, 4, 1, 2, 3))
 
 
 def exported(file: Path) -> Path:
@@ -49,7 +38,7 @@ def exported(file: Path) -> Path:
     axes = {2: "z", 3: "y", 4: "x"}
     with warnings.catch_warnings(action="ignore"):  # of the exporter
         torch.onnx.export(
-            Normed().eval(), (torch.zeros(1, 2, *WINDOW.size),), file, dynamo=False,
+            NormOverMaps().eval(), (torch.zeros(1, 2, *WINDOW.size),), file, dynamo=False,
             input_names=["in"], output_names=["out"], dynamic_axes={"in": axes, "out": axes},
         )  # fmt: skip
     return file

@@ -34,22 +34,11 @@ from znni.volumes.locate import open_volume
 
 torch = torch_or_skip()
 nn = torch.nn
+from norm_over_maps import NormOverMaps  # noqa: E402 - it needs PyTorch
 
 WINDOW = Vec3(8, 8, 12)
 SIZE = Vec3(13, 15, 21)
 OPTIONS: Any = {"device": "cpu", "costs": "built-in", "threads": 1}
-
-
-class Normed(nn.Module):
-    """A network with layer norm over maps, which znni has not."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.last = nn.Conv3d(2, 4, 3, padding=1), nn.Conv3d(4, 3, 1)
-
-    def forward(self, x: Any) -> Any:
-        x = self.first(x).permute(0, 2, 3, 4, 1)
-        return self.last(nn.functional.layer_norm(x, (4,)).permute(0, 4, 1, 2, 3))
 
 
 class Two(nn.Module):
@@ -107,7 +96,7 @@ def own_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pat
 def normed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path]:
     """A module that znni cannot express, and its file."""
     torch.manual_seed(1)
-    module = Normed()
+    module = NormOverMaps()
     return module, exported(tmp_path_factory.mktemp("normed"), module)
 
 

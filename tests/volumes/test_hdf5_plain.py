@@ -10,6 +10,7 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
+from drawn_parts import drawn_part
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -40,11 +41,7 @@ def test_any_part_of_any_dataset(
         made = file.create_dataset("a", shape, dtype, fillvalue=1, **options)
         half = data.draw(st.integers(1, shape[0]))
         made[:half] = values[:half]  # the other chunks have no place in the file
-    ends = [sorted(data.draw(st.lists(st.integers(0, n), min_size=2, max_size=2))) for n in shape]
-    part = tuple(
-        slice(a, max(b, a + 1)) if a < n else slice(n - 1, n)
-        for (a, b), n in zip(ends, shape, strict=True)
-    )
+    part = drawn_part(data, shape)
     with h5py.File(path) as file:
         found = read_past_hdf5(file["a"])
         assert isinstance(found, PlainDataset)

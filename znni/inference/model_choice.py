@@ -130,7 +130,7 @@ def request_of_the_faster(
         taken = chosen(network, asked.volume.size, asked.choices)
     if taken.why:
         log.info("%s", taken.why)
-    return request(source, taken.network, out, **options)
+    return asked if taken.network is network else request(source, taken.network, out, **options)
 
 
 def _threads(choices: Choices) -> int:
