@@ -186,8 +186,17 @@ def test_parts_killed_at_any_request(s3: S3, at_s3: str) -> None:
     assert difference(one, fetched(at_s3), frozenset({"command"})) == ""
 
 
-def test_parts_that_begin_at_the_same_time(s3: S3, at_s3: str) -> None:
+def test_parts_that_begin_at_the_same_time(
+    s3: S3, at_s3: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     one, errors = undisturbed(), []
+    all_begin, agree = threading.Barrier(8, timeout=60), SharedLedger.agree
+
+    def agree_together(ledger: SharedLedger, wanted: NewOutput, plan: str) -> Any:
+        all_begin.wait()
+        return agree(ledger, wanted, plan)
+
+    monkeypatch.setattr(SharedLedger, "agree", agree_together)
 
     def run(part: str) -> None:
         try:
