@@ -23,6 +23,7 @@ def virtual(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     processors.write_text("processor : 0\nflags\t\t: fpu avx2 hypervisor lm\n")
     monkeypatch.setattr(cold_pages, "BOOT", boot)
     monkeypatch.setattr(cold_pages, "PROCESSORS", processors)
+    monkeypatch.setattr(cold_pages, "BALLOONS", tmp_path / "virtio_balloon")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return boot
 
@@ -77,3 +78,17 @@ def test_notes_of_few_starts_are_kept(virtual: Path) -> None:
     found = {path.name for path in (user_cache() / "touched").iterdir()}
     assert len(found) == MOST_NOTES
     assert f"start-{MOST_NOTES + 2}" in found
+
+
+@pytest.mark.parametrize(
+    ("features", "warm"), [("0110010", WARM_BYTES), ("0110000", 3 * GIB), ("", 3 * GIB)]
+)
+def test_pages_that_the_host_takes_back_are_cold_again(features: str, warm: int) -> None:
+    note_warm(3 * GIB)
+    balloon = cold_pages.BALLOONS / "virtio0"
+    balloon.mkdir(parents=True)
+    (balloon / "features").write_text(features)
+    assert warm_bytes() == warm
+    note_warm(6 * GIB)
+    (balloon / "features").unlink()
+    assert warm_bytes() == (3 * GIB if warm == WARM_BYTES else 6 * GIB)  # or nothing was noted

@@ -39,8 +39,9 @@ from znni.primitives.cpu.common.workers import workers
 REPEATS = 3
 TOUCHED_BYTES = 2**27
 
-# Memory beyond what is warm that is touched to measure it, and how much at a time.
-COLD_BYTES = 2**30
+# Memory beyond what is warm that is touched to measure it, and how much at a time. Only the later
+# half counts: some more may be warm, which programs freed just before.
+COLD_BYTES = 2**31
 COLD_STEP = 2**27
 
 BLOCK = Vec3(128, 128, 128)
@@ -207,7 +208,7 @@ def _cold() -> float | None:
         pages.fill(1)
         times.append(first - start - (time.perf_counter() - first))
     note_warm(len(held) * COLD_STEP)
-    return max(0.0, median(times[-(COLD_BYTES // COLD_STEP) :])) / COLD_STEP
+    return max(0.0, median(times[-(COLD_BYTES // COLD_STEP // 2) :])) / COLD_STEP
 
 
 def _touched(threads: int) -> float:

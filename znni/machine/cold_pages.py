@@ -24,11 +24,17 @@ MOST_NOTES = 16
 BOOT = Path("/proc/sys/kernel/random/boot_id")
 PROCESSORS = Path("/proc/cpuinfo")
 
+# The devices by which a host takes memory back, and the feature that tells it of free pages.
+BALLOONS = Path("/sys/bus/virtio/drivers/virtio_balloon")
+REPORTING = 5  # VIRTIO_BALLOON_F_REPORTING; Linux lists features as digits, from number 0 on
+
 
 def warm_bytes() -> float:
     """Return the bytes that are warm on this system; infinite if it is no virtual machine."""
     if not is_virtual():
         return inf
+    if gives_pages_back():
+        return WARM_BYTES
     noted = 0
     with suppress(OSError, ValueError):
         noted = int(_note().read_text())
@@ -39,7 +45,7 @@ def note_warm(nbytes: int) -> None:
     """Note that so many bytes were touched in one process at the same time."""
     steady = nbytes >> max(0, nbytes.bit_length() - NOTED_BITS)
     steady <<= max(0, nbytes.bit_length() - NOTED_BITS)
-    if steady <= warm_bytes():
+    if gives_pages_back() or steady <= warm_bytes():
         return
     note = _note()
     if keep(note, str(steady).encode()):
@@ -56,6 +62,15 @@ def is_virtual() -> bool:
         return False
     flags = next((line for line in text.splitlines() if line.startswith("flags")), "")
     return "hypervisor" in flags.split() and BOOT.exists()
+
+
+def gives_pages_back() -> bool:
+    """Return whether this virtual machine tells its host which pages are free."""
+    for features in BALLOONS.glob("virtio*/features"):
+        with suppress(OSError):
+            if features.read_text()[REPORTING : REPORTING + 1] == "1":
+                return True
+    return False
 
 
 def _note() -> Path:
