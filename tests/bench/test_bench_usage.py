@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -113,3 +115,30 @@ def test_help(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str
     said = capsys.readouterr().out
     assert "--no-peers" in said
     assert "<bool>" not in said
+
+
+@pytest.mark.parametrize(
+    ("modules", "command"),
+    [(bench.__main__.COMMANDS, ()), (bench.__main__.PAPER_COMMANDS, (bench.__main__.PAPER,))],
+    ids=["all", "paper"],
+)
+def test_every_command_has_its_module(
+    modules: dict[str, str], command: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in modules:
+        with pytest.raises(SystemExit, match=r"^0$"):
+            bench.__main__.app([*command, name, "--help"])
+        assert f" {name} [" in capsys.readouterr().out
+
+
+def test_a_command_imports_only_its_own_module() -> None:
+    code = """
+import sys, bench.__main__
+sys.argv[1:] = ["phases", "--help"]
+try:
+    bench.__main__.main()
+finally:
+    print({"dask", "torch"} & set(sys.modules))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.endswith("set()\n")
