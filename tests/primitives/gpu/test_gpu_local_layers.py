@@ -2,48 +2,33 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any
-
 import numpy as np
 import pytest
-from devices import poison, to_gpu
+from devices import to_gpu
 from gpu_layers import H200, chips, needs_compiler
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from layers import LOCAL, Case, random_case
 from local_layers import KINDS, boxes, local_cases
+from local_primitives import DENSE, MODULES, check
 
-from znni.core.shapes import Box, Shape5, Vec3
+from znni.core.shapes import Shape5, Vec3
 from znni.machine.arena import output_into
-from znni.machine.cuda import cupy
 from znni.machine.cuda_kernels import resource_usage
 from znni.machine.detect import detect_machine
-from znni.machine.device_arena import ALIGNMENT, DeviceArena
-from znni.machine.machine import Device
 from znni.network.layers import Conv, GlobalPool, Normalize, Pool, Upsample
-from znni.network.weights import ConvWeights, Weights
-from znni.plans.primitive import Primitive
+from znni.network.weights import Weights
 from znni.primitives import reference
-from znni.primitives.gpu.affine import primitive as affine
 from znni.primitives.gpu.arranged import primitive as arranged
 from znni.primitives.gpu.common import clearing, pointwise
 from znni.primitives.gpu.common.hardware import Chip
 from znni.primitives.gpu.common.number_formats import FLOAT16_PAIR
-from znni.primitives.gpu.direct import primitive as direct
-from znni.primitives.gpu.direct_tensor import primitive as direct_tensor
 from znni.primitives.gpu.direct_tensor.launch import Gathering, image_source
 from znni.primitives.gpu.global_pooling import primitive as global_pooling
-from znni.primitives.gpu.joins import primitive as joins
-from znni.primitives.gpu.max_pooling import primitive as max_pooling
 from znni.primitives.gpu.normalization import primitive as normalization
 from znni.primitives.gpu.upsampling import primitive as upsampling
 from znni.primitives.gpu.window_pooling import primitive as window_pooling
 
-MODULES = (affine, arranged, global_pooling, joins, normalization, upsampling, window_pooling)
-
-# Those whose outputs may have gaps in exact networks, though dense networks have them too.
-DENSE = (direct, direct_tensor, max_pooling)
 TWO = Vec3(2, 2, 2)
 THREE = Vec3(3, 3, 3)
 
@@ -64,62 +49,16 @@ EXAMPLES: dict[str, tuple[Conv | Pool, Shape5]] = {
 }
 
 
-def primitives(device: Device, modules: tuple[Any, ...] = MODULES) -> list[Primitive]:
-    """Those of layers that only exact networks have, or of other modules."""
-    return [primitive for module in modules for primitive in module.primitives(device)]
-
-
-def check(case: Case, *inside: Box, modules: tuple[Any, ...] = MODULES) -> None:
-    """Compare all primitives with the reference.
-
-    Errors are relative to the largest output, or to the largest sum of magnitudes: a sum of few
-    numbers may be much smaller than each of them.
-    """
-    layer, layers = case.layer, {} if case.weights is None else {case.layer.name: case.weights}
-    right = reference.local(layer, Weights(layers, "test"), case.inputs, *inside)
-    magnitudes = [np.abs(right).max(initial=1, where=np.isfinite(right))]
-    if case.weights is not None:
-        sums = replace(layer, activation="identity")
-        positive = ConvWeights(np.abs(case.weights.weight), np.abs(case.weights.bias))
-        given_weights = Weights({layer.name: positive}, "test")
-        magnitudes.append(
-            reference.local(sums, given_weights, tuple(map(np.abs, case.inputs))).max()
-        )
-    for primitive in primitives(detect_machine().gpus[0], modules):
-        out = primitive.out_shape(layer, case.shape)
-        if out is None:
-            continue
-        cost = primitive.cost(layer, case.shape)
-        memory = cost.memory
-        run = primitive.build(layer, case.shape, case.weights)
-        arena = DeviceArena(memory.workspace, 32 * ALIGNMENT)
-        gaps = int(cost.writes_views)
-        beside = (out.n, out.f + 2 * gaps, out.z + gaps, out.y + gaps, out.x + 2 * gaps)
-        whole = cupy().full(beside, np.nan, np.float32)
-        view = whole[:, gaps : gaps + out.f, gaps:, gaps:, gaps : gaps + out.x]
-        given_inputs = [to_gpu(x) for x in case.inputs]
-        with arena.in_use():
-            poison(arena)
-        with arena.step(out, None, (0, arena.capacity)), output_into(view):
-            run(*given_inputs, *inside)
-        allowed = max(primitive.accuracy, 1e-6) * max(magnitudes)
-        np.testing.assert_allclose(view.get(), right, rtol=0, atol=allowed)
-        view.fill(np.nan)
-        assert bool(cupy().isnan(whole).all())
-        for there, here in zip(given_inputs, case.inputs, strict=True):
-            np.testing.assert_array_equal(there.get(), here)
-
-
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", LOCAL)
 def test_an_example_is_the_reference(name: str) -> None:
-    check(random_case(*LOCAL[name]))
+    check(random_case(*LOCAL[name]), device=detect_machine().gpus[0])
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_an_output_may_have_gaps(name: str) -> None:
-    check(random_case(*EXAMPLES[name]), modules=MODULES + DENSE)
+    check(random_case(*EXAMPLES[name]), device=detect_machine().gpus[0], modules=MODULES + DENSE)
 
 
 @pytest.mark.gpu
@@ -127,7 +66,7 @@ def test_an_output_may_have_gaps(name: str) -> None:
 @settings(max_examples=25)
 @given(data=st.data())
 def test_a_layer_is_the_reference(kind: str, data: st.DataObject) -> None:
-    check(data.draw(local_cases(kind)))
+    check(data.draw(local_cases(kind)), device=detect_machine().gpus[0])
 
 
 @pytest.mark.gpu
@@ -137,7 +76,7 @@ def test_a_layer_is_the_reference(kind: str, data: st.DataObject) -> None:
 def test_samples_beyond_the_volume_do_not_count(kind: str, data: st.DataObject) -> None:
     case = data.draw(local_cases(kind))
     if case.layer.sees_edges:
-        check(case, data.draw(boxes(case.shape.size)))
+        check(case, data.draw(boxes(case.shape.size)), device=detect_machine().gpus[0])
 
 
 @pytest.mark.gpu

@@ -1,0 +1,94 @@
+"""Kernels of any GPU since Ampere give the reference: the host emulates one.
+
+The order of threads, and when copies to shared memory are done, changes from case to case.
+"""
+
+from __future__ import annotations
+
+from itertools import cycle
+
+import pytest
+from emulated_gpu import EMULATED, ORDERS, emulated_gpu, needs_emulation
+from layers import LOCAL, assert_accurate, case_for, random_case, scaled
+from local_primitives import MODULES, check
+
+from znni.core.shapes import Shape5, Vec3
+from znni.network.layers import Conv, Operation, Pool, PooledConv
+from znni.plans.primitive import Primitive
+from znni.primitives.gpu.common.number_formats import FLOAT16, FLOAT16_PAIR, TensorFormat
+from znni.primitives.gpu.direct import primitive as direct
+from znni.primitives.gpu.direct_pooled import primitive as direct_pooled
+from znni.primitives.gpu.direct_pooled_tensor import primitive as direct_pooled_tensor
+from znni.primitives.gpu.direct_tensor.primitive import GpuDirectTensor
+from znni.primitives.gpu.fft_tiled import primitive as fft_tiled
+from znni.primitives.gpu.lowered_tensor import primitive as lowered_tensor
+
+pytestmark = needs_emulation
+
+ONE, TWO, THREE = Vec3(1, 1, 1), Vec3(2, 2, 2), Vec3(3, 3, 3)
+
+CONVOLUTIONS = {
+    "few maps": (Conv("layer", 5, 9, Vec3(2, 1, 3), "tanh"), Shape5(2, 5, 9, 19, 37)),
+    "several passes": (Conv("layer", 3, 170, ONE, "elu"), Shape5(1, 3, 6, 9, 10)),
+    "several chunks": (Conv("layer", 40, 16, THREE, "relu"), Shape5(1, 40, 7, 12, 19)),
+    "softmax": (Conv("layer", 17, 3, ONE, "softmax"), Shape5(2, 17, 4, 11, 9)),
+}
+SUMS_IN_PASSES = Conv("layer", 320, 8, THREE, "elu"), Shape5(1, 320, 4, 5, 6)
+POOLED = PooledConv(Conv("layer", 2, 17, THREE, "relu"), Pool("pool", TWO)), Shape5(2, 2, 9, 12, 21)
+TILED = "gpu_fft_tiled_12", "gpu_fft_tiled_16_float16"
+orders = cycle(ORDERS)
+
+
+def is_the_reference(primitive: Primitive, layer: Operation, shape: Shape5) -> None:
+    with emulated_gpu(next(orders)):
+        assert_accurate(primitive, random_case(layer, shape))
+
+
+@pytest.mark.parametrize("numbers", [FLOAT16, FLOAT16_PAIR], ids=lambda numbers: numbers.name)
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_direct_convolution_on_tensor_cores(numbers: TensorFormat, name: str) -> None:
+    is_the_reference(GpuDirectTensor(EMULATED, numbers), *CONVOLUTIONS[name])
+
+
+def test_sums_of_several_passes_are_added() -> None:
+    is_the_reference(GpuDirectTensor(EMULATED, FLOAT16_PAIR), *SUMS_IN_PASSES)
+
+
+@pytest.mark.parametrize("factor", [1e-30, 3e4, 1e30])
+def test_images_of_any_range(factor: float) -> None:
+    case = scaled(random_case(*CONVOLUTIONS["softmax"]), factor)
+    case = case._replace(layer=Conv("layer", 17, 3, ONE, "identity"))
+    with emulated_gpu():
+        assert_accurate(GpuDirectTensor(EMULATED, FLOAT16), case)
+
+
+@pytest.mark.parametrize(
+    "primitive",
+    [
+        *direct.primitives(EMULATED),
+        *lowered_tensor.primitives(EMULATED),
+        *(each for each in fft_tiled.primitives(EMULATED) if each.name in TILED),
+    ],
+    ids=lambda primitive: primitive.name,
+)
+def test_other_convolutions(primitive: Primitive) -> None:
+    maps = (20, 3) if primitive.name.startswith("gpu_lowered") else (20, 9)
+    layer = Conv("layer", *maps, THREE, "relu")
+    case = case_for(primitive, layer, Shape5(1, 20, 12, 17, 19))
+    with emulated_gpu(next(orders)):
+        assert_accurate(primitive, case)
+
+
+@pytest.mark.parametrize(
+    "primitive",
+    [*direct_pooled.primitives(EMULATED), *direct_pooled_tensor.primitives(EMULATED)],
+    ids=lambda primitive: primitive.name,
+)
+def test_pooled_convolutions(primitive: Primitive) -> None:
+    is_the_reference(primitive, *POOLED)
+
+
+@pytest.mark.parametrize("name", LOCAL)
+def test_layers_of_exact_networks(name: str) -> None:
+    with emulated_gpu(next(orders)):
+        check(random_case(*LOCAL[name]), device=EMULATED, modules=MODULES)
