@@ -230,7 +230,7 @@ def activate(row: Float32, bias: np.float32, slope: np.float32, code: int) -> No
             row[i] = value * _normal_share(value)
 
 
-@late_njit(nogil=True, cache=True, inline="always")
+@late_njit(nogil=True, inline="always")
 def _normal_share(value):  # type: ignore[no-untyped-def]
     """Return (1 + erf(value / sqrt(2))) / 2, the share of a normal distribution below a value."""
     u = value * np.float32(0.70710678)

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import update_wrapper
 from threading import RLock
-from types import CodeType
+from types import CellType, CodeType, FunctionType
 from typing import Any
 
-_making = RLock()
+# Held while a kernel is made.
+making = RLock()
 
 
 class LateKernel:
@@ -36,31 +37,38 @@ class LateKernel:
         return (self._made or self.made())(*arguments)
 
     def made(self) -> Any:
-        """Return the compiled function. First those that it uses take the places of their names."""
-        with _making:
+        """Return the compiled function, which calls the compiled ones of those that it names."""
+        with making:
             if self._made is None:
-                _make_used(self._function)
-                self._made = self._compile(self._function)
+                self._made = self._compile(with_made(self._function))
             return self._made
 
 
-def _make_used(function: Callable[..., Any]) -> None:
-    """Make the late kernels that a function names, in its module and around it."""
-    names: dict[str, Any] = function.__globals__
-    for name in _names(function.__code__):
-        if isinstance(used := names.get(name), LateKernel):
-            names[name] = used.made()
-    for cell in function.__closure__ or ():
-        if isinstance(used := cell.cell_contents, LateKernel):
-            cell.cell_contents = used.made()
+def with_made(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function like this one, for which late kernels that it names are made."""
+    names = function.__globals__
+    made = {
+        name: used.made()
+        for name in set(names_in(function.__code__))
+        if isinstance(used := names.get(name), LateKernel)
+    }
+    cells = tuple(
+        CellType(used.made()) if isinstance(used := cell.cell_contents, LateKernel) else cell
+        for cell in function.__closure__ or ()
+    )
+    copy = FunctionType(
+        function.__code__, names | made, function.__name__, function.__defaults__, cells
+    )
+    copy.__qualname__ = function.__qualname__
+    return copy
 
 
-def _names(code: CodeType) -> Iterator[str]:
+def names_in(code: CodeType) -> Iterator[str]:
     """Yield the global names that a function's code uses, and the code of functions within it."""
     yield from code.co_names
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            yield from _names(constant)
+            yield from names_in(constant)
 
 
 def late_njit(**options: Any) -> Callable[[Callable[..., Any]], LateKernel]:

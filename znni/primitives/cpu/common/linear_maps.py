@@ -89,7 +89,7 @@ def _over_rows(values: Float32, task: Callable[[int, slice], None], pool: Worker
     pool.for_each(task, pool.shares(rows, rows // ROWS))
 
 
-@late_njit(nogil=True, cache=True, inline="always")
+@late_njit(nogil=True, inline="always")
 def _gather(scratch, memory, at, stride, maps, count):  # type: ignore[no-untyped-def]
     """Copy some values of each map, whose first lie a stride apart."""
     for f in range(maps):
@@ -98,7 +98,7 @@ def _gather(scratch, memory, at, stride, maps, count):  # type: ignore[no-untype
             kept[i] = source[i]
 
 
-@late_njit(nogil=True, cache=True, inline="always")
+@late_njit(nogil=True, inline="always")
 def _sum(sums, weight, bias, given, maps):  # type: ignore[no-untyped-def]
     """Set sums to the weighted sum of pieces of maps; those of a step are added at once."""
     for i in range(PIECE):

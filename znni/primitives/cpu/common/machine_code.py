@@ -13,8 +13,10 @@ import sys
 from dataclasses import dataclass
 from functools import cache
 from hashlib import sha256
+from itertools import count
 from pathlib import Path
-from typing import Any
+from threading import Lock
+from typing import Any, NamedTuple
 
 import llvmlite
 import llvmlite.binding as llvm
@@ -52,7 +54,7 @@ class Kernel:
     name: str
     file: Path
     _function: Any
-    _engine: Any  # owns the code
+    _owner: Any  # of the code
 
     def __call__(self, *arguments: int, **named: int) -> None:
         """Call the function with the first arguments in order and the others by name."""
@@ -74,24 +76,66 @@ def compiled(name: str, source: str, arguments: tuple[str, ...]) -> Kernel:
     if found := loaded(name, file, arguments):
         return found
     code = _compile(source)
-    keep(file, sha256(code).digest() + code)
-    return _linked(name, file, code, arguments)
+    keep_checked(file, code)
+    return _kernel(linked(name, code), name, file, arguments)
 
 
 def loaded(name: str, file: Path, arguments: tuple[str, ...]) -> Kernel | None:
     """Return the function of that name from a file, or None if that is absent or damaged."""
-    code = _stored(file)
-    kernel = None if code is None else _linked(name, file, code, arguments)
-    return kernel if kernel and kernel.address else None
+    code = kept_checked(file)
+    if code is None:
+        return None
+    try:
+        return _kernel(linked(name, code), name, file, arguments)
+    except NotLinked:
+        return None
 
 
-def _linked(name: str, file: Path, code: bytes, arguments: tuple[str, ...]) -> Kernel:
-    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), _target_machine())
-    engine.add_object_file(llvm.ObjectFileRef.from_data(code))
-    engine.finalize_object()
-    address = engine.get_function_address(name)
-    function = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * len(arguments))(address)
-    return Kernel(address, arguments, name, file, function, engine)
+def _kernel(code: Linked, name: str, file: Path, arguments: tuple[str, ...]) -> Kernel:
+    function = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * len(arguments))(code.address)
+    return Kernel(code.address, arguments, name, file, function, code.owner)
+
+
+class NotLinked(Exception):
+    """Machine code has no function of that name, or calls one that this process does not have."""
+
+
+class Linked(NamedTuple):
+    """A function of machine code in memory.
+
+    Attributes:
+        address: start of the function.
+        owner: an object that must live as long as the function is called.
+    """
+
+    address: int
+    owner: Any
+
+
+_linking = Lock()
+_numbers = count()
+
+
+@cache
+def _linker() -> Any:
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    return llvm.create_lljit_compiler(suppress_errors=True)
+
+
+def linked(name: str, code: bytes) -> Linked:
+    """Bring machine code to memory and return its function of that name.
+
+    Raises:
+        NotLinked: there is no such function, or one that it calls is not there.
+    """
+    library = llvm.JITLibraryBuilder().add_object_img(code).add_current_process()
+    try:
+        with _linking:
+            made = library.export_symbol(name).link(_linker(), f"{name}-{next(_numbers)}")
+    except RuntimeError as error:
+        raise NotLinked(f"{name}: {error}") from None
+    return Linked(made[name], made)
 
 
 def cache_directory() -> Path:
@@ -124,8 +168,8 @@ def yield_address() -> int:
     return ctypes.c_size_t.from_buffer(ctypes.cast(function, ctypes.c_void_p)).value
 
 
-def _target_machine() -> Any:
-    """Return a new target machine; each engine owns its own."""
+def target_machine() -> Any:
+    """Return a new target machine: this processor, with all its features."""
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     features = llvm.get_host_cpu_features().flatten()
@@ -151,7 +195,7 @@ def _key(source: str) -> str:
 def _compile(source: str) -> bytes:
     module = llvm.parse_assembly(source)
     module.verify()
-    target = _target_machine()
+    target = target_machine()
     tuning = llvm.create_pipeline_tuning_options()
     for option, value in _PASS_OPTIONS.items():
         setattr(tuning, option, value)
@@ -160,10 +204,15 @@ def _compile(source: str) -> bytes:
     return bytes(target.emit_object(module))
 
 
-def _stored(file: Path) -> bytes | None:
-    """Return the machine code in a file, or None if it is absent or damaged."""
-    content = kept(file)
-    if content is None:
+def keep_checked(file: Path, content: bytes) -> None:
+    """Keep a file with a checksum."""
+    keep(file, sha256(content).digest() + content)
+
+
+def kept_checked(file: Path) -> bytes | None:
+    """Return the contents of a file with a checksum, or None if it is absent or damaged."""
+    found = kept(file)
+    if found is None:
         return None
-    digest, code = content[:_DIGEST_BYTES], content[_DIGEST_BYTES:]
-    return code if sha256(code).digest() == digest else None
+    digest, content = found[:_DIGEST_BYTES], found[_DIGEST_BYTES:]
+    return content if sha256(content).digest() == digest else None

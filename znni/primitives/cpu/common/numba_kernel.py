@@ -10,6 +10,7 @@ from numpy.lib.stride_tricks import as_strided
 
 from znni.network.weights import Float32
 from znni.primitives.cpu.common.late_kernel import late_njit
+from znni.primitives.cpu.common.native_kernel import NativeKernel
 
 
 def numba_kernel(function: Callable[..., None]) -> Callable[..., None]:
@@ -34,11 +35,10 @@ def summing_kernel(function: Callable[..., None]) -> Callable[..., None]:
 
 
 def _compiled(function: Callable[..., None], fast: set[str]) -> Callable[..., None]:
-    decorate = late_njit(nogil=True, cache=True, fastmath=fast, error_model="numpy", _nrt=False)
-    return decorate(function)
+    return NativeKernel(function, nogil=True, fastmath=fast, error_model="numpy", _nrt=False)
 
 
-@late_njit(nogil=True, cache=True, inline="always")
+@late_njit(nogil=True, inline="always")
 def larger(a, b):  # type: ignore[no-untyped-def]
     """Return the larger of two numbers, or NaN if either is NaN."""
     return a if a >= b or a != a else b  # noqa: PLR0124 - only a NaN differs from itself

@@ -258,7 +258,7 @@ def _scale(  # type: ignore[no-untyped-def]
                 activate(made, np.float32(0), less, code)
 
 
-@late_njit(nogil=True, cache=True, inline="always")
+@late_njit(nogil=True, inline="always")
 def _bent(value, slope, code):  # type: ignore[no-untyped-def]
     """Return a value as (leaky) ReLU has it, and unchanged for other activations."""
     below = np.float32(0) if code == RELU else value * slope

@@ -1,0 +1,210 @@
+"""Kernels that numba compiles once on a machine, and that run without it afterwards.
+
+Importing numba takes longer than planning and building together. So the machine code of a kernel is
+kept, for each kind of arguments. LLVM alone loads it. The file's name tells all that the code
+depends on: the kernel, its arguments, the code of all kernels, the processor and the versions of
+the compilers. So no file is ever stale, and a damaged one is compiled again.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import os
+import sys
+from collections.abc import Callable, Iterator
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from znni.core.user_cache import state_of_source
+from znni.primitives import cpu
+from znni.primitives.cpu.common import machine_code
+from znni.primitives.cpu.common.late_kernel import LateKernel, making, names_in, with_made
+from znni.primitives.cpu.common.native_arguments import Kinds, c_types, flatten, llvm_types
+
+# Known before any kernel is imported. So machine code is never of older code than this says.
+_SOURCE = state_of_source(Path(cpu.__path__[0]))
+
+# A file that may change how numba compiles, beside environment variables.
+_SETTINGS = Path(".numba_config.yaml")
+
+
+class NativeKernel(LateKernel):
+    """A function that numba compiles, and that is then called without numba.
+
+    It returns nothing. Calling it releases the interpreter's lock.
+
+    Args:
+        function: the function.
+        options: options of ``numba.njit``.
+    """
+
+    def __init__(self, function: Callable[..., None], **options: Any) -> None:
+        super().__init__(function, self._by_numba)
+        self._options = options
+        self._native: dict[Kinds, Callable[..., None]] = {}
+
+    def __call__(self, *arguments: Any) -> None:
+        """Call the machine code for such arguments.
+
+        Raises:
+            RuntimeError: the function raised an error.
+        """
+        numbers: list[Any] = []
+        kinds = flatten(arguments, numbers)
+        (self._native.get(kinds) or self._ready(kinds, arguments))(numbers, arguments)
+
+    def _by_numba(self, function: Callable[..., None]) -> Any:
+        """Return the function for other kernels to call. Only they can: it takes no objects."""
+        from numba import njit
+
+        uncalled = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+        return njit(**self._options | uncalled)(function)
+
+    def _ready(self, kinds: Kinds, arguments: tuple[Any, ...]) -> Callable[..., None]:
+        with making:
+            if kinds not in self._native:
+                self._native[kinds] = self._kept(kinds) or self._compiled(kinds, arguments)
+            return self._native[kinds]
+
+    def _kept(self, kinds: Kinds) -> Callable[..., None] | None:
+        content = machine_code.kept_checked(self._file(kinds))
+        if content is None:
+            return None
+        name, _, code = content.partition(b"\n")
+        try:
+            return _Native(name.decode(), code, kinds)
+        except machine_code.NotLinked:
+            return None
+
+    def _compiled(self, kinds: Kinds, arguments: tuple[Any, ...]) -> Callable[..., None]:
+        """Compile and keep the machine code, or else compile what only numba can call."""
+        from llvmlite import binding
+        from numba import njit, typeof
+
+        function = self.made()
+        types = tuple(map(typeof, arguments))
+        function.compile(types)
+        made = function.overloads[types]
+        name = made.fndesc.llvm_func_name
+        module = binding.parse_assembly(made.library.get_llvm_str())
+        _check(module.get_function(name), kinds)
+        code = machine_code.target_machine().emit_object(module)
+        try:
+            if not made.library.has_dynamic_globals:  # else it holds addresses of this process
+                native = _Native(name, code, kinds)
+                machine_code.keep_checked(self._file(kinds), f"{name}\n".encode() + code)
+                return native
+        except machine_code.NotLinked:  # it calls a function of numba's own
+            pass
+        by_numba = njit(**self._options)(with_made(self._function))
+        return lambda _numbers, arguments: by_numba(*arguments)
+
+    def _file(self, kinds: Kinds) -> Path:
+        told = "\n".join((*self._told(), repr(kinds), _environment()))
+        key = sha256(told.encode()).hexdigest()[:32]
+        return machine_code.cache_directory() / f"{self._function.__name__.strip('_')}-{key}.native"
+
+    def _told(self) -> Iterator[str]:
+        """Yield the function's name, options, and the values that it takes from around it."""
+        yield f"{self._function.__module__}.{self._function.__qualname__}"
+        yield repr([(name, _in_order(self._options[name])) for name in sorted(self._options)])
+        code, names = self._function.__code__, self._function.__globals__
+        cells = self._function.__closure__ or ()
+        free = dict(zip(code.co_freevars, (cell.cell_contents for cell in cells), strict=True))
+        around = {name: names[name] for name in set(names_in(code)) if name in names} | free
+        for name, value in sorted(around.items()):
+            yield name
+            yield from _described(value)
+
+
+def _described(value: Any) -> Iterator[str]:
+    """Yield text that tells a value from others. The code of functions is part of ``_SOURCE``."""
+    if isinstance(value, NativeKernel):
+        yield from value._told()
+    elif hasattr(value, "__qualname__"):
+        yield f"{value.__module__}.{value.__qualname__}"
+    elif isinstance(value, ModuleType):
+        yield value.__name__
+    else:
+        text = repr(value)
+        if " at 0x" in text:
+            raise TypeError(f"what kernels take from around them needs a repr: {text}")
+        yield text
+
+
+def _in_order(value: Any) -> Any:
+    return sorted(value) if isinstance(value, set) else value
+
+
+@cache
+def _environment() -> str:
+    """Return all that machine code depends on beside the kernel."""
+    settings = {name: it for name, it in os.environ.items() if name.startswith("NUMBA_")}
+    return repr(
+        (
+            _SOURCE,
+            machine_code.environment(),
+            _numba_version(),
+            np.__version__,
+            sys.version,
+            sorted(settings.items()),
+            _SETTINGS.read_bytes() if _SETTINGS.is_file() else b"",
+        )
+    )
+
+
+def _numba_version() -> bytes:
+    """Return the file that tells numba's version, without importing numba."""
+    found = importlib.util.find_spec("numba")
+    if found is None or found.origin is None:
+        raise ModuleNotFoundError("numba is not installed", name="numba")
+    return Path(found.origin).with_name("_version.py").read_bytes()
+
+
+def _check(function: Any, kinds: Kinds) -> None:
+    """Check that a compiled function takes the numbers that ``flatten`` gives."""
+    wanted = ["ptr", "ptr", *llvm_types(c_types(kinds))]  # first those of the result and an error
+    found = [_in_ir(str(argument.type)) for argument in function.arguments]
+    if found != wanted:
+        raise TypeError(f"numba compiled {function.name} for {found}, not for {wanted}")
+
+
+def _in_ir(name: str) -> str:
+    return "ptr" if name.endswith("*") else name
+
+
+class _Native:
+    """A native function in memory.
+
+    Args:
+        name: its name in the machine code.
+        code: the machine code.
+        kinds: the kinds of its arguments.
+
+    Raises:
+        NotLinked: the machine code needs functions that are not there.
+    """
+
+    def __init__(self, name: str, code: bytes, kinds: Kinds) -> None:
+        linked = machine_code.linked(name, code)
+        pointer = ctypes.c_void_p
+        kind = ctypes.CFUNCTYPE(ctypes.c_int32, pointer, pointer, *c_types(kinds))
+        self._name = name
+        self._owner = linked.owner
+        self._function = kind(linked.address)
+        self._result = ctypes.c_void_p()
+        self._error = ctypes.c_void_p()
+        # All threads share both. The result is always None, and nothing reads the error.
+        self._places = ctypes.addressof(self._result), ctypes.addressof(self._error)
+
+    def __call__(self, numbers: list[Any], _arguments: tuple[Any, ...]) -> None:
+        """Call the function."""
+        status = self._function(*self._places, *numbers)
+        if status:
+            raise RuntimeError(f"the kernel {self._name} ended with status {status}")
