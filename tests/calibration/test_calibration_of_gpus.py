@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from calibration_cases import QUICK_HANDLING
 from command_line import refused, succeeds
 from fakes import fake_catalogue, fake_gpu_catalogue, gpu
 from gpu_layers import H200
@@ -33,8 +34,13 @@ from znni.primitives.catalogue import catalogue
 ON_GPU = on_device(catalogue(Machine(detect_host().host, (H200,))), "gpu")
 BOTH = fake_catalogue() | fake_gpu_catalogue()
 CONVOLUTION = Call(Conv("conv", 1, 1, Vec3.of(3), "relu"), Shape5(1, 1, 90, 90, 90))
-
 pytestmark = pytest.mark.usefixtures("database")
+
+
+@pytest.fixture
+def few_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A primitive that no call suits is soon known as one: to draw 40,000 takes seconds."""
+    monkeypatch.setattr("znni.calibration.shapes.MOST_DRAWN", 2000)
 
 
 @pytest.fixture
@@ -46,6 +52,7 @@ def both_here(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("inference.planning", "calibration.campaign", "inference.plan_choice"):
         monkeypatch.setattr(f"znni.{module}.detect_for", lambda *_, **__: here)
     monkeypatch.setattr("znni.inference.planning.machine_for", lambda *_: here)
+    monkeypatch.setattr("znni.calibration.io_rates.measure_handling", lambda _: QUICK_HANDLING)
     for workbench, factor in ((Workbench, 3), (DeviceWorkbench, 5)):
 
         def pretend(
@@ -68,7 +75,12 @@ def test_calls_for_a_gpu_keep_it_busy_and_fit(name: str) -> None:
         assert GPU_QUICK.shortest <= seconds <= GPU_QUICK.longest
     elements, beside = memory_for([(primitive, call) for call in found])
     assert 4 * elements + beside <= H200.memory
-    assert designed_calls(primitive, GPU_FULL, 2**20) == []
+
+
+@pytest.mark.usefixtures("few_are_drawn")
+@pytest.mark.parametrize("name", ON_GPU)
+def test_no_call_for_a_gpu_fits_little_memory(name: str) -> None:
+    assert designed_calls(ON_GPU[name], GPU_FULL, 2**20) == []
 
 
 def test_conditions_of_a_gpu_are_its_own() -> None:

@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import re
 import signal
-from typing import get_args
 
 import pytest
-from calibration_cases import CATALOGUE, slow
+from calibration_cases import CATALOGUE, QUICK_HANDLING, slow
 from command_line import refused, succeeds, znni
 from fakes import Fake
 
 from planner.cost_model import NOT_MEASURED
 from znni.calibration.conditions import Conditions
 from znni.calibration.database import CostDatabase
-from znni.calibration.io_rates import READ, HandlingTimes, SecondsPerValue
 from znni.calibration.measure import Workbench
 from znni.calibration.record import record
 from znni.calibration.regression import NOISE, PRIOR
 from znni.calibration.shapes import QUICK, Call
 from znni.cli.signals import Stopped
-from znni.core.options import OutputType
 from znni.machine.timing import Timing
 from znni.plans.primitive import Primitive, convolved
 
@@ -34,9 +31,7 @@ def fakes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fakes to measure, and a machine that handles voxels at once."""
     for module in ("inference.planning", "calibration.campaign"):
         monkeypatch.setattr(f"znni.{module}.catalogue", lambda _machine: CATALOGUE)
-    few = {dtype: SecondsPerValue(1e-9, 1e-9) for dtype in get_args(OutputType)}
-    times = HandlingTimes(1e-9, 1e-9, {size: SecondsPerValue(1e-9, 1e-9) for size in READ}, few)
-    monkeypatch.setattr("znni.calibration.io_rates.measure_handling", lambda _threads: times)
+    monkeypatch.setattr("znni.calibration.io_rates.measure_handling", lambda _: QUICK_HANDLING)
 
 
 @pytest.mark.usefixtures("small_case")

@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import get_args
 
 from fakes import Fake, fake_catalogue
 
 from planner.cost_model import BUILT_IN
 from znni.calibration.campaign import Campaign
+from znni.calibration.io_rates import READ, HandlingTimes, SecondsPerValue
 from znni.calibration.shapes import Call, Effort
+from znni.core.options import OutputType
 from znni.core.shapes import Shape5, Vec3
 from znni.network.layers import Conv
 from znni.plans.primitive import Primitive
 
 CATALOGUE = fake_catalogue()
 ALLOWED = 2**30
+SOON = SecondsPerValue(1e-9, 1e-9)
+
+# What a measurement of the machine gives if it handles voxels at once.
+QUICK_HANDLING = HandlingTimes(
+    1e-9, 1e-9, dict.fromkeys(READ, SOON), dict.fromkeys(get_args(OutputType), SOON)
+)
 FEW = Effort(6, shortest=0.001, longest=0.1, resident=2**20, repeats=3, budget=1e9)
 
 
