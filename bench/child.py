@@ -111,19 +111,19 @@ class Child:
 def _serve(connection: Connection, make: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
     """Make the object, and answer calls until the parent hangs up."""
     try:
-        succeeded, made = _outcome(make, *arguments)
+        succeeded, made = outcome_of(make, *arguments)
         connection.send((succeeded, None if succeeded else made))
         while succeeded:
             method, given = connection.recv()
             if method == "peak_memory":
-                connection.send(_outcome(high_water_mark))
+                connection.send(outcome_of(high_water_mark))
             else:
-                connection.send(_outcome(methodcaller(method, *given), made))
+                connection.send(outcome_of(methodcaller(method, *given), made))
     except (EOFError, BrokenPipeError, KeyboardInterrupt):
         return
 
 
-def _outcome(function: Callable[..., Any], *arguments: Any) -> tuple[bool, Any]:
+def outcome_of(function: Callable[..., Any], *arguments: Any) -> tuple[bool, Any]:
     """Return True and a function's result, or False and one line on its error."""
     try:
         return True, function(*arguments)

@@ -6,7 +6,7 @@ from collections import Counter
 from importlib.util import find_spec
 
 import pytest
-from quick_benchmarks import CEILINGS, QUICK, clock_of_ticks, needs_torch
+from quick_benchmarks import CEILINGS, QUICK, clock_of_ticks, in_process, needs_torch
 
 from bench import layers, rounds
 from bench.ceilings import Ceilings
@@ -77,6 +77,7 @@ def test_a_peer_that_fails_keeps_what_it_measured_and_spares_the_others(
     monkeypatch.setattr(rounds, "time", clock_of_ticks())
     monkeypatch.setattr(torch_layer, "has_torch", lambda: True)
     monkeypatch.setattr(torch_layer, "TorchConvolution", FailingPeer)
+    in_process(monkeypatch)
     conv, shape = layer(Vec3.of(3), 3, 4), Shape5.of(1, 3, Vec3.of(8))
     effort = Effort(repeats=2, budget=1e3)
     rows = compare_layer(machine, conv, shape, ["direct"], effort, CEILINGS)
@@ -97,7 +98,10 @@ def test_a_peer_that_fails_keeps_what_it_measured_and_spares_the_others(
     assert notes["torch_bf16_channels_last"] == "1 of 8 inputs; time only: ValueError: no float64"
 
 
-def test_a_layer_may_be_compared_with_its_pooling(machine: Machine) -> None:
+def test_a_layer_may_be_compared_with_its_pooling(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_process(monkeypatch)
     pooled, shape = layer(Vec3.of(3), 1, 4, 2), Shape5.of(2, 1, Vec3.of(13))
     rows = compare_layer(machine, pooled, shape, ["direct_pooled"], QUICK, CEILINGS)
     assert all(row["pool"] == "2x2x2" for row in rows)
@@ -132,7 +136,10 @@ def test_pytorch_on_a_part_of_the_batch_is_scaled(monkeypatch: pytest.MonkeyPatc
 
 
 @needs_torch
-def test_pytorch_on_a_part_of_the_batch_says_so(machine: Machine) -> None:
+def test_pytorch_on_a_part_of_the_batch_says_so(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_process(monkeypatch)
     conv, shape = layer(Vec3.of(3), 16, 16), Shape5.of(8, 16, Vec3.of(16))
     slow = Ceilings(2, register_flops=2e9, sgemm_flops=1e9, copy_bandwidth=1e10)
     rows = compare_layer(machine, conv, shape, ["direct"], Effort(1, 0.5), slow)
@@ -140,7 +147,10 @@ def test_pytorch_on_a_part_of_the_batch_says_so(machine: Machine) -> None:
     assert {row["measured"] for row in torch} == {"5 of 8 inputs"}
 
 
-def test_the_regret_of_a_choice_is_that_of_the_measurements(machine: Machine) -> None:
+def test_the_regret_of_a_choice_is_that_of_the_measurements(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_process(monkeypatch)
     conv, small = layer(Vec3.of(3), 2, 2), Shape5.of(1, 2, Vec3.of(10))
     names = ["direct", "lowered_balanced", "fft_tiled_8_bfloat16"]
     rows = []

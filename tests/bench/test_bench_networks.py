@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from quick_benchmarks import CEILINGS, NETWORK, PATCH, QUICK, needs_torch
+from quick_benchmarks import CEILINGS, NETWORK, PATCH, QUICK, in_process, needs_torch
 
 import bench.profile
 from bench.accuracy import CornerReference, corners, patch_input, pooled_by_fft
@@ -169,7 +169,10 @@ def test_parts_are_scaled_to_all_items_and_planes() -> None:
     assert last.part(0.0) == (1, 1)
 
 
-def test_a_networks_rows_hold_all_contestants_and_what_was_published(plan: Plan) -> None:
+def test_a_networks_rows_hold_all_contestants_and_what_was_published(
+    plan: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_process(monkeypatch)
     rivals = Rivals(("torch_fp32", "dilated_fp32"), extents=(4,), ram=1 << 30)
     rows = {row["name"]: row for row in compare_network(plan, rivals, QUICK)}
     ours = rows["znni"]

@@ -55,7 +55,7 @@ def test_no_simpler_way_beats_the_joint_one_or_takes_more_than_there_is(
 
 def test_searches_are_timed_here_and_for_other_machines() -> None:
     def row(**options: Unpack[SearchOptions]) -> Row:
-        return time_search(search(NETWORK, (64, 64, 64), device="cpu", costs="built-in", **options))
+        return time_search(search(NETWORK, (24, 24, 24), device="cpu", costs="built-in", **options))
 
     here = row(ram=1 << 30, micro_batches="none")
     there = row(machine=MACHINES / "e7.yaml")
@@ -131,14 +131,14 @@ def test_rows_of_strategies_say_how_their_plans_are_made_again(tmp_path: Path) -
 
 def test_shares_are_predicted_and_measured() -> None:
     family = "FFT of whole images"
-    rows = compare_shares(NETWORK, 32, 1 << 30, [family], "built-in", QUICK)
+    rows = compare_shares(NETWORK, 16, 1 << 30, [family], "built-in", QUICK)
     assert [row["shares"] for row in rows] == ["joint", "equal", "first come"]
     for row in rows:
         assert row["primitives"] == family
         assert row["predicted_gain"] >= 1
         assert row["seconds"] > 0
     assert rows[0]["gain"] == 1
-    without = compare_shares(NETWORK, 32, 1 << 30, [], "built-in", None)
+    without = compare_shares(NETWORK, 16, 1 << 30, [], "built-in", None)
     assert not any("seconds" in row for row in without)
 
 

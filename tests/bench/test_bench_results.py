@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from paths import ROOT
-from quick_benchmarks import CEILINGS, NETWORK, PATCH, QUICK
+from quick_benchmarks import CEILINGS, NETWORK, PATCH, QUICK, in_process
 from typer.testing import CliRunner
 
 import bench.record
@@ -54,8 +54,9 @@ def measured(kind: str, machine: Machine) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("kind", ["layer", "network", "scaling"])
 @needs_matplotlib
 def test_results_go_through_json_to_a_table_and_a_picture(
-    kind: Any, machine: Machine, tmp_path: Path
+    kind: Any, machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    in_process(monkeypatch)
     rows = measured(kind, machine)
     save(tmp_path / "rows.json", kind, rows, [CEILINGS])
     record = load(tmp_path / "rows.json")
@@ -233,24 +234,25 @@ def test_a_file_without_results_and_a_profiles_picture_are_refused(tmp_path: Pat
         plot([Record("profile", [], {})], tmp_path / "none.png")
 
 
-def test_the_command_measures_saves_and_prints(tmp_path: Path) -> None:
-    out = tmp_path / "layers.json"
+def test_the_command_measures_saves_and_prints(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bench.session.measure_ceilings", lambda _threads: CEILINGS)
+    out, command = tmp_path / "layers.json", CliRunner()
     measured = f"layers --kernel 2 --size 8 --features 2 --out-features 2 --no-peers --out {out}"
-    printed = bench_command(*measured.split(), "--only", "direct", "--repeats", "1").stdout
-    assert "ceilings with" in printed
-    tables = CliRunner()
-    assert tables.invoke(app, ["table", str(out)]).stdout in printed
-    assert "regret" in tables.invoke(app, ["table", "--choices", str(out)]).stdout
-    refused = bench_command("table", tmp_path / "no", code=InvalidInput.exit_code)
-    assert refused.stderr.startswith("bench: error: ")
+    done = command.invoke(app, [*measured.split(), "--only", "direct", "--repeats", "1"])
+    assert done.exit_code == 0, done.output
+    assert "ceilings with" in done.stdout
+    assert command.invoke(app, ["table", str(out)]).stdout in done.stdout
+    assert "regret" in command.invoke(app, ["table", "--choices", str(out)]).stdout
 
 
-def bench_command(*arguments: object, code: int = 0) -> subprocess.CompletedProcess[str]:
-    """Run the benchmarks' command in a process of its own."""
-    command = [sys.executable, "-m", "bench", *map(str, arguments)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == code, done.stderr
-    return done
+def test_the_command_says_in_one_line_what_is_wrong(tmp_path: Path) -> None:
+    wrong = [sys.executable, "-m", "bench", "table", str(tmp_path / "no")]
+    done = subprocess.run(wrong, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == InvalidInput.exit_code
+    assert done.stderr.startswith("bench: error: ")
+    assert len(done.stderr.splitlines()) == 1
 
 
 @pytest.mark.parametrize("none", [["--repeats", "0"], ["--budget", "0"]])

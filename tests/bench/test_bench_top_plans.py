@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 import pytest
-from quick_benchmarks import NETWORK, QUICK
+from quick_benchmarks import NETWORK, QUICK, in_process
 
 import bench.top_plans
 from bench.table import table
@@ -25,25 +23,6 @@ from znni.machine.machine import Machine
 from znni.network.layers import Conv
 from znni.plans.plan import Plan
 from znni.primitives.catalogue import catalogue
-
-
-class InProcess:
-    """A ``Child`` whose object is in this process, with what is patched here."""
-
-    def __init__(self, make: Callable[..., Any], *arguments: Any) -> None:
-        self._made = make(*arguments)
-
-    def call(self, method: str) -> Any:
-        return getattr(self._made, method)()
-
-    def stopwatch(self, _failed: dict[str, str], _name: str, method: str) -> Any:
-        return getattr(self._made, method)
-
-    def __enter__(self) -> InProcess:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +75,7 @@ def test_the_calibrations_calls_tell_how_fast_the_machine_is_now(
     measured = {
         rank: replace(plan, costs="measured on this machine") for rank, plan in plans.items()
     }
-    monkeypatch.setattr("bench.top_plans.Child", InProcess)
+    in_process(monkeypatch)
     for row in compare_plans(measured, QUICK):
         assert row["drift"] > 3
         assert row["off_now"] == pytest.approx((1 + row["off"]) * (1 + row["drift"]) - 1)
@@ -121,6 +100,7 @@ def test_patches_of_many_seconds_are_not_warmed_up(
     plans: dict[int, Plan], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[str] = []
+    in_process(monkeypatch)
     monkeypatch.setattr("bench.session.progress", told.append)
     compare_plans({1: plans[1]}, QUICK)
     assert "plan 1, warm-up" in told
@@ -131,7 +111,10 @@ def test_patches_of_many_seconds_are_not_warmed_up(
     assert row["rounds"] == QUICK.repeats
 
 
-def test_one_that_cannot_run_says_why(plans: dict[int, Plan]) -> None:
+def test_one_that_cannot_run_says_why(
+    plans: dict[int, Plan], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_process(monkeypatch)
     first, second = plans[1], plans[2]
     segment, *segments = second.segments
     step, *steps = segment.steps
@@ -147,6 +130,7 @@ def test_plans_that_do_not_fit_together_are_refused(
 ) -> None:
     small = replace(machine, host=replace(machine.host, memory=plans[1].memory.total))
     monkeypatch.setattr(bench.top_plans, "detect_machine", lambda: small)
+    in_process(monkeypatch)
     with pytest.raises(InvalidInput, match=r"3 plans take .* give a lower --ram or --count"):
         compare_plans(plans, QUICK)
     assert len(compare_plans({1: plans[1]}, QUICK)) == 1

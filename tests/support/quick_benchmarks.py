@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from itertools import count
+from operator import methodcaller
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from bench.ceilings import Ceilings
+from bench.child import Child, ChildFailed, outcome_of
 from bench.rounds import Effort
 from znni.core.shapes import Vec3
 from znni.network.layers import Conv, Pool
@@ -28,6 +32,42 @@ NETWORK = Network.chain(
     ),
 )
 PATCH = NETWORK.total_pooling * 2
+
+
+class InProcess(Child):
+    """A ``Child`` whose object is in this process: no interpreter starts, no library is loaded."""
+
+    def __init__(
+        self,
+        make: Callable[..., Any],
+        *arguments: Any,
+        environment: Mapping[str, str] | None = None,  # noqa: ARG002 - of no use here
+    ) -> None:
+        self._made = _told(outcome_of(make, *arguments))
+
+    def call(self, method: str, *arguments: Any) -> Any:
+        """Call a method, and return its result."""
+        return _told(outcome_of(methodcaller(method, *arguments), self._made))
+
+    def peak_memory(self) -> int:
+        """Return the bytes of a small process: this one has done many other things."""
+        return 1 << 30
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+def _told(outcome: tuple[bool, Any]) -> Any:
+    succeeded, value = outcome
+    if not succeeded:
+        raise ChildFailed(value)
+    return value
+
+
+def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Put contestants into this process, instead of one of their own for each."""
+    for module in ("network", "peers.best_patch", "peers.torch_layer", "scaling", "top_plans"):
+        monkeypatch.setattr(f"bench.{module}.Child", InProcess)
 
 
 def clock_of_ticks() -> SimpleNamespace:
