@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import h5py
+import nibabel
 import numpy as np
 import pytest
 import tifffile
@@ -35,6 +36,7 @@ from znni.volumes.locate import open_volume
 pytestmark = pytest.mark.usefixtures("fake_primitives", "small_case")
 
 TIMES = np.random.default_rng(3).integers(0, 200, (3, 2, 7, 20, 23)).astype(np.uint8)
+BOX = Box(Vec3(1, 2, 3), Vec3(5, 7, 11))
 RUN = ("--net", "tiny.yaml", "--out", "out.h5", "--overwrite")
 
 
@@ -67,10 +69,9 @@ def test_one_map_at_one_time(name: str) -> None:
     write_five_axes()
     whole = open_volume(name, time=2)
     assert (whole.features, whole.size) == (2, (7, 20, 23))
-    box = Box(Vec3(1, 2, 3), Vec3(5, 7, 11))
-    np.testing.assert_array_equal(whole.read(box), TIMES[(2, slice(None), *box.slices)])
+    np.testing.assert_array_equal(whole.read(BOX), TIMES[(2, slice(None), *BOX.slices)])
     one = open_volume(name, time=1, channel=1, invert=True)
-    np.testing.assert_array_equal(one.read(box), 255 - TIMES[(1, slice(1, 2), *box.slices)])
+    np.testing.assert_array_equal(one.read(BOX), 255 - TIMES[(1, slice(1, 2), *BOX.slices)])
 
     said = refused("infer", name, *RUN, "--time", 1)
     names = "" if name == "five.h5" else " (0 nuclei, 1 membrane)"
@@ -93,6 +94,39 @@ def test_points_in_time_that_are_not_there() -> None:
     assert said.endswith("has 2 maps; choose one of 0 (nuclei), 1 (membrane)")
     with pytest.raises(InvalidInput, match=r"shape \(7, 20, 23\); with time, its axes are \(t, z,"):
         open_volume(voxels(), time=0)
+
+
+def test_points_in_time_that_are_the_maps_of_the_network(small_case: Path) -> None:
+    """As the modalities of a NIfTI whose header calls its fourth axis time."""
+    image = nibabel.Nifti1Image(TIMES[:, 0].T, np.diag([0.5, 0.5, 2, 1]))
+    image.header.set_xyzt_units("mm", "sec")
+    nibabel.save(image, "modalities.nii")
+    text = (small_case / "tiny.yaml").read_text()
+    (small_case / "three.yaml").write_text(f"in_features: 3\n{text}")
+    run = ("--net", "three.yaml", "--random-weights", 2, "--overwrite")
+    said = refused("infer", "modalities.nii", *run, "--out", "out.h5")
+    assert said.endswith(
+        "or give time='all' (--time all) if they are the maps that the network takes"
+    )
+    succeeds("infer", "modalities.nii", *run, "--out", "out.h5", "--time", "all")
+    np.save("maps.npy", TIMES[:, 0])
+    succeeds("infer", "maps.npy", *run, "--out", "same.h5")
+    np.testing.assert_array_equal(read_main("out.h5"), read_main("same.h5"))
+    assert attributes()["time"] == "all"
+    assert "32 voxels" in succeeds("verify", "out.h5")
+    assert "napari" in succeeds("view", "modalities.nii", "out.h5")
+    planned = ("plan", "--net", "three.yaml", "--volume", "modalities.nii")
+    assert "patch" in succeeds(*planned, "--time", "all")
+    succeeds("export", "modalities.nii", "modalities.npy", "--time", "all")
+    np.testing.assert_array_equal(np.load("modalities.npy"), TIMES[:, 0])
+    np.testing.assert_array_equal(
+        open_volume(TIMES[:, 0], time="all").read(BOX), TIMES[:, 0][:, *BOX.slices]
+    )
+    write_five_axes()
+    said = refused("infer", "five.zarr", *run, "--out", "out.h5", "--time", "all")
+    assert said.endswith("and 2 maps at each point in time; choose one point")
+    said = refused("infer", "five.zarr", *run, "--out", "out.h5", "--time", "first")
+    assert said == "time='first' (--time first): give a number from 0 on, or all"
 
 
 @given(st.sampled_from(["uint8", "int16", "uint16", "int64", "float32", "float64", "bool"]))

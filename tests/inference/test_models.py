@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from command_line import refused, succeeds
 from import_cases import torch_or_skip
 
 import znni
@@ -175,6 +176,13 @@ def test_the_plan_promises_what_was_measured(normed: tuple[Any, Path], own_proce
     kept.write_text(json.dumps({**json.loads(kept.read_text()), "seconds": 7.0}))
     measured.cache_clear()
     assert measured(model, WINDOW, 1).seconds == 7.0  # measured once
+
+
+def test_a_model_is_described(normed: tuple[Any, Path]) -> None:
+    first, model, *_ = succeeds("info", str(normed[1])).splitlines()
+    assert first.startswith("net: 1 layer")
+    assert model.endswith("net.pt2, computed by pytorch, 2 -> 3 maps")
+    assert "no such model file; check the path" in refused("info", "missing.onnx")
 
 
 def test_a_network_file_that_names_a_model(normed: tuple[Any, Path]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -27,6 +28,7 @@ from bench.same_output import difference
 from znni.core.errors import InvalidInput
 from znni.inference import api
 from znni.plans.plan_file import save_plans
+from znni.volumes import block_checks
 from znni.volumes.ledger_entries import checksum_of
 from znni.volumes.locate import open_volume, read_ledger
 
@@ -68,6 +70,23 @@ def test_an_interrupted_run_computes_only_what_is_left(out: str, options: dict[s
     assert done[0] == report.finished_before > 0
     assert report.finished_before + report.voxels == open_volume(out).size.volume
     assert sorted(path.name for path in Path().glob("out.*")) == [out]
+
+
+@pytest.mark.parametrize("out", OUTPUTS)
+def test_going_on_is_one_warning(
+    out: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def warnings() -> list[str]:
+        interrupt(out)
+        resumed(caplog, out)
+        Path(out).rename(f"first-{out}")
+        return [one.getMessage() for one in caplog.records if one.levelno >= logging.WARNING]
+
+    (going_on,) = warnings()
+    assert going_on.startswith("going on where an earlier run stopped")
+    monkeypatch.setattr(block_checks, "LONG_CHECK", 0)  # a check of seconds is told before
+    Path(f"first-{out}").rename(f"second-{out}")
+    assert warnings() == [f"{out}.partial: checking 3 finished blocks of an earlier run", going_on]
 
 
 @pytest.mark.parametrize("out", OUTPUTS)

@@ -115,13 +115,24 @@ def test_outputs_of_other_programs() -> None:
     assert "210 input voxels, 0:5,0:6,0:7\nnote: same.npy does not say what it was" in said
 
 
-def test_unfinished_outputs_and_voxels_are_called_so() -> None:
+@pytest.mark.parametrize("name", ["long.h5", "long.zarr", "long.tif", "long.nii.gz"])
+def test_unfinished_outputs_and_voxels_are_called_so(name: str) -> None:
     write_volume(voxels(LONG_VOLUME))
-    interrupt("long.h5")
-    said = succeeds("view", "volume.h5", "long.h5.partial", "--voxel-size", "5,1,2um")
-    assert "note: long.h5.partial is not finished: blocks that are missing are shown as 0" in said
-    data, _ = read_page("long.h5.partial.html")
+    interrupt(name)
+    partial = f"{name}.partial"
+    for command in (("view", "volume.h5"), ("info",)):
+        said = refused(*command, name)
+        assert said.startswith(f"{name}: is not finished; run the command that makes it again, ")
+        assert said.endswith(f"give {partial} for what there is")
+    said = succeeds("view", "volume.h5", partial, "--voxel-size", "5,1,2um")
+    assert f"note: {partial} is not finished: blocks that are missing are shown as 0" in said
+    data, (_, first, _) = read_page(f"{partial}.html")
     assert data["subtitle"].endswith("; voxels of 5 x 1 x 2 micrometer")
+    assert data["start"] == [0, 2, 3]
+    finished = first.reshape(len(first), -1).any(axis=1)
+    assert finished[0]
+    assert not finished[-1]
+    assert "(2, 139, 15, 16) float32" in succeeds("info", partial)
 
 
 def test_parts_of_other_volumes_lie_where_they_were_cut_out() -> None:

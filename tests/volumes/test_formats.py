@@ -16,6 +16,7 @@ from command_line import cut, read_main, refused, succeeds, voxels
 from numpy.typing import NDArray
 
 from znni.core.errors import InvalidInput, RunFailed
+from znni.core.options import PointInTime
 from znni.core.shapes import Box, Vec3
 from znni.core.volume import Affine, Grid
 from znni.volumes.formats import formats
@@ -29,9 +30,14 @@ VALUES = np.random.default_rng(0).integers(0, 250, (3, *SIZE)).astype(np.uint8)
 pytestmark = pytest.mark.usefixtures("own_folder")
 
 
-def check(place: str, expected: NDArray[Any], dataset: str | None = None) -> None:
+def check(
+    place: str,
+    expected: NDArray[Any],
+    dataset: str | None = None,
+    time: PointInTime | None = None,
+) -> None:
     """Check that a volume has these values (f, z, y, x), in parts and as a whole."""
-    volume = open_volume(place, dataset)
+    volume = open_volume(place, dataset, time=time)
     assert (volume.features, *volume.size) == expected.shape
     assert volume.itemsize == expected.itemsize
     box = Box(Vec3(0, 0, 0), volume.size)
@@ -95,6 +101,7 @@ def test_nifti_of_several_maps_and_of_scaled_values() -> None:
     write_nifti("times.nii", VALUES, time="sec")
     with pytest.raises(InvalidInput, match=r"axes \(x, y, z, t\), and 3 points in time along t; a"):
         open_volume("times.nii")
+    check("times.nii", VALUES, time="all")
 
 
 @pytest.mark.parametrize(
@@ -125,6 +132,7 @@ def test_tiff_of_several_maps() -> None:
     write_tiff("times.tif", VALUES, imagej=True, metadata={"axes": "TZYX"})
     with pytest.raises(InvalidInput, match="3 points in time along t; a run takes one"):
         open_volume("times.tif")
+    check("times.tif", VALUES, time="all")
 
 
 def test_where_the_voxels_of_a_tiff_lie() -> None:

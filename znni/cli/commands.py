@@ -18,7 +18,6 @@ from znni.cli.plan import plan
 from znni.cli.pyramid import pyramid
 from znni.cli.verify import verify
 from znni.cli.view import view
-from znni.core.errors import InvalidInput
 from znni.core.options import Calibrated
 
 app = typer.Typer(
@@ -95,8 +94,8 @@ def info(
     file: Annotated[
         str | None,
         typer.Argument(
-            help="Network file (YAML) or name, or volume in any format. Default: describe this "
-            "machine."
+            help="Network file (YAML, .onnx, .pt2) or name, or volume in any format. Default: "
+            "describe this machine."
         ),
     ] = None,
 ) -> None:
@@ -110,16 +109,11 @@ def info(
         typer.echo(describe_machine(detect_machine()))
         return
     is_name = not Path(file).exists() and shipped_network(file)
-    if is_name or Path(file).suffix in (".yaml", ".yml"):
+    if is_name or Path(file).suffix in (".yaml", ".yml", ".onnx", ".pt2"):
         from znni.network.description import describe
         from znni.network.network_file import load_network
 
         typer.echo(describe(load_network(file)))
-    elif Path(file).suffix in (".onnx", ".pt2"):
-        raise InvalidInput(
-            f"{file}: is a network of another library; give it to znni import, and describe the "
-            f"network file that this makes"
-        )
     else:
         from znni.volumes.locate import describe_volume
 

@@ -8,7 +8,7 @@ import typer
 
 from znni.cli import options
 from znni.cli.values import channel_number, parse_roi
-from znni.core.options import Compression
+from znni.core.options import Compression, parse_time
 
 
 def export(
@@ -58,13 +58,14 @@ def export(
     from znni.cli.progress import show_progress
     from znni.inference import exporting
 
+    point = None if time is None else parse_time(time)
     with show_progress() as progress:
         made = exporting.export(
             volume,
             target,
             dataset=dataset,
-            channel=channel_number(channel, [volume], dataset, time),
-            time=time,
+            channel=channel_number(channel, [volume], dataset, point),
+            time=point,
             voxel_size=voxel_size,
             roi=parse_roi(roi) if roi else None,
             dtype=dtype,

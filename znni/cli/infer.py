@@ -15,7 +15,7 @@ from znni.cli.exclusions import are_several
 from znni.cli.many import show_dry_run, show_many
 from znni.cli.plan import plan_text
 from znni.cli.values import channel_number, in_windows, parse_roi
-from znni.core.options import Bits, Choices, Pad, Recheck
+from znni.core.options import Bits, Choices, Pad, Recheck, parse_time
 
 if TYPE_CHECKING:
     from znni.core.shapes import Vec3
@@ -130,7 +130,7 @@ def infer(
     from znni.inference.dry_run import rehearse
     from znni.inference.many import infer_many
     from znni.inference.many_dry_run import rehearse_many
-    from znni.inference.request import Chosen, RunOptions
+    from znni.inference.request import Chosen, WeightedRunOptions
     from znni.machine.process_age import process_age
     from znni.plans.plan_file import load_plan
     from znni.volumes.locate import stem
@@ -145,13 +145,16 @@ def infer(
         recheck=recheck,
         dry_run=dry_run,
     )
-    number = channel_number(channel, volumes, dataset, time)
+    point = None if time is None else parse_time(time)
+    number = channel_number(channel, volumes, dataset, point)
     network = in_windows(api.load_network(net), window, overlap, blend, mirror)
-    earlier = load_plan(plan) if plan else None
-    wanted = RunOptions(
+    given = WeightedRunOptions(
+        weights=weights,
+        random_seed=random_weights,
+        plan=load_plan(plan) if plan else None,
         dataset=dataset,
         channel=number,
-        time=time,
+        time=point,
         invert=invert,
         voxel_size=voxel_size,
         border=border,
@@ -167,53 +170,27 @@ def infer(
         pyramid=pyramid,
         **planned,
     )
+    command = shlex.join(["znni", *sys.argv[1:]])
     if several:
+        folder = str(out)
         if dry_run:
-            show_dry_run(
-                rehearse_many(
-                    volumes,
-                    network,
-                    str(out),
-                    suffix=suffix,
-                    weights=weights,
-                    random_seed=random_weights,
-                    plan=earlier,
-                    **wanted,
-                )
-            )
+            show_dry_run(rehearse_many(volumes, network, folder, suffix=suffix, **given))
             return
-        with show_progress("volumes") as progress:
+        with show_progress("volumes") as done:
             many = infer_many(
-                volumes,
-                network,
-                str(out),
-                suffix=suffix,
-                weights=weights,
-                random_seed=random_weights,
-                plan=earlier,
-                command=shlex.join(["znni", *sys.argv[1:]]),
-                progress=progress,
-                **wanted,
+                volumes, network, folder, suffix=suffix, command=command, progress=done, **given
             )
-        show_many(many, str(out))
+        show_many(many, folder)
         return
     (volume,) = volumes
     out = out or f"{stem(volume)}-{network.name}.h5"
-    if network.models and earlier is None:
-        size = Chosen(dataset, number, time, invert).of(volume).size
+    if network.models and plan is None:
+        size = Chosen(dataset, number, point, invert).of(volume).size
         shared = bool(part or cluster)
         formed = _formed(network, size, planned, shared=shared)
         network = network if cluster else formed  # workers import a model themselves
     if dry_run:
-        found = rehearse(
-            volume,
-            network,
-            out,
-            weights=weights,
-            random_seed=random_weights,
-            plan=earlier,
-            **wanted,
-        )
+        found = rehearse(volume, network, out, **given)
         typer.echo("\n".join([plan_text(found.plan, planned["accuracy"]), *found.lines]))
         if found.obstacles:
             sys.exit(found.obstacles[0].exit_code)  # the exit code that the run would have
@@ -222,35 +199,29 @@ def infer(
         from znni.cluster.run import infer_on_cluster
 
         with show_progress() as progress:
-            done = infer_on_cluster(
+            computed = infer_on_cluster(
                 volume,
                 network,
                 out,
                 cluster=cluster,
                 bits=bits,
                 recheck=recheck or "sample",
-                weights=weights,
-                random_seed=random_weights,
-                plan=earlier,
-                command=shlex.join(["znni", *sys.argv[1:]]),
+                command=command,
                 progress=progress,
-                **wanted,
+                **given,
             )
-        typer.echo(f"{out}: {done}")
+        typer.echo(f"{out}: {computed}")
         return
     with show_progress() as progress:
         report = api.infer(
             volume,
             network,
             out,
-            weights=weights,
-            random_seed=random_weights,
-            plan=earlier,
-            command=shlex.join(["znni", *sys.argv[1:]]),
+            command=command,
             waited=process_age(),
             progress=progress,
             part=part,
-            **wanted,
+            **given,
         )
     typer.echo(f"{out}{f', part {part}' * bool(part)}: {report}")
     if part:

@@ -79,7 +79,11 @@ Channel = Annotated[
     ),
 ]
 Time = Annotated[
-    int | None, typer.Option(metavar="T", help="Point in time to read, counted from 0.")
+    str | None,
+    typer.Option(
+        metavar="T|all",
+        help="Point in time to read, counted from 0; all: the points in time are the maps.",
+    ),
 ]
 VoxelSize = Annotated[
     str | None,

@@ -10,7 +10,7 @@ import typer
 from znni.cli import options
 from znni.cli.values import are_extents, in_windows, parse_roi, three_extents
 from znni.core.errors import InvalidInput, option
-from znni.core.options import Accuracy, Choices
+from znni.core.options import Accuracy, Choices, parse_time
 
 if TYPE_CHECKING:
     from znni.plans.plan import Plan
@@ -104,7 +104,8 @@ def plan(
     if are_extents(volume):
         size, itemsize = three_extents(volume), 4
     else:
-        source = open_volume(volume, dataset, time=time)
+        point = None if time is None else parse_time(time)
+        source = open_volume(volume, dataset, time=point)
         size, itemsize = source.size, source.itemsize
     region = parse_roi(roi) if roi else None
     if network.models:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from znni.core.errors import InvalidInput
-from znni.core.options import Blend
+from znni.core.options import Blend, PointInTime
 from znni.core.shapes import Vec3
 from znni.core.text import counted
 
@@ -97,7 +97,7 @@ def parse_roi(text: str) -> tuple[slice, slice, slice]:
 
 
 def channel_number(
-    text: str | None, volumes: Sequence[str], dataset: str | None, time: int | None
+    text: str | None, volumes: Sequence[str], dataset: str | None, time: PointInTime | None
 ) -> int | None:
     """Return the number of a map, given that or its name in a volume.
 

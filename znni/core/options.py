@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from inspect import signature
 from typing import Literal, TypeAlias, TypedDict, get_args
 
-from znni.core.errors import InvalidInput
+from znni.core.errors import InvalidInput, option
 
 Border: TypeAlias = Literal["valid", "same"]
 Pad: TypeAlias = Literal["reflect", "edge", "constant"]
@@ -18,6 +18,8 @@ StoredType: TypeAlias = OutputType | Literal["uint16"]
 Accuracy: TypeAlias = Literal["float32", "tf32", "bfloat16"]
 Costs: TypeAlias = Literal["auto", "built-in", "measured"]
 DeviceChoice: TypeAlias = Literal["auto", "cpu", "gpu", "cpu+gpu"]
+# The number of a point in time; ``all``: the points in time are the maps.
+PointInTime: TypeAlias = int | Literal["all"]
 Calibrated: TypeAlias = Literal["all", "cpu", "gpu"]
 # How coarser resolutions are made: the mean of voxels, or their most frequent label; empty: not.
 Coarsening: TypeAlias = Literal["", "mean", "mode"]
@@ -128,6 +130,20 @@ class PlanOptions(TypedDict, total=False):
     accuracy: Accuracy
     costs: Costs
     micro_batches: Division
+
+
+def parse_time(text: str) -> PointInTime:
+    """Return a point in time from its text.
+
+    Raises:
+        InvalidInput: it is neither a number nor ``all``.
+    """
+    if text == "all":
+        return "all"
+    try:
+        return int(text)
+    except ValueError:
+        raise InvalidInput(f"{option('time', text)}: give a number from 0 on, or all") from None
 
 
 def check_keywords(caller: Callable[..., object], known: type, given: Iterable[str]) -> None:

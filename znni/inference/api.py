@@ -94,7 +94,8 @@ def infer(
 
             - ``dataset``: which one of a file with several.
             - ``channel``: number of the only map to read.
-            - ``time``: number of the point in time, if there are several.
+            - ``time``: number of the point in time, if there are several; ``all`` if they are the
+              maps that the network takes.
             - ``invert``: exchange light and dark: the type's largest value less the value; of
               floats, 1 less the value.
             - ``voxel_size``: extents of a voxel, as ``0.5,0.1,0.1um``, or ``40nm`` for all axes:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from znni.core.argument_types import checks_types
 from znni.core.errors import InvalidInput, option
-from znni.core.options import Compression, StoredType, memory_size
+from znni.core.options import Compression, PointInTime, StoredType, memory_size
 from znni.core.shapes import Box, Vec3
 from znni.core.text import counted, in_units
 from znni.core.volume import NewOutput
@@ -65,7 +65,7 @@ def export(
     *,
     dataset: str | None = None,
     channel: int | None = None,
-    time: int | None = None,
+    time: PointInTime | None = None,
     voxel_size: str | None = None,
     roi: Region | None = None,
     dtype: str | None = None,
@@ -89,7 +89,7 @@ def export(
         target: the file to make: ``.h5``, ``.zarr``, ``.tif``, ``.nii``, ``.nii.gz`` or ``.npy``.
         dataset: dataset of a file with several.
         channel: number of the only map to copy.
-        time: number of the point in time, if there are several.
+        time: number of the point in time, if there are several; ``all``: they are the maps.
         voxel_size: extents of a voxel, as ``0.5,0.1,0.1um``, where the file says none or wrong
             ones.
         roi: voxels to copy, as ``numpy.s_[10:20, :, 5:]``; by default all.

@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from znni.core.errors import InvalidInput, option
-from znni.core.options import Accuracy, Border, Pad
+from znni.core.options import Accuracy, Border, Pad, parse_time
 from znni.core.shapes import Box, Vec3
 from znni.core.text import counted
 from znni.core.volume import Volume
@@ -71,7 +71,7 @@ class Attributes(BaseModel):
     scale: float
     accuracy: Accuracy
     channel: str = Field("", pattern=NUMBER)
-    time: str = Field("", pattern=NUMBER)
+    time: str = Field("", pattern=rf"{NUMBER}|^all$")
     invert: bool = False
     labels: str = ""
     threshold: str = ""
@@ -85,7 +85,7 @@ class Attributes(BaseModel):
         return Chosen(
             (self.dataset or None) if of_record else None,
             int(self.channel) if self.channel else None,
-            int(self.time) if self.time else None,
+            parse_time(self.time) if self.time else None,
             self.invert,
         )
 

@@ -10,13 +10,23 @@ import numpy as np
 
 from znni.core.errors import InvalidInput, option
 from znni.core.logged import warn_once
-from znni.core.options import Border, Choices, Compression, OutputType, Pad, PlanOptions, Stored
+from znni.core.options import (
+    Border,
+    Choices,
+    Compression,
+    OutputType,
+    Pad,
+    PlanOptions,
+    PointInTime,
+    Stored,
+)
 from znni.core.volume import NewOutput, Volume
 from znni.engine.checks import check_features
 from znni.engine.labels import Labels, labels_for
 from znni.engine.skipping import check_mask
 from znni.engine.tiles import Job, Region, for_job, make_job
 from znni.network.network import Network
+from znni.plans.plan import Plan
 from znni.volumes.array import ArrayLike, ArrayVolume
 from znni.volumes.locate import open_volume, packing_at
 from znni.volumes.same_place import lie_apart
@@ -72,14 +82,14 @@ class Chosen:
     Attributes:
         dataset: dataset of a file that has several.
         channel: number of the only map to read.
-        time: number of the point in time.
+        time: number of the point in time; ``all``: the points in time are the maps.
         invert: whether light and dark are exchanged.
         voxel_size: extents of a voxel, instead of what the file says.
     """
 
     dataset: str | None = None
     channel: int | None = None
-    time: int | None = None
+    time: PointInTime | None = None
     invert: bool = False
     voxel_size: str | None = None
 
@@ -118,7 +128,7 @@ class RunOptions(PlanOptions, total=False):
 
     dataset: str | None
     channel: int | None
-    time: int | None
+    time: PointInTime | None
     invert: bool
     voxel_size: str | None
     border: Border
@@ -135,6 +145,14 @@ class RunOptions(PlanOptions, total=False):
     pyramid: bool | None
 
 
+class WeightedRunOptions(RunOptions, total=False):
+    """Options of a run, with the weights to use and the plan to follow."""
+
+    weights: str | Path | None
+    random_seed: int | None
+    plan: Plan | None
+
+
 def request(
     source: str | Path | ArrayLike,
     network: Network,
@@ -142,7 +160,7 @@ def request(
     *,
     dataset: str | None = None,
     channel: int | None = None,
-    time: int | None = None,
+    time: PointInTime | None = None,
     invert: bool = False,
     voxel_size: str | None = None,
     border: Border = "valid",

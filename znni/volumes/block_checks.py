@@ -21,6 +21,7 @@ from znni.volumes.stored import reason
 
 log = logging.getLogger("znni")
 
+LONG_CHECK = 2**31  # voxels that take many seconds to read again
 
 # Returns the values (f', z, y, x) of a box of an output; it may raise any error.
 Read: TypeAlias = Callable[[Box], NDArray[Any]]
@@ -54,7 +55,14 @@ def strike_off_damaged(ledger: LedgerFile, read: Read) -> list[Box]:
     """
     checksums = ledger.content.checksums
     finished = counted(len(checksums), "finished block")
-    log.warning("%s: checking %s of an earlier run", ledger.partial, finished)
+    many = sum(box.size.volume for box in checksums) > LONG_CHECK
+    # A run says itself that it goes on. Only where nothing is seen for long, this comes before.
+    log.log(
+        logging.WARNING if many else logging.INFO,
+        "%s: checking %s of an earlier run",
+        ledger.partial,
+        finished,
+    )
     damaged = _damaged(read, checksums, checksums)
     for box in damaged:
         ledger.append(damage_entry(box))

@@ -10,7 +10,7 @@ import numpy as np
 
 from znni.core.argument_types import checks_types
 from znni.core.errors import InvalidInput, option
-from znni.core.options import Packing, Recheck
+from znni.core.options import Packing, PointInTime, Recheck, parse_time
 from znni.core.volume import Begun, BlockStore, NewOutput, Output
 from znni.volumes.array import ArrayLike, ArrayOutput, ArrayVolume
 from znni.volumes.chosen import ChosenVolume, listed
@@ -38,7 +38,7 @@ def open_volume(
     dataset: str | None = None,
     *,
     channel: int | None = None,
-    time: int | None = None,
+    time: PointInTime | None = None,
     invert: bool = False,
     voxel_size: str | None = None,
 ) -> ArrayVolume:
@@ -49,7 +49,7 @@ def open_volume(
             ``:/path/of/dataset``.
         dataset: dataset of a file with several volumes; the same as the path after the colon.
         channel: number of the only map to read.
-        time: number of the point in time, if there are several.
+        time: number of the point in time, if there are several; ``all``: they are the maps.
         invert: exchange light and dark.
         voxel_size: extents of a voxel and their unit, as ``0.5,0.1,0.1um`` (z, y, x), or ``40nm``
             for all axes: instead of what the file says. Without a unit, the file's one holds.
@@ -59,13 +59,15 @@ def open_volume(
             the voxel size has another form.
     """
     voxels = None if voxel_size is None else parsed_voxel_size(voxel_size)
-    volume = _opened(source, dataset, time)
+    volume = _opened(source, dataset, parse_time(time) if isinstance(time, str) else time)
     if channel is None and not invert and voxels is None:
         return volume
     return ChosenVolume(volume, channel, invert=invert, voxels=voxels)
 
 
-def _opened(source: str | Path | ArrayLike, dataset: str | None, time: int | None) -> ArrayVolume:
+def _opened(
+    source: str | Path | ArrayLike, dataset: str | None, time: PointInTime | None
+) -> ArrayVolume:
     if not isinstance(source, str | Path):
         if dataset:
             raise InvalidInput(
@@ -303,14 +305,19 @@ def _bare(place: str) -> str:
 def _format_to_read(place: str) -> Format:
     """Return the format of the innermost name with a known ending.
 
-    Many kinds of files are HDF5 under endings of their own, so HDF5 is assumed for any other.
+    Many kinds of files are HDF5 under endings of their own, so HDF5 is assumed for any other. The
+    blocks of an unfinished output lie in a Zarr if its format needs all of them at once.
     """
+    name = "HDF5"
     for part in reversed(PurePosixPath(place).parts):
         for form in formats():
             if form.has(part):
-                return form
-    (hdf5,) = (form for form in formats() if form.name == "HDF5")
-    return hdf5
+                waits = form.writer and form.writer.sequential and part.endswith(".partial")
+                if not (waits and Path(place).is_dir()):
+                    return form
+                name = "Zarr"
+    (assumed,) = (form for form in formats() if form.name == name)
+    return assumed
 
 
 def _writer_at(out: str, read: Mapping[str, str | Path | ArrayLike | None]) -> tuple[Writer, str]:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from znni.core.errors import InvalidInput, option
+from znni.core.options import PointInTime
 from znni.core.text import counted
 from znni.volumes.array import ArrayLike
 
@@ -26,7 +27,7 @@ class NamedAxes:
         array: the array.
         axes: names of its axes.
         name: its name, for messages.
-        time: the chosen point in time.
+        time: the chosen point in time; ``all``: the points in time are the maps.
         maps: names of the maps; empty if they have none.
 
     Attributes:
@@ -44,7 +45,7 @@ class NamedAxes:
         array: ArrayLike,
         axes: Sequence[str],
         name: str,
-        time: int | None = None,
+        time: PointInTime | None = None,
         maps: Sequence[str] = (),
     ) -> None:
         given = f"{name} has axes ({', '.join(axes)})"
@@ -55,16 +56,21 @@ class NamedAxes:
         if len(set(axes)) < len(axes) or not {"y", "x"} <= set(axes):
             raise InvalidInput(f"{given}; a volume needs y and x, and each axis once; rename them")
         extents = dict(zip(axes, array.shape, strict=True))
-        if time is not None and not 0 <= time < extents.get("t", 1):
+        if time == "all" and "t" in axes:
+            axes, maps = _with_time_as_maps(given, axes, extents.get("c", 1)), ()
+            extents, time = dict(zip(axes, array.shape, strict=True)), None
+        point = None if time == "all" else time
+        if point is not None and not 0 <= point < extents.get("t", 1):
             raise InvalidInput(
-                f"{option('time', time)}: {given}, and {counted(extents.get('t', 1), 'point')} in "
+                f"{option('time', point)}: {given}, and {counted(extents.get('t', 1), 'point')} in "
                 f"time; give a number from 0 to {extents.get('t', 1) - 1}"
             )
         for axis, extent in extents.items():
-            if axis == "t" and extent != 1 and time is None:
+            if axis == "t" and extent != 1 and point is None:
                 raise InvalidInput(
                     f"{given}, and {extent} points in time along t; a run takes one: choose it "
-                    f"with {option('time', 0)} to {extent - 1}"
+                    f"with {option('time', 0)} to {extent - 1}, or give {option('time', 'all')} if "
+                    f"they are the maps that the network takes"
                 )
             if axis not in ORDER and axis != "t" and extent != 1:
                 raise InvalidInput(
@@ -72,7 +78,7 @@ class NamedAxes:
                     f"volume of its own, or from Python give it as an array"
                 )
         self.maps = tuple(maps) if len(maps) == extents.get("c", 1) else ()
-        self._time = time or 0
+        self._time = point or 0
         self._array = array
         self._axes = tuple(axes)
         self._kept = [axis for axis in axes if axis in ORDER]
@@ -91,7 +97,22 @@ class NamedAxes:
         return np.expand_dims(block, tuple(absent))
 
 
-def at_time(array: ArrayLike, name: str, time: int | None) -> ArrayLike:
+def _with_time_as_maps(given: str, axes: Sequence[str], maps: int) -> list[str]:
+    """Return the names of axes if the points in time are the maps.
+
+    Raises:
+        InvalidInput: there are several maps at each point in time.
+    """
+    if maps != 1:
+        raise InvalidInput(
+            f"{option('time', 'all')}: {given}, and {counted(maps, 'map')} at each point in time; "
+            f"choose one point"
+        )
+    renamed = {"t": "c", "c": "an axis of one map"}
+    return [renamed.get(axis, axis) for axis in axes]
+
+
+def at_time(array: ArrayLike, name: str, time: PointInTime | None) -> ArrayLike:
     """Return an array without names of its axes, at a point in time if one is chosen.
 
     Then its axes are (t, z, y, x) or (t, c, z, y, x).

@@ -116,7 +116,7 @@ def local_file(place: str, format_name: str) -> Path:
         )
     path = Path(place)
     if not path.exists():
-        raise InvalidInput(f"{place}: no such file; check the path")
+        raise no_such_file(place)
     if path.is_dir():
         endings = [one.suffix for one in sorted(path.iterdir()) if one.suffix in USUAL]
         example = (endings or [".tif"])[0]
@@ -125,6 +125,17 @@ def local_file(place: str, format_name: str) -> Path:
             f"ends in .zarr"
         )
     return path
+
+
+def no_such_file(place: str) -> InvalidInput:
+    """Return the error about a file or folder that is not there, or not finished yet."""
+    partial = f"{place}.partial"
+    if Path(partial).exists():
+        return InvalidInput(
+            f"{place}: is not finished; run the command that makes it again, which goes on, or "
+            f"give {partial} for what there is"
+        )
+    return InvalidInput(f"{place}: no such file; check the path")
 
 
 def is_url(place: str) -> bool:

@@ -114,7 +114,10 @@ def view(
     """
     output = open_volume(out)
     chosen = Chosen(
-        dataset, _number(output, "channel"), _number(output, "time"), voxel_size=voxel_size
+        dataset,
+        _number(output, "channel"),
+        "all" if output.attribute("time") == "all" else _number(output, "time"),
+        voxel_size=voxel_size,
     )
     volume = chosen.of(source)
     offset, by_origin = offset_of(output, volume)

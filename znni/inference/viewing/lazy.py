@@ -9,6 +9,7 @@ from typing import Any, SupportsIndex
 import numpy as np
 from numpy.typing import NDArray
 
+from znni.core.options import PointInTime
 from znni.core.shapes import Box, Vec3
 from znni.volumes.array import ArrayVolume
 from znni.volumes.locate import open_volume
@@ -21,7 +22,7 @@ class LazyArray:
         source: a file or URL, as in ``znni.infer``, or a volume.
         dataset: dataset of a file that has several.
         channel: number of the only map to read.
-        time: number of the point in time, if there are several.
+        time: number of the point in time, if there are several; ``all``: they are the maps.
         squeeze: leave out the axis of maps if there is one map only.
 
     Attributes:
@@ -43,7 +44,7 @@ class LazyArray:
         dataset: str | None = None,
         *,
         channel: int | None = None,
-        time: int | None = None,
+        time: PointInTime | None = None,
         squeeze: bool = False,
     ) -> None:
         if isinstance(source, ArrayVolume):

@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from znni.core.errors import InvalidInput, ZnniError
-from znni.core.options import Recheck
+from znni.core.options import PointInTime, Recheck
 from znni.core.volume import Begun, BlockStore, NewOutput, Output
 from znni.volumes.array import ArrayVolume
 from znni.volumes.formats import (
@@ -28,9 +28,9 @@ from znni.volumes.grid_attributes import grid_of, with_affine
 from znni.volumes.ledger_entries import Note
 from znni.volumes.ledger_file import ledger_name
 from znni.volumes.named_axes import AXES, NamedAxes, at_time
-from znni.volumes.stored import StoredVolume, is_url, reason
+from znni.volumes.stored import StoredVolume, is_url, no_such_file, reason
 from znni.volumes.zarr.absent_chunks import absent_chunks
-from znni.volumes.zarr.ome_metadata import Level, levels
+from znni.volumes.zarr.ome_metadata import LEVEL, Level, levels
 
 NAME = "Zarr"
 ENDING = ".zarr"
@@ -69,7 +69,7 @@ class _Found:
         return f"/{self.path} {self.array.shape} {self.array.dtype}"
 
 
-def open_zarr(place: str, dataset: str | None, time: int | None = None) -> StoredVolume:
+def open_zarr(place: str, dataset: str | None, time: PointInTime | None = None) -> StoredVolume:
     """Open the volume at a path or URL, with a warning if chunks of it are absent.
 
     A Zarr may leave out chunks that hold only its fill value. Nothing tells these from lost chunks,
@@ -79,7 +79,7 @@ def open_zarr(place: str, dataset: str | None, time: int | None = None) -> Store
         place: folder or URL of the Zarr, or of an array or group in it.
         dataset: path in it, to an array or to a group with one image. Default: the only one. An
             image is opened at its finest resolution.
-        time: number of the point in time; None: there is one only.
+        time: number of the point in time; None: there is one only; ``all``: they are the maps.
 
     Raises:
         InvalidInput: there is no volume, or several.
@@ -98,7 +98,7 @@ def open_zarr(place: str, dataset: str | None, time: int | None = None) -> Store
     return StoredVolume(named, name, grid, attributes, lambda: _coarser(found, root, time))
 
 
-def _coarser(found: _Found, root: str, time: int | None) -> list[ArrayVolume]:
+def _coarser(found: _Found, root: str, time: PointInTime | None) -> list[ArrayVolume]:
     """Open the coarser resolutions of an image."""
     finest = found.level.path if found.level else ""
     image = f"{root}:/{found.path.removesuffix(finest)}"
@@ -214,19 +214,24 @@ FORMAT = Format(
 
 
 def _split(place: str, dataset: str | None) -> tuple[str, str]:
-    """Return the innermost Zarr of a path, and the path within it."""
+    """Return the innermost Zarr of a path, and the path within it.
+
+    An unfinished output has no group yet, but its array.
+    """
     parts = place.split("/")
     ends = [i for i, part in enumerate(parts) if FORMAT.has(part)]
     end = ends[-1] + 1 if ends else len(parts)
-    inside = [*parts[end:], *(dataset or "").split("/")]
-    return "/".join(parts[:end]), "/".join(part for part in inside if part)
+    inside = [part for part in (*parts[end:], *(dataset or "").split("/")) if part]
+    root = "/".join(parts[:end])
+    unfinished = root.endswith(".partial") and (Path(root) / LEVEL).is_dir()
+    return root, "/".join(inside) or LEVEL * unfinished
 
 
 def _open(root: str, inside: str) -> Any:
     """Return the zarr.Array or zarr.Group at a path."""
     zarr = library("zarr", "zarr")
     if not is_url(root) and not Path(root).exists():
-        raise InvalidInput(f"{root}: no such file; check the path")
+        raise no_such_file(root)
     try:
         with _told_in_one_line(root, FileNotFoundError, zarr.errors.NodeNotFoundError):
             return zarr.open(f"{root}/{inside}".rstrip("/"), mode="r")
@@ -268,7 +273,7 @@ def _absent(found: _Found, root: str) -> str:
     return "" if is_url(root) else absent_chunks(found.array, Path(root, found.path))
 
 
-def _only_volume(node: Any, root: str, inside: str, time: int | None) -> _Found:
+def _only_volume(node: Any, root: str, inside: str, time: PointInTime | None) -> _Found:
     found = list(_arrays(node, root, inside))
     axes = (3, 4) if time is None else (4, 5)
     volumes = [one for one in found if one.level or one.array.ndim in axes]

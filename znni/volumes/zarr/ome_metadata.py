@@ -17,6 +17,7 @@ from znni.core.volume import Grid, Point
 
 WRITTEN_VERSION = "0.5"
 OLDEST_AXES = ("t", "c", "z", "y", "x")  # of versions 0.1 and 0.2, which do not name them
+LEVEL = "0"  # path of the array with an output's finest resolution
 LETTERS = {"time": "t", "channel": "c"}  # letters of axes with a known type, whatever their names
 
 

@@ -23,11 +23,10 @@ from znni.volumes.stored import is_url, reason
 from znni.volumes.zarr.chunks import ZarrChunks
 from znni.volumes.zarr.encoding import compressors
 from znni.volumes.zarr.files import chunk_and_shard
-from znni.volumes.zarr.ome_metadata import image_metadata
+from znni.volumes.zarr.ome_metadata import LEVEL, image_metadata
 from znni.volumes.zarr.pyramid import PYRAMID, write_levels
 from znni.volumes.zarr.repair import mend
 
-LEVEL = "0"
 LEDGER = f"{LEVEL}/ledger"
 MARKS = ("zarr.json", ".zgroup", ".zarray")  # a folder with one of them is a Zarr
 

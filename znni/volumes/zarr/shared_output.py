@@ -25,9 +25,9 @@ from znni.volumes.shared_place import shared_place
 from znni.volumes.stored import is_url, reason
 from znni.volumes.zarr.chunks import ZarrChunks
 from znni.volumes.zarr.files import chunk_and_shard
+from znni.volumes.zarr.ome_metadata import LEVEL
 from znni.volumes.zarr.output import (
     LEDGER,
-    LEVEL,
     make_image,
     new_array,
     open_unfinished,
