@@ -2,31 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from znni.core.shapes import Box, Shape5, Vec3
+from znni.engine.windows import BoxSums, Sums
 from znni.machine.cuda import cupy
 from znni.machine.cuda_kernels import compiled, source_beside
 from znni.network.window import Window
 from znni.primitives.gpu.common.kernels import strides_in_elements
 from znni.primitives.gpu.common.voxels import launch, voxels_source
-
-ZERO = Vec3(0, 0, 0)
-
-
-class _Sums(NamedTuple):
-    """Sums over some voxels, on the GPU.
-
-    Attributes:
-        values: the sums of weighted outputs (f', z, y, x).
-        totals: the sums of weights (z, y, x).
-    """
-
-    values: Any
-    totals: Any
 
 
 class WindowMemory:
@@ -49,28 +37,25 @@ class WindowMemory:
         self.add_window = module.get_function("add_window")
         self.divide = module.get_function("divide")
 
-    def block(self, size: Vec3) -> _Sums:
+    def block(self, size: Vec3) -> Sums:
         """Return cleared sums over a block and what follows it along x."""
         found = self._sums(self._block, size)
         for array in found:
             array.fill(0)
         return found
 
-    def after(self, size: Vec3) -> _Sums:
+    def after(self, size: Vec3) -> Sums:
         """Return the place for sums that are kept for the next block."""
         return self._sums(self._after, size)
 
-    def _sums(self, memory: Any, size: Vec3) -> _Sums:
+    def _sums(self, memory: Any, size: Vec3) -> Sums:
         values = memory[: self.maps * size.volume].reshape(self.maps, *size)
         totals = memory[self.maps * size.volume :][: size.volume].reshape(size)
-        return _Sums(values, totals)
+        return Sums(values, totals)
 
 
-class DeviceWindowSums:
-    """Adds up the outputs of windows over a box on the GPU, as ``BoxSums`` says.
-
-    Sums are float32. A voxel's mean depends only on the order in which its windows are added.
-    All work is queued on the current stream.
+class DeviceWindowSums(BoxSums):
+    """Adds up the outputs of windows on the GPU. All work is queued on the current stream.
 
     Args:
         memory: where the sums lie. Only the last box that was begun may use it.
@@ -79,18 +64,21 @@ class DeviceWindowSums:
     """
 
     def __init__(self, memory: WindowMemory, box: Box, into: Any) -> None:
+        super().__init__(memory.window, box, memory.block(box.size), memory.importance)
         self._memory = memory
-        self._box = box
         self._into = into
-        self._sums = memory.block(box.size)
 
-    def take(self, kept: _Sums) -> None:
-        """Take the sums that windows before have of the first voxels along x."""
-        for mine, other in zip(self._sums, kept, strict=True):
-            length = min(other.shape[-1], mine.shape[-1])
-            mine[..., :length] = other[..., :length]
+    def _add(self, sums: Sums, values: Any, weights: Any, copies: int) -> None:
+        launch(
+            self._memory.add_window,
+            Shape5(1, *values.shape),
+            *_placed(*sums),
+            *(values, *strides_in_elements(values), np.int64(values.strides[-1] // 4)),
+            *_placed(weights),
+            np.float32(copies),
+        )
 
-    def after(self, x: int) -> _Sums:
+    def after(self, x: int) -> Sums:
         """Return a copy of the sums from a voxel of the box on, along x."""
         size = self._box.size
         kept = self._memory.after(size._replace(x=size.x - x))
@@ -98,42 +86,20 @@ class DeviceWindowSums:
             other[...] = mine[..., x:]
         return kept
 
-    def add(self, made: Any, start: Vec3, axes: tuple[int, ...]) -> None:
-        """Add what a window has of the box."""
-        whole = Box(start, start + Vec3(*made.shape[1:]))
-        common = whole.intersection(self._box)
-        if common is None:
-            return
-        memory, box = self._memory, common.shifted(ZERO - self._box.start)
-        seen = common.shifted(ZERO - start)
-        sums, totals = self._sums.values[:, *box.slices], self._sums.totals[box.slices]
-        back = tuple(slice(None, None, -1 if axis in axes else None) for axis in range(3))
-        values = made[:, *back][:, *seen.slices]
-        weights = memory.importance[seen.slices]
-        copies = 0 if axes else len(memory.window.flips)  # once for all copies
-        launch(
-            memory.add_window,
-            Shape5.of(1, memory.maps, common.size),
-            *(sums, *strides_in_elements(sums)),
-            *(totals, *strides_in_elements(totals)),
-            *(values, *strides_in_elements(values), np.int64(values.strides[-1] // 4)),
-            *(weights, *strides_in_elements(weights)),
-            np.float32(copies),
-        )
-
     def mean(self, x: int) -> Any:
         """Return the sums of the first voxels along x, divided by those of the weights."""
-        memory, shape = self._memory, (self._memory.maps, *self._box.size._replace(x=x))
+        shape = self._memory.maps, *self._box.size._replace(x=x)
         mean = self._into.ravel()[: prod(shape)].reshape(shape)
-        sums, totals = self._sums.values[..., :x], self._sums.totals[..., :x]
-        launch(
-            memory.divide,
-            Shape5(1, *shape),
-            *(sums, *strides_in_elements(sums)),
-            *(totals, *strides_in_elements(totals)),
-            *(mean, *strides_in_elements(mean)),
-        )
+        sums = (array[..., :x] for array in self._sums)
+        launch(self._memory.divide, Shape5(1, *shape), *_placed(*sums, mean))
         return mean
+
+
+def _placed(*arrays: Any) -> Iterator[Any]:
+    """Yield each array, and the strides of its axes but the last."""
+    for array in arrays:
+        yield array
+        yield from strides_in_elements(array)
 
 
 def source() -> str:

@@ -6,8 +6,9 @@ block can be computed again, and nothing holds the whole volume's values.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,14 +48,41 @@ class WindowedBlock(NamedTuple):
         return covered if self.wanted is None else covered & self.wanted
 
 
-class BoxSums(Protocol):
-    """The sums of windows over a box of voxels, on the host or a GPU."""
+class Sums(NamedTuple):
+    """Sums over some voxels, on the host or a GPU.
 
-    def take(self, kept: Any) -> None:
+    Attributes:
+        values: the sums of weighted outputs (f', z, y, x).
+        weights: the sums of weights (z, y, x).
+    """
+
+    values: Any
+    weights: Any
+
+
+class BoxSums(ABC):
+    """Adds up the outputs of windows over a box of voxels, and gives their weighted mean.
+
+    Sums are float32. A voxel's mean depends only on the order in which its windows are added.
+
+    Args:
+        window: the windows.
+        box: the voxels of the volume over which outputs are added up.
+        sums: the sums over the box, which are 0.
+        importance: how much each voxel (z, y, x) of a window counts.
+    """
+
+    def __init__(self, window: Window, box: Box, sums: Sums, importance: Any) -> None:
+        self._box = box
+        self._sums = sums
+        self._importance = importance
+        self._copies = len(window.flips)
+
+    def take(self, kept: Sums) -> None:
         """Take the sums that windows before have of the first voxels along x."""
-
-    def after(self, x: int) -> Any:
-        """Return a copy of the sums from a voxel of the box on, along x."""
+        for mine, other in zip(self._sums, kept, strict=True):
+            length = min(other.shape[-1], mine.shape[-1])
+            mine[..., :length] = other[..., :length]
 
     def add(self, made: Array, start: Vec3, axes: tuple[int, ...]) -> None:
         """Add what a window has of the box.
@@ -66,7 +94,28 @@ class BoxSums(Protocol):
             start: the first voxel of the window in the volume.
             axes: the axes (0 for z) along which the network's input was mirrored.
         """
+        common = Box(start, start + Vec3(*made.shape[1:])).intersection(self._box)
+        if common is None:
+            return
+        at = common.shifted(ZERO - self._box.start).slices
+        seen = common.shifted(ZERO - start).slices
+        back = tuple(slice(None, None, -1 if axis in axes else None) for axis in range(3))
+        self._add(
+            Sums(self._sums.values[:, *at], self._sums.weights[at]),
+            made[:, *back][:, *seen],
+            self._importance[seen],
+            0 if axes else self._copies,  # weights once for all copies, which count the same
+        )
 
+    @abstractmethod
+    def _add(self, sums: Sums, values: Any, weights: Any, copies: int) -> None:
+        """Add weighted values to sums, and their weights as often as there are copies."""
+
+    @abstractmethod
+    def after(self, x: int) -> Sums:
+        """Return a copy of the sums from a voxel of the box on, along x."""
+
+    @abstractmethod
     def mean(self, x: int) -> Array:
         """Return the sums of the first voxels along x, divided by those of the weights.
 
@@ -82,7 +131,7 @@ class _Kept(NamedTuple):
         before: the voxels that the block wrote.
     """
 
-    sums: Any
+    sums: Sums
     before: Box
 
     def next_to(self, written: Box) -> bool:

@@ -13,7 +13,9 @@ from znni.core.shapes import Shape5, fragments, max_pooling, valid_convolution
 from znni.machine.machine import Device, DeviceKind
 from znni.network.layers import (
     Add,
+    Concat,
     Conv,
+    GlobalPool,
     Maximum,
     Multiply,
     Operation,
@@ -214,6 +216,16 @@ def window_pooled(layer: Operation, shape: Shape5) -> Shape5 | None:
     if not layer.window.within(shape.size):
         return None
     return Shape5.of(shape.n, shape.f, layer.local_size(shape.size))
+
+
+def globally_pooled(layer: Operation, shape: Shape5) -> Shape5 | None:
+    """Return the output shape of a global pooling: one sample for each map; None for another."""
+    return Shape5(shape.n, shape.f, 1, 1, 1) if isinstance(layer, GlobalPool) else None
+
+
+def concatenated(layer: Operation, shape: Shape5) -> Shape5 | None:
+    """Return the output shape of a concatenation of inputs that together have ``shape``."""
+    return shape if isinstance(layer, Concat) else None
 
 
 def upsampled(layer: Operation, shape: Shape5, mode: str) -> Shape5 | None:

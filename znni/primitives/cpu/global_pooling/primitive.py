@@ -10,19 +10,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from znni.core.shapes import Shape5, Vec3
+from znni.core.shapes import Shape5
 from znni.machine.arena import new_output, workspace
 from znni.machine.machine import Device
 from znni.network.layers import GlobalPool, Operation
 from znni.network.weights import ConvWeights, Float32
 from znni.plans.cost import Cost, HandedOut, Memory
-from znni.plans.primitive import Run, applied_to
+from znni.plans.primitive import Run, applied_to, globally_pooled
 from znni.primitives.cpu.common import rows
 from znni.primitives.cpu.common.numba_kernel import flat_view, numba_kernel
 from znni.primitives.cpu.common.simd import LANES
 from znni.primitives.cpu.common.workers import share_count, workers
 
-ONE = Vec3(1, 1, 1)
 DOUBLE_BYTES = 8
 
 
@@ -37,7 +36,7 @@ class GlobalPooling:
 
     def out_shape(self, layer: Operation, shape: Shape5) -> Shape5 | None:
         """Return one sample for each map of a global pooling."""
-        return Shape5.of(shape.n, shape.f, ONE) if isinstance(layer, GlobalPool) else None
+        return globally_pooled(layer, shape)
 
     def cost(self, layer: Operation, shape: Shape5) -> Cost:
         """Return the cost: one pass over the input, with an operation for each value."""

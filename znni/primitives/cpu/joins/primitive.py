@@ -17,7 +17,7 @@ from znni.machine.machine import Device
 from znni.network.layers import Add, Concat, Maximum, Multiply, Operation
 from znni.network.weights import ConvWeights, Float32
 from znni.plans.cost import Cost, Memory
-from znni.plans.primitive import Run, applied_to, joined
+from znni.plans.primitive import Run, applied_to, concatenated, joined
 from znni.primitives.cpu.common import rows
 from znni.primitives.cpu.common.activation import (
     Finish,
@@ -44,7 +44,7 @@ class Concatenation:
 
     def out_shape(self, layer: Operation, shape: Shape5) -> Shape5 | None:
         """Return the joined shape for a concatenation."""
-        return shape if isinstance(layer, Concat) else None
+        return concatenated(layer, shape)
 
     def cost(self, layer: Operation, shape: Shape5) -> Cost:
         """Return the cost: a copy of all inputs."""

@@ -10,19 +10,17 @@ from typing import Any
 
 import numpy as np
 
-from znni.core.shapes import Shape5, Vec3
+from znni.core.shapes import Shape5
 from znni.machine.cuda_kernels import compiled, source_beside
 from znni.machine.device_arena import new_device_output
 from znni.machine.machine import Device
 from znni.network.layers import GlobalPool, Operation
 from znni.network.weights import ConvWeights
 from znni.plans.cost import Cost, Memory
-from znni.plans.primitive import Run, applied_to
+from znni.plans.primitive import Run, applied_to, globally_pooled
 from znni.primitives.gpu.common import map_sums
 from znni.primitives.gpu.common.map_sums import MapSums
 from znni.primitives.gpu.common.voxels import EFFICIENCY, THREADS
-
-ONE = Vec3(1, 1, 1)
 
 
 @dataclass(frozen=True)
@@ -36,8 +34,8 @@ class GpuGlobalPooling:
 
     def out_shape(self, layer: Operation, shape: Shape5) -> Shape5 | None:
         """Return one sample for each map of a global pooling."""
-        possible = isinstance(layer, GlobalPool) and MapSums(shape).countable
-        return Shape5.of(shape.n, shape.f, ONE) if possible else None
+        out = globally_pooled(layer, shape)
+        return out if out and MapSums(shape).countable else None
 
     def cost(self, layer: Operation, shape: Shape5) -> Cost:
         """Return the cost: one pass over the input, with an operation for each value."""

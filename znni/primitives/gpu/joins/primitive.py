@@ -15,7 +15,7 @@ from znni.machine.machine import Device
 from znni.network.layers import Add, Concat, Maximum, Multiply, Operation
 from znni.network.weights import ConvWeights
 from znni.plans.cost import Cost
-from znni.plans.primitive import Run, applied_to, joined
+from znni.plans.primitive import Run, applied_to, concatenated, joined
 from znni.primitives.gpu.common.pointwise import Combination, Pointwise, resident_bytes
 from znni.primitives.gpu.common.voxels import cost_by_voxel, countable
 
@@ -31,7 +31,7 @@ class GpuConcatenation:
 
     def out_shape(self, layer: Operation, shape: Shape5) -> Shape5 | None:
         """Return the joined shape for a concatenation."""
-        return shape if isinstance(layer, Concat) and countable(shape) else None
+        return concatenated(layer, shape) if countable(shape) else None
 
     def cost(self, layer: Operation, shape: Shape5) -> Cost:
         """Return the cost: a copy of all inputs."""

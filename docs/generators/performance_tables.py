@@ -1,0 +1,441 @@
+"""Tables that compare znni's performance, from the records of ``bench``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import prod
+
+from bench.record import Record, Row
+
+NETWORKS = ("n337", "n537", "n726", "n926")
+UNETS = {
+    "unet3d": "UNet3D",
+    "nnunet": "nnU-Net with batch norm",
+    "rsunet": "residual symmetric U-Net",
+    "valid-unet": "valid U-Net",
+}
+
+Records = Mapping[str, Record]
+Line = dict[str, str]  # cells of a table by their titles
+
+
+def caption(records: Records, names: Iterable[str]) -> str:
+    """Return the machines, dates and files of some records, in a line."""
+    found: dict[str, None] = {}
+    dates, files = [], []
+    for name in names:
+        about = records[name].about
+        machine = about["machine"]
+        gpus = [ceiling["device"] for ceiling in about["ceilings"] if "device" in ceiling]
+        place = f"{machine['processor'].strip()}, {machine['threads']} threads"
+        found[", ".join([*gpus[:1], place])] = None
+        dates.append(str(about["date"])[:10])
+        files.append(f"`{name}`")
+    days = " to ".join(dict.fromkeys((min(dates), max(dates))))
+    return f"*Measured on {'; '.join(found)}, {days} ({', '.join(files)}).*"
+
+
+def readme_table(records: Records) -> str:
+    """Return the four networks against PyTorch, on two cores and on one GPU."""
+    lines = []
+    for network in NETWORKS:
+        cpu = _by_name(records["networks-2-cores.json"].rows, network)
+        gpu = _by_name(records[f"gpu-networks-{network}.json"].rows, network)
+        lines.append(
+            {
+                "network": network,
+                "2 CPU cores: znni": _millions(cpu["znni"]),
+                "PyTorch float32": _beside(cpu["torch_fp32"], cpu["znni"], _millions),
+                "NVIDIA H200: znni": _millions(gpu["znni"]),
+                "PyTorch tf32": _beside(gpu["torch_tf32_fused"], gpu["znni"], _millions),
+            }
+        )
+    return _markdown(lines)
+
+
+def readme_unets(records: Records) -> str:
+    """Return the U-Nets against the fastest peer, OpenVINO, on two cores."""
+    lines = []
+    for network, title in UNETS.items():
+        rows = _by_name(records[f"unets-{network}-2-cores.json"].rows, network)
+        ours = rows["znni"]
+        lines.append(
+            {
+                "network": title,
+                "znni float32": _millions(ours),
+                "OpenVINO float32": _beside(rows["openvino fp32"], ours, _millions),
+                "OpenVINO bfloat16": _beside(rows["openvino bf16"], ours, _millions),
+            }
+        )
+    return _markdown(lines)
+
+
+def cpu_unets(records: Records) -> str:
+    """Return U-Nets on one window beside PyTorch, ONNX Runtime and OpenVINO, with their errors."""
+    names = [f"unets-{network}-2-cores.json" for network in UNETS]
+    lines = []
+    for (network, title), name in zip(UNETS.items(), names, strict=True):
+        rows = _by_name(records[name].rows, network)
+        ours = rows["znni"]
+        line = {
+            "network": title,
+            "window": str(ours["window"]),
+            "memory": f"{ours['declared_gib']:.1f} GiB",
+            "znni": f"{_rate(ours)}, error {ours['error']:.0e}",
+        }
+        for peer, head in (
+            ("openvino fp32", "OpenVINO float32"),
+            ("torch-compiled fp32 channels_last_3d", "PyTorch float32, compiled"),
+            ("onnxruntime fp32", "ONNX Runtime float32"),
+            ("openvino bf16", "OpenVINO bfloat16"),
+        ):
+            line[head] = f"{_beside(rows[peer], ours)}, error {rows[peer]['error']:.0e}"
+        lines.append(line)
+    return _captioned(records, names, lines)
+
+
+def gpu_unets(records: Records) -> str:
+    """Return U-Nets on one window of a GPU beside compiled PyTorch, with their errors."""
+    titles = {"nnunet-instance": "nnU-Net, instance norm", "unet3d": UNETS["unet3d"]}
+    names = [f"gpu-unets-{network}.json" for network in titles]
+    lines = []
+    for (network, title), name in zip(titles.items(), names, strict=True):
+        rows = _by_name(records[name].rows, network)
+        ours, peer = rows["znni"], rows["torch-compiled fp16 channels_last_3d"]
+        lines.append(
+            {
+                "network": title,
+                "window": str(ours["window"]),
+                "memory": f"{ours['declared_gib']:.1f} GiB",
+                "znni": f"{ours['seconds'] * 1e3:.1f} ms, error {ours['error']:.0e}",
+                "its layers one by one": f"{ours['layers_seconds'] * 1e3:.1f} ms",
+                "PyTorch float16, compiled": f"{peer['seconds'] * 1e3:.1f} ms, "
+                f"error {peer['error']:.0e}",
+            }
+        )
+    return _captioned(records, names, lines)
+
+
+def cpu_networks(records: Records) -> str:
+    """Return whole networks on a CPU beside PyTorch and MONAI."""
+    name = "networks-2-cores.json"
+    lines = []
+    for network in NETWORKS:
+        rows = _by_name(records[name].rows, network)
+        ours = rows["znni"]
+        lines.append(
+            _about_network(ours)
+            | {
+                "memory": f"{ours['peak_gib']:.1f} GiB",
+                "PyTorch float32": _beside(rows["torch_fp32"], ours),
+                "PyTorch bfloat16": _beside(rows["torch_bf16"], ours),
+                "dilated float32": _beside(rows["dilated_fp32"], ours),
+                "MONAI float32": _beside(rows["monai_fp32"], ours),
+            }
+        )
+    return _captioned(records, [name], lines)
+
+
+def gpu_networks(records: Records) -> str:
+    """Return whole networks on a GPU beside PyTorch."""
+    half = {
+        "n337": "gpu-networks-n337.json",
+        "n537": "gpu-networks-n537-60gib.json",
+        "n726": "gpu-networks-bf16-n726.json",
+        "n926": "gpu-networks-bf16-n926.json",
+    }
+    names = [f"gpu-networks-{network}.json" for network in NETWORKS]
+    lines = []
+    for name, network in zip(names, NETWORKS, strict=True):
+        rows = _by_name(records[name].rows, network)
+        bf16 = _by_name(records[half[network]].rows, network)["torch_bf16_fused"]
+        ours = rows["znni"]
+        lines.append(
+            _about_network(ours)
+            | {
+                "memory declared": f"{ours['declared_gib']:.1f} GiB",
+                "PyTorch tf32": _beside(rows["torch_tf32_fused"], ours),
+                "PyTorch bfloat16": _beside(bf16, ours),
+            }
+        )
+    return _captioned(records, dict.fromkeys([*names, *half.values()]), lines)
+
+
+def _about_network(ours: Row) -> Line:
+    """Return the columns that our rows have on a CPU and on a GPU."""
+    return {
+        "network": str(ours["network"]),
+        "patch": str(ours["patch"]),
+        "znni": _rate(ours),
+        "predicted": f"{ours['predicted_voxels_per_s']:,.0f}",
+        "error": f"{ours['error']:.0e}",
+    }
+
+
+def cpu_layers(records: Records) -> str:
+    """Return the fastest primitive on a CPU for layers of 80 maps, beside PyTorch."""
+    inputs = {1: "1 input of 64^3", 8: "8 of 48^3", 64: "64 of 32^3"}
+    names = {f"layers-batch-{batch}.json": title for batch, title in inputs.items()}
+    lines = []
+    for kernel in (2, 3, 5, 7, 9):
+        line = {"kernel": f"{kernel}^3"}
+        for name, title in names.items():
+            rows = _of_kernel(records[name].rows, kernel)
+            ours = _fastest(rows, 2e-5)
+            gain = _gain(ours, max(_of_torch(rows, "bf16"), key=_speed))
+            line[title] = f"{_thousands(ours)} ({_same(ours)}, {gain})"
+        ours = _fastest(rows, 1e-2)  # of the largest batch
+        line["64 of 32^3, `--accuracy bfloat16`"] = f"{_thousands(ours)} ({_same(ours)})"
+        lines.append(line)
+    return _captioned(records, names, lines)
+
+
+def cpu_scaling(records: Records) -> str:
+    """Return voxels per second by the number of threads."""
+    names = ["scaling-n337-16-cores.json", "scaling-n537-16-cores.json"]
+    lines = []
+    for name in names:
+        rows = {row["threads"]: row for row in records[name].rows}
+        first = records[name].rows[0]
+        line = {"network": str(first["work"]), "patch": str(first["patch"])}
+        for count in (1, 2, 4, 8, 16):
+            row = rows.get(count)
+            speedup = f" ({_times(row['speedup'])})" if row and count > 1 else ""
+            title = f"{count} threads" if count > 1 else "1 thread"
+            line[title] = f"{_rate(row)}{speedup}" if row else ""
+        lines.append(line)
+    return _captioned(records, names, lines)
+
+
+def gpu_layers(records: Records) -> str:
+    """Return layers of 80 maps on a GPU beside PyTorch."""
+    names = [f"gpu-layers-hidden-{kernel}.json" for kernel in (2, 3, 5, 7, 9)]
+    lines = []
+    for name in names:
+        rows = records[name].rows
+        ours = min(_ours(rows), key=_nanoseconds)
+        line = {
+            "kernel": str(ours["kernel"]),
+            "primitive": str(ours["name"]),
+            "ns a voxel": f"{ours['ns_per_voxel']:.2f}",
+            "error": f"{ours['error']:.0e}",
+            "bytes alone, ns": f"{ours['traffic_ns']:.2f}",
+        }
+        for title, kind in (("PyTorch tf32", "tf32"), ("PyTorch bfloat16", "bf16")):
+            peer = min(map(_nanoseconds, _of_torch(rows, kind)))
+            line[title] = f"{peer:.3g} ({peer / ours['ns_per_voxel']:.2g}x)"
+        lines.append(line)
+    return _captioned(records, names, lines)
+
+
+def older_gpu(records: Records) -> str:
+    """Return whole networks on a GPU that stands for an older one, beside PyTorch's best."""
+    lines, used = [], {}
+    for network in NETWORKS:
+        stem = f"gpu-networks-as-8.0-{network}"
+        rounded = {name: it for name, it in records.items() if name.startswith(f"{stem}-tf32")}
+        newer = f"gpu-networks-{network}.json"
+        used |= dict.fromkeys([*rounded, f"{stem}.json", newer])
+        rows = [row for it in rounded.values() for row in it.rows if row.get("voxels_per_s")]
+        ours = max(_ours(rows), key=_speed)
+        (exact,) = _ours(records[f"{stem}.json"].rows)
+        peers = _of_torch(rows, "tf32")
+        of_newer = max(_of_torch(records[newer].rows, "tf32"), key=_speed)
+        line = {
+            "network": network,
+            "class tf32": f"{_millions(ours)}, error {ours['error']:.0e}",
+            "float32": f"{_millions(exact)}, error {exact['error']:.0e}",
+        }
+        best = max(peers, key=_speed, default=None)
+        for title, peer in (("PyTorch tf32", best), ("PyTorch tf32 on an H200", of_newer)):
+            gains = "" if peer is None else f" ({_gain(ours, peer)}, {_gain(exact, peer)})"
+            line[title] = "out of memory" if peer is None else _millions(peer) + gains
+        line["PyTorch bfloat16"] = _beside(
+            max(_of_torch(rows, "bf16"), key=_speed), ours, _millions
+        )
+        lines.append(line)
+    return _captioned(records, used, lines)
+
+
+def older_layers(records: Records) -> str:
+    """Return single layers for an older chip, beside those for the GPU's own and PyTorch."""
+    name = "gpu-chips-8.0.json"
+    lines: list[Line] = []
+    for kernel in dict.fromkeys(row["kernel"] for row in records[name].rows):
+        rows = [r for r in records[name].rows if (r["kernel"], r.get("chip")) == (kernel, "8.0")]
+        line = {"kernel": str(kernel)}
+        for row in rows:
+            maps = str(row["maps"]).split(">")[1]
+            line[f"{maps} maps"] = (
+                f"{row['ns_per_voxel']:.3g} ns ({row['share_of_own']:.0%}, "
+                f"{_times(row['over_peer'])})"
+            )
+        lines.append(line)
+    return _captioned(records, [name], lines)
+
+
+def predicted_gpus(records: Records) -> str:
+    """Return what GPUs are predicted to do: class tf32, float32, and cuDNN in the class of tf32."""
+    lines = []
+    names = [f"gpu-predictions{part}.json" for part in ("-tf32", "", "-cudnn")]
+    rows = [{(r["processor"], r["network"]): r for r in records[name].rows} for name in names]
+    for processor in dict.fromkeys(row["processor"] for row in records[names[0]].rows):
+        line = {"GPU": str(processor).removeprefix("NVIDIA ")}
+        for network in NETWORKS:
+            rates = [of[processor, network]["layers_voxels_per_s"] / 1e6 for of in rows]
+            line[network] = " / ".join(
+                f"{rate:.0f}" if rate >= 10 else f"{rate:.2g}" for rate in rates
+            )
+        lines.append(line)
+    return _markdown(lines)
+
+
+def gpu_runs(records: Records) -> str:
+    """Return whole runs over volumes on one and several GPUs."""
+    name = "end-to-end-h200-x4.json"
+    lines = [
+        {
+            "network": str(row["network"]),
+            "volume": str(row["volume"]),
+            "GPUs": str(row["gpus"]),
+            "whole run": f"{row['seconds']:.1f} s",
+            "voxels/s of the whole run": _rate(row),
+            "voxels/s after the first patch": f"{row['later_voxels_per_s']:,.0f}",
+        }
+        for row in records[name].rows
+    ]
+    return _captioned(records, [name], lines)
+
+
+def gpu_predictions(records: Records) -> str:
+    """Return whole patches on a GPU, measured and predicted by two models."""
+    name = "predicted-h200.json"
+    keys = ("seconds", "predicted_seconds", "built_in_seconds")
+    titles = ("measured", "calibrated", "built-in")
+    lines = []
+    for network in NETWORKS:
+        (row,) = (r for r in records[name].rows if (r["network"], r["layer"]) == (network, "all"))
+        voxels = prod(int(extent) for extent in str(row["patch"]).split("x"))
+        rates = [f"{voxels / row[key] / 1e6:.1f}" for key in keys]
+        lines.append({"network": network, **dict(zip(titles, rates, strict=True))})
+    return _captioned(records, [name], lines)
+
+
+def strategies(records: Records) -> str:
+    """Return the paper's strategies on a GPU, by what they may take of its memory."""
+    names = [f"strategies-h200{part}.json" for part in ("", "-alone", "-together")]
+    rows = [row for name in names for row in records[name].rows]
+    kinds = ("CPU-only", "GPU-only", "GPU + host RAM", "CPU-GPU")
+    limits = sorted({row["gpu_limit_gib"] for row in rows if row.get("gpu_limit_gib")})
+    lines = []
+    for network in NETWORKS:
+        found = {
+            (row["strategy"], row.get("gpu_limit_gib")): row
+            for row in rows
+            if row["network"] == network
+        }
+        for limit in limits:
+            alone = _taken(found[kinds[0], None]) if limit == limits[0] else ""
+            taken = {kind: _taken(found[kind, limit]) for kind in kinds[1:]}
+            about = {"network": network, "GPU memory": f"{limit:.0f} GiB", kinds[0]: alone}
+            lines.append(about | taken)
+        first = {kind: row for (kind, _), row in found.items()}
+        paper = {kind: f"{first[kind]['published_voxels_per_s'] / 1e6:.2f}" for kind in kinds}
+        lines.append({"network": f"{network}, ZNNi", "GPU memory": "12 GB", **paper})
+    return _captioned(records, names, lines)
+
+
+def _taken(row: Row) -> str:
+    """Return a strategy's rate in millions, with the GiB that it took of GPU and host."""
+    millions, host = row["voxels_per_s"] / 1e6, f"{row['peak_gib']:.0f}"
+    if row.get("gpu_peak_gib"):
+        return f"{millions:.1f} ({row['gpu_peak_gib']:.1f} + {host})"
+    return f"{millions:.2f} ({host})"
+
+
+TABLES: dict[str, Callable[[Records], str]] = {
+    "readme": readme_table,
+    "readme-unets": readme_unets,
+    "cpu-networks": cpu_networks,
+    "cpu-unets": cpu_unets,
+    "cpu-layers": cpu_layers,
+    "cpu-scaling": cpu_scaling,
+    "gpu-networks": gpu_networks,
+    "gpu-unets": gpu_unets,
+    "gpu-layers": gpu_layers,
+    "older-gpu": older_gpu,
+    "older-layers": older_layers,
+    "predicted-gpus": predicted_gpus,
+    "gpu-runs": gpu_runs,
+    "gpu-predictions": gpu_predictions,
+    "strategies": strategies,
+}
+
+
+def _by_name(rows: Iterable[Row], network: str) -> dict[str, Row]:
+    return {str(row["name"]): row for row in rows if row["network"] == network}
+
+
+def _of_kernel(rows: Iterable[Row], kernel: int) -> list[Row]:
+    wanted = f"{kernel}x{kernel}x{kernel}"
+    return [row for row in rows if row["kernel"] == wanted and row.get("voxels_per_s")]
+
+
+def _ours(rows: Iterable[Row]) -> list[Row]:
+    return [row for row in rows if not str(row["name"]).startswith("torch")]
+
+
+def _of_torch(rows: Iterable[Row], kind: str) -> list[Row]:
+    return [row for row in rows if str(row["name"]).startswith(f"torch_{kind}")]
+
+
+def _speed(row: Row) -> float:
+    return float(row["voxels_per_s"])
+
+
+def _nanoseconds(row: Row) -> float:
+    return float(row["ns_per_voxel"])
+
+
+def _fastest(rows: Iterable[Row], error: float) -> Row:
+    return max((row for row in _ours(rows) if float(row["accuracy"]) <= error), key=_speed)
+
+
+def _rate(row: Row) -> str:
+    return f"{row['voxels_per_s']:,.0f}"
+
+
+def _millions(row: Row) -> str:
+    millions = row["voxels_per_s"] / 1e6
+    return f"{millions:.1f} M" if millions >= 10 else f"{millions:.2g} M"
+
+
+def _thousands(row: Row) -> str:
+    return f"{row['voxels_per_s'] / 1e3:,.0f}"
+
+
+def _gain(ours: Row, peer: Row) -> str:
+    return _times(ours["voxels_per_s"] / peer["voxels_per_s"])
+
+
+def _same(ours: Row) -> str:
+    """Return the gain over PyTorch in the same class of accuracy, by the rounds of both."""
+    return _times(float(ours["ratio_to_torch"]))
+
+
+def _times(gain: float) -> str:
+    return f"{gain:.0f}x" if gain >= 10 else f"{gain:.1f}x"
+
+
+def _beside(peer: Row, ours: Row, form: Callable[[Row], str] = _rate) -> str:
+    return f"{form(peer)} ({_gain(ours, peer)})"
+
+
+def _captioned(records: Records, names: Iterable[str], lines: Sequence[Line]) -> str:
+    return f"{_markdown(lines)}\n\n{caption(records, names)}"
+
+
+def _markdown(lines: Sequence[Line]) -> str:
+    """Return a table of lines that have the same titles."""
+    cells = [lines[0], ["---"] * len(lines[0]), *(line.values() for line in lines)]
+    return "\n".join(f"| {' | '.join(row)} |" for row in cells)
