@@ -10,16 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.bare_steps import sample_steps
+from planner.overhead import FLOAT_BYTES, Numbers
 from planner.step_options import StepOptions
-from znni.network.layers import Concat, Operation, Pool, PooledConv, SummedConv
+from znni.network.layers import Concat, Operation, Pool, PooledConv, SummedConv, unnamed
 from znni.network.network import Network, Node
 from znni.plans.primitive import Primitive, UsesGpu
 from znni.plans.segments import Step
-
-# A number for each of several patches.
-Numbers: TypeAlias = "NDArray[np.float64]"
-
-FLOAT_BYTES = 4
 
 # For each concatenation that copies its inputs, the patches for which it does.
 Copied: TypeAlias = "Mapping[str, NDArray[np.bool_]]"
@@ -116,10 +112,15 @@ class Bounds:
         network: the network.
         options: the steps to choose from.
         fusible: the pooled and summed convolutions that may be one step.
+        among: the names of the primitives that count; None: all.
     """
 
     def __init__(
-        self, network: Network, options: StepOptions, fusible: Collection[PooledConv | SummedConv]
+        self,
+        network: Network,
+        options: StepOptions,
+        fusible: Collection[PooledConv | SummedConv],
+        among: Collection[str] | None = None,
     ) -> None:
         self._network = network
         self._fused: dict[Operation, PooledConv | SummedConv] = {
@@ -131,7 +132,7 @@ class Bounds:
         ]
         self._rates = {
             operation: options.least_seconds_per_voxel(
-                operation, features, _items(network, operation)
+                operation, features, _items(network, operation), among
             )
             for operation, features in operations
         }
@@ -186,11 +187,19 @@ def computing_pieces(network: Network, primitives: Iterable[Primitive]) -> list[
         network: the network.
         primitives: the primitives of the host.
     """
-    samples = [step for given in network.operations.values() for step in sample_steps(*given)]
-    found = {
-        using.base: None
-        for using in primitives
-        if isinstance(using, UsesGpu)
-        and any(using.out_shape(step.operation, step.shape_in) for step in samples)
-    }
+    operations = {(unnamed(it), features): None for it, features in network.operations.values()}
+    samples = [
+        step
+        for given in operations
+        for step in sample_steps(*given)
+        if step.shape_in.n == 1  # what computes several items computes one
+    ]
+    found: dict[Primitive, None] = {}
+    for using in primitives:
+        if (
+            isinstance(using, UsesGpu)
+            and using.base not in found
+            and any(using.out_shape(step.operation, step.shape_in) for step in samples)
+        ):
+            found[using.base] = None
     return list(found)

@@ -117,6 +117,10 @@ class DeviceSearch:
         summed = [nodes.operation for nodes in self._fusible_sums]
         return Bounds(self._network, self._options, [*self._fusible, *summed])
 
+    def bounds_among(self, primitives: Collection[Primitive]) -> LeastSeconds:
+        """Return lower bounds on the time of each layer by some of the primitives."""
+        return Bounds(self._network, self._options, [], {it.name for it in primitives})
+
     @cached_property
     def _fusible(self) -> tuple[PooledConv, ...]:
         return fusible_convolutions(self._network, self._options)

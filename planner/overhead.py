@@ -5,14 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import inf
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeAlias, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from znni.core.shapes import Shape5, Vec3
 from znni.machine.machine import DeviceKind, Processors
 from znni.network.geometry import extents_read
 from znni.network.network import Network
-from znni.plans.job_seconds import NOTHING_AROUND, SecondsAround, StageSeconds
+from znni.plans.job_seconds import NOTHING_AROUND, SecondsAround, Stage, StageSeconds
 from znni.plans.totals import PlanMemory, PlanTime
+
+# A number for each of several patches.
+Numbers: TypeAlias = "NDArray[np.float64]"
+
+# A number for one patch, or for each of several.
+Number = TypeVar("Number", float, Numbers)
 
 FLOAT_BYTES = 4
 LABEL_COPIES = 3  # of a block: one computed, one being written, and a copy as it is stored
@@ -62,6 +71,20 @@ class OverheadSeconds:
     brought: float = 0.0
     returned: float = 0.0
     around: SecondsAround = NOTHING_AROUND
+
+
+class Counts(NamedTuple, Generic[Number]):
+    """The counts of what is in a patch, or in each of several patches.
+
+    Attributes:
+        values_in: the values of the input block.
+        voxels: the output voxels.
+        runs: how often the layers run.
+    """
+
+    values_in: Number
+    voxels: Number
+    runs: Number
 
 
 class Load(NamedTuple):
@@ -236,13 +259,13 @@ class Overhead:
         """True if a GPU makes labels of its outputs: in the process that also writes."""
         return bool(self.label_maps) and self.workers == 1
 
-    def _bytes_returned(self, network: Network, patch: Vec3) -> int:
-        """Return the bytes of a patch's output that a GPU copies back."""
+    def _bytes_returned(self, network: Network) -> int:
+        """Return the bytes of an output voxel that a GPU copies back."""
         if self._labels_on_gpu:
-            return self.label_maps * self.label_itemsize * patch.volume
+            return self.label_maps * self.label_itemsize
         if network.window:
-            return FLOAT_BYTES * network.blended_features * patch.volume
-        return self.gpu_itemsize_out * network.out_features * patch.volume
+            return FLOAT_BYTES * network.blended_features
+        return self.gpu_itemsize_out * network.out_features
 
     def time_of_run(
         self,
@@ -267,12 +290,9 @@ class Overhead:
                 take turns, and their times add up.
         """
         values_in, values_out = _values(network, patch)
-        written = self.label_maps * patch.volume or values_out
         each = self.handling
         host, gpu = loads.get("cpu"), loads.get("gpu")
         building, warming = each.building, each.warming
-        runs = network.window.a_block(patch) if network.window else 1
-        host_layers = transfer = gpu_layers = 0.0
         if host:
             building += host.resident * each.resident
             # The reader allocates the input block. The tensor handed on has two places of its own.
@@ -284,37 +304,71 @@ class Overhead:
             blocks = values_in * self.voxel_in + values_out * self.voxel_out
             taken = host.working + host.resident + blocks + FLOAT_BYTES * network.parameters
             warming += max(0.0, taken - self.warm) * each.cold
-            host_layers = runs * host.seconds + values_in * each.lost_in + written * each.lost_out
-        if host and gpu:
-            building += 2 * brought * each.pinned
-        elif host:
-            placed = values_out
-            if network.window:
-                placed += round(runs * network.blended_features * network.window.size.volume)
-                placed += values_out if network.head else 0
-            host_layers += placed * each.placed
+            if gpu:
+                building += 2 * brought * each.pinned
         if gpu or host_uses_gpu:
             building += each.cuda
-        if gpu:
-            transfer = runs * brought * (each.handed if host else each.brought)
-            gpu_layers = runs * gpu.seconds
-            returning = self._bytes_returned(network, patch) * each.returned
-            if network.window:  # one stage brings the means and makes what is stored
-                applied = values_out if network.head and not self._labels_on_gpu else 0
-                host_layers = returning + applied * each.placed
-            else:
-                transfer += returning
-        reading, writing = values_in * each.voxel_in, written * each.voxel_out
-        patch_seconds = StageSeconds(reading, host_layers, transfer, gpu_layers, writing)
-        workers = self.workers if gpu or host_uses_gpu else 1
+        seconds: dict[DeviceKind, float] = {kind: load.seconds for kind, load in loads.items()}
+        counts = Counts(
+            float(values_in),
+            float(patch.volume),
+            network.window.a_block(patch) if network.window else 1.0,
+        )
         return PlanTime(
             building,
             warming,
-            patch_seconds,
-            workers,
+            StageSeconds(**self.stages(network, counts, seconds, float(brought))),
+            self.workers if gpu or host_uses_gpu else 1,
             in_turn=host_uses_gpu,
             around=each.around,
         )
+
+    def stages(
+        self,
+        network: Network,
+        counts: Counts[Number],
+        seconds: Mapping[DeviceKind, Number],
+        brought: Number,
+    ) -> dict[Stage, Number]:
+        """Return the seconds of each stage for a patch, or for each of several patches.
+
+        Args:
+            network: the network to run.
+            counts: the counts of what is in a patch.
+            seconds: the seconds of the layers on each device that runs some, for one window or all.
+            brought: the bytes of a patch that are copied to the GPU.
+        """
+        each, window = self.handling, network.window
+        values_in, voxels, runs = counts
+        values_out = network.out_features * voxels
+        written = self.label_maps * voxels if self.label_maps else values_out
+        host, gpu = seconds.get("cpu"), seconds.get("gpu")
+        nothing = 0.0 * voxels
+        host_layers = transfer = gpu_layers = nothing
+        if host is not None:
+            host_layers = runs * host + values_in * each.lost_in + written * each.lost_out
+        if host is not None and gpu is None:
+            placed = values_out
+            if window:
+                placed = placed + runs * (network.blended_features * window.size.volume)
+                placed = placed + (values_out if network.head else nothing)
+            host_layers = host_layers + placed * each.placed
+        if gpu is not None:
+            transfer = runs * brought * (each.handed if host is not None else each.brought)
+            gpu_layers = runs * gpu
+            returning = self._bytes_returned(network) * voxels * each.returned
+            if window:  # one stage brings the means and makes what is stored
+                applied = network.head and not self._labels_on_gpu
+                host_layers = returning + (values_out * each.placed if applied else nothing)
+            else:
+                transfer = transfer + returning
+        return {
+            "reading": values_in * each.voxel_in,
+            "host_layers": host_layers,
+            "transfer": transfer,
+            "gpu_layers": gpu_layers,
+            "writing": written * each.voxel_out,
+        }
 
 
 def _values(network: Network, patch: Vec3) -> tuple[int, int]:

@@ -11,12 +11,13 @@ from typing import TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.bounds import FLOAT_BYTES, Numbers
+from planner.overhead import FLOAT_BYTES, Counts, Numbers
 from planner.partition import CutPoint
 from planner.patch_candidate import HOST_PROCESSORS, PatchCandidate
 from planner.space import Space
 from znni.core.shapes import Vec3
-from znni.network.geometry import shapes
+from znni.machine.machine import DeviceKind
+from znni.network.geometry import extents_read, shapes
 from znni.network.layers import Conv
 from znni.network.network import INPUT, Network
 from znni.plans.block_storage import MOST_GROWTH, joined_sizes
@@ -63,13 +64,11 @@ def by_least_time(
 def quick_bounds(space: Space, patches: list[Vec3]) -> list[float]:
     """Return lower bounds on the seconds of the job in patches of each size.
 
-    They count the layers on the slower device alone, in all patches after the first. They are
-    infinite for patches that cannot fit.
+    They leave out the memory of the layers. They are infinite for patches that cannot fit.
     """
-    voxels, copied = _voxels(space.network, patches), _copied(space.network, patches)
-    least = {
-        processor: found.of_layers(voxels, copied) for processor, found in space.bounds.items()
-    }
+    network, processors = space.network, space.bounds
+    voxels, copied = _voxels(network, patches), _copied(network, patches)
+    least = {processor: it.of_layers(voxels, copied) for processor, it in processors.items()}
     zero = np.zeros(len(patches))
     on_gpu = list(accumulate(reversed(least["gpu"].values()), initial=zero))[::-1]
     on_host = {
@@ -77,22 +76,81 @@ def quick_bounds(space: Space, patches: list[Vec3]) -> list[float]:
         for uses_gpu, processor in HOST_PROCESSORS.items()
         if processor in least
     }
-
-    def slower(cut_point: CutPoint) -> Numbers:
-        layers_on_host, host_uses_gpu = cut_point
-        return np.asarray(
-            np.maximum(on_host[host_uses_gpu][layers_on_host], on_gpu[layers_on_host])
-        )
-
-    fastest = np.minimum.reduce([slower(cut_point) for cut_point in space.cut_points])
     sizes = np.array(patches)
-    counts = np.prod(-(-np.array(space.output) // sizes), axis=1)
-    rounds = np.maximum(1, np.ceil(counts / space.overhead.workers) - 1)
-    window = space.network.window
-    runs = [min(1.0, window.a_block(patch)) if window else 1.0 for patch in patches]
-    seconds = ROUNDED * rounds * fastest * np.array(runs)
-    bounds = np.where(_may_fit(space, voxels, sizes), seconds, np.inf)
+    counts = _counts(network, patches)
+    number = np.prod(-(-np.array(space.output) // sizes), axis=1).astype(float)
+
+    def seconds_of(cut_point: CutPoint) -> Numbers:
+        layers_on_host, host_uses_gpu = cut_point
+        (passed,) = network.alive[layers_on_host]
+        layers: dict[DeviceKind, Numbers] = {}
+        brought = zero
+        if layers_on_host > 0:
+            layers["cpu"] = on_host[host_uses_gpu][layers_on_host]
+        if layers_on_host < len(network.nodes):
+            layers["gpu"] = on_gpu[layers_on_host]
+            brought = FLOAT_BYTES * network.maps[passed] * voxels[passed]
+        able = np.isfinite(sum(layers.values()))  # or no primitive computes a layer
+        layers = {kind: np.where(able, seconds, 0.0) for kind, seconds in layers.items()}
+        jobs = _seconds_of_jobs(space, counts, number, layers, brought, in_turn=host_uses_gpu)
+        return np.where(able, jobs, np.inf)
+
+    fastest = np.minimum.reduce([seconds_of(cut_point) for cut_point in space.cut_points])
+    bounds = np.where(_may_fit(space, voxels, sizes), ROUNDED * fastest, np.inf)
     return [float(seconds) for seconds in bounds]
+
+
+def _seconds_of_jobs(
+    space: Space,
+    counts: Counts[Numbers],
+    number: Numbers,
+    layers: Mapping[DeviceKind, Numbers],
+    brought: Numbers,
+    *,
+    in_turn: bool,
+) -> Numbers:
+    """Return the seconds of jobs whose layers take no memory, as ``PlanTime.total`` adds them up.
+
+    Args:
+        space: the space of plans.
+        counts: the counts of what is in a patch.
+        number: the numbers of patches.
+        layers: the seconds of the layers on each device that runs some.
+        brought: the bytes of a patch that are copied to the GPU.
+        in_turn: whether layers on the host compute on the GPU, so that host and GPU take turns.
+    """
+    network, overhead = space.network, space.overhead
+    each = overhead.handling
+    once = np.full(len(number), each.around.total + each.building + each.warming)
+    if "cpu" in layers:
+        blocks = counts.values_in * overhead.voxel_in
+        blocks += network.out_features * counts.voxels * overhead.voxel_out
+        blocks += FLOAT_BYTES * network.parameters
+        once += np.maximum(0.0, blocks - overhead.warm) * each.cold
+    uses_gpu = "gpu" in layers or in_turn
+    once += each.cuda if uses_gpu else 0.0
+    stages = overhead.stages(network, counts, layers, brought)
+    rounds = np.ceil(number / overhead.workers) - 1 if uses_gpu else number - 1
+    further = {
+        stage: seconds * (number - 1 if stage == "writing" else rounds)
+        for stage, seconds in stages.items()
+    }
+    if in_turn:
+        turns = [further.pop(stage) for stage in ("transfer", "gpu_layers")]
+        further["host_layers"] = further["host_layers"] + sum(turns)
+    found: Numbers = once + sum(stages.values()) + np.maximum.reduce(list(further.values()))
+    return found
+
+
+def _counts(network: Network, patches: list[Vec3]) -> Counts[Numbers]:
+    """Return the counts of what is in each patch."""
+    read = _by_axis(patches, lambda patch: {"read": extents_read(network, patch)})["read"]
+    window = network.window
+    return Counts(
+        network.in_features * np.prod(read, axis=1, dtype=float),
+        np.prod(np.array(patches), axis=1, dtype=float),
+        np.array([window.a_block(patch) if window else 1.0 for patch in patches]),
+    )
 
 
 def _may_fit(space: Space, voxels: Mapping[str, Numbers], sizes: NDArray[np.int64]) -> Bools:

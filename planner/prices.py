@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Collection, Container, Iterable, Iterator
 from math import inf, isfinite
 from operator import itemgetter
 from typing import TypeAlias
@@ -298,7 +298,11 @@ class Prices:
         return self._nameless[operation]
 
     def least_seconds_per_voxel(
-        self, operation: Operation, features: int, each: Iterable[int] = (1,)
+        self,
+        operation: Operation,
+        features: int,
+        each: Iterable[int] = (1,),
+        among: Collection[str] | None = None,
     ) -> float:
         """Return the least seconds per output voxel and item; infinite if no primitive applies.
 
@@ -306,10 +310,16 @@ class Prices:
             operation: the operation.
             features: the number of input maps.
             each: the possible numbers of output items for each item of the input.
+            among: the names of the primitives that count; None: all.
         """
         slack = FASTEST_SLACK if self._model.follows_costs else BOUND_SLACK
         return slack * min(
-            (least for some in each for least, _ in self._sampled(operation, features, some)),
+            (
+                least
+                for some in each
+                for least, primitive in self._sampled(operation, features, some)
+                if among is None or primitive.name in among
+            ),
             default=inf,
         )
 

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Self
 
 from planner.bounds import BoundsUsingGpu, LeastSeconds, computing_pieces
-from planner.cost_model import BUILT_IN, CostModel
+from planner.cost_model import BUILT_IN, BuiltInModel, CostModel
 from planner.device_search import Chooser, DeviceSearch
 from planner.gpu_budget import GpuBudget, gpu_budget_per_layer
 from planner.overhead import Overhead
@@ -71,19 +71,22 @@ class Space:
         search.bounds = BoundsUsingGpu(
             self.network,
             lambda: self._searches["cpu"].bounds,
-            lambda: self._search_gpu_pieces.bounds,
+            lambda: self._bounds_of_gpu_pieces,
             gpu.link,
         )
         return search
 
     @cached_property
-    def _search_gpu_pieces(self) -> DeviceSearch:
-        """The search among the GPU primitives that compute pieces for the host.
+    def _bounds_of_gpu_pieces(self) -> LeastSeconds:
+        """The bounds for the GPU primitives that compute pieces for the host.
 
-        Its times come from the built-in model, as those of the host's primitives do.
+        Their times come from the built-in model, as those of the host's primitives do.
         """
         bases = computing_pieces(self.network, on_device(self.catalogue, "cpu").values())
-        return DeviceSearch(self.network, bases, BUILT_IN, "none")
+        known = on_device(self.catalogue, "gpu").values()
+        if isinstance(self.model, BuiltInModel) and all(base in known for base in bases):
+            return self._searches["gpu"].bounds_among(bases)
+        return DeviceSearch(self.network, bases, BUILT_IN, "none").bounds
 
     def _gpu_budget(self, gpu: Device) -> GpuBudget:
         return gpu_budget_per_layer(gpu.memory, len(self.network.convolutions))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from copy import copy
 from dataclasses import replace
 from math import inf
@@ -89,7 +89,11 @@ class StepOptions:
         return other
 
     def least_seconds_per_voxel(
-        self, operation: Operation, features: int, each: Iterable[int] = (1,)
+        self,
+        operation: Operation,
+        features: int,
+        each: Iterable[int] = (1,),
+        among: Collection[str] | None = None,
     ) -> float:
         """Return the least seconds per output voxel and item; infinite if no primitive applies.
 
@@ -97,8 +101,9 @@ class StepOptions:
             operation: the operation.
             features: the number of input maps.
             each: the possible numbers of output items for each item of the input.
+            among: the names of the primitives that count; None: all.
         """
-        return self._prices.least_seconds_per_voxel(operation, features, each)
+        return self._prices.least_seconds_per_voxel(operation, features, each, among)
 
     def least_seconds(
         self, operation: Operation, shape: Shape5, out: Shape5, enough: float

@@ -7,8 +7,9 @@ from functools import cache
 from math import inf
 from typing import Literal
 
+import numpy as np
 import pytest
-from fakes import Fake, fake_catalogue, machine
+from fakes import Fake, fake_catalogue, fake_gpu_catalogue, gpu, machine
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from paths import MACHINES, NETWORKS
@@ -16,12 +17,14 @@ from planner_cases import CHOICES, COLD, CONV, CONVOLUTIONS, NETWORK, NO_OVERHEA
 
 import znni.inference.planning
 from planner.bare_steps import bare_step, sample_steps
+from planner.bounds import computing_pieces
 from planner.cost_model import BUILT_IN
 from planner.device_search import DeviceSearch
 from planner.exhaustive import Search
 from planner.overhead import Load, Overhead, OverheadSeconds
 from planner.partition import CutPoint
 from planner.patch_order import quick_bounds
+from znni.core.options import DeviceChoice
 from znni.core.shapes import Shape5, Vec3
 from znni.machine.machine import DeviceKind
 from znni.network.geometry import over, with_window
@@ -29,7 +32,8 @@ from znni.network.layers import Conv, Operation, Pool
 from znni.network.network import Network
 from znni.network.window import Window
 from znni.plans.cost import Cost, Memory
-from znni.plans.primitive import convolved, convolved_and_pooled
+from znni.plans.job_seconds import SecondsAround
+from znni.plans.primitive import UsesGpu, convolved, convolved_and_pooled, on_device
 from znni.primitives.catalogue import catalogue
 
 FIRST = Conv("conv1", 1, 80, Vec3(2, 2, 2), "relu")  # of n337
@@ -213,6 +217,67 @@ def test_quick_bounds_are_no_larger_than_bounds_if_windows_reach_beyond_blocks()
     patches = list(search.patches())
     for patch, quick in zip(patches, quick_bounds(search, patches), strict=True):
         assert quick <= search.lower_bound(patch)
+
+
+@pytest.mark.parametrize("labels", [0, 1])
+@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.parametrize("device", ["cpu", "gpu", "cpu+gpu"])
+def test_quick_bounds_count_all_that_bounds_count(
+    device: DeviceChoice, workers: int, labels: int
+) -> None:
+    """Both count reading, writing, transfer, what a job takes once, and cold memory of blocks."""
+    handling = OverheadSeconds(
+        building=0.1, warming=0.2, cuda=0.3, cold=1e-6, voxel_in=1e-5, voxel_out=2e-5, lost_in=3e-6,
+        lost_out=4e-6, placed=5e-6, handed=6e-6, brought=7e-6, returned=8e-6,
+        around=SecondsAround(start=0.5, finishing=0.25),
+    )  # fmt: skip
+    overhead = Overhead(
+        process=0, voxel_in=4, voxel_out=4, handling=handling, workers=workers, warm=1000.0,
+        label_maps=labels,
+    )  # fmt: skip
+    gpus = tuple(replace(gpu(10**10), link=1e9) for _ in range(workers))
+    search = Search(
+        NETWORK,
+        Vec3(24, 48, 96),
+        replace(machine(10**10), gpus=gpus, used_gpus=workers),
+        CHOICES | fake_gpu_catalogue(),
+        overhead,
+        device=device,
+    )
+    patches = list(search.patches())
+    assert len(patches) > 20
+    for patch, quick in zip(patches, quick_bounds(search, patches), strict=True):
+        assert quick == pytest.approx(search.lower_bound(patch), rel=1e-8)
+
+
+@pytest.mark.parametrize("name", ["titanx-e7", "h200-16-cores"])
+def test_what_computes_several_items_on_a_gpu_for_the_host_computes_one(name: str) -> None:
+    """So primitives are asked for single items only, to learn which bound the host's pieces."""
+    there = znni.inference.planning.machine_for(MACHINES / f"{name}.yaml", None, None, None, "auto")
+    using = [it for it in catalogue(there).values() if isinstance(it, UsesGpu)]
+    for operation, features in ((FIRST, 1), (HIDDEN, 80), (Pool("pool", Vec3(2, 2, 2)), 80)):
+        steps = list(sample_steps(operation, features))
+        alone = [step for step in steps if step.shape_in.n == 1]
+        for one in using:
+            applies = [one.out_shape(it.operation, it.shape_in) is not None for it in alone]
+            for step in steps if not any(applies) else ():
+                assert one.out_shape(step.operation, step.shape_in) is None
+
+
+@pytest.mark.parametrize("net", ["n337", "cells-unet"])
+def test_bounds_of_pieces_on_a_gpu_are_those_of_a_search_of_their_own(net: str) -> None:
+    search = znni.search(
+        NETWORKS / f"{net}.yaml", (512, 512, 512), machine=MACHINES / "h200-16-cores.yaml",
+        costs="built-in",
+    )  # fmt: skip
+    bases = computing_pieces(search.network, on_device(search.catalogue, "cpu").values())
+    assert 5 < len(bases) < len(on_device(search.catalogue, "gpu"))
+    apart = DeviceSearch(search.network, bases, BUILT_IN, "none").bounds
+    voxels = {name: np.array([1e6]) for name in ("input", *search.network.operations)}
+    shared = search._bounds_of_gpu_pieces.of_layers(voxels)
+    for layer, least in apart.of_layers(voxels).items():
+        assert shared[layer] <= least  # a bound on a primitive may stand for it
+        assert shared[layer] >= 0.8 * least  # copies take no time
 
 
 def test_a_gpu_returns_labels_means_or_values_as_stored() -> None:

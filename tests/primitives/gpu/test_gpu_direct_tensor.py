@@ -89,6 +89,19 @@ def test_blocks_fit_shared_memory_and_the_registers(
 
 
 @formats
+@pytest.mark.parametrize("shape", [Shape5(70, 16, 40, 70, 90), Shape5(2, 16, 300, 130, 140)])
+def test_costs_count_every_piece(numbers: TensorFormat, shape: Shape5) -> None:
+    work = pieces_of(layer_of((16, 24), Vec3(3, 3, 3)), numbers, shape)
+    pieces = list(work)
+    assert len(work._kinds) <= 2 < len(pieces)
+    assert work._seen_voxels == sum(piece.items * work.seen(piece).volume for piece in pieces)
+    for strip in work.strips:
+        tiles = (strip.tiles(work.out.size._replace(z=piece.planes)).volume for piece in pieces)
+        each = [piece.items * n for piece, n in zip(pieces, tiles, strict=True)]
+        assert work._tiles(strip) == strip.block.passes * sum(each)
+
+
+@formats
 @chips
 def test_small_outputs_are_divided_among_all_multiprocessors(
     numbers: TensorFormat, chip: Chip

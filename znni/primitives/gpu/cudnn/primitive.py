@@ -45,6 +45,7 @@ class GpuCudnn(ShapedPrimitive[CudnnWork]):
     numbers: Format
     reorders: bool
     family: ClassVar[str] = "gpu_cudnn"
+    is_steady: ClassVar[bool] = False  # what cuDNN refuses is declined from then on
 
     @property
     def name(self) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 from znni.core.shapes import Vec3
@@ -105,18 +106,18 @@ class Block:
         """Threads."""
         return WARPGROUP_THREADS * (WARPGROUPS + int(self.chip.has_warpgroups))
 
-    @property
+    @cached_property
     def most_chunks(self) -> int:
         """Chunks that may be summed by tensor cores."""
         return MOST_SUMS[self.numbers] // (self.kernel.volume * self.numbers.terms)
 
-    @property
+    @cached_property
     def sums(self) -> tuple[int, ...]:
         """Chunks of each pass over input maps, whose sums are added in float32."""
         share = even_share(self.chunks, self.most_chunks)
         return tuple(min(share, self.chunks - i) for i in range(0, self.chunks, share))
 
-    @property
+    @cached_property
     def out(self) -> Vec3:
         """Output voxels."""
         return self.subtile * Vec3(WARPGROUPS, ROWS, ROWS)
@@ -126,7 +127,7 @@ class Block:
         """Input voxels."""
         return self.out + self.kernel - 1
 
-    @property
+    @cached_property
     def image_bytes(self) -> int:
         """Bytes of the input voxels of 16 maps."""
         return self.seen.volume * self.chunk_voxel_bytes
@@ -136,7 +137,7 @@ class Block:
         """Bytes of a voxel of 16 maps."""
         return IN_MAPS // GROUP * self.numbers.parts * VOXEL_BYTES
 
-    @property
+    @cached_property
     def stage_bytes(self) -> int:
         """Bytes of the weights of a stage."""
         return self.taps.volume * self.numbers.parts * 2 * self.columns * VOXEL_BYTES
@@ -151,7 +152,7 @@ class Block:
         """Stages of a chunk."""
         return self.kernel.volume // self.taps.volume
 
-    @property
+    @cached_property
     def stages(self) -> int:
         """Stages that shared memory has places for: all, if there is room."""
         room = self.shared_room // self.stage_bytes
@@ -185,7 +186,7 @@ class Block:
         """Bytes of image and weights in shared memory."""
         return self.image_places * self.image_bytes + self.stages * self.stage_bytes
 
-    @property
+    @cached_property
     def products(self) -> int:
         """Products of a pass, each of 64 voxels, 16 input maps and all columns."""
         voxels = WARPGROUPS * self.subtile.volume
@@ -221,15 +222,28 @@ class Block:
             out: extents of the output.
             row: voxels from row to row, which say how rows lie in sectors.
         """
-        lines = self.out.volume // self.out_together * self.columns
-        whole = self.out_together // SECTOR_FLOATS
-        partial = 0 if row % SECTOR_FLOATS == 0 else 2
-        stores = lines * ((whole - partial // 2) * SECTOR_CYCLES + partial * PART_CYCLES)
-        products = self.products * self.product_cycles / SUSTAINED + self.waiting_cycles
-        block = max(products, len(self.sums) * stores)
+        block = self._aligned_cycles if row % SECTOR_FLOATS == 0 else self._unaligned_cycles
         return self.passes * self.tiles(out).volume * block
 
-    @property
+    @cached_property
+    def _aligned_cycles(self) -> float:
+        """Cycles of one block and pass if its rows begin where sectors do."""
+        return self._cycles(partial=0)
+
+    @cached_property
+    def _unaligned_cycles(self) -> float:
+        """Cycles of one block and pass if both ends of its rows are parts of sectors."""
+        return self._cycles(partial=2)
+
+    def _cycles(self, partial: int) -> float:
+        """Return the cycles of one block and pass whose rows have so many parts of sectors."""
+        lines = self.out.volume // self.out_together * self.columns
+        whole = self.out_together // SECTOR_FLOATS
+        stores = lines * ((whole - partial // 2) * SECTOR_CYCLES + partial * PART_CYCLES)
+        products = self.products * self.product_cycles / SUSTAINED + self.waiting_cycles
+        return max(products, len(self.sums) * stores)
+
+    @cached_property
     def out_together(self) -> int:
         """Voxels of a row that are stored together."""
         return ROWS * self.subtile.x
@@ -241,8 +255,8 @@ def blocks_for(
     chip: Chip,
     subtiles: tuple[Vec3, ...] = SUBTILES,
     most_columns: int = MOST_COLUMNS,
-) -> Iterator[Block]:
-    """Yield a block of each subtile that shared memory has room for.
+) -> tuple[Block, ...]:
+    """Return a block of each subtile that shared memory has room for.
 
     Args:
         conv: the convolution.
@@ -251,26 +265,32 @@ def blocks_for(
         subtiles: the subtiles.
         most_columns: output maps of a pass, at most.
     """
-    chunks = -(-conv.in_features // IN_MAPS)
-    if conv.kernel.volume * numbers.terms > MOST_SUMS[numbers]:
-        return
-    passes = -(-conv.out_features // most_columns)
-    columns = -(-conv.out_features // (GROUP * passes)) * GROUP
-    for subtile in subtiles:
-        whole = Block(
-            chip,
-            numbers,
-            conv.kernel,
-            chunks,
-            columns,
-            passes,
-            subtile,
-            conv.kernel,
-            IMAGE_PLACES[0],
-        )
-        block = next(_fitting(whole), None)
-        if block is not None:
-            yield block
+    maps = conv.in_features, conv.out_features
+    return _blocks(conv.kernel, maps, numbers, chip, subtiles, most_columns)
+
+
+@lru_cache(maxsize=1024)  # a search asks for the same blocks of thousands of outputs
+def _blocks(
+    kernel: Vec3,
+    maps: tuple[int, int],
+    numbers: TensorFormat,
+    chip: Chip,
+    subtiles: tuple[Vec3, ...],
+    most_columns: int,
+) -> tuple[Block, ...]:
+    """Return the blocks of a kernel between numbers of input and output maps."""
+    if kernel.volume * numbers.terms > MOST_SUMS[numbers]:
+        return ()
+    given, wanted = maps
+    chunks = -(-given // IN_MAPS)
+    passes = -(-wanted // most_columns)
+    columns = -(-wanted // (GROUP * passes)) * GROUP
+    whole = (
+        Block(chip, numbers, kernel, chunks, columns, passes, subtile, kernel, IMAGE_PLACES[0])
+        for subtile in subtiles
+    )
+    found = (next(_fitting(block), None) for block in whole)
+    return tuple(block for block in found if block is not None)
 
 
 def _fitting(block: Block) -> Iterator[Block]:
@@ -357,7 +377,7 @@ def strips_for(
         No strip if shared memory has no room for the kernel, or if sums would not keep the
         format's accuracy.
     """
-    blocks = list(blocks_for(conv, numbers, chip))
+    blocks = blocks_for(conv, numbers, chip)
     divisions: list[tuple[Strip, ...]] = []
 
     def cycles(strip: Strip) -> float:

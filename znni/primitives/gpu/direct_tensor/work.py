@@ -5,8 +5,10 @@ A batch is computed in pieces, so that its float16 image takes little memory.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import ClassVar, NamedTuple
 
 from znni.core.shapes import Vec3
@@ -66,16 +68,16 @@ class Pieces(ConvolutionWork):
         """One of the strips' blocks, for what they have in common."""
         return self.strips[0].block
 
-    @property
+    @cached_property
     def _most_voxels(self) -> int:
         return max(PIECE_VOXELS, int(PIECE_SHARE * self.out.n * self.out.size.volume))
 
-    @property
+    @cached_property
     def items(self) -> int:
         """Items of a piece, at most."""
         return even_share(self.out.n, max(1, self._most_voxels // self.out.size.volume))
 
-    @property
+    @cached_property
     def planes(self) -> int:
         """Planes of a piece's output, at most: those of whole blocks, or all."""
         layers = -(-self.out.z // self._block_planes)
@@ -88,12 +90,12 @@ class Pieces(ConvolutionWork):
         """True if the kernels can count the voxels of the smallest piece's image."""
         return self._countable_layers > 0
 
-    @property
+    @cached_property
     def _block_planes(self) -> int:
         """Planes of the largest block's output."""
         return max(strip.block.out.z for strip in self.strips)
 
-    @property
+    @cached_property
     def _countable_layers(self) -> int:
         """The most layers of blocks whose image the kernels can count."""
         planes = MOST_IMAGE_VOXELS // (self.shape.y * self.shape.x)
@@ -104,6 +106,14 @@ class Pieces(ConvolutionWork):
             items = min(self.items, self.out.n - first)
             for plane in range(0, self.out.z, self.planes):
                 yield Piece(first, items, plane, min(self.planes, self.out.z - plane))
+
+    @cached_property
+    def _kinds(self) -> tuple[tuple[int, Piece], ...]:
+        """A piece of each size, with the number of pieces of that size."""
+        sizes = Counter((piece.items, piece.planes) for piece in self)
+        return tuple(
+            (times, Piece(0, items, 0, planes)) for (items, planes), times in sizes.items()
+        )
 
     def seen(self, piece: Piece) -> Vec3:
         """Return the input voxels of each of a piece's items."""
@@ -133,7 +143,7 @@ class Pieces(ConvolutionWork):
         columns = block.passes * block.columns
         return block.passes * block.all_stages * block.stage_bytes + 2 * FLOAT_BYTES * columns
 
-    @property
+    @cached_property
     def flops(self) -> float:
         """Operations of all products of whole blocks."""
         return sum(
@@ -149,8 +159,11 @@ class Pieces(ConvolutionWork):
     @property
     def efficiency(self) -> float:
         """Share of the GPU's nominal float32 rate that these sustain, on tensor cores."""
-        planes = [(piece.items, self.out.size._replace(z=piece.planes)) for piece in self]
-        cycles = sum(self._cycles(strip, *piece) for piece in planes for strip in self.strips)
+        cycles = sum(
+            times * self._cycles(strip, piece.items, self.out.size._replace(z=piece.planes))
+            for times, piece in self._kinds
+            for strip in self.strips
+        )
         groups = self.block.chunks * (IN_MAPS // GROUP)
         of_group = READ_CYCLES + WRITE_CYCLES * self.block.numbers.parts
         laid_out = self._seen_voxels * groups * of_group
@@ -182,14 +195,14 @@ class Pieces(ConvolutionWork):
         image = self._seen_voxels * self.voxel_bytes
         return self.shape.nbytes + image, image + outputs * self.out.nbytes
 
-    @property
+    @cached_property
     def _seen_voxels(self) -> int:
         """Voxels of the images of all pieces."""
-        return sum(piece.items * self.seen(piece).volume for piece in self)
+        return sum(times * piece.items * self.seen(piece).volume for times, piece in self._kinds)
 
     def _tiles(self, strip: Strip) -> int:
         """Return the blocks of a strip, for all pieces and passes."""
         return strip.block.passes * sum(
-            piece.items * strip.tiles(self.out.size._replace(z=piece.planes)).volume
-            for piece in self
+            times * piece.items * strip.tiles(self.out.size._replace(z=piece.planes)).volume
+            for times, piece in self._kinds
         )
