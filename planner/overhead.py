@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from znni.core.shapes import Shape5, Vec3
 from znni.machine.machine import DeviceKind, Processors
-from znni.network.geometry import extents_read
+from znni.network.geometry import extents_read, input_box
 from znni.network.network import Network
 from znni.plans.job_seconds import NOTHING_AROUND, SecondsAround, Stage, StageSeconds
 from znni.plans.totals import PlanMemory, PlanTime
@@ -178,7 +178,11 @@ class Overhead:
         _, values_out = _values(network, patch)
         # Blocks are read into slots. The reader itself holds only their stored values.
         slots = values_in * (self.voxel_in - FLOAT_BYTES + self.slot_value_in)
-        slots += values_out * (self.voxel_out + self.slot_value_out)
+        slots += values_out * self.slot_value_out
+        if network.window:
+            slots += self._bytes_of_windows_apart(network, patch)
+        else:
+            slots += values_out * self.voxel_out
         return replace(
             alone,
             process=alone.process + self.workers * (self.worker + self.cuda),
@@ -208,16 +212,37 @@ class Overhead:
         if not window:
             return values_out * self.voxel_out
         # Sums for the next block along x lie beside those of the block, and are copied then.
-        kept = _kept(network, patch) if device == "cpu" else 0
+        kept = _kept(network, patch, in_order=True) if device == "cpu" else 0
         a_sum = (network.blended_features + 1) * FLOAT_BYTES
         sums = a_sum * (patch.volume + 2 * kept) + patch.volume
         blending = FLOAT_BYTES * (values_in + window.size.volume) + sums
         if self.label_maps:
-            labels = LABEL_COPIES * self.label_maps * self.label_itemsize * patch.volume
-            return blending + labels + self._bytes_of_label_piece(network, patch)
+            return blending + self._bytes_of_labels(network, patch)
         headed = FLOAT_BYTES if network.head else 0
         held = 0 if headed else a_sum * kept  # float32 is written from the array of the sums
         return blending + values_out * (self.voxel_blended + headed) + held
+
+    def _bytes_of_windows_apart(self, network: Network, patch: Vec3) -> int:
+        """Return the host bytes that blocks of windows take beside slots, for each worker.
+
+        The worker has the input of a window, the means of a block and the output that it makes of
+        them. For each slot, the writer has which voxels are wanted, and the labels or a copy.
+        """
+        _, values_out = _values(network, patch)
+        headed = FLOAT_BYTES if network.head else 0
+        means = network.blended_features * patch.volume
+        seen = network.in_features * input_box(network, patch).size.volume
+        apart = FLOAT_BYTES * (seen + means) + values_out * (self.voxel_blended + headed)
+        written = values_out * self.voxel_blended
+        if self.label_maps:
+            written = self._bytes_of_labels(network, patch)
+        slots = self.slot_value_in // FLOAT_BYTES
+        return apart + slots * (patch.volume + written)
+
+    def _bytes_of_labels(self, network: Network, patch: Vec3) -> int:
+        """Return the host bytes of a block's labels, and of the values that become some."""
+        labels = LABEL_COPIES * self.label_maps * self.label_itemsize * patch.volume
+        return labels + self._bytes_of_label_piece(network, patch)
 
     def _bytes_of_label_piece(self, network: Network, patch: Vec3) -> int:
         """Return the bytes that the labels of a piece of a block take beside its maps.
@@ -243,7 +268,7 @@ class Overhead:
             _, values_out = _values(network, patch)
             out = values_out * self.gpu_voxel_out
             if network.window:
-                out = _bytes_of_blending(network, patch)
+                out = _bytes_of_blending(network, patch, in_order=self.workers == 1)
             labels = self.label_maps * self.label_itemsize * patch.volume
             blocks = first_input.elements * self.gpu_value_in + out + labels
         return PlanMemory(
@@ -309,11 +334,9 @@ class Overhead:
         if gpu or host_uses_gpu:
             building += each.cuda
         seconds: dict[DeviceKind, float] = {kind: load.seconds for kind, load in loads.items()}
-        counts = Counts(
-            float(values_in),
-            float(patch.volume),
-            network.window.a_block(patch) if network.window else 1.0,
-        )
+        window, in_order = network.window, self.workers == 1
+        runs = window.a_block(patch, in_order=in_order) if window else 1.0
+        counts = Counts(float(values_in), float(patch.volume), runs)
         return PlanTime(
             building,
             warming,
@@ -377,19 +400,21 @@ def _values(network: Network, patch: Vec3) -> tuple[int, int]:
     return network.in_features * size_in.volume, network.out_features * patch.volume
 
 
-def _kept(network: Network, patch: Vec3) -> int:
+def _kept(network: Network, patch: Vec3, *, in_order: bool) -> int:
     """Return the voxels after a block, along x, whose sums are kept for the next one."""
-    return network.window.tail(patch) * patch.z * patch.y if network.window else 0
+    window = network.window
+    return window.tail(patch, in_order=in_order) * patch.z * patch.y if window else 0
 
 
-def _bytes_of_blending(network: Network, patch: Vec3) -> int:
+def _bytes_of_blending(network: Network, patch: Vec3, *, in_order: bool) -> int:
     """Return the bytes of a GPU that blends the windows of blocks.
 
     These are the sums of a block and of what is kept of it, weights, the means of two blocks, and
     the last layer.
     """
     assert network.window is not None
-    sums = (network.blended_features + 1) * (patch.volume + 2 * _kept(network, patch))
+    kept = _kept(network, patch, in_order=in_order)
+    sums = (network.blended_features + 1) * (patch.volume + 2 * kept)
     means = 2 * network.blended_features * patch.volume
     head = (network.blended_features + 1) * network.out_features if network.head else 0
     return FLOAT_BYTES * (sums + means + network.window.size.volume + head)

@@ -45,15 +45,39 @@ def whole(own_folder: Path) -> NDArray[Any]:  # noqa: ARG001 - volume.h5 is in i
     return read_main("one.h5")
 
 
-def test_two_workers_give_the_same_bytes(
-    whole: NDArray[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def run_by_two(monkeypatch: pytest.MonkeyPatch, whole: NDArray[Any], *options: Any) -> None:
+    """Check that two workers give the output of a run in this process, within their memory."""
     run_twice_there(monkeypatch)
-    print(succeeds(*RUN, "two.h5", "--plan", "plan.json", *LIMITS))
+    print(succeeds(*options, "--out", "two.h5", "--plan", "plan.json", *LIMITS))
     np.testing.assert_array_equal(read_main("two.h5"), whole)
     told = attributes("two.h5")
     promised = told["predicted_gpu_memory_bytes"]
     assert promised / 2 < told["gpu_peak_memory_bytes"] <= promised
+    assert told["peak_memory_bytes"] <= told["predicted_memory_bytes"]
+
+
+def test_two_workers_give_the_same_bytes(
+    whole: NDArray[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_by_two(monkeypatch, whole, *RUN[:-1])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [(), ("--window", "64,64,64"), ("--window", "64,64,64", "--threshold", "0.5")],
+    ids=["exact", "windows", "labels"],
+)
+@pytest.mark.usefixtures("own_folder")
+def test_two_workers_give_the_same_bytes_of_a_unet(
+    options: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_volume(np.random.default_rng(0).integers(0, 255, (150, 200, 170), np.uint8))
+    net, on_gpu = ("--net", NETWORKS / "cells-unet.yaml"), ("--device", "gpu")
+    plan = ("plan", "--volume", "volume.h5", *net, *on_gpu, *options, "--costs", "built-in")
+    succeeds(*plan, "--gpu-memory", "512MiB", "--out", "plan.json")
+    run = ("infer", "volume.h5", *net, *on_gpu, *options)
+    succeeds(*run, "--out", "one.h5", "--plan", "plan.json", *LIMITS)
+    run_by_two(monkeypatch, read_main("one.h5"), *run)
 
 
 def test_a_worker_that_is_killed_ends_the_run(

@@ -20,7 +20,6 @@ from znni.engine.workers.fleet import Member
 from znni.inference import planning
 from znni.inference.devices import (
     CONTEXT_BYTES,
-    check_windows,
     choose_gpus,
     primitives_for,
     seeing_only,
@@ -110,17 +109,6 @@ def test_layers_that_cannot_be_divided() -> None:
     for network in (exact, windows):
         with pytest.raises(InvalidInput, match=r"on one device; give device='gpu' .* or dev"):
             primitives_for(network, {}, FOUR, "cpu+gpu")
-
-
-def test_windows_are_not_computed_on_several_gpus() -> None:
-    layer = Conv("layer", 1, 1, Vec3.of(1), "relu")
-    network = Network("network", 1, (Node(layer, (INPUT,)),), "layer")
-    windows = with_window(network, Window(Vec3.of(8)))
-    several = replace(FOUR, used_gpus=2)
-    check_windows(network, several)
-    check_windows(windows, FOUR)
-    with pytest.raises(InvalidInput, match=r"gpus=2 .* computed on one GPU; leave it out"):
-        check_windows(windows, several)
 
 
 def test_a_worker_sees_its_gpu_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -58,8 +58,9 @@ class Lane(NamedTuple):
 
     Attributes:
         stages: what computes a block.
-        block: the array that each block is read into. A lane with such an array takes one block at
-            a time. Without one, its stages work at the same time, each on a block of its own.
+        block: the array in whose front each block is read. A lane with such an array takes one
+            block at a time. Without one, its stages work at the same time, each on a block of its
+            own.
     """
 
     stages: Sequence[Work]

@@ -18,6 +18,7 @@ from znni.engine.executor import placed
 from znni.engine.stages import Work
 from znni.engine.tiles import Job, Tile, read_input
 from znni.engine.windows import WindowedBlock
+from znni.machine.arrays import front
 from znni.network.geometry import input_box, reach
 from znni.network.network import Network
 from znni.network.weights import Float32, Weights
@@ -138,7 +139,8 @@ class Blocks:
 
         Args:
             tile: a patch of the job.
-            into: an array for what the network sees; None makes one.
+            into: an array with room for what the network sees, which takes its front; None makes
+                an array.
 
         Raises:
             UnusableValues: a value is NaN, or infinite as float32.
@@ -153,6 +155,8 @@ class Blocks:
             box = window.around(written)
         else:
             box = self._job.seen(tile, input_box(self._network, tile.computed.size))
+        if into is not None:
+            into = front(into, (len(into), *box.size))
         try:
             seen = read_input(self._volume, self._job, box, self._network.scaling, into)
         except UnusableValues as error:

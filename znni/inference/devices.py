@@ -114,19 +114,6 @@ def choose_gpus(machine: Machine, choices: Choices) -> Machine:
     return replace(machine, gpus=(*chosen, *others), used_gpus=len(chosen))
 
 
-def check_windows(network: Network, machine: Machine) -> None:
-    """Check that the windows of a network are not to be computed on several GPUs.
-
-    Raises:
-        InvalidInput: they are.
-    """
-    if network.window and machine.used_gpus > 1:
-        raise InvalidInput(
-            f"{option('gpus', machine.used_gpus)}: the windows of a network are computed on one "
-            f"GPU; leave it out"
-        )
-
-
 def seeing_only(gpu: Device) -> Mapping[str, str]:
     """Return the environment variables that let a process see one GPU only."""
     visible = os.environ.get(VISIBLE)

@@ -45,7 +45,7 @@ from znni.engine.patch import PatchRunner
 from znni.engine.pipeline import Processes, ThisProcess
 from znni.engine.tiles import Job, Region, for_job, make_job
 from znni.engine.workers.fleet import Fleet, Member
-from znni.inference.devices import check_windows, choose_gpus, primitives_for, seeing_only
+from znni.inference.devices import choose_gpus, primitives_for, seeing_only
 from znni.inference.kept_plans import fastest_kept_or_found, keep
 from znni.inference.plan_checks import check_allowed, check_class, check_device, check_made_for
 from znni.inference.request import Requirements, stored_as
@@ -186,7 +186,6 @@ def search_for(required: Requirements, machine: Machine) -> Search:
     """
     network, choices = required.network.with_head_apart(), required.choices
     able = of_class(_catalogue(network, machine), choices.accuracy)
-    check_windows(network, machine)
     device, costs = choices.device, choices.costs
     if device == "auto" and machine.used_gpus > 1:
         device = "gpu"  # layers on the host would keep several GPUs waiting
@@ -297,7 +296,6 @@ def checked_plan(
     here = detect_for(given.device, choices.ram, choices.threads, choices.gpu_memory)
     check_device(given, here, choices.device)
     here = choose_gpus(here, replace(choices, device=given.device))
-    check_windows(network, here)
     host = given.machine.host
     able = Machine(replace(host, bfloat16=host.bfloat16 and here.host.bfloat16), here.gpus)
     primitives = _catalogue(network, able)
@@ -373,4 +371,5 @@ def prepare_on_gpu(plan: Plan, weights: Weights, dtype: OutputType) -> PatchRunn
 
     Arguments and errors are those of ``prepare``.
     """
-    return PatchRunner(plan, catalogue(plan.machine, "gpu"), weights, dtype=dtype)
+    able = catalogue(plan.machine, "gpu")
+    return PatchRunner(plan, able, weights, dtype=dtype, in_order=False)

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,11 @@ def empty_aligned(shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
     buffer = np.empty(nbytes + ALIGNMENT, np.uint8)
     start = -buffer.ctypes.data % ALIGNMENT
     return buffer[start : start + nbytes].view(dtype).reshape(shape)
+
+
+def front(array: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
+    """Return the first values of a C-contiguous array, as an array of another shape."""
+    return array.reshape(-1)[: prod(shape)].reshape(shape)
 
 
 @dataclass

@@ -179,23 +179,26 @@ class Window:
         """Return the most voxels per axis of the windows around a box of these extents."""
         return _spans(self, extents)
 
-    def a_block(self, extents: Vec3) -> float:
+    def a_block(self, extents: Vec3, *, in_order: bool = True) -> float:
         """Return how often the network runs for a block of output, on average.
-
-        Along x, a block takes what the windows of the block before have of it, if ``tail`` is kept.
 
         Args:
             extents: the extents of the block.
+            in_order: whether one process computes all blocks in order. Then, along x, a block takes
+                what the windows of the block before have of it, and ``tail`` is kept.
         """
-        return _runs(self, extents)
+        return _runs(self, extents, in_order)
 
-    def tail(self, extents: Vec3) -> int:
-        """Return the voxels after a block, along x, that its windows have too.
+    def tail(self, extents: Vec3, *, in_order: bool = True) -> int:
+        """Return the voxels after a block, along x, that its windows have too, and that are kept.
 
         Args:
             extents: the extents of blocks; the first begins where the volume does.
+            in_order: whether one process computes all blocks in order. Otherwise nothing is kept.
         """
         assert self.volume is not None
+        if not in_order:
+            return 0
         starts, size = np.array(self.starts[2]), self.size.x
         stops = np.arange(extents.x, self.volume.x, extents.x)
         stops = stops[(stops > starts[0]) & (stops < self.covered.stop.x)]
@@ -248,7 +251,7 @@ def _spans(window: Window, block: Vec3) -> Vec3:
 
 
 @lru_cache(maxsize=4096)
-def _runs(window: Window, block: Vec3) -> float:
+def _runs(window: Window, block: Vec3, in_order: bool) -> float:
     assert window.volume is not None
     runs = float(len(window.flips))
     for axis, starts, size, volume, edge, low, high in zip(
@@ -257,7 +260,7 @@ def _runs(window: Window, block: Vec3) -> float:
         first = np.array(starts)
         begun = np.maximum(first, low) // edge
         ended = (np.minimum(first + size, high) - 1) // edge
-        if axis == "x":  # a window is computed for the first of its blocks
+        if axis == "x" and in_order:  # a window is computed for the first of its blocks
             ended = begun
         runs *= float((ended - begun + 1).sum()) / -(-volume // edge)
     return runs

@@ -8,16 +8,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from numpy.typing import NDArray
-
 from znni.core.options import OutputType
+from znni.engine.blended import Blended
 from znni.engine.labels import Labels
 from znni.engine.pipeline import Lane
 from znni.engine.stopwatch import Stopwatch
-from znni.engine.workers.serving import Prepare
+from znni.engine.workers.serving import Asked, Prepare
 from znni.engine.workers.slots import SLOTS, SlotShape
 from znni.engine.workers.worker import Worker, end_all
-from znni.network.weights import Float32
+from znni.network.geometry import extents_read
 from znni.plans.job_seconds import Stage
 from znni.plans.plan import Plan
 
@@ -62,7 +61,9 @@ class Fleet:
         self._members = members
         network = plan.network
         self._shape = SlotShape(
-            (network.in_features, *plan.input_patch), (network.out_features, *plan.patch), dtype
+            (network.in_features, *extents_read(network, plan.patch)),
+            (network.out_features, *plan.patch),
+            dtype,
         )
         self._workers: list[Worker] = []
         self._accounted: Mapping[Stage, float] = {}
@@ -84,7 +85,20 @@ class Fleet:
         """Return the lanes of each worker, one for each slot."""
         if not self._workers:  # an earlier run failed
             self._start()
-        return [[_lane(worker, slot) for slot in range(SLOTS)] for worker in self._workers]
+        return [[self._lane(worker, slot) for slot in range(SLOTS)] for worker in self._workers]
+
+    def _lane(self, worker: Worker, slot: int) -> Lane:
+        """Return the way of blocks through one slot of a worker."""
+        plan = self.plan
+
+        def compute(block: Any) -> Any:
+            made = worker.compute(slot, Asked.of(block))
+            if plan.network.window is None:
+                return made
+            wanted = block.with_output(plan.network.window)
+            return Blended(made, None, wanted, plan.machine.host.threads)
+
+        return Lane([compute], worker.slots[slot].block)
 
     def wait_until_ready(self) -> None:
         """Wait until all workers can compute.
@@ -126,16 +140,6 @@ class Fleet:
     def gpu_peak_memory(self) -> int:
         """The most bytes that arrays took of one of the GPUs."""
         return max(worker.account().gpu_peak_memory for worker in self._workers)
-
-
-def _lane(worker: Worker, slot: int) -> Lane:
-    """Return the way of blocks through one slot of a worker."""
-
-    def compute(_block: Float32) -> NDArray[Any]:
-        worker.compute(slot)
-        return worker.slots[slot].dense
-
-    return Lane([compute], worker.slots[slot].block)
 
 
 def _end(workers: list[Worker]) -> None:

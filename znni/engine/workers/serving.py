@@ -8,18 +8,20 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, Pipe, wait
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from znni.core.errors import RunFailed
+from znni.engine.executor import Fragments
 from znni.engine.pipeline import Runner, convert
 from znni.engine.stages import Work, run_stages, through
 from znni.engine.stopwatch import Stopwatch
+from znni.engine.windows import WindowedBlock
 from znni.engine.workers.slots import Slot, SlotShape
-from znni.machine.arrays import high_water_mark
+from znni.machine.arrays import front, high_water_mark
 from znni.machine.device_arena import device_peak
+from znni.network.weights import Float32
 from znni.plans.job_seconds import JobSeconds
 
 # Makes the runner. It is pickled.
@@ -69,7 +71,36 @@ class Account:
     gpu_peak_memory: int
 
 
-class _Asked(NamedTuple):
+_NOTHING: Float32 = np.empty(0, np.float32)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a worker is told of the patch in a slot.
+
+    Attributes:
+        shape: the extents (f, z, y, x) of its input.
+        around: what holds the input on its way to the first stage, without it: it says where the
+            patch lies. None: nothing holds it.
+    """
+
+    shape: tuple[int, ...]
+    around: Fragments | WindowedBlock | None
+
+    @classmethod
+    def of(cls, block: Float32 | Fragments | WindowedBlock) -> Asked:
+        """Return what is told of a patch, whose values are in the slot."""
+        if isinstance(block, np.ndarray):
+            return cls(block.shape, None)
+        return cls(block.values.shape, block._replace(values=_NOTHING))
+
+    def block(self, slot: Slot) -> Float32 | Fragments | WindowedBlock:
+        """Return the patch as the first stage takes it."""
+        values = front(slot.block, self.shape)
+        return values if self.around is None else self.around._replace(values=values)
+
+
+class _OnTheWay(NamedTuple):
     """A patch on its way through the stages.
 
     Attributes:
@@ -80,9 +111,9 @@ class _Asked(NamedTuple):
 
     socket: Connection
     slot: Slot
-    values: NDArray[np.generic]
+    values: Any
 
-    def through(self, stage: Work) -> _Asked:
+    def through(self, stage: Work) -> _OnTheWay:
         """Return the patch after one stage more."""
         return self._replace(values=stage(self.values))
 
@@ -90,9 +121,9 @@ class _Asked(NamedTuple):
 def serve(control: Connection) -> None:
     """Do the task that comes first, and answer all that comes after it.
 
-    An empty answer through the first socket says that all is ready. An empty answer through the
-    socket of a slot says that its patch is done. Later messages through the first socket are
-    answered by an ``Account``.
+    An empty answer through the first socket says that all is ready. The socket of a slot takes what
+    is ``Asked``. Its answer, the extents of the output, says that the patch is done. Later messages
+    through the first socket are answered by an ``Account``.
     """
     sockets = [control]
     try:
@@ -115,23 +146,25 @@ def _compute(runner: Runner, control: Connection, slots: dict[Connection, Slot])
     stopwatch = Stopwatch()
     failed, failing = Pipe(duplex=False)
 
-    def asked() -> Iterator[_Asked]:
+    def asked() -> Iterator[_OnTheWay]:
         sources = failed, control, *slots
         while True:
             ready = wait(sources)
             for socket in (socket for socket in sources if socket in ready):
                 try:
-                    socket.recv()
+                    told = socket.recv()
                 except EOFError:
                     return
                 if socket is control:
                     control.send(Account(stopwatch.seconds, high_water_mark(), device_peak()))
                 else:
-                    yield _Asked(socket, slots[socket], slots[socket].block)
+                    slot = slots[socket]
+                    yield _OnTheWay(socket, slot, told.block(slot))
 
-    def answer(patch: _Asked) -> None:
-        patch.slot.dense[...] = convert(patch.values, patch.slot.shape.dtype)
-        patch.socket.send(None)
+    def answer(patch: _OnTheWay) -> None:
+        made = patch.values if isinstance(patch.values, np.ndarray) else patch.values.maps()
+        front(patch.slot.dense, made.shape)[...] = convert(made, patch.slot.shape.dtype)
+        patch.socket.send(made.shape)
 
     stages = *map(through, runner.stages(stopwatch)), answer
     run_stages(asked(), stages, here=0, stop=failing.close)

@@ -33,8 +33,8 @@ class SlotShape:
     """The shape of a slot.
 
     Attributes:
-        block: extents (f, z, y, x) of a patch's input, float32.
-        dense: extents (f', Z, Y, X) of its output.
+        block: the most extents (f, z, y, x) of a patch's input, float32.
+        dense: the most extents (f', Z, Y, X) of its output.
         dtype: the type of the output.
     """
 
@@ -61,8 +61,8 @@ class Slot:
     Attributes:
         shape: what it holds.
         descriptor: the memory's descriptor, for the other process.
-        block: the input (f, z, y, x).
-        dense: the output (f', Z, Y, X).
+        block: room for the input (f, z, y, x).
+        dense: room for the output (f', Z, Y, X).
     """
 
     def __init__(self, shape: SlotShape, descriptor: int | None = None) -> None:

@@ -12,9 +12,12 @@ from multiprocessing.connection import Connection
 from socket import socketpair
 from typing import Any
 
+from numpy.typing import NDArray
+
 from znni.core.errors import RunFailed
-from znni.engine.workers.serving import Account, Failure, Prepare, Task
+from znni.engine.workers.serving import Account, Asked, Failure, Prepare, Task
 from znni.engine.workers.slots import SLOTS, Slot, SlotShape
+from znni.machine.arrays import front
 
 
 class WorkerTraceback(Exception):
@@ -82,15 +85,19 @@ class Worker:
             self._receive(self._control)
             self._ready = True
 
-    def compute(self, slot: int) -> None:
-        """Compute a slot's block, and wait until its dense output is there.
+    def compute(self, slot: int, asked: Asked) -> NDArray[Any]:
+        """Compute a slot's patch, wait for its output (f', z, y, x), and return it in the slot.
+
+        Args:
+            slot: the number of the slot.
+            asked: what the worker is told of the patch.
 
         Raises:
             BaseException: what was raised in it, for this patch or another.
             RunFailed: it is gone.
         """
-        self._send(self._sockets[slot], None)
-        self._receive(self._sockets[slot])
+        self._send(self._sockets[slot], asked)
+        return front(self.slots[slot].dense, self._receive(self._sockets[slot]))
 
     def account(self) -> Account:
         """Wait until it is ready, and return what it has done so far.

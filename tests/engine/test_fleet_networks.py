@@ -1,0 +1,99 @@
+"""Workers compute exact networks and windows as one process does, wherever their blocks lie."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from graphs import EVERY_KIND
+from window_networks import network as windowed
+from window_networks import volume
+
+from znni.core.options import OutputType
+from znni.core.shapes import Vec3
+from znni.engine.executor import not_measured
+from znni.engine.patch import PatchRunner
+from znni.engine.workers.fleet import Fleet, Member
+from znni.inference import api
+from znni.inference.planning import search
+from znni.network.network import Network
+from znni.network.network_file import network_from_text
+from znni.network.weights import Weights, random_weights
+from znni.network.window import Window
+from znni.plans.plan import Plan
+from znni.primitives.catalogue import catalogue
+
+OPTIONS: Any = {"device": "cpu", "costs": "built-in", "threads": 1, "border": "same"}
+
+
+class OnHost:
+    """Makes a runner on the host, in a worker that computes some of the blocks."""
+
+    def __init__(self, plan: Plan, weights: Weights) -> None:
+        self._plan, self._weights = plan, weights
+
+    def __call__(self) -> PatchRunner:
+        able = catalogue(self._plan.machine, "cpu")
+        return PatchRunner(self._plan, able, self._weights, in_order=False)
+
+
+def two_workers(
+    plan: Plan, weights: Weights, _measured: Any = not_measured, dtype: OutputType = "float32"
+) -> Fleet:
+    """Have two processes compute on the host, as others do on a GPU each."""
+    made = OnHost(plan, weights)
+    return Fleet(plan, [Member(f"worker {number}", made, {}) for number in range(2)], dtype)
+
+
+def both_ways(
+    monkeypatch: pytest.MonkeyPatch, net: Network, x: Any, patch: Vec3, **more: Any
+) -> tuple[Any, Any]:
+    """Return the output of a run in this process, and that of the same run by two workers."""
+    size = Vec3(*x.shape[1:])
+    plan = search(net, size, **OPTIONS).fastest_for(patch)
+    assert plan is not None
+    assert plan.patches > 8
+    found = []
+    for prepare in (api.prepare, two_workers):
+        monkeypatch.setattr(api, "prepare", prepare)
+        maps = 1 if more.get("labels") else net.out_features
+        out = np.full((maps, *size), 77, np.uint8 if more.get("labels") else np.float32)
+        weights = random_weights(net, 7)
+        api.infer(x, net, out, weights=weights, plan=plan, **OPTIONS, **more)
+        found.append(out)
+    return found[0], found[1]
+
+
+def test_exact_networks(monkeypatch: pytest.MonkeyPatch) -> None:
+    net = network_from_text(EVERY_KIND, "unet.yaml")
+    x = np.random.default_rng(0).standard_normal((net.in_features, 16, 28, 20), np.float32)
+    alone, shared = both_ways(monkeypatch, net, x, Vec3(8, 8, 8))
+    np.testing.assert_array_equal(shared, alone)
+
+
+@pytest.mark.parametrize("labels", [False, True], ids=["maps", "labels"])
+@pytest.mark.parametrize("masked", [False, True], ids=["all", "masked"])
+def test_windows(monkeypatch: pytest.MonkeyPatch, labels: bool, masked: bool) -> None:
+    net = windowed(Window(Vec3(8, 8, 8), mirror="x"))
+    x = volume(Vec3(13, 22, 19))
+    mask = None
+    if masked:
+        mask = np.zeros(x.shape[1:], np.uint8)
+        mask[2:9, 3:15, 4:11] = 1
+    alone, shared = both_ways(monkeypatch, net, x, Vec3(8, 8, 8), labels=labels, mask=mask)
+    np.testing.assert_array_equal(shared, alone)
+    assert len(np.unique(shared)) > 2
+
+
+def test_windows_are_computed_for_each_block_that_has_them() -> None:
+    """Blocks of one process leave sums to the next; those of several do not."""
+    net = windowed(Window(Vec3(8, 8, 8)))
+    found = search(net, Vec3(8, 8, 32), **OPTIONS)
+    plan = found.fastest_for(Vec3(8, 8, 8))
+    assert plan is not None
+    assert plan.windows == 7 / 4
+    window = plan.network.window
+    assert window is not None
+    assert window.a_block(plan.patch, in_order=False) == (2 + 3 + 3 + 2) / 4
+    assert window.tail(plan.patch, in_order=False) == 0 < window.tail(plan.patch)
