@@ -17,6 +17,7 @@ from znni.primitives.reference import Float64
 ZERO = Vec3(0, 0, 0)
 small = graphs(depth=2, most_maps=3)
 sizes = st.builds(Vec3, *[st.integers(1, 20)] * 3)
+few = st.builds(Vec3, *[st.integers(1, 14)] * 3)
 
 
 def cut(values: Float64, box: Box) -> Float64:
@@ -69,7 +70,13 @@ def computed_in_blocks(network: Network, weights: Weights, x: Float64, patch: Ve
 
 
 @settings(max_examples=120)
-@given(small, sizes, st.builds(Vec3, *[st.integers(1, 3)] * 3), st.booleans(), st.integers(0, 99))
+@given(
+    small,
+    st.builds(Vec3, *[st.integers(1, 14)] * 3),
+    st.builds(Vec3, *[st.integers(1, 3)] * 3),
+    st.booleans(),
+    st.integers(0, 99),
+)
 def test_blocks_of_any_size_give_the_whole_volume(
     network: Network, volume: Vec3, periods: Vec3, flat: bool, seed: int
 ) -> None:

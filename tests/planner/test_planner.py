@@ -53,7 +53,7 @@ class Multiplying(Fake):
 def test_plan_is_the_optimum_over_patches_splits_and_primitives(
     catalogue: dict[str, Primitive], overhead: Overhead
 ) -> None:
-    output = Vec3(12, 20, 24)
+    output = Vec3(8, 12, 16)
     fusible = () if catalogue is CHOICES else tuple(pooled_convolutions(NETWORK))
     options = StepOptions(catalogue.values(), BUILT_IN)
     fused = 0
@@ -218,7 +218,7 @@ def test_the_best_plans_are_those_of_all_patches() -> None:
 
 
 def test_a_plan_takes_less_memory_if_more_would_be_cold() -> None:
-    output, plenty = Vec3(24, 40, 48), machine(10**9)
+    output, plenty = Vec3(12, 20, 24), machine(10**9)
     found = [
         Search(NETWORK, output, plenty, CHOICES, replace(COLD, warm=warm)).fastest()[0]
         for warm in (10_000, 100_000, inf)

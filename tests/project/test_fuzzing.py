@@ -12,7 +12,7 @@ from fuzzing import CANARY, available, fuzzed, watch_for_code
 
 # Inputs of each kind; python tests/support/fuzzing.py runs 10,000 in all.
 INPUTS = 8
-IMPORTS = 60
+IMPORTS = 25
 
 
 @pytest.fixture(scope="module", autouse=True)

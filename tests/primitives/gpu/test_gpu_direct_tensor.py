@@ -21,7 +21,7 @@ from znni.machine.machine import Device
 from znni.network.layers import Activation, Conv
 from znni.network.weights import ConvWeights, Weights
 from znni.primitives import reference
-from znni.primitives.gpu.common.hardware import AMPERE, HOPPER, REGISTERS, Chip
+from znni.primitives.gpu.common.hardware import AMPERE, CHIPS, COMPILED, HOPPER, REGISTERS, Chip
 from znni.primitives.gpu.common.number_formats import FLOAT16, FLOAT16_PAIR, TensorFormat
 from znni.primitives.gpu.direct_tensor import primitive as direct_tensor
 from znni.primitives.gpu.direct_tensor.geometry import (
@@ -118,10 +118,18 @@ def test_small_outputs_are_divided_among_all_multiprocessors(
     )
 
 
+# All small blocks for the two kinds of instructions, and the largest for the other chips.
+SMALL_BLOCKS = [
+    pytest.param(CHIPS[number], columns, id=f"{CHIPS[number].architecture}-{columns}")
+    for number in COMPILED
+    for columns in SMALL_COLUMNS
+    if CHIPS[number] in (AMPERE, HOPPER) or columns == max(SMALL_COLUMNS)
+]
+
+
 @needs_compiler
 @formats
-@chips
-@pytest.mark.parametrize("columns", SMALL_COLUMNS)
+@pytest.mark.parametrize(("chip", "columns"), SMALL_BLOCKS)
 def test_small_blocks_keep_their_sums_in_registers(
     numbers: TensorFormat, chip: Chip, columns: int
 ) -> None:
