@@ -44,7 +44,8 @@ def test_blocks_give_the_sums_over_all_windows(data: st.DataObject) -> None:
         draw(st.sampled_from(["monai", "nnunet"])),
     )
     net = network(window)
-    size = Vec3(*(draw(st.integers(1, 14)) for _ in "zyx"))
+    # At most 5 windows along an axis: the reference computes each by itself.
+    size = Vec3(*(draw(st.integers(1, min(14, 3 * extent))) for extent in window.size))
     border = draw(st.sampled_from(["valid", "same"]))
     pad = draw(st.sampled_from(["reflect", "edge"])) if border == "same" else None
     x = volume(size)

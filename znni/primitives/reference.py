@@ -49,6 +49,8 @@ Float64 = NDArray[np.float64]
 def convolution(x: NDArray[np.floating], layer: Conv, weights: ConvWeights) -> Float64:
     """Return the valid cross-correlation of (n, f, z, y, x), plus bias, after the activation."""
     windows = sliding_window_view(x.astype(np.float64), layer.kernel, axis=(2, 3, 4))
+    z_step, y_step, x_step = layer.stride
+    windows = windows[:, :, ::z_step, ::y_step, ::x_step]
     y = np.einsum("nfzyxabc,ofabc->nozyx", windows, weights.weight, optimize=True)
     slope = layer.slope if weights.slope is None else weights.slope
     return activation(y + weights.bias[None, :, None, None, None], layer.activation, slope)
@@ -295,7 +297,7 @@ def _strided(x: Float64, layer: Conv, weights: ConvWeights) -> Float64:
         for tap in offsets(layer.kernel):
             start = tap * layer.dilation
             seen = some[:, *Box(start, start + size + 1).slices][:, ::sz, ::sy, ::sx]
-            sums[...] += np.einsum("fzyx,of->ozyx", seen, taps[:, :, *tap], optimize=True)
+            sums[...] += np.tensordot(taps[:, :, *tap], seen, axes=1)
     return y + weights.bias[:, None, None, None]
 
 
