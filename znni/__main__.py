@@ -37,8 +37,11 @@ def run() -> None:
     # What is registered first is called last, and threads have ended by then. So this comes before
     # the imports.
     atexit.register(leaving)
-    from znni.cli import main
+    from znni.core.loading import loading, own_process
 
+    own_process()
+    with loading():
+        from znni.cli import main
     try:
         main()
         leaving.code = 0

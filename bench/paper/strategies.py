@@ -27,7 +27,7 @@ from znni.engine.stopwatch import Stopwatch
 from znni.inference.planning import fastest, search
 from znni.machine.arrays import peak_memory
 from znni.machine.machine import Machine, Processors
-from znni.machine.machine_file import machine_for
+from znni.machine.machine_choice import machine_for
 from znni.network.network import Network
 from znni.network.network_file import load_network
 from znni.network.weights import Float32, random_weights

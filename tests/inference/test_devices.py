@@ -16,6 +16,7 @@ from znni.calibration.overhead_figures import PROCESS_BYTES, run_overhead
 from znni.core.errors import InvalidInput
 from znni.core.options import Choices, DeviceChoice
 from znni.core.shapes import Vec3
+from znni.engine.workers import fleet
 from znni.engine.workers.fleet import Member
 from znni.inference import planning
 from znni.inference.devices import (
@@ -167,7 +168,7 @@ def test_workers_take_patches_in_rounds() -> None:
 
 def test_a_run_has_a_worker_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
     plan, made = planned(3), list[Any]()
-    monkeypatch.setattr(planning, "Fleet", lambda _plan, members, _dtype: made.extend(members))
+    monkeypatch.setattr(fleet, "Fleet", lambda _plan, members, _dtype: made.extend(members))
     planning.prepare(plan, random_weights(NETWORK, 0), dtype="uint8")
     for number, member in enumerate(made):
         assert isinstance(member, Member)

@@ -15,7 +15,8 @@ from znni.core.errors import InvalidInput
 from znni.core.shapes import Vec3
 from znni.machine.detect import AVAILABLE_SHARE
 from znni.machine.machine import NOMINAL_STORAGE, Device, Machine, Storage
-from znni.machine.machine_file import load_machine, machine_for
+from znni.machine.machine_choice import machine_for
+from znni.machine.machine_file import load_machine
 from znni.machine.processor import PAIRS_PER_CYCLE
 from znni.network.layers import Conv
 from znni.network.network import Network

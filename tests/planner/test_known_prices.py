@@ -17,7 +17,7 @@ from planner.cost_model import BUILT_IN
 from planner.device_search import DeviceSearch
 from planner.patch_order import _copied
 from znni.core.shapes import Shape5, Vec3
-from znni.machine.machine_file import machine_for
+from znni.machine.machine_choice import machine_for
 from znni.network.geometry import over
 from znni.network.layers import Conv
 from znni.network.network import Network

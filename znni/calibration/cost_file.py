@@ -8,13 +8,16 @@ transaction.
 from __future__ import annotations
 
 import os
-import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from znni.core.errors import InvalidInput
 from znni.core.user_cache import user_cache
+
+if TYPE_CHECKING:
+    import sqlite3
 
 # Environment variable that names another file.
 VARIABLE = "ZNNI_COSTS"
@@ -78,6 +81,8 @@ class CostFile:
             if not self.path.exists():
                 yield None
                 return
+            import sqlite3  # most runs have no such file
+
             # A file without write permission is opened for reading only, and no file is created.
             address = f"{self.path.absolute().as_uri()}?mode=rw"
             with closing(sqlite3.connect(address, timeout=WAIT_SECONDS, uri=True)) as connection:
@@ -91,6 +96,8 @@ class CostFile:
             InvalidInput: the file cannot be written, or is not such a database.
         """
         with self._errors("written"):
+            import sqlite3
+
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with closing(
                 sqlite3.connect(self.path, timeout=WAIT_SECONDS, isolation_level=None)
@@ -114,12 +121,19 @@ class CostFile:
                 f"{self.path}: measured costs cannot be {what}: {error.strerror}; name another "
                 f"file with {VARIABLE}"
             ) from error
-        except (sqlite3.Error, ValueError, InvalidInput) as error:
+        except _refusals() as error:
             reason = str(error).splitlines()[0]
             raise InvalidInput(
                 f"{self.path}: measured costs cannot be {what}: {reason}; delete the file, or name "
                 f"another one with {VARIABLE}"
             ) from error
+
+
+def _refusals() -> tuple[type[Exception], ...]:
+    """Return the errors that say that a file is not such a database."""
+    import sqlite3
+
+    return sqlite3.Error, ValueError, InvalidInput
 
 
 def _has_table(connection: sqlite3.Connection) -> bool:

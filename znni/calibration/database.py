@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
+from functools import cache
 from math import inf
 from statistics import median
+from typing import TYPE_CHECKING
 
 from pydantic import TypeAdapter
 
@@ -16,6 +17,9 @@ from znni.calibration.cost_file import CostFile
 from znni.core.shapes import Shape5
 from znni.network.layers import Operation, unnamed
 
+if TYPE_CHECKING:
+    import sqlite3
+
 # Measurements that are kept for one primitive on one shape; their median counts. A single one may
 # have been disturbed, and the machine may have been set up differently for old ones.
 LATEST = 5
@@ -23,8 +27,15 @@ LATEST = 5
 _UNDER = "device = ? AND caches = ? AND threads = ? AND libraries = ?"
 _SAME = f"{_UNDER} AND primitive = ? AND version = ? AND operation = ? AND shape = ?"
 
-_OPERATIONS: TypeAdapter[Operation] = TypeAdapter(Operation)
-_SHAPES: TypeAdapter[Shape5] = TypeAdapter(Shape5)
+
+@cache
+def _operations() -> TypeAdapter[Operation]:
+    return TypeAdapter(Operation)
+
+
+@cache
+def _shapes() -> TypeAdapter[Shape5]:
+    return TypeAdapter(Shape5)
 
 
 @dataclass(frozen=True)
@@ -68,8 +79,8 @@ class CostDatabase(CostFile):
                     *conditions,
                     measured.primitive,
                     measured.version,
-                    _OPERATIONS.dump_json(unnamed(measured.operation)).decode(),
-                    _SHAPES.dump_json(measured.shape).decode(),
+                    _operations().dump_json(unnamed(measured.operation)).decode(),
+                    _shapes().dump_json(measured.shape).decode(),
                 )
                 taken = measured.seconds, measured.day.isoformat()
                 _keep(connection, "measurements", _SAME, key, taken)
@@ -178,5 +189,5 @@ def _measurement(
     primitive: str, version: int, operation: str, shape: str, seconds: float, day: str
 ) -> Measurement:
     _checked(primitive, seconds)
-    done, size = _OPERATIONS.validate_json(operation), _SHAPES.validate_json(shape)
+    done, size = _operations().validate_json(operation), _shapes().validate_json(shape)
     return Measurement(primitive, version, done, size, seconds, date.fromisoformat(day))

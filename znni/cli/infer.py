@@ -15,6 +15,7 @@ from znni.cli.exclusions import are_several
 from znni.cli.many import show_dry_run, show_many
 from znni.cli.plan import plan_text
 from znni.cli.values import channel_number, in_windows, parse_roi
+from znni.core.loading import loading
 from znni.core.options import Bits, Choices, Pad, Recheck, parse_time
 
 if TYPE_CHECKING:
@@ -125,15 +126,13 @@ def infer(
     **planned: Unpack[options.PlannedOptions],
 ) -> None:
     """Run a network over volumes, and write its dense outputs."""
-    from znni.cli.progress import show_progress
-    from znni.inference import api
-    from znni.inference.dry_run import rehearse
-    from znni.inference.many import infer_many
-    from znni.inference.many_dry_run import rehearse_many
-    from znni.inference.request import Chosen, WeightedRunOptions
-    from znni.machine.process_age import process_age
-    from znni.plans.plan_file import load_plan
-    from znni.volumes.locate import stem
+    with loading("llvmlite.binding"):
+        from znni.cli.progress import show_progress
+        from znni.inference import api
+        from znni.inference.request import Chosen, WeightedRunOptions
+        from znni.machine.process_age import process_age
+        from znni.plans.plan_file import load_plan
+        from znni.volumes.locate import stem
 
     several = are_several(
         volumes,
@@ -172,6 +171,9 @@ def infer(
     )
     command = shlex.join(["znni", *sys.argv[1:]])
     if several:
+        from znni.inference.many import infer_many
+        from znni.inference.many_dry_run import rehearse_many
+
         folder = str(out)
         if dry_run:
             show_dry_run(rehearse_many(volumes, network, folder, suffix=suffix, **given))
@@ -190,6 +192,8 @@ def infer(
         formed = _formed(network, size, planned, shared=shared)
         network = network if cluster else formed  # workers import a model themselves
     if dry_run:
+        from znni.inference.dry_run import rehearse
+
         found = rehearse(volume, network, out, **given)
         typer.echo("\n".join([plan_text(found.plan, planned["accuracy"]), *found.lines]))
         if found.obstacles:

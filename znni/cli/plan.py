@@ -10,6 +10,7 @@ import typer
 from znni.cli import options
 from znni.cli.values import are_extents, in_windows, parse_roi, three_extents
 from znni.core.errors import InvalidInput, option
+from znni.core.loading import loading
 from znni.core.options import Accuracy, Choices, parse_time
 
 if TYPE_CHECKING:
@@ -76,12 +77,12 @@ def plan(
     **planned: Unpack[options.PlannedOptions],
 ) -> None:
     """Print the fastest plan with its predicted time and memory, without running it."""
-    from znni.inference import planning
-    from znni.inference.plan_plot import check_drawable, plot_plan
-    from znni.network.network_file import load_network
-    from znni.plans.plan_file import save_plans
-    from znni.plans.plan_text import ranking
-    from znni.volumes.locate import open_volume
+    with loading("llvmlite.binding"):
+        from znni.inference import planning
+        from znni.network.network_file import load_network
+        from znni.plans.plan_file import save_plans
+        from znni.plans.plan_text import ranking
+        from znni.volumes.locate import open_volume
 
     if cluster:
         gpus = planned["gpus"]
@@ -99,6 +100,8 @@ def plan(
             threshold=threshold,
         )
     if plot:
+        from znni.inference.plan_plot import check_drawable
+
         check_drawable(plot)
     network = in_windows(load_network(net), window, overlap, blend, mirror)
     if are_extents(volume):
@@ -145,6 +148,8 @@ def plan(
     if explain:
         typer.echo(f"\n{planning.explain(search, found)}", err=as_json)
     if plot:
+        from znni.inference.plan_plot import plot_plan
+
         plot_plan(planning.look_around(search, found), plot)
 
 

@@ -32,7 +32,7 @@ from znni.engine.tiles import Region, for_job, make_job
 from znni.inference.devices import choose_gpus
 from znni.inference.request import Requirements
 from znni.machine.machine import Machine, limited
-from znni.machine.machine_file import machine_for
+from znni.machine.machine_choice import machine_for
 from znni.network.geometry import extents_read
 from znni.network.network import Network
 from znni.network.network_file import load_network

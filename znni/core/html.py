@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from base64 import b64encode
 from collections.abc import Sequence
-from html import escape
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +11,13 @@ from numpy.typing import NDArray
 from znni.core.png import png
 
 WIDTH = 240  # pixels of the longest bar
+
+
+def escape(text: str, *, quote: bool = True) -> str:
+    """Return HTML that shows a text; ``quote`` says whether quotes are escaped, too."""
+    import html  # which loads the names of all characters that HTML has, and few need them
+
+    return html.escape(text, quote)
 
 
 def table(rows: Sequence[Sequence[str]], title: str = "") -> str:

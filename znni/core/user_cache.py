@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from collections.abc import Iterator
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
@@ -27,11 +28,18 @@ def user_cache() -> Path:
 @cache
 def state_of_source(root: Path) -> str:
     """Return a text that differs if the code in a folder differs, released or not."""
-    told = []
-    for path in sorted(root.rglob("*.py")):
-        about = path.stat()
-        told.append(f"{path.relative_to(root)} {about.st_size} {about.st_mtime_ns}")
-    return sha256("\n".join(told).encode()).hexdigest()
+    return sha256("\n".join(sorted(_states(str(root), ""))).encode()).hexdigest()
+
+
+def _states(folder: str, within: str) -> Iterator[str]:
+    """Yield the name, the size and the time of each file of code in a folder."""
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.name.endswith(".py"):
+                about = entry.stat()
+                yield f"{within}{entry.name} {about.st_size} {about.st_mtime_ns}"
+            elif entry.is_dir() and entry.name != "__pycache__":
+                yield from _states(entry.path, f"{within}{entry.name}/")
 
 
 def write_whole(path: Path, content: bytes) -> Path:

@@ -18,7 +18,6 @@ from znni.core.shapes import Vec3
 from znni.core.text import duration
 from znni.core.user_cache import keep, kept, user_cache, warn_not_kept
 from znni.inference import planning
-from znni.inference.network_import import import_network
 from znni.inference.request import Request, RunOptions, request
 from znni.machine.detect import detect_for
 from znni.network.geometry import with_window
@@ -156,6 +155,8 @@ def _expressed(model: Model, network: Network) -> Network | str:
         return known.decode()
     try:
         if kept(imported) is None:
+            from znni.inference.network_import import import_network  # few runs need it
+
             log.info("importing %s, once", model.file)
             imported.parent.mkdir(parents=True, exist_ok=True)
             import_network(Path(model.file), imported, overwrite=True)

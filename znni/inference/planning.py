@@ -44,7 +44,6 @@ from znni.engine.labels import labels_for
 from znni.engine.patch import PatchRunner
 from znni.engine.pipeline import Processes, ThisProcess
 from znni.engine.tiles import Job, Region, for_job, make_job
-from znni.engine.workers.fleet import Fleet, Member
 from znni.inference.devices import choose_gpus, primitives_for, seeing_only
 from znni.inference.kept_plans import fastest_kept_or_found, keep
 from znni.inference.plan_checks import check_allowed, check_class, check_device, check_made_for
@@ -52,7 +51,7 @@ from znni.inference.request import Requirements, stored_as
 from znni.machine.cold_pages import warm_bytes
 from znni.machine.detect import detect_for
 from znni.machine.machine import Machine
-from znni.machine.machine_file import machine_for
+from znni.machine.machine_choice import machine_for
 from znni.network.network import Network
 from znni.network.network_file import load_network
 from znni.network.weights import Weights
@@ -348,6 +347,8 @@ def prepare(
     """
     if plan.workers == 1:
         return ThisProcess(prepare_alone(plan, weights, measured, dtype))
+    from znni.engine.workers.fleet import Fleet, Member  # few runs need other processes
+
     members = []
     for gpu in plan.machine.gpus[: plan.workers]:
         alone = replace(plan, machine=replace(plan.machine, gpus=(gpu,), used_gpus=1))

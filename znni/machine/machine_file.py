@@ -17,16 +17,15 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field
 
-from znni.core.options import DeviceChoice, memory_size
+from znni.core.options import memory_size
 from znni.core.yaml_file import Count, Entry, Name, YamlFile
-from znni.machine.detect import AVAILABLE_SHARE, detect_for
+from znni.machine.detect import AVAILABLE_SHARE
 from znni.machine.machine import (
     NOMINAL_STORAGE,
     Device,
     DeviceKind,
     Machine,
     Storage,
-    limited,
     nominal_link,
 )
 from znni.machine.processor import PAIRS_PER_CYCLE
@@ -154,32 +153,6 @@ def load_machine(path: str | Path) -> Machine:
         absent=True,
         storage=Storage(entries.storage.read, entries.storage.write),
     )
-
-
-def machine_for(
-    given: Machine | str | Path | None,
-    ram: int | str | None,
-    threads: int | None,
-    gpu_memory: int | str | None = None,
-    device: DeviceChoice = "auto",
-) -> Machine:
-    """Return the machine to plan for, within limits.
-
-    Args:
-        given: a machine, or the path of a machine file; by default this machine.
-        ram: bytes of host memory that a plan may use, as a number or as ``8GiB``. The default is
-            the machine's memory less a margin.
-        threads: number of worker threads; by default one for every core.
-        gpu_memory: bytes of each GPU's memory, as for ``ram``.
-        device: where the layers run; for ``cpu`` this machine's GPUs are not touched.
-
-    Raises:
-        InvalidInput: the file is not a machine's, or a limit is not a size or not positive.
-    """
-    if given is None:
-        return detect_for(device, ram, threads, gpu_memory)
-    machine = given if isinstance(given, Machine) else load_machine(given)
-    return limited(machine, ram, threads, gpu_memory)
 
 
 def _gpu(entry: _GpuEntry) -> Device:

@@ -1,0 +1,37 @@
+"""Loading of modules by a command."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from paths import ROOT
+
+WITHOUT_GARBAGE = """
+import gc, sys, threading
+from znni.core import loading
+if sys.argv[1] == "own":
+    loading.own_process()
+with loading.loading("no.such.module"):
+    looked = gc.isenabled()
+for thread in threading.enumerate():
+    if thread is not threading.main_thread():
+        thread.join()
+print(looked, gc.isenabled(), gc.get_freeze_count() > 0)
+"""
+
+
+def said(code: str, *arguments: str) -> str:
+    """What a new process prints."""
+    command = [sys.executable, "-c", code, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
+    assert not done.stderr
+    return done.stdout.strip()
+
+
+def test_a_command_looks_for_no_garbage_while_it_loads() -> None:
+    assert said(WITHOUT_GARBAGE, "own") == "False True True"
+
+
+def test_a_process_of_someone_else_stays_as_it_is() -> None:
+    assert said(WITHOUT_GARBAGE, "other") == "True True False"

@@ -1,0 +1,49 @@
+"""Loading of modules by a command, whose process begins with it and ends with it."""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from importlib import import_module
+from threading import Thread
+
+# Whether this process runs one command only.
+_own = False
+
+
+def own_process() -> None:
+    """Say that this process runs one command only. So all that it loads stays to its end."""
+    global _own  # noqa: PLW0603 - it is said once, before anything else is loaded
+    _own = True
+    # pydantic would read the metadata of all installed packages, to find plugins. None is for znni.
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
+
+
+@contextmanager
+def loading(*ahead: str) -> Iterator[None]:
+    """Load modules within a ``with`` block without looking for garbage: they leave none.
+
+    In a process that runs more than one command, nothing changes.
+
+    Args:
+        ahead: modules that are needed afterwards. A thread loads them meanwhile.
+    """
+    if not _own:
+        yield
+        return
+    gc.disable()
+    try:
+        if ahead:
+            Thread(target=_load, args=ahead, daemon=True).start()
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+def _load(*modules: str) -> None:
+    with suppress(Exception):  # who needs a module raises its error
+        for module in modules:
+            import_module(module)
