@@ -117,7 +117,7 @@ def test_processes_of_this_machine_give_what_one_part_gives() -> None:
     def note(done: int, total: int, state: str) -> None:
         told.append((done, total, state))
         if state.startswith("1"):
-            time.sleep(0.2)  # or one worker computes all before the other is there
+            time.sleep(0.5)  # or one worker computes all before the other is there
 
     report = compute("local:2", ram="1538MiB", threads=2, progress=note)
     assert report.finished.blocks == BLOCKS**3
@@ -186,7 +186,7 @@ def test_a_worker_that_hangs_is_done_without(
             stopped.append(child)
             child.suspend()
         elif done and not stopped:
-            time.sleep(0.2)  # or one worker computes all before the other is there
+            time.sleep(0.5)  # or one worker computes all before the other is there
 
     compute(machines.file, progress=stop)
     assert "does not answer" in caplog.text
@@ -212,7 +212,7 @@ def test_a_worker_that_comes_back_late_does_no_harm(
             for process in stopped:
                 process.suspend()
         elif done and not stopped:
-            time.sleep(0.2)  # or one worker computes all before the other is there
+            time.sleep(0.5)  # or one worker computes all before the other is there
         elif stopped and not resumed and "does not answer" in caplog.text:
             for process in stopped:
                 process.resume()
@@ -278,7 +278,7 @@ def test_bits_of_a_class(machines: HandStarted) -> None:
             begun = True
             machines.start("another machine")
         elif state.startswith("1"):
-            time.sleep(0.3)  # or the first worker computes all before the other is there
+            time.sleep(0.5)  # or the first worker computes all before the other is there
 
     report = compute(machines.file, progress=join, bits="class")
     assert report.tally.refused == 0

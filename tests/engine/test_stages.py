@@ -64,7 +64,7 @@ def test_no_stage_holds_more_than_what_it_takes_and_what_it_makes(slow: int) -> 
 
 
 def test_stages_work_at_the_same_time() -> None:
-    together = threading.Barrier(3, timeout=10)
+    together = threading.Barrier(3, timeout=60)
 
     def work(number: int) -> int:
         if number == 2:
@@ -91,7 +91,7 @@ def test_a_signal_ends_a_run_whose_own_stage_has_nothing_left_to_do() -> None:
 
 
 def test_lines_share_items_and_each_takes_one_when_it_is_free() -> None:
-    together = threading.Barrier(3, timeout=10)
+    together = threading.Barrier(3, timeout=60)
     done: list[tuple[int, int]] = []
 
     def line(index: int) -> Line:
@@ -112,7 +112,7 @@ def test_lines_share_items_and_each_takes_one_when_it_is_free() -> None:
 
 
 def test_an_error_in_one_line_ends_all_after_the_items_that_they_are_at() -> None:
-    both = threading.Barrier(2, timeout=10)
+    both = threading.Barrier(2, timeout=60)
     ended: list[int] = []
 
     def work(number: int) -> None:
@@ -137,7 +137,7 @@ def test_what_this_thread_raises_meanwhile_comes_after_an_earlier_error_of_a_lin
             failed.set()
 
     def wait_and_fail() -> None:
-        failed.wait(10)
+        failed.wait(60)
         time.sleep(0.05)
         raise RuntimeError("of this thread")
 

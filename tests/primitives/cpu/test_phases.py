@@ -181,7 +181,7 @@ def test_an_interruption_is_raised_and_leaves_the_workers_as_they_were(threads: 
 
 
 def test_a_worker_that_fails_before_its_first_share_holds_nobody_up() -> None:
-    chain, together = Chain(4), threading.Barrier(4, timeout=10)
+    chain, together = Chain(4), threading.Barrier(4, timeout=60)
 
     class Scratch(list[int]):
         def __getitem__(self, worker: Any) -> Any:
