@@ -6,6 +6,7 @@ import os
 import sys
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
+from functools import cache
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from unittest.mock import patch
 
 import h5py
 import numpy as np
+import typer.main
 from numpy.typing import NDArray
 
 from znni.cli import main
@@ -43,10 +45,15 @@ class Outcome:
     err: str
 
 
+# Commands and their options are the same in each call, and slow to make from their functions.
+made_once = cache(typer.main.get_command)
+
+
 def znni(*arguments: object) -> Outcome:
     out, err = StringIO(), StringIO()
     code = 0
     with (
+        patch.object(typer.main, "get_command", made_once),
         patch.object(sys, "argv", ["znni", *map(str, arguments)]),
         redirect_stdout(out),
         redirect_stderr(err),

@@ -180,7 +180,7 @@ def _parse(path: Path, text: str, parser: YAML, deepest: int) -> Any:
 def _check_depth(path: Path, text: str, deepest: int) -> None:
     """Raise an error for deep nesting before parsing: some of it takes exponential time."""
     depth = 0
-    for event in YAML(typ="rt").parse(text):
+    for event in YAML(typ="safe", pure=True).parse(text):
         if isinstance(event, CollectionStartEvent):
             depth += 1
         elif isinstance(event, CollectionEndEvent):

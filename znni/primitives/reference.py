@@ -110,17 +110,21 @@ def pooling_fragments(x: NDArray[np.floating], layer: Pool) -> Float64:
 
 
 def dense(network: Network, weights: Weights, x: NDArray[np.floating]) -> Float64:
-    """Return the network's output at every position of (f, z, y, x), one field of view each."""
+    """Return the network's output at every position of (f, z, y, x), one field of view each.
+
+    The fields of view along x are a batch of images.
+    """
     view = network.field_of_view
     size = Vec3(*x.shape[1:]) - view + 1
     y = np.empty((network.out_features, *size))
-    for at in offsets(size):
-        window = x[:, at.z : at.z + view.z, at.y : at.y + view.y, at.x : at.x + view.x]
-        values: dict[str, NDArray[np.floating]] = {INPUT: window[np.newaxis]}
+    for at in offsets(size._replace(x=1)):
+        row = x[:, at.z : at.z + view.z, at.y : at.y + view.y]
+        fields = np.moveaxis(sliding_window_view(row, view.x, axis=3), 3, 0)
+        values: dict[str, NDArray[np.floating]] = {INPUT: fields}
         for node in network.nodes:
             (taken,) = node.inputs
             values[node.name] = _computed(node.layer, weights, values[taken])
-        y[:, at.z, at.y, at.x] = values[network.output][0, :, 0, 0, 0]
+        y[:, at.z, at.y] = values[network.output][:, :, 0, 0, 0].T
     return y
 
 
