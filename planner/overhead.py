@@ -24,6 +24,7 @@ Numbers: TypeAlias = "NDArray[np.float64]"
 Number = TypeVar("Number", float, Numbers)
 
 FLOAT_BYTES = 4
+MASK_COPIES = 3  # of which voxels are wanted: in the writer, on the way, and in the worker
 LABEL_COPIES = 3  # of a block: one computed, one being written, and a copy as it is stored
 
 # A GPU keeps 8 bytes of page tables for each 4 KiB of host memory that is locked for its copies. An
@@ -125,8 +126,9 @@ class Overhead:
         worker: the host bytes of a process that only computes.
         workers: the number of processes that compute on GPUs. With one, the same process also reads
             and writes.
-        slot_value_in: the bytes per value of a block that a worker shares with the reader.
-        slot_value_out: the bytes per value of an output that a worker shares with the writer.
+        slots: the number of blocks of each worker that lie in memory which it shares with the
+            reader and the writer.
+        slot_itemsize_out: the bytes of an output's value there.
         warm: the host bytes that take no extra seconds to touch first.
     """
 
@@ -145,8 +147,8 @@ class Overhead:
     handling: OverheadSeconds = OverheadSeconds()
     worker: int = 0
     workers: int = 1
-    slot_value_in: int = 0
-    slot_value_out: int = 0
+    slots: int = 0
+    slot_itemsize_out: int = 1
     warm: float = inf
 
     def of_host(
@@ -177,10 +179,10 @@ class Overhead:
             return alone
         _, values_out = _values(network, patch)
         # Blocks are read into slots. The reader itself holds only their stored values.
-        slots = values_in * (self.voxel_in - FLOAT_BYTES + self.slot_value_in)
-        slots += values_out * self.slot_value_out
+        slots = values_in * (self.voxel_in - FLOAT_BYTES + self.slots * FLOAT_BYTES)
+        slots += values_out * self.slots * self.slot_itemsize_out
         if network.window:
-            slots += self._bytes_of_windows_apart(network, patch)
+            slots += self._bytes_beside_slots(network, patch)
         else:
             slots += values_out * self.voxel_out
         return replace(
@@ -212,7 +214,7 @@ class Overhead:
         if not window:
             return values_out * self.voxel_out
         # Sums for the next block along x lie beside those of the block, and are copied then.
-        kept = _kept(network, patch, in_order=True) if device == "cpu" else 0
+        kept = _kept(network, patch) if device == "cpu" else 0
         a_sum = (network.blended_features + 1) * FLOAT_BYTES
         sums = a_sum * (patch.volume + 2 * kept) + patch.volume
         blending = FLOAT_BYTES * (values_in + window.size.volume) + sums
@@ -222,11 +224,12 @@ class Overhead:
         held = 0 if headed else a_sum * kept  # float32 is written from the array of the sums
         return blending + values_out * (self.voxel_blended + headed) + held
 
-    def _bytes_of_windows_apart(self, network: Network, patch: Vec3) -> int:
-        """Return the host bytes that blocks of windows take beside slots, for each worker.
+    def _bytes_beside_slots(self, network: Network, patch: Vec3) -> int:
+        """Return the host bytes that a worker's blocks of windows take beside its slots.
 
         The worker has the input of a window, the means of a block and the output that it makes of
-        them. For each slot, the writer has which voxels are wanted, and the labels or a copy.
+        them. For each slot, the writer has the labels or a copy. Both have which voxels are wanted,
+        and so has the message that tells it.
         """
         _, values_out = _values(network, patch)
         headed = FLOAT_BYTES if network.head else 0
@@ -236,8 +239,7 @@ class Overhead:
         written = values_out * self.voxel_blended
         if self.label_maps:
             written = self._bytes_of_labels(network, patch)
-        slots = self.slot_value_in // FLOAT_BYTES
-        return apart + slots * (patch.volume + written)
+        return apart + self.slots * (MASK_COPIES * patch.volume + written)
 
     def _bytes_of_labels(self, network: Network, patch: Vec3) -> int:
         """Return the host bytes of a block's labels, and of the values that become some."""
@@ -268,7 +270,7 @@ class Overhead:
             _, values_out = _values(network, patch)
             out = values_out * self.gpu_voxel_out
             if network.window:
-                out = _bytes_of_blending(network, patch, in_order=self.workers == 1)
+                out = _bytes_of_blending(network, patch)
             labels = self.label_maps * self.label_itemsize * patch.volume
             blocks = first_input.elements * self.gpu_value_in + out + labels
         return PlanMemory(
@@ -334,8 +336,7 @@ class Overhead:
         if gpu or host_uses_gpu:
             building += each.cuda
         seconds: dict[DeviceKind, float] = {kind: load.seconds for kind, load in loads.items()}
-        window, in_order = network.window, self.workers == 1
-        runs = window.a_block(patch, in_order=in_order) if window else 1.0
+        runs = network.window.a_block(patch) if network.window else 1.0
         counts = Counts(float(values_in), float(patch.volume), runs)
         return PlanTime(
             building,
@@ -400,21 +401,19 @@ def _values(network: Network, patch: Vec3) -> tuple[int, int]:
     return network.in_features * size_in.volume, network.out_features * patch.volume
 
 
-def _kept(network: Network, patch: Vec3, *, in_order: bool) -> int:
+def _kept(network: Network, patch: Vec3) -> int:
     """Return the voxels after a block, along x, whose sums are kept for the next one."""
-    window = network.window
-    return window.tail(patch, in_order=in_order) * patch.z * patch.y if window else 0
+    return network.window.tail(patch) * patch.z * patch.y if network.window else 0
 
 
-def _bytes_of_blending(network: Network, patch: Vec3, *, in_order: bool) -> int:
+def _bytes_of_blending(network: Network, patch: Vec3) -> int:
     """Return the bytes of a GPU that blends the windows of blocks.
 
     These are the sums of a block and of what is kept of it, weights, the means of two blocks, and
     the last layer.
     """
     assert network.window is not None
-    kept = _kept(network, patch, in_order=in_order)
-    sums = (network.blended_features + 1) * (patch.volume + 2 * kept)
+    sums = (network.blended_features + 1) * (patch.volume + 2 * _kept(network, patch))
     means = 2 * network.blended_features * patch.volume
     head = (network.blended_features + 1) * network.out_features if network.head else 0
     return FLOAT_BYTES * (sums + means + network.window.size.volume + head)

@@ -153,10 +153,9 @@ class PatchCandidate:
         layers; or it has no memory for a single fragment and the tensor that it hands on. The
         memory is checked when a cut point's turn comes, which happens to few.
         """
-        workers = self._overhead.workers
-        rounds = max(1, ceil(self._patches / workers) - 1)
+        rounds = max(1, ceil(self._patches / self._overhead.workers) - 1)
         window = self._network.window
-        runs = min(1.0, window.a_block(self.patch, in_order=workers == 1)) if window else 1.0
+        runs = min(1.0, window.a_block(self.patch)) if window else 1.0
         waiting: list[tuple[float, bool, CutPoint]] = []
         for cut_point in cut_points:
             least = max(load.seconds for load in self.least_loads(cut_point).values())

@@ -77,7 +77,7 @@ def quick_bounds(space: Space, patches: list[Vec3]) -> list[float]:
         if processor in least
     }
     sizes = np.array(patches)
-    counts = _counts(space, patches)
+    counts = _counts(network, patches)
     number = np.prod(-(-np.array(space.output) // sizes), axis=1).astype(float)
 
     def seconds_of(cut_point: CutPoint) -> Numbers:
@@ -142,17 +142,14 @@ def _seconds_of_jobs(
     return found
 
 
-def _counts(space: Space, patches: list[Vec3]) -> Counts[Numbers]:
+def _counts(network: Network, patches: list[Vec3]) -> Counts[Numbers]:
     """Return the counts of what is in each patch."""
-    network, in_order = space.network, space.overhead.workers == 1
     read = _by_axis(patches, lambda patch: {"read": extents_read(network, patch)})["read"]
     window = network.window
     return Counts(
         network.in_features * np.prod(read, axis=1, dtype=float),
         np.prod(np.array(patches), axis=1, dtype=float),
-        np.array(
-            [window.a_block(patch, in_order=in_order) if window else 1.0 for patch in patches]
-        ),
+        np.array([window.a_block(patch) if window else 1.0 for patch in patches]),
     )
 
 

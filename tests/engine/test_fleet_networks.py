@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -9,40 +11,37 @@ import pytest
 from graphs import EVERY_KIND
 from window_networks import network as windowed
 from window_networks import volume
+from worker_runners import TwoPlaces
 
 from znni.core.options import OutputType
 from znni.core.shapes import Vec3
 from znni.engine.executor import not_measured
-from znni.engine.patch import PatchRunner
+from znni.engine.pipeline import RunState, run_volume
+from znni.engine.skipping import Blocks
+from znni.engine.stopwatch import Stopwatch
+from znni.engine.tiles import Remaining, for_job, make_job
 from znni.engine.workers.fleet import Fleet, Member
 from znni.inference import api
-from znni.inference.planning import search
+from znni.inference.planning import prepare_alone, search, shared_out
+from znni.network.geometry import with_window
+from znni.network.layers import Conv
 from znni.network.network import Network
 from znni.network.network_file import network_from_text
 from znni.network.weights import Weights, random_weights
 from znni.network.window import Window
 from znni.plans.plan import Plan
-from znni.primitives.catalogue import catalogue
+from znni.volumes.array import ArrayOutput, ArrayVolume
 
+ONE = Vec3(1, 1, 1)
 OPTIONS: Any = {"device": "cpu", "costs": "built-in", "threads": 1, "border": "same"}
-
-
-class OnHost:
-    """Makes a runner on the host, in a worker that computes some of the blocks."""
-
-    def __init__(self, plan: Plan, weights: Weights) -> None:
-        self._plan, self._weights = plan, weights
-
-    def __call__(self) -> PatchRunner:
-        able = catalogue(self._plan.machine, "cpu")
-        return PatchRunner(self._plan, able, self._weights, in_order=False)
 
 
 def two_workers(
     plan: Plan, weights: Weights, _measured: Any = not_measured, dtype: OutputType = "float32"
 ) -> Fleet:
     """Have two processes compute on the host, as others do on a GPU each."""
-    made = OnHost(plan, weights)
+    shared = replace(plan, network=shared_out(plan.network, 2))
+    made = partial(prepare_alone, shared, weights)
     return Fleet(plan, [Member(f"worker {number}", made, {}) for number in range(2)], dtype)
 
 
@@ -95,5 +94,20 @@ def test_windows_are_computed_for_each_block_that_has_them() -> None:
     assert plan.windows == 7 / 4
     window = plan.network.window
     assert window is not None
-    assert window.a_block(plan.patch, in_order=False) == (2 + 3 + 3 + 2) / 4
-    assert window.tail(plan.patch, in_order=False) == 0 < window.tail(plan.patch)
+    shared = replace(window, in_order=False)
+    assert shared.a_block(plan.patch) == (2 + 3 + 3 + 2) / 4
+    assert shared.tail(plan.patch) == 0 < window.tail(plan.patch)
+
+
+def test_the_mean_of_windows_is_brought_before_its_place_is_used_again() -> None:
+    net = Network.chain("copied", 1, (Conv("conv", 1, 1, ONE, "identity"),))
+    net = with_window(net, Window(TwoPlaces.patch, overlap=0.0))
+    x = np.random.default_rng(0).random((1, 4, 4, 64), np.float32)
+    job = make_job(net, Vec3(*x.shape[1:]), "valid", "reflect", None)
+    runner = TwoPlaces(for_job(net, job))
+    blocks = Blocks(ArrayVolume(x), job, runner.network, random_weights(net, 0))
+    found = np.zeros_like(x)
+    output = ArrayOutput(found, 1, job.output, "float32")
+    workers = Fleet(runner, [Member("worker", partial(TwoPlaces, runner.network), {})], "float32")
+    run_volume(RunState(blocks, output, "float32", Remaining(job)), workers, Stopwatch())
+    np.testing.assert_array_equal(found, x)

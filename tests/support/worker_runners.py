@@ -6,8 +6,10 @@ import os
 import signal
 import time
 from dataclasses import dataclass
+from itertools import cycle
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
@@ -17,6 +19,7 @@ from znni.core.errors import RunFailed
 from znni.core.shapes import Vec3
 from znni.engine.labels import Labels
 from znni.engine.stopwatch import Stopwatch
+from znni.engine.windows import WindowedBlock
 from znni.network.layers import Conv
 from znni.network.network import Network
 from znni.plans.totals import PlanMemory
@@ -69,6 +72,43 @@ class Sums:
             return np.stack([whole, -whole])
 
         return [total, both]
+
+
+class LateMean(NamedTuple):
+    """A mean that takes a while to be brought from its place."""
+
+    place: NDArray[Any]
+
+    def maps(self) -> NDArray[Any]:
+        time.sleep(0.03)
+        return self.place.copy()
+
+
+class TwoPlaces:
+    """Gives blocks as they are, from two places in turn, as a GPU gives means of windows.
+
+    Attributes:
+        network: has windows of the extents of a block.
+        plan: itself.
+    """
+
+    patch = Vec3(4, 4, 4)
+    memory = NO_MEMORY
+    machine = SimpleNamespace(host=SimpleNamespace(threads=1))
+
+    def __init__(self, network: Network) -> None:
+        self.network = network
+        self.plan: Any = self
+
+    def stages(self, _stopwatch: Stopwatch, _labels: Labels | None = None) -> list[Any]:
+        places = cycle([np.zeros((1, *self.patch), np.float32) for _ in range(2)])
+
+        def launch(block: WindowedBlock) -> NDArray[Any]:
+            place = next(places)
+            place[...] = block.values
+            return place
+
+        return [launch, LateMean]
 
 
 def sums(x: NDArray[Any]) -> NDArray[Any]:

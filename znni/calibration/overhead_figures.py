@@ -29,8 +29,7 @@ from znni.engine.pipeline import (
     bytes_per_output_voxel,
 )
 from znni.engine.workers.slots import (
-    slots_bytes_per_input_value,
-    slots_bytes_per_output_value,
+    SLOTS,
 )
 from znni.machine.machine import BANDWIDTH_EXPONENT, Machine
 from znni.network.input_scaling import Percentiles, ZScore
@@ -182,8 +181,8 @@ def run_overhead(
         handling=handling,
         worker=PROCESS_BYTES,
         workers=machine.used_gpus,
-        slot_value_in=slots_bytes_per_input_value(),
-        slot_value_out=slots_bytes_per_output_value(stored.dtype),
+        slots=SLOTS,
+        slot_itemsize_out=np.dtype(stored.dtype).itemsize,
         warm=warm,
     )
 

@@ -24,13 +24,12 @@ class WindowMemory:
         window: the windows, over a volume.
         maps: the maps that the network gives for a window.
         patch: the extents of a block.
-        in_order: whether all blocks come in order, so that sums are kept for the next.
     """
 
-    def __init__(self, window: Window, maps: int, patch: Vec3, *, in_order: bool) -> None:
+    def __init__(self, window: Window, maps: int, patch: Vec3) -> None:
         self.window = window
         self.maps = maps
-        beyond = window.tail(patch, in_order=in_order)
+        beyond = window.tail(patch)
         self._block = cupy().empty(((maps + 1) * (patch + Vec3(0, 0, beyond)).volume,), np.float32)
         self._after = cupy().empty(((maps + 1) * patch.z * patch.y * beyond,), np.float32)
         self.importance = cupy().asarray(window.importance())

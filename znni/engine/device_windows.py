@@ -80,7 +80,6 @@ class DeviceWindows(DeviceBlockLayers):
         weights: the network's weights.
         measured: the function that takes the seconds of each step, as soon as its block is done.
         head: the weights of the last layer, if it is applied to the blended values.
-        in_order: whether all blocks come here, in order.
 
     Raises:
         RunFailed: the GPU does not have enough memory, or it fails in another way.
@@ -94,26 +93,21 @@ class DeviceWindows(DeviceBlockLayers):
         weights: Weights,
         measured: Measured,
         head: ConvWeights | None,
-        *,
-        in_order: bool = True,
     ) -> None:
         super().__init__(plan, part, catalogue, weights, measured, "float32", head)
         network = plan.network
         if network.window is None:
             raise ValueError(f"network {network.name} has no windows; use DeviceBlockLayers")
         self._patch = plan.patch
-        self._in_order = in_order
         self._threads = plan.machine.host.threads
         with device_errors(self._name), self._compute:
-            self._memory = WindowMemory(
-                network.window, network.blended_features, plan.patch, in_order=in_order
-            )
+            self._memory = WindowMemory(network.window, network.blended_features, plan.patch)
         self._compute.synchronize()
 
     def stages(self, stopwatch: Stopwatch) -> list[Work]:
         """Return two stages, for blocks of several windows: queueing, and waiting."""
         with device_errors(self._name):
-            blended = BlendedWindows(self._network, self._patch, pinned, in_order=self._in_order)
+            blended = BlendedWindows(self._network, self._patch, pinned)
 
         def launch(block: WindowedBlock) -> _Queued:
             return self._launch_windows(blended, block)

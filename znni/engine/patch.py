@@ -43,7 +43,6 @@ class PatchRunner:
         weights: the weights of its network.
         measured: the function that takes the seconds of each step, after it is done.
         dtype: the type of output from a GPU; output from the host is float32.
-        in_order: whether all blocks come here, in order. Then windows keep sums for the next block.
 
     Raises:
         InvalidInput: the primitives are not those of the plan.
@@ -57,20 +56,15 @@ class PatchRunner:
         weights: Weights,
         measured: Measured = not_measured,
         dtype: OutputType = "float32",
-        *,
-        in_order: bool = True,
     ) -> None:
         check_runnable(plan, catalogue)
         self.plan = plan
-        self._in_order = in_order
         head = plan.network.head
         self._head = conv_weights(head, weights[head.name]) if head else None
 
         def ready(part: DevicePart) -> Layers:
             if part.device == "gpu" and plan.network.window:
-                return DeviceWindows(
-                    plan, part, catalogue, weights, measured, self._head, in_order=in_order
-                )
+                return DeviceWindows(plan, part, catalogue, weights, measured, self._head)
             if part.device == "gpu" and part.storage:
                 return DeviceBlockLayers(plan, part, catalogue, weights, measured, dtype)
             if part.device == "gpu":
@@ -128,7 +122,7 @@ class PatchRunner:
             sums = np.empty((network.blended_features, *box.size), np.float32)
             return WindowSums(window, box, sums, importance, threads)
 
-        blended = BlendedWindows(network, self.plan.patch, in_order=self._in_order)
+        blended = BlendedWindows(network, self.plan.patch)
 
         def windows(block: WindowedBlock) -> Blended:
             with stopwatch.during("host_layers"):

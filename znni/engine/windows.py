@@ -160,7 +160,6 @@ class BlendedWindows:
         network: the network, with windows over a volume.
         patch: the extents of a block.
         allocate: function that returns the array of an input.
-        in_order: whether all blocks come here, in order. Otherwise nothing is kept.
     """
 
     def __init__(
@@ -168,13 +167,11 @@ class BlendedWindows:
         network: Network,
         patch: Vec3,
         allocate: Callable[[Shape5], Float32] = on_host,
-        *,
-        in_order: bool = True,
     ) -> None:
         if network.window is None:
             raise ValueError(f"network {network.name} has no windows")
         self._window = network.window
-        self._most_kept = network.window.tail(patch, in_order=in_order)
+        self._most_kept = network.window.tail(patch)
         self._kept: _Kept | None = None
         # The network sees zeros around a window, where its first layers pad.
         seen = input_box(network, patch)

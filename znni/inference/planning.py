@@ -183,7 +183,8 @@ def search_for(required: Requirements, machine: Machine) -> Search:
         machine: the machine to plan for. Its memory is the limit, whatever limits
             ``required.choices`` has.
     """
-    network, choices = required.network.with_head_apart(), required.choices
+    network = shared_out(required.network.with_head_apart(), machine.used_gpus)
+    choices = required.choices
     able = of_class(_catalogue(network, machine), choices.accuracy)
     device, costs = choices.device, choices.costs
     if device == "auto" and machine.used_gpus > 1:
@@ -295,6 +296,8 @@ def checked_plan(
     here = detect_for(given.device, choices.ram, choices.threads, choices.gpu_memory)
     check_device(given, here, choices.device)
     here = choose_gpus(here, replace(choices, device=given.device))
+    network = shared_out(network, here.used_gpus)
+    given = replace(given, network=shared_out(given.network, here.used_gpus))
     host = given.machine.host
     able = Machine(replace(host, bfloat16=host.bfloat16 and here.host.bfloat16), here.gpus)
     primitives = _catalogue(network, able)
@@ -351,7 +354,9 @@ def prepare(
 
     members = []
     for gpu in plan.machine.gpus[: plan.workers]:
-        alone = replace(plan, machine=replace(plan.machine, gpus=(gpu,), used_gpus=1))
+        network = shared_out(plan.network, plan.workers)
+        machine = replace(plan.machine, gpus=(gpu,), used_gpus=1)
+        alone = replace(plan, network=network, machine=machine)
         made = partial(prepare_on_gpu, alone, weights, dtype=dtype)
         members.append(Member(f"the worker of GPU {gpu.number}", made, seeing_only(gpu)))
     return Fleet(plan, members, dtype)
@@ -372,5 +377,13 @@ def prepare_on_gpu(plan: Plan, weights: Weights, dtype: OutputType) -> PatchRunn
 
     Arguments and errors are those of ``prepare``.
     """
-    able = catalogue(plan.machine, "gpu")
-    return PatchRunner(plan, able, weights, dtype=dtype, in_order=False)
+    return PatchRunner(plan, catalogue(plan.machine, "gpu"), weights, dtype=dtype)
+
+
+def shared_out(network: Network, processes: int) -> Network:
+    """Return a network whose blocks some processes compute. If there are several, each takes any.
+
+    Then windows keep nothing for the next block.
+    """
+    window = network.window
+    return replace(network, window=window and replace(window, in_order=processes == 1))

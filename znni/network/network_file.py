@@ -260,7 +260,8 @@ def network_text(network: Network) -> str:
 def window_entry(window: Window) -> dict[str, Any]:
     """Return the entry of a network file that stands for windows."""
     entry = asdict(window)
-    del entry["volume"], entry["inside"], entry["by_default"]
+    for name in ("volume", "inside", "in_order", "by_default"):
+        del entry[name]
     return entry
 
 

@@ -46,6 +46,8 @@ class Window:
         volume: the extents of the volume. They are None until it is known.
         inside: the part of the volume over which windows lie, as if it were the whole. Around it
             they see zeros, and the output is 0. None: the whole volume.
+        in_order: whether one process computes all blocks in order. Then it keeps what windows have
+            of the next block along x.
         by_default: True if nobody asked for windows: a model's file takes inputs of one size only.
 
     Raises:
@@ -59,6 +61,7 @@ class Window:
     like: WindowRules = "monai"
     volume: Vec3 | None = None
     inside: Box | None = None
+    in_order: bool = field(default=True, compare=False)
     by_default: bool = field(default=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -179,25 +182,24 @@ class Window:
         """Return the most voxels per axis of the windows around a box of these extents."""
         return _spans(self, extents)
 
-    def a_block(self, extents: Vec3, *, in_order: bool = True) -> float:
+    def a_block(self, extents: Vec3) -> float:
         """Return how often the network runs for a block of output, on average.
+
+        Along x, a block takes what the windows of the block before have of it, if ``tail`` is kept.
 
         Args:
             extents: the extents of the block.
-            in_order: whether one process computes all blocks in order. Then, along x, a block takes
-                what the windows of the block before have of it, and ``tail`` is kept.
         """
-        return _runs(self, extents, in_order)
+        return _runs(self, extents, self.in_order)
 
-    def tail(self, extents: Vec3, *, in_order: bool = True) -> int:
+    def tail(self, extents: Vec3) -> int:
         """Return the voxels after a block, along x, that its windows have too, and that are kept.
 
         Args:
             extents: the extents of blocks; the first begins where the volume does.
-            in_order: whether one process computes all blocks in order. Otherwise nothing is kept.
         """
         assert self.volume is not None
-        if not in_order:
+        if not self.in_order:
             return 0
         starts, size = np.array(self.starts[2]), self.size.x
         stops = np.arange(extents.x, self.volume.x, extents.x)

@@ -138,7 +138,7 @@ class Plan:
     def windows(self) -> float:
         """The average number of times that the layers run for a patch; 1 without windows."""
         window = self.network.window
-        return window.a_block(self.patch, in_order=self.workers == 1) if window else 1.0
+        return window.a_block(self.patch) if window else 1.0
 
     @property
     def steps(self) -> tuple[Step, ...]:

@@ -13,9 +13,10 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from znni.core.errors import RunFailed
+from znni.engine.blended import BlendedBlock
 from znni.engine.executor import Fragments
 from znni.engine.pipeline import Runner, convert
-from znni.engine.stages import Work, run_stages, through
+from znni.engine.stages import Work, in_turn, run_stages, through
 from znni.engine.stopwatch import Stopwatch
 from znni.engine.windows import WindowedBlock
 from znni.engine.workers.slots import Slot, SlotShape
@@ -76,20 +77,20 @@ _NOTHING: Float32 = np.empty(0, np.float32)
 
 @dataclass(frozen=True)
 class Asked:
-    """What a worker is told of the patch in a slot.
+    """The message that tells a worker of a patch in a slot.
 
     Attributes:
         shape: the extents (f, z, y, x) of its input.
-        around: what holds the input on its way to the first stage, without it: it says where the
-            patch lies. None: nothing holds it.
+        about: the object that the first stage takes, with no input in it. It says where the patch
+            lies. None: the stage takes the input alone.
     """
 
     shape: tuple[int, ...]
-    around: Fragments | WindowedBlock | None
+    about: Fragments | WindowedBlock | None
 
     @classmethod
     def of(cls, block: Float32 | Fragments | WindowedBlock) -> Asked:
-        """Return what is told of a patch, whose values are in the slot."""
+        """Return the message about a patch whose values are in the slot."""
         if isinstance(block, np.ndarray):
             return cls(block.shape, None)
         return cls(block.values.shape, block._replace(values=_NOTHING))
@@ -97,7 +98,7 @@ class Asked:
     def block(self, slot: Slot) -> Float32 | Fragments | WindowedBlock:
         """Return the patch as the first stage takes it."""
         values = front(slot.block, self.shape)
-        return values if self.around is None else self.around._replace(values=values)
+        return values if self.about is None else self.about._replace(values=values)
 
 
 class _OnTheWay(NamedTuple):
@@ -161,13 +162,19 @@ def _compute(runner: Runner, control: Connection, slots: dict[Connection, Slot])
                     slot = slots[socket]
                     yield _OnTheWay(socket, slot, told.block(slot))
 
+    def maps_of(blended: BlendedBlock) -> Float32:
+        with stopwatch.during("host_layers"):
+            return blended.maps()
+
     def answer(patch: _OnTheWay) -> None:
-        made = patch.values if isinstance(patch.values, np.ndarray) else patch.values.maps()
+        made = patch.values
         front(patch.slot.dense, made.shape)[...] = convert(made, patch.slot.shape.dtype)
         patch.socket.send(made.shape)
 
-    stages = *map(through, runner.stages(stopwatch)), answer
-    run_stages(asked(), stages, here=0, stop=failing.close)
+    stages = list(runner.stages(stopwatch))
+    if runner.plan.network.window:  # in one stage: the means lie where those of a later block will
+        stages[-1] = in_turn([stages[-1], maps_of])
+    run_stages(asked(), (*map(through, stages), answer), here=0, stop=failing.close)
 
 
 def _picklable(error: BaseException) -> BaseException:

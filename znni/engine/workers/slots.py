@@ -18,16 +18,6 @@ from znni.network.weights import Float32
 SLOTS = 3
 
 
-def slots_bytes_per_input_value() -> int:
-    """Return the host bytes that a worker's slots take per value of a block."""
-    return SLOTS * 4
-
-
-def slots_bytes_per_output_value(dtype: OutputType) -> int:
-    """Return the host bytes that a worker's slots take per value of an output."""
-    return SLOTS * np.dtype(dtype).itemsize
-
-
 @dataclass(frozen=True)
 class SlotShape:
     """The shape of a slot.
