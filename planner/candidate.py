@@ -61,11 +61,13 @@ class JobTime(NamedTuple):
         time: the job's time for a load. It grows with each number of the load.
         stage: the stage of the device's layers.
         patches: the number of patches of the job.
+        runs: the runs of the layers for a patch, which may take several windows.
     """
 
     time: Callable[[Load], PlanTime]
     stage: Stage
     patches: int
+    runs: float = 1.0
 
     def seconds(self, load: Load) -> float:
         """Return the seconds of the job for a load."""
@@ -80,17 +82,11 @@ class JobTime(NamedTuple):
         """
         least = self.time(Load(0.0, 0, working))
         beside = least.patch.by_stage()[self.stage]
-        return (least.stage_within(seconds, self.patches, self.stage) - beside) / self._runs
+        return (least.stage_within(seconds, self.patches, self.stage) - beside) / self.runs
 
     @property
     def byte_seconds(self) -> float:
         """The seconds of the layers that cost a job no more than one resident byte does."""
         nothing, some = self.time(Load(0.0, 0, 0)), self.time(Load(0.0, SOME_BYTES, 0))
         once = (some.once - nothing.once) / SOME_BYTES
-        return ROUNDED * once / (nothing.most_counted(self.patches, self.stage) * self._runs)
-
-    @property
-    def _runs(self) -> float:
-        """The runs of the layers for a patch, which may take several windows."""
-        nothing, some = self.time(Load(0.0, 0, 0)), self.time(Load(1.0, 0, 0))
-        return some.patch.by_stage()[self.stage] - nothing.patch.by_stage()[self.stage]
+        return ROUNDED * once / (nothing.most_counted(self.patches, self.stage) * self.runs)

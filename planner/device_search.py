@@ -32,7 +32,8 @@ from planner.segmentations import (
 )
 from planner.step_options import StepOptions
 from znni.core.options import Division
-from znni.network.layers import Conv, PooledConv
+from znni.core.shapes import Vec3
+from znni.network.layers import Conv, Pool, PooledConv
 from znni.network.network import Network
 from znni.plans.device_partition import DevicePart
 from znni.plans.primitive import Primitive
@@ -150,16 +151,20 @@ class DeviceSearch:
             limit: the seconds of the job to beat.
         """
         best: Candidate | None = None
-        found = self._segmentations(partition, budget)
-        first = next(found, None)
-        if not first or not self._may_take_less(partition, job_time.layers_within(limit), first[1]):
+        within = job_time.layers_within(limit, self._least_working(partition))
+        if not self._may_take_less(partition, within, budget(partition.input_shape)):
             return None
-        segmented = [first, *found]
-        for options, (segments, allowed) in product(self._option_sets, segmented):
+        segmented = [
+            (segments, allowed, bare)
+            for segments, allowed in self._segmentations(partition, budget)
+            for bare in (self._bare_slots(segments, partition),)
+            if sum(self._least_of(bare)) < job_time.layers_within(limit, least_peak(bare))
+        ]
+        for options, (segments, allowed, bare) in product(self._option_sets, segmented):
             if options.divides and not _has_batches(segments):
                 continue  # no pieces, so it was looked at before
-            layers_limit = job_time.layers_within(limit)
-            slots = self._slots(segments, partition, options, allowed, layers_limit)
+            layers_limit = job_time.layers_within(limit, least_peak(bare))
+            slots = self._slots(bare, options, allowed, layers_limit)
             for choose in self._choosers if slots else ():
                 layers_limit = job_time.layers_within(limit, least_peak(slots))
                 for choice in choose(slots, allowed, layers_limit, job_time.byte_seconds):
@@ -168,6 +173,31 @@ class DeviceSearch:
                     if seconds < limit and _has_place(candidate, partition, allowed):
                         best, limit = candidate, seconds
         return best
+
+    def _least_working(self, partition: Partition) -> int:
+        """Return bytes of arrays that the layers take at least, in any segments.
+
+        A convolution takes the input and the output of one fragment. If a pooling follows, a single
+        fragment of that may need a smaller one, and a convolution next to it may be one step with
+        it.
+        """
+        fused = {pair.conv for pair in self._fusible}
+        least, smaller = 0, Vec3(0, 0, 0)
+        for node in reversed(partition.nodes if partition.shapes else ()):
+            if isinstance(node.layer, Pool):
+                smaller = node.layer.window - 1
+            elif isinstance(node.layer, Conv) and node.layer not in fused:
+                shapes = [partition.shapes[name] for name in (*node.inputs, node.name)]
+                if partition.storage:
+                    arrays = sum(shape.nbytes for shape in shapes)
+                else:
+                    arrays = sum(4 * it.f * (it.size - smaller).volume for it in shapes)
+                least = max(least, arrays)
+        return least
+
+    def _least_of(self, bare: list[Slot]) -> list[float]:
+        """Return lower bounds on the seconds of all runs of bare steps."""
+        return [slot.runs * self.bounds.of_step(slot.options[0]) for slot in bare]
 
     def _may_take_less(self, partition: Partition, limit: float, allowed: float) -> bool:
         """Return whether the layers may take less than some seconds, in any segments.
@@ -251,21 +281,21 @@ class DeviceSearch:
                 yield segments, allowed
 
     def _slots(
-        self,
-        segments: Segments,
-        partition: Partition,
-        options: StepOptions,
-        allowed: float,
-        limit: float,
+        self, bare: list[Slot], options: StepOptions, allowed: float, limit: float
     ) -> list[Slot]:
         """Return a slot for each step with the options that fit; nothing if no choice of them fits.
 
         There are three checks, from cheap to costly. The bounds cost nothing. The fastest relaxed
         options need few prices. The lists of pieces are made last, and only for some steps. Those
         are the steps for which the best choices for the other steps leave time and memory.
+
+        Args:
+            bare: the slots with the bare steps.
+            options: the source of the steps' options.
+            allowed: the bytes for all steps.
+            limit: the seconds of all steps.
         """
-        bare = self._bare_slots(segments, partition)
-        least = [slot.runs * self.bounds.of_step(slot.options[0]) for slot in bare]
+        least = self._least_of(bare)
         # The longest steps tell most about the sum, so they are priced first.
         for index in sorted(range(len(bare)), key=lambda index: -least[index]):
             (step,), slot, left = bare[index].options, bare[index], limit - sum(least)

@@ -119,10 +119,12 @@ class PatchCandidate:
 
         The loads on the other device are fixed.
         """
+        window = self._network.window
         return JobTime(
             lambda load: self.time(cut_point, {**loads, device: load}),
             STAGES[device],
             self._patches,
+            window.a_block(self.patch) if window else 1.0,
         )
 
     def budget(self, cut: Cut, device: DeviceKind) -> MemoryBudget:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Callable, Collection, Container, Iterable, Iterator
+from collections.abc import Callable, Collection, Container, Iterable
 from math import inf, isfinite
-from operator import itemgetter
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from planner.bare_steps import sample_steps
 from planner.cost_model import CostModel
@@ -40,28 +39,51 @@ KnownSeconds: TypeAlias = dict[str, list[tuple[int, float]]]
 CallKey: TypeAlias = tuple[Operation, Shape5, Shape5]
 
 
+class Bounded(NamedTuple):
+    """A primitive after a lower bound on its seconds for a call, or for a voxel."""
+
+    seconds: float
+    name: str
+    primitive: Primitive
+
+
+class Sampled(NamedTuple):
+    """The primitives that may compute an operation, by their least seconds per output voxel.
+
+    Attributes:
+        known: the primitives that apply to some of the sampled shapes, slowest first.
+        unknown: the others, of which the sample tells nothing.
+        least_of_others: the least seconds of primitives that may be faster for fewer items.
+    """
+
+    known: list[Bounded]
+    unknown: list[Bounded]
+    least_of_others: float
+
+
 class PricedCall:
     """The offers for one call, priced as far as they were asked for.
 
     Args:
-        waiting: the primitives without a price yet, each after its least seconds, falling.
+        waiting: the primitives without a price yet, slowest first.
         price: the function that returns a primitive's offer, if it applies.
-        least: the function that returns a bound on a primitive's seconds from prices that are known
-            by now.
+        least: the function that returns a bound on the seconds of a primitive, given by its name,
+            from prices that are known by now.
         per_item: the names of the primitives that are never faster per item for fewer items.
+        least_of_others: the least seconds of the other primitives.
     """
 
     def __init__(
         self,
-        waiting: list[tuple[float, Primitive]],
+        waiting: list[Bounded],
         price: Callable[[Primitive], Offer | None],
-        least: Callable[[Primitive], float],
+        least: Callable[[str], float],
         per_item: Container[str],
+        least_of_others: float,
     ) -> None:
         self._waiting = waiting
         self._per_item = per_item
-        others = (bound for bound, it in waiting if it.name not in per_item)
-        self._least_of_others = min(others, default=inf)
+        self._least_of_others = least_of_others
         self._price = price
         self._least = least
         self._found: list[Offer] = []
@@ -71,12 +93,12 @@ class PricedCall:
     def least_waiting(self) -> float:
         """The least seconds of the offers that are not priced yet."""
         while self._waiting:
-            bound, primitive = self._waiting[-1]
-            least = self._least(primitive)
+            bound, name, primitive = self._waiting[-1]
+            least = self._least(name)
             if least <= bound:
                 return bound
             self._waiting.pop()
-            insort(self._waiting, (least, primitive), key=_falling)
+            insort(self._waiting, Bounded(least, name, primitive), key=_falling)
         return inf
 
     @property
@@ -125,7 +147,7 @@ class PricedCall:
 
     def price_next(self) -> Offer | None:
         """Price the offer that may be fastest of those that are not priced yet, and return it."""
-        _, primitive = self._waiting.pop()
+        *_, primitive = self._waiting.pop()
         offer = self._price(primitive)
         if offer:
             self._found = [*self._found, offer]
@@ -147,8 +169,8 @@ def _fits(offer: Offer, room: float, arrays: int, *, beside: bool) -> bool:
     return (arrays + memory.workspace if beside else memory.working) + memory.resident <= room
 
 
-def _falling(waiting: tuple[float, Primitive]) -> float:
-    return -waiting[0]
+def _falling(waiting: Bounded) -> float:
+    return -waiting.seconds
 
 
 class Prices:
@@ -179,6 +201,7 @@ class Prices:
         self._gpu_budget = gpu_budget
         self._nameless: dict[Operation, Operation] = {}
         self._least: dict[tuple[Operation, int, int], list[tuple[float, Primitive]]] = {}
+        self._sorted: dict[tuple[Operation, int, int], Sampled] = {}
         self._known: dict[CallKey, PricedCall] = {}
         self._follows = _following(self._primitives) if model.follows_costs else {}
         self._seconds: dict[tuple[Operation, Vec3, int], KnownSeconds] = {}
@@ -207,30 +230,41 @@ class Prices:
         """
         key = (self.nameless(operation), shape, out)
         if key not in self._known:
+            sampled = self._by_speed(key[0], shape.f, out.n // shape.n)
+            voxels = BOUND_SLACK * out.n * out.size.volume
+            if min(out.size) < THIN_BELOW:
+                voxels *= THIN_SLACK
             waiting = [
-                (bound, primitive)
-                for bound, primitive in self._bounds(key)
-                if bound or primitive.out_shape(key[0], shape) == out
+                Bounded(voxels * least, name, primitive) for least, name, primitive in sampled.known
             ]
-            waiting.sort(key=itemgetter(0), reverse=True)
+            unknown = [it for it in sampled.unknown if it.primitive.out_shape(key[0], shape) == out]
+            others = any(it.name not in self._follows for it in unknown)
             seconds = self._seconds.setdefault((key[0], shape.size, out.n // shape.n), {})
             self._known[key] = PricedCall(
-                waiting,
+                [*waiting, *unknown],
                 lambda primitive: self._noted(primitive, key, seconds),
-                lambda primitive: self._least_known(primitive, shape.n, seconds),
+                lambda name: self._least_known(name, shape.n, seconds),
                 self._follows,
+                0.0 if others else voxels * sampled.least_of_others,
             )
         return self._known[key]
 
-    def _bounds(self, key: CallKey) -> Iterator[tuple[float, Primitive]]:
-        """Yield all primitives, with bounds on their seconds for a call, preferred ones last."""
-        operation, shape, out = key
-        voxels = float(out.n * out.size.volume)
-        if min(out.size) < THIN_BELOW:
-            voxels *= THIN_SLACK
-        for least, primitive in reversed(self._sampled(operation, shape.f, out.n // shape.n)):
-            # The sample tells nothing of a primitive that it has no shape for.
-            yield voxels * BOUND_SLACK * least if isfinite(least) else 0.0, primitive
+    def _by_speed(self, operation: Operation, features: int, each: int) -> Sampled:
+        """Return all primitives by their least seconds per output voxel, preferred ones last.
+
+        Arguments are those of ``_sampled``.
+        """
+        key = (operation, features, each)
+        if key not in self._sorted:
+            found = [
+                Bounded(least, primitive.name, primitive)
+                for least, primitive in reversed(self._sampled(operation, features, each))
+            ]
+            known = sorted((it for it in found if isfinite(it.seconds)), key=lambda it: -it.seconds)
+            others = (it.seconds for it in known if it.name not in self._follows)
+            unknown = [it._replace(seconds=0.0) for it in found if not isfinite(it.seconds)]
+            self._sorted[key] = Sampled(known, unknown, min(others, default=inf))
+        return self._sorted[key]
 
     def least_seconds(
         self, operation: Operation, shape: Shape5, out: Shape5, enough: float, sizes: Iterable[int]
@@ -260,18 +294,18 @@ class Prices:
             seconds.setdefault(primitive.name, []).append((offer.items, offer.seconds))
         return offer
 
-    def _least_known(self, primitive: Primitive, items: int, seconds: KnownSeconds) -> float:
+    def _least_known(self, name: str, items: int, seconds: KnownSeconds) -> float:
         """Return a bound on a primitive's seconds for some items, from known prices.
 
         Args:
-            primitive: the primitive.
+            name: the primitive's name.
             items: the number of items.
             seconds: the known seconds for this operation on images of this size.
         """
         return max(
             (
                 ROUNDED * found / -(-more // items)  # so many calls compute all of those items
-                for faster in self._follows.get(primitive.name, ())
+                for faster in self._follows.get(name, ())
                 for more, found in seconds.get(faster, ())
                 if more >= items
             ),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import replace
 from itertools import pairwise
 from math import inf
 
@@ -197,7 +196,7 @@ def _extend(
         if all(
             step.taken() + beside - seen <= left for step, seen in zip(steps, viewed, strict=True)
         ):
-            extended = replace(segment, steps=(*segment.steps, *steps))
+            extended = Segment(segment.device, segment.sub_batch, (*segment.steps, *steps))
             needed = {name for node in rest for name in node.inputs}
             made = {**alive, steps[-1].gives: steps[-1].shape_out}
             still = {name: shape for name, shape in made.items() if name in needed}

@@ -254,6 +254,8 @@ class StepOptions:
     def _call(self, step: Step, items: int) -> PricedCall:
         """Return the offers for some items of a step's batch, as far as they are priced."""
         shape, out = step.shape_in, step.shape_out
+        if items == shape.n:
+            return self._prices.call(step.operation, shape, out)
         each = out.n // shape.n
         some, made = shape._replace(n=items), out._replace(n=items * each)
         return self._prices.call(step.operation, some, made)

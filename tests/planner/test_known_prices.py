@@ -111,9 +111,9 @@ def test_fewer_items_may_be_faster_each_if_they_do_not_divide_all() -> None:
         shape = Shape5.of(items, conv.in_features, size + conv.kernel - 1)
         out = Shape5.of(items, conv.out_features, size)
         call = prices.call(conv, shape, out)
-        for _, primitive in list(call._waiting):
+        for _, name, primitive in list(call._waiting):
             offer = prices.priced(primitive, conv, shape, out)
-            assert offer is None or call._least(primitive) <= offer.seconds
+            assert offer is None or call._least(name) <= offer.seconds
         call.offers_within(inf)
 
 
