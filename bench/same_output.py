@@ -1,4 +1,4 @@
-"""The difference between two outputs, byte for byte, except what their runs measured."""
+"""The difference between two outputs, byte for byte, except the times of their runs."""
 
 from __future__ import annotations
 
@@ -9,22 +9,27 @@ from znni.engine.skipping import Skipped
 from znni.inference.output_attributes import measured
 from znni.plans.job_seconds import JobSeconds
 
-MEASURED = frozenset(measured(JobSeconds(), 0, Skipped()))
+# What a run measured, and what it predicted by the runs that this machine had before.
+OF_ITS_TIME = frozenset(measured(JobSeconds(), 0, Skipped())) | {
+    "predicted_seconds",
+    "predicted_start_seconds",
+    "predicted_planning_seconds",
+}
 
 
 def difference(one: Path, other: Path, ignored: frozenset[str] = frozenset()) -> str:
     """Say where two outputs differ, in HDF5 or in a Zarr folder; empty if they do not.
 
     All datasets of an HDF5 file are compared, to the last bit, with how they are stored and their
-    attributes, except the measured ones. The names and bytes of all files of a folder are compared,
-    without those attributes.
+    attributes, except those that are of a run's time. The names and bytes of all files of a folder
+    are compared, without those attributes.
 
     Args:
         one: an output.
         other: another one.
         ignored: attributes that may differ, too.
     """
-    ignored |= MEASURED
+    ignored |= OF_ITS_TIME
     same_kind = one.is_file() == other.is_file()
     read = _hdf5 if one.is_file() else _files
     if not same_kind or (

@@ -41,7 +41,8 @@ def test_calibrating_and_planning_from_it() -> None:
     assert f"predicted ({NOT_MEASURED})\n" in succeeds(*show)
     assert NOT_MEASURED in succeeds(*infer)
     assert "run znni calibrate" in refused(*show, "--costs", "measured")
-    by_primitive, handling = succeeds(*CALIBRATE).split("\n\n")
+    by_primitive, handling, total = succeeds(*CALIBRATE).split("\n\n")
+    assert re.fullmatch(r"calibrated in .+ (s|min|h), from the start of the command\n", total)
     header, *rows = by_primitive.splitlines()
     assert handling.splitlines()[0].split() == ["memory", "touched", "first", "1,000", "MB/s"]
     assert header.split()[:3] == ["primitive", "measurements", "error"]
@@ -68,7 +69,7 @@ def test_calibrating_some_primitives_anew(
     record(slow(Fake("pool", convolved), 9.0), database)
     assert len(database.measured(here)) == before + 24
     twice_as_slow.clear()
-    (row,) = succeeds(*CALIBRATE, "--only", "conv", "--forget").splitlines()[1:]
+    row, _, _ = succeeds(*CALIBRATE, "--only", "conv", "--forget").splitlines()[1:]
     assert row.split()[:2] == ["conv", f"{QUICK.calls}"]
     assert {name for name, _ in twice_as_slow} == {"conv"}
     assert len(database.measured(here)) == before + 12

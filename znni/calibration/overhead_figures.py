@@ -15,6 +15,7 @@ import numpy as np
 
 from planner.overhead import Overhead, OverheadSeconds
 from znni.calibration.io_rates import HandlingTimes
+from znni.calibration.phase_notes import Kind, noted, noted_cuda
 from znni.core.options import AS_COMPUTED, Compression, Packing, Stored
 from znni.core.shapes import Vec3
 from znni.engine.blended import LABEL_PIECE
@@ -53,8 +54,10 @@ CUDA_SECONDS = 2.0
 BUILDING_SECONDS = 0.06
 WARMING_SECONDS = 0.3
 
-# Time beside building and running. The demo took so much on two cores of an EPYC, with warm caches
-# and a kept plan: most of its planning imports the primitives.
+# Time beside building and running, until runs have noted their own. The demo took so much on two
+# cores of an EPYC, with warm caches and a kept plan: most of its planning imports the primitives.
+# Searches for new plans took 0.1 s and more.
+SEARCHING_SECONDS = 0.3
 AROUND = SecondsAround(start=0.42, planning=0.28, opening=0.09, finishing=0.09, exit=0.02)
 
 # Traffic of all cores, per byte. Spectra of kernels are made at 8 GB/s. Pages are first touched at
@@ -147,6 +150,32 @@ def whole_file_seconds(network: Network, output: Vec3, machine: Machine, stored:
     return each * values * itemsize * output.volume
 
 
+def around_here(around: SecondsAround, kind: Kind, *, searched: bool) -> SecondsAround:
+    """Return seconds of phases with those that runs noted on this machine.
+
+    Args:
+        around: the seconds without any notes.
+        kind: the kind of the run.
+        searched: whether the plan was searched for, not taken from an earlier search.
+    """
+    known = noted(kind)
+    start, planning, searching = known.start, known.planning, known.searching
+    if start is not None:
+        around = replace(around, start=start)
+    if planning is not None:
+        around = replace(around, planning=planning)
+    if searched:
+        more = SEARCHING_SECONDS if searching is None else searching
+        around = replace(around, planning=around.planning + more)
+    return around
+
+
+def cuda_seconds(machine: Machine) -> float:
+    """Return the seconds to start a machine's GPUs: as noted, if it is this machine."""
+    found = None if machine.absent or not machine.gpus else noted_cuda(machine)
+    return CUDA_SECONDS if found is None else found
+
+
 def run_overhead(
     machine: Machine,
     stored: Stored = AS_COMPUTED,
@@ -237,7 +266,7 @@ def _handling(machine: Machine, output_itemsize: int, input_itemsize: int) -> Ov
     return OverheadSeconds(
         building=BUILDING_SECONDS,
         warming=WARMING_SECONDS,
-        cuda=CUDA_SECONDS,
+        cuda=cuda_seconds(machine),
         resident=RESIDENT_TRAFFIC / host.bandwidth,
         touched=TOUCHED_TRAFFIC / host.bandwidth,
         cold=COLD_SECONDS,

@@ -78,7 +78,9 @@ def calibrate(
     from znni.calibration.io_rates import calibrate_handling
     from znni.calibration.model import calibration_table
     from znni.cli.progress import show_progress
+    from znni.core.text import duration
     from znni.machine.detect import detect_for
+    from znni.machine.process_age import process_age
 
     with show_progress("measurements") as progress:
         known = calibrate_machine(
@@ -87,6 +89,7 @@ def calibrate(
     typer.echo(calibration_table(known))
     if device != "gpu" and not only:
         typer.echo(f"\n{calibrate_handling(detect_for('cpu', threads=threads), forget=forget)}")
+    typer.echo(f"\ncalibrated in {duration(process_age())}, from the start of the command")
 
 
 @app.command()

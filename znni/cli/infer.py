@@ -131,6 +131,7 @@ def infer(
         from znni.inference import api
         from znni.inference.request import Chosen, WeightedRunOptions
         from znni.machine.process_age import process_age
+        from znni.plans.job_seconds import SecondsAround
         from znni.plans.plan_file import load_plan
         from znni.volumes.locate import stem
 
@@ -186,11 +187,13 @@ def infer(
         return
     (volume,) = volumes
     out = out or f"{stem(volume)}-{network.name}.h5"
+    waited = SecondsAround(start=process_age())
     if network.models and plan is None:
         size = Chosen(dataset, number, point, invert).of(volume).size
         shared = bool(part or cluster)
         formed = _formed(network, size, planned, shared=shared)
         network = network if cluster else formed  # workers import a model themselves
+        waited = SecondsAround(waited.start, importing=process_age() - waited.start)
     if dry_run:
         from znni.inference.dry_run import rehearse
 
@@ -222,7 +225,7 @@ def infer(
             network,
             out,
             command=command,
-            waited=process_age(),
+            waited=waited,
             progress=progress,
             part=part,
             **given,

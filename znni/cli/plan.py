@@ -138,19 +138,20 @@ def plan(
         threshold=threshold,
         **planned,
     )
-    plans = planning.fastest(search, alternatives or 1, fresh=fresh)
-    found = plans[0]
+    found = planning.fastest(search, alternatives or 1, fresh=fresh)
+    plans = list(map(planning.as_here, found))
+    best = plans[0]
     if out:
         save_plans(out, plans, overwrite=overwrite)
-    typer.echo(found.to_json() if as_json else plan_text(found, planned["accuracy"]))
+    typer.echo(best.to_json() if as_json else plan_text(best, planned["accuracy"]))
     if alternatives:
         typer.echo(f"\n{ranking(plans)}", err=as_json)
     if explain:
-        typer.echo(f"\n{planning.explain(search, found)}", err=as_json)
+        typer.echo(f"\n{planning.explain(search, best)}", err=as_json)
     if plot:
         from znni.inference.plan_plot import plot_plan
 
-        plot_plan(planning.look_around(search, found), plot)
+        plot_plan(planning.look_around(search, best), plot)
 
 
 def _check_not_given(**given: object) -> None:

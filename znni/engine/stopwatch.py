@@ -7,16 +7,28 @@ from contextlib import contextmanager
 from time import perf_counter
 from typing import Literal, TypeAlias
 
-from znni.plans.job_seconds import JobSeconds, Phase, SecondsAround, Stage, StageSeconds
+from znni.plans.job_seconds import (
+    NOTHING_AROUND,
+    JobSeconds,
+    Phase,
+    SecondsAround,
+    Stage,
+    StageSeconds,
+)
 
 Purpose: TypeAlias = Literal["building", "running"] | Phase | Stage
 
 
 class Stopwatch:
-    """Adds up the seconds of each purpose. Only one thread at a time may add to a purpose."""
+    """Adds up the seconds of each purpose. Only one thread at a time may add to a purpose.
 
-    def __init__(self) -> None:
+    Args:
+        before: the seconds of each phase that passed before.
+    """
+
+    def __init__(self, before: SecondsAround = NOTHING_AROUND) -> None:
         self._seconds: dict[Purpose, float] = {}
+        self._seconds.update(before.by_phase().items())
 
     @contextmanager
     def during(self, purpose: Purpose) -> Iterator[None]:
@@ -48,5 +60,6 @@ class Stopwatch:
             known("opening", 0.0),
             known("finishing", 0.0),
             known("exit", 0.0),
+            known("importing", 0.0),
         )
         return JobSeconds(known("building", 0.0), known("running", 0.0), busy, around)

@@ -29,6 +29,7 @@ from znni.machine.machine import DeviceKind
 from znni.network.network import Network
 from znni.network.network_file import load_network
 from znni.network.weights import Weights, load_weights, random_weights, weights_for
+from znni.plans.job_seconds import SecondsAround
 from znni.plans.plan import Plan
 from znni.plans.plan_file import load_plan
 from znni.volumes.array import ArrayLike
@@ -65,7 +66,7 @@ def infer(
     random_seed: int | None = None,
     plan: Plan | str | Path | None = None,
     command: str = "",
-    waited: float = 0.0,
+    waited: float | SecondsAround = 0.0,
     progress: Progress = no_progress,
     part: str | None = None,
     **options: Unpack[RunOptions],
@@ -83,8 +84,8 @@ def infer(
         random_seed: use random weights instead.
         plan: use this plan, or the plan in this file, instead of searching.
         command: the command line, which is noted in the output.
-        waited: the seconds that the user waited before this call. They count in the times of the
-            report and the output.
+        waited: the seconds that the user waited before this call, or those of each phase. They
+            count in the times of the report and the output.
         progress: called after each block with the output voxels written and those wanted. If the
             volume is read for its statistics before, it is called with the voxels read and to read.
         part: compute one part of the output, as ``0/8``: the first of eight. Each part may be
@@ -149,7 +150,7 @@ def run(
     random_seed: int | None,
     made: Plan | None,
     command: str = "",
-    waited: float = 0.0,
+    waited: float | SecondsAround = 0.0,
     progress: Progress = no_progress,
     part: str | None = None,
     **options: Unpack[RunOptions],
@@ -158,13 +159,10 @@ def run(
 
     ``ready`` finds the plan and makes it ready. ``made`` is the plan that the caller gives.
     """
-    stopwatch = Stopwatch()
-    stopwatch.add("start", waited)
+    before = waited if isinstance(waited, SecondsAround) else SecondsAround(start=waited)
+    stopwatch = Stopwatch(before)
+    asked = _request(source, network, out, made, stopwatch, shared=part is not None, **options)
     with stopwatch.during("opening"):
-        network = network if isinstance(network, Network) else load_network(network)
-        asked = request_of_the_faster(
-            source, network, out, made, shared=part is not None, **options
-        )
         weights = weights_for(asked.network, weights, random_seed)
         share = None if part is None else share_of(part, asked)
         wanted, output = _opened(out, source, asked, weights, share)
@@ -175,7 +173,8 @@ def run(
         plan, earlier, asked = agreed_plan(output, made, asked, ready.plan_for, stopwatch, progress)
         with stopwatch.during("opening"):
             blocks = Blocks(asked.volume, job, asked.network, weights, asked.mask)
-            attributes = provenance(plan, weights, asked, command) | grid_attributes(wanted.grid)
+            attributes = provenance(plan, weights, asked, command, ready.expected(plan))
+            attributes |= grid_attributes(wanted.grid)
             output.describe(attributes, plan.patch)
             remaining = remaining_of(output, job, progress, share and share(plan.patch))
         left = remaining.voxels
@@ -210,11 +209,29 @@ def run(
     attributes |= measured
     note = accuracy_note(runner.plans[-1], choices.accuracy)
     report = Report(
-        plan, tuple(runner.plans[1:]), left, spent, taken, attributes, note, remaining.total - left,
-        blocks.skipped, gpu_peak,
+        ready.expected(plan), tuple(runner.plans[1:]), left, spent, taken, attributes, note,
+        remaining.total - left, blocks.skipped, gpu_peak,
     )  # fmt: skip
     log.info("%s", report)
+    ready.note_phases(report, whole=not (made or earlier))
     return report
+
+
+def _request(
+    source: str | Path | ArrayLike,
+    network: Network | str | Path,
+    out: str | Path | Any,
+    made: Plan | None,
+    stopwatch: Stopwatch,
+    *,
+    shared: bool,
+    **options: Unpack[RunOptions],
+) -> Request:
+    """Return a request for a run, and count how long it takes to open what it names."""
+    with stopwatch.during("opening"):
+        network = network if isinstance(network, Network) else load_network(network)
+    with stopwatch.during("importing" if network.models else "opening"):
+        return request_of_the_faster(source, network, out, made, shared=shared, **options)
 
 
 def _opened(

@@ -16,6 +16,7 @@ from znni.engine.skipping import outside_mask
 from znni.engine.tiles import Job, Remaining
 from znni.inference.model_choice import request_of_the_faster
 from znni.inference.plan_choice import given_or_found
+from znni.inference.planning import as_here
 from znni.inference.request import RunOptions
 from znni.inference.resuming import Find, identified, plan_of_rest
 from znni.network.network import Network
@@ -115,7 +116,8 @@ def rehearse(
         obstacles.append(error)
     wanted_blocks = ceil((1 - (outside or 0.0)) * len(blocks))
     total = asked.job.output.volume
-    return DryRun(found, total, total - left.voxels, wanted_blocks, tuple(obstacles), outside)
+    rest = total - left.voxels, wanted_blocks, tuple(obstacles), outside
+    return DryRun(as_here(found), total, *rest)
 
 
 def _share_outside(mask: Volume, job: Job, blocks: Sequence[Box]) -> float:

@@ -16,7 +16,9 @@ from znni.plans.job_seconds import JobSeconds
 from znni.plans.plan import Plan
 
 
-def provenance(plan: Plan, weights: Weights, asked: Request, command: str) -> dict[str, Any]:
+def provenance(
+    plan: Plan, weights: Weights, asked: Request, command: str, expected: Plan | None = None
+) -> dict[str, Any]:
     """Return the attributes that say how an output is computed.
 
     Args:
@@ -24,17 +26,19 @@ def provenance(plan: Plan, weights: Weights, asked: Request, command: str) -> di
         weights: parameters of the plan's network.
         asked: the request for the run.
         command: the command line; empty if there was none.
+        expected: the plan with the seconds that this machine takes beside it; None: the same.
     """
+    expected = expected or plan
     return {
         "znni_version": __version__,
         "command": command,
         "network": plan.network.name,
         **origin_attributes(asked, plan.network.with_head_joined(), weights, accuracy_of(plan)),
-        "predicted_seconds": plan.seconds,
+        "predicted_seconds": expected.seconds,
         "predicted_error": plan.error,
         "predicted_memory_bytes": plan.memory.total,
         "predicted_gpu_memory_bytes": plan.gpu_memory.total if plan.gpu_memory else 0,
-        **plan.time.of_job(plan.patches).named("predicted_"),
+        **expected.time.of_job(plan.patches).named("predicted_"),
         **as_run([plan], JobSeconds(), 0, Skipped(), 0),  # replaced at the end of the run
     }
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from time import perf_counter
 
 from planner.exhaustive import Search
 from znni.core.errors import DoesNotFit, InvalidInput, RunFailed, option
@@ -39,13 +40,23 @@ REMEDIES: dict[DeviceKind, tuple[str, str]] = {
 }
 
 
-def given_or_found(given: Plan | None, required: Requirements, held: int = 0) -> Plan:
+def _told_to_nobody(_seconds: float) -> None:
+    pass
+
+
+def given_or_found(
+    given: Plan | None,
+    required: Requirements,
+    held: int = 0,
+    tell: Callable[[float], None] = _told_to_nobody,
+) -> Plan:
     """Return the given plan after ``checked_plan``, or the fastest plan if none is given.
 
     Args:
         given: a plan made earlier, or None.
         required: requirements that the plan must meet.
         held: bytes that this process holds and releases if the plan needs them.
+        tell: is called with the seconds of a search, if there was one.
 
     Raises:
         InvalidInput: the given plan cannot be run.
@@ -53,13 +64,15 @@ def given_or_found(given: Plan | None, required: Requirements, held: int = 0) ->
     """
     choices, stored = required.choices, required.stored
     if given is None:
-        search = _search_here(required)
+        search, start = _search_here(required), perf_counter()
         try:
             found = planning.fastest(search)[0]
         except DoesNotFit as error:
             if stored.output_array:
                 error.add_note(f"{in_units(stored.output_array)} of that are for the output array")
             raise
+        if search.calls:  # else it was kept
+            tell(perf_counter() - start)
         _warn_beyond_available(found, held)
         _warn_of_idle_threads(found)
         return found

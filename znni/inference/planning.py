@@ -19,10 +19,12 @@ from planner.sweeps import Views, memory_for_half, views
 from znni.calibration.choice import cost_model, of_measured_devices
 from znni.calibration.io_rates import handling_times
 from znni.calibration.overhead_figures import (
+    around_here,
     run_overhead,
     statistics_seconds,
     whole_file_seconds,
 )
+from znni.calibration.phase_notes import kind_of
 from znni.core.argument_types import checks_types
 from znni.core.errors import DoesNotFit, InvalidInput
 from znni.core.options import (
@@ -94,7 +96,7 @@ def plan(
         DoesNotFit: no plan stays within ``ram`` and ``gpu_memory``.
     """
     check_keywords(plan, SearchOptions, options)
-    return fastest(search(network, volume_shape, **options))[0]
+    return as_here(fastest(search(network, volume_shape, **options))[0])
 
 
 @checks_types
@@ -261,6 +263,21 @@ def _fastest(search: Search, count: int, *, fresh: bool) -> list[Plan]:
     seconds, source = perf_counter() - start, " (kept from an earlier search)" if kept else ""
     log.info("planned in %.1f s%s: patch %s, %s", seconds, source, found[0].patch, found[0].device)
     return found
+
+
+def as_here(plan: Plan, *, searched: bool = False) -> Plan:
+    """Return a plan to be shown, with the seconds that runs take on this machine to start and plan.
+
+    Outputs note plans without them. So a run that goes on notes the same plan.
+
+    Args:
+        plan: the plan.
+        searched: whether the run searches for the plan. Else it takes a plan that is kept or given.
+    """
+    if plan.machine.absent:
+        return plan
+    around = around_here(plan.time.around, kind_of(plan), searched=searched)
+    return replace(plan, time=replace(plan.time, around=around))
 
 
 def checked_plan(

@@ -9,12 +9,16 @@ from collections.abc import Callable, Hashable
 from dataclasses import replace
 from typing import TypeAlias
 
+from znni.calibration.overhead_figures import cuda_seconds
+from znni.calibration.phase_notes import FixedSeconds, kind_of, note
 from znni.calibration.record import StepTimes, refine
 from znni.core.options import Choices
 from znni.engine.oom_fallback import FallbackRunner
 from znni.engine.pipeline import Processes
+from znni.engine.report import Report
 from znni.inference.devices import choose_gpus
 from znni.inference.plan_choice import given_or_found, smaller_plan
+from znni.inference.planning import as_here
 from znni.inference.request import Requirements
 from znni.machine.detect import detect_for
 from znni.machine.machine import DeviceKind
@@ -35,14 +39,19 @@ class Readiness:
 
     Attributes:
         times: collects the times of steps.
+        searching: the seconds of searches for plans.
     """
 
     def __init__(self) -> None:
         self.times = StepTimes()
+        self.searching = 0.0
 
     def plan_for(self, given: Plan | None, required: Requirements) -> Plan:
         """Return the given plan after a check, or the fastest one, as ``given_or_found``."""
-        return given_or_found(given, required)
+        return given_or_found(given, required, tell=self._add_search)
+
+    def _add_search(self, seconds: float) -> None:
+        self.searching += seconds
 
     def runner(self, plan: Plan, prepare: Prepare) -> FallbackRunner:
         """Return a runner of a plan."""
@@ -59,6 +68,37 @@ class Readiness:
     def done(self, plan: Plan, choices: Choices) -> None:
         """Add the times of a finished run's steps to those of calibration."""
         _refine(self.times, _timed_on(plan, choices))
+
+    def expected(self, plan: Plan) -> Plan:
+        """Return a plan with the seconds that this run is expected to take, as ``as_here``."""
+        return as_here(plan, searched=self.searching > 0)
+
+    def note_phases(self, report: Report, *, whole: bool) -> None:
+        """Note how long the fixed phases of a finished run took, for later predictions.
+
+        Nothing is noted if the run went on with a smaller plan, or if nobody knows how long its
+        process took to start.
+
+        Args:
+            report: the report of the run.
+            whole: whether the run found its plan itself, and did not go on with an earlier one.
+        """
+        plan, spent = report.plan, report.time
+        if report.fallbacks or not whole or not spent.around.start:
+            return
+        cuda = None
+        if plan.gpu_memory:
+            known = cuda_seconds(plan.machine)
+            cuda = max(0.0, spent.building - plan.time.building + known)
+        note(
+            kind_of(plan),
+            FixedSeconds(
+                start=spent.around.start,
+                planning=max(0.0, spent.around.planning - self.searching),
+                searching=self.searching or None,
+                cuda=cuda,
+            ),
+        )
 
     def warn(self, message: str) -> None:
         """Log a warning."""

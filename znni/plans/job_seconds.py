@@ -57,7 +57,7 @@ class StageSeconds:
         return max(seconds, key=lambda stage: seconds[stage])
 
 
-Phase: TypeAlias = Literal["start", "planning", "opening", "finishing", "exit"]
+Phase: TypeAlias = Literal["start", "importing", "planning", "opening", "finishing", "exit"]
 
 
 @dataclass(frozen=True)
@@ -70,6 +70,8 @@ class SecondsAround:
         opening: the seconds to open input and weights, and to make the output.
         finishing: the seconds to complete the output after its last block.
         exit: the seconds from then to the end of the process.
+        importing: the seconds to import and to measure a model of another library, which is done
+            once for each model, right after the start.
     """
 
     start: float = 0.0
@@ -77,6 +79,7 @@ class SecondsAround:
     opening: float = 0.0
     finishing: float = 0.0
     exit: float = 0.0
+    importing: float = 0.0
 
     def __add__(self, other: SecondsAround) -> SecondsAround:
         sums = {name: s + other.by_phase()[name] for name, s in self.by_phase().items()}
@@ -86,6 +89,7 @@ class SecondsAround:
         """Return the seconds by phase, in their order."""
         return {
             "start": self.start,
+            "importing": self.importing,
             "planning": self.planning,
             "opening": self.opening,
             "finishing": self.finishing,
@@ -142,6 +146,7 @@ class JobSeconds:
         around = self.around
         return {
             "start": around.start,
+            "importing": around.importing,
             "planning": around.planning,
             "opening": around.opening,
             "building": self.building,

@@ -76,7 +76,11 @@ class PlanTime:
         patches in rounds. The last round takes as long as the others, even if some workers have no
         patch.
         """
-        return self.once + self.patch.together + max(self._further(patches).values())
+        return self.once + self._of_patches(patches)
+
+    def _of_patches(self, patches: int) -> float:
+        """Return the seconds of a job's patches, but for what the first takes longer."""
+        return self.patch.together + max(self._further(patches).values())
 
     @property
     def pace(self) -> StageSeconds:
@@ -125,7 +129,7 @@ class PlanTime:
         }
         if busy["host_layers"]:
             busy["host_layers"] += self.warming
-        running = self.total(patches) - self.building - self.around.total
+        running = self.warming + self._of_patches(patches)
         return JobSeconds(self.building, running, StageSeconds(**busy), self.around)
 
     def stage_within(self, total: float, patches: int, stage: Stage) -> float:

@@ -1,0 +1,139 @@
+"""Notes of the fixed phases of runs: plans predict with what runs took on this machine."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from fakes import gpu
+
+import znni
+from znni.calibration import phase_notes
+from znni.calibration.overhead_figures import AROUND, CUDA_SECONDS, SEARCHING_SECONDS, cuda_seconds
+from znni.calibration.phase_notes import FixedSeconds, note, noted, noted_cuda
+from znni.engine.report import Report
+from znni.inference.ready import Readiness
+from znni.machine.machine import Machine
+from znni.plans.job_seconds import JobSeconds, SecondsAround
+from znni.plans.plan import Plan
+
+
+@pytest.fixture(autouse=True)
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Notes of the test's own."""
+    path = tmp_path / "phases" / "here.json"
+    monkeypatch.setattr(phase_notes, "_file", lambda: path)
+    return path
+
+
+@pytest.fixture
+def plan(own_folder: Path, small_case: Path) -> Plan:
+    """A plan for the small case, which is in the folder."""
+    assert own_folder == small_case
+    return znni.plan("tiny.yaml", (20, 20, 23), ram="1GiB", device="cpu")
+
+
+def test_the_median_of_the_latest_runs_counts() -> None:
+    assert noted("cpu") == FixedSeconds()
+    for start in (9.0, 9.0, 3.0, 0.5, 0.7, 0.6, 0.6):
+        note("cpu", FixedSeconds(start=start))
+    note("gpu", FixedSeconds(start=2.0, cuda=1.1))
+    assert noted("cpu") == FixedSeconds(start=0.6)
+    assert noted("gpu") == FixedSeconds(start=2.0, cuda=1.1)
+    assert noted("gpus") == FixedSeconds()
+
+
+def test_after_two_runs_a_slow_first_one_does_not_count() -> None:
+    note("cpu", FixedSeconds(start=5.0))
+    assert noted("cpu").start == 5.0
+    note("cpu", FixedSeconds(start=0.5))
+    assert noted("cpu").start == 0.5
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    ["", "[]", "nothing", '{"cpu": 3}', '{"cpu": {"start": []}}', '{"cpu": {"start": ["x"]}}',
+     '{"cpu": {"start": [-1]}}', '{"cpu": {"start": [1e300]}}', '{"cpu": {"start": null}}'],
+)  # fmt: skip
+def test_damaged_notes_count_as_none_and_are_replaced(damaged: str, file: Path) -> None:
+    file.parent.mkdir(parents=True)
+    file.write_text(damaged)
+    assert noted("cpu") == FixedSeconds()
+    note("cpu", FixedSeconds(start=1.0))
+    assert noted("cpu") == FixedSeconds(start=1.0)
+
+
+def test_plans_predict_what_runs_noted(plan: Plan) -> None:
+    around = plan.time.around
+    assert (around.start, around.planning) == (AROUND.start, AROUND.planning)
+    note("cpu", FixedSeconds(start=3.0, planning=2.0, searching=1.0))
+    again = znni.plan("tiny.yaml", (20, 20, 23), ram="1GiB", device="cpu")
+    assert again.time.around == replace(around, start=3.0, planning=2.0)
+    assert again.segments == plan.segments
+    assert again.seconds == pytest.approx(plan.seconds + 5.0 - around.start - around.planning)
+
+
+def test_a_search_is_predicted_to_take_longer_than_a_kept_plan(small_case: Path) -> None:
+    report = znni.infer(small_case / "volume.h5", "tiny.yaml", "out.h5", ram="900MiB")
+    more = report.plan.time.around.planning - AROUND.planning
+    assert more == pytest.approx(SEARCHING_SECONDS)
+    note("cpu", FixedSeconds(searching=7.0))
+    for ram, searching in (("900MiB", 0.0), ("800MiB", 0.0), ("901MiB", 7.0)):  # smaller ones fit
+        report = znni.infer(
+            small_case / "volume.h5", "tiny.yaml", "out.h5", ram=ram, overwrite=True
+        )
+        assert report.plan.time.around.planning == pytest.approx(AROUND.planning + searching)
+
+
+def test_a_run_of_the_command_line_notes_its_phases(small_case: Path) -> None:
+    waited = SecondsAround(start=4.0, importing=9.0)
+    volume = small_case / "volume.h5"
+    report = znni.infer(volume, "tiny.yaml", "out.h5", ram="1001MiB", waited=waited)
+    known = noted("cpu")
+    assert known.start == 4.0
+    assert known.cuda is None
+    assert known.searching is not None
+    assert known.planning is not None
+    both = known.planning + known.searching
+    assert both == pytest.approx(report.time.around.planning, abs=0.003)
+    assert report.time.around.importing == 9.0
+    assert "importing" in str(report)
+    znni.infer(volume, "tiny.yaml", "out.h5", ram="1001MiB", overwrite=True)
+    assert noted("cpu") == known  # nobody knows how long its process took to start
+
+
+def test_a_given_plan_and_a_run_that_goes_on_note_nothing(small_case: Path, plan: Plan) -> None:
+    znni.infer(small_case / "volume.h5", "tiny.yaml", "out.h5", plan=plan, waited=4.0)
+    assert noted("cpu") == FixedSeconds()
+
+
+def test_starts_of_gpus_count_in_steps_and_for_this_machine_only() -> None:
+    here = Machine(gpu(), (gpu(),))
+    assert noted_cuda(here) is None
+    assert cuda_seconds(here) == CUDA_SECONDS
+    note("gpu", FixedSeconds(cuda=1.1))
+    assert cuda_seconds(here) == 1.0
+    note("gpu", FixedSeconds(cuda=1.2))
+    note("gpu", FixedSeconds(cuda=1.2))
+    assert cuda_seconds(here) == 1.0
+    note("gpus", FixedSeconds(cuda=7.8))
+    assert cuda_seconds(replace(here, gpus=2 * here.gpus, used_gpus=2)) == 8.0
+    assert cuda_seconds(replace(here, absent=True)) == CUDA_SECONDS
+
+
+def test_what_a_gpu_takes_to_start_is_building_less_all_else(plan: Plan) -> None:
+    on_gpu = replace(
+        plan,
+        machine=replace(plan.machine, gpus=(gpu(),)),
+        gpu_memory=plan.memory,
+        time=replace(plan.time, building=CUDA_SECONDS + 0.3),
+    )
+    spent = JobSeconds(building=1.5, around=SecondsAround(start=1.0, planning=0.5))
+    report = Report(on_gpu, (), 1, spent, 0, {}, "")
+    ready = Readiness()
+    ready.note_phases(report, whole=False)
+    ready.note_phases(replace(report, fallbacks=(plan,)), whole=True)
+    assert noted("gpu") == FixedSeconds()
+    ready.note_phases(report, whole=True)
+    assert noted("gpu") == FixedSeconds(start=1.0, planning=0.5, cuda=pytest.approx(1.2))

@@ -1,0 +1,113 @@
+"""Notes of how long the fixed phases of runs took on this machine.
+
+The start of a process and its planning depend on the machine, its disk and its libraries, and no
+model knows these. So each run of the command line notes its own phases when it has ended. The next
+plans predict with them. They are in the user's cache, a few hundred bytes for a kind of machine.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from hashlib import sha256
+from pathlib import Path
+from statistics import median_low
+from typing import Literal, NamedTuple, TypeAlias
+
+from znni import __version__
+from znni.core.user_cache import keep, kept, user_cache
+from znni.machine.detect import usable_cores
+from znni.machine.machine import Machine
+from znni.machine.processor import processor_name
+from znni.plans.plan import Plan
+
+# The latest runs whose median counts. A single one may have been disturbed.
+MOST_NOTED = 5
+
+# Starts of a GPU count in steps of so many seconds, because plans depend on them.
+STEADY_SECONDS = 0.5
+
+Kind: TypeAlias = Literal["cpu", "gpu", "gpus"]
+
+
+class FixedSeconds(NamedTuple):
+    """The seconds of phases that do not depend on the volume; None if they are not known.
+
+    Attributes:
+        start: the seconds from the start of the process until the run is asked for.
+        planning: the seconds to take a kept plan.
+        searching: the seconds that a search for a new plan takes beside that.
+        cuda: the seconds to start a GPU and to load its kernels.
+    """
+
+    start: float | None = None
+    planning: float | None = None
+    searching: float | None = None
+    cuda: float | None = None
+
+
+def kind_of(plan: Plan) -> Kind:
+    """Return the kind of a plan's runs: their phases differ by the processors that compute."""
+    if plan.gpu_memory is None:
+        return "cpu"
+    return "gpu" if plan.workers == 1 else "gpus"
+
+
+def noted(kind: Kind) -> FixedSeconds:
+    """Return the medians of what the latest runs noted on this machine."""
+    known = _read().get(kind, {})
+    return FixedSeconds(**{name: median_low(seconds) for name, seconds in known.items()})
+
+
+def noted_cuda(machine: Machine) -> float | None:
+    """Return the seconds to start a machine's GPUs, as runs noted them here, in steady steps."""
+    seconds = noted("gpus" if machine.used_gpus > 1 else "gpu").cuda
+    return None if seconds is None else STEADY_SECONDS * round(seconds / STEADY_SECONDS)
+
+
+def note(kind: Kind, taken: FixedSeconds) -> None:
+    """Note what a run took, as far as it is known."""
+    file = _file()
+    if file is None:
+        return
+    all_noted = dict(_read())
+    mine = dict(all_noted.get(kind, {}))
+    for name, seconds in taken._asdict().items():
+        if seconds is not None:
+            mine[name] = [*mine.get(name, []), round(seconds, 3)][-MOST_NOTED:]
+    keep(file, json.dumps(all_noted | {kind: mine}).encode())
+
+
+def _read() -> Mapping[str, Mapping[str, list[float]]]:
+    """Return all that is noted of this machine, by kind and phase; nothing if it is damaged."""
+    file = _file()
+    try:
+        found = json.loads((kept(file) if file else None) or b"{}")
+        return {
+            str(kind): {
+                name: _sound(phases[name]) for name in FixedSeconds._fields if name in phases
+            }
+            for kind, phases in found.items()
+        }
+    except (ValueError, TypeError, AttributeError):
+        return {}
+
+
+def _sound(seconds: object) -> list[float]:
+    """Return noted seconds.
+
+    Raises:
+        ValueError: they are none.
+    """
+    if not isinstance(seconds, list) or not seconds:
+        raise ValueError(f"{seconds} are no noted seconds")
+    found = [float(each) for each in seconds]
+    if not all(0 <= each < 1e6 for each in found):
+        raise ValueError(f"{seconds} are no noted seconds")
+    return found
+
+
+def _file() -> Path | None:
+    """Return the file of notes about machines like this one, under this version of znni."""
+    about = f"{processor_name()}, {usable_cores()} cores, znni {__version__}"
+    return user_cache() / "phases" / f"{sha256(about.encode()).hexdigest()[:16]}.json"
