@@ -10,7 +10,7 @@ import numpy as np
 
 from znni.core.argument_types import checks_types
 from znni.core.errors import InvalidInput, option
-from znni.core.options import Packing, PointInTime, Recheck, parse_time
+from znni.core.options import Packing, PointInTime, Recheck
 from znni.core.volume import Begun, BlockStore, NewOutput, Output
 from znni.volumes.array import ArrayLike, ArrayOutput, ArrayVolume
 from znni.volumes.chosen import ChosenVolume, listed
@@ -59,7 +59,9 @@ def open_volume(
             the voxel size has another form.
     """
     voxels = None if voxel_size is None else parsed_voxel_size(voxel_size)
-    volume = _opened(source, dataset, parse_time(time) if isinstance(time, str) else time)
+    if isinstance(time, str) and time != "all":
+        raise InvalidInput(f"time is {time!r}, a str; give a number from 0 on, or 'all'")
+    volume = _opened(source, dataset, time)
     if channel is None and not invert and voxels is None:
         return volume
     return ChosenVolume(volume, channel, invert=invert, voxels=voxels)
