@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 from io import StringIO
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 from unittest.mock import patch
 
@@ -131,6 +132,19 @@ def cut(path: Path | str, share: float) -> None:
 
 def write_case(folder: Path) -> None:
     """Write ``tiny.yaml``, its weights and ``volume.h5`` into a folder."""
+    for name, content in _case().items():
+        (folder / name).write_bytes(content)
+
+
+@cache
+def _case() -> dict[str, bytes]:
+    """Return the files of the small case by their names."""
+    with TemporaryDirectory() as made:
+        _make_case(folder := Path(made))
+        return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def _make_case(folder: Path) -> None:
     (folder / "tiny.yaml").write_text(NET)
     network = load_network(folder / "tiny.yaml")
     weights = random_weights(network, seed=2)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
+from functools import lru_cache
 from pathlib import Path
 from reprlib import repr as short_repr
 from typing import Annotated, Any, ClassVar, TypeGuard, TypeVar, get_args
@@ -76,7 +77,7 @@ class YamlFile:
         self.path = path
         self.kind = kind
         known = self._read() if text is None else text
-        self._content = _parse(path, known, YAML(typ="rt"), DEEPEST)
+        self._content = _parse_once(path, known)
 
     def checked(self, model: type[Checked]) -> Checked:
         """Return the contents as a model of their keys.
@@ -161,6 +162,12 @@ def plain_content(path: Path, text: str) -> Any:
         InvalidInput: it is not YAML.
     """
     return _parse(path, text, YAML(typ="safe", pure=True), DEEPEST_OF_OTHERS)
+
+
+@lru_cache(maxsize=16)  # a network may be run again and again
+def _parse_once(path: Path, text: str) -> Any:
+    """Return the content of a file, whose parts know their lines. It must not be changed."""
+    return _parse(path, text, YAML(typ="rt"), DEEPEST)
 
 
 def _parse(path: Path, text: str, parser: YAML, deepest: int) -> Any:
