@@ -48,17 +48,17 @@ CUDA_BYTES = 1024 * 2**20
 # took 2.6 to 4.1 s before the first patch; the host's part is counted below.
 CUDA_SECONDS = 2.0
 
-# Time to read compiled code from the user's cache. Building took 0.04 s of the demo and 0.09 s of
-# n337, with transforms of kernels. The demo's first patch took 0.2 to 0.4 s more than later ones:
-# numba needs most of it to load its first kernel. Code that was never compiled takes longer, once.
-BUILDING_SECONDS = 0.06
-WARMING_SECONDS = 0.3
+# Time to read compiled code from the user's cache. Building took 0.02 to 0.05 s of the networks
+# that come with znni, with transforms of kernels. The U-Net's first run in a process took 0.05 s
+# more than later ones. Code that was never compiled takes longer, once.
+BUILDING_SECONDS = 0.04
+WARMING_SECONDS = 0.05
 
 # Time beside building and running, until runs have noted their own. The demo took so much on two
 # cores of an EPYC, with warm caches and a kept plan: most of its planning imports the primitives.
 # Searches for new plans took 0.1 s and more.
 SEARCHING_SECONDS = 0.3
-AROUND = SecondsAround(start=0.42, planning=0.28, opening=0.09, finishing=0.09, exit=0.02)
+AROUND = SecondsAround(start=0.4, planning=0.07, opening=0.03, finishing=0.02, exit=0.01)
 
 # Traffic of all cores, per byte. Spectra of kernels are made at 8 GB/s. Pages are first touched at
 # 18 to 21 GB/s.
