@@ -31,7 +31,10 @@ def plans() -> dict[int, Plan]:
     return dict(enumerate(found, 1))
 
 
-def test_each_is_measured_and_compared_with_the_fastest(plans: dict[int, Plan]) -> None:
+def test_each_is_measured_and_compared_with_the_fastest(
+    plans: dict[int, Plan], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_process(monkeypatch)
     assert len(plans) == 3
     rows = compare_plans(plans, QUICK)
     assert [row["rank"] for row in rows] == [1, 2, 3]

@@ -202,7 +202,7 @@ def test_a_fused_step_reads_its_stored_input_in_place() -> None:
 
 
 def test_the_best_plans_are_those_of_all_patches() -> None:
-    output, catalogue = Vec3(12, 20, 24), WITH_FUSED
+    output, catalogue = Vec3(8, 12, 16), WITH_FUSED
     for memory in (60_000, 200_000, 10**7):
         search = Search(NETWORK, output, machine(memory), catalogue, NO_OVERHEAD)
         every = search.fastest(10**6)
