@@ -112,13 +112,17 @@ def bounded_block(layer: Conv, size: Vec3, split: Split, limit: int) -> Block:
     fast, and rows too short to be copied fast.
     """
     overhead = 32  # extra time of each row or column of a product, counted in elements
+    lifted, lowered = split.lifted.volume, layer.in_features * split.lowered.volume
+    above_z, above_y, above_x = split.lifted - 1
 
-    def price(block: Block) -> float:
-        blocks = size.ceil_div(block.size).volume * -(-layer.out_features // block.maps)
-        positions = block.positions(split)
-        rows = block.maps * split.lifted.volume + overhead
-        columns = positions.z * positions.y * (positions.x + overhead) + overhead
-        return blocks * rows * columns * block.nbytes(layer, split)
+    def price(block: Block) -> float:  # in integers, because a search asks for thousands of blocks
+        maps, (z, y, x) = block
+        blocks = (
+            -(-size.z // z) * -(-size.y // y) * -(-size.x // x) * -(-layer.out_features // maps)
+        )
+        z, y, x = z + above_z, y + above_y, x + above_x
+        rows, columns = maps * lifted + overhead, z * y * (x + overhead) + overhead
+        return blocks * rows * columns * 4 * (lowered + maps * lifted) * z * y * x
 
     block = Block(layer.out_features, size)
     while block.nbytes(layer, split) > limit and (halves := block.halves()):

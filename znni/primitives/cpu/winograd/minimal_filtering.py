@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cache
+from functools import cache, cached_property
 from math import prod
 
 import numpy as np
@@ -50,12 +50,12 @@ class MinimalFiltering:
     outputs: int
     stride: int = 1
 
-    @property
+    @cached_property
     def phase_taps(self) -> tuple[int, ...]:
         """The taps of each phase."""
         return tuple(len(range(first, self.taps, self.stride)) for first in range(self.stride))
 
-    @property
+    @cached_property
     def length(self) -> int:
         """The points at which products are made."""
         return self.outputs + max(self.phase_taps) - 1
@@ -65,24 +65,24 @@ class MinimalFiltering:
         """The samples that the outputs see."""
         return self.stride * (self.outputs - 1) + self.taps
 
-    @property
+    @cached_property
     def point_of_value(self) -> tuple[int, ...]:
         """The number of the point of each value that is made of the samples, phase by phase."""
         return tuple(point for taps in self.phase_taps for point in range(self.outputs + taps - 1))
 
-    @property
+    @cached_property
     def values(self) -> int:
         """The values that are made of the samples."""
         return len(self.point_of_value)
 
-    @property
+    @cached_property
     def samples(self) -> Codelet:
         """The transform of the samples into values at points."""
         if self.length == 1:
             return _identity(self.values)
         return _samples(self.points, self.stride, self.outputs, self.phase_taps)
 
-    @property
+    @cached_property
     def results(self) -> Codelet:
         """The transform of ``length`` products into the outputs."""
         return _results(self.points, self.outputs) if self.length > 1 else _identity(1)
@@ -106,6 +106,7 @@ class MinimalFiltering:
         return matrix
 
 
+@cache  # a search asks for the same few of thousands of layers
 def minimal_filtering(taps: int, stride: int = 1) -> MinimalFiltering | None:
     """Return the algorithm for a kernel along one axis.
 

@@ -71,7 +71,7 @@ class Strips:
     shape: Shape5
     out: Shape5
 
-    @property
+    @cached_property
     def filterings(self) -> tuple[MinimalFiltering, MinimalFiltering, MinimalFiltering]:
         """The algorithms along z, y and x."""
         axes = zip(self.layer.kernel, self.layer.stride, strict=True)
@@ -89,7 +89,7 @@ class Strips:
         most = max(1, MOST_TILES // self.layer.stride.x)
         return min(range(1, most + 1), key=lambda count: (-(-tiles // count) * count, -count))
 
-    @property
+    @cached_property
     def outputs(self) -> Vec3:
         """Outputs of a strip."""
         z, y, x = self.filterings
@@ -107,12 +107,12 @@ class Strips:
         """Voxels that a strip reads."""
         return self.layer.stride * (self.tiling.written - 1) + self.layer.kernel
 
-    @property
+    @cached_property
     def points(self) -> int:
         """Products of a tile for each pair of maps, which are sums over phases."""
         return math.prod(axis.length for axis in self.filterings)
 
-    @property
+    @cached_property
     def values(self) -> int:
         """Values that are made of a tile's samples, each of which has its kernel."""
         return math.prod(axis.values for axis in self.filterings)
@@ -135,7 +135,7 @@ class Strips:
         """Number of groups of 16 output maps."""
         return whole_vectors(self.layer.out_features) // LANES
 
-    @property
+    @cached_property
     def own(self) -> bool:
         """True if each worker makes all passes over batches of its own.
 
@@ -151,7 +151,7 @@ class Strips:
         most = (OWN_TILES if self.own else SHARED_TILES) // self.across
         return math.ceil(strips / math.ceil(strips / most))
 
-    @property
+    @cached_property
     def batches(self) -> int:
         """Number of batches, each of which reads the kernels once."""
         return math.ceil(self.tiling.count / self.batch)
