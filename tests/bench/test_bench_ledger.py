@@ -16,7 +16,7 @@ from quick_benchmarks import QUICK
 
 from bench.ledger import compare_kills, compare_ledger
 from bench.many_patches import OUTPUTS, ZNNI, many_patches
-from bench.same_output import MEASURED, difference
+from bench.same_output import OF_ITS_TIME, difference
 from bench.table import table
 from znni.cli import INTERNAL_ERROR
 
@@ -73,12 +73,12 @@ def test_runs_with_a_ledger_take_turns_with_those_without() -> None:
 def write_hdf5(path: Path, value: float, seconds: float) -> None:
     with h5py.File(path, "w") as file:
         file["main"] = np.full((2, 3), value)
-        file["main"].attrs.update(dict.fromkeys(MEASURED, seconds))
+        file["main"].attrs.update(dict.fromkeys(OF_ITS_TIME, seconds))
 
 
 def write_zarr(path: Path, value: float, seconds: float) -> None:
     array = zarr.create_array(f"{path}/0", data=np.full((2, 3), value))
-    array.update_attributes(dict.fromkeys(MEASURED, seconds))
+    array.update_attributes(dict.fromkeys(OF_ITS_TIME, seconds))
 
 
 @pytest.mark.parametrize(("write", "ending"), [(write_hdf5, ".h5"), (write_zarr, ".zarr")])

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bench.same_output import MEASURED
+from bench.same_output import OF_ITS_TIME
 from znni.core.errors import InvalidInput, RunFailed
 from znni.core.shapes import Box, Vec3
 from znni.core.volume import NewOutput
@@ -29,7 +29,7 @@ def coordinator() -> SharedZarr:
     output = join_output(OUT, "in.h5", WANTED, lambda _: [WHOLE])
     assert isinstance(output, SharedZarr)
     output.go_on_with("{}")
-    output.describe(dict.fromkeys(MEASURED, 0), PATCH)
+    output.describe(dict.fromkeys(OF_ITS_TIME, 0), PATCH)
     return output
 
 
