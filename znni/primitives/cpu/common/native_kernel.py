@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import importlib.util
 import os
+import struct
 import sys
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -25,10 +26,13 @@ from znni.core.user_cache import state_of_source
 from znni.primitives import cpu
 from znni.primitives.cpu.common import machine_code
 from znni.primitives.cpu.common.late_kernel import LateKernel, making, names_in, with_made
-from znni.primitives.cpu.common.native_arguments import Kinds, c_types, flatten, llvm_types
+from znni.primitives.cpu.common.native_arguments import LLVM_TYPES, Kinds, codes, flatten
 
 # Known before any kernel is imported. So machine code is never of older code than this says.
 _SOURCE = state_of_source(Path(cpu.__path__[0]))
+
+# The function of the machine code that takes all numbers as one block.
+_ENTRY = "znni_kernel"
 
 # A file that may change how numba compiles, beside environment variables.
 _SETTINGS = Path(".numba_config.yaml")
@@ -76,9 +80,8 @@ class NativeKernel(LateKernel):
         content = machine_code.kept_checked(self._file(kinds))
         if content is None:
             return None
-        name, _, code = content.partition(b"\n")
         try:
-            return _Native(name.decode(), code, kinds)
+            return _Native(self._function.__qualname__, content, kinds)
         except machine_code.NotLinked:
             return None
 
@@ -91,15 +94,17 @@ class NativeKernel(LateKernel):
         types = tuple(map(typeof, arguments))
         function.compile(types)
         made = function.overloads[types]
-        name = made.fndesc.llvm_func_name
-        module = binding.parse_assembly(made.library.get_llvm_str())
-        _check(module.get_function(name), kinds)
+        source = made.library.get_llvm_str()
+        native = binding.parse_assembly(source).get_function(made.fndesc.llvm_func_name)
+        entry = _entry(native.name, [str(argument.type) for argument in native.arguments], kinds)
+        module = binding.parse_assembly(f"{source}\n{entry}")
+        module.verify()
         code = machine_code.target_machine().emit_object(module)
         try:
             if not made.library.has_dynamic_globals:  # else it holds addresses of this process
-                native = _Native(name, code, kinds)
-                machine_code.keep_checked(self._file(kinds), f"{name}\n".encode() + code)
-                return native
+                ready = _Native(self._function.__qualname__, code, kinds)
+                machine_code.keep_checked(self._file(kinds), code)
+                return ready
         except machine_code.NotLinked:  # it calls a function of numba's own
             pass
         by_numba = njit(**self._options)(with_made(self._function))
@@ -167,23 +172,53 @@ def _numba_version() -> bytes:
     return Path(found.origin).with_name("_version.py").read_bytes()
 
 
-def _check(function: Any, kinds: Kinds) -> None:
-    """Check that a compiled function takes the numbers that ``flatten`` gives."""
-    wanted = ["ptr", "ptr", *llvm_types(c_types(kinds))]  # first those of the result and an error
-    found = [_in_ir(str(argument.type)) for argument in function.arguments]
+def _entry(name: str, types: list[str], kinds: Kinds) -> str:
+    """Return LLVM IR of a function that calls a compiled one with the numbers of a block.
+
+    Args:
+        name: the compiled function.
+        types: the types of its arguments: addresses of the result and of an error, then numbers.
+        kinds: the kinds of the Python arguments.
+
+    Raises:
+        TypeError: it takes other numbers than ``flatten`` gives.
+    """
+    given = codes(kinds)
+    wanted = ["ptr", "ptr", *(LLVM_TYPES[code] for code in given)]
+    found = ["ptr" if kind.endswith("*") else kind for kind in types]
     if found != wanted:
-        raise TypeError(f"numba compiled {function.name} for {found}, not for {wanted}")
+        raise TypeError(f"numba compiled {name} for {found}, not for {wanted}")
+    byte = _address_of("i8", types)
+    lines = [f"define i32 @{_ENTRY}({byte} %block) {{"]
+    for number, kind in enumerate(types[:2]):
+        lines.append(f"  %v{number} = alloca {kind[:-1] if kind.endswith('*') else kind}")
+    at = 0
+    for number, (code, kind) in enumerate(zip(given, types[2:], strict=True), 2):
+        place = _address_of(kind, types)
+        lines += [
+            f"  %b{number} = getelementptr i8, {byte} %block, i64 {at}",
+            f"  %p{number} = bitcast {byte} %b{number} to {place}",
+            f"  %v{number} = load {kind}, {place} %p{number}, align 1",
+        ]
+        at += struct.calcsize(_packed(code))
+    values = ", ".join(f"{kind} %v{number}" for number, kind in enumerate(types))
+    return "\n".join([*lines, f'  %r = call i32 @"{name}"({values})', "  ret i32 %r", "}"])
 
 
-def _in_ir(name: str) -> str:
-    return "ptr" if name.endswith("*") else name
+def _address_of(kind: str, types: list[str]) -> str:
+    """Return the type of an address. Before LLVM 17, it tells what lies there."""
+    return f"{kind}*" if types[0].endswith("*") else "ptr"
+
+
+def _packed(given: str) -> str:
+    return "=" + given.replace("P", "Q")
 
 
 class _Native:
     """A native function in memory.
 
     Args:
-        name: its name in the machine code.
+        name: the kernel's name, for errors.
         code: the machine code.
         kinds: the kinds of its arguments.
 
@@ -192,19 +227,14 @@ class _Native:
     """
 
     def __init__(self, name: str, code: bytes, kinds: Kinds) -> None:
-        linked = machine_code.linked(name, code)
-        pointer = ctypes.c_void_p
-        kind = ctypes.CFUNCTYPE(ctypes.c_int32, pointer, pointer, *c_types(kinds))
+        linked = machine_code.linked(_ENTRY, code)
         self._name = name
         self._owner = linked.owner
-        self._function = kind(linked.address)
-        self._result = ctypes.c_void_p()
-        self._error = ctypes.c_void_p()
-        # All threads share both. The result is always None, and nothing reads the error.
-        self._places = ctypes.addressof(self._result), ctypes.addressof(self._error)
+        self._pack = struct.Struct(_packed(codes(kinds))).pack
+        self._function = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_char_p)(linked.address)
 
     def __call__(self, numbers: list[Any], _arguments: tuple[Any, ...]) -> None:
         """Call the function."""
-        status = self._function(*self._places, *numbers)
+        status = self._function(self._pack(*numbers))
         if status:
             raise RuntimeError(f"the kernel {self._name} ended with status {status}")
