@@ -84,7 +84,7 @@ class Copies:
 @cache
 def through_numba(kernel: NativeKernel) -> Any:
     """The kernel as numba calls it."""
-    return njit(**kernel._options)(with_made(kernel._function))
+    return njit(**kernel.options)(with_made(kernel.function))
 
 
 class Compared:

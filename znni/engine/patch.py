@@ -109,7 +109,7 @@ class PatchRunner:
 
     def _windows_on_host(self, stopwatch: Stopwatch) -> Work:
         """Return the stage that computes the windows of a block on the host, and blends them."""
-        from znni.engine.window_sums import WindowSums  # it imports numba
+        from znni.engine.window_sums import WindowSums  # it imports kernels of the host
 
         network, threads = self.plan.network, self.plan.machine.host.threads
         window = network.window

@@ -55,7 +55,7 @@ def test_threads_that_call_at_once_make_one_kernel() -> None:
         made.append(function)
         return function
 
-    kernel = LateKernel(lambda x: x + 1, compiled)
+    kernel = LateKernel(lambda x: x + 1, compiled, {})
     with ThreadPoolExecutor(8) as pool:
         assert list(pool.map(kernel, range(50))) == list(range(1, 51))
     assert len(made) == 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import struct
 import subprocess
 import sys
 from collections.abc import Callable
@@ -35,7 +37,7 @@ def scaled(values, pair, scale, times, doubled, out):  # type: ignore[no-untyped
 
 
 def expected(values: Any, pair: Pair, scale: float, times: int, doubled: bool) -> Any:
-    """What ``scaled`` gives."""
+    """Return what ``scaled`` gives."""
     return (values * scale * times + pair.values * pair.factor[0]) * (2 if doubled else 1)
 
 
@@ -62,7 +64,7 @@ def add_one(values):  # type: ignore[no-untyped-def]
 
 
 def add_one_to(kernel: Callable[..., None]) -> list[float]:
-    """What a kernel makes of three zeros."""
+    """Return what a kernel makes of three zeros."""
     values = np.zeros(3, np.float32)
     kernel(values)
     return [float(value) for value in values]
@@ -164,9 +166,10 @@ def test_a_change_of_what_machine_code_depends_on_is_another_file(
         (np, "__version__", "1.2.3"),
         (machine_code, "environment", lambda: "another processor"),
         (sys, "version", "3.99"),
-        (kernel._function, "__qualname__", "another"),
-        (kernel._function, "__module__", "another"),
-        (kernel, "_options", {"nogil": True}),
+        (kernel.function, "__qualname__", "another"),
+        (kernel.function, "__module__", "another"),
+        (kernel, "options", {"nogil": True}),
+        (kernel.function, "__code__", scaled.__code__),
     ]
     for owner, name, value in changes:
         with monkeypatch.context() as patch:
@@ -323,3 +326,56 @@ def test_a_run_whose_kernels_are_kept_never_imports_numba(tmp_path: Path) -> Non
             cwd=ROOT, check=True, capture_output=True, text=True,
         )  # fmt: skip
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_integers_of_more_than_64_bits_are_refused(folder: Path) -> None:
+    def add(values, number):  # type: ignore[no-untyped-def]
+        for i in range(values.size):
+            values[i] += number
+
+    kernel = numba_kernel(add)
+    with pytest.raises(struct.error):
+        kernel(np.zeros(3, np.float32), 2**63)
+    assert not folder.exists()
+    values = np.zeros(3, np.float32)
+    kernel(values, -1)
+    assert values.tolist() == [-1.0, -1.0, -1.0]
+
+
+def test_arrays_of_other_classes_and_unaligned_ones_arrive() -> None:
+    kernel = numba_kernel(add_one)
+    values = np.zeros(3, np.float32).view(np.recarray)
+    kernel(values)
+    assert np.asarray(values).tolist() == ONES
+    unaligned = np.zeros(13, np.uint8)[1:].view(np.float32)
+    assert told(kernel, unaligned) != told(kernel, ROW)
+    kernel(unaligned)
+    assert unaligned.tolist() == ONES
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"), [("NUMBA_CPU_NAME", "generic"), ("NUMBA_DISABLE_JIT", "1")]
+)
+def test_settings_of_numba_count(variable: str, value: str, own_folder: Path) -> None:
+    """Sums of products are rounded once or twice, as the processor that numba is told has it."""
+    (own_folder / "sums.py").write_text(SUMS)
+    environment = os.environ | {variable: value, "PYTHONPATH": os.pathsep.join(sys.path)}
+    subprocess.run([sys.executable, "sums.py"], env=environment, check=True)
+
+
+SUMS = """
+import numpy as np
+from numba import njit
+from znni.primitives.cpu.common.native_kernel import NativeKernel
+
+def add_products(a, b, c):
+    for i in range(c.size):
+        c[i] = a[i] * b[i] + c[i]
+
+options = {"nogil": True, "fastmath": {"contract"}, "_nrt": False}
+a, b, c = np.random.default_rng(0).random((3, 999), np.float32)
+found, expected = c.copy(), c.copy()
+NativeKernel(add_products, **options)(a, b, found)
+njit(**options)(add_products)(a, b, expected)
+assert np.array_equal(found, expected)
+"""

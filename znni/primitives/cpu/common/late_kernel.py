@@ -6,7 +6,7 @@ until it is called, or until a kernel that uses it is compiled.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import update_wrapper
 from threading import RLock
 from types import CellType, CodeType, FunctionType
@@ -22,13 +22,22 @@ class LateKernel:
     Args:
         function: the function.
         compile_it: the decorator that compiles it.
+        options: the decorator's options.
+
+    Attributes:
+        function: the function.
+        options: the decorator's options.
     """
 
     def __init__(
-        self, function: Callable[..., Any], compile_it: Callable[[Callable[..., Any]], Any]
+        self,
+        function: Callable[..., Any],
+        compile_it: Callable[[Callable[..., Any]], Any],
+        options: Mapping[str, Any],
     ) -> None:
         update_wrapper(self, function)
-        self._function = function
+        self.function = function
+        self.options = options
         self._compile = compile_it
         self._made: Any = None
 
@@ -40,7 +49,7 @@ class LateKernel:
         """Return the compiled function, which calls the compiled ones of those that it names."""
         with making:
             if self._made is None:
-                self._made = self._compile(with_made(self._function))
+                self._made = self._compile(with_made(self.function))
             return self._made
 
 
@@ -79,7 +88,7 @@ def late_njit(**options: Any) -> Callable[[Callable[..., Any]], LateKernel]:
 
         return njit(**options)(function)
 
-    return lambda function: LateKernel(function, compiled)
+    return lambda function: LateKernel(function, compiled, options)
 
 
 def late_intrinsic(**options: Any) -> Callable[[Callable[..., Any]], LateKernel]:
@@ -90,4 +99,4 @@ def late_intrinsic(**options: Any) -> Callable[[Callable[..., Any]], LateKernel]
 
         return intrinsic(**options)(function) if options else intrinsic(function)
 
-    return lambda function: LateKernel(function, compiled)
+    return lambda function: LateKernel(function, compiled, options)

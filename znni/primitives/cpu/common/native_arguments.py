@@ -13,12 +13,12 @@ from typing import Any, TypeAlias
 import numpy as np
 
 # The kind of each argument: as fine as the types by which numba compiles. The kind of a number is
-# its class, that of a tuple its class and the kinds of its items, and that of an array its dtype,
-# its number of axes and its layout.
+# its class. That of a tuple is its class and the kinds of its items. That of an array is its dtype,
+# its number of axes and its flags.
 Kinds: TypeAlias = tuple[Any, ...]
 
 # Bits of ``ndarray.flags.num``.
-_C_ORDER, _FORTRAN_ORDER, _WRITEABLE = 0x1, 0x2, 0x400
+_C_ORDER, _FORTRAN_ORDER, _ALIGNED, _WRITEABLE = 0x1, 0x2, 0x100, 0x400
 
 # The owners of an array. A kernel that makes no arrays never looks at them.
 _NO_OWNERS = (0, 0)
@@ -60,13 +60,16 @@ def flatten(arguments: Iterable[Any], numbers: list[Any]) -> Kinds:
         elif kind is np.ndarray:
             flags = argument.flags.num
             layout = flags & _C_ORDER or flags & _FORTRAN_ORDER
-            kinds.append((argument.dtype, argument.ndim, layout | flags & _WRITEABLE))
+            flags = layout | flags & (_ALIGNED | _WRITEABLE)
+            kinds.append((argument.dtype, argument.ndim, flags))
             numbers += _NO_OWNERS
             numbers += argument.size, argument.itemsize, _read(id(argument) + _ADDRESS).value
             numbers += argument.shape
             numbers += argument.strides
         elif isinstance(argument, tuple):
             kinds.append((kind, flatten(argument, numbers)))
+        elif isinstance(argument, np.ndarray):  # of a subclass
+            kinds += flatten((argument.view(np.ndarray),), numbers)
         elif isinstance(argument, np.generic):
             kinds.append(kind)
             numbers.append(argument.item())

@@ -2,8 +2,8 @@
 
 Importing numba takes longer than planning and building together. So the machine code of a kernel is
 kept, for each kind of arguments. LLVM alone loads it. The file's name tells all that the code
-depends on: the kernel, its arguments, the code of all kernels, the processor and the versions of
-the compilers. So no file is ever stale, and a damaged one is compiled again.
+depends on: the kernel and its arguments, the code of all kernels, the processor, and the versions
+of the compilers. So no file is ever stale, and a damaged one is compiled again.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -49,8 +49,7 @@ class NativeKernel(LateKernel):
     """
 
     def __init__(self, function: Callable[..., None], **options: Any) -> None:
-        super().__init__(function, self._by_numba)
-        self._options = options
+        super().__init__(function, self._by_numba, options)
         self._native: dict[Kinds, Callable[..., None]] = {}
 
     def __call__(self, *arguments: Any) -> None:
@@ -61,16 +60,19 @@ class NativeKernel(LateKernel):
         """
         numbers: list[Any] = []
         kinds = flatten(arguments, numbers)
-        (self._native.get(kinds) or self._ready(kinds, arguments))(numbers, arguments)
+        (self._native.get(kinds) or self._ready(kinds, numbers, arguments))(numbers, arguments)
 
     def _by_numba(self, function: Callable[..., None]) -> Any:
         """Return the function for other kernels to call. Only they can: it takes no objects."""
         from numba import njit
 
         uncalled = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
-        return njit(**self._options | uncalled)(function)
+        return njit(**{**self.options, **uncalled})(function)
 
-    def _ready(self, kinds: Kinds, arguments: tuple[Any, ...]) -> Callable[..., None]:
+    def _ready(
+        self, kinds: Kinds, numbers: list[Any], arguments: tuple[Any, ...]
+    ) -> Callable[..., None]:
+        struct.pack(_packed(codes(kinds)), *numbers)  # refuses integers of more than 64 bits
         with making:
             if kinds not in self._native:
                 self._native[kinds] = self._kept(kinds) or self._compiled(kinds, arguments)
@@ -81,7 +83,7 @@ class NativeKernel(LateKernel):
         if content is None:
             return None
         try:
-            return _Native(self._function.__qualname__, content, kinds)
+            return _Native(self.function.__qualname__, content, kinds)
         except machine_code.NotLinked:
             return None
 
@@ -91,6 +93,8 @@ class NativeKernel(LateKernel):
         from numba import njit, typeof
 
         function = self.made()
+        if not hasattr(function, "compile"):  # NUMBA_DISABLE_JIT is set
+            return lambda _numbers, arguments: function(*arguments)
         types = tuple(map(typeof, arguments))
         function.compile(types)
         made = function.overloads[types]
@@ -99,39 +103,52 @@ class NativeKernel(LateKernel):
         entry = _entry(native.name, [str(argument.type) for argument in native.arguments], kinds)
         module = binding.parse_assembly(f"{source}\n{entry}")
         module.verify()
-        code = machine_code.target_machine().emit_object(module)
+        code = made.library.codegen._tm.emit_object(module)  # for the processor that numba is for
         try:
             if not made.library.has_dynamic_globals:  # else it holds addresses of this process
-                ready = _Native(self._function.__qualname__, code, kinds)
+                ready = _Native(self.function.__qualname__, code, kinds)
                 machine_code.keep_checked(self._file(kinds), code)
                 return ready
         except machine_code.NotLinked:  # it calls a function of numba's own
             pass
-        by_numba = njit(**self._options)(with_made(self._function))
+        by_numba = njit(**self.options)(with_made(self.function))
         return lambda _numbers, arguments: by_numba(*arguments)
 
     def _file(self, kinds: Kinds) -> Path:
-        told = "\n".join((*self._told(), repr(kinds), _environment()))
+        told = "\n".join((*_of_kernel(self), repr(kinds), _environment()))
         key = sha256(told.encode()).hexdigest()[:32]
-        return machine_code.cache_directory() / f"{self._function.__name__.strip('_')}-{key}.native"
+        return machine_code.cache_directory() / f"{self.function.__name__.strip('_')}-{key}.native"
 
-    def _told(self) -> Iterator[str]:
-        """Yield the function's name, options, and the values that it takes from around it."""
-        yield f"{self._function.__module__}.{self._function.__qualname__}"
-        yield repr([(name, _in_order(self._options[name])) for name in sorted(self._options)])
-        code, names = self._function.__code__, self._function.__globals__
-        cells = self._function.__closure__ or ()
-        free = dict(zip(code.co_freevars, (cell.cell_contents for cell in cells), strict=True))
-        around = {name: names[name] for name in set(names_in(code)) if name in names} | free
-        for name, value in sorted(around.items()):
-            yield name
-            yield from _described(value)
+
+def _of_kernel(kernel: LateKernel) -> Iterator[str]:
+    """Yield text that tells a kernel from others: code, options, and the values around it."""
+    function, options = kernel.function, kernel.options
+    yield f"{function.__module__}.{function.__qualname__}"
+    yield repr([(name, _in_order(options[name])) for name in sorted(options)])
+    code, names = function.__code__, function.__globals__
+    yield from _of_code(code)
+    cells = function.__closure__ or ()
+    free = dict(zip(code.co_freevars, (cell.cell_contents for cell in cells), strict=True))
+    around = {name: names[name] for name in set(names_in(code)) if name in names} | free
+    for name, value in sorted(around.items()):
+        yield name
+        yield from _described(value)
+
+
+def _of_code(code: CodeType) -> Iterator[str]:
+    """Yield text that tells the code of a function from others."""
+    yield repr((code.co_code, code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars))
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _of_code(constant)
+        else:
+            yield repr(_in_order(constant))
 
 
 def _described(value: Any) -> Iterator[str]:
     """Yield text that tells a value from others. The code of functions is part of ``_SOURCE``."""
-    if isinstance(value, NativeKernel):
-        yield from value._told()
+    if isinstance(value, LateKernel):
+        yield from _of_kernel(value)
     elif hasattr(value, "__qualname__"):
         yield f"{value.__module__}.{value.__qualname__}"
     elif isinstance(value, ModuleType):
@@ -144,7 +161,7 @@ def _described(value: Any) -> Iterator[str]:
 
 
 def _in_order(value: Any) -> Any:
-    return sorted(value) if isinstance(value, set) else value
+    return sorted(value, key=repr) if isinstance(value, set | frozenset) else value
 
 
 @cache
