@@ -3,6 +3,11 @@
 The host of a virtual machine finds and clears a page when the machine first touches it. This takes
 20 times as long as the machine's own first touch of memory that was used before. No system tells
 which pages are cold. So each run notes how much memory it took, and so much is warm from then on.
+
+Some virtual machines tell their host which pages are free, seconds after a program has ended. The
+host takes these pages back, and they are cold again. So there, nothing is warm. An AMD EPYC under
+Firecracker touched 3 GiB at 0.4 GiB/s, and at 8 GiB/s right after that. After 15 s without other
+programs, it touched the first 256 MiB at 0.4 GiB/s again.
 """
 
 from __future__ import annotations
@@ -34,7 +39,7 @@ def warm_bytes() -> float:
     if not is_virtual():
         return inf
     if gives_pages_back():
-        return WARM_BYTES
+        return 0.0
     noted = 0
     with suppress(OSError, ValueError):
         noted = int(_note().read_text())
