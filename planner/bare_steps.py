@@ -17,6 +17,7 @@ from znni.network.layers import (
     Model,
     Multiply,
     Operation,
+    PackedLayer,
     Pool,
     PooledConv,
     SummedConv,
@@ -41,15 +42,15 @@ def bare_step(
 def sample_steps(operation: Operation, features: int, *, plain: bool = False) -> Iterator[Step]:
     """Yield bare steps of an operation for outputs and batches of many sizes.
 
-    Pooled and summed convolutions are sampled only for single items, because plans use them only
-    for those.
+    Pooled and summed convolutions, and layers of packed values, are sampled only for single items,
+    because plans use them only for those.
 
     Args:
         operation: the operation to compute.
         features: the number of input maps.
         plain: whether a pooling gives one fragment, not all of them.
     """
-    batches = (1,) if isinstance(operation, PooledConv | SummedConv) else BATCHES
+    batches = (1,) if isinstance(operation, PooledConv | SummedConv | PackedLayer) else BATCHES
     for batch, size in product(batches, map(Vec3.of, EXTENTS)):
         if plain and isinstance(operation, Pool):
             read = (size - 1) * operation.stride + operation.window
@@ -69,6 +70,12 @@ def _step(operation: Operation, features: int, batch: int, size: Vec3) -> Step:
             whole = size * operation.pool.window + operation.conv.kernel - 1
             shape = Shape5.of(batch, features, whole)
             out = Shape5.of(batch, operation.conv.out_features, size)
+        case PackedLayer(layer):
+            if isinstance(layer, Pool):
+                shape = Shape5.of(batch, features, (size - 1) * layer.stride + layer.window)
+                return bare_step(operation, shape, Shape5.of(batch, features, size))
+            unpacked = _step(layer, features, batch, size)
+            return bare_step(operation, unpacked.shape_in, unpacked.shape_out)
         case SummedConv():
             convolution = _step(operation.conv, features, batch, size)
             return bare_step(operation, convolution.shape_in, convolution.shape_out)

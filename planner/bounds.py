@@ -12,7 +12,15 @@ from numpy.typing import NDArray
 from planner.bare_steps import sample_steps
 from planner.overhead import FLOAT_BYTES, Numbers
 from planner.step_options import StepOptions
-from znni.network.layers import Concat, Operation, Pool, PooledConv, SummedConv, unnamed
+from znni.network.layers import (
+    Concat,
+    Operation,
+    PackedLayer,
+    Pool,
+    PooledConv,
+    SummedConv,
+    unnamed,
+)
 from znni.network.network import Network, Node
 from znni.plans.primitive import Primitive, UsesGpu
 from znni.plans.segments import Step
@@ -105,6 +113,10 @@ class BoundsUsingGpu:
         return np.asarray(FLOAT_BYTES * np.maximum(taken, maps[node.name] * voxels[node.name]))
 
 
+# Whether a packed layer reads and writes packed values.
+PACKED = (False, True), (True, False), (True, True)
+
+
 class Bounds:
     """The fastest time of each layer over all primitives, from a sample of shapes.
 
@@ -113,6 +125,7 @@ class Bounds:
         options: the steps to choose from.
         fusible: the pooled and summed convolutions that may be one step.
         among: the names of the primitives that count; None: all.
+        packed: whether values may be packed between the layers.
     """
 
     def __init__(
@@ -121,13 +134,24 @@ class Bounds:
         options: StepOptions,
         fusible: Collection[PooledConv | SummedConv],
         among: Collection[str] | None = None,
+        *,
+        packed: bool = False,
     ) -> None:
         self._network = network
         self._fused: dict[Operation, PooledConv | SummedConv] = {
             pair.pool if isinstance(pair, PooledConv) else pair.add: pair for pair in fusible
         }
+        self._packed: dict[Operation, list[PackedLayer]] = {
+            layer: [PackedLayer(layer, *of_both) for of_both in PACKED] if packed else []
+            for layer, _ in network.operations.values()
+        }
         operations: list[tuple[Operation, int]] = [
             *network.operations.values(),
+            *(
+                (packed_layer, features)
+                for layer, features in network.operations.values()
+                for packed_layer in self._packed[layer]
+            ),
             *((pair, pair.conv.in_features) for pair in fusible),
         ]
         self._rates = {
@@ -153,7 +177,8 @@ class Bounds:
         bounds: dict[str, Numbers] = {}
         for node in self._network.nodes:
             (layer, _), made = self._network.operations[node.name], voxels[node.name]
-            bounds[node.name] = made * self._rates[layer]
+            rates = (self._rates[each] for each in (layer, *self._packed[layer]))
+            bounds[node.name] = made * min(rates)
             if isinstance(layer, Concat):
                 bounds[node.name] = np.where(copied.get(node.name, False), bounds[node.name], 0.0)
             if layer in self._fused:

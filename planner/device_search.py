@@ -33,10 +33,10 @@ from planner.segmentations import (
 from planner.step_options import StepOptions
 from znni.core.options import Division
 from znni.core.shapes import Vec3
-from znni.network.layers import Conv, Pool, PooledConv
+from znni.network.layers import Conv, Pool, PooledConv, SummedConv
 from znni.network.network import Network
 from znni.plans.device_partition import DevicePart
-from znni.plans.primitive import Primitive
+from znni.plans.primitive import Primitive, TakesPacked
 from znni.plans.summed import SummedNodes
 
 # Sums in another order differ in their last digits. Limits are larger by this factor.
@@ -116,11 +116,19 @@ class DeviceSearch:
     def bounds(self) -> LeastSeconds:
         """The lower bounds on the time of each layer."""
         summed = [nodes.operation for nodes in self._fusible_sums]
-        return Bounds(self._network, self._options, [*self._fusible, *summed])
+        fusible: list[PooledConv | SummedConv] = [*self._fusible, *summed]
+        return Bounds(self._network, self._options, fusible, packed=self._may_pack)
+
+    @cached_property
+    def _may_pack(self) -> bool:
+        """True if values may be packed between the layers of an exact network."""
+        primitives = self._primitives
+        return self._network.is_exact and any(isinstance(it, TakesPacked) for it in primitives)
 
     def bounds_among(self, primitives: Collection[Primitive]) -> LeastSeconds:
         """Return lower bounds on the time of each layer by some of the primitives."""
-        return Bounds(self._network, self._options, [], {it.name for it in primitives})
+        names = {it.name for it in primitives}
+        return Bounds(self._network, self._options, [], names, packed=self._may_pack)
 
     @cached_property
     def _fusible(self) -> tuple[PooledConv, ...]:
@@ -262,6 +270,7 @@ class DeviceSearch:
                 self._fusible_sums,
                 self._options,
                 partition.device,
+                may_pack=self._may_pack,
             ):
                 yield (segment,), allowed
             return

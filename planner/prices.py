@@ -207,6 +207,10 @@ class Prices:
         self._seconds: dict[tuple[Operation, Vec3, int], KnownSeconds] = {}
         self.count = 0
 
+    def applies(self, operation: Operation, shape: Shape5) -> bool:
+        """Return whether some primitive computes an operation on an input of a shape."""
+        return any(it.out_shape(operation, shape) is not None for it in self._primitives)
+
     def offers(
         self, operation: Operation, shape: Shape5, out: Shape5, within: float = inf
     ) -> list[Offer]:

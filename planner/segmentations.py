@@ -6,14 +6,16 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from itertools import pairwise
 from math import inf
+from types import MappingProxyType
 
 from planner.bare_steps import bare_step
 from planner.step_options import StepOptions
 from znni.core.shapes import Shape5, fragments, valid_convolution
 from znni.machine.machine import DeviceKind
-from znni.network.layers import Conv, Layer, Pool, PooledConv
+from znni.network.layers import Conv, Layer, PackedLayer, Pool, PooledConv
 from znni.network.network import Network, Node
 from znni.plans.block_storage import BlockStorage
+from znni.plans.packed import packed_operations
 from znni.plans.segments import Segment, Step
 from znni.plans.summed import SummedNodes, summed_convolutions
 
@@ -48,18 +50,24 @@ def fusible_sums(network: Network, options: StepOptions) -> tuple[SummedNodes, .
     )
 
 
+NOT_PACKED: Mapping[str, PackedLayer] = MappingProxyType({})
+
+
 def exact_segments(
     nodes: tuple[Node, ...],
     storage: BlockStorage,
     summed: Collection[SummedNodes],
     options: StepOptions,
     device: DeviceKind = "cpu",
+    *,
+    may_pack: bool = False,
 ) -> Iterator[Segment]:
     """Yield the segments of an exact network's block that may be fastest, whose steps are bare.
 
     A convolution and its sum are one step or two, whatever the other steps are. In the first
     segment they are one wherever that is faster. No other segment is faster, but others may take
-    less memory. In the second every pair is one step, and in the third none is.
+    less memory. In the second every pair is one step, and in the third none is. Before these comes
+    the segment in which as many values as can be are packed, if there are any.
 
     Args:
         nodes: the nodes of the network.
@@ -67,9 +75,12 @@ def exact_segments(
         summed: the summed convolutions that may be one step.
         options: the source of the steps' times.
         device: the device of all steps.
+        may_pack: whether values may be packed between the layers.
     """
     possible = {it.add.name: it for it in summed if storage.sums_in_place(it)}
     faster = {name: it for name, it in possible.items() if _is_faster(it, storage, options)}
+    if may_pack and (packed := packed_operations(nodes, storage, options.applies)):
+        yield exact_segment(nodes, storage, {}, device, packed)
     choices: list[Mapping[str, SummedNodes]] = []
     for choice in (faster, possible, dict[str, SummedNodes]()):
         if choice not in choices:
@@ -82,6 +93,7 @@ def exact_segment(
     storage: BlockStorage,
     summed: Mapping[str, SummedNodes],
     device: DeviceKind = "cpu",
+    packed: Mapping[str, PackedLayer] = NOT_PACKED,
 ) -> Segment:
     """Return the segment of an exact network's block, whose steps are bare.
 
@@ -90,6 +102,7 @@ def exact_segment(
         storage: the arrays of the block.
         summed: the convolutions that are one step with their sum, by the sum's name.
         device: the device of all steps.
+        packed: the steps that read or write packed values, by name.
     """
     convolutions = {it.conv.name for it in summed.values()}
     steps = []
@@ -97,14 +110,15 @@ def exact_segment(
         if node.name in summed:
             steps.append(_summed_step(summed[node.name], storage))
         elif node.name not in convolutions:
-            steps.append(_block_step(node, storage))
+            steps.append(_block_step(node, storage, packed.get(node.name)))
     return Segment(device, 1, tuple(steps), is_exact=True)
 
 
-def _block_step(node: Node, storage: BlockStorage) -> Step:
-    """Return the bare step of one layer of a block."""
+def _block_step(node: Node, storage: BlockStorage, packed: PackedLayer | None = None) -> Step:
+    """Return the bare step of one layer of a block, whose values may be packed."""
     shape = storage.shape_taken(node.name, node.inputs)
-    return bare_step(node.layer.local, shape, storage.shape_made(node.name), node.inputs)
+    operation = packed or node.layer.local
+    return bare_step(operation, shape, storage.shape_made(node.name), node.inputs)
 
 
 def _summed_step(nodes: SummedNodes, storage: BlockStorage) -> Step:

@@ -131,6 +131,10 @@ class StepOptions:
         """
         return self.least_seconds_per_voxel(operation, features) < inf
 
+    def applies(self, operation: Operation, shape: Shape5) -> bool:
+        """Return whether some primitive computes an operation on an input of a shape."""
+        return self._prices.applies(operation, shape)
+
     def fastest(self, step: Step, room: float, enough: float, *, in_place: bool = False) -> float:
         """Return the seconds of the fastest relaxed option within some bytes, from few prices.
 

@@ -2,27 +2,48 @@
 
 from __future__ import annotations
 
-import numpy as np
-from emulated_gpu import EMULATED, ORDERS, emulated_gpu, needs_emulation
-from random_plans import run
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
 
+import numpy as np
+import pytest
+from emulated_gpu import EMULATED, ORDERS, emulated_gpu, needs_emulation
+from packed_networks import PackedGraph
+from random_plans import run
+from window_networks import blended
+
+from planner import device_search
 from planner.cost_model import BUILT_IN
+from planner.device_search import DeviceSearch
 from planner.exhaustive import Search
+from planner.segmentations import exact_segments
 from znni.calibration.overhead_figures import run_overhead
+from znni.core.errors import InvalidInput
+from znni.core.options import Border
 from znni.core.shapes import Vec3
+from znni.engine.checks import check_runnable
 from znni.engine.patch import PatchRunner
 from znni.engine.tiles import for_job, make_job, read_input, seen_by
 from znni.machine.machine import Device, Machine
+from znni.network.geometry import with_window
+from znni.network.layers import PackedLayer
+from znni.network.network import Network
 from znni.network.network_file import network_from_text
 from znni.network.weights import random_weights
+from znni.network.window import Window
+from znni.plans.plan import Plan
 from znni.plans.primitive import Catalogue, on_device
+from znni.plans.segments import Segment
 from znni.primitives.catalogue import catalogue
+from znni.primitives.gpu.packed.primitive import packed_primitives
 from znni.primitives.reference import exact
 from znni.volumes.array import ArrayVolume
 
 pytestmark = needs_emulation
 
-NETWORK = """\
+UNET = """\
 name: unet
 in_features: 1
 layers:
@@ -38,34 +59,164 @@ layers:
   - conv: {features: 8, kernel: 3, padding: same, activation: elu}
   - conv: {features: 2, kernel: 1}
 """
+RESIDUAL = """\
+name: residual
+in_features: 2
+layers:
+  - name: first
+    conv: {features: 16, kernel: [1, 3, 3], padding: same, activation: elu}
+  - conv: {features: 16, kernel: 3, padding: same}
+  - affine: {activation: elu}
+  - name: second
+    conv: {features: 16, kernel: 3, padding: same}
+  - name: level
+    add: {activation: elu}
+    from: [second, first]
+  - name: average
+    pool: {window: [1, 2, 2], stride: [1, 2, 2], kind: average}
+  - conv: {features: 32, kernel: 3, padding: same, activation: relu}
+  - conv: {features: 16, kernel: 3, padding: same, activation: relu}
+  - upsample: {factor: [1, 2, 2], mode: trilinear}
+  - add: {}
+    from: [upsample1, level]
+  - conv: {features: 3, kernel: [1, 3, 3], padding: same, activation: softmax}
+"""
+
+# A U-Net with instance norms, as nnU-Net makes them.
+PLAIN_UNET = """\
+name: plain
+layers:
+  - conv: {features: 16, kernel: 3, padding: same}
+  - name: skip
+    instance_norm: {activation: leaky_relu}
+  - conv: {features: 32, kernel: 3, stride: 2, padding: 1}
+  - instance_norm: {activation: leaky_relu}
+  - conv_transpose: {features: 16, kernel: 2, stride: 2}
+  - concat: {}
+    from: [conv_transpose1, skip]
+  - conv: {features: 16, kernel: 3, padding: same}
+  - instance_norm: {activation: leaky_relu}
+  - name: head
+    conv: {features: 5, kernel: 1, activation: softmax}
+"""
 
 # Primitives that call libraries, or that are for other layers.
-LEFT_OUT = ("gpu_cudnn", "gpu_fft", "gpu_model", "arranged_gpu_cudnn")
+LEFT_OUT = ("gpu_cudnn", "gpu_fft", "arranged_gpu_cudnn")
+
+MACHINE = Machine(Device("cpu", "host", 2**34, 2, flops=1e11, bandwidth=1e10), (EMULATED,))
 
 
-def machine_and_primitives() -> tuple[Machine, Catalogue]:
-    """A machine with the emulated GPU, and the primitives of that."""
-    machine = Machine(Device("cpu", "host", 2**34, 2, flops=1e11, bandwidth=1e10), (EMULATED,))
-    found = on_device(catalogue(machine), "gpu")
-    return machine, {name: it for name, it in found.items() if not name.startswith(LEFT_OUT)}
+def primitives(chosen: Callable[[str], bool] = lambda _: True) -> Catalogue:
+    """Those of the emulated GPU whose names are chosen, also of packed layers."""
+    found = on_device(catalogue(MACHINE), "gpu")
+    found |= {it.name: it for it in packed_primitives(EMULATED)}
+    return {
+        name: it for name, it in found.items() if not name.startswith(LEFT_OUT) and chosen(name)
+    }
 
 
-def test_blocks_of_a_unet_give_what_one_evaluation_gives() -> None:
-    network, size = network_from_text(NETWORK, "unet"), Vec3(9, 8, 12)
-    machine, primitives = machine_and_primitives()
-    job = make_job(network, size, "same", "constant", None)
+def plan_for(
+    network: Network, size: Vec3, patch: Vec3, known: Catalogue, border: Border = "same"
+) -> Plan:
+    pad = "constant" if border == "same" else None
+    job = make_job(network, size, border, pad, None)
     search = Search(
-        for_job(network, job), job.output, machine, primitives, run_overhead(machine), BUILT_IN,
+        for_job(network, job), job.output, MACHINE, known, run_overhead(MACHINE), BUILT_IN,
         "none", "gpu",
     )  # fmt: skip
-    plan = search.fastest_for(Vec3(8, 8, 12))
+    plan = search.fastest_for(patch)
     assert plan is not None
+    assert Plan.from_json(plan.to_json()) == plan
+    return plan
+
+
+def assert_exact(network: Network, size: Vec3, plan: Plan, known: Catalogue) -> None:
+    """Compare what a plan computes with one evaluation over the whole volume."""
     weights = random_weights(network, 7)
-    volume = np.random.default_rng(0).standard_normal((1, *size), np.float32)
+    volume = np.random.default_rng(0).standard_normal((network.in_features, *size), np.float32)
     with emulated_gpu(ORDERS[1]):
-        runner = PatchRunner(plan, primitives, weights)
+        runner = PatchRunner(plan, known, weights)
         found = run(runner, weights, volume, border="same", pad="constant")
+    job = make_job(network, size, "same", "constant", None)
     seen = read_input(ArrayVolume(volume), job, seen_by(plan.network, job), network.scaling)
-    expected = exact(plan.network, weights, seen)
-    expected = expected[:, *(slice(a, a + b) for a, b in zip(job.first, job.output, strict=True))]
-    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-3 * np.abs(expected).max())
+    right = exact(plan.network, weights, seen)
+    right = right[:, *(slice(a, a + b) for a, b in zip(job.first, job.output, strict=True))]
+    np.testing.assert_allclose(found, right, rtol=0, atol=2e-3 * np.abs(right).max())
+
+
+def test_blocks_give_what_one_evaluation_gives() -> None:
+    network, size = network_from_text(UNET, "unet"), Vec3(4, 8, 12)
+    known = primitives(lambda name: not name.startswith("gpu_packed"))
+    assert_exact(network, size, plan_for(network, size, size, known), known)
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [(UNET, Vec3(9, 8, 12)), (RESIDUAL, Vec3(4, 8, 12))], ids=["unet", "residual"]
+)
+def test_blocks_of_packed_values_give_what_one_evaluation_gives(text: str, size: Vec3) -> None:
+    network = network_from_text(text, "network")
+    unpacked = "gpu_direct_tensor", "gpu_direct", "gpu_lowered"
+    known = primitives(lambda name: not name.startswith(unpacked) or name.endswith("float16"))
+    plan = plan_for(network, size, Vec3(8, 8, 12), known)
+    packed = [step for step in plan.steps if isinstance(step.operation, PackedLayer)]
+    assert len(packed) > 4
+    assert_exact(network, size, plan, known)
+
+
+def first_segments(*arguments: Any, **named: Any) -> Iterator[Segment]:
+    """The segment with packed values alone, if there is one."""
+    yield next(iter(exact_segments(*arguments, **named)))
+
+
+@pytest.mark.parametrize("seed", [10])
+def test_random_networks_of_packed_values(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device_search, "exact_segments", first_segments)
+    draw = random.Random(seed)
+    network = PackedGraph(draw).network()
+    size = Vec3(*(draw.randint(1, 8) for _ in range(3)))
+    unpacked = "gpu_direct_tensor", "gpu_direct", "gpu_lowered"
+    known = primitives(lambda name: not name.startswith(unpacked) or name.endswith("float16"))
+    plan = plan_for(network, size, network.alignment, known)
+    assert any(isinstance(step.operation, PackedLayer) for step in plan.steps)
+    assert_exact(network, size, plan, known)
+
+
+def test_windows_of_packed_values_are_blended() -> None:
+    network = network_from_text(PLAIN_UNET, "plain")
+    network = with_window(network, Window(Vec3(8, 8, 12), 0.3, "gaussian", "", "monai"))
+    known = primitives(lambda name: "packed" in name)
+    volume = np.random.default_rng(0).standard_normal((1, 8, 11, 12), np.float32)
+    job = make_job(network, Vec3(*volume.shape[1:]), "valid", None, None)
+    plan = plan_for(network, job.output, job.output, known, "valid")
+    assert sum(isinstance(step.operation, PackedLayer) for step in plan.steps) == len(plan.steps)
+    weights = random_weights(network, 7)
+    with emulated_gpu(ORDERS[1]):
+        found = run(PatchRunner(plan, known, weights), weights, volume, pad=None)
+    right = blended(network, volume)
+    np.testing.assert_allclose(found, right, rtol=0, atol=2e-3 * np.abs(right).max())
+
+
+def test_bounds_hold_for_packed_steps() -> None:
+    network, size = network_from_text(UNET, "unet"), Vec3(32, 32, 96)
+    known = primitives()
+    plan = plan_for(network, size, size, known)
+    assert any(isinstance(step.operation, PackedLayer) for step in plan.steps)
+    bounds = DeviceSearch(plan.network, tuple(known.values()), BUILT_IN, "none").bounds
+    for step in plan.steps:
+        assert 0 < bounds.of_step(step) <= step.seconds
+
+
+def test_a_plan_whose_steps_disagree_is_refused() -> None:
+    network, size = network_from_text(UNET, "unet"), Vec3(8, 8, 12)
+    known = primitives(lambda name: "packed" in name)
+    plan = plan_for(network, size, size, known)
+    check_runnable(plan, known)
+    (segment,) = plan.segments
+    steps = list(segment.steps)
+    index = next(i for i, step in enumerate(steps) if step.gives == "deep")
+    operation = PackedLayer(steps[index].layers[0], reads=False, writes=True)
+    cost = known[str(steps[index].primitive)].cost(operation, steps[index].shape_in)
+    steps[index] = replace(steps[index], operation=operation, cost=cost)
+    wrong = replace(plan, segments=(replace(segment, steps=tuple(steps)),))
+    with pytest.raises(InvalidInput, match="read packed what is not; plan again"):
+        check_runnable(wrong, known)

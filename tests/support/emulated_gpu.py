@@ -42,16 +42,24 @@ ORDERS = Order(), Order(descending=True, copies_at_once=True)
 
 
 class Memory:
-    """Memory that ends where nobody may read."""
+    """Memory that ends where nobody may read.
+
+    Attributes:
+        taken: the bytes of all that exist.
+    """
 
     device_id = 0
+    taken = 0
 
     def __init__(self, nbytes: int) -> None:
         self.size = max(1, nbytes)
+        Memory.taken += nbytes
+        self._nbytes = nbytes
         self.ptr: int = runtime().allocate(self.size)
         self._release = runtime().release
 
     def __del__(self) -> None:
+        Memory.taken -= self._nbytes
         self._release(self.ptr, self.size)
 
 
@@ -98,11 +106,12 @@ def ndarray(
     shape, dtype = (shape,) if isinstance(shape, int) else tuple(shape), np.dtype(dtype)
     memory = memptr or Pointer(Memory(prod(shape) * dtype.itemsize), 0)
     contiguous = (dtype.itemsize * prod(shape[axis + 1 :]) for axis in range(len(shape)))
-    steps = tuple(contiguous) if strides is None else strides
+    steps: tuple[int, ...] | None = tuple(contiguous) if strides is None else strides
     reaches = [(extent - 1) * step for extent, step in zip(shape, steps, strict=True)]
     low, high = sum(min(0, reach) for reach in reaches), sum(max(0, reach) for reach in reaches)
-    nbytes = high - low + dtype.itemsize if prod(shape) else 0
-    span = (ctypes.c_char * nbytes).from_address(memory.ptr + low)
+    if not prod(shape):
+        low, high, steps = 0, -dtype.itemsize, None
+    span = (ctypes.c_char * (high - low + dtype.itemsize)).from_address(memory.ptr + low)
     made = np.ndarray(shape, dtype, span, -low, steps).view(EmulatedArray)
     made.memory = memory.mem
     return made

@@ -13,6 +13,7 @@ from znni.network.layers import (
     Conv,
     ConvTranspose,
     Operation,
+    PackedLayer,
     Pool,
     PooledConv,
     SummedConv,
@@ -37,6 +38,8 @@ def place(primitive: Primitive, operation: Operation, shape: Shape5, cost: Cost)
     Axes are the batch, input and output maps, the mean extents of image, kernel and window, and the
     balance of arithmetic and memory traffic. A stride or a factor counts as a window.
     """
+    if isinstance(operation, PackedLayer):
+        operation = operation.layer
     kernel = window = 1.0
     features = shape.f
     match operation:

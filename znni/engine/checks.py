@@ -9,6 +9,7 @@ from znni.network.layers import SummedConv
 from znni.network.network import Network
 from znni.plans.device_partition import DevicePart, bytes_of
 from znni.plans.micro_batches import found
+from znni.plans.packed import reads_what_is_made
 from znni.plans.plan import Plan
 from znni.plans.primitive import Catalogue
 from znni.plans.summed import summed_convolutions
@@ -23,6 +24,7 @@ def check_runnable(plan: Plan, catalogue: Catalogue) -> None:
     for part in plan.parts:
         _check_steps(part, catalogue)
         _check_sums(part, plan.network)
+        _check_packed(part)
     _check_memory(plan)
 
 
@@ -84,6 +86,12 @@ def _check_sums(part: DevicePart, network: Network) -> None:
                 raise InvalidInput(
                     f"the plan's layer {step.operation.name} cannot add in place; {PLAN_AGAIN}"
                 )
+
+
+def _check_packed(part: DevicePart) -> None:
+    """Check that all steps agree which values are packed."""
+    if part.storage and not reads_what_is_made(part.steps, part.storage):
+        raise InvalidInput(f"the plan's layers read packed what is not; {PLAN_AGAIN}")
 
 
 def _check_memory(plan: Plan) -> None:

@@ -1,6 +1,7 @@
 """The layers of an exact network on a GPU, which blocks go through.
 
-All arrays of a block lie in one arena, at places that the plan decided. Each step reads views of
+All arrays of a block lie in one arena, at places that the plan decided. Those of packed values have
+records beside it, which every block begins with zeros. Each step reads views of
 them and writes into a view. What lies outside the volume is then set to zero, as padding. A
 convolution or a pooling whose view has gaps makes its output apart, and it is copied from there.
 
@@ -11,6 +12,7 @@ each step is known only of blocks that are not launched so, which the first ones
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import nullcontext
 from typing import Any, NamedTuple
 
@@ -23,10 +25,13 @@ from znni.engine.device_layers import DeviceLayers
 from znni.engine.executor import ZERO, Fragments, built
 from znni.engine.upload import Span
 from znni.machine.arena import output_into
+from znni.machine.cuda import cupy
 from znni.machine.device_arena import ALIGNMENT, device_workspace
+from znni.machine.packed_arrays import GROUP, PackedArray, in_words, voxel_shape
 from znni.network.network import INPUT
 from znni.network.weights import Weights
 from znni.plans.device_partition import DevicePart
+from znni.plans.packed import packed_storages
 from znni.plans.placement import StepPlace
 from znni.plans.primitive import Catalogue, Run
 from znni.plans.segments import Step
@@ -99,8 +104,32 @@ class DeviceBlockLayers(DeviceLayers):
             )
             for step, place in zip(part.steps, placed.places[0], strict=True)
         ]
+        self._packed = packed_storages(part.steps, storage)
+        self._records = self._new_records(part.steps)
         self._graphs = DeviceGraphs(self._compute)
         return placed.size
+
+    def _new_records(self, steps: tuple[Step, ...]) -> _Records:
+        """Return the records of all packed values.
+
+        A value that a later one joins without a step has a part of the later one's records.
+        """
+        groups = {name: maps // GROUP for name, maps in self._storage.maps.items()}
+        stepped = {step.gives for step in steps}
+        first: dict[str, int] = {}
+        count = 0
+        for node in reversed(self._network.nodes):
+            if self._storage.locations[node.name].storage not in self._packed:
+                continue
+            if node.name not in first:
+                first[node.name] = count
+                count += groups[node.name]
+            if node.name not in stepped:
+                at = first[node.name]
+                for name in node.inputs:
+                    first[name] = at
+                    at += groups[name]
+        return _Records(cupy().zeros((count, 2), np.uint32), first)
 
     def _queue(self, given: Fragments, dense: Any, steps: list[tuple[Step, Span]]) -> None:
         """Queue all steps of a block, and copy its output to ``dense``."""
@@ -139,18 +168,20 @@ class DeviceBlockLayers(DeviceLayers):
             steps: takes each step with its work, if that is to be timed.
         """
         arrays = {INPUT: x}
+        if self._packed:
+            self._records.all.fill(0)
         for ready, of_step in zip(self._ready, edges, strict=True):
             timed = nullcontext() if steps is None else self._timed(ready.step, steps)
             with timed:
                 self._run(ready, arrays, of_step)
         name = self._network.output
-        return self._maps(name, arrays)[:, :, *self._storage.made(name).slices]
+        return _within(self._maps(name, arrays), self._storage.made(name))
 
     def _run(self, ready: _Ready, arrays: dict[str, Any], edges: _Edges) -> None:
         """Queue a step."""
         step, storage = ready.step, self._storage
         given = [
-            self._maps(name, arrays)[:, :, *box.slices]
+            _within(self._maps(name, arrays), box)
             for name, box in zip(step.takes, ready.reads, strict=True)
         ]
         if edges.whole is not None:
@@ -159,7 +190,7 @@ class DeviceBlockLayers(DeviceLayers):
         if at not in arrays and ready.place.output is not None:
             arrays[at] = self._array(at, ready.place.output)
         held = self._maps(step.gives, arrays)
-        view = held[:, :, *storage.made(step.gives).slices]
+        view = _within(held, storage.made(step.gives))
         with self._arena.step(step.shape_out, None, ready.place.free):
             if ready.staged:
                 apart = device_workspace(step.shape_out, np.float32)
@@ -169,17 +200,51 @@ class DeviceBlockLayers(DeviceLayers):
             else:
                 with output_into(view):
                     ready.run(*given)
-        if ready.cleared:
+        if not ready.cleared:
+            return
+        if isinstance(held, PackedArray):
+            clear_outside(held.words, in_words(edges.inside))
+        else:
             clear_outside(held, edges.inside)
 
     def _array(self, name: str, start: int) -> Any:
         """Return the array of a storage whose place begins at a byte of the arena."""
         rows, shape = self._rows[name], self._storage.storages[name].shape
+        if name in self._packed:
+            return self._arena.array_at(start, voxel_shape(shape), np.float16)
         start += rows.first * SECTOR_BYTES // SECTOR
         whole = self._arena.array_at(start, (*shape[:4], rows.pitch))
         return whole[..., : shape.x]
 
     def _maps(self, name: str, arrays: dict[str, Any]) -> Any:
         """Return the maps of a value in its storage."""
-        at = self._storage.locations[name]
-        return arrays[at.storage][:, at.first_map : at.first_map + self._network.maps[name]]
+        at, count = self._storage.locations[name], self._network.maps[name]
+        array = arrays[at.storage]
+        if at.storage not in self._packed:
+            return array[:, at.first_map : at.first_map + count]
+        groups = slice(at.first_map // GROUP, (at.first_map + count) // GROUP)
+        return PackedArray(array[:, groups], self._records.of(name, count // GROUP))
+
+
+class _Records(NamedTuple):
+    """The records of the packed values.
+
+    Attributes:
+        all: the records (group, largest number or scale).
+        first: the first group of each value, by name.
+    """
+
+    all: Any
+    first: Mapping[str, int]
+
+    def of(self, name: str, groups: int) -> Any:
+        """Return the records of a value with so many groups."""
+        first = self.first[name]
+        return self.all[first : first + groups]
+
+
+def _within(array: Any, box: Box) -> Any:
+    """Return the samples of an array in a box."""
+    if isinstance(array, PackedArray):
+        return array.within(box)
+    return array[:, :, *box.slices]

@@ -37,8 +37,12 @@ _given: ContextVar[Float32 | None] = ContextVar("_given", default=None)
 
 
 @contextmanager
-def output_into(array: Float32) -> Iterator[None]:
-    """Use this array for the one output that is made within a ``with`` block."""
+def output_into(array: Any) -> Iterator[None]:
+    """Use this array for the one output that is made within a ``with`` block.
+
+    Args:
+        array: the array, of the host or a GPU. It may be packed.
+    """
     token = _given.set(array)
     try:
         yield

@@ -128,10 +128,10 @@ class DeviceArena:
             _current.reset(token)
             self._peak = max(self._peak, taken + self._ends.peak)
 
-    def array_at(self, start: int, shape: tuple[int, ...]) -> Any:
-        """Return a float32 array that begins at a byte of the arena."""
+    def array_at(self, start: int, shape: tuple[int, ...], dtype: DTypeLike = np.float32) -> Any:
+        """Return an array that begins at a byte of the arena."""
         memory = cupy().cuda.MemoryPointer(self._memory, start)
-        return cupy().ndarray(shape, np.float32, memptr=memory)
+        return cupy().ndarray(shape, dtype, memptr=memory)
 
     def change_ends(self) -> None:
         """Allocate at the other end from now on."""

@@ -36,6 +36,7 @@ __all__ = [
     "Multiply",
     "Normalize",
     "Operation",
+    "PackedLayer",
     "Padding",
     "Pool",
     "PooledConv",
@@ -96,8 +97,28 @@ class SummedConv:
         return replace(self.conv, activation=self.add.activation, slope=self.add.slope)
 
 
-# The operation of a primitive: one layer, or two in one.
-Operation: TypeAlias = Layer | PooledConv | SummedConv
+@dataclass(frozen=True)
+class PackedLayer:
+    """A layer whose input or output is packed: float16, 8 maps of a voxel together.
+
+    Attributes:
+        layer: the layer.
+        reads: whether all its inputs are packed.
+        writes: whether its output is.
+    """
+
+    layer: Layer
+    reads: bool
+    writes: bool
+
+    @property
+    def name(self) -> str:
+        """The name of the layer."""
+        return self.layer.name
+
+
+# The operation of a primitive: one layer, perhaps on packed values, or two in one.
+Operation: TypeAlias = Layer | PooledConv | SummedConv | PackedLayer
 
 
 def unnamed(operation: Operation) -> Operation:
@@ -107,5 +128,7 @@ def unnamed(operation: Operation) -> Operation:
             return PooledConv(replace(conv, name="conv"), replace(pool, name="pool"))
         case SummedConv(conv, add):
             return SummedConv(replace(conv, name="conv"), replace(add, name="add"))
+        case PackedLayer(layer):
+            return replace(operation, layer=replace(layer, name=layer.kind))
         case _:
             return replace(operation, name=operation.kind)

@@ -7,7 +7,7 @@ primitives.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, ClassVar, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 from znni.core.shapes import Shape5, fragments, max_pooling, valid_convolution
 from znni.machine.machine import Device, DeviceKind
@@ -112,6 +112,13 @@ class UsesGpu(Protocol):
     @property
     def base(self) -> Primitive:
         """The GPU's own primitive that computes the pieces."""
+
+
+@runtime_checkable
+class TakesPacked(Protocol):
+    """A primitive of packed layers."""
+
+    takes_packed: ClassVar[bool]
 
 
 Catalogue: TypeAlias = Mapping[str, Primitive]

@@ -14,7 +14,15 @@ from math import prod
 
 from znni.core.shapes import Shape5, Vec3
 from znni.machine.machine import DeviceKind
-from znni.network.layers import Conv, Layer, Operation, Pool, PooledConv, SummedConv
+from znni.network.layers import (
+    Conv,
+    Layer,
+    Operation,
+    PackedLayer,
+    Pool,
+    PooledConv,
+    SummedConv,
+)
 from znni.plans.chosen import Chosen
 from znni.plans.cost import Cost
 
@@ -50,6 +58,8 @@ class Step:
             return self.operation.conv, self.operation.pool
         if isinstance(self.operation, SummedConv):
             return self.operation.conv, self.operation.add
+        if isinstance(self.operation, PackedLayer):
+            return (self.operation.layer,)
         return (self.operation,)
 
     @property

@@ -7,13 +7,15 @@ runs, and so is the memory of a patch, with all its gaps.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from typing import NamedTuple
 
 from znni.core.shapes import round_up
 from znni.machine.machine import DeviceKind
+from znni.machine.packed_arrays import packed_bytes
 from znni.network.network import INPUT
 from znni.plans.block_storage import BlockStorage
+from znni.plans.packed import packed_storages
 from znni.plans.placement import Placement, StepPlace
 from znni.plans.segments import Step
 
@@ -81,9 +83,20 @@ def device_rows(name: str, steps: tuple[Step, ...], storage: BlockStorage) -> Ro
     return Rows(-first % SECTOR, round_up(extent, SECTOR))
 
 
-def storage_bytes(name: str, storage: BlockStorage, device: DeviceKind) -> int:
-    """Return the bytes of a storage; on a GPU, with gaps between its rows and before the first."""
+def storage_bytes(
+    name: str, storage: BlockStorage, device: DeviceKind, packed: Container[str] = ()
+) -> int:
+    """Return the bytes of a storage; on a GPU, with gaps between its rows and before the first.
+
+    Args:
+        name: the name of the storage.
+        storage: the storages.
+        device: the device.
+        packed: the storages whose values are packed, which have no gaps.
+    """
     shape = storage.storages[name].shape
+    if name in packed:
+        return packed_bytes(shape)
     if device == "cpu" or name == INPUT:
         return shape.nbytes
     return shape._replace(x=round_up(shape.x, SECTOR)).nbytes + SECTOR_BYTES
@@ -105,8 +118,10 @@ def held_beside_steps(
     The result is negative for a step whose input and output share memory.
     """
     given = storage_bytes(INPUT, storage, device)
+    packed = packed_storages(steps, storage)
     alive_during = [
-        (storage_bytes(name, storage, device), life) for name, life in lives(steps, storage).items()
+        (storage_bytes(name, storage, device, packed), life)
+        for name, life in lives(steps, storage).items()
     ]
     for index, step in enumerate(steps):
         alive = sum(nbytes for nbytes, life in alive_during if life.first <= index <= life.last)
@@ -136,8 +151,9 @@ def storage_placement(
         spare: bytes of each step beside its workspace, for the alignment of the arrays in it.
         device: the device of the steps. Outputs that are made apart lie in the workspace.
     """
+    packed = packed_storages(steps, storage)
     blocks = [
-        _Block(round_up(storage_bytes(name, storage, device), alignment), life, name)
+        _Block(round_up(storage_bytes(name, storage, device, packed), alignment), life, name)
         for name, life in lives(steps, storage).items()
     ]
     blocks += [

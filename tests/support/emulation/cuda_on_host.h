@@ -210,6 +210,12 @@ inline void floats_of_halves(float& low, float& high, unsigned pair) {
   low = from_half_bits(pair & 0xffff);
   high = from_half_bits(pair >> 16);
 }
+inline void max_nan_of_halves(unsigned& result, unsigned a, unsigned b) {
+  float low, high;
+  max_nan(low, from_half_bits(a & 0xffff), from_half_bits(b & 0xffff));
+  max_nan(high, from_half_bits(a >> 16), from_half_bits(b >> 16));
+  halves(result, high, low);
+}
 inline void product_of_halves(unsigned& product, unsigned a, unsigned b) {
   // The product of two float16 fits float32, so it is rounded once.
   halves(product, from_half_bits(a >> 16) * from_half_bits(b >> 16),
@@ -232,7 +238,8 @@ template <class T>
 inline T* at(unsigned shared) { return (T*)(uintptr_t)shared; }
 
 inline void load_shared(float& value, unsigned shared) { value = *at<float>(shared); }
-inline void store_if(unsigned wanted, float* target, float value) {
+template <class T>
+inline void store_if(unsigned wanted, T* target, T value) {
   if (wanted) *target = value;
 }
 inline void store_value_if(float* target, float value, int wanted) {

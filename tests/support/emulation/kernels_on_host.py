@@ -31,6 +31,7 @@ OPTIONS = (
 INSTRUCTIONS = {
     "": "nothing",
     "max.NaN.f32 %0, %1, %2;": "max_nan",
+    "max.NaN.f16x2 %0, %1, %2;": "max_nan_of_halves",
     "cvt.rn.f16x2.f32 %0, %1, %2;": "halves",
     "cvt.rn.bf16x2.f32 %0, %1, %2;": "bfloats",
     "cvt.rna.tf32.f32 %0, %1;": "tf32",
@@ -40,6 +41,7 @@ INSTRUCTIONS = {
     ),
     "ld.shared.f32 %0, [%1];": "load_shared",
     "{.reg .pred p; setp.ne.b32 p, %0, 0; @p st.global.f32 [%1], %2;}": "store_if",
+    "{.reg .pred p; setp.ne.b32 p, %0, 0; @p st.global.b32 [%1], %2;}": "store_if",
     "{ .reg .pred p; setp.ne.s32 p, %2, 0; @p st.global.f32 [%0], %1; }": "store_value_if",
     "ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];": "four_matrices",
     "ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];": "two_matrices",

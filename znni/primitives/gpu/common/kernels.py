@@ -22,6 +22,11 @@ def larger_source() -> str:
     return source_beside(__file__, "larger.cuh")
 
 
+def float16_pair_source() -> str:
+    """Return CUDA functions for two float16 in a register."""
+    return source_beside(__file__, "float16_pair.cuh")
+
+
 def bfloat16_pair_source() -> str:
     """Return CUDA functions that split float32 numbers into pairs of bfloat16."""
     return source_beside(__file__, "bfloat16_pair.cuh")

@@ -27,6 +27,14 @@ __device__ __forceinline__ void copy_16_bytes(unsigned target, const void* sourc
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(target), "l"(source) : "memory");
 }
 
+// The same; if the bytes are not `present`, of zeros.
+__device__ __forceinline__ void copy_16_bytes_or_zeros(unsigned target, const void* source,
+                                                       bool present) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(target), "l"(source),
+               "r"(present ? 16 : 0)
+               : "memory");
+}
+
 // Waits until the thread's copies have arrived, but for the last groups of them.
 template <int GROUPS>
 __device__ __forceinline__ void wait_for_copies() {

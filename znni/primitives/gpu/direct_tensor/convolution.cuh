@@ -11,6 +11,26 @@
 // Each of two warpgroups sums TILES times 64 voxels in registers. A pass over some of the input
 // maps may begin with the sums of the pass before it (ADDS), and only the last one (LAST) applies
 // the activation: tensor cores cut off what they add, so they add no more than is exact.
+//
+// An image may also be a packed value, as other layers made it (READS_PACKED): its strides are
+// given, and each group of 8 maps has a record of {largest number, scale}. The output may be a packed
+// value (WRITES_PACKED). It gets a scale by which no number can leave the range of float16.
+
+// Further arguments of kernels: where the voxels of a packed image lie, in voxels; and the records
+// of a packed output, with the largest sum of a map's weights and the largest bias.
+#if READS_PACKED
+#define IMAGE_STRIDES \
+  long long image_item, long long image_group, long long image_plane, int image_row,
+#else
+#define IMAGE_STRIDES
+#endif
+#if WRITES_PACKED
+#define OUTPUT unsigned
+#define MADE_RECORDS , unsigned *made, float weight_sum, float most_bias
+#else
+#define OUTPUT float
+#define MADE_RECORDS
+#endif
 
 constexpr int WARPGROUPS = 2;
 constexpr int ROWS = 8;  // rows of a matrix, and matrices of a product's left side
@@ -32,6 +52,47 @@ constexpr int CHUNK_STAGES = KERNEL_Z / TAPS_Z * STAGES_Y * STAGES_X;
 struct Vec3 {
   int z, y, x;
 };
+
+// Where the voxels of an image lie, in voxels.
+struct ImageStrides {
+  long long item, group, plane;
+  int row, planes;
+
+  // Returns the place of a voxel. Planes of an image without gaps are counted through its groups.
+  __device__ __forceinline__ long long to(int of_group, int z, int y, int x) const {
+    if (READS_PACKED) return of_group * group + z * plane + (y * row + x);
+    return (of_group * planes + z) * plane + (y * row + x);
+  }
+};
+
+// Those of an image without gaps.
+__device__ __forceinline__ ImageStrides strides_of(Vec3 size) {
+  const long long plane = (long long)size.y * size.x;
+  return {ALL_CHUNKS * 2 * PARTS * size.z * plane, size.z * plane, plane, size.x, size.z};
+}
+
+// The scale of a chunk of an image's maps.
+__device__ __forceinline__ float image_scale(const unsigned* records, int chunk) {
+  return READS_PACKED ? __uint_as_float(records[4 * chunk + 1]) : scale_for(*records);
+}
+
+// The scale of a packed output: no sum of products is larger than the largest number of the image
+// times the weights' sum.
+__device__ __forceinline__ float made_scale(const unsigned* records, float weight_sum,
+                                            float most_bias) {
+  unsigned largest = 0;
+  for (int group = 0; group < (READS_PACKED ? IMAGE_GROUPS : 1); ++group)
+    largest = max(largest, records[2 * group]);
+  return scale_below(fmaf(__uint_as_float(largest), weight_sum, most_bias));
+}
+
+// Takes over the scale of the chunk after, where values of several scales are joined.
+__device__ __forceinline__ void rescale(float (&sum)[TILES][COLUMNS / 2], float factor) {
+#pragma unroll
+  for (int tile = 0; tile < TILES; ++tile)
+#pragma unroll
+    for (int i = 0; i < COLUMNS / 2; ++i) sum[tile][i] *= factor;
+}
 
 // The maps and the output voxels that a block computes at a time.
 struct Place {
@@ -130,3 +191,69 @@ __device__ __forceinline__ void store(float (&sum)[TILES][COLUMNS / 2], float* y
     }
   }
 }
+
+#if WRITES_PACKED
+__device__ __forceinline__ void store_bits_if(unsigned wanted, unsigned* target, unsigned bits) {
+  asm volatile("{.reg .pred p; setp.ne.b32 p, %0, 0; @p st.global.b32 [%1], %2;}" ::"r"(wanted),
+               "l"(target), "r"(bits)
+               : "memory");
+}
+
+// Stores a warpgroup's sums as a packed value. A lane has two neighbouring maps of a voxel, which
+// are 4 bytes; four lanes have a voxel's 8 maps, and a warp has 8 voxels side by side. Strides are
+// in units of 4 bytes, that of maps between groups. Returns the bits of the largest number.
+__device__ __forceinline__ unsigned store_packed(
+    float (&sum)[TILES][COLUMNS / 2], unsigned* y, long long item_stride, long long group_stride,
+    long long plane_stride, long long row_stride, int maps, Vec3 size, const Place& place,
+    int warpgroup, const float* factors, const float* bias, float scale, float out_scale) {
+  constexpr int VOXEL_WORDS = VOXEL / 4;
+  const int lane = threadIdx.x % 32;
+  const int z = place.first.z + warpgroup * TILES_Z;
+  const int row = place.first.y + threadIdx.x % 128 / 32 * 2;
+  const int x = place.first.x + lane / 4;
+  const int first_map = place.pass * COLUMNS;
+  y += place.item * item_stride + first_map / ROWS * group_stride + lane % 4;
+  long long voxel[2 * TILES];
+  unsigned inside = 0, largest = 0;
+#pragma unroll
+  for (int i = 0; i < 2 * TILES; ++i) {
+    const int tile = i / 2;
+    const int at_z = z + tile / TILES_X / TILES_Y;
+    const int at_y = row + tile / TILES_X % TILES_Y * ROWS + i % 2;
+    const int at_x = x + tile % TILES_X * ROWS;
+    voxel[i] = at_z * plane_stride + at_y * row_stride + at_x * VOXEL_WORDS;
+    if (at_z < size.z && at_y < size.y && at_x < size.x) inside |= 1u << i;
+  }
+#pragma unroll
+  for (int eight = 0; eight < COLUMNS / ROWS; ++eight) {
+    const int map = first_map + eight * ROWS + lane % 4 * 2;
+    const unsigned stored = first_map + eight * ROWS < maps ? inside : 0;
+    const float factor[2] = {__ldg(factors + map) * scale, __ldg(factors + map + 1) * scale};
+    const float offset[2] = {__ldg(bias + map), __ldg(bias + map + 1)};
+#pragma unroll
+    for (int i = 0; i < 2 * TILES; ++i) {
+      float total[2];
+#pragma unroll
+      for (int of_two = 0; of_two < 2; ++of_two) {
+        const float value = sum[i / 2][eight * 4 + i % 2 * 2 + of_two];
+        total[of_two] = activation(fmaf(value, factor[of_two], offset[of_two]));
+        const unsigned bits = __float_as_uint(total[of_two]) & 0x7fffffffu;
+        if ((stored & 1u << i) && bits < bits_of(128)) largest = max(largest, bits);
+      }
+      store_bits_if(stored & 1u << i, y + voxel[i],
+                    rounded_pair(total[0] * out_scale, total[1] * out_scale));
+    }
+    y += group_stride;
+    asm("" : "+l"(y));  // makes each address one addition
+  }
+  return largest;
+}
+
+// Notes the scale and the largest number of a packed output. All threads of a warp call it once.
+__device__ __forceinline__ void note(unsigned* made, float out_scale, unsigned largest, int maps) {
+  for (int group = threadIdx.x; group < maps / ROWS; group += 128 * WARPGROUPS)
+    if (blockIdx.x == 0) made[2 * group + 1] = __float_as_uint(out_scale);
+  largest = __reduce_max_sync(0xffffffffu, largest);
+  if (threadIdx.x % 32 == 0) atomicMax(made, largest);
+}
+#endif

@@ -14,27 +14,31 @@ struct Seen {
   Vec3 size;  // of the part that lies in the image
 };
 
-__device__ __forceinline__ Seen seen_by(const uint4* image, Vec3 size, const Place& place) {
-  const long long plane = (long long)size.y * size.x;
-  return {image + (long long)place.item * ALL_CHUNKS * 2 * PARTS * size.z * plane +
-              place.first.z * plane + (long long)place.first.y * size.x + place.first.x,
+__device__ __forceinline__ Seen seen_by(const uint4* image, Vec3 size,
+                                        const ImageStrides& strides, const Place& place) {
+  return {image + place.item * strides.item + place.first.z * strides.plane +
+              (long long)place.first.y * strides.row + place.first.x,
           {min(SEEN_Z, size.z - place.first.z), min(SEEN_Y, size.y - place.first.y),
            min(SEEN_X, size.x - place.first.x)}};
 }
 
 // Starts to bring a chunk. Voxels beyond the image are left as they are: no output that depends on
-// them is stored.
+// them is stored. If a packed image has an odd number of groups, zeros stand for the last one.
 __device__ __forceinline__ void bring_image(unsigned target, const Seen& seen, int chunk,
-                                            Vec3 size) {
-  const long long plane = (long long)size.y * size.x;
-  const uint4* source = seen.source + chunk * (2 * PARTS * size.z * plane);
+                                            const ImageStrides& strides) {
+  const uint4* source = seen.source + chunk * (2 * PARTS * strides.group);
 #pragma unroll 2
   for (int i = threadIdx.x; i < IMAGE_BYTES / VOXEL; i += THREADS) {
     const int x = i % SEEN_X, y = i / SEEN_X % SEEN_Y, z = i / SEEN_X / SEEN_Y % SEEN_Z;
     const int group = i / SEEN_X / SEEN_Y / SEEN_Z;
-    if (z < seen.size.z && y < seen.size.y && x < seen.size.x)
-      copy_16_bytes(target + i * VOXEL,
-                    source + (group * size.z + z) * plane + (y * size.x + x));
+    if (z < seen.size.z && y < seen.size.y && x < seen.size.x) {
+      const uint4* voxel = source + strides.to(group, z, y, x);
+      const bool present = 2 * chunk + group < IMAGE_GROUPS;
+      if (READS_PACKED && IMAGE_GROUPS % 2)
+        copy_16_bytes_or_zeros(target + i * VOXEL, present ? voxel : seen.source, present);
+      else
+        copy_16_bytes(target + i * VOXEL, voxel);
+    }
   }
 }
 
@@ -109,19 +113,28 @@ __device__ __forceinline__ void multiply_stage(float (&sum)[TILES][COLUMNS / 2],
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
-    convolve(const uint4* image, int in_z, int in_y, int in_x, const char* weights,
-             const float* factors, const float* bias, const unsigned* largest, float* y,
+    convolve(const uint4* image, int in_z, int in_y, int in_x, IMAGE_STRIDES const char* weights,
+             const float* factors, const float* bias, const unsigned* largest, OUTPUT* y,
              long long item_stride, long long map_stride, long long plane_stride,
              long long row_stride, int maps, int out_z, int out_y,
              int out_x, int passes, int tiles_z, int tiles_y, int tiles_x, int first_x,
-             long long count) {
+             long long count MADE_RECORDS) {
   extern __shared__ __align__(128) char shared[];
   constexpr int ALL = CHUNKS * CHUNK_STAGES;
   const int warpgroup = threadIdx.x / 128, warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
   const unsigned image_shared = shared_address(shared);
   const unsigned weights_shared = image_shared + IMAGE_PLACES * IMAGE_BYTES;
   const Vec3 tiles = {tiles_z, tiles_y, tiles_x}, size = {in_z, in_y, in_x};
-  const float scale = 1.0f / scale_for(*largest);
+#if READS_PACKED
+  const ImageStrides strides = {image_item, image_group, image_plane, image_row, in_z};
+#else
+  const ImageStrides strides = strides_of(size);
+#endif
+  float scale = 1.0f / image_scale(largest, 0);
+#if WRITES_PACKED
+  const float out_scale = made_scale(largest, weight_sum, most_bias);
+  unsigned most = 0;
+#endif
 
   // The rows of matrices whose addresses the lane gives: of the left side, two rows of voxels and
   // two groups of maps; of the right side, two groups of maps and two times 8 columns.
@@ -133,7 +146,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
       weights_shared + (matrix % 2 * COLUMNS + matrix / 2 * 8 + lane % 8) * VOXEL;
 
   long long index = blockIdx.x;
-  Seen seen = seen_by(image, size, place_of(index, passes, tiles, first_x));
+  Seen seen = seen_by(image, size, strides, place_of(index, passes, tiles, first_x));
   // Brings the weights of a stage of a block, or of the next block's first ones. With every turn a
   // group of copies is committed, even if it is empty.
   const auto bring_stage = [&](long long block, int stage, int place) {
@@ -145,7 +158,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
       bring_weights(weights_shared + place * STAGE_BYTES,
                     weights + (block % passes * ALL_CHUNKS * CHUNK_STAGES + stage) * STAGE_BYTES);
   };
-  bring_image(image_shared, seen, 0, size);
+  bring_image(image_shared, seen, 0, strides);
 #pragma unroll 1
   for (int stage = 0; stage < STAGES - !KEEP_WEIGHTS; ++stage) {
     bring_stage(index, stage, stage);
@@ -163,8 +176,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     for (int chunk = 0; chunk < CHUNKS; ++chunk) {
       const bool goes_on = chunk + 1 < CHUNKS || next_index < count;
       const int next_chunk = chunk + 1 < CHUNKS ? chunk + 1 : 0;
+      if (JOINED) {
+        const float of_chunk = 1.0f / image_scale(largest, chunk);
+        if (chunk > 0 && of_chunk != scale) rescale(sum, scale / of_chunk);
+        scale = of_chunk;
+      }
       if (chunk + 1 == CHUNKS && goes_on)
-        seen = seen_by(image, size, place_of(next_index, passes, tiles, first_x));
+        seen = seen_by(image, size, strides, place_of(next_index, passes, tiles, first_x));
       for (int stage = 0; stage < CHUNK_STAGES; ++stage) {
         if (stage == 0) {
           // The image was brought in the first turn of the chunk before, or after its last one.
@@ -173,7 +191,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
           wait_for_copies<KEEP_WEIGHTS ? 0 : LEFT>();
           __syncthreads();
           if (IMAGE_PLACES == 2 && goes_on)
-            bring_image(image_shared + (1 - image_place) * IMAGE_BYTES, seen, next_chunk, size);
+            bring_image(image_shared + (1 - image_place) * IMAGE_BYTES, seen, next_chunk,
+                        strides);
         } else if (!KEEP_WEIGHTS) {
           wait_for_copies<STAGES - 2>();
           __syncthreads();
@@ -193,12 +212,22 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         image_place = 1 - image_place;
       } else if (goes_on) {
         __syncthreads();  // all warps have read the place
-        bring_image(image_shared, seen, next_chunk, size);
+        bring_image(image_shared, seen, next_chunk, strides);
         commit_copies();
       }
     }
+#if WRITES_PACKED
+    most = max(most, store_packed(sum, y, item_stride, map_stride, plane_stride, row_stride, maps,
+                                  {out_z, out_y, out_x},
+                                  place_of(index, passes, tiles, first_x), warpgroup, factors,
+                                  bias, scale, out_scale));
+#else
     store(sum, y, item_stride, map_stride, plane_stride, row_stride, maps, {out_z, out_y, out_x},
           place_of(index, passes, tiles, first_x), warpgroup, factors, bias, scale);
+#endif
     index = next_index;
   }
+#if WRITES_PACKED
+  note(made, out_scale, most, maps);
+#endif
 }

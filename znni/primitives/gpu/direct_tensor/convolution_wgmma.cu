@@ -41,6 +41,13 @@ __device__ __forceinline__ void copy_voxel(unsigned target, const uint4* source)
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(target), "l"(source) : "memory");
 }
 
+__device__ __forceinline__ void copy_voxel_or_zeros(unsigned target, const uint4* source,
+                                                    bool present) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(target), "l"(source),
+               "r"(present ? 16 : 0)
+               : "memory");
+}
+
 // Places in shared memory that are filled and freed in turn.
 template <int COUNT>
 struct Ring {
@@ -60,18 +67,18 @@ struct Ring {
 };
 
 // Brings the voxels that blocks see, 16 maps after 16. Voxels beyond the image are left as they
-// are: no output that depends on them is stored.
-__device__ __forceinline__ void bring_image(const uint4* image, Vec3 size, long long first,
+// are: no output that depends on them is stored. If a packed image has an odd number of groups, zeros
+// stand for the last one.
+__device__ __forceinline__ void bring_image(const uint4* image, Vec3 size,
+                                            const ImageStrides& strides, long long first,
                                             long long count, int passes, Vec3 tiles, int first_x,
                                             unsigned target, Ring<2> ring) {
   for (long long index = first; index < count; index += gridDim.x) {
     const Place place = place_of(index, passes, tiles, first_x);
     const Vec3 seen = {min(SEEN_Z, size.z - place.first.z), min(SEEN_Y, size.y - place.first.y),
                        min(SEEN_X, size.x - place.first.x)};
-    const long long plane = (long long)size.y * size.x;
-    const uint4* source = image + (long long)place.item * ALL_CHUNKS * 2 * PARTS * size.z * plane +
-                          place.first.z * plane + (long long)place.first.y * size.x +
-                          place.first.x;
+    const uint4* source = image + place.item * strides.item + place.first.z * strides.plane +
+                          (long long)place.first.y * strides.row + place.first.x;
 #pragma unroll 1
     for (int chunk = 0; chunk < CHUNKS; ++chunk) {
       wait(ring.freed(), ring.phase ^ 1);
@@ -80,16 +87,21 @@ __device__ __forceinline__ void bring_image(const uint4* image, Vec3 size, long 
       for (int i = threadIdx.x % 128; i < IMAGE_BYTES / VOXEL; i += 32 * IMAGE_WARPS) {
         const int x = i % SEEN_X, y = i / SEEN_X % SEEN_Y, z = i / SEEN_X / SEEN_Y % SEEN_Z;
         const int group = i / SEEN_X / SEEN_Y / SEEN_Z;
-        if (z < seen.z && y < seen.y && x < seen.x)
-          copy_voxel(chunk_target + i * VOXEL,
-                     source + (group * size.z + z) * plane + (y * size.x + x));
+        if (z < seen.z && y < seen.y && x < seen.x) {
+          const uint4* voxel = source + strides.to(group, z, y, x);
+          const bool present = 2 * chunk + group < IMAGE_GROUPS;
+          if (READS_PACKED && IMAGE_GROUPS % 2)
+            copy_voxel_or_zeros(chunk_target + i * VOXEL, present ? voxel : image, present);
+          else
+            copy_voxel(chunk_target + i * VOXEL, voxel);
+        }
       }
       asm volatile("cp.async.wait_all;" ::: "memory");
       publish_to_tensor_cores();
       __syncwarp();
       if (threadIdx.x % 32 == 0) arrive(ring.filled());
       ring.next();
-      source += 2 * PARTS * size.z * plane;
+      source += 2 * PARTS * strides.group;
     }
   }
 }
@@ -141,12 +153,12 @@ __device__ __forceinline__ void multiply_stage(float (&sum)[TILES][COLUMNS / 2],
 }
 
 extern "C" __global__ void __launch_bounds__(128 * WARPGROUPS + 128, 1)
-    convolve(const uint4* image, int in_z, int in_y, int in_x, const char* weights,
-             const float* factors, const float* bias, const unsigned* largest, float* y,
+    convolve(const uint4* image, int in_z, int in_y, int in_x, IMAGE_STRIDES const char* weights,
+             const float* factors, const float* bias, const unsigned* largest, OUTPUT* y,
              long long item_stride, long long map_stride, long long plane_stride,
              long long row_stride, int maps, int out_z, int out_y,
              int out_x, int passes, int tiles_z, int tiles_y, int tiles_x, int first_x,
-             long long count) {
+             long long count MADE_RECORDS) {
   extern __shared__ __align__(128) char shared[];
   __shared__ __align__(8) unsigned long long barriers[4 + 2 * STAGES];
   const int warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);
@@ -155,7 +167,12 @@ extern "C" __global__ void __launch_bounds__(128 * WARPGROUPS + 128, 1)
   const unsigned weights_shared = image_shared + 2 * IMAGE_BYTES;
   Ring<2> images(shared_address(barriers));
   Ring<STAGES> stages(shared_address(barriers + 4));
-  const Vec3 tiles = {tiles_z, tiles_y, tiles_x};
+  const Vec3 tiles = {tiles_z, tiles_y, tiles_x}, size = {in_z, in_y, in_x};
+#if READS_PACKED
+  const ImageStrides strides = {image_item, image_group, image_plane, image_row, in_z};
+#else
+  const ImageStrides strides = strides_of(size);
+#endif
 
   if (threadIdx.x < 2 + STAGES) {
     const bool of_images = threadIdx.x < 2;
@@ -169,19 +186,28 @@ extern "C" __global__ void __launch_bounds__(128 * WARPGROUPS + 128, 1)
   if (warpgroup == WARPGROUPS) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
     if (warp % 4 < IMAGE_WARPS)
-      bring_image(image, {in_z, in_y, in_x}, blockIdx.x, count, passes, tiles, first_x,
-                  image_shared, images);
+      bring_image(image, size, strides, blockIdx.x, count, passes, tiles, first_x, image_shared,
+                  images);
     else
       bring_weights(weights, blockIdx.x, count, passes, weights_shared, stages);
     return;
   }
   asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
   const bool elected = threadIdx.x % 32 == 0;
-  const float scale = 1.0f / scale_for(*largest);
+  float scale = 1.0f / image_scale(largest, 0);
+#if WRITES_PACKED
+  const float out_scale = made_scale(largest, weight_sum, most_bias);
+  unsigned most = 0;
+#endif
   const unsigned seen = image_shared + warpgroup * TILES_Z * SEEN_Y * SEEN_X * VOXEL;
   for (long long index = blockIdx.x; index < count; index += gridDim.x) {
     float sum[TILES][COLUMNS / 2];
     for (int chunk = 0; chunk < CHUNKS; ++chunk) {
+      if (JOINED) {
+        const float of_chunk = 1.0f / image_scale(largest, chunk);
+        if (chunk > 0 && of_chunk != scale) rescale(sum, scale / of_chunk);
+        scale = of_chunk;
+      }
       wait(images.filled(), images.phase);
       for (int stage = 0; stage < CHUNK_STAGES; ++stage) {
         wait(stages.filled(), KEEP_WEIGHTS ? 0 : stages.phase);
@@ -199,7 +225,17 @@ extern "C" __global__ void __launch_bounds__(128 * WARPGROUPS + 128, 1)
       if (elected) arrive(images.freed());
       images.next();
     }
+#if WRITES_PACKED
+    most = max(most, store_packed(sum, y, item_stride, map_stride, plane_stride, row_stride, maps,
+                                  {out_z, out_y, out_x},
+                                  place_of(index, passes, tiles, first_x), warpgroup, factors,
+                                  bias, scale, out_scale));
+#else
     store(sum, y, item_stride, map_stride, plane_stride, row_stride, maps, {out_z, out_y, out_x},
           place_of(index, passes, tiles, first_x), warpgroup, factors, bias, scale);
+#endif
   }
+#if WRITES_PACKED
+  note(made, out_scale, most, maps);
+#endif
 }

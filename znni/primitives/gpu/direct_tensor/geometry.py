@@ -215,14 +215,18 @@ class Block:
         """Return the blocks along each axis that cover an output."""
         return out.ceil_div(self.out)
 
-    def cycles(self, out: Vec3, row: int) -> float:
+    def cycles(self, out: Vec3, row: int, *, packed: bool = False) -> float:
         """Return a multiprocessor's cycles for an output: products and stores run side by side.
 
         Args:
             out: extents of the output.
             row: voxels from row to row, which say how rows lie in sectors.
+            packed: whether the output is packed. Then all its sectors are whole, and half as many.
         """
-        block = self._aligned_cycles if row % SECTOR_FLOATS == 0 else self._unaligned_cycles
+        if packed:
+            block = self._packed_cycles
+        else:
+            block = self._aligned_cycles if row % SECTOR_FLOATS == 0 else self._unaligned_cycles
         return self.passes * self.tiles(out).volume * block
 
     @cached_property
@@ -235,11 +239,22 @@ class Block:
         """Cycles of one block and pass if both ends of its rows are parts of sectors."""
         return self._cycles(partial=2)
 
+    @cached_property
+    def _packed_cycles(self) -> float:
+        """Cycles of one block and pass if its output is packed."""
+        sectors = self.out.volume * self.columns / (2 * SECTOR_FLOATS)
+        return self._cycles_with(sectors * SECTOR_CYCLES)
+
     def _cycles(self, partial: int) -> float:
         """Return the cycles of one block and pass whose rows have so many parts of sectors."""
         lines = self.out.volume // self.out_together * self.columns
         whole = self.out_together // SECTOR_FLOATS
-        stores = lines * ((whole - partial // 2) * SECTOR_CYCLES + partial * PART_CYCLES)
+        return self._cycles_with(
+            lines * ((whole - partial // 2) * SECTOR_CYCLES + partial * PART_CYCLES)
+        )
+
+    def _cycles_with(self, stores: float) -> float:
+        """Return the cycles of one block and pass, of which its stores take so many."""
         products = self.products * self.product_cycles / SUSTAINED + self.waiting_cycles
         return max(products, len(self.sums) * stores)
 
@@ -318,9 +333,10 @@ class Strip(NamedTuple):
         """Return the blocks along each axis that cover its part of an output."""
         return self.block.tiles(out._replace(x=self.last - self.first))
 
-    def cycles(self, out: Vec3) -> float:
-        """Return a multiprocessor's cycles for its part of an output."""
-        return self.block.cycles(out._replace(x=self.last - self.first), out.x)
+    def cycles(self, out: Vec3, *, packed: bool = False) -> float:
+        """Return a multiprocessor's cycles for its part of an output, which may be packed."""
+        part = out._replace(x=self.last - self.first)
+        return self.block.cycles(part, out.x, packed=packed)
 
     def blocks(self, out: Vec3) -> int:
         """Return the number of blocks of its part of an output, in all passes."""

@@ -10,20 +10,23 @@ from znni.core.shapes import Vec3
 from znni.machine.cuda import cupy
 from znni.machine.cuda_kernels import compiled, kernel_with_shared, source_beside
 from znni.machine.device_arena import device_workspace, new_device_output
+from znni.machine.packed_arrays import VOXEL_BYTES, PackedArray
 from znni.network.layers import Activation
 from znni.network.weights import ConvWeights
 from znni.primitives.gpu.common.activation import activate_over_maps, activation_source
 from znni.primitives.gpu.common.hardware import MOST_GRID_ROWS
 from znni.primitives.gpu.common.kernels import (
     definitions,
+    float16_pair_source,
     products_source,
     strides_in_elements,
     warp_mma_source,
 )
 from znni.primitives.gpu.common.number_formats import FLOAT16, FLOAT16_PAIR, TensorFormat
+from znni.primitives.gpu.common.voxels import strided
 from znni.primitives.gpu.direct_tensor.geometry import Block
 from znni.primitives.gpu.direct_tensor.weights import scales_of, weights_by_stage
-from znni.primitives.gpu.direct_tensor.work import Piece, Pieces
+from znni.primitives.gpu.direct_tensor.work import UNPACKED, Packing, Piece, Pieces
 
 # Threads of a block that lays out the image, and how many such blocks a multiprocessor holds.
 IMAGE_THREADS = 256
@@ -70,7 +73,7 @@ class Launcher:
         self._kernels = [
             [
                 kernel_with_shared(
-                    convolution_source(strip.block, pieces.conv.activation, number),
+                    convolution_source(strip.block, pieces.conv.activation, number, pieces.packing),
                     "convolve",
                     strip.block.shared_bytes,
                 )
@@ -85,18 +88,24 @@ class Launcher:
         rows[:, : len(scales)] = 1 / scales, weights.bias
         self._factors_and_bias = cupy().asarray(rows)
         self._processors = cupy().cuda.Device().attributes["MultiProcessorCount"]
+        self._bounds = bounds_of(pieces.conv.activation, weights)
 
     def __call__(self, x: Any) -> Any:
-        """Return the output (n, f', z, y, x) for an input (n, f, z, y, x)."""
+        """Return the output (n, f', z, y, x) for an input (n, f, z, y, x); both may be packed."""
         pieces = self._pieces
         y = new_device_output(pieces.out)
+        if isinstance(x, PackedArray):
+            self.convolve(x.voxels, x.records, y)
+            activate_over_maps(y, pieces.conv.activation)
+            return y
         image = device_workspace((pieces.image_bytes,), np.uint8)
         largest = device_workspace((1,), np.uint32)
         for piece in pieces:
             items = slice(piece.first, piece.first + piece.items)
             first, last = piece.first_plane, piece.first_plane + piece.planes
             self.lay_out(x[items, :, first * self._gathering.step.z :], piece, image, largest)
-            self.convolve(image, largest, y[items, :, first:last])
+            made = y if isinstance(y, PackedArray) else y[items, :, first:last]
+            self.convolve(image, largest, made)
         activate_over_maps(y, pieces.conv.activation)
         return y
 
@@ -120,9 +129,23 @@ class Launcher:
             )
 
     def convolve(self, image: Any, largest: Any, y: Any) -> None:
-        """Convolve a piece's image, strip by strip."""
+        """Convolve a piece's image, strip by strip.
+
+        Args:
+            image: the image, or the voxels of a packed value.
+            largest: the largest number of an image, or the records of a packed value.
+            y: the output, which may be packed.
+        """
         items, maps, *extents = y.shape
         out = Vec3(*extents)
+        reads, writes, _ = self._pieces.packing
+        strides: tuple[Any, ...] = ()
+        if reads:
+            of_voxels = [stride // VOXEL_BYTES for stride in image.strides[:4]]
+            strides = *map(np.int64, of_voxels[:3]), np.int32(of_voxels[3])
+        made, noted = y, tuple[Any, ...]()
+        if writes:
+            made, noted = y.words, (y.records, *self._bounds)
         voxels = (out + self._pieces.block.kernel - 1).volume
         for strip, kernels in zip(self._pieces.strips, self._kernels, strict=True):
             block, tiles = strip.block, strip.tiles(out)
@@ -133,19 +156,20 @@ class Launcher:
                     (min(count, self._processors),),
                     (block.threads,),
                     (
-                        image[first * voxels * block.chunk_voxel_bytes :],
+                        image if reads else image[first * voxels * block.chunk_voxel_bytes :],
                         *map(np.int32, out + block.kernel - 1),
+                        *strides,
                         self._weights[:, first:],
                         *self._factors_and_bias,
                         largest,
-                        y,
-                        *strides_in_elements(y),
+                        *strided(made),
                         np.int32(maps),
                         *map(np.int32, out),
                         np.int32(block.passes),
                         *map(np.int32, tiles),
                         np.int32(strip.first),
                         np.int64(count),
+                        *noted,
                     ),
                     shared_mem=block.shared_bytes,
                 )
@@ -159,22 +183,41 @@ def image_source(numbers: TensorFormat, gathering: Gathering = IN_PLACE) -> str:
         values |= {f"STEP_{axis}": step, f"SHIFTS_{axis}": shifts}
     parts = (
         definitions(values),
-        _ranges(numbers),
+        ranges_source(numbers),
         source_beside(__file__, "image.cu"),
     )
     return "\n".join(parts)
 
 
-def convolution_source(block: Block, activation: Activation, number: int = 0) -> str:
+def bounds_of(activation: Activation, weights: ConvWeights) -> tuple[np.float32, np.float32]:
+    """Return two numbers that bound a layer's outputs.
+
+    No output is larger than the largest input times the first number, plus the second. Activations
+    make no number larger, but those that begin at 0.5 have values up to 1.
+    """
+    if activation == "sigmoid":
+        return np.float32(0), np.float32(1)
+    sums = np.abs(weights.weight).astype(np.float64).sum(axis=(1, 2, 3, 4))
+    return np.float32(sums.max()), np.float32(np.abs(weights.bias).max())
+
+
+def convolution_source(
+    block: Block, activation: Activation, number: int = 0, packing: Packing = UNPACKED
+) -> str:
     """Return the CUDA source of ``convolve``.
 
     Args:
         block: the work of a block.
         activation: of the layer.
         number: the pass over input maps, whose sums are added to those of the passes before it.
+        packing: whether input and output are packed.
     """
     sums = block.sums
     values = {
+        "READS_PACKED": int(packing.reads),
+        "WRITES_PACKED": int(packing.writes),
+        "IMAGE_GROUPS": packing.groups,
+        "JOINED": int(packing.reads and block.chunks > 1),
         "KERNEL_Z": block.kernel.z,
         "KERNEL_Y": block.kernel.y,
         "KERNEL_X": block.kernel.x,
@@ -203,7 +246,8 @@ def convolution_source(block: Block, activation: Activation, number: int = 0) ->
         products, kernel = warp_mma_source(block.numbers), "convolution_mma.cu"
     parts = (
         definitions(values),
-        _ranges(block.numbers),
+        ranges_source(block.numbers),
+        float16_pair_source() if packing.writes else "",
         activation_source(activation),
         products,
         source_beside(__file__, "convolution.cuh"),
@@ -212,6 +256,7 @@ def convolution_source(block: Block, activation: Activation, number: int = 0) ->
     return "\n".join(parts)
 
 
-def _ranges(numbers: TensorFormat) -> str:
+def ranges_source(numbers: TensorFormat) -> str:
+    """Return CUDA functions for powers of two that bring numbers into float16's range."""
     values = {"LEAST_EXPONENT": LEAST_EXPONENT[numbers], "MOST_EXPONENT": MOST_EXPONENT}
     return definitions(values) + source_beside(__file__, "ranges.cuh")

@@ -12,3 +12,11 @@ __device__ __forceinline__ float scale_for(unsigned largest) {
   const int exponent = (int)(largest >> 23) - 127;
   return __uint_as_float(bits_of(max(-100, min(100, MOST_EXPONENT - 1 - exponent))));
 }
+
+// The power of two that brings numbers up to a bound below 2^MOST_EXPONENT. Where values are joined,
+// sums are multiplied by the ratio of two such powers, so these are not extreme.
+__device__ __forceinline__ float scale_below(float bound) {
+  if (bound == 0.0f) return 1.0f;
+  const int exponent = (int)(__float_as_uint(bound) >> 23) - 127;
+  return __uint_as_float(bits_of(max(-60, min(60, MOST_EXPONENT - 1 - exponent))));
+}

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import ClassVar, NamedTuple
 
 from znni.core.shapes import Vec3
+from znni.machine.packed_arrays import RECORD_BYTES, packed_bytes
+from znni.plans.cost import Cost, Memory
 from znni.primitives.gpu.common.base import ConvolutionWork, Pass
 from znni.primitives.gpu.common.division import even_share
 from znni.primitives.gpu.common.number_formats import FLOAT_BYTES
@@ -41,6 +43,23 @@ READ_CYCLES, WRITE_CYCLES = 2.5, 0.9
 LARGEST_BYTES = 4
 
 
+class Packing(NamedTuple):
+    """The packed values of a convolution.
+
+    Attributes:
+        reads: whether the input is packed.
+        writes: whether the output is packed.
+        groups: the groups of 8 input maps, if the input is packed.
+    """
+
+    reads: bool = False
+    writes: bool = False
+    groups: int = 0
+
+
+UNPACKED = Packing()
+
+
 class Piece(NamedTuple):
     """Items of a batch, and planes of their output."""
 
@@ -57,10 +76,13 @@ class Pieces(ConvolutionWork):
     Attributes:
         strips: the strips that an output is divided into, at least one.
         processors: multiprocessors of the GPU.
+        packing: whether input and output are packed. A packed output has one scale, so its image is
+            one piece.
     """
 
     strips: tuple[Strip, ...]
     processors: int = 1
+    packing: Packing = UNPACKED
     writes_views: ClassVar[bool] = True
 
     @property
@@ -75,11 +97,15 @@ class Pieces(ConvolutionWork):
     @cached_property
     def items(self) -> int:
         """Items of a piece, at most."""
+        if self._is_whole:
+            return self.out.n
         return even_share(self.out.n, max(1, self._most_voxels // self.out.size.volume))
 
     @cached_property
     def planes(self) -> int:
         """Planes of a piece's output, at most: those of whole blocks, or all."""
+        if self._is_whole:
+            return self.out.z
         layers = -(-self.out.z // self._block_planes)
         most = self._most_voxels // (self._block_planes * self.out.y * self.out.x)
         share = even_share(layers, max(1, min(most, self._countable_layers)))
@@ -88,7 +114,14 @@ class Pieces(ConvolutionWork):
     @property
     def is_countable(self) -> bool:
         """True if the kernels can count the voxels of the smallest piece's image."""
+        if self._is_whole:
+            return self.packing.reads or self.shape.size.volume <= MOST_IMAGE_VOXELS
         return self._countable_layers > 0
+
+    @property
+    def _is_whole(self) -> bool:
+        """True if all is one piece."""
+        return self.packing.reads or self.packing.writes
 
     @cached_property
     def _block_planes(self) -> int:
@@ -126,7 +159,9 @@ class Pieces(ConvolutionWork):
 
     @property
     def image_bytes(self) -> int:
-        """Bytes of the largest piece's image."""
+        """Bytes of the largest piece's image; a packed input is its own image."""
+        if self.packing.reads:
+            return 0
         return (
             self.items * self.seen(Piece(0, self.items, 0, self.planes)).volume * self.voxel_bytes
         )
@@ -134,14 +169,19 @@ class Pieces(ConvolutionWork):
     @property
     def workspace_bytes(self) -> int:
         """Bytes of the largest piece's image and of its largest number."""
-        return self.image_bytes + LARGEST_BYTES
+        return 0 if self.packing.reads else self.image_bytes + LARGEST_BYTES
 
     @property
     def resident_bytes(self) -> int:
-        """Bytes of weights, scales and biases."""
+        """Bytes of weights, scales and biases, and of the records of a packed output."""
         block = self.block
         columns = block.passes * block.columns
-        return block.passes * block.all_stages * block.stage_bytes + 2 * FLOAT_BYTES * columns
+        records = RECORD_BYTES * self.out.f // GROUP if self.packing.writes else 0
+        return (
+            records
+            + block.passes * block.all_stages * block.stage_bytes
+            + 2 * FLOAT_BYTES * columns
+        )
 
     @cached_property
     def flops(self) -> float:
@@ -166,13 +206,13 @@ class Pieces(ConvolutionWork):
         )
         groups = self.block.chunks * (IN_MAPS // GROUP)
         of_group = READ_CYCLES + WRITE_CYCLES * self.block.numbers.parts
-        laid_out = self._seen_voxels * groups * of_group
+        laid_out = 0 if self.packing.reads else self._seen_voxels * groups * of_group
         return self.flops / (self.block.chip.cycle_flops * (cycles + laid_out))
 
     def _cycles(self, strip: Strip, items: int, out: Vec3) -> float:
         """Return the cycles of all multiprocessors for a strip, of which some may have no block."""
         idle = max(1.0, self.processors / (items * strip.blocks(out)))
-        return items * strip.cycles(out) * idle
+        return items * strip.cycles(out, packed=self.packing.writes) * idle
 
     @property
     def bytes_moved(self) -> float:
@@ -183,17 +223,30 @@ class Pieces(ConvolutionWork):
     def passes(self) -> dict[str, Pass]:
         """Laying out the image, and its products with the weights."""
         laid_out, convolved = self._pass_bytes
-        return {
-            "lay_out": Pass(0.0, laid_out),
-            "convolve": Pass(self.flops, convolved, on_tensor_cores=True),
-        }
+        products = {"convolve": Pass(self.flops, convolved, on_tensor_cores=True)}
+        return products if self.packing.reads else {"lay_out": Pass(0.0, laid_out), **products}
 
     @property
     def _pass_bytes(self) -> tuple[int, int]:
         """Bytes of laying out, and of the products."""
         outputs = 2 * len(self.block.sums) - 1  # later passes read what earlier ones wrote
         image = self._seen_voxels * self.voxel_bytes
-        return self.shape.nbytes + image, image + outputs * self.out.nbytes
+        made = packed_bytes(self.out) if self.packing.writes else self.out.nbytes
+        if self.packing.reads:
+            return 0, packed_bytes(self.shape) + outputs * made
+        return self.shape.nbytes + image, image + outputs * made
+
+    @property
+    def cost(self) -> Cost:
+        """The cost of a call. Packed values have half the bytes."""
+        found = super().cost
+        if self.packing == UNPACKED:
+            return found
+        reads, writes, _ = self.packing
+        arrays = packed_bytes(self.shape) if reads else self.shape.nbytes
+        arrays += packed_bytes(self.out) if writes else self.out.nbytes
+        memory = Memory.beside(arrays, self.workspace_bytes, self.resident_bytes)
+        return replace(found, memory=memory)
 
     @cached_property
     def _seen_voxels(self) -> int:

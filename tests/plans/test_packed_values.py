@@ -1,0 +1,134 @@
+"""Packed values of a block: as many as can be, and every step agrees about them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from graphs import graphs
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from planner.segmentations import exact_segment
+from znni.core.shapes import Shape5, Vec3
+from znni.network.geometry import over, whole_input
+from znni.network.layers import Concat, Conv, PackedLayer, Pool
+from znni.network.network import INPUT, Network
+from znni.network.network_file import network_from_text
+from znni.plans.block_storage import BlockStorage, block_storage
+from znni.plans.packed import packed_operations, packed_storages, reads_what_is_made
+from znni.plans.segments import Segment
+from znni.plans.storage_placement import storage_bytes
+
+UNET = """\
+name: unet
+in_features: 1
+layers:
+  - conv: {{features: 8, kernel: 3, padding: same, activation: relu}}
+  - name: skip
+    conv: {{features: {skip}, kernel: 3, padding: same, activation: relu}}
+  - pool: {{window: 2, stride: 2}}
+  - name: deep
+    conv: {{features: {deep}, kernel: 3, padding: same}}
+  - upsample: {{factor: 2}}
+  - concat: {{}}
+    from: [skip, upsample1]
+  - name: after
+    conv: {{features: 8, kernel: 3, padding: same, activation: elu}}
+  - name: last
+    conv: {{features: 2, kernel: 1}}
+"""
+
+
+def unet(skip: int = 16, deep: int = 24) -> tuple[Network, BlockStorage]:
+    network = network_from_text(UNET.format(skip=skip, deep=deep), "unet")
+    network = over(network, Vec3(16, 16, 16))
+    return network, block_storage(network, Vec3(8, 8, 8))
+
+
+def packed_names(network: Network, storage: BlockStorage, *, pools: bool = True) -> set[str]:
+    """The steps that write packed values, with or without a pooling that can."""
+    found = packed_operations(
+        network.nodes, storage, lambda operation, _: pools or not isinstance(operation.layer, Pool)
+    )
+    return {name for name, operation in found.items() if operation.writes}
+
+
+def test_all_but_input_and_output_are_packed() -> None:
+    network, storage = unet()
+    steps = {node.name for node in storage.steps_of(network.nodes)}
+    assert packed_names(network, storage) == steps - {"last"}
+    found = packed_operations(network.nodes, storage, lambda *_: True)
+    assert (found["conv1"].reads, found["conv1"].writes) == (False, True)
+    assert (found["last"].reads, found["last"].writes) == (True, False)
+
+
+@pytest.mark.parametrize(
+    ("skip", "deep", "packed"),
+    [
+        (16, 24, {"conv1", "skip", "pool1", "deep", "upsample1", "after"}),
+        (24, 16, {"conv1", "after"}),  # of values that are joined, the first has 16 maps together
+        (16, 20, {"conv1", "after"}),
+        (12, 32, {"conv1", "after"}),
+    ],
+)
+def test_values_that_are_connected_are_packed_together(
+    skip: int, deep: int, packed: set[str]
+) -> None:
+    assert packed_names(*unet(skip, deep)) - {"concat1"} == packed
+
+
+def test_a_layer_that_reads_no_packed_values_keeps_those_around_it_from_that() -> None:
+    network, storage = unet()
+    assert packed_names(network, storage, pools=False) == {"conv1", "after"}
+
+
+def test_packed_storages_take_half_of_the_bytes_and_have_no_gaps() -> None:
+    network, storage = unet()
+    segment = exact_segment(
+        network.nodes,
+        storage,
+        {},
+        "gpu",
+        packed_operations(network.nodes, storage, lambda *_: True),
+    )
+    packed = packed_storages(segment.steps, storage)
+    for name, found in storage.storages.items():
+        if name in packed:
+            assert storage_bytes(name, storage, "gpu", packed) == found.shape.nbytes // 2
+    assert INPUT not in packed
+    assert storage.locations[network.output].storage not in packed
+
+
+def wrong(segment: Segment, index: int) -> Segment:
+    """The segment with a step that reads other values than are made."""
+    steps = list(segment.steps)
+    operation = steps[index].operation
+    assert isinstance(operation, PackedLayer)
+    other = replace(operation, reads=not operation.reads)
+    steps[index] = replace(steps[index], operation=other)
+    return replace(segment, steps=tuple(steps))
+
+
+@settings(max_examples=60)
+@given(graphs(depth=2, most_maps=40), st.builds(Vec3, *[st.integers(1, 20)] * 3), st.data())
+def test_steps_of_any_network_agree(network: Network, volume: Vec3, data: st.DataObject) -> None:
+    network = over(network, whole_input(network, volume))
+    storage = block_storage(network, network.alignment)
+    unable = set(data.draw(st.lists(st.sampled_from([it.name for it in network.nodes]))))
+
+    def computes(operation: PackedLayer, shape: Shape5) -> bool:
+        assert shape.f % 8 == 0 or not operation.reads
+        return operation.name not in unable
+
+    packed = packed_operations(network.nodes, storage, computes)
+    segment = exact_segment(network.nodes, storage, {}, "gpu", packed)
+    assert reads_what_is_made(segment.steps, storage)
+    assert not unable & set(packed)
+    for index, step in enumerate(segment.steps):
+        operation = step.operation
+        if isinstance(operation, PackedLayer):
+            assert isinstance(operation.layer, Conv) or operation.reads == operation.writes
+            assert not reads_what_is_made(wrong(segment, index).steps, storage)
+        if isinstance(step.layers[0], Concat) and isinstance(operation, PackedLayer):
+            assert all(storage.maps[name] % 16 == 0 for name in step.takes[:-1])

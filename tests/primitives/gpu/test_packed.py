@@ -1,0 +1,294 @@
+"""Layers of packed values give the reference, on an emulated GPU and on one that is there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import cycle
+from typing import Any
+
+import numpy as np
+import pytest
+from emulated_gpu import EMULATED, ORDERS, Memory, emulated_gpu, needs_emulation
+from gpu_layers import chips, needs_compiler
+from layers import random_case, random_input, random_weights, scaled
+from packed_values import empty, packed, unpacked
+
+from znni.core.shapes import Box, Shape5, Vec3
+from znni.machine.arena import output_into
+from znni.machine.cuda import cupy
+from znni.machine.cuda_kernels import resource_usage
+from znni.machine.detect import detect_machine
+from znni.machine.device_arena import ALIGNMENT, DeviceArena
+from znni.machine.machine import Device
+from znni.network.layers import (
+    Add,
+    Affine,
+    Concat,
+    Conv,
+    ConvTranspose,
+    Maximum,
+    Multiply,
+    Normalize,
+    Operation,
+    PackedLayer,
+    Padding,
+    Pool,
+    Upsample,
+)
+from znni.network.weights import ConvWeights, Weights
+from znni.primitives import reference
+from znni.primitives.gpu.common.hardware import AMPERE, HOPPER, REGISTERS, Chip
+from znni.primitives.gpu.common.number_formats import FLOAT16
+from znni.primitives.gpu.direct_tensor.geometry import strips_for
+from znni.primitives.gpu.direct_tensor.launch import convolution_source
+from znni.primitives.gpu.direct_tensor.work import Packing
+from znni.primitives.gpu.packed import arranged, copies, normalization, pointwise, pooling
+from znni.primitives.gpu.packed import primitive as packed_layers
+
+ONE, TWO, THREE = Vec3(1, 1, 1), Vec3(2, 2, 2), Vec3(3, 3, 3)
+orders = cycle(ORDERS)
+
+CONVOLUTIONS = {
+    "groups": (Conv("layer", 24, 40, THREE, "relu"), Shape5(1, 24, 7, 12, 21)),
+    "several passes": (Conv("layer", 8, 168, Vec3(1, 2, 1), "leaky_relu"), Shape5(1, 8, 5, 9, 11)),
+    "batch": (Conv("layer", 16, 8, Vec3(2, 1, 3), "sigmoid"), Shape5(2, 16, 5, 18, 35)),
+}
+
+
+@pytest.fixture(
+    params=[
+        pytest.param("emulated", marks=needs_emulation),
+        pytest.param("own", marks=pytest.mark.gpu),
+        pytest.param("as 8.0", marks=pytest.mark.gpu),
+    ]
+)
+def device(request: pytest.FixtureRequest) -> Iterator[Device]:
+    """The emulated GPU, the first one that is there, or that with the kernels of older ones."""
+    if request.param == "emulated":
+        with emulated_gpu(next(orders)):
+            yield EMULATED
+    else:
+        there = detect_machine().gpus[0]
+        yield there if request.param == "own" else replace(there, capability=AMPERE.capability)
+
+
+def primitive_for(device: Device, layer: Operation, shape: Shape5) -> Any:
+    (found,) = (
+        it
+        for it in packed_layers.packed_primitives(device)
+        if it.out_shape(layer, shape) is not None
+    )
+    return found
+
+
+def expected(layer: Any, weights: ConvWeights | None, inputs: Any, *inside: Box) -> Any:
+    layers = {} if weights is None else {layer.name: weights}
+    return reference.local(layer, Weights(layers, "test"), inputs, *inside)
+
+
+@pytest.mark.parametrize(("reads", "writes"), [(False, True), (True, True), (True, False)], ids=str)
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_convolution(device: Device, name: str, reads: bool, writes: bool) -> None:
+    layer, shape = CONVOLUTIONS[name]
+    case = random_case(layer, shape)
+    right = expected(layer, case.weights, (case.x,))
+    operation = PackedLayer(layer, reads, writes)
+    run = primitive_for(device, operation, shape).build(operation, shape, case.weights)
+    x = packed(case.x, 2.0**-3, gaps=True) if reads else cupy().asarray(case.x)
+    out = Shape5(*right.shape)
+    y = empty(out, gaps=True) if writes else cupy().empty(out, np.float32)
+    with output_into(y):
+        run(x)
+    found = unpacked(y) if writes else y.get()
+    np.testing.assert_allclose(found, right, rtol=0, atol=1e-3 * np.abs(right).max())
+
+
+@pytest.mark.parametrize("factor", [1e-15, 1e-4, 3e4, 1e15])
+def test_numbers_of_any_size_neither_overflow_nor_lose_digits(
+    device: Device, factor: float
+) -> None:
+    layer, shape = Conv("layer", 16, 16, THREE, "relu"), Shape5(1, 16, 5, 9, 12)
+    case = scaled(random_case(layer, shape), factor)
+    second = Conv("second", 16, 8, ONE, "identity")
+    weights = random_weights(second)
+    weights = ConvWeights(weights.weight, weights.bias * np.float32(factor))
+    between = expected(layer, case.weights, (case.x,)).astype(np.float32)
+    right = expected(second, weights, (between,))
+    first, last = PackedLayer(layer, False, True), PackedLayer(second, True, False)
+    out = Shape5(*between.shape)
+    made = primitive_for(device, first, shape).build(first, shape, case.weights)(
+        cupy().asarray(case.x)
+    )
+    found = primitive_for(device, last, out).build(last, out, weights)(made).get()
+    np.testing.assert_allclose(found, right, rtol=0, atol=2e-3 * np.abs(right).max())
+
+
+@pytest.mark.parametrize("ratio", [2.0**-30, 2.0**-6, 1.0, 2.0**9, 2.0**40])
+def test_joined_values_have_scales_of_their_own(device: Device, ratio: float) -> None:
+    layer, shape = Conv("layer", 40, 16, Vec3(2, 2, 2), "identity"), Shape5(1, 40, 5, 10, 12)
+    case = random_case(layer, shape)
+    parts = case.x[:, :16], case.x[:, 16:] * np.float32(ratio)
+    x = np.concatenate(parts, axis=1)
+    right = expected(layer, case.weights, (x,))
+    operation = PackedLayer(layer, True, False)
+    join = PackedLayer(Concat("join"), True, True)
+    whole = primitive_for(device, join, shape).build(join, shape, None)(
+        packed(parts[0], 2.0**5), packed(parts[1], 2.0**5 / ratio)
+    )
+    found = (
+        primitive_for(device, operation, shape).build(operation, shape, case.weights)(whole).get()
+    )
+    np.testing.assert_allclose(found, right, rtol=0, atol=1e-3 * np.abs(right).max())
+
+
+def test_inputs_that_are_not_finite_stay_so(device: Device) -> None:
+    layer, shape = Conv("layer", 8, 8, ONE, "identity"), Shape5(1, 8, 2, 3, 9)
+    case = random_case(layer, shape)
+    case.x[0, 2, 1, 1, 4] = np.inf
+    case.x[0, 5, 0, 2, 3] = np.nan
+    right = expected(layer, case.weights, (case.x,))
+    operation = PackedLayer(layer, True, True)
+    run = primitive_for(device, operation, shape).build(operation, shape, case.weights)
+    found = unpacked(run(packed(case.x, 4.0)))
+    kept = np.isfinite(right)
+    np.testing.assert_array_equal(np.isfinite(found), kept)
+    np.testing.assert_allclose(found[kept], right[kept], rtol=0, atol=1e-2)
+
+
+LAYERS = {
+    "nearest": (Upsample("layer", Vec3(2, 1, 3)), Shape5(2, 16, 3, 4, 5)),
+    "maximum of windows": (Pool("layer", TWO, step=TWO), Shape5(1, 24, 6, 9, 11)),
+    "overlapping": (Pool("layer", Vec3(3, 2, 3), step=TWO), Shape5(1, 8, 7, 8, 9)),
+    "average": (Pool("layer", Vec3(2, 3, 2), "average", step=TWO), Shape5(1, 16, 7, 8, 9)),
+    "sum": (Add("layer", "leaky_relu", 1.7), Shape5(1, 16, 4, 5, 6)),
+    "product": (Multiply("layer", "tanh"), Shape5(2, 32, 4, 5, 6)),
+    "maximum": (Maximum("layer", "sigmoid"), Shape5(1, 16, 4, 5, 6)),
+    "affine": (Affine("layer", 24, "prelu"), Shape5(1, 24, 4, 5, 6)),
+    "gelu": (Affine("layer", 8, "gelu"), Shape5(1, 8, 4, 5, 6)),
+    "join": (Concat("layer"), Shape5(1, 32, 4, 5, 6)),
+    "instance norm": (Normalize("layer", 24, 24, 1e-5, "leaky_relu"), Shape5(2, 24, 9, 15, 20)),
+    "group norm": (Normalize("layer", 16, 2, 1e-2, "sigmoid"), Shape5(1, 16, 4, 5, 6)),
+    "strided": (
+        Conv("layer", 32, 16, THREE, "leaky_relu", stride=Vec3(2, 1, 2)),
+        Shape5(1, 32, 8, 7, 20),
+    ),
+    "strided and short": (Conv("layer", 16, 8, ONE, "elu", stride=TWO), Shape5(2, 16, 5, 6, 9)),
+    "transposed": (
+        ConvTranspose("layer", 24, 16, TWO, "relu", TWO).local,
+        Shape5(1, 24, 3, 5, 9),
+    ),
+    "transposed with overlaps": (
+        ConvTranspose("layer", 16, 8, Vec3(3, 2, 4), "elu", Vec3(2, 2, 3)).local,
+        Shape5(1, 16, 5, 6, 7),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_other_layers(device: Device, name: str) -> None:
+    layer, shape = LAYERS[name]
+    case = random_case(layer, shape)
+    right = expected(layer, case.weights, case.inputs)
+    operation = PackedLayer(layer, True, True)
+    run = primitive_for(device, operation, shape).build(operation, shape, case.weights)
+    scales = 2.0**4, 2.0**-2
+    inputs = [packed(x, s, gaps=True) for x, s in zip(case.inputs, scales, strict=False)]
+    y = empty(Shape5(*right.shape), gaps=True)
+    with output_into(y):
+        run(*inputs)
+    found = unpacked(y)
+    np.testing.assert_allclose(found, right, rtol=0, atol=1e-3 * np.abs(right).max())
+
+
+def test_a_sum_may_lie_where_its_first_input_lies(device: Device) -> None:
+    layer, shape = Add("layer", "relu"), Shape5(1, 32, 4, 5, 6)
+    case = random_case(layer, shape)
+    operation = PackedLayer(layer, True, True)
+    run = primitive_for(device, operation, shape).build(operation, shape, None)
+    first, second = (packed(x) for x in case.inputs)
+    y = first._replace(records=cupy().zeros((2, 2), np.uint32))
+    with output_into(y):
+        run(first, second)
+    right = expected(layer, None, case.inputs)
+    np.testing.assert_allclose(unpacked(y), right, rtol=0, atol=1e-2)
+
+
+@pytest.mark.parametrize(
+    "inside", [Box(Vec3(1, 2, 0), Vec3(5, 7, 4)), Box(Vec3(9, 0, 0), Vec3(10, 3, 3))]
+)
+def test_maxima_ignore_samples_beyond_the_volume(device: Device, inside: Box) -> None:
+    layer = Pool("layer", THREE, step=TWO, padding=Padding(ONE, ONE)).local
+    shape = Shape5(1, 8, 7, 8, 9)
+    x = random_input(shape)
+    right = expected(layer, None, (x,), inside)
+    operation = PackedLayer(layer, True, True)
+    run = primitive_for(device, operation, shape).build(operation, shape, None)
+    found = unpacked(run(packed(x), inside))
+    np.testing.assert_allclose(found, right, rtol=0, atol=1e-3 * np.abs(x).max())
+
+
+@needs_compiler
+@chips
+def test_sums_stay_in_registers(chip: Chip) -> None:
+    layer = Conv("layer", 80, 80, THREE, "relu")
+    every = Packing(False, True), Packing(True, True, 10), Packing(True, False, 10)
+    for packing in every if chip in (AMPERE, HOPPER) else every[1:2]:
+        (strip,) = strips_for(layer, FLOAT16, Vec3(64, 64, 64), chip)
+        block = strip.block
+        source = convolution_source(block, "relu", packing=packing)
+        usage = resource_usage(source, chip.architecture)["convolve"]
+        assert usage.spills == 0
+        assert usage.registers * block.threads <= REGISTERS
+        assert usage.shared + block.shared_bytes <= chip.block_shared_bytes
+    for source, options in (
+        (copies.upsampling_source(), copies.upsampling_options(TWO)),
+        (pooling.pooling_source(), pooling.pooling_options(Pool("pool", TWO))),
+        (pointwise.pointwise_source("gelu"), ("-DOPERATION=ADD",)),
+        (arranged.source(), arranged.options(TWO, TWO)),
+        (normalization.source(), normalization.options(Normalize("norm", 32, 8))),
+    ):
+        for usage in resource_usage(source, chip.architecture, options).values():
+            assert usage.spills == 0
+
+
+@needs_emulation
+def test_memory_is_declared() -> None:
+    layer, shape = CONVOLUTIONS["groups"]
+    weights = random_weights(layer)
+    with emulated_gpu():
+        for reads, writes in ((False, True), (True, True), (True, False)):
+            operation = PackedLayer(layer, reads, writes)
+            primitive = primitive_for(EMULATED, operation, shape)
+            memory = primitive.cost(operation, shape).memory
+            before = Memory.taken
+            run = primitive.build(operation, shape, weights)
+            records = 8 * layer.out_features // 8 if writes else 0
+            assert Memory.taken - before == memory.resident - records
+            arena = DeviceArena(memory.workspace, 2 * ALIGNMENT)
+            x = packed(random_input(shape)) if reads else cupy().asarray(random_input(shape))
+            out = primitive.out_shape(operation, shape)
+            y = empty(out) if writes else cupy().empty(out, np.float32)
+            with arena.step(out, None, (0, arena.capacity)), output_into(y):
+                run(x)
+            given = shape.nbytes // (2 if reads else 1) + out.nbytes // (2 if writes else 1)
+            assert memory.working == given + memory.workspace
+            assert (memory.workspace == 0) == reads
+            del run
+
+
+def test_what_is_not_packed_is_left_to_others() -> None:
+    shape = Shape5(1, 16, 8, 8, 8)
+    for layer in (
+        Conv("layer", 16, 8, THREE, "relu"),
+        PackedLayer(Conv("layer", 16, 8, THREE, "relu"), False, False),
+        PackedLayer(Conv("layer", 16, 8, THREE, "softmax"), True, True),
+        PackedLayer(Conv("layer", 16, 9, THREE, "relu"), True, True),
+        PackedLayer(Pool("layer", TWO, step=TWO), True, False),
+        PackedLayer(Upsample("layer", TWO, "trilinear"), True, True),
+        PackedLayer(Multiply("layer", spreads=True), True, True),
+    ):
+        for primitive in packed_layers.packed_primitives(EMULATED):
+            assert primitive.out_shape(layer, shape) is None
+    softmax = PackedLayer(Conv("layer", 16, 3, THREE, "softmax"), True, False)
+    assert primitive_for(EMULATED, softmax, shape).accuracy == FLOAT16.accuracy

@@ -1,0 +1,118 @@
+"""Packed values of an exact network's block: which values lie in float16 between the layers.
+
+A convolution reads and writes packed values or others. All other layers take and make the same
+kind. So values that such layers connect are packed together, or none of them is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+from znni.core.shapes import Shape5
+from znni.network.layers import Concat, Conv, PackedLayer
+from znni.network.network import INPUT, Node
+from znni.plans.block_storage import BlockStorage
+from znni.plans.segments import Step
+
+# Maps that lie together, and maps that a product of tensor cores sums over. Values that are joined
+# have whole sums, because each has a scale of its own.
+GROUP, TOGETHER = 8, 16
+
+# A function that tells whether a packed layer can be computed on an input of a shape.
+Computes = Callable[[PackedLayer, Shape5], bool]
+
+
+def packed_operations(
+    nodes: tuple[Node, ...], storage: BlockStorage, computes: Computes
+) -> Mapping[str, PackedLayer]:
+    """Return the steps that read or write packed values, by name, if as many as can be are packed.
+
+    The network's input and output are not packed.
+
+    Args:
+        nodes: the nodes of the network.
+        storage: the arrays of the block.
+        computes: tells which packed layers can be computed.
+    """
+    steps = storage.steps_of(nodes)
+    kinds = _Kinds(storage)
+    for node in steps:
+        if not isinstance(node.layer, Conv):
+            kinds.join((node.name, *node.inputs))
+    kinds.forbid((INPUT, nodes[-1].name))
+    for node in nodes:
+        maps = [storage.maps[name] for name in node.inputs]
+        together = TOGETHER if isinstance(node.layer, Concat) else GROUP
+        if storage.maps[node.name] % GROUP or storage.locations[node.name].first_map % GROUP:
+            kinds.forbid((node.name,))
+        if any(count % together for count in maps[:-1]):
+            kinds.forbid(node.inputs)
+    found: dict[str, PackedLayer] = {}
+    wrong = True
+    while wrong:
+        wrong, found = False, {}
+        for node in steps:
+            reads, writes = kinds.packs(node.inputs[0]), kinds.packs(node.name)
+            if reads or writes:
+                operation = PackedLayer(node.layer.local, reads, writes)
+                if not computes(operation, storage.shape_taken(node.name, node.inputs)):
+                    kinds.forbid((node.name, *node.inputs))
+                    wrong = True
+                found[node.name] = operation
+    return found
+
+
+def packed_storages(steps: Iterable[Step], storage: BlockStorage) -> frozenset[str]:
+    """Return the names of the storages whose values are packed."""
+    return frozenset(
+        storage.locations[step.gives].storage
+        for step in steps
+        if isinstance(step.operation, PackedLayer) and step.operation.writes
+    )
+
+
+def reads_what_is_made(steps: Iterable[Step], storage: BlockStorage) -> bool:
+    """Return whether all steps agree which values are packed."""
+    steps = tuple(steps)
+    packed = packed_storages(steps, storage)
+
+    def is_packed(name: str) -> bool:
+        return storage.locations[name].storage in packed
+
+    for step in steps:
+        operation, reads, writes = step.operation, False, False
+        if isinstance(operation, PackedLayer):
+            reads, writes = operation.reads, operation.writes
+        if is_packed(step.gives) != writes or any(is_packed(it) != reads for it in step.takes):
+            return False
+    return True
+
+
+class _Kinds:
+    """The storages of values, of which some must be of one kind, and some must not be packed."""
+
+    def __init__(self, storage: BlockStorage) -> None:
+        self._storage = storage
+        self._same = {name: name for name in storage.storages}
+        self._forbidden: set[str] = set()
+
+    def _first(self, value: str) -> str:
+        """Return the storage that stands for all of the kind of a value."""
+        name = self._storage.locations[value].storage
+        while self._same[name] != name:
+            name = self._same[name]
+        return name
+
+    def join(self, values: Iterable[str]) -> None:
+        """Make values of one kind."""
+        first, *others = values
+        for other in others:
+            self._same[self._first(other)] = self._first(first)
+
+    def forbid(self, values: Iterable[str]) -> None:
+        """Forbid to pack values, and all of their kind."""
+        self._forbidden.update(map(self._first, values))
+
+    def packs(self, value: str) -> bool:
+        """Return whether a value may be packed."""
+        return self._first(value) not in self._forbidden

@@ -1,0 +1,44 @@
+// Voxels of packed values rearranged for a dense convolution, and its sums put in their places, as
+// arranged/arrange.cu does with single numbers.
+//
+// Macros: STEP_Z, _Y, _X; SHIFTS_Y, _X.
+
+// Gathers every STEP-th voxel, from each of some first ones (shifts). Groups of a shift follow each
+// other. Voxels beyond the input's extents are zero. out: (image, shift and group, z, y, x).
+extern "C" __global__ void __launch_bounds__(256)
+    gather(const uint4* __restrict__ in, Index in_n, Index in_f, Index in_z, Index in_y,
+           const Record* records, int extent_z, int extent_y, int extent_x, int of_shift,
+           uint4* __restrict__ out, Index out_n, Index out_f, Index out_z, Index out_y,
+           Record* made, int images, int groups, int size_z, int size_y, int size_x) {
+    const Strides of_in = {in_n, in_f, in_z, in_y}, of_out = {out_n, out_f, out_z, out_y};
+    if (blockIdx.x == 0 && blockIdx.y == 0)
+        for (int group = threadIdx.x; group < groups; group += blockDim.x)
+            made[group] = records[group % of_shift];
+    for_each_voxel(images, groups, size_z, size_y, size_x, [&](const Voxel& at) {
+        const int shift = at.map / of_shift;
+        const Voxel from = {at.image, at.map % of_shift,
+                            STEP_Z * at.z + shift / SHIFTS_X / SHIFTS_Y,
+                            STEP_Y * at.y + shift / SHIFTS_X % SHIFTS_Y,
+                            STEP_X * at.x + shift % SHIFTS_X};
+        const bool present = from.z < extent_z && from.y < extent_y && from.x < extent_x;
+        out[at.in(of_out)] = present ? in[from.in(of_in)] : make_uint4(0, 0, 0, 0);
+    });
+}
+
+// Puts sums in their places: along each axis voxel STEP * j + phase of the output is voxel j of the
+// phase's groups. sums: (image, phase and group, z, y, x).
+extern "C" __global__ void __launch_bounds__(256)
+    scatter(const uint4* __restrict__ sums, Index sums_n, Index sums_f, Index sums_z, Index sums_y,
+            const Record* records, uint4* __restrict__ out, Index out_n, Index out_f, Index out_z,
+            Index out_y, Record* made, int images, int groups, int size_z, int size_y,
+            int size_x) {
+    const Strides of_sums = {sums_n, sums_f, sums_z, sums_y};
+    const Strides of_out = {out_n, out_f, out_z, out_y};
+    pass_on(records, made, groups);  // all phases have the scale and the largest number of the first
+    for_each_voxel(images, groups, size_z, size_y, size_x, [&](const Voxel& at) {
+        const int phase = (at.z % STEP_Z * STEP_Y + at.y % STEP_Y) * STEP_X + at.x % STEP_X;
+        const Voxel from = {at.image, phase * groups + at.map, at.z / STEP_Z, at.y / STEP_Y,
+                            at.x / STEP_X};
+        out[at.in(of_out)] = sums[from.in(of_sums)];
+    });
+}

@@ -1,0 +1,126 @@
+"""The base of layers that take and make packed values in one pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from znni.core.shapes import Shape5, Vec3
+from znni.machine.arena import given_output, output_into
+from znni.machine.cuda_kernels import source_beside
+from znni.machine.machine import Device
+from znni.machine.packed_arrays import (
+    GROUP,
+    RECORD_BYTES,
+    VOXEL_BYTES,
+    PackedArray,
+    packed_array,
+    packed_bytes,
+)
+from znni.network.layers import Layer, Operation, PackedLayer
+from znni.network.weights import ConvWeights
+from znni.plans.cost import Cost, Memory
+from znni.plans.primitive import Run, applying
+from znni.primitives.gpu.common.kernels import float16_pair_source
+from znni.primitives.gpu.common.number_formats import FLOAT16
+from znni.primitives.gpu.common.voxels import EFFICIENCY, countable, voxels_source
+
+# Operations for a number: two conversions, and what the layer computes.
+FLOPS = 4
+
+
+@dataclass(frozen=True)
+class GpuPackedPass:
+    """The base of layers that take and make packed values voxel by voxel, in one pass."""
+
+    device: Device
+    kind: ClassVar[type[Layer]]
+    family: ClassVar[str]
+    accuracy: ClassVar[float] = FLOAT16.accuracy
+    version: ClassVar[int] = 1
+    takes_packed: ClassVar[bool] = True
+    resident: ClassVar[int] = 0  # bytes for each map
+
+    @property
+    def name(self) -> str:
+        """The name in the catalogue."""
+        return self.family
+
+    def made(self, layer: Any, shape: Shape5) -> Shape5 | None:
+        """Return the shape of the output of a layer of its kind, or None if it declines."""
+        raise NotImplementedError
+
+    def prepare(self, layer: Any, out: Shape5, weights: ConvWeights | None) -> Run:
+        """Compile the kernel, and return what runs it. It writes into a given packed output."""
+        raise NotImplementedError
+
+    def out_shape(self, layer: Operation, shape: Shape5) -> Shape5 | None:
+        """Return the output's shape for a packed layer of its kind, of whole groups of maps."""
+        if not isinstance(layer, PackedLayer) or not isinstance(layer.layer, self.kind):
+            return None
+        if not layer.reads or not layer.writes or shape.f % GROUP:
+            return None
+        out = self.made(layer.layer, shape)
+        return out if out and out.f % GROUP == 0 and countable(out) else None
+
+    def cost(self, layer: Operation, shape: Shape5) -> Cost:
+        """Return the cost: one pass over packed arrays."""
+        out = applying(self.out_shape(layer, shape), self, layer, shape)
+        moved = packed_bytes(shape) + packed_bytes(out)
+        resident = self.resident * out.f + RECORD_BYTES * out.f // GROUP
+        memory = Memory.beside(moved, 0, resident)
+        return Cost(FLOPS * out.elements, moved, memory, EFFICIENCY, writes_views=True)
+
+    def build(self, layer: Operation, shape: Shape5, weights: ConvWeights | None) -> Run:
+        """Prepare all that can be done once."""
+        out = applying(self.out_shape(layer, shape), self, layer, shape)
+        packed = layer.layer if isinstance(layer, PackedLayer) else layer
+        run = self.prepare(packed, out, weights)
+
+        def into(*inputs: Any) -> Any:
+            return made_into(out, lambda: run(*inputs))
+
+        return into
+
+
+def made_into(out: Shape5, run: Callable[[], Any], array: PackedArray | None = None) -> Any:
+    """Return what a function makes.
+
+    Args:
+        out: the shape of what it makes.
+        run: the function, which makes a packed value in the array that is given.
+        array: the array to give; by default the one that is given already, or a new one.
+    """
+    if array is None and given_output(out) is not None:
+        return run()
+    with output_into(packed_array(out) if array is None else array):
+        return run()
+
+
+def groups_of(shape: Shape5) -> Shape5:
+    """Return a shape whose maps are groups."""
+    return shape._replace(f=shape.f // GROUP)
+
+
+def strided(array: PackedArray) -> tuple[Any, ...]:
+    """Return a packed array as a kernel takes it: voxels, strides in voxels, records."""
+    strides = (np.int64(stride // VOXEL_BYTES) for stride in array.voxels.strides[:4])
+    return array.voxels, *strides, array.records
+
+
+def records_source() -> str:
+    """Return CUDA functions for voxels of packed values and their records."""
+    return float16_pair_source() + source_beside(__file__, "records.cuh")
+
+
+def common_source() -> str:
+    """Return those, and the loop over the voxels of an output."""
+    return voxels_source() + records_source()
+
+
+def of_axes(name: str, extents: Vec3) -> tuple[str, ...]:
+    """Return options of the compiler that define a macro for each axis."""
+    return tuple(f"-D{name}_{axis}={extent}" for axis, extent in zip("ZYX", extents, strict=True))

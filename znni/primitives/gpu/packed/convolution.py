@@ -1,0 +1,62 @@
+"""Direct convolution on tensor cores, of packed values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from znni.core.shapes import Shape5
+from znni.machine.packed_arrays import GROUP
+from znni.network.layers import Conv, Operation, PackedLayer
+from znni.network.weights import ConvWeights, conv_weights
+from znni.plans.primitive import Run, convolved
+from znni.primitives.gpu.common.activation import has_source
+from znni.primitives.gpu.common.base import ShapedPrimitive
+from znni.primitives.gpu.common.hardware import chip_of, processors_of
+from znni.primitives.gpu.common.number_formats import FLOAT16, TensorFormat
+from znni.primitives.gpu.direct_tensor.geometry import strips_for
+from znni.primitives.gpu.direct_tensor.launch import Launcher
+from znni.primitives.gpu.direct_tensor.work import Packing, Pieces
+from znni.primitives.gpu.packed.base import made_into
+
+
+@dataclass(frozen=True)
+class GpuPackedConvolution(ShapedPrimitive[Pieces]):
+    """Direct convolution on tensor cores, whose input or output is packed."""
+
+    numbers: TensorFormat = FLOAT16
+    family: ClassVar[str] = "gpu_packed_direct_tensor"
+    takes_packed: ClassVar[bool] = True
+
+    def work(self, layer: Operation, shape: Shape5) -> Pieces | None:
+        """Decline what ``GpuDirectTensor`` declines, parts of groups, and a packed softmax."""
+        if not isinstance(layer, PackedLayer) or not isinstance(layer.layer, Conv):
+            return None
+        conv, reads, writes = layer.layer, layer.reads, layer.writes
+        if not (reads or writes) or not has_source(conv):
+            return None
+        if (reads and conv.in_features % GROUP) or (
+            writes and (conv.out_features % GROUP or conv.activation == "softmax")
+        ):
+            return None
+        out, chip = convolved(conv, shape), chip_of(self.device)
+        if out is None or chip is None:
+            return None
+        processors = processors_of(self.device, chip)
+        strips = strips_for(conv, self.numbers, out.size, chip, out.n, processors)
+        if not strips or any(len(strip.block.sums) > 1 for strip in strips):
+            return None
+        packing = Packing(reads, writes, conv.in_features // GROUP if reads else 0)
+        pieces = Pieces(shape, out, conv, strips, processors, packing)
+        return pieces if pieces.is_countable else None
+
+    def prepare(self, work: Pieces, weights: ConvWeights | None) -> Run:
+        """Compile or load the kernels; lay out the weights."""
+        run = Launcher(work, conv_weights(work.conv, weights))
+        if not work.packing.writes:
+            return run
+
+        def into(x: Any) -> Any:
+            return made_into(work.out, lambda: run(x))
+
+        return into

@@ -1,0 +1,75 @@
+// The sums of packed values, and the factor and the shift that a norm gives each map.
+//
+// Macros: NORMED_TOGETHER: the maps of a norm's group. `Partial` comes from common/map_sums.cu.
+
+// Writes what each block finds of the maps of a group of 8. Blocks of a group follow each other:
+// `shares` of its planes, each with `columns` blocks. parts: (image, map, share and column).
+extern "C" __global__ void __launch_bounds__(THREADS)
+    reduce_packed(const uint4* __restrict__ in, Index in_n, Index in_f, Index in_z, Index in_y,
+                  const Record* records, Partial* __restrict__ parts, int columns, int shares,
+                  int groups, int size_z, int size_y, int size_x) {
+    const unsigned of_group = blockIdx.x / columns, share = of_group % shares;
+    const int image = of_group / shares / groups, group = of_group / shares % groups;
+    const unsigned cell = blockIdx.x % columns * THREADS + threadIdx.x;
+    const int each = (size_z + shares - 1) / shares;
+    const int first = share * each, last = min(size_z, first + each);
+    const float factor = 1.0f / records[group].scale;
+    Partial own[8];
+#pragma unroll
+    for (int map = 0; map < 8; ++map) own[map] = nothing();
+    if (cell < unsigned(size_y) * size_x) {
+        const uint4* column = in + image * in_n + group * in_f + cell / size_x * in_y +
+                              cell % size_x;
+        for (int start = first; start < last; start += RUN) {
+            float total[8] = {}, squares[8] = {};
+#pragma unroll 4
+            for (int z = start; z < min(last, start + RUN); ++z) {
+                const Eight numbers = numbers_of(column[z * in_z], factor);
+#pragma unroll
+                for (int map = 0; map < 8; ++map) {
+                    total[map] += numbers.of[map];
+                    squares[map] = fmaf(numbers.of[map], numbers.of[map], squares[map]);
+                }
+            }
+#pragma unroll
+            for (int map = 0; map < 8; ++map) own[map].take({total[map], squares[map]});
+        }
+    }
+    const int part = share * columns + blockIdx.x % columns, count = shares * columns;
+#pragma unroll
+    for (int map = 0; map < 8; ++map) {
+        const Partial found = of_block(own[map]);
+        if (threadIdx.x == 0)
+            parts[((Index)(image * groups + group) * 8 + map) * count + part] = found;
+        __syncthreads();  // of_block's memory serves the next map
+    }
+}
+
+// A block has one group of a norm of one image. `parts` are those of all maps, `each` of them for a
+// map. scaling: (image, factor or shift, map).
+extern "C" __global__ void __launch_bounds__(THREADS)
+    set_scaling(const Partial* __restrict__ parts, int each, long long voxels,
+                const float* __restrict__ weights, const float* __restrict__ biases, float eps,
+                float* __restrict__ scaling, int maps) {
+    __shared__ double of_group[2];
+    const int groups = maps / NORMED_TOGETHER;
+    const int image = blockIdx.x / groups, first = blockIdx.x % groups * NORMED_TOGETHER;
+    const long long before = ((long long)image * maps + first) * each;
+    const Partial sums = of_parts(parts + before, NORMED_TOGETHER * each);
+    if (threadIdx.x == 0) {
+        const double count = (double)NORMED_TOGETHER * voxels;
+        const double mean = sums.total / count;
+        const double variance = sums.squares / count - mean * mean;
+        of_group[0] = mean;
+        // A comparison with NaN is false, so NaN stays.
+        of_group[1] = 1.0 / sqrt((variance < 0.0 ? 0.0 : variance) + (double)eps);
+    }
+    __syncthreads();
+    for (int i = threadIdx.x; i < NORMED_TOGETHER; i += THREADS) {
+        const int map = first + i;
+        const double factor = weights[map] * of_group[1];
+        float* of_image = scaling + 2ll * image * maps;
+        of_image[map] = (float)factor;
+        of_image[maps + map] = (float)(biases[map] - of_group[0] * factor);
+    }
+}

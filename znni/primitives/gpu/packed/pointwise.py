@@ -1,0 +1,142 @@
+"""Sums, products, maxima and affine maps of packed values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from znni.core.shapes import Shape5
+from znni.machine.cuda import cupy
+from znni.machine.cuda_kernels import compiled, source_beside
+from znni.machine.device_arena import new_device_output
+from znni.machine.packed_arrays import PackedArray
+from znni.network.layers import Activation, Add, Affine, Layer, Maximum, Multiply
+from znni.network.weights import ConvWeights, conv_weights
+from znni.plans.primitive import Run, joined
+from znni.primitives.gpu.common.activation import sloped_activation_source
+from znni.primitives.gpu.common.number_formats import FLOAT16, FLOAT_BYTES
+from znni.primitives.gpu.common.voxels import launch
+from znni.primitives.gpu.direct_tensor.launch import ranges_source
+from znni.primitives.gpu.packed.base import GpuPackedPass, common_source, groups_of, strided
+
+# A factor, a shift and a slope for each map.
+NUMBERS = 3
+
+
+@dataclass(frozen=True)
+class GpuPackedPointwise(GpuPackedPass):
+    """The base of sums, products and maxima of two packed values, and of affine maps."""
+
+    combination: ClassVar[str]
+    resident: ClassVar[int] = NUMBERS * FLOAT_BYTES
+
+    def made(self, layer: Any, shape: Shape5) -> Shape5 | None:
+        """Decline softmax, and values that spread."""
+        if layer.activation == "softmax" or (isinstance(layer, Multiply) and layer.spreads):
+            return None
+        if isinstance(layer, Affine):
+            return shape if layer.features == shape.f else None
+        if isinstance(layer, Multiply) and layer.is_gate:
+            return None
+        return joined(layer, shape, type(layer))
+
+    def prepare(self, layer: Any, out: Shape5, weights: ConvWeights | None) -> Run:
+        """Compile the kernel, and bring factors, shifts and slopes to the GPU."""
+        kernel = pointwise_kernel(self.combination, layer.activation)
+        numbers = np.zeros((NUMBERS, out.f), np.float32)
+        numbers[0], numbers[2] = 1, layer.slope
+        if isinstance(layer, Affine):
+            given = conv_weights(layer, weights)
+            numbers[0], numbers[1] = given.weight, given.bias
+            if given.slope is not None:
+                numbers[2] = given.slope
+        factor, shift, steepest = map(float, np.abs(numbers).max(axis=1))
+        bound = largest_bound(layer.activation, factor, shift, steepest)
+        on_gpu = cupy().asarray(numbers)
+
+        def run(first: PackedArray, second: PackedArray | None = None) -> Any:
+            y = new_device_output(out)
+            other = first if second is None else second
+            launch(
+                kernel,
+                groups_of(out),
+                *strided(first),
+                *strided(other),
+                *on_gpu,
+                *bound,
+                *strided(y),
+            )
+            return y
+
+        return run
+
+
+@dataclass(frozen=True)
+class GpuPackedAddition(GpuPackedPointwise):
+    """Sums of two packed values."""
+
+    kind: ClassVar[type[Layer]] = Add
+    family: ClassVar[str] = "gpu_packed_addition"
+    combination: ClassVar[str] = "ADD"
+
+
+@dataclass(frozen=True)
+class GpuPackedMultiplication(GpuPackedPointwise):
+    """Products of two packed values."""
+
+    kind: ClassVar[type[Layer]] = Multiply
+    family: ClassVar[str] = "gpu_packed_multiplication"
+    combination: ClassVar[str] = "MULTIPLY"
+
+
+@dataclass(frozen=True)
+class GpuPackedMaximum(GpuPackedPointwise):
+    """Maxima of two packed values."""
+
+    kind: ClassVar[type[Layer]] = Maximum
+    family: ClassVar[str] = "gpu_packed_maximum"
+    combination: ClassVar[str] = "MAXIMUM"
+
+
+@dataclass(frozen=True)
+class GpuPackedAffine(GpuPackedPointwise):
+    """A factor and a shift for each map of packed values."""
+
+    kind: ClassVar[type[Layer]] = Affine
+    family: ClassVar[str] = "gpu_packed_affine"
+    combination: ClassVar[str] = "SCALE"
+
+
+def pointwise_source(activation: Activation) -> str:
+    """Return the CUDA source of ``pointwise``, compiled with ``-DOPERATION=``."""
+    return (
+        common_source()
+        + ranges_source(FLOAT16)
+        + sloped_activation_source(activation)
+        + source_beside(__file__, "pointwise.cu")
+    )
+
+
+def pointwise_kernel(combination: str, activation: Activation) -> Any:
+    """Return the kernel ``pointwise`` for an operation."""
+    options = (f"-DOPERATION={combination}",)
+    return compiled(pointwise_source(activation), options).get_function("pointwise")
+
+
+def largest_bound(
+    activation: Activation, factor: float, shift: float, steepest: float
+) -> tuple[np.float32, np.float32]:
+    """Return two numbers that bound a layer's outputs: one times the largest input plus the other.
+
+    Args:
+        activation: the activation. Most make no number larger.
+        factor: the largest factor of a map.
+        shift: the largest shift of a map.
+        steepest: the largest slope of a map, for negative numbers.
+    """
+    if activation == "sigmoid":
+        return np.float32(0), np.float32(1)
+    slope = max(1.0, steepest) if activation in ("leaky_relu", "prelu") else 1.0
+    return np.float32(slope * factor), np.float32(slope * shift)
