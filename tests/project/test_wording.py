@@ -148,6 +148,9 @@ def test_a_report_says_so_if_a_prediction_was_far_off(plan: Plan) -> None:
     time = JobSeconds(running=measured, busy=computing)
     fallen = Report(plan, (plan,), 120, time, 3 << 20, {}, "")
     assert "calibrate" not in str(fallen)  # the first plan says nothing about the others
+    compiled = replace(fallen, fallbacks=(), compiling=10.0)
+    assert "; kernels were compiled for 10.0 s, once on this machine; " in str(compiled)
+    assert "calibrate" not in str(compiled)  # the blocks took as long as predicted
     for near in (predicted * 1.9, predicted / 1.9):
         assert last_line(near).startswith("peak memory")
 

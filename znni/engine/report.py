@@ -14,6 +14,7 @@ from znni.plans.job_seconds import JobSeconds, in_words
 from znni.plans.plan import MEASURED_HERE, Plan
 
 LONG = 5.0  # seconds of running, from which on predictions are compared
+NOTED = 1.0  # seconds of compilation that are worth a word
 FAR = 2.0  # times the prediction, or a share of it, that is worth a word
 
 
@@ -34,6 +35,8 @@ class Report:
         skipped: blocks that needed no work.
         gpu_peak_memory: the most bytes that arrays took of a GPU; if there are several, of the one
             where they took the most.
+        compiling: the seconds in which the first blocks waited for kernels of the host that this
+            machine had not compiled before.
     """
 
     plan: Plan
@@ -46,6 +49,7 @@ class Report:
     finished_before: int = 0
     skipped: Skipped = field(default_factory=Skipped)
     gpu_peak_memory: int = 0
+    compiling: float = 0.0
 
     @property
     def seconds(self) -> float:
@@ -59,6 +63,10 @@ class Report:
             said.append(f"{counted(self.finished_before, 'voxel')} were finished before")
         if self.fallbacks:
             said.append(f"memory ran out {counted(len(self.fallbacks), 'time')}")
+        if self.compiling >= NOTED:
+            said.append(
+                f"kernels were compiled for {duration(self.compiling)}, once on this machine"
+            )
         if skipped := str(self.skipped):
             said.append(skipped)
         if self.accuracy_note:
@@ -76,7 +84,7 @@ class Report:
 
     def _advice(self) -> Iterator[str]:
         """Yield what to do if the blocks took far longer than predicted, or far less."""
-        taken, predicted = self.time.running, self._expected().running
+        taken, predicted = self.time.running - self.compiling, self._expected().running
         masked_windows = self.plan.network.window and self.attributes.get("mask")
         if max(taken, predicted) < LONG or self.fallbacks or masked_windows or not self.voxels:
             return  # the plan says nothing about such runs

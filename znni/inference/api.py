@@ -32,6 +32,7 @@ from znni.network.weights import Weights, load_weights, random_weights, weights_
 from znni.plans.job_seconds import SecondsAround
 from znni.plans.plan import Plan
 from znni.plans.plan_file import load_plan
+from znni.primitives.cpu.common.late_kernel import compiled_seconds
 from znni.volumes.array import ArrayLike
 from znni.volumes.formats import Share
 from znni.volumes.grid_attributes import grid_attributes
@@ -188,6 +189,7 @@ def run(
             return found
 
         runner = ready.runner(plan, lambda plan: prepare(plan, weights, ready.times, dtype))
+        compiled_before = compiled_seconds()
         with peak_memory() as peak:
             spent = recheck(runner, state, output, job, choices.accuracy, smaller)
             spent += runner.run(state, smaller)
@@ -207,10 +209,10 @@ def run(
         ready.done(plan, choices)
     spent += stopwatch.seconds
     attributes |= measured
-    note = accuracy_note(runner.plans[-1], choices.accuracy)
     report = Report(
-        ready.expected(plan), tuple(runner.plans[1:]), left, spent, taken, attributes, note,
-        remaining.total - left, blocks.skipped, gpu_peak,
+        ready.expected(plan), tuple(runner.plans[1:]), left, spent, taken, attributes,
+        accuracy_note(runner.plans[-1], choices.accuracy), remaining.total - left, blocks.skipped,
+        gpu_peak, compiled_seconds() - compiled_before,
     )  # fmt: skip
     log.info("%s", report)
     ready.note_phases(report, whole=not (made or earlier))

@@ -17,6 +17,7 @@ from paths import ROOT
 
 from znni.core import user_cache
 from znni.primitives.cpu.common import machine_code, native_kernel
+from znni.primitives.cpu.common.late_kernel import compiled_seconds
 from znni.primitives.cpu.common.native_arguments import Kinds, flatten
 from znni.primitives.cpu.common.native_kernel import NativeKernel
 from znni.primitives.cpu.common.numba_kernel import numba_kernel, summing_kernel
@@ -93,10 +94,14 @@ def test_arguments_of_all_kinds_arrive(layout: str, doubled: bool) -> None:
 
 
 def test_it_is_loaded_without_numba(folder: Path, without_numba: Callable[[], None]) -> None:
+    before = compiled_seconds()
     assert add_one_to(numba_kernel(add_one)) == ONES
     assert len(list(folder.iterdir())) == 1
+    known = compiled_seconds()
+    assert known > before
     without_numba()
     assert add_one_to(numba_kernel(add_one)) == ONES
+    assert compiled_seconds() == known
 
 
 @pytest.mark.parametrize("harm", ["cut", "empty", "changed", "of something else", "unreadable"])

@@ -7,13 +7,30 @@ until it is called, or until a kernel that uses it is compiled.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import update_wrapper
 from threading import RLock
+from time import perf_counter
 from types import CellType, CodeType, FunctionType
 from typing import Any
 
 # Held while a kernel is made.
 making = RLock()
+
+_compiled_seconds: list[float] = []
+
+
+@contextmanager
+def compiling() -> Iterator[None]:
+    """Note how long kernels are compiled within a ``with`` block."""
+    start = perf_counter()
+    yield
+    _compiled_seconds.append(perf_counter() - start)
+
+
+def compiled_seconds() -> float:
+    """Return how long this process has compiled kernels that were not kept from earlier runs."""
+    return sum(_compiled_seconds)
 
 
 class LateKernel:

@@ -25,7 +25,13 @@ import numpy as np
 from znni.core.user_cache import state_of_source
 from znni.primitives import cpu
 from znni.primitives.cpu.common import machine_code
-from znni.primitives.cpu.common.late_kernel import LateKernel, making, names_in, with_made
+from znni.primitives.cpu.common.late_kernel import (
+    LateKernel,
+    compiling,
+    making,
+    names_in,
+    with_made,
+)
 from znni.primitives.cpu.common.native_arguments import LLVM_TYPES, Kinds, codes, flatten
 
 # Known before any kernel is imported. So machine code is never of older code than this says.
@@ -75,7 +81,11 @@ class NativeKernel(LateKernel):
         struct.pack(_packed(codes(kinds)), *numbers)  # refuses integers of more than 64 bits
         with making:
             if kinds not in self._native:
-                self._native[kinds] = self._kept(kinds) or self._compiled(kinds, arguments)
+                found = self._kept(kinds)
+                if found is None:
+                    with compiling():
+                        found = self._compiled(kinds, arguments)
+                self._native[kinds] = found
             return self._native[kinds]
 
     def _kept(self, kinds: Kinds) -> Callable[..., None] | None:
