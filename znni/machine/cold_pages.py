@@ -5,7 +5,7 @@ The host of a virtual machine finds and clears a page when the machine first tou
 which pages are cold. So each run notes how much memory it took, and so much is warm from then on.
 
 Some virtual machines tell their host which pages are free, seconds after a program has ended. The
-host takes these pages back, and they are cold again. So there, nothing is warm. An AMD EPYC under
+host takes these pages back, and they are cold again. So notes say nothing there. An AMD EPYC under
 Firecracker touched 3 GiB at 0.4 GiB/s, and at 8 GiB/s right after that. After 15 s without other
 programs, it touched the first 256 MiB at 0.4 GiB/s again.
 """
@@ -39,7 +39,7 @@ def warm_bytes() -> float:
     if not is_virtual():
         return inf
     if gives_pages_back():
-        return 0.0
+        return WARM_BYTES
     noted = 0
     with suppress(OSError, ValueError):
         noted = int(_note().read_text())
