@@ -189,9 +189,10 @@ def emulated_gpu(order: Order = ORDERS[0]) -> Iterator[None]:
         compiled(source, options)
 
     kept = cuda.cupy, activation._softmax, clearing._kernel
-    for each in kept:
-        each.cache_clear()
     with ExitStack() as patches:
+        for each in kept:
+            each.cache_clear()
+            patches.callback(each.cache_clear)
         for where, name, value in (
             (cuda, "import_module", lambda _name: EMULATED_CUPY),
             (cuda_kernels, "_loaded", loaded),
@@ -200,5 +201,3 @@ def emulated_gpu(order: Order = ORDERS[0]) -> Iterator[None]:
         ):
             patches.enter_context(mock.patch.object(where, name, value))
         yield
-    for each in kept:
-        each.cache_clear()

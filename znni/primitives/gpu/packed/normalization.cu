@@ -4,7 +4,8 @@
 
 // Writes what each block finds of the maps of a group of 8. Blocks of a group follow each other:
 // `shares` of its planes, each with `columns` blocks. parts: (image, map, share and column).
-extern "C" __global__ void __launch_bounds__(THREADS, 1)  // else a compiler spilled for occupancy
+// One block is enough for a multiprocessor: for more, a compiler spilled registers.
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
     reduce_packed(const uint4* __restrict__ in, Index in_n, Index in_f, Index in_z, Index in_y,
                   const Record* records, Partial* __restrict__ parts, int columns, int shares,
                   int groups, int size_z, int size_y, int size_x) {
