@@ -75,7 +75,7 @@ class OverheadSeconds:
 
 
 class Counts(NamedTuple, Generic[Number]):
-    """The counts of what is in a patch, or in each of several patches.
+    """The numbers of values, voxels and runs of a patch, or of each of several patches.
 
     Attributes:
         values_in: the values of the input block.

@@ -64,7 +64,7 @@ def by_least_time(
 def quick_bounds(space: Space, patches: list[Vec3]) -> list[float]:
     """Return lower bounds on the seconds of the job in patches of each size.
 
-    They leave out the memory of the layers. They are infinite for patches that cannot fit.
+    They count no memory of the layers. They are infinite for patches that cannot fit.
     """
     network, processors = space.network, space.bounds
     voxels, copied = _voxels(network, patches), _copied(network, patches)

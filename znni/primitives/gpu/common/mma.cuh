@@ -27,7 +27,7 @@ __device__ __forceinline__ void copy_16_bytes(unsigned target, const void* sourc
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(target), "l"(source) : "memory");
 }
 
-// The same; if the bytes are not `present`, of zeros.
+// Starts a copy of 16 bytes to shared memory, or of zeros if the bytes are not `present`.
 __device__ __forceinline__ void copy_16_bytes_or_zeros(unsigned target, const void* source,
                                                        bool present) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(target), "l"(source),

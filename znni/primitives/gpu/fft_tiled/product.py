@@ -9,6 +9,7 @@ from znni.primitives.gpu.common.hardware import LANES, Chip
 from znni.primitives.gpu.common.kernels import (
     bfloat16_pair_source,
     definitions,
+    float16_pair_source,
     products_source,
     warp_mma_source,
 )
@@ -101,7 +102,8 @@ class ProductShape:
 
 def spectrum_source(spectra: SpectrumFormat) -> str:
     """Return CUDA functions that convert numbers of a format, and order kernels' spectra."""
-    pairs = bfloat16_pair_source() if spectra.numbers is BFLOAT16_PAIR else ""
+    is_pair = spectra.numbers is BFLOAT16_PAIR
+    pairs = bfloat16_pair_source() if is_pair else float16_pair_source()
     return pairs + source_beside(__file__, f"spectrum_{spectra.numbers.name}.cuh")
 
 

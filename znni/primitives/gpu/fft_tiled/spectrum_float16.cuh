@@ -9,20 +9,6 @@
 // a product of two such numbers add up to the product of the whole numbers, but for the product of
 // both rests. That is far below a float16's precision.
 
-__device__ __forceinline__ unsigned rounded_pair(float low, float high) {
-  unsigned pair;
-  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
-  return pair;
-}
-
-__device__ __forceinline__ float2 number_of(unsigned pair) {
-  float2 number;
-  asm("{.reg .f16 low, high; mov.b32 {low, high}, %2; cvt.f32.f16 %0, low; cvt.f32.f16 %1, high;}"
-      : "=f"(number.x), "=f"(number.y)
-      : "r"(pair));
-  return number;
-}
-
 // Returns what rounding takes off a number.
 __device__ __forceinline__ float rest_of(float number) {
   return number - number_of(rounded_pair(number, 0.0f)).x;
