@@ -31,6 +31,11 @@ def source() -> str:
     return voxels_source() + larger_source() + source_beside(__file__, "map_sums.cu")
 
 
+def norm_scaling_source() -> str:
+    """Return the CUDA function that makes a norm's factors and shifts of what ``source`` finds."""
+    return source_beside(__file__, "norm_scaling.cuh")
+
+
 def options(*, maps_together: int = 0, is_max: bool = False, together: int = 1) -> tuple[str, ...]:
     """Return options of the compiler.
 

@@ -132,7 +132,8 @@ class _Sums:
 
 def source() -> str:
     """Return the CUDA source of ``reduce_maps`` and ``set_scaling``, compiled with ``options``."""
-    return map_sums.source() + source_beside(__file__, "normalization.cu")
+    kernel = source_beside(__file__, "normalization.cu")
+    return map_sums.source() + map_sums.norm_scaling_source() + kernel
 
 
 def options(norm: Normalize, together: int) -> tuple[str, ...]:

@@ -46,31 +46,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     }
 }
 
-// A block has one group of a norm of one image. `parts` are those of all maps, `each` of them for a
-// map. scaling: (image, factor or shift, map).
+// The factor and the shift that a norm gives each map, as common/norm_scaling.cuh says.
 extern "C" __global__ void __launch_bounds__(THREADS)
     set_scaling(const Partial* __restrict__ parts, int each, long long voxels,
                 const float* __restrict__ weights, const float* __restrict__ biases, float eps,
                 float* __restrict__ scaling, int maps) {
-    __shared__ double of_group[2];
-    const int groups = maps / NORMED_TOGETHER;
-    const int image = blockIdx.x / groups, first = blockIdx.x % groups * NORMED_TOGETHER;
-    const long long before = ((long long)image * maps + first) * each;
-    const Partial sums = of_parts(parts + before, NORMED_TOGETHER * each);
-    if (threadIdx.x == 0) {
-        const double count = (double)NORMED_TOGETHER * voxels;
-        const double mean = sums.total / count;
-        const double variance = sums.squares / count - mean * mean;
-        of_group[0] = mean;
-        // A comparison with NaN is false, so NaN stays.
-        of_group[1] = 1.0 / sqrt((variance < 0.0 ? 0.0 : variance) + (double)eps);
-    }
-    __syncthreads();
-    for (int i = threadIdx.x; i < NORMED_TOGETHER; i += THREADS) {
-        const int map = first + i;
-        const double factor = weights[map] * of_group[1];
-        float* of_image = scaling + 2ll * image * maps;
-        of_image[map] = (float)factor;
-        of_image[maps + map] = (float)(biases[map] - of_group[0] * factor);
-    }
+    scale_group<NORMED_TOGETHER>(parts, each, voxels, weights, biases, eps, scaling, maps,
+                                 [](int, int) { return 0.0; });
 }

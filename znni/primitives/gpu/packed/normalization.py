@@ -100,7 +100,8 @@ class GpuPackedNormalization(GpuPackedPass):
 
 def source() -> str:
     """Return the CUDA source of the sums and what follows from them."""
-    return map_sums.source() + records_source() + source_beside(__file__, "normalization.cu")
+    kernels = source_beside(__file__, "normalization.cu")
+    return map_sums.source() + map_sums.norm_scaling_source() + records_source() + kernels
 
 
 def options(norm: Normalize) -> tuple[str, ...]:
