@@ -10,6 +10,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple, get_args
@@ -202,13 +203,19 @@ def _cold() -> float | None:
     while len(held) * COLD_STEP < warm + COLD_BYTES:
         pages = np.frombuffer(map_pages(COLD_STEP), np.uint8)
         held.append(pages)
-        start = time.perf_counter()
-        pages.fill(1)
-        first = time.perf_counter()
-        pages.fill(1)
-        times.append(first - start - (time.perf_counter() - first))
+        times.append(_extra_of_first(partial(pages.fill, 1)))
     note_warm(len(held) * COLD_STEP)
-    return max(0.0, median(times[-(COLD_BYTES // COLD_STEP // 2) :])) / COLD_STEP
+    return median(times[-(COLD_BYTES // COLD_STEP // 2) :]) / COLD_STEP
+
+
+def _extra_of_first(fill: Callable[[], object]) -> float:
+    """Fill memory twice; return the seconds by which the first time was longer."""
+    start = time.perf_counter()
+    fill()
+    between = time.perf_counter()
+    fill()
+    first, again = between - start, time.perf_counter() - between
+    return max(first - again, first / 100)  # a disturbed second time says nothing
 
 
 def _touched(threads: int) -> float:
@@ -218,13 +225,10 @@ def _touched(threads: int) -> float:
     def once() -> float:
         pages = np.frombuffer(map_pages(TOUCHED_BYTES), np.uint8)
 
-        def fill() -> float:
-            start = time.perf_counter()
+        def fill() -> None:
             pool.for_each(lambda _, part: pages[part].fill(1), pool.shares(TOUCHED_BYTES))
-            return time.perf_counter() - start
 
-        first, again = fill(), fill()
-        return max(first - again, first / 100)  # a disturbed second time says nothing
+        return _extra_of_first(fill)
 
     return median(once() for _ in range(REPEATS)) / TOUCHED_BYTES
 
