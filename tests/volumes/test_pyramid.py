@@ -14,7 +14,7 @@ from command_line import succeeds
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from zarr_images import write_image
+from zarr_images import SCALE, change_metadata, write_image
 
 from znni.core.errors import InvalidInput
 from znni.core.options import Coarsening
@@ -209,11 +209,31 @@ def test_resolutions_for_an_existing_image(
 
 
 @pytest.mark.usefixtures("own_folder")
+def test_coarser_resolutions_keep_time_and_what_the_image_says_of_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pyramid, "SMALLEST", 3)
+    write_image("cells.zarr", levels=("0",))
+    of_all = {"type": "scale", "scale": [0.1, 1, 2, 2, 2]}
+    change_metadata("cells.zarr", lambda one: one.update(coordinateTransformations=[of_all]))
+    finest = open_volume("cells.zarr", time=0).grid
+    build_pyramid("cells.zarr")
+    image = zarr.open_group("cells.zarr", mode="r").attrs["ome"]["multiscales"][0]  # type: ignore[index,call-overload]
+    factor = Vec3(1, 1, 1)
+    for level, step in enumerate(steps(open_volume("cells.zarr", time=0).size, finest.scale), 1):
+        factor *= step
+        scale, _ = image["datasets"][level]["coordinateTransformations"]  # type: ignore[index,call-overload,misc]
+        assert scale["scale"][:2] == [SCALE["t"], SCALE["c"]]  # type: ignore[index,call-overload]
+        assert open_volume(f"cells.zarr/{level}", time=0).grid == coarser_grid(finest, factor)
+
+
+@pytest.mark.usefixtures("own_folder")
 def test_existing_images_that_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pyramid, "SMALLEST", 3)
     write_image("other.zarr", "xyzc", levels=("0",))
     zarr.create_array("array.zarr", shape=(3, 4, 5), dtype="u1")
     zarr.create_group("plain.zarr")
+    Path("stack.tif").write_bytes(b"II")
     write_image("taken.zarr", "zyx", levels=("0",))
     zarr.open_group("taken.zarr").create_array("1", shape=(3,), dtype="u1")
     said = {
@@ -221,6 +241,7 @@ def test_existing_images_that_are_refused(monkeypatch: pytest.MonkeyPatch) -> No
         "array.zarr": "is an array, and no group with an image",
         "plain.zarr": "has no OME metadata of an image; make one with znni export",
         "none.zarr": "there is no Zarr; give the folder",
+        "stack.tif": "is a file, and no OME-Zarr; make one with znni export stack.tif OUT.zarr",
         "taken.zarr": "has a member '1', where the next resolution would be; move it",
     }
     for place, message in said.items():

@@ -12,7 +12,7 @@ from znni.core.options import Coarsening
 from znni.volumes.formats import library
 from znni.volumes.label_values import holds_labels
 from znni.volumes.stored import is_url, reason
-from znni.volumes.zarr.ome_metadata import Level, dataset, levels
+from znni.volumes.zarr.ome_metadata import Level, levels
 from znni.volumes.zarr.pyramid import write_levels
 
 TORN = f"[z.]*.{'[0-9a-f]' * 32}.partial"  # zarr's name of such a file: its own and a UUID
@@ -40,6 +40,10 @@ def add_levels(
         RunFailed: writing failed.
     """
     zarr = library("zarr", "zarr")
+    if Path(place).is_file():
+        raise InvalidInput(
+            f"{place}: is a file, and no OME-Zarr; make one with znni export {place} OUT.zarr"
+        )
     with _told_in_one_line(place):
         try:
             group = zarr.open(place, mode="r+")
@@ -62,7 +66,7 @@ def add_levels(
         suggested: Coarsening = "mode" if holds_labels(array.attrs, array.dtype) else "mean"
         chosen = coarsening or suggested
         made = list(write_levels(group, array, image[0].grid, chosen))
-        entries = [dataset(path, grid, array.ndim - len(LAST)) for path, grid in made]
+        entries = [image[0].coarser_entry(path, factor) for path, factor in made]
         _change(group, lambda found: found[:1] + entries, chosen)
         return chosen, [array.shape, *(group[path].shape for path, _ in made)]
 

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from znni.core.errors import InvalidInput
 from znni.core.options import Coarsening
+from znni.core.shapes import Vec3
 from znni.core.volume import Grid, Point
 
 WRITTEN_VERSION = "0.5"
@@ -65,13 +66,27 @@ class Level:
         path: path of its array within the group that has the metadata.
         axes: names of its axes; those of a volume as letters.
         grid: position of its voxels in space.
+        scale: factor of each axis in its own entry. The image may have others for all resolutions.
+        translation: what its own entry adds along each axis.
         channels: names of its channels; empty if they have none.
     """
 
     path: str
     axes: tuple[str, ...]
     grid: Grid
+    scale: tuple[float, ...]
+    translation: tuple[float, ...]
     channels: tuple[str, ...] = ()
+
+    def coarser_entry(self, path: str, factor: Vec3) -> dict[str, Any]:
+        """Return the entry of a resolution whose voxels are made of ``factor`` voxels of this one.
+
+        The last axes are z, y and x. All others stay as they are.
+        """
+        axes = list(zip(self.scale[-3:], self.translation[-3:], factor, strict=True))
+        scale = [extent * times for extent, _, times in axes]
+        translation = [at + (times - 1) / 2 * extent for extent, at, times in axes]
+        return dataset(path, (*self.scale[:-3], *scale), (*self.translation[:-3], *translation))
 
 
 def levels(attributes: Mapping[str, Any], where: str) -> list[Level]:
@@ -105,15 +120,20 @@ def levels(attributes: Mapping[str, Any], where: str) -> list[Level]:
     axes = image.named_axes
     letters = tuple(axis.letter for axis in axes)
     units = {axis.letter: axis.unit for axis in axes}
-    return [
-        Level(
-            dataset.path.strip("/"),
+
+    def level(one: _Dataset) -> Level:
+        scale, translation = _composed(one.transformations, letters, where)
+        whole = _composed([*one.transformations, *image.transformations], letters, where)
+        return Level(
+            one.path.strip("/"),
             letters,
-            _grid([*dataset.transformations, *image.transformations], letters, units, where),
+            _grid(*whole, units),
+            tuple(scale.values()),
+            tuple(translation.values()),
             _channels(ome),
         )
-        for dataset in image.datasets
-    ]
+
+    return [level(one) for one in image.datasets]
 
 
 def _channels(ome: Mapping[str, Any]) -> tuple[str, ...]:
@@ -125,13 +145,10 @@ def _channels(ome: Mapping[str, Any]) -> tuple[str, ...]:
     return names if all(names) else ()
 
 
-def _grid(
-    transformations: Sequence[_Transformation],
-    letters: Sequence[str],
-    units: Mapping[str, str | None],
-    where: str,
-) -> Grid:
-    """Return the grid that transformations, applied in order, make of the axes of space."""
+def _composed(
+    transformations: Sequence[_Transformation], letters: Sequence[str], where: str
+) -> tuple[dict[str, float], dict[str, float]]:
+    """Return scale and translation of each axis after transformations that are applied in order."""
     scale, translation = dict.fromkeys(letters, 1.0), dict.fromkeys(letters, 0.0)
     for step in transformations:
         numbers = {"scale": step.scale, "translation": step.translation}.get(step.type)
@@ -149,6 +166,15 @@ def _grid(
                 translation[letter] *= number
             else:
                 translation[letter] += number
+    return scale, translation
+
+
+def _grid(
+    scale: Mapping[str, float],
+    translation: Mapping[str, float],
+    units: Mapping[str, str | None],
+) -> Grid:
+    """Return the grid of the axes of space."""
     return Grid(
         _of_space(scale, 1.0),
         _of_space(translation, 0.0),
@@ -160,17 +186,17 @@ def _of_space(numbers: Mapping[str, float], absent: float) -> Point:
     return numbers.get("z", absent), numbers.get("y", absent), numbers.get("x", absent)
 
 
-def dataset(path: str, grid: Grid, other_axes: int) -> dict[str, Any]:
+def dataset(path: str, scale: Sequence[float], translation: Sequence[float]) -> dict[str, Any]:
     """Return the entry of one resolution.
 
     Args:
         path: path of its array.
-        grid: position of its voxels in space.
-        other_axes: number of axes before z, such as time and channel.
+        scale: extent of a voxel along each axis.
+        translation: position of the first voxel along each axis.
     """
     transformations = [
-        {"type": "scale", "scale": [*(1.0,) * other_axes, *grid.scale]},
-        {"type": "translation", "translation": [*(0.0,) * other_axes, *grid.translation]},
+        {"type": "scale", "scale": list(scale)},
+        {"type": "translation", "translation": list(translation)},
     ]
     return {"path": path, "coordinateTransformations": transformations}
 
@@ -193,7 +219,10 @@ def image_metadata(
     image = {
         "name": name,
         "axes": axes,
-        "datasets": [dataset(path, one, 1) for path, one in zip(paths, grids, strict=True)],
+        "datasets": [
+            dataset(path, (1.0, *one.scale), (0.0, *one.translation))
+            for path, one in zip(paths, grids, strict=True)
+        ],
     }
     if len(paths) > 1:
         image["type"] = coarsening

@@ -24,7 +24,7 @@ from znni.volumes.zarr.chunks import ZarrChunks
 from znni.volumes.zarr.encoding import compressors
 from znni.volumes.zarr.files import chunk_and_shard
 from znni.volumes.zarr.ome_metadata import LEVEL, image_metadata
-from znni.volumes.zarr.pyramid import PYRAMID, write_levels
+from znni.volumes.zarr.pyramid import PYRAMID, coarser_grid, write_levels
 from znni.volumes.zarr.repair import mend
 
 LEDGER = f"{LEVEL}/ledger"
@@ -196,9 +196,9 @@ def make_image(root: str, name: str, array: Any, grid: Grid, coarsening: Coarsen
     group = library("zarr", "zarr").open_group(root, mode="a", zarr_format=3)
     paths, grids = [LEVEL], [grid]
     if coarsening:
-        for path, coarser in write_levels(group, array, grid, coarsening):
+        for path, factor in write_levels(group, array, grid, coarsening):
             paths.append(path)
-            grids.append(coarser)
+            grids.append(coarser_grid(grid, factor))
     group.update_attributes(image_metadata(name.removesuffix(".zarr"), paths, grids, coarsening))
 
 

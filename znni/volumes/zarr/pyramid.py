@@ -92,8 +92,10 @@ def _most_frequent(parts: list[NDArray[Any]]) -> NDArray[Any]:
 
 def write_levels(
     group: Any, array: Any, grid: Grid, coarsening: Coarsening, room: int = ROOM
-) -> Iterator[tuple[str, Grid]]:
-    """Write the coarser resolutions of an array beside it, and yield path and grid of each.
+) -> Iterator[tuple[str, Vec3]]:
+    """Write the coarser resolutions of an array beside it, and yield path and factor of each.
+
+    The factor says how many voxels of the array became one, along each axis.
 
     Args:
         group: the zarr.Group around it.
@@ -110,7 +112,7 @@ def write_levels(
         path, factor = _next(path), factor * step
         made = _new_level(group, path, array, step)
         _fill(made, array, step, coarsening, room)
-        yield path, coarser_grid(grid, factor)
+        yield path, factor
         array = made
 
 
