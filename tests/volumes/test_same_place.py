@@ -45,6 +45,24 @@ def test_orientations_must_agree() -> None:
     assert not lie_apart(one, Grid())
 
 
+def test_an_orientation_without_a_unit_counts_as_in_the_unit_of_the_other() -> None:
+    rows = (0.5, 0, 0, 5, 0, 1, 0, 6, 0, 0, 2, 7)
+    scale, millimeters = (2, 1, 0.5), ("millimeter",) * 3
+    one = Grid(scale, units=millimeters, affine=Affine(rows, 1))
+    flipped = (-0.5, *rows[1:])
+    identity = (1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1, 0)
+    thousand = tuple(1000 * number for number in rows)
+    for other, apart in (
+        (Grid(scale, affine=Affine(rows, 2)), False),
+        (Grid(scale, affine=Affine(flipped, 2)), True),
+        (Grid(affine=Affine(identity, 2)), False),  # nobody has set it
+        (Grid(units=millimeters, affine=Affine(identity, 2)), True),
+        (Grid((2000, 1000, 500), units=MICROMETERS, affine=Affine(thousand, 2)), False),
+        (Grid((2000, 1000, 500), units=MICROMETERS, affine=Affine(rows, 2)), True),
+    ):
+        assert lie_apart(one, other) == lie_apart(other, one) == apart, other
+
+
 @pytest.mark.usefixtures("small_case", "fake_primitives")
 def test_a_flipped_mask_is_refused() -> None:
     def write(name: str, values: Any, first: float) -> None:
