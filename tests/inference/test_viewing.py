@@ -115,6 +115,33 @@ def test_outputs_of_other_programs() -> None:
     assert "210 input voxels, 0:5,0:6,0:7\nnote: same.npy does not say what it was" in said
 
 
+@pytest.mark.parametrize("named", [("two.h5", "--dataset", "b/raw"), ("two.h5:/b/raw",)])
+def test_dataset_and_voxel_size_are_those_of_the_run(named: tuple[str, ...]) -> None:
+    with h5py.File("two.h5", "w") as file:
+        file["a"], file["b/raw"] = np.zeros((2, 3, 4)), voxels()
+    size = ("--voxel-size", "5,1,2um")
+    succeeds("infer", *named, "--net", "tiny.yaml", "--out", "second.h5", *size)
+    said = succeeds("view", "two.h5", "second.h5")
+    assert "scale=[5.0, 1.0, 2.0]" in said
+    assert "scale=[1.0, 5.0, 1.0, 2.0]" in said  # of two maps
+    assert 'units=["micrometer", "micrometer", "micrometer"]' in said
+    data, (given, *_) = read_page("second.h5.html")
+    assert data["voxel"] == [5, 1, 2]
+    low, high = data["input"]["low"], data["input"]["high"]
+    wanted = voxels()[:6, 2:17, 3:19].clip(low, high)
+    np.testing.assert_allclose(low + given / 255 * (high - low), wanted, rtol=0, atol=0.5)
+    other = ("--voxel-size", "7um", "--overwrite")
+    assert "scale=[7.0, 7.0, 7.0]" in succeeds("view", "two.h5:/b/raw", "second.h5", *other)
+
+
+def test_a_file_of_another_name_may_have_its_own_datasets() -> None:
+    with h5py.File("two.h5", "w") as file:
+        file["a"], file["raw"] = np.zeros((2, 3, 4)), voxels()
+    succeeds("infer", "two.h5:/raw", "--net", "tiny.yaml", "--out", "second.h5")
+    np.save("copy.npy", voxels())
+    assert "copy.npy" in succeeds("view", "copy.npy", "second.h5")
+
+
 @pytest.mark.parametrize("name", ["long.h5", "long.zarr", "long.tif", "long.nii.gz"])
 def test_unfinished_outputs_and_voxels_are_called_so(name: str) -> None:
     write_volume(voxels(LONG_VOLUME))

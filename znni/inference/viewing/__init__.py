@@ -18,6 +18,7 @@ from znni.core.shapes import Box, Vec3
 from znni.core.text import counted
 from znni.core.volume import Point
 from znni.inference.request import Chosen
+from znni.inference.viewing.chosen_input import open_input
 from znni.inference.viewing.lazy import LazyArray
 from znni.inference.viewing.pictures import (
     Picture,
@@ -92,13 +93,14 @@ def view(
 
     Args:
         source: the input, a file or a URL as in ``znni.infer``. Map and point in time are those
-            that the output was computed from.
+            that the output was computed from. So are dataset and voxel size, if the next arguments
+            do not say otherwise.
         out: the output of that input. The output of another program is shown with a note, if its
             extents are the input's.
         page: the HTML file to write; by default the output's name and ``.html``, in this folder, as
             ``cells.zarr.html``.
         dataset: dataset of the input, if its file has several.
-        voxel_size: extents of the input's voxels, as ``0.5,0.1,0.1um``, where its file says none or
+        voxel_size: extents of the input's voxels, as ``0.5,0.1,0.1um``, where files say none or
             wrong ones.
         region: input voxels to show, such as ``numpy.s_[10:20, :, 5:]``. By default all that have
             output if they can be read quickly, otherwise as many from their middle as a page holds.
@@ -113,13 +115,7 @@ def view(
         RunFailed: a volume cannot be read.
     """
     output = open_volume(out)
-    chosen = Chosen(
-        dataset,
-        _number(output, "channel"),
-        "all" if output.attribute("time") == "all" else _number(output, "time"),
-        voxel_size=voxel_size,
-    )
-    volume = chosen.of(source)
+    chosen, volume = open_input(output, source, dataset, voxel_size)
     offset, by_origin = offset_of(output, volume)
     given, made = Resolutions(volume), Resolutions(output)
 
@@ -159,7 +155,7 @@ def view(
         "maps": [picture.description for picture in maps],
     }
     _write(path, content, [seen, *maps])
-    given_to_open = {"dataset": dataset, "channel": chosen.channel, "time": chosen.time}
+    given_to_open = {"dataset": chosen.dataset, "channel": chosen.channel, "time": chosen.time}
     opened = Opened(
         _anywhere(source),
         volume.grid,
@@ -198,12 +194,6 @@ def _to_see_all(place: str) -> str:
     return (
         f"znni pyramid {place}" if ".zarr" in place else f"znni export {place} {stem(place)}.zarr"
     )
-
-
-def _number(output: ArrayVolume, name: str) -> int | None:
-    """Return a number that an output notes about its input; None if it notes none."""
-    noted = str(output.attribute(name) or "")
-    return int(noted) if noted.isdecimal() else None
 
 
 def _relative(scale: Point, step: Vec3) -> list[float]:
