@@ -85,6 +85,7 @@ def test_the_line_for_napari(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "units" not in made.kwargs
     opened_at = viewer.Viewer.return_value.dims.set_point
     opened_at.assert_called_once_with([-3, -2, -1], [3.0, 2 + 7.0, 3 + 8.0])
+    assert viewer.Viewer.return_value.dims.axis_labels[-3:] == ["z", "y", "x"]
     viewer.run.assert_called_once_with()
 
 
@@ -96,6 +97,9 @@ def test_the_line_for_neuroglancer(monkeypatch: pytest.MonkeyPatch) -> None:
     np.testing.assert_array_equal(made.args[0][:], read_main("out.h5"))
     assert made.kwargs["voxel_offset"] == [0, 0, 2, 3]
     state = viewer.ViewerState.return_value
+    assert state.position == [3 + 8, 2 + 7, 0 + 3]
+    _, of_view = viewer.CoordinateSpace.call_args_list
+    assert of_view.kwargs["names"] == ["x", "y", "z"]  # x to the right, y downwards
     assert [call.args[0] for call in state.layers.__setitem__.call_args_list] == ["input", "output"]
     viewer.Viewer.return_value.set_state.assert_called_once_with(state)
 
@@ -109,6 +113,7 @@ def test_the_lines_for_labels(monkeypatch: pytest.MonkeyPatch) -> None:
     viewer = run_line(page.neuroglancer, monkeypatch, "neuroglancer")
     assert viewer.LocalVolume.call_args.kwargs["volume_type"] == "segmentation"
     viewer.SegmentationLayer.assert_called_once()
+    assert viewer.ImageLayer.call_args_list[0].kwargs.keys() == {"source"}
 
 
 def test_the_lines_choose_what_the_run_read(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,12 @@ from znni.core.volume import Grid
 SI = {"meter": "m", "millimeter": "mm", "micrometer": "um", "nanometer": "nm", "angstrom": "A"}
 
 
+# Neuroglancer's program for values: as on a page, large ones are orange, and small ones clear.
+SHADER = (
+    r"#uicontrol invlerp normalized\nvoid main() {emitRGBA(vec4(0.9, 0.5, 0.2, normalized()));}"
+)
+
+
 @dataclass(frozen=True)
 class Opened:
     """A volume, as other viewers open it.
@@ -70,12 +76,15 @@ def napari_line(source: Opened, out: Opened, *, labels: bool) -> str:
         f'viewer.add_image({_layer(source)}, name="input")',
         shown,
         f"viewer.dims.set_point([-3, -2, -1], {out.middle})",
+        'viewer.dims.axis_labels = ["map", "z", "y", "x"][-viewer.dims.ndim:]',
         "napari.run()",
     )
 
 
 def neuroglancer_line(source: Opened, out: Opened, offset: Vec3, *, labels: bool) -> str:
     """Return a shell command that serves both to Neuroglancer and prints the address.
+
+    The viewer begins at the middle of the output.
 
     Args:
         source: the input.
@@ -84,25 +93,37 @@ def neuroglancer_line(source: Opened, out: Opened, offset: Vec3, *, labels: bool
         labels: whether the output holds labels.
     """
     grid = source.grid
-    units = json.dumps(["", *(SI.get(unit or "", "") for unit in grid.units)])
-    kind, layer = (
-        (', volume_type="segmentation"', "SegmentationLayer") if labels else ("", "ImageLayer")
+    units = [SI.get(unit or "", "") for unit in grid.units]
+    middle = [start + extent // 2 for start, extent in zip(offset, out.size, strict=True)]
+    kind = ', volume_type="segmentation"' if labels else ""
+    layer = (
+        "SegmentationLayer(source=made)"
+        if labels
+        else f'ImageLayer(source=made, opacity=0.7, shader="{SHADER}")'
     )
     return _python(
         "import neuroglancer as ng",
         "from znni.inference.viewing import LazyArray",
         "viewer = ng.Viewer()",
-        f'space = ng.CoordinateSpace(names=["c^", "z", "y", "x"], units={units}, '
-        f"scales={[1, *grid.scale]})",
+        _space(["c^", "z", "y", "x"], ["", *units], [1, *grid.scale], "space"),
         f"given = ng.LocalVolume({source.array()}, dimensions=space)",
         f"made = ng.LocalVolume({out.array()}, dimensions=space, "
         f"voxel_offset={[0, *offset]}{kind})",
         "state = ng.ViewerState()",
+        # In this order, the first view has x to the right and y downwards.
+        _space(["x", "y", "z"], units[::-1], list(grid.scale[::-1]), "state.dimensions"),
+        f"state.position = {middle[::-1]}",
         'state.layers["input"] = ng.ImageLayer(source=given)',
-        f'state.layers["output"] = ng.{layer}(source=made)',
+        f'state.layers["output"] = ng.{layer}',
         "viewer.set_state(state)",
         'input(f"{viewer} (Enter ends it)")',
     )
+
+
+def _space(names: list[str], units: list[str], scales: list[float], name: str) -> str:
+    """Return the statement that gives a name to a space of Neuroglancer."""
+    axes = f"names={json.dumps(names)}, units={json.dumps(units)}, scales={scales}"
+    return f"{name} = ng.CoordinateSpace({axes})"
 
 
 def _layer(opened: Opened) -> str:
