@@ -72,7 +72,7 @@ NET = znni.load_network("n337")
         lambda: znni.load_weights("n337", "weights.npz"),  # type: ignore[arg-type]
         lambda: znni.with_window(NET, (8, 8, 8)),  # type: ignore[arg-type]
         lambda: znni.infer(VALUES, NET, VALUES, threshold="0.5"),  # type: ignore[arg-type]
-        lambda: znni.infer(VALUES, NET, VALUES, channel="0"),  # type: ignore[arg-type]
+        lambda: znni.infer(VALUES, NET, VALUES, channel=0.5),  # type: ignore[arg-type]
         lambda: znni.infer(VALUES, NET, VALUES, random_seed="0"),  # type: ignore[arg-type]
         lambda: znni.infer(VALUES, NET, VALUES, part=1),  # type: ignore[arg-type]
         lambda: znni.infer(VALUES, NET, VALUES, plan=5),  # type: ignore[arg-type]
@@ -82,7 +82,7 @@ NET = znni.load_network("n337")
         lambda: znni.Inferer(NET, plan="plan.json"),  # type: ignore[arg-type]
         lambda: znni.view("v.h5", "o.h5", stride="2"),  # type: ignore[arg-type]
         lambda: znni.verify("o.h5", voxels="64"),  # type: ignore[arg-type]
-        lambda: znni.open_volume("v.h5", channel="0"),  # type: ignore[arg-type]
+        lambda: znni.open_volume("v.h5", channel=0.5),  # type: ignore[arg-type]
     ],
 )
 def test_public_functions_refuse_wrong_types(call: Callable[[], Any]) -> None:

@@ -224,11 +224,16 @@ def test_maps_are_chosen_by_their_names(name: str) -> None:
     succeeds("infer", name, *RUN, *one, "membrane")
     assert attributes()["channel"] == "1"
     said = refused("export", name, "other.npy", *one, "cells")
-    assert f"{name} has no map of this name; choose one of 0 (nuclei), 1 (membrane)" in said
-    several = ("infer", name, "volume.h5", "--net", "tiny.yaml", "--out", "out/")
-    assert "for several volumes, give the map's number" in refused(*several, "--channel", "cells")
+    assert "has no map of this name; choose one of 0 (nuclei), 1 (membrane)" in said
+    several = ("infer", name, "--net", "tiny.yaml", "--out", "out/", "--suffix", "-m.h5")
+    succeeds(*several, *one, "membrane")
+    with h5py.File(next(Path("out").iterdir())) as file:
+        np.testing.assert_array_equal(file["main"][:], read_main("out.h5"))
+    values = open_volume(name, time=2, channel="membrane").read(Box(Vec3(0, 0, 0), Vec3(7, 20, 23)))
+    np.testing.assert_array_equal(values[0], TIMES[2, 1])
+    assert "output voxels" in succeeds("plan", "--net", "tiny.yaml", "--volume", name, *one, 1)
 
 
 def test_names_of_maps_where_there_are_none() -> None:
     said = refused("export", "volume.h5", "other.npy", "--channel", "nuclei")
-    assert "maps of volume.h5 have no names; give a number" in said
+    assert "maps of volume.h5:/raw have no names; give a number" in said

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from znni.cli import options
-from znni.cli.values import channel_number, parse_roi
+from znni.cli.values import parse_channel, parse_roi
 from znni.core.options import Compression, parse_time
 
 
@@ -64,7 +64,7 @@ def export(
             volume,
             target,
             dataset=dataset,
-            channel=channel_number(channel, [volume], dataset, point),
+            channel=parse_channel(channel),
             time=point,
             voxel_size=voxel_size,
             roi=parse_roi(roi) if roi else None,

@@ -14,7 +14,7 @@ from znni.cli import options
 from znni.cli.exclusions import are_several
 from znni.cli.many import show_dry_run, show_many
 from znni.cli.plan import plan_text
-from znni.cli.values import channel_number, in_windows, parse_roi
+from znni.cli.values import in_windows, parse_channel, parse_roi
 from znni.core.loading import loading
 from znni.core.options import Bits, Choices, Pad, Recheck, parse_time
 
@@ -146,14 +146,14 @@ def infer(
         dry_run=dry_run,
     )
     point = None if time is None else parse_time(time)
-    number = channel_number(channel, volumes, dataset, point)
+    asked = parse_channel(channel)
     network = in_windows(api.load_network(net), window, overlap, blend, mirror)
     given = WeightedRunOptions(
         weights=weights,
         random_seed=random_weights,
         plan=load_plan(plan) if plan else None,
         dataset=dataset,
-        channel=number,
+        channel=asked,
         time=point,
         invert=invert,
         voxel_size=voxel_size,
@@ -189,7 +189,7 @@ def infer(
     out = out or f"{stem(volume)}-{network.name}.h5"
     waited = SecondsAround(start=process_age())
     if network.models and plan is None:
-        size = Chosen(dataset, number, point, invert).of(volume).size
+        size = Chosen(dataset, asked, point, invert).of(volume).size
         shared = bool(part or cluster)
         formed = _formed(network, size, planned, shared=shared)
         network = network if cluster else formed  # workers import a model themselves

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Unpack
 import typer
 
 from znni.cli import options
-from znni.cli.values import are_extents, in_windows, parse_roi, three_extents
+from znni.cli.values import are_extents, in_windows, parse_channel, parse_roi, three_extents
 from znni.core.errors import InvalidInput, option
 from znni.core.loading import loading
 from znni.core.options import Accuracy, Choices, parse_time
@@ -24,6 +24,7 @@ def plan(
         str, typer.Option(help="Extents Z,Y,X, or the file of a volume.", metavar="Z,Y,X|FILE")
     ],
     dataset: options.Dataset = None,
+    channel: options.Channel = None,
     time: options.Time = None,
     roi: options.Roi = None,
     border: options.BorderChoice = "valid",
@@ -108,7 +109,7 @@ def plan(
         size, itemsize = three_extents(volume), 4
     else:
         point = None if time is None else parse_time(time)
-        source = open_volume(volume, dataset, time=point)
+        source = open_volume(volume, dataset, channel=parse_channel(channel), time=point)
         size, itemsize = source.size, source.itemsize
     region = parse_roi(roi) if roi else None
     if network.models:

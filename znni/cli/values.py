@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from znni.core.errors import InvalidInput
-from znni.core.options import Blend, PointInTime
+from znni.core.options import Blend, Channel
 from znni.core.shapes import Vec3
 from znni.core.text import counted
 
@@ -96,30 +95,9 @@ def parse_roi(text: str) -> tuple[slice, slice, slice]:
     return z, y, x
 
 
-def channel_number(
-    text: str | None, volumes: Sequence[str], dataset: str | None, time: PointInTime | None
-) -> int | None:
-    """Return the number of a map, given that or its name in a volume.
-
-    Raises:
-        InvalidInput: the volume has no such name, or there are several volumes.
-    """
-    if text is None or re.fullmatch(r"-?\d+", text):
-        return None if text is None else int(text)
-    from znni.volumes.chosen import listed
-    from znni.volumes.locate import open_volume
-
-    if len(volumes) > 1:
-        raise InvalidInput(f"--channel {text}: for several volumes, give the map's number")
-    (name,) = volumes
-    volume = open_volume(name, dataset, time=time)
-    if text in volume.maps:
-        return volume.maps.index(text)
-    if not volume.maps:
-        raise InvalidInput(f"--channel {text}: maps of {name} have no names; give a number")
-    raise InvalidInput(
-        f"--channel {text}: {name} has no map of this name; choose one of {listed(volume)}"
-    )
+def parse_channel(text: str | None) -> Channel | None:
+    """Return the number of a map, or its name."""
+    return int(text) if text and re.fullmatch(r"-?\d+", text) else text
 
 
 def usage_error(error: typer.TyperException) -> str:

@@ -20,6 +20,7 @@ Costs: TypeAlias = Literal["auto", "built-in", "measured"]
 DeviceChoice: TypeAlias = Literal["auto", "cpu", "gpu", "cpu+gpu"]
 # The number of a point in time; ``all``: the points in time are the maps.
 PointInTime: TypeAlias = int | Literal["all"]
+Channel: TypeAlias = int | str  # the number of a map, or its name
 Calibrated: TypeAlias = Literal["all", "cpu", "gpu"]
 # How coarser resolutions are made: the mean of voxels, or their most frequent label; empty: not.
 Coarsening: TypeAlias = Literal["", "mean", "mode"]

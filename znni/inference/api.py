@@ -95,7 +95,7 @@ def infer(
         options: those of ``znni.inference.request.RunOptions``. Each may be left out:
 
             - ``dataset``: which one of a file with several.
-            - ``channel``: number of the only map to read.
+            - ``channel``: the only map to read: its number, or its name if the file has names.
             - ``time``: number of the point in time, if there are several; ``all`` if they are the
               maps that the network takes.
             - ``invert``: exchange light and dark: the type's largest value less the value; of

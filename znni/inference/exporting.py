@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from znni.core.argument_types import checks_types
 from znni.core.errors import InvalidInput, option
-from znni.core.options import Compression, PointInTime, StoredType, memory_size
+from znni.core.options import Channel, Compression, PointInTime, StoredType, memory_size
 from znni.core.shapes import Box, Vec3
 from znni.core.text import counted, in_units
 from znni.core.volume import NewOutput
@@ -64,7 +64,7 @@ def export(
     target: str | Path,
     *,
     dataset: str | None = None,
-    channel: int | None = None,
+    channel: Channel | None = None,
     time: PointInTime | None = None,
     voxel_size: str | None = None,
     roi: Region | None = None,
@@ -88,7 +88,7 @@ def export(
         source: a volume in any format that znni reads, or an array.
         target: the file to make: ``.h5``, ``.zarr``, ``.tif``, ``.nii``, ``.nii.gz`` or ``.npy``.
         dataset: dataset of a file with several.
-        channel: number of the only map to copy.
+        channel: the only map to copy: its number, or its name if the file has names.
         time: number of the point in time, if there are several; ``all``: they are the maps.
         voxel_size: extents of a voxel, as ``0.5,0.1,0.1um``, where the file says none or wrong
             ones.
@@ -109,7 +109,7 @@ def export(
         InvalidInput: something given cannot be used as it is.
         RunFailed: reading or writing failed.
     """
-    chosen = Chosen(dataset, channel, time, voxel_size=voxel_size)
+    chosen = Chosen(dataset, channel, time, voxel_size=voxel_size).numbered(source)
     volume = chosen.of(source)
     box = region_of(roi, volume.size)
     values = values_for(volume, dtype, labels, threshold)

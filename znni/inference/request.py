@@ -12,6 +12,7 @@ from znni.core.errors import InvalidInput, option
 from znni.core.logged import warn_once
 from znni.core.options import (
     Border,
+    Channel,
     Choices,
     Compression,
     OutputType,
@@ -28,6 +29,7 @@ from znni.engine.tiles import Job, Region, for_job, make_job
 from znni.network.network import Network
 from znni.plans.plan import Plan
 from znni.volumes.array import ArrayLike, ArrayVolume
+from znni.volumes.chosen import map_number
 from znni.volumes.locate import open_volume, packing_at
 from znni.volumes.same_place import lie_apart
 from znni.volumes.voxel_size import voxel_size as parsed_voxel_size
@@ -81,14 +83,14 @@ class Chosen:
 
     Attributes:
         dataset: dataset of a file that has several.
-        channel: number of the only map to read.
+        channel: the only map to read, by its number or its name.
         time: number of the point in time; ``all``: the points in time are the maps.
         invert: whether light and dark are exchanged.
         voxel_size: extents of a voxel, instead of what the file says.
     """
 
     dataset: str | None = None
-    channel: int | None = None
+    channel: Channel | None = None
     time: PointInTime | None = None
     invert: bool = False
     voxel_size: str | None = None
@@ -111,6 +113,17 @@ class Chosen:
             warn_once(f"{volume.name}: {volume.assumed}")
         return volume
 
+    def numbered(self, source: str | Path | ArrayLike) -> Chosen:
+        """Return this with the number of the map, if it has its name.
+
+        Raises:
+            InvalidInput: there is no such volume, or no map has this name.
+        """
+        if not isinstance(self.channel, str):
+            return self
+        volume = open_volume(source, self.dataset, time=self.time)
+        return replace(self, channel=map_number(volume, self.channel))
+
     @property
     def marks(self) -> dict[str, str]:
         """The entries in an output's ledger; the dataset shows in the values."""
@@ -127,7 +140,7 @@ class RunOptions(PlanOptions, total=False):
     """Keyword arguments of a run, as ``znni.infer`` takes them."""
 
     dataset: str | None
-    channel: int | None
+    channel: Channel | None
     time: PointInTime | None
     invert: bool
     voxel_size: str | None
@@ -159,7 +172,7 @@ def request(
     out: object,
     *,
     dataset: str | None = None,
-    channel: int | None = None,
+    channel: Channel | None = None,
     time: PointInTime | None = None,
     invert: bool = False,
     voxel_size: str | None = None,
@@ -185,7 +198,7 @@ def request(
     Raises:
         InvalidInput: input, mask or options cannot be used.
     """
-    chosen = Chosen(dataset, channel, time, invert, voxel_size)
+    chosen = Chosen(dataset, channel, time, invert, voxel_size).numbered(source)
     volume = chosen.of(source)
     check_features(volume, network)
     choices = Choices(**options)

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from znni.core.errors import InvalidInput, option
+from znni.core.options import Channel
 from znni.core.shapes import Box
 from znni.core.text import counted
 from znni.core.volume import Grid
@@ -20,6 +21,26 @@ def listed(volume: ArrayVolume) -> str:
     if not volume.maps:
         return f"0 to {volume.features - 1}"
     return ", ".join(f"{number} ({name})" for number, name in enumerate(volume.maps))
+
+
+def map_number(volume: ArrayVolume, channel: Channel) -> int:
+    """Return the number of a map, given that or its name.
+
+    Raises:
+        InvalidInput: no map has this name.
+    """
+    if not isinstance(channel, str):
+        return channel
+    if channel in volume.maps:
+        return volume.maps.index(channel)
+    if not volume.maps:
+        raise InvalidInput(
+            f"{option('channel', channel)}: maps of {volume.name} have no names; give a number"
+        )
+    raise InvalidInput(
+        f"{option('channel', channel)}: {volume.name} has no map of this name; choose one of "
+        f"{listed(volume)}"
+    )
 
 
 class ChosenVolume(ArrayVolume):

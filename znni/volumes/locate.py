@@ -10,10 +10,10 @@ import numpy as np
 
 from znni.core.argument_types import checks_types
 from znni.core.errors import InvalidInput, option
-from znni.core.options import Packing, PointInTime, Recheck
+from znni.core.options import Channel, Packing, PointInTime, Recheck
 from znni.core.volume import Begun, BlockStore, NewOutput, Output
 from znni.volumes.array import ArrayLike, ArrayOutput, ArrayVolume
-from znni.volumes.chosen import ChosenVolume, listed
+from znni.volumes.chosen import ChosenVolume, listed, map_number
 from znni.volumes.formats import (
     Format,
     Gathered,
@@ -37,7 +37,7 @@ def open_volume(
     source: str | Path | ArrayLike,
     dataset: str | None = None,
     *,
-    channel: int | None = None,
+    channel: Channel | None = None,
     time: PointInTime | None = None,
     invert: bool = False,
     voxel_size: str | None = None,
@@ -48,7 +48,7 @@ def open_volume(
         source: an array, or a path or URL whose ending tells the format, optionally with
             ``:/path/of/dataset``.
         dataset: dataset of a file with several volumes; the same as the path after the colon.
-        channel: number of the only map to read.
+        channel: the only map to read: its number, or its name if the file has names.
         time: number of the point in time, if there are several; ``all``: they are the maps.
         invert: exchange light and dark.
         voxel_size: extents of a voxel and their unit, as ``0.5,0.1,0.1um`` (z, y, x), or ``40nm``
@@ -64,7 +64,8 @@ def open_volume(
     volume = _opened(source, dataset, time)
     if channel is None and not invert and voxels is None:
         return volume
-    return ChosenVolume(volume, channel, invert=invert, voxels=voxels)
+    number = None if channel is None else map_number(volume, channel)
+    return ChosenVolume(volume, number, invert=invert, voxels=voxels)
 
 
 def _opened(
