@@ -79,7 +79,7 @@ def test_extents_to_plan_for(volume: str, said: str) -> None:
 def test_info() -> None:
     assert "no such file" in refused("info", "none.h5")
     assert "no such network file" in refused("info", "none.yaml")
-    assert "cannot be read as HDF5" in refused("info", "tiny.npz")
+    assert "reads no other format with the ending .npz; convert" in refused("info", "tiny.npz")
     assert "no dataset 'rat'" in refused("info", "volume.h5:rat")
 
 

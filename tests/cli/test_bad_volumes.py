@@ -74,9 +74,15 @@ def test_a_volume_of_an_empty_dataspace() -> None:
             None,
             "is a folder; give its files, as ./*.h5, or a Zarr by",
         ),
+        (
+            "empty",
+            None,
+            "by a name that ends in .zarr; if they are slices of one volume, join them",
+        ),
     ],
 )
 def test_datasets(volume: str, dataset: str | None, said: str) -> None:
+    Path("empty").mkdir()
     options = ("--dataset", dataset) if dataset else ()
     message = refused("infer", volume, "--net", "tiny.yaml", "--out", "out.h5", *options)
     assert said in message

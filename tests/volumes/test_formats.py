@@ -86,7 +86,9 @@ def test_nifti(name: str) -> None:
     grid = open_volume(name).grid
     assert replace(grid, affine=None) == Grid((2, 0.5, 0.25), units=("millimeter",) * 3)
     assert grid.affine == Affine((-0.25, 0, 0, 0, 0, 0.5, 0, 0, 0, 0, 2, 0), 2)
-    assert "(1, 5, 6, 7) uint8, voxels of (2 millimeter, 0.5 mill" in describe_volume(name)
+    described = describe_volume(name)
+    assert "(1, 5, 6, 7) uint8, voxels of (2 millimeter, 0.5 mill" in described
+    assert "orientation LAS of its axes x, y and z, first voxel at (0, 0, 0) in" in described
 
 
 def test_nifti_of_several_maps_and_of_scaled_values() -> None:

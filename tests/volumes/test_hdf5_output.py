@@ -45,6 +45,7 @@ def test_an_output_is_chunked_described_and_whole(tmp_path: Path) -> None:
     described = describe_volume(str(path))
     assert "/main  (2, 3, 70, 9) float32, chunks (1, 3, 64, 9)" in described
     assert "seconds: 0.5" in described
+    assert "/ledger" not in described
     assert "xxx" not in described
 
 

@@ -66,7 +66,8 @@ class ExportedValues:
             if low < limits.min or high > limits.max:
                 raise InvalidInput(
                     f"{where}: holds {low if low < limits.min else high}, and {self.dtype} holds "
-                    f"{limits.min} to {limits.max}; give another {option('dtype', values.dtype)}"
+                    f"{limits.min} to {limits.max}; give another type, such as "
+                    f"{option('dtype', str(values.dtype))}"
                 )
         return values.astype(self.dtype, copy=False)
 

@@ -99,7 +99,9 @@ def check_new(path: Path, *, overwrite: bool) -> None:
         InvalidInput: the path is refused.
     """
     if path.exists() and not overwrite:
-        raise InvalidInput(f"{path}: exists; give {option('overwrite', True)} to replace it")
+        raise InvalidInput(
+            f"{path}: exists; give {option('overwrite', True)} to replace it, or another output"
+        )
     if not path.parent.is_dir():
         raise InvalidInput(f"{path}: there is no folder {path.parent}; make it first")
 

@@ -120,9 +120,11 @@ def local_file(place: str, format_name: str) -> Path:
     if path.is_dir():
         endings = [one.suffix for one in sorted(path.iterdir()) if one.suffix in USUAL]
         example = (endings or [".tif"])[0]
+        tiffs = example in (".tif", ".tiff")
+        slices = "; if they are slices of one volume, join them in one TIFF first" if tiffs else ""
         raise InvalidInput(
             f"{place}: is a folder; give its files, as {path}/*{example}, or a Zarr by a name that "
-            f"ends in .zarr"
+            f"ends in .zarr{slices}"
         )
     return path
 

@@ -23,6 +23,7 @@ from znni.volumes.named_axes import AXES, NamedAxes, at_time
 from znni.volumes.stored import StoredVolume, local_file, reason
 
 NAME = "HDF5"
+ENDINGS = (".h5", ".hdf5")
 
 
 def open_hdf5(place: str, dataset: str | None, time: PointInTime | None = None) -> StoredVolume:
@@ -53,8 +54,12 @@ def describe_hdf5(place: str, dataset: str | None) -> str:
     path = _file(place)
     lines = [str(path)]
     with _told_in_one_line(path), h5py.File(path, "r") as file:
-        for found in _datasets(file) if dataset is None else [_named(file, path, dataset)]:
-            lines.append(f"  {found.name}  {found.shape} {found.dtype}, chunks {found.chunks}")
+        every = _datasets(file)
+        if "main" in file:  # of an output, whose ledger is nothing to look at
+            every = [one for one in every if one.name != f"/{LEDGER}"]
+        for found in every if dataset is None else [_named(file, path, dataset)]:
+            chunks = f"chunks {found.chunks}" if found.chunks else "not in chunks"
+            lines.append(f"  {found.name}  {found.shape} {found.dtype}, {chunks}")
             if axes := tagged_axes(found.attrs, len(found.shape or ())):
                 lines.append(f"    axes {' '.join(axes)}")
             if (grid := _grid(found)) != Grid():
@@ -87,6 +92,12 @@ def _told_in_one_line(path: Path) -> Iterator[None]:
     except (ZnniError, MemoryError):
         raise
     except Exception as error:
+        ending = Path(path.name.removesuffix(".partial")).suffix
+        if ending and ending.lower() not in ENDINGS and not h5py.is_hdf5(path):
+            raise InvalidInput(
+                f"{path}: is not HDF5, and znni reads no other format with the ending {ending}; "
+                f"convert it to .h5, .zarr, .tif, .nii or .npy"
+            ) from None
         raise InvalidInput(
             f"{path}: cannot be read as HDF5: {reason(error)}; give an HDF5 file, whole and "
             f"readable, or another format under its own ending, such as .zarr, .tif, .nii or .npy"
@@ -184,5 +195,5 @@ def ledger_text(place: str) -> bytes:
 
 
 FORMAT = Format(
-    NAME, (".h5", ".hdf5"), open_hdf5, describe_hdf5, Writer(begun_hdf5, create_hdf5, ledger_text)
+    NAME, ENDINGS, open_hdf5, describe_hdf5, Writer(begun_hdf5, create_hdf5, ledger_text)
 )

@@ -109,6 +109,15 @@ def _affine(image: Any) -> Affine | None:
     return None
 
 
+def _orientation(affine: Affine) -> str:
+    """Return in words how the axes of an image run in space, and where its first voxel lies."""
+    nibabel = library("nibabel", "nifti")
+    rows = np.vstack([np.reshape(affine.rows, (3, 4)), (0, 0, 0, 1)])
+    letters = "".join(letter or "?" for letter in nibabel.aff2axcodes(rows))
+    place = ", ".join(f"{number:g}" for number in rows[:3, 3])
+    return f"orientation {letters} of its axes x, y and z, first voxel at ({place}) in that space"
+
+
 def _stored(image: Any) -> dict[str, Any]:
     """Return how an output was made, as it says in its header."""
     for extension in image.header.extensions:
@@ -133,6 +142,8 @@ def describe_nifti(place: str, dataset: str | None) -> str:
     time = 0 if "t" in axes and image.shape[axes.index("t")] > 1 else None
     volume = open_nifti(place, dataset, time)
     lines = [place, f"  {volume.shape} {volume.dtype}, {volume.grid}"]
+    if affine := volume.grid.affine:
+        lines.append(f"    {_orientation(affine)}")
     if time is not None:
         lines.append(f"    at each of {image.shape[AXES.index('t')]} points in time")
     return "\n".join([*lines, *described(volume.attributes())])
