@@ -48,6 +48,8 @@ def test_kernels_are_turned(axes: str, tmp_path: Path) -> None:
     assert relative(exact(network, weights, x), made.transpose(back)) < 1e-5
     plain = znni.import_network(module(), tmp_path / "plain.yaml")
     assert plain.network.nodes != found.network.nodes
+    hint = "import it with axes='xyz' (--axes xyz)"
+    assert (hint in str(plain), hint in str(found)) == (True, False)
 
 
 def test_axes_are_checked(tmp_path: Path) -> None:

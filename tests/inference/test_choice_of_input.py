@@ -223,6 +223,8 @@ def test_maps_are_chosen_by_their_names(name: str) -> None:
     np.testing.assert_array_equal(np.load("named.npy")[0], TIMES[2, 1])
     succeeds("infer", name, *RUN, *one, "membrane")
     assert attributes()["channel"] == "1"
+    succeeds("view", name, "out.h5")
+    assert "channel 1 (membrane); point in time 2" in Path("out.h5.html").read_text()
     said = refused("export", name, "other.npy", *one, "cells")
     assert "has no map of this name; choose one of 0 (nuclei), 1 (membrane)" in said
     several = ("infer", name, "--net", "tiny.yaml", "--out", "out/", "--suffix", "-m.h5")

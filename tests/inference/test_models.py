@@ -186,6 +186,13 @@ def test_a_model_is_described(normed: tuple[Any, Path]) -> None:
     assert "no such model file; check the path" in refused("info", "missing.onnx")
 
 
+def test_a_model_that_needs_no_windows_is_described_as_it_runs(tmp_path: Path) -> None:
+    path = exported(tmp_path, nn.Sequential(nn.Conv3d(2, 3, 3, padding=1), nn.ReLU()))
+    why, layers, *_ = succeeds("info", str(path)).splitlines()
+    assert why == "znni computes net.pt2 over the whole volume: no layer needs windows"
+    assert layers.startswith("net: 1 layer, 165 parameters, 2 -> 3 maps, computed over the whole")
+
+
 def test_a_network_file_that_names_a_model(normed: tuple[Any, Path]) -> None:
     text = (
         "name: cells\nmodel: net.pt2\ninput: {scale: 0.5}\n"

@@ -116,7 +116,15 @@ def info(
         from znni.network.description import describe
         from znni.network.network_file import load_network
 
-        typer.echo(describe(load_network(file)))
+        network = load_network(file)
+        if network.models:
+            from znni.inference.model_choice import shared_form
+
+            formed = shared_form(network)
+            if formed.network.window is None:  # else a run chooses who computes
+                typer.echo(formed.why)
+                network = formed.network
+        typer.echo(describe(network))
     else:
         from znni.volumes.locate import describe_volume
 

@@ -44,6 +44,7 @@ class Imported:
         notes: assumptions made while reading the source.
         sample: difference from the source's own example, or the reason why it is unknown. None: it
             has none.
+        axes: the order of the axes that the original takes, as the caller gave it.
     """
 
     network: Network
@@ -51,6 +52,7 @@ class Imported:
     parity: Parity | str
     notes: tuple[str, ...]
     sample: SampleParity | str | None = None
+    axes: str = AXES
 
     def __str__(self) -> str:
         lines = [f"{self.path}: {self.network}", f"{weights_beside(self.path)}: its weights"]
@@ -67,6 +69,11 @@ class Imported:
                 f"it takes voxels as they are stored: if it was trained on scaled ones, add to "
                 f"{self.path.name} input: {{scale: 0.00392157}}, or input: {{normalize: zscore}}"
             )
+            if self.axes == AXES and isinstance(self.parity, Parity):
+                lines.append(
+                    f"its axes are z, y, x: if it was trained on x, y, z, as nibabel and MONAI "
+                    f"read NIfTI, import it with {option('axes', 'xyz')}"
+                )
         return "\n".join(lines)
 
 
@@ -102,7 +109,7 @@ def convert(
     name = template.name if template else out.stem
     made, parity, sample, notes = _made(source, template, name, compute, axes)
     write_network(out, made, _named(source))
-    return Imported(load_network(out), out, parity, notes, sample)
+    return Imported(load_network(out), out, parity, notes, sample, axes)
 
 
 def network_of(source: Any, compute: Compute) -> tuple[Network, Weights]:

@@ -278,9 +278,11 @@ def _subtitle(volume: ArrayVolume, chosen: Chosen, box: Box, step: Vec3) -> str:
         extents = " x ".join(f"{extent:g}" for extent in volume.grid.scale)
         units = list(dict.fromkeys(unit or "" for unit in volume.grid.units))
         said.append(f"voxels of {extents} {', '.join(units)}".rstrip())
-    for name, number in (("channel", chosen.channel), ("point in time", chosen.time)):
-        if number is not None:
-            said.append(f"{name} {number}")
+    if chosen.channel is not None:
+        named = f" ({volume.maps[0]})" if volume.maps else ""
+        said.append(f"channel {chosen.channel}{named}")
+    if chosen.time is not None:
+        said.append(f"point in time {chosen.time}")
     return "; ".join(said)
 
 
