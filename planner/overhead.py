@@ -49,7 +49,7 @@ class OverheadSeconds:
         lost_in: the seconds per input voxel and map that computing loses to reading beside it.
         lost_out: the seconds per output voxel and map that computing loses to writing beside it.
         placed: the seconds per output voxel and map to copy it into the block on the host.
-        pinned: the seconds per byte of a tensor handed on to a GPU, to allocate its memory.
+        pinned: the seconds per byte of page-locked memory, to allocate it.
         handed: the seconds per byte of such a tensor, to copy it to the GPU.
         brought: the seconds per byte of a block of input, to copy it to the GPU.
         returned: the seconds per byte of output, to copy it back.
@@ -263,7 +263,8 @@ class Overhead:
             patch: the output voxels of a patch.
             first_input: the shape that the first layers on the GPU take at a time. It is None if no
                 layers run there and layers of the host use the GPU.
-            locked: the host bytes that the GPU copies from and to.
+            locked: the host bytes that the GPU copies from and to, without the output of its
+                layers.
         """
         blocks = 0
         if first_input:
@@ -272,6 +273,7 @@ class Overhead:
             if network.window:
                 out = _bytes_of_blending(network, patch)
             labels = self.label_maps * self.label_itemsize * patch.volume
+            locked += self._locked_for_output(network, patch)
             blocks = first_input.elements * self.gpu_value_in + out + labels
         return PlanMemory(
             process=self.gpu + -(-locked // LOCKED_BYTES_PER_TABLE_BYTE),
@@ -293,6 +295,10 @@ class Overhead:
         if network.window:
             return FLOAT_BYTES * network.blended_features
         return self.gpu_itemsize_out * network.out_features
+
+    def _locked_for_output(self, network: Network, patch: Vec3) -> int:
+        """Return the host bytes of two outputs that a GPU copies back."""
+        return 2 * self._bytes_returned(network) * patch.volume
 
     def time_of_run(
         self,
@@ -333,6 +339,8 @@ class Overhead:
             warming += max(0.0, taken - self.warm) * each.cold
             if gpu:
                 building += 2 * brought * each.pinned
+        if gpu:
+            building += self._locked_for_output(network, patch) * each.pinned
         if gpu or host_uses_gpu:
             building += each.cuda
         seconds: dict[DeviceKind, float] = {kind: load.seconds for kind, load in loads.items()}

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from math import ceil
 
 import pytest
 from fakes import fake_catalogue, fake_gpu_catalogue, gpu, machine
 from random_networks import chain
 
 from planner.exhaustive import Search
-from planner.overhead import Overhead
+from planner.overhead import LOCKED_BYTES_PER_TABLE_BYTE, Overhead
 from znni.core.errors import DoesNotFit, InvalidInput, RunFailed
 from znni.core.options import ANYTHING, AS_COMPUTED
 from znni.core.shapes import Vec3
@@ -62,7 +63,8 @@ def test_memory_is_told_of_both() -> None:
     assert plan.gpu_memory is not None
     assert plan.device == "gpu"
     assert plan.gpu == plan.last_device == gpu(10**7)
-    assert plan.gpu_memory.process == 300
+    locked = 2 * voxels_out
+    assert plan.gpu_memory.process == 300 + ceil(locked / LOCKED_BYTES_PER_TABLE_BYTE)
     assert plan.gpu_memory.blocks == 4 * voxels_in + 2 * voxels_out
     assert plan.memory.process == 1500
     assert plan.memory.blocks == (1 + 4) * voxels_in + 2 * voxels_out  # one goes to the GPU

@@ -88,8 +88,11 @@ def test_the_gpu_s_bytes_of_both_sides_are_promised(on_host: int) -> None:
     if part := plan.part("gpu"):
         resident, working = resident + part.resident, working + part.working_peak()[0]
     assert (plan.gpu_memory.resident, plan.gpu_memory.working) == (resident, working)
-    handed = plan.part("cpu").output_shape.nbytes if plan.part("gpu") else 0
-    tables = -(-(2 * handed + plan.memory.working) // 512)
+    copied = 0
+    if plan.part("gpu"):
+        out = plan.network.out_features * plan.patch.volume
+        copied = plan.part("cpu").output_shape.nbytes + out
+    tables = -(-(2 * copied + plan.memory.working) // 512)
     assert plan.gpu_memory.process == 100 + tables
     assert plan.gpu_memory.total <= GPU.memory
     assert Plan.from_json(plan.to_json()) == plan

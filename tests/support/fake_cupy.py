@@ -33,8 +33,13 @@ class Array(np.ndarray[Any, Any]):
         assert values.flags.c_contiguous
         self[...] = values
 
-    def get(self, **_stream: object) -> NDArray[Any]:
-        return np.array(self)
+    def get(self, out: NDArray[Any] | None = None, **_stream: object) -> NDArray[Any]:
+        if out is None:
+            return np.array(self)
+        assert out.shape == self.shape
+        assert out.dtype == self.dtype
+        out[...] = self
+        return out
 
 
 class Event:

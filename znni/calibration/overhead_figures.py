@@ -89,12 +89,10 @@ PACKED_WHOLE_TRAFFIC: dict[Packing, float] = {"none": 0, "deflate": 100, "gzip":
 SHARE_OF_LABELS = 0.2
 
 # Traffic of one core, per byte, besides the link to a GPU. With an H200, on a host whose cores move
-# 14 GB/s, ordinary memory was copied to the GPU at 6.5 GB/s. New memory was filled from the GPU at
-# 3.1 GB/s. The system locked pages touched before at 40 GB/s, and copies from and to them ran at 55
-# GB/s.
+# 14 GB/s, ordinary memory was copied to the GPU at 6.5 GB/s. The system locked pages touched before
+# at 40 GB/s, and copies from and to them ran at 55 GB/s.
 LOCKED_TRAFFIC = 0.35
 BROUGHT_TRAFFIC = 1.9
-RETURNED_TRAFFIC = 4.3
 
 # Traffic of one core, per value and pass, to count it for statistics. Wide values have more than 16
 # bits. On two cores of an EPYC they took 12 ns (mean and deviation) and 26 ns (percentiles).
@@ -278,6 +276,6 @@ def _handling(machine: Machine, output_itemsize: int, input_itemsize: int) -> Ov
         pinned=TOUCHED_TRAFFIC / host.bandwidth + LOCKED_TRAFFIC / core,
         handed=1 / link,
         brought=1 / link + BROUGHT_TRAFFIC / core,
-        returned=1 / link + RETURNED_TRAFFIC / core,
+        returned=1 / link,
         around=AROUND,
     )

@@ -2,9 +2,9 @@
 
 One stream computes patch after patch in one arena. Input and output have two places each. So the
 GPU computes one patch while the next input and the last output are copied. A tensor that the host
-hands on comes from pinned memory. Blocks of a volume, and output, are far smaller and lie in
-ordinary memory. The driver copies them in pieces through its own pinned memory, at some gigabytes
-per second.
+hands on comes from page-locked memory, and output goes to such memory. Blocks of a volume are
+smaller and lie in ordinary memory. The driver copies them in pieces through page-locked memory of
+its own, at some gigabytes per second.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from znni.core.options import OutputType
 from znni.engine.device_labels import DeviceLabels
 from znni.engine.device_recombine import DeviceRecombination
+from znni.engine.download import Download
 from znni.engine.executor import Executor, Fragments, Measured, Prepared
 from znni.engine.labels import Labels
 from znni.engine.stages import Work
@@ -115,9 +116,8 @@ class DeviceLayers:
         self._network = plan.network
         self._measured = measured
         with device_errors(self._name):
-            self._compute, self._download = (
-                cupy().cuda.Stream(non_blocking=True) for _ in range(2)
-            )
+            self._compute = cupy().cuda.Stream(non_blocking=True)
+            self._download = Download()
             with self._compute:
                 arena_size = self._prepare(part, catalogue, weights)
                 self._recombine = DeviceRecombination(plan.patch, dtype)
@@ -203,13 +203,12 @@ class DeviceLayers:
 
     def _brought(self, dense: Any, labels: Labels | None) -> NDArray[Any]:
         """Return a copy of an output on the host, or of its labels."""
-        with self._download:
+        with self._download.stream:
             if labels is not None:
                 if self._labels is None:
                     self._labels = DeviceLabels(self._network.blended_features, self._head)
                 dense = self._labels(dense, labels)
-            brought: NDArray[Any] = dense.get(stream=self._download)
-            return brought
+            return self._download.of(dense)
 
     def _wait_for(self, launched: Launched) -> tuple[float, float]:
         """Wait for a patch, and return the seconds of its copies to the GPU and of its layers."""
