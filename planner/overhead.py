@@ -242,7 +242,7 @@ class Overhead:
         return apart + self.slots * (MASK_COPIES * patch.volume + written)
 
     def _bytes_of_labels(self, network: Network, patch: Vec3) -> int:
-        """Return the host bytes of a block's labels, and of the values that become some."""
+        """Return the host bytes of a block's labels, and of the values that become labels."""
         labels = LABEL_COPIES * self.label_maps * self.label_itemsize * patch.volume
         return labels + self._bytes_of_label_piece(network, patch)
 

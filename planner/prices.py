@@ -24,8 +24,8 @@ from znni.plans.segments import Step
 FASTEST_SLACK = 0.95
 BOUND_SLACK = 0.9
 
-# The samples are cubes. Where an output is thinner than this along an axis, a primitive of large
-# tiles may take small ones, and be faster per voxel by another factor.
+# The samples are cubes. If an output is thinner than this along an axis, a primitive of large tiles
+# may take small ones. It may then be faster per voxel by another factor.
 THIN_BELOW = 96
 THIN_SLACK = 0.7
 

@@ -67,7 +67,7 @@ def exact_segments(
     A convolution and its sum are one step or two, whatever the other steps are. In the first
     segment they are one wherever that is faster. No other segment is faster, but others may take
     less memory. In the second every pair is one step, and in the third none is. Before these comes
-    the segment in which as many values as can be are packed, if there are any.
+    the segment in which as many values as possible are packed, if any can be.
 
     Args:
         nodes: the nodes of the network.

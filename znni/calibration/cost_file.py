@@ -130,7 +130,7 @@ class CostFile:
 
 
 def _refusals() -> tuple[type[Exception], ...]:
-    """Return the errors that say that a file is not such a database."""
+    """Return the errors that mean that a file is no database of measured costs."""
     import sqlite3
 
     return sqlite3.Error, ValueError, InvalidInput

@@ -127,7 +127,7 @@ def statistics_seconds(
 
 
 def whole_file_seconds(network: Network, output: Vec3, machine: Machine, stored: Stored) -> float:
-    """Return the seconds to write a file from all blocks when they are there.
+    """Return the seconds to write a whole file at the end, from all finished blocks.
 
     Args:
         network: the network.
@@ -149,10 +149,10 @@ def whole_file_seconds(network: Network, output: Vec3, machine: Machine, stored:
 
 
 def around_here(around: SecondsAround, kind: Kind, *, searched: bool) -> SecondsAround:
-    """Return seconds of phases with those that runs noted on this machine.
+    """Replace seconds of phases by those that runs noted on this machine, where there are notes.
 
     Args:
-        around: the seconds without any notes.
+        around: the seconds to take where there are no notes.
         kind: the kind of the run.
         searched: whether the plan was searched for, not taken from an earlier search.
     """

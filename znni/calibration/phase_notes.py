@@ -94,10 +94,10 @@ def _read() -> Mapping[str, Mapping[str, list[float]]]:
 
 
 def _sound(seconds: object) -> list[float]:
-    """Return noted seconds.
+    """Return noted seconds after a check.
 
     Raises:
-        ValueError: they are none.
+        ValueError: the value is no list of plausible seconds.
     """
     if not isinstance(seconds, list) or not seconds:
         raise ValueError(f"{seconds} are no noted seconds")

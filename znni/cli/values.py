@@ -115,7 +115,7 @@ def usage_error(error: typer.TyperException) -> str:
 
 
 def _wrong_choice(message: str) -> str | None:
-    """Return the message about a choice that there is not, in the words of znni's own errors."""
+    """Return the message about an unknown choice, worded as znni's own errors are."""
     found = re.fullmatch(r"Invalid value for '(.+?)': '(.*)' is not one of (.+)", message)
     if found is None:
         return None

@@ -163,8 +163,8 @@ class Schedule:
     def next_for(self, worker: str, now: float) -> int | None:
         """Return the next block for a worker, which has it in hand from now on.
 
-        It is None if no block waits for this worker, if it has enough, or if it would finish the
-        block after its walltime or after the projected end of the run.
+        It is None if no block waits for this worker, or if it has enough. It is also None if the
+        worker would finish the block after its walltime or after the projected end of the run.
 
         Raises:
             KeyError: there is no such worker.

@@ -179,8 +179,8 @@ class Stored:
         label_maps: maps of labels that are stored instead of the values; 0: values are stored.
         label_itemsize: bytes of a label.
         compression: how stored values are compressed, for predicted times.
-        packing: how a file is compressed that is written from all blocks when they are there; None:
-            blocks are written to their places.
+        packing: how a file is compressed that is written at the end, from all finished blocks;
+            None: blocks are written to their places.
 
     Raises:
         InvalidInput: the type is not among its choices.

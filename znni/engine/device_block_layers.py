@@ -238,7 +238,7 @@ class _Records(NamedTuple):
     first: Mapping[str, int]
 
     def of(self, name: str, groups: int) -> Any:
-        """Return the records of a value with so many groups."""
+        """Return the records of a value that has a number of groups."""
         first = self.first[name]
         return self.all[first : first + groups]
 

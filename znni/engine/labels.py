@@ -25,8 +25,8 @@ class Labels:
     """The rule by which an output's values become labels.
 
     Attributes:
-        of_maps: the label of each map, which voxels get where that map is the largest. Of equal
-            maps the first counts. Empty: the threshold decides.
+        of_maps: the label of each map, which voxels get where that map is the largest. If
+            several maps are equally large, the first one counts. Empty: the threshold decides.
         threshold: a voxel of a map gets 1 where its value is above it, and else 0.
     """
 

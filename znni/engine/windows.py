@@ -79,15 +79,15 @@ class BoxSums(ABC):
         self._copies = len(window.flips)
 
     def take(self, kept: Sums) -> None:
-        """Take the sums that windows before have of the first voxels along x."""
+        """Take over the sums that were kept for the first voxels along x."""
         for mine, other in zip(self._sums, kept, strict=True):
             length = min(other.shape[-1], mine.shape[-1])
             mine[..., :length] = other[..., :length]
 
     def add(self, made: Array, start: Vec3, axes: tuple[int, ...]) -> None:
-        """Add what a window has of the box.
+        """Add the part of a window's output that lies in the box.
 
-        All copies of a window must be added, that which is not mirrored among them.
+        All mirrored copies of a window must be added, and the window itself.
 
         Args:
             made: the output (f', z, y, x) of the whole window, as the network gave it.
@@ -152,9 +152,10 @@ class BlendedWindows:
     A voxel's windows are added in the same order in every block, so its value does not depend on
     the block. Windows without a voxel that needs output are not computed.
 
-    What windows have of the next block along x is kept for it. Its sums begin with these windows
-    anyway, because windows come in order of x. If another block comes, as after an interruption,
-    all its windows are computed. So they are if a mask left out windows of the block before.
+    The part of a window's output that lies in the next block along x is kept for that block. Its
+    sums begin with these windows anyway, because windows come in order of x. If another block comes
+    instead, as after an interruption, all windows of that one are computed. The same holds if a
+    mask left out windows of the block before.
 
     Args:
         network: the network, with windows over a volume.

@@ -320,7 +320,7 @@ def _window(graph: Graph, model: Description, sample: Sample) -> Window | None:
 
 
 def _notes(model: Description, is_fixed: bool, window: Window | None) -> tuple[str, ...]:
-    """Return what there is to note about a model."""
+    """Return notes about a model for the user."""
     notes = []
     if not is_fixed:
         notes.append("statistics of a sample, or of a data set, are those of the whole volume here")

@@ -4,7 +4,7 @@ A factor and a shift of each map go into the convolution before, if nothing else
 Otherwise they go into the convolution after, if that pads no zeros. Activations go into the layer
 before, if nothing else reads its value. Max-pooling commutes with increasing functions, and nearest
 upsampling with all, so steps may pass these. If no layer can take a step in, it becomes an affine
-layer, or a convolution of kernel 1 in a network that is slid over every voxel.
+layer. In a network that is slid over every voxel, it becomes a convolution of kernel 1.
 """
 
 from __future__ import annotations

@@ -164,7 +164,7 @@ def _older_architecture(older: _Older) -> dict[str, Any]:
 
 
 def heads_of(dataset: Dataset) -> tuple[int, tuple[tuple[str, int], ...], tuple[str, ...]]:
-    """Return the number of output maps, the label of each, and what there is to note."""
+    """Return the number of output maps, the label of each, and notes for the user."""
     given = {name: label for name, label in dataset.labels.items() if name != "ignore"}
     if any(isinstance(label, list) and len(label) > 1 for label in given.values()):
         regions = [name for name, label in given.items() if label not in (0, [0])]
@@ -181,7 +181,7 @@ def heads_of(dataset: Dataset) -> tuple[int, tuple[tuple[str, int], ...], tuple[
 def scaling_of(
     plans: Plans, configuration: Configuration, maps: int
 ) -> tuple[InputScaling, tuple[str, ...]]:
-    """Return how the input is normalized, and what there is to note.
+    """Return how the input is normalized, and notes for the user.
 
     Raises:
         InvalidInput: a normalization is unknown, or nothing here does the same.

@@ -345,7 +345,7 @@ class Original:
 
 @dataclass(frozen=True)
 class Settings:
-    """A source's facts about a network, beside its layers.
+    """The input, windows and labels of a network, as its source gives them.
 
     Attributes:
         scaling: how stored values become its input.

@@ -73,7 +73,7 @@ def at_voxel(network: Network, weights: Weights, window: NDArray[np.floating]) -
 
 
 def multiplications_at_voxel(network: Network) -> int:
-    """Return how many multiplications a voxel takes: one in the middle, or the mean for windows.
+    """Return the multiplications for a voxel in the middle, or for windows the mean of all voxels.
 
     Args:
         network: a chain of layers, or a network for a volume: exact, or with windows over it.
@@ -93,7 +93,7 @@ def multiplications_at_voxel(network: Network) -> int:
 
 
 def _multiplications_of_windows(network: Network) -> int:
-    """Return those of all windows that have a voxel, as many as voxels have in the mean."""
+    """Return the multiplications of all windows that have a voxel, of the mean number of these."""
     window = network.window
     if window is None or window.volume is None:
         raise ValueError(f"network {network.name} has no windows over a volume")
@@ -107,7 +107,7 @@ def _multiplications_of_windows(network: Network) -> int:
 
 
 def _multiplications_in_boxes(network: Network, whole: Vec3) -> int:
-    """Return those of the samples that a voxel in the middle of an exact network's output needs."""
+    """Return the multiplications for the voxel in the middle of an exact network's output."""
     sizes = whole_sizes(network, whole)
     boxes, reads = _needed(network, sizes, sizes[network.output] // 2)
     return sum(
@@ -117,7 +117,7 @@ def _multiplications_in_boxes(network: Network, whole: Vec3) -> int:
 
 
 def _multiplications(layer: Layer, made: Vec3, given: Vec3) -> int:
-    """Return those of a layer, by the extents of its output and its input."""
+    """Return the multiplications of a layer, given the extents of its output and its input."""
     if isinstance(layer, Conv):
         return made.volume * prod(layer.weight_shape)
     if isinstance(layer, ConvTranspose):

@@ -255,9 +255,9 @@ def _room(ram: int | str | None) -> int:
 def _attributes(
     volume: ArrayVolume, box: Box, values: ExportedValues, source: str
 ) -> dict[str, Any]:
-    """Return the attributes of a copy: those of the output that it is a copy of, as they hold.
+    """Return the attributes of a copy: those of the copied output that hold for the copy, too.
 
-    A part of another volume notes where in that volume it lies.
+    If a volume of another program is copied in part, the copy notes where in it that part lies.
     """
     found: dict[str, Any] = {}
     start, extents = _three(volume, "voxel_offset"), _three(volume, "source_extents")

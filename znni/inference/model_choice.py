@@ -37,7 +37,7 @@ class Chosen:
     """The engine that computes a network.
 
     Attributes:
-        network: the network, as the one who computes it has it.
+        network: the network in the form that the engine computes.
         why: the reason in a sentence; empty if there was no choice to make.
     """
 
@@ -108,14 +108,15 @@ def request_of_the_faster(
     shared: bool = False,
     **options: Unpack[RunOptions],
 ) -> Request:
-    """Return a request, as ``request``, for the network as the one who computes it has it.
+    """Return a request, as ``request``, for the network in the faster engine's form.
 
     Args:
         source: the volume.
         network: the network.
         out: the output's name, or an array.
-        plan: the plan that the caller gives, which says who computes; None: the faster.
-        shared: other machines compute other parts, and may not choose otherwise.
+        plan: the plan that the caller gives, which decides on the engine; None: the faster one.
+        shared: whether other machines compute other parts. Then the choice depends on the
+            network's file alone.
         options: those of the run.
     """
     asked = request(source, network, out, **options)

@@ -398,9 +398,9 @@ def prepare_on_gpu(plan: Plan, weights: Weights, dtype: OutputType) -> PatchRunn
 
 
 def shared_out(network: Network, processes: int) -> Network:
-    """Return a network whose blocks some processes compute. If there are several, each takes any.
+    """Return a network whose blocks are computed by some processes.
 
-    Then windows keep nothing for the next block.
+    If there are several, each takes any block, and windows keep nothing for the next one.
     """
     window = network.window
     return replace(network, window=window and replace(window, in_order=processes == 1))

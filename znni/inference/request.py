@@ -96,7 +96,7 @@ class Chosen:
     voxel_size: str | None = None
 
     def of(self, source: str | Path | ArrayLike) -> ArrayVolume:
-        """Open it, and warn if the place of its voxels is partly assumed.
+        """Open this part of a file, and warn if the place of its voxels is partly assumed.
 
         Raises:
             InvalidInput: there is no such volume.
@@ -114,7 +114,7 @@ class Chosen:
         return volume
 
     def numbered(self, source: str | Path | ArrayLike) -> Chosen:
-        """Return this with the number of the map, if it has its name.
+        """Return this choice with the number of its map in place of the map's name.
 
         Raises:
             InvalidInput: there is no such volume, or no map has this name.
@@ -126,7 +126,7 @@ class Chosen:
 
     @property
     def marks(self) -> dict[str, str]:
-        """The entries in an output's ledger; the dataset shows in the values."""
+        """The entries for this choice in a ledger. The dataset needs none: values tell it."""
         given = {
             "the channel": self.channel,
             "the point in time": self.time,

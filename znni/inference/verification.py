@@ -131,9 +131,8 @@ def verify(
     written.
 
     A voxel takes the multiplications of one field of view, on the host. This takes seconds for a
-    field of view of 85^3 and 80 maps, and minutes for 163^3. Of a network that is computed in
-    windows, all windows that have the voxel are computed. So 32 voxels at a time lie in the same
-    ones.
+    field of view of 85^3 and 80 maps, and minutes for 163^3. If a network is computed in windows,
+    all windows that have the voxel are computed. So 32 voxels at a time lie in the same windows.
 
     Args:
         out: an output of ``znni.infer``: a file, or the URL of a Zarr. Its attributes say how it

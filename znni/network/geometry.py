@@ -268,8 +268,8 @@ def block_geometry(network: Network, patch: Vec3) -> BlockGeometry:
 
     Args:
         network: an exact network for a volume.
-        patch: the output voxels of the block. An axis as long as the whole output is not cut. Of a
-            network that is computed in windows, the block is a window, whatever this is.
+        patch: the output voxels of the block. An axis as long as the whole output is not cut. If
+            the network is computed in windows, the block is a window, whatever this is.
 
     Raises:
         ValueError: the network is for no volume.

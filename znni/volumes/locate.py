@@ -160,7 +160,7 @@ def sequential_at(out: str, source: str | Path | ArrayLike, wanted: NewOutput) -
 
 
 def packing_at(out: object, wanted: NewOutput) -> Packing | None:
-    """Return how a file is compressed that is written from all blocks when they are there.
+    """Return how a file is compressed that is written at the end, from all finished blocks.
 
     It is None if blocks are written to their places, or if no such output can be written.
     """

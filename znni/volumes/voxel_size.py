@@ -30,9 +30,10 @@ class VoxelSize:
     unit: str | None = None
 
     def given_to(self, grid: Grid, finest: Grid | None = None) -> Grid:
-        """Return a grid whose voxels have these extents; it begins as many voxels from 0 as before.
+        """Return a grid whose voxels have these extents.
 
-        An orientation in space (NIfTI) keeps its origin if its unit is known.
+        Its origin stays the same number of voxels from 0. An orientation in space
+        (NIfTI) keeps its origin if its unit is known.
 
         Args:
             grid: the grid, as a file has it.

@@ -18,7 +18,7 @@ from znni.volumes.locate import open_volume, split_dataset
 def open_input(
     output: ArrayVolume, source: str | Path, dataset: str | None, voxel_size: str | None
 ) -> tuple[Chosen, ArrayVolume]:
-    """Open the input of an output, and return what of its file it is.
+    """Open the input of an output. Return the choice within its file, and the volume.
 
     Args:
         output: the output.

@@ -19,7 +19,7 @@ ZERO = Vec3(0, 0, 0)
 
 
 def offset_of(output: Volume, volume: Volume) -> tuple[Vec3, bool]:
-    """Return the input voxel that the output's first voxel stands for, and whether by its origin.
+    """Return the input voxel of the output's first voxel, and whether origins told it.
 
     An output of znni notes the voxel. Others are placed by their origin in space.
 

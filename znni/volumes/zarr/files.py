@@ -48,8 +48,8 @@ def chunk_and_shard(patch: Vec3, wanted: NewOutput, *, shared: bool = False) -> 
 def _counts(extents: Vec3, chunk: Vec3, enough: int, most: int) -> Vec3:
     """Return how many chunks make a shard that is large enough, or else the largest one.
 
-    Whole shards make a patch along each axis along which whole chunks do. Of equally large shards,
-    the one with the shortest longest edge is returned.
+    Whole shards make a patch along each axis along which whole chunks do. If shards are equally
+    large, the one with the shortest longest edge is returned.
 
     Args:
         extents: extents of the patch.

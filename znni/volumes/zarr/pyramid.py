@@ -56,8 +56,8 @@ def coarser_grid(grid: Grid, factor: Vec3) -> Grid:
 def coarser(values: NDArray[Any], step: Vec3, coarsening: Coarsening) -> NDArray[Any]:
     """Return values (z, y, x) of which each stands for ``step`` of the given ones.
 
-    If an extent is odd, the last ones stand for those that there are. Of labels that are equally
-    frequent, the smallest is returned.
+    If an extent is odd, the last values stand for fewer of them. If labels are equally frequent,
+    the smallest one is returned.
 
     Args:
         values: the finer values.

@@ -71,7 +71,7 @@ class LateKernel:
 
 
 def with_made(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function like this one, for which late kernels that it names are made."""
+    """Return a copy of a function, in which the late kernels that it names are compiled."""
     names = function.__globals__
     made = {
         name: used.made()

@@ -53,8 +53,8 @@ def largest_maps(
         values: the maps (f, z, y, x); rows are contiguous.
         weight: the factors (f', f).
         bias: the offsets (f',).
-        into: an array (z, y, x) of int32 for the number of the map, contiguous. Of equal maps the
-            first counts.
+        into: an array (z, y, x) of int32 for the number of the map, contiguous. If several
+            maps are equally large, the first one counts.
         pool: the workers that share the rows.
     """
     scratch, weight = _scratch(values, pool, 2), _padded(weight)

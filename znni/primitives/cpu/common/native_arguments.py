@@ -1,7 +1,8 @@
 """Arguments as the native functions that numba compiles take them: numbers, one after the other.
 
 An array is ten or more numbers: its owners, its size, where it lies, its extents and its strides. A
-tuple is its items. On a change of numba, ``codes`` is held to the functions that it compiles.
+tuple is its items. Whenever numba compiles a function, ``codes`` is compared with its arguments. So
+a change of numba is noticed.
 """
 
 from __future__ import annotations

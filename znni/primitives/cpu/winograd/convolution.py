@@ -90,7 +90,7 @@ class WinogradConvolution:
         return y
 
     def _image(self, array: Float32, step: Vec3) -> Image:
-        """Return an array with the places of its tiles, ``step`` voxels for each output."""
+        """Return an array with the places of its tiles, where outputs are ``step`` voxels apart."""
         return Image(array, tile_table(self._places, array, step))
 
     def _run_own(self, passes: Sequence[PhaseSeries], scratch: Sequence[int]) -> None:

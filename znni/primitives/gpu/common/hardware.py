@@ -132,8 +132,8 @@ _CHIPS = (
 )
 CHIPS = {chip.capability: chip for chip in _CHIPS}
 
-# Compute capabilities of which GPUs for games have half of the tensor cores' rate of all others,
-# such as an A40, L40S or RTX 6000, and what the names of GPUs for games contain.
+# For these compute capabilities, GPUs for games have half of the tensor cores' rate of the others
+# (A40, L40S, RTX 6000). The names of GPUs for games contain this word.
 HALVED_FOR_GAMES = {86, 89, 120}
 FOR_GAMES = "GeForce"
 

@@ -40,8 +40,8 @@ def options(*, maps_together: int = 0, is_max: bool = False, together: int = 1) 
     """Return options of the compiler.
 
     Args:
-        maps_together: the maps of a group. Its first sample is taken off all its values, so that
-            their squares do not lose digits. 0: values are added up as they are.
+        maps_together: the maps of a group. Its first sample is subtracted from all its values, so
+            that their squares do not lose digits. 0: values are added up as they are.
         is_max: whether maxima are found instead of sums.
         together: voxels of a row that a thread reads at once, 1 or 4.
     """

@@ -68,9 +68,8 @@ SIDE_CYCLES, SIDE_COLUMN_CYCLES = 16, 0.25
 SUSTAINED = 0.8
 SECTOR_CYCLES, PART_CYCLES = 4.2, 6.8
 
-# Operations of a product for a column; and cycles without products, in which a multiprocessor
-# brings a chunk of the image that has no second place, for each of its bytes and until the first
-# of them.
+# Operations of a product for a column. If a chunk of the image has no second place, no products run
+# while a multiprocessor brings it: cycles for each of its bytes, and until the first of them.
 COLUMN_FLOPS = 2 * IN_MAPS * PRODUCT_VOXELS
 BYTE_CYCLES, FIRST_CYCLES = 1 / 32, 1000
 

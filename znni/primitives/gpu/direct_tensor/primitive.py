@@ -1,7 +1,7 @@
 """Direct convolution on tensor cores: fastest for small kernels between many maps.
 
-The image is laid out as float16, 8 maps of a voxel together. In shared memory any 64 voxels that a
-tap sees are then a side of a product as they lie there (``geometry``), and nothing is unfolded.
+The image is laid out as float16, 8 maps of a voxel together. So any 64 voxels that a tap sees are
+a side of a product as they lie in shared memory (``geometry``). Nothing is unfolded.
 Sums are in float32. Numbers are rounded to float16, which has the 11 bits of tf32. Or they are
 pairs of float16, with three products for one and errors as in float32. Numbers beyond the range of
 float16 are scaled by a power of two on the way.

@@ -87,12 +87,12 @@ class GpuPackedPass:
 
 
 def made_into(out: Shape5, run: Callable[[], Any], array: PackedArray | None = None) -> Any:
-    """Return what a function makes.
+    """Call a function that makes a packed value, give it an array to make it in, and return it.
 
     Args:
-        out: the shape of what it makes.
-        run: the function, which makes a packed value in the array that is given.
-        array: the array to give; by default the one that is given already, or a new one.
+        out: the shape of the value.
+        run: the function. It makes the value in the output that is given (``output_into``).
+        array: the array to give. By default it is the one that is given already, or a new one.
     """
     if array is None and given_output(out) is not None:
         return run()
@@ -117,7 +117,7 @@ def records_source() -> str:
 
 
 def common_source() -> str:
-    """Return those, and the loop over the voxels of an output."""
+    """Return the functions of ``records_source``, and the loop over the voxels of an output."""
     return voxels_source() + records_source()
 
 
