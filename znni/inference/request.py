@@ -21,11 +21,13 @@ from znni.core.options import (
     PointInTime,
     Stored,
 )
+from znni.core.shapes import Box
 from znni.core.volume import NewOutput, Volume
 from znni.engine.checks import check_features
 from znni.engine.labels import Labels, labels_for
 from znni.engine.skipping import check_mask
 from znni.engine.tiles import Job, Region, for_job, make_job
+from znni.inference.value_range import warn_of_range
 from znni.network.network import Network
 from znni.plans.plan import Plan
 from znni.volumes.array import ArrayLike, ArrayVolume
@@ -208,6 +210,7 @@ def request(
             f"{option('border', 'same')} to mirror the volume there, or leave out pad"
         )
     job = make_job(network, volume.size, border, pad, roi)
+    warn_of_range(volume, network, Box(job.center, job.center + job.output))
     masked = None if mask is None else open_volume(mask)
     if masked:
         check_mask(masked, volume)
