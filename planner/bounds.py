@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from math import inf
 from typing import Protocol, TypeAlias
 
@@ -14,6 +14,8 @@ from planner.overhead import FLOAT_BYTES, Numbers
 from planner.step_options import StepOptions
 from znni.network.layers import (
     Concat,
+    Conv,
+    Layer,
     Operation,
     PackedLayer,
     Pool,
@@ -113,8 +115,12 @@ class BoundsUsingGpu:
         return np.asarray(FLOAT_BYTES * np.maximum(taken, maps[node.name] * voxels[node.name]))
 
 
-# Whether a packed layer reads and writes packed values.
-PACKED = (False, True), (True, False), (True, True)
+def packed_layers(layer: Layer) -> Iterator[PackedLayer]:
+    """Yield a layer as it may read and write packed values. Only a convolution may do one alone."""
+    yield PackedLayer(layer, reads=True, writes=True)
+    if isinstance(layer, Conv):
+        yield PackedLayer(layer, reads=False, writes=True)
+        yield PackedLayer(layer, reads=True, writes=False)
 
 
 class Bounds:
@@ -142,7 +148,7 @@ class Bounds:
             pair.pool if isinstance(pair, PooledConv) else pair.add: pair for pair in fusible
         }
         self._packed: dict[Operation, list[PackedLayer]] = {
-            layer: [PackedLayer(layer, *of_both) for of_both in PACKED] if packed else []
+            layer: list(packed_layers(layer)) if packed else []
             for layer, _ in network.operations.values()
         }
         operations: list[tuple[Operation, int]] = [

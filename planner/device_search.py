@@ -126,9 +126,12 @@ class DeviceSearch:
         return self._network.is_exact and any(isinstance(it, TakesPacked) for it in primitives)
 
     def bounds_among(self, primitives: Collection[Primitive]) -> LeastSeconds:
-        """Return lower bounds on the time of each layer by some of the primitives."""
+        """Return lower bounds on the time of each layer by some of the primitives.
+
+        They hold for values that are not packed.
+        """
         names = {it.name for it in primitives}
-        return Bounds(self._network, self._options, [], names, packed=self._may_pack)
+        return Bounds(self._network, self._options, [], names)
 
     @cached_property
     def _fusible(self) -> tuple[PooledConv, ...]:

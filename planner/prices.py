@@ -12,8 +12,8 @@ from planner.cost_model import CostModel
 from planner.gpu_budget import GpuBudget
 from planner.micro_batches import Offer, undominated_offers
 from znni.core.shapes import Shape5, Vec3
-from znni.network.layers import Operation, unnamed
-from znni.plans.primitive import Primitive, TakesTimePerItem
+from znni.network.layers import Operation, PackedLayer, unnamed
+from znni.plans.primitive import Primitive, TakesTimePerItem, by_values
 from znni.plans.segments import Step
 
 # Bounds on speed come from a sample of shapes. A shape outside the sample may be a little faster
@@ -196,6 +196,7 @@ class Prices:
         most_items: int,
     ) -> None:
         self._primitives = tuple(primitives)
+        self._of_packed, self._of_arrays = by_values(self._primitives)
         self._most_items = most_items
         self._model = model
         self._gpu_budget = gpu_budget
@@ -209,7 +210,11 @@ class Prices:
 
     def applies(self, operation: Operation, shape: Shape5) -> bool:
         """Return whether some primitive computes an operation on an input of a shape."""
-        return any(it.out_shape(operation, shape) is not None for it in self._primitives)
+        return any(it.out_shape(operation, shape) is not None for it in self._able(operation))
+
+    def _able(self, operation: Operation) -> tuple[Primitive, ...]:
+        """Return the primitives of such values as an operation has: packed ones or others."""
+        return self._of_packed if isinstance(operation, PackedLayer) else self._of_arrays
 
     def offers(
         self, operation: Operation, shape: Shape5, out: Shape5, within: float = inf
@@ -384,7 +389,8 @@ class Prices:
             most = max((step.shape_in.n for step in steps), default=0)
             largest = [step for step in steps if step.shape_in.n == most]
             found: dict[str, float] = {}
-            for primitive in self._primitives:
+            able = self._able(key[0])
+            for primitive in able:
                 # For fewer items, and by primitives that are never faster, nothing is faster.
                 followed = self._follows.get(primitive.name, (primitive.name,))
                 known = [found[name] for name in followed if name in found]
@@ -392,7 +398,7 @@ class Prices:
                 found[primitive.name] = max(known, default=0.0) or self._least_seconds(
                     primitive, some
                 )
-            self._least[key] = [(found[it.name], it) for it in self._primitives]
+            self._least[key] = [(found[it.name], it) for it in able]
             self.count = count  # samples are few, and do not grow with the volume
         return self._least[key]
 

@@ -6,7 +6,7 @@ primitives.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, ClassVar, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 from znni.core.shapes import Shape5, fragments, max_pooling, valid_convolution
@@ -116,12 +116,22 @@ class UsesGpu(Protocol):
 
 @runtime_checkable
 class TakesPacked(Protocol):
-    """A primitive of packed layers."""
+    """A primitive of packed layers, and of nothing else."""
 
     takes_packed: ClassVar[bool]
 
 
 Catalogue: TypeAlias = Mapping[str, Primitive]
+
+
+def by_values(
+    primitives: Iterable[Primitive],
+) -> tuple[tuple[Primitive, ...], tuple[Primitive, ...]]:
+    """Return the primitives of packed layers, and those of all other operations."""
+    packed, others = list[Primitive](), list[Primitive]()
+    for primitive in primitives:
+        (packed if isinstance(primitive, TakesPacked) else others).append(primitive)
+    return tuple(packed), tuple(others)
 
 
 def on_device(primitives: Catalogue, kind: DeviceKind) -> dict[str, Primitive]:

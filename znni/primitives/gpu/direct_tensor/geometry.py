@@ -368,6 +368,7 @@ def small_strip(
     )
 
 
+@lru_cache(maxsize=2**12)
 def strips_for(
     conv: Conv,
     numbers: TensorFormat,

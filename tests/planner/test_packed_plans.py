@@ -1,0 +1,146 @@
+"""Plans of packed values for a GPU that is not here: the fastest of all, by few questions."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+from dataclasses import replace
+
+import pytest
+from packed_networks import PackedGraph
+from paths import MACHINES, NETWORKS
+
+from planner.bare_steps import sample_steps
+from planner.bounds import packed_layers
+from planner.cost_model import BUILT_IN
+from planner.exhaustive import Search
+from planner.segmentations import exact_segments, fusible_sums
+from planner.step_options import StepOptions
+from znni.calibration.overhead_figures import run_overhead
+from znni.core.options import ACCURACIES
+from znni.core.shapes import Vec3
+from znni.engine.tiles import for_job, make_job
+from znni.machine.machine import Machine
+from znni.machine.machine_choice import machine_for
+from znni.network.layers import Add, Conv, Operation, PackedLayer, Pool
+from znni.network.network import Network
+from znni.network.network_file import load_network
+from znni.plans.block_storage import block_storage
+from znni.plans.plan import Plan
+from znni.plans.primitive import Catalogue, Primitive, by_values, on_device
+from znni.plans.segments import Segment, Step
+from znni.primitives.catalogue import catalogue
+from znni.primitives.gpu.packed.base import GpuPackedPass
+from znni.primitives.gpu.packed.primitive import packed_primitives
+
+THREE = Vec3(3, 3, 3)
+
+
+def machine() -> Machine:
+    """A machine whose runs take as long as the layers on its GPU."""
+    found = machine_for(MACHINES / "h100.yaml", None, None, None, "auto")
+    (gpu,) = found.gpus
+    fast = {"flops": 1e18, "bandwidth": 1e18}
+    return replace(found, host=replace(found.host, **fast), gpus=(replace(gpu, link=1e18),))
+
+
+def primitives(there: Machine) -> Catalogue:
+    """The GPU's primitives of class tf32 but those by FFT, and those of packed layers."""
+    (gpu,) = there.gpus
+    found = on_device(catalogue(there), "gpu") | {it.name: it for it in packed_primitives(gpu)}
+    return {
+        name: it
+        for name, it in found.items()
+        if it.accuracy <= ACCURACIES["tf32"] and "fft" not in name
+    }
+
+
+def searched(network: Network, known: Catalogue, there: Machine, patch: Vec3) -> Search:
+    job = make_job(network, patch, "same", "constant", None)
+    return Search(
+        for_job(network, job), job.output, there, known, run_overhead(there), BUILT_IN,
+        "none", "gpu",
+    )  # fmt: skip
+
+
+def seconds_of(step: Step, known: Iterable[Primitive]) -> float:
+    """The seconds of a bare step by the fastest primitive of all."""
+    return min(
+        BUILT_IN.estimate(
+            it, step.operation, step.shape_in, it.cost(step.operation, step.shape_in)
+        ).seconds
+        for it in known
+        if it.out_shape(step.operation, step.shape_in) == step.shape_out
+    )
+
+
+def all_segments(plan: Plan, options: StepOptions, patch: Vec3) -> list[Segment]:
+    """The segments of a plan's network, of which one is fastest."""
+    storage, sums = block_storage(plan.network, patch), fusible_sums(plan.network, options)
+    nodes = plan.network.nodes
+    return list(exact_segments(nodes, storage, sums, options, "gpu", may_pack=True))
+
+
+@pytest.mark.parametrize("seed", [0, 2, 5])
+def test_the_choice_of_packed_values_is_the_fastest_of_all(seed: int) -> None:
+    """Brute force over all segments and primitives, with enough memory."""
+    there, network = machine(), PackedGraph(random.Random(seed)).network()
+    known, patch = primitives(there), network.alignment * (8, 16, 24)
+    search = searched(network, known, there, patch)
+    plan, bounds = search.fastest_for(patch), search.bounds["gpu"]
+    assert plan is not None
+    seconds = []
+    for segment in all_segments(plan, StepOptions(known.values(), BUILT_IN), patch):
+        each = [seconds_of(step, known.values()) for step in segment.steps]
+        for step, least in zip(segment.steps, each, strict=True):
+            assert 0 < bounds.of_step(step) <= least
+        seconds.append(sum(each))
+    assert len(seconds) > 1
+    assert sum(step.seconds for step in plan.steps) == pytest.approx(min(seconds))
+
+
+def test_only_convolutions_read_or_write_packed_values_alone() -> None:
+    both = [(True, True)]
+    pool, conv = Pool("pool", THREE), Conv("conv", 8, 8, THREE, "relu")
+    assert [(it.reads, it.writes) for it in packed_layers(pool)] == both
+    assert [(it.reads, it.writes) for it in packed_layers(conv)] == [
+        *both,
+        (False, True),
+        (True, False),
+    ]
+
+
+def test_primitives_decline_values_of_the_other_kind() -> None:
+    packed, others = by_values(primitives(machine()).values())
+    assert len(packed) == 10
+    operations: list[tuple[Operation, int]] = [
+        (Conv("conv", 16, 16, THREE, "relu"), 16),
+        (Pool("pool", THREE, step=THREE), 16),
+        (Add("add"), 32),
+    ]
+    for operation, features in operations:
+        for step in sample_steps(PackedLayer(operation, True, True), features):
+            assert not any(it.out_shape(step.operation, step.shape_in) for it in others)
+            assert any(it.out_shape(step.operation, step.shape_in) for it in packed)
+        for step in sample_steps(operation, features):
+            assert not any(it.out_shape(step.operation, step.shape_in) for it in packed)
+
+
+def test_a_search_asks_primitives_of_packed_layers_for_nothing_else(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    there, asked = machine(), list[Operation]()
+    of_pass = GpuPackedPass.out_shape
+
+    def noted(self: GpuPackedPass, layer: Operation, *others: object) -> object:
+        asked.append(layer)
+        return of_pass(self, layer, *others)
+
+    monkeypatch.setattr(GpuPackedPass, "out_shape", noted)
+    network = load_network(NETWORKS / "cells-unet.yaml")
+    patch = Vec3(128, 128, 128)
+    plan = searched(network, primitives(there), there, patch).fastest_for(patch)
+    assert plan is not None
+    assert any(isinstance(step.operation, PackedLayer) for step in plan.steps)
+    assert asked
+    assert all(isinstance(layer, PackedLayer) for layer in asked)
