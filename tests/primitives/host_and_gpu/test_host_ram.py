@@ -26,8 +26,9 @@ from znni.primitives.catalogue import catalogue
 from znni.primitives.gpu.common.activation import EXPRESSIONS
 from znni.primitives.gpu.common.number_formats import BFLOAT16_PAIR
 from znni.primitives.gpu.fft_tiled.primitive import GpuFftTiled
+from znni.primitives.gpu.packed.primitive import packed_primitives
 from znni.primitives.host_and_gpu.cuda_lanes import CudaLanes, adding_source
-from znni.primitives.host_and_gpu.host_ram import BUDGETS, HostRam, build_parts
+from znni.primitives.host_and_gpu.host_ram import BUDGETS, HostRam, build_parts, primitives
 from znni.primitives.host_and_gpu.splits import splits
 from znni.primitives.host_and_gpu.sub_layer_loop import compute_sub_layers
 from znni.primitives.host_and_gpu.sub_layers import SubLayers
@@ -84,6 +85,15 @@ def test_are_offered_beside_a_gpu() -> None:
     assert offered["host_ram_4GiB_gpu_fft_tiled_16"] == host_ram()
     assert not any(isinstance(p, UsesGpu) for p in without_gpu(offered).values())
     assert without_gpu(offered) == catalogue(Machine(HOST))
+
+
+def test_primitives_of_packed_values_compute_no_pieces() -> None:
+    gpu = replace(GPU, capability=90)
+    plain = {"gpu_fft_tiled_16": GpuFftTiled(gpu, BFLOAT16_PAIR, 16)}
+    packed = {it.name: it for it in packed_primitives(gpu)}
+    assert packed
+    assert primitives(HOST, gpu, plain | packed) == primitives(HOST, gpu, plain)
+    assert len(primitives(HOST, gpu, plain)) == len(BUDGETS)
 
 
 def in_both(items: int = 3) -> SideBySide:

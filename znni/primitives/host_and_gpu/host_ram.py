@@ -24,7 +24,7 @@ from znni.network.layers import Conv, Operation
 from znni.network.weights import ConvWeights, Float32, conv_weights
 from znni.plans.cost import Cost, Memory
 from znni.plans.nominal_time import nominal_time
-from znni.plans.primitive import Primitive, Run, applying, convolved
+from znni.plans.primitive import Primitive, Run, applying, by_values, convolved
 from znni.primitives.host_and_gpu.splits import splits
 from znni.primitives.host_and_gpu.sub_layer_loop import compute_sub_layers
 from znni.primitives.host_and_gpu.sub_layers import Part, SubLayers
@@ -188,5 +188,6 @@ def _costs(base: Primitive, parts: SubLayers) -> tuple[tuple[int, Cost], ...] | 
 
 
 def primitives(host: Device, gpu: Device, on_gpu: Mapping[str, Primitive]) -> tuple[HostRam, ...]:
-    """Return each of the GPU's primitives, within each budget."""
-    return tuple(HostRam(host, gpu, base, gib) for base in on_gpu.values() for gib in BUDGETS)
+    """Return each of the GPU's primitives, within each budget. The host has no packed values."""
+    _, bases = by_values(on_gpu.values())
+    return tuple(HostRam(host, gpu, base, gib) for base in bases for gib in BUDGETS)
