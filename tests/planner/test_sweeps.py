@@ -24,8 +24,9 @@ from planner.sweeps import (
 from znni.core.errors import DoesNotFit
 from znni.core.shapes import Vec3
 from znni.machine.machine_file import load_machine
-from znni.network.layers import Conv
+from znni.network.layers import Conv, PackedLayer
 from znni.primitives.catalogue import catalogue, families
+from znni.primitives.gpu.packed.primitive import packed_primitives
 
 
 @pytest.fixture(scope="module")
@@ -108,11 +109,24 @@ def test_the_fastest_plan_of_each_patch_may_be_in_pieces(search: Search) -> None
 
 def test_only_convolutions_are_in_families() -> None:
     node = load_machine(MACHINES / "h200-node.yaml")
-    primitives = catalogue(node)
+    packed = {it.name: it for it in packed_primitives(node.gpus[0])}
+    primitives = catalogue(node) | packed
     others = set.intersection(*families(primitives).values())
     assert {"max_pooling", "gpu_max_pooling_fragments", "concatenation"} <= others
-    for step in sample_steps(Conv("conv", 8, 8, Vec3(3, 3, 3), "relu"), 8):
-        assert not any(primitives[it].out_shape(step.operation, step.shape_in) for it in others)
+    assert "gpu_packed_pooling" in others
+    conv = Conv("conv", 8, 8, Vec3(3, 3, 3), "relu")
+    strided = Conv("conv", 16, 8, Vec3(3, 3, 3), "relu", Vec3(2, 2, 2))
+    packed_ones = (PackedLayer(it, reads=True, writes=True) for it in (conv, strided))
+    for operation, features in zip((conv, *packed_ones), (8, 8, 16), strict=True):
+        for step in sample_steps(operation, features):
+            assert not any(primitives[it].out_shape(step.operation, step.shape_in) for it in others)
+
+
+def test_packed_convolutions_are_direct() -> None:
+    (gpu,) = load_machine(MACHINES / "h100.yaml").gpus
+    found = families({it.name: it for it in packed_primitives(gpu)})
+    assert list(found) == ["direct"]
+    assert len(found["direct"]) == len(packed_primitives(gpu))
 
 
 def test_a_family_has_its_own_primitives_and_all_pooling(search: Search) -> None:

@@ -24,7 +24,7 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     "FFT of whole images": ("fft_data_parallel", "fft_task_parallel", "fft_pruned"),
     "Winograd": ("winograd",),
     "lowered to matrix products": ("lowered",),
-    "direct": ("direct",),
+    "direct": ("direct", "packed_direct"),
     "cuDNN": ("cudnn",),
 }
 
