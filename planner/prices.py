@@ -313,7 +313,7 @@ class Prices:
         """
         return max(
             (
-                ROUNDED * found / -(-more // items)  # so many calls compute all of those items
+                ROUNDED * found / -(-more // items)  # the number of calls for all of those items
                 for faster in self._follows.get(name, ())
                 for more, found in seconds.get(faster, ())
                 if more >= items
@@ -391,7 +391,7 @@ class Prices:
             found: dict[str, float] = {}
             able = self._able(key[0])
             for primitive in able:
-                # For fewer items, and by primitives that are never faster, nothing is faster.
+                # Fewer items take no less time per item, and following primitives are never faster.
                 followed = self._follows.get(primitive.name, (primitive.name,))
                 known = [found[name] for name in followed if name in found]
                 some = largest if primitive.name in self._follows else steps

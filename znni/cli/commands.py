@@ -121,7 +121,7 @@ def info(
             from znni.inference.model_choice import shared_form
 
             formed = shared_form(network)
-            if formed.network.window is None:  # else a run chooses who computes
+            if formed.network.window is None:  # else a run chooses the engine
                 typer.echo(formed.why)
                 network = formed.network
         typer.echo(describe(network))

@@ -15,7 +15,7 @@ _own = False
 
 def own_process() -> None:
     """Say that this process runs one command only. So all that it loads stays to its end."""
-    global _own  # noqa: PLW0603 - it is said once, before anything else is loaded
+    global _own  # noqa: PLW0603 - set once, before anything else is loaded
     _own = True
     # pydantic would read the metadata of all installed packages, to find plugins. None is for znni.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
@@ -44,6 +44,6 @@ def loading(*ahead: str) -> Iterator[None]:
 
 
 def _load(*modules: str) -> None:
-    with suppress(Exception):  # who needs a module raises its error
+    with suppress(Exception):  # importing the module where it is needed raises its error
         for module in modules:
             import_module(module)

@@ -25,7 +25,7 @@ Calibrated: TypeAlias = Literal["all", "cpu", "gpu"]
 # How coarser resolutions are made: the mean of voxels, or their most frequent label; empty: not.
 Coarsening: TypeAlias = Literal["", "mean", "mode"]
 Compression: TypeAlias = Literal["zstd", "gzip", "none"]
-# How a file is compressed that is written from its start to its end, when all blocks are there.
+# Compression of a file that is written at the end, from all finished blocks.
 Packing: TypeAlias = Literal["none", "deflate", "gzip"]
 Division: TypeAlias = Literal["none", "power-of-two", "all"]
 Recheck: TypeAlias = Literal["none", "sample", "all"]

@@ -13,9 +13,9 @@ from znni.engine.skipping import Skipped
 from znni.plans.job_seconds import JobSeconds, in_words
 from znni.plans.plan import MEASURED_HERE, Plan
 
-LONG = 5.0  # seconds of running, from which on predictions are compared
-NOTED = 1.0  # seconds of compilation that are worth a word
-FAR = 2.0  # times the prediction, or a share of it, that is worth a word
+LONG = 5.0  # seconds of running from which predictions are compared
+NOTED = 1.0  # seconds of compilation from which the report names them
+FAR = 2.0  # the factor from which a wrong prediction is named
 
 
 @dataclass(frozen=True)

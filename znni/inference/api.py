@@ -252,6 +252,6 @@ def _opened(
         else:
             output = join_output(out, source, wanted, share, asked.mask_source)
     except InvalidInput:
-        check_choices(asked)  # a wrong option is to be said first: the output may be right
+        check_choices(asked)  # a wrong option is reported first: the output may be right
         raise
     return wanted, output

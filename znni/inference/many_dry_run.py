@@ -112,7 +112,7 @@ def rehearse_many(
     Raises:
         InvalidInput: nothing would be computed, as for ``znni.infer_many``.
     """
-    if not network.models:  # those of a model depend on who computes it
+    if not network.models:  # weights of a model depend on its engine
         weights, random_seed = weights_for(network, weights, random_seed), None
     found = ManyDryRun(output_names(sources, folder, f"-{network.name}{DEFAULT_FORMAT}", suffix))
     ready = KeptReadiness(choices_of(options))

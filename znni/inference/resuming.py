@@ -192,7 +192,7 @@ def agreed_plan(
     with stopwatch.during("opening"):
         known = normalized_as_begun(output.begun, asked, progress)
     plan = plan.normalized_as(known.network)
-    if known.network.window != asked.network.window:  # they lie over less than the volume
+    if known.network.window != asked.network.window:  # windows lie over a part of the volume
         with stopwatch.during("planning"):
             plan, earlier = plan_of_rest(output.begun, given, known, find)
     asked = known

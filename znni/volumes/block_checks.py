@@ -56,7 +56,7 @@ def strike_off_damaged(ledger: LedgerFile, read: Read) -> list[Box]:
     checksums = ledger.content.checksums
     finished = counted(len(checksums), "finished block")
     many = sum(box.size.volume for box in checksums) > LONG_CHECK
-    # A run says itself that it goes on. Only where nothing is seen for long, this comes before.
+    # A run reports by itself that it continues. A long check comes before that, so it is reported.
     log.log(
         logging.WARNING if many else logging.INFO,
         "%s: checking %s of an earlier run",

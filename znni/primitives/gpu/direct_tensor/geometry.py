@@ -37,8 +37,8 @@ SUBTILES = (
 )
 MOST_COLUMNS = 80
 
-# Ways for outputs of fewer blocks than a GPU has multiprocessors, beside those above: more blocks
-# with fewer products each. Such a block has some share of the output maps, at least 8.
+# If an output has fewer blocks than a GPU has multiprocessors, these are tried, too. They make more
+# blocks with fewer products each. Such a block has a share of the output maps, at least 8.
 SMALL_SUBTILES = (Vec3(2, 1, 1), Vec3(1, 1, 1))
 SMALL_COLUMNS = (80, 40, 24, 16, 8)
 
