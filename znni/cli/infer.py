@@ -129,7 +129,7 @@ def infer(
     with loading("llvmlite.binding"):
         from znni.cli.progress import show_progress
         from znni.inference import api
-        from znni.inference.request import Chosen, WeightedRunOptions
+        from znni.inference.request import ChosenInput, WeightedRunOptions
         from znni.machine.process_age import process_age
         from znni.plans.job_seconds import SecondsAround
         from znni.plans.plan_file import load_plan
@@ -189,7 +189,7 @@ def infer(
     out = out or f"{stem(volume)}-{network.name}.h5"
     waited = SecondsAround(start=process_age())
     if network.models and plan is None:
-        size = Chosen(dataset, asked, point, invert).of(volume).size
+        size = ChosenInput(dataset, asked, point, invert).of(volume).size
         shared = bool(part or cluster)
         formed = _formed(network, size, planned, shared=shared)
         network = network if cluster else formed  # workers import a model themselves

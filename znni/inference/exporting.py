@@ -19,7 +19,7 @@ from znni.core.volume import NewOutput
 from znni.engine.pipeline import Progress, no_progress
 from znni.engine.tiles import Region, region_of
 from znni.inference.exported_values import ExportedValues, values_for
-from znni.inference.request import Chosen
+from znni.inference.request import ChosenInput
 from znni.machine.arrays import resident_memory
 from znni.network.network_file import network_from_text
 from znni.volumes.array import ArrayLike, ArrayVolume
@@ -109,7 +109,7 @@ def export(
         InvalidInput: something given cannot be used as it is.
         RunFailed: reading or writing failed.
     """
-    chosen = Chosen(dataset, channel, time, voxel_size=voxel_size).numbered(source)
+    chosen = ChosenInput(dataset, channel, time, voxel_size=voxel_size).numbered(source)
     volume = chosen.of(source)
     box = region_of(roi, volume.size)
     values = values_for(volume, dtype, labels, threshold)

@@ -33,8 +33,8 @@ IMPORTS = 1  # the version of what is imported; raise it when import knows more 
 
 
 @dataclass(frozen=True)
-class Chosen:
-    """The engine that computes a network.
+class EngineChoice:
+    """The choice of the engine that computes a network.
 
     Attributes:
         network: the network in the form that the engine computes.
@@ -45,7 +45,7 @@ class Chosen:
     why: str = ""
 
 
-def chosen(network: Network, volume: Vec3, choices: Choices) -> Chosen:
+def chosen(network: Network, volume: Vec3, choices: Choices) -> EngineChoice:
     """Return who computes a network over a volume.
 
     Args:
@@ -64,39 +64,41 @@ def chosen(network: Network, volume: Vec3, choices: Choices) -> Chosen:
     assert network.window is not None
     file = _file(model, f"{_threads(choices)}-{network.window.size}-{choices.accuracy}.choice")
     if known := kept(file):
-        return Chosen(own if known.startswith(b"znni") else network, known.decode())
+        return EngineChoice(own if known.startswith(b"znni") else network, known.decode())
     theirs, ours = (_seconds(each, volume, choices) for each in (network, own))
     if isinstance(theirs, DoesNotFit) and isinstance(ours, DoesNotFit):
         raise ours
     if isinstance(theirs, DoesNotFit) or isinstance(ours, DoesNotFit):
         taken, able = (own, "znni") if isinstance(theirs, DoesNotFit) else (network, model.runtime)
         why = f"{able} computes {Path(model.file).name}: the other does not fit into memory"
-        return Chosen(taken, why)
+        return EngineChoice(taken, why)
     taken, able = (own, "znni") if ours < theirs else (network, model.runtime)
     why = (
         f"{able} computes {Path(model.file).name}: predicted {duration(ours)} by znni and "
         f"{duration(theirs)} by {model.runtime}"
     )
     keep(file, why.encode())
-    return Chosen(taken, why)
+    return EngineChoice(taken, why)
 
 
-def shared_form(network: Network) -> Chosen:
+def shared_form(network: Network) -> EngineChoice:
     """Return a network in the form in which several machines compute it.
 
     It depends on the network's file alone, so that all of them compute the same. znni computes what
     it can express. If nobody asked for windows and no layer needs them, there are none.
     """
     if len(network.nodes) != 1 or not network.models or network.window is None:
-        return Chosen(network)
+        return EngineChoice(network)
     (model,) = network.models
     own = _expressed(model, network)
     name = Path(model.file).name
     if isinstance(own, str):
-        return Chosen(network, f"{model.runtime} computes {name}: {own}")
+        return EngineChoice(network, f"{model.runtime} computes {name}: {own}")
     if own.window is None:
-        return Chosen(own, f"znni computes {name} over the whole volume: no layer needs windows")
-    return Chosen(own, f"znni computes {name}, because it knows all of its layers")
+        return EngineChoice(
+            own, f"znni computes {name} over the whole volume: no layer needs windows"
+        )
+    return EngineChoice(own, f"znni computes {name}, because it knows all of its layers")
 
 
 def request_of_the_faster(
@@ -123,7 +125,7 @@ def request_of_the_faster(
     if not network.models:
         return asked
     if plan is not None:
-        taken = Chosen(network) if plan.network.models else shared_form(network)
+        taken = EngineChoice(network) if plan.network.models else shared_form(network)
     elif shared:
         taken = shared_form(network)
     else:

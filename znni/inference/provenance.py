@@ -18,7 +18,7 @@ from znni.engine.checks import check_features
 from znni.engine.labels import Labels, labels_from
 from znni.engine.skipping import check_mask
 from znni.engine.tiles import make_job, seen_by
-from znni.inference.request import Chosen, Request
+from znni.inference.request import ChosenInput, Request
 from znni.network.network import Network
 from znni.network.network_file import network_from_text, network_text
 from znni.network.weights import Weights, weights_again, weights_for
@@ -76,13 +76,13 @@ class Attributes(BaseModel):
     labels: str = ""
     threshold: str = ""
 
-    def chosen(self, *, of_record: bool = True) -> Chosen:
+    def chosen(self, *, of_record: bool = True) -> ChosenInput:
         """Return what of the input was read.
 
         Args:
             of_record: whether the file is the recorded one; another may name its dataset otherwise.
         """
-        return Chosen(
+        return ChosenInput(
             (self.dataset or None) if of_record else None,
             int(self.channel) if self.channel else None,
             parse_time(self.time) if self.time else None,

@@ -70,7 +70,7 @@ class Request(Requirements):
     """
 
     source: str | Path | ArrayLike
-    chosen: Chosen
+    chosen: ChosenInput
     volume: Volume
     border: Border
     mask_source: str | Path | ArrayLike | None
@@ -80,7 +80,7 @@ class Request(Requirements):
 
 
 @dataclass(frozen=True)
-class Chosen:
+class ChosenInput:
     """The part of a file that is a run's input, and how it is read.
 
     Attributes:
@@ -115,7 +115,7 @@ class Chosen:
             warn_once(f"{volume.name}: {volume.assumed}")
         return volume
 
-    def numbered(self, source: str | Path | ArrayLike) -> Chosen:
+    def numbered(self, source: str | Path | ArrayLike) -> ChosenInput:
         """Return this choice with the number of its map in place of the map's name.
 
         Raises:
@@ -200,7 +200,7 @@ def request(
     Raises:
         InvalidInput: input, mask or options cannot be used.
     """
-    chosen = Chosen(dataset, channel, time, invert, voxel_size).numbered(source)
+    chosen = ChosenInput(dataset, channel, time, invert, voxel_size).numbered(source)
     volume = chosen.of(source)
     check_features(volume, network)
     choices = Choices(**options)

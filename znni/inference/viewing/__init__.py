@@ -17,7 +17,7 @@ from znni.core.errors import InvalidInput, option
 from znni.core.shapes import Box, Vec3
 from znni.core.text import counted
 from znni.core.volume import Point
-from znni.inference.request import Chosen
+from znni.inference.request import ChosenInput
 from znni.inference.viewing.chosen_input import open_input
 from znni.inference.viewing.lazy import LazyArray
 from znni.inference.viewing.pictures import (
@@ -271,7 +271,7 @@ def _of_input(region: Box, step: Vec3) -> str:
     return f"{counted(region.size.volume, 'input voxel')}, {region}{every * (max(step) > 1)}"
 
 
-def _subtitle(volume: ArrayVolume, chosen: Chosen, box: Box, step: Vec3) -> str:
+def _subtitle(volume: ArrayVolume, chosen: ChosenInput, box: Box, step: Vec3) -> str:
     """Return what a page shows, and how large voxels are."""
     said = [_of_input(box, step)]
     if volume.grid.scale != (1, 1, 1) or any(volume.grid.units):

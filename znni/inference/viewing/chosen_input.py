@@ -8,7 +8,7 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 
 from znni.core.volume import Grid
-from znni.inference.request import Chosen
+from znni.inference.request import ChosenInput
 from znni.inference.viewing.region import names_input
 from znni.volumes.array import ArrayVolume
 from znni.volumes.grid_attributes import LENGTHS, in_micrometers
@@ -17,7 +17,7 @@ from znni.volumes.locate import open_volume, split_dataset
 
 def open_input(
     output: ArrayVolume, source: str | Path, dataset: str | None, voxel_size: str | None
-) -> tuple[Chosen, ArrayVolume]:
+) -> tuple[ChosenInput, ArrayVolume]:
     """Open the input of an output. Return the choice within its file, and the volume.
 
     Args:
@@ -31,7 +31,7 @@ def open_input(
         InvalidInput: there is no such volume.
     """
     time = str(output.attribute("time") or "")
-    chosen = Chosen(
+    chosen = ChosenInput(
         dataset or _dataset(output, source),
         _number(str(output.attribute("channel") or "")),
         "all" if time == "all" else _number(time),
