@@ -51,7 +51,7 @@ def export(
         typer.Option(metavar="SIZE", help="Memory that the process may use. Default: about 1 GiB."),
     ] = None,
 ) -> None:
-    """Copy a volume or an output to another format, with spacing, units and place.
+    """Copy a volume or an output to another format, with spacing, units, place and channel names.
 
     It is copied in blocks, never as a whole.
     """

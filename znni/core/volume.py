@@ -86,6 +86,7 @@ class NewOutput:
         identity: everything that the values depend on, by names that users see. A run continues
             an unfinished output only if its identity is the same.
         resume: True to continue what earlier runs left, False to start afresh.
+        maps: names of the maps, as OME-Zarr and OME-TIFF store them; empty if they have none.
 
     Raises:
         InvalidInput: there is no such compression.
@@ -102,6 +103,7 @@ class NewOutput:
     labels: bool = False
     identity: Mapping[str, str] = field(default_factory=dict)
     resume: bool = False
+    maps: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.compression is not None and self.compression not in get_args(Compression):

@@ -81,8 +81,9 @@ def export(
 ) -> Exported:
     """Copy a volume to a file of another format, block by block.
 
-    Spacing, units, origin and orientation go along as far as the new format has them. An output of
-    ``znni.infer`` keeps its attributes, so ``znni.view`` works with the copy (not with ``.npy``).
+    Spacing, units, origin, orientation and names of channels go along as far as the new format has
+    them. An output of ``znni.infer`` keeps its attributes, so ``znni.view`` works with the copy
+    (not with ``.npy``).
 
     Args:
         source: a volume in any format that znni reads, or an array.
@@ -131,6 +132,7 @@ def export(
             "its labels": str(values.labels or "none"),
         },
         resume=resume,
+        maps=volume.maps if values.features(volume.features) == volume.features else (),
     )
     copy = _Copy(volume, box, values, wanted)
     attributes = _attributes(volume, box, values, str(source)) | grid_attributes(wanted.grid)

@@ -122,13 +122,15 @@ def _tiles(
 def _metadata(name: str, wanted: NewOutput) -> dict[str, Any]:
     """Return what tifffile writes as OME-XML. The same output always has the same number."""
     grid = wanted.grid
-    described = f"{name} {wanted.shape} {wanted.dtype} {grid}"
+    described = f"{name} {wanted.shape} {wanted.dtype} {grid} {wanted.maps}"
     said: dict[str, Any] = {
         "axes": "CZYX",
         "Name": name,
         "Creator": "znni",
         "UUID": str(uuid5(NAMESPACE_URL, described)),
     }
+    if wanted.maps:
+        said["Channel"] = {"Name": list(wanted.maps)}
     if grid.scale != (1.0, 1.0, 1.0) or any(grid.units):
         for axis, extent, unit in zip("ZYX", grid.scale, grid.units, strict=True):
             said[f"PhysicalSize{axis}"] = extent

@@ -19,6 +19,7 @@ from znni.core.volume import Grid, Point
 WRITTEN_VERSION = "0.5"
 OLDEST_AXES = ("t", "c", "z", "y", "x")  # of versions 0.1 and 0.2, which do not name them
 LEVEL = "0"  # path of the array with an output's finest resolution
+COLOURS = ("00FF00", "FF00FF", "00FFFF", "FFFF00", "FF0000", "0000FF")  # of several channels
 LETTERS = {"time": "t", "channel": "c"}  # letters of axes with a known type, whatever their names
 
 
@@ -227,3 +228,27 @@ def image_metadata(
     if len(paths) > 1:
         image["type"] = coarsening
     return {"ome": {"version": WRITTEN_VERSION, "multiscales": [image]}}
+
+
+def channel_metadata(
+    names: Sequence[str], ranges: Sequence[tuple[float, float]]
+) -> dict[str, dict[str, Any]]:
+    """Return the entry of an image's metadata that names its channels.
+
+    NGFF wants a colour and a range of values for each channel with a name.
+
+    Args:
+        names: names of the channels.
+        ranges: the values that viewers show as dark and as bright, for each channel.
+    """
+    colours = COLOURS if len(names) > 1 else ("FFFFFF",)
+    channels = [
+        {
+            "label": name,
+            "color": colours[number % len(colours)],
+            "active": True,
+            "window": {"start": low, "end": high, "min": low, "max": high},
+        }
+        for number, (name, (low, high)) in enumerate(zip(names, ranges, strict=True))
+    ]
+    return {"omero": {"channels": channels}}

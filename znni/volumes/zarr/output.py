@@ -23,11 +23,12 @@ from znni.volumes.stored import is_url, reason
 from znni.volumes.zarr.chunks import ZarrChunks
 from znni.volumes.zarr.encoding import compressors
 from znni.volumes.zarr.files import chunk_and_shard
-from znni.volumes.zarr.ome_metadata import LEVEL, image_metadata
+from znni.volumes.zarr.ome_metadata import LEVEL, channel_metadata, image_metadata
 from znni.volumes.zarr.pyramid import PYRAMID, coarser_grid, write_levels
 from znni.volumes.zarr.repair import mend
 
 LEDGER = f"{LEVEL}/ledger"
+SEEN = Vec3(1, 512, 512)  # voxels whose values choose the limits at which a viewer shows a map
 MARKS = ("zarr.json", ".zgroup", ".zarray")  # a folder with one of them is a Zarr
 
 
@@ -159,7 +160,10 @@ class ZarrOutput:
         """Make the Zarr an image, and give it its name."""
         self._folder.put(LEDGER, self._ledger.content.summary())
         name = PurePosixPath(self._folder.place).name
-        make_image(self._folder.root, name, self._array, self._wanted.grid, self._wanted.coarsening)
+        wanted = self._wanted
+        make_image(
+            self._folder.root, name, self._array, wanted.grid, wanted.coarsening, wanted.maps
+        )
         self._folder.complete()
 
     def abandon(self, way_on: str = SAME_COMMAND, /) -> str:
@@ -183,7 +187,14 @@ class ZarrOutput:
         )
 
 
-def make_image(root: str, name: str, array: Any, grid: Grid, coarsening: Coarsening) -> None:
+def make_image(
+    root: str,
+    name: str,
+    array: Any,
+    grid: Grid,
+    coarsening: Coarsening,
+    maps: tuple[str, ...] = (),
+) -> None:
     """Write the coarser resolutions of an array, if there are to be some, and its OME metadata.
 
     Args:
@@ -192,6 +203,7 @@ def make_image(root: str, name: str, array: Any, grid: Grid, coarsening: Coarsen
         array: the zarr.Array in it.
         grid: position of its voxels in space.
         coarsening: how coarser resolutions are made.
+        maps: names of its maps; empty if they have none.
     """
     group = library("zarr", "zarr").open_group(root, mode="a", zarr_format=3)
     paths, grids = [LEVEL], [grid]
@@ -199,7 +211,24 @@ def make_image(root: str, name: str, array: Any, grid: Grid, coarsening: Coarsen
         for path, factor in write_levels(group, array, grid, coarsening):
             paths.append(path)
             grids.append(coarser_grid(grid, factor))
-    group.update_attributes(image_metadata(name.removesuffix(".zarr"), paths, grids, coarsening))
+    image = image_metadata(name.removesuffix(".zarr"), paths, grids, coarsening)
+    if maps:
+        image["ome"] |= channel_metadata(maps, _ranges(group[paths[-1]]))
+    group.update_attributes(image)
+
+
+def _ranges(array: Any) -> list[tuple[float, float]]:
+    """Return the range of values in the middle of each map; 1 wide if they are all the same."""
+    size = Vec3(*array.shape[1:])
+    start = (size - size.minimum(SEEN)) // 2
+    middle = Box(start, start + size.minimum(SEEN))
+    found = []
+    for feature in range(array.shape[0]):
+        values = array[(feature, *middle.slices)]
+        values = values[np.isfinite(values)]
+        low, high = (float(values.min()), float(values.max())) if values.size else (0.0, 1.0)
+        found.append((low, high if high > low else low + 1))
+    return found
 
 
 def open_unfinished(root: Path | str, wanted: NewOutput, mode: str) -> Any:
