@@ -124,9 +124,39 @@ def test_points_in_time_that_are_the_maps_of_the_network(small_case: Path) -> No
     )
     write_five_axes()
     said = refused("infer", "five.zarr", *run, "--out", "out.h5", "--time", "all")
-    assert said.endswith("and 2 maps at each point in time; choose one point")
+    assert said.endswith("or one point, as time=0 (--time 0)")
+    assert "2 maps at each point in time; choose one of them, as channel=0 (--channel 0)" in said
+    one = ("--time", "all", "--channel", "membrane")
+    succeeds("infer", "five.zarr", *run, "--out", "out.h5", *one)
+    np.save("maps.npy", TIMES[:, 1])
+    succeeds("infer", "maps.npy", *run, "--out", "same.h5")
+    np.testing.assert_array_equal(read_main("out.h5"), read_main("same.h5"))
+    assert "32 voxels" in succeeds("verify", "out.h5")
+    assert "napari" in succeeds("view", "five.zarr", "out.h5", "--overwrite")
     said = refused("infer", "five.zarr", *run, "--out", "out.h5", "--time", "first")
     assert said == "time='first' (--time first): give a number from 0 on, or all"
+
+
+@pytest.mark.parametrize("name", ["five.zarr", "five.ome.tif", "five.h5"])
+def test_one_map_at_all_times(name: str) -> None:
+    write_five_axes()
+    found = open_volume(name, time="all", channel=1, invert=True)
+    np.testing.assert_array_equal(found.read(BOX), 255 - TIMES[:, 1][:, *BOX.slices])
+    assert (found.features, found.maps) == (3, ())
+    with pytest.raises(InvalidInput, match="has 2 maps; choose one of 0"):
+        open_volume(name, time="all", channel=2)
+    if name != "five.h5":
+        with pytest.raises(InvalidInput, match=r"no map of this name; choose one of 0 \(nuclei\)"):
+            open_volume(name, time="all", channel="axons")
+        succeeds("export", name, "times.npy", "--time", "all", "--channel", "membrane")
+        np.testing.assert_array_equal(np.load("times.npy"), TIMES[:, 1])
+
+
+def test_the_only_map_with_a_name_at_all_times() -> None:
+    metadata = {"axes": "TCZYX", "Channel": {"Name": ["nuclei"]}}
+    tifffile.imwrite("one.ome.tif", TIMES[:, :1], photometric="minisblack", metadata=metadata)
+    found = open_volume("one.ome.tif", time="all", channel="nuclei")
+    np.testing.assert_array_equal(found.read(BOX), TIMES[:, 0][:, *BOX.slices])
 
 
 @given(st.sampled_from(["uint8", "int16", "uint16", "int64", "float32", "float64", "bool"]))

@@ -82,7 +82,8 @@ Time = Annotated[
     str | None,
     typer.Option(
         metavar="T|all",
-        help="Point in time to read, counted from 0; all: the points in time are the maps.",
+        help="Point in time to read, counted from 0; all: the points in time are the maps, "
+        "those of --channel if each has several maps.",
     ),
 ]
 VoxelSize = Annotated[

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
 from inspect import signature
-from typing import Literal, TypeAlias, TypedDict, get_args
+from typing import Literal, NamedTuple, TypeAlias, TypedDict, get_args
 
 from znni.core.errors import InvalidInput, option
 
@@ -21,6 +21,19 @@ DeviceChoice: TypeAlias = Literal["auto", "cpu", "gpu", "cpu+gpu"]
 # The number of a point in time; ``all``: the points in time are the maps.
 PointInTime: TypeAlias = int | Literal["all"]
 Channel: TypeAlias = int | str  # the number of a map, or its name
+
+
+class MapOverTime(NamedTuple):
+    """One map at all points in time, each of which is a map then.
+
+    Attributes:
+        number: number of the map.
+    """
+
+    number: int
+
+
+Moment: TypeAlias = PointInTime | MapOverTime  # what formats read of several points in time
 Calibrated: TypeAlias = Literal["all", "cpu", "gpu"]
 # How coarser resolutions are made: the mean of voxels, or their most frequent label; empty: not.
 Coarsening: TypeAlias = Literal["", "mean", "mode"]

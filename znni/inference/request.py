@@ -123,7 +123,7 @@ class ChosenInput:
         """
         if not isinstance(self.channel, str):
             return self
-        volume = open_volume(source, self.dataset, time=self.time)
+        volume = open_volume(source, self.dataset, time=0 if self.time == "all" else self.time)
         return replace(self, channel=map_number(volume, self.channel))
 
     @property

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 import znni.volumes
 from znni.core.errors import InvalidInput, option
 from znni.core.members import members
-from znni.core.options import Packing, PointInTime, Recheck
+from znni.core.options import Moment, Packing, Recheck
 from znni.core.shapes import Box, Vec3
 from znni.core.volume import Begun, BlockStore, NewOutput, Output
 from znni.volumes.array import ArrayVolume
@@ -146,7 +146,7 @@ class Format:
 
     name: str
     endings: tuple[str, ...]
-    open: Callable[[str, str | None, PointInTime | None], ArrayVolume]
+    open: Callable[[str, str | None, Moment | None], ArrayVolume]
     describe: Callable[[str, str | None], str]
     writer: Writer | None = None
 

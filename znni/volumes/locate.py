@@ -10,7 +10,7 @@ import numpy as np
 
 from znni.core.argument_types import checks_types
 from znni.core.errors import InvalidInput, option
-from znni.core.options import Channel, Packing, PointInTime, Recheck
+from znni.core.options import Channel, MapOverTime, Moment, Packing, PointInTime, Recheck
 from znni.core.volume import Begun, BlockStore, NewOutput, Output
 from znni.volumes.array import ArrayLike, ArrayOutput, ArrayVolume
 from znni.volumes.chosen import ChosenVolume, listed, map_number
@@ -49,7 +49,8 @@ def open_volume(
             ``:/path/of/dataset``.
         dataset: dataset of a file with several volumes; the same as the path after the colon.
         channel: the only map to read: its number, or its name if the file has names.
-        time: number of the point in time, if there are several; ``all``: they are the maps.
+        time: number of the point in time, if there are several; ``all``: they are the maps. If each
+            has several maps, ``channel`` chooses one of these.
         invert: exchange light and dark.
         voxel_size: extents of a voxel and their unit, as ``0.5,0.1,0.1um`` (z, y, x), or ``40nm``
             for all axes: instead of what the file says. Without a unit, the file's one holds.
@@ -61,7 +62,14 @@ def open_volume(
     voxels = None if voxel_size is None else parsed_voxel_size(voxel_size)
     if isinstance(time, str) and time != "all":
         raise InvalidInput(f"time is {time!r}, a str; give a number from 0 on, or 'all'")
-    volume = _opened(source, dataset, time)
+    moment: Moment | None = time
+    if time == "all" and channel is not None:
+        first = _opened(source, dataset, 0)
+        if first.features > 1 or first.maps:
+            at_each = map_number(first, channel)
+            ChosenVolume(first, at_each, invert=False)  # raises if there is no such map
+            moment, channel = MapOverTime(at_each), None
+    volume = _opened(source, dataset, moment)
     if channel is None and not invert and voxels is None:
         return volume
     number = None if channel is None else map_number(volume, channel)
@@ -69,7 +77,7 @@ def open_volume(
 
 
 def _opened(
-    source: str | Path | ArrayLike, dataset: str | None, time: PointInTime | None
+    source: str | Path | ArrayLike, dataset: str | None, time: Moment | None
 ) -> ArrayVolume:
     if not isinstance(source, str | Path):
         if dataset:

@@ -9,11 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from znni.core.errors import InvalidInput, option
-from znni.core.options import PointInTime
+from znni.core.options import MapOverTime, Moment
 from znni.core.text import counted
 from znni.volumes.array import ArrayLike
 
 ORDER = "czyx"
+ONE_MAP = "the axis of one map"
 AXES = ("(z, y, x) or (f, z, y, x)", "(t, z, y, x) or (t, c, z, y, x)")  # without and with time
 
 
@@ -27,7 +28,8 @@ class NamedAxes:
         array: the array.
         axes: names of its axes.
         name: its name, for messages.
-        time: the chosen point in time; ``all``: the points in time are the maps.
+        time: the chosen point in time; ``all``: the points in time are the maps. ``MapOverTime``:
+            so are those of one map.
         maps: names of the maps; empty if they have none.
 
     Attributes:
@@ -45,7 +47,7 @@ class NamedAxes:
         array: ArrayLike,
         axes: Sequence[str],
         name: str,
-        time: PointInTime | None = None,
+        time: Moment | None = None,
         maps: Sequence[str] = (),
     ) -> None:
         given = f"{name} has axes ({', '.join(axes)})"
@@ -56,10 +58,16 @@ class NamedAxes:
         if len(set(axes)) < len(axes) or not {"y", "x"} <= set(axes):
             raise InvalidInput(f"{given}; a volume needs y and x, and each axis once; rename them")
         extents = dict(zip(axes, array.shape, strict=True))
-        if time == "all" and "t" in axes:
-            axes, maps = _with_time_as_maps(given, axes, extents.get("c", 1)), ()
-            extents, time = dict(zip(axes, array.shape, strict=True)), None
-        point = None if time == "all" else time
+        point = None if time == "all" or isinstance(time, MapOverTime) else time
+        self._chosen = {"t": point or 0}
+        if isinstance(time, MapOverTime):
+            self._chosen[ONE_MAP] = time.number
+        if isinstance(time, MapOverTime) or (time == "all" and "t" in axes):
+            if time == "all":
+                _check_one_map(given, extents.get("c", 1))
+            renamed = {"t": "c", "c": ONE_MAP}
+            axes, maps = [renamed.get(axis, axis) for axis in axes], ()
+            extents = dict(zip(axes, array.shape, strict=True))
         if point is not None and not 0 <= point < extents.get("t", 1):
             raise InvalidInput(
                 f"{option('time', point)}: {given}, and {counted(extents.get('t', 1), 'point')} in "
@@ -72,13 +80,12 @@ class NamedAxes:
                     f"with {option('time', 0)} to {extent - 1}, or give {option('time', 'all')} if "
                     f"they are the maps that the network takes"
                 )
-            if axis not in ORDER and axis != "t" and extent != 1:
+            if axis not in ORDER and axis not in self._chosen and extent != 1:
                 raise InvalidInput(
                     f"{given}, and {extent} positions along {axis}; a run takes one: save it as a "
                     f"volume of its own, or from Python give it as an array"
                 )
         self.maps = tuple(maps) if len(maps) == extents.get("c", 1) else ()
-        self._time = point or 0
         self._array = array
         self._axes = tuple(axes)
         self._kept = [axis for axis in axes if axis in ORDER]
@@ -88,8 +95,8 @@ class NamedAxes:
     def __getitem__(self, key: tuple[slice, slice, slice, slice], /) -> NDArray[Any]:
         """Return the values (c, z, y, x) of four slices."""
         wanted = dict(zip(ORDER, key, strict=True))
-        chosen = {"t": slice(self._time, self._time + 1)}
-        parts = (wanted.get(axis, chosen.get(axis, slice(0, 1))) for axis in self._axes)
+        wanted |= {axis: slice(at, at + 1) for axis, at in self._chosen.items()}
+        parts = (wanted.get(axis, slice(0, 1)) for axis in self._axes)
         dropped = (slice(None) if axis in ORDER else 0 for axis in self._axes)
         block = np.asarray(self._array[tuple(parts)])[tuple(dropped)]
         block = block.transpose([self._kept.index(axis) for axis in ORDER if axis in self._kept])
@@ -97,8 +104,8 @@ class NamedAxes:
         return np.expand_dims(block, tuple(absent))
 
 
-def _with_time_as_maps(given: str, axes: Sequence[str], maps: int) -> list[str]:
-    """Return the names of axes if the points in time are the maps.
+def _check_one_map(given: str, maps: int) -> None:
+    """Refuse points in time as maps if each has several maps.
 
     Raises:
         InvalidInput: there are several maps at each point in time.
@@ -106,13 +113,11 @@ def _with_time_as_maps(given: str, axes: Sequence[str], maps: int) -> list[str]:
     if maps != 1:
         raise InvalidInput(
             f"{option('time', 'all')}: {given}, and {counted(maps, 'map')} at each point in time; "
-            f"choose one point"
+            f"choose one of them, as {option('channel', 0)}, or one point, as {option('time', 0)}"
         )
-    renamed = {"t": "c", "c": "an axis of one map"}
-    return [renamed.get(axis, axis) for axis in axes]
 
 
-def at_time(array: ArrayLike, name: str, time: PointInTime | None) -> ArrayLike:
+def at_time(array: ArrayLike, name: str, time: Moment | None) -> ArrayLike:
     """Return an array without names of its axes, at a point in time if one is chosen.
 
     Then its axes are (t, z, y, x) or (t, c, z, y, x).

@@ -8,7 +8,7 @@ from typing import IO
 import numpy as np
 
 from znni.core.errors import InvalidInput
-from znni.core.options import PointInTime
+from znni.core.options import Moment
 from znni.core.volume import NewOutput
 from znni.volumes.formats import Content, Format, Sequential, check_plain
 from znni.volumes.mapped_array import MappedArray
@@ -19,7 +19,7 @@ from znni.volumes.stored import StoredVolume, local_file, reason
 NAME = "NumPy"
 
 
-def open_numpy(place: str, dataset: str | None, time: PointInTime | None = None) -> StoredVolume:
+def open_numpy(place: str, dataset: str | None, time: Moment | None = None) -> StoredVolume:
     """Open the array of a file.
 
     Raises:

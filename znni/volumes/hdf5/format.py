@@ -9,7 +9,7 @@ from pathlib import Path
 import h5py
 
 from znni.core.errors import InvalidInput, ZnniError
-from znni.core.options import PointInTime
+from znni.core.options import Moment
 from znni.core.volume import Begun, Grid, NewOutput
 from znni.volumes.array import ArrayLike
 from znni.volumes.formats import Format, Writer, check_plain, described, likely_image
@@ -26,7 +26,7 @@ NAME = "HDF5"
 ENDINGS = (".h5", ".hdf5")
 
 
-def open_hdf5(place: str, dataset: str | None, time: PointInTime | None = None) -> StoredVolume:
+def open_hdf5(place: str, dataset: str | None, time: Moment | None = None) -> StoredVolume:
     """Open the volume in a file: the named dataset, or the only one with three or four axes.
 
     Attributes ``axistags`` say which axes there are, in which order. Without them, the axes are
@@ -134,7 +134,7 @@ def _grid(dataset: h5py.Dataset) -> Grid:
     return grid
 
 
-def _only_volume(file: h5py.File, path: Path, time: PointInTime | None) -> h5py.Dataset:
+def _only_volume(file: h5py.File, path: Path, time: Moment | None) -> h5py.Dataset:
     datasets = _datasets(file)
     axes = (3, 4) if time is None else (4, 5)
     tagged = {each: tagged_axes(each.attrs, len(each.shape or ())) for each in datasets}

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from znni.core.errors import InvalidInput
-from znni.core.options import PointInTime
+from znni.core.options import Moment
 from znni.core.volume import Affine, Grid, Point
 from znni.volumes.formats import Format, Sequential, described, library
 from znni.volumes.grid_attributes import grid_of
@@ -37,7 +37,7 @@ class _Scaled:
         return np.asarray(self._stored[key], self.dtype)
 
 
-def open_nifti(place: str, dataset: str | None, time: PointInTime | None = None) -> StoredVolume:
+def open_nifti(place: str, dataset: str | None, time: Moment | None = None) -> StoredVolume:
     """Open the image of a file. Its stored axes are transposed to the order (c, z, y, x).
 
     Voxels keep their stored order, whatever orientation the file gives. The orientation is kept for
@@ -69,7 +69,7 @@ def open_nifti(place: str, dataset: str | None, time: PointInTime | None = None)
     return StoredVolume(NamedAxes(values, axes, place, time), place, grid, attributes)
 
 
-def _axes(image: Any, time: PointInTime | None) -> str:
+def _axes(image: Any, time: Moment | None) -> str:
     """Return the axes of an image; the fourth one is maps, unless the file or the user says time.
 
     Many programs store modalities there, and do not use the fifth axis, which NIfTI has for them.

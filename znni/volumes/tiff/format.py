@@ -11,7 +11,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 from znni.core.errors import InvalidInput
-from znni.core.options import PointInTime
+from znni.core.options import Moment
 from znni.core.shapes import Vec3
 from znni.volumes.array import ArrayLike
 from znni.volumes.formats import Format, Sequential, described, library
@@ -29,7 +29,7 @@ STACKED = "IQRH"  # tifffile's letters for axes of pages without a known meaning
 SAMPLES = "S"  # tifffile's letter for the colours of a pixel
 
 
-def open_tiff(place: str, dataset: str | None, time: PointInTime | None = None) -> StoredVolume:
+def open_tiff(place: str, dataset: str | None, time: Moment | None = None) -> StoredVolume:
     """Open a series of pages in a file: the one with the given number, or the only one.
 
     Pages stacked along an unnamed axis become z; colours become maps.
@@ -41,9 +41,7 @@ def open_tiff(place: str, dataset: str | None, time: PointInTime | None = None) 
     return _open_level(place, dataset, time, 0)
 
 
-def _open_level(
-    place: str, dataset: str | None, time: PointInTime | None, index: int
-) -> StoredVolume:
+def _open_level(place: str, dataset: str | None, time: Moment | None, index: int) -> StoredVolume:
     """Open one resolution of a series; 0 is the finest."""
     file = _open(place)
     try:

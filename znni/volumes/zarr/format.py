@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from znni.core.errors import InvalidInput, ZnniError
-from znni.core.options import PointInTime, Recheck
+from znni.core.options import Moment, Recheck
 from znni.core.volume import Begun, BlockStore, NewOutput, Output
 from znni.volumes.array import ArrayVolume
 from znni.volumes.formats import (
@@ -69,7 +69,7 @@ class _Found:
         return f"/{self.path} {self.array.shape} {self.array.dtype}"
 
 
-def open_zarr(place: str, dataset: str | None, time: PointInTime | None = None) -> StoredVolume:
+def open_zarr(place: str, dataset: str | None, time: Moment | None = None) -> StoredVolume:
     """Open the volume at a path or URL, with a warning if chunks of it are absent.
 
     A Zarr may leave out chunks that hold only its fill value. Nothing tells these from lost chunks,
@@ -98,7 +98,7 @@ def open_zarr(place: str, dataset: str | None, time: PointInTime | None = None) 
     return StoredVolume(named, name, grid, attributes, lambda: _coarser(found, root, time))
 
 
-def _coarser(found: _Found, root: str, time: PointInTime | None) -> list[ArrayVolume]:
+def _coarser(found: _Found, root: str, time: Moment | None) -> list[ArrayVolume]:
     """Open the coarser resolutions of an image."""
     finest = found.level.path if found.level else ""
     image = f"{root}:/{found.path.removesuffix(finest)}"
@@ -273,7 +273,7 @@ def _absent(found: _Found, root: str) -> str:
     return "" if is_url(root) else absent_chunks(found.array, Path(root, found.path))
 
 
-def _only_volume(node: Any, root: str, inside: str, time: PointInTime | None) -> _Found:
+def _only_volume(node: Any, root: str, inside: str, time: Moment | None) -> _Found:
     found = list(_arrays(node, root, inside))
     axes = (3, 4) if time is None else (4, 5)
     volumes = [one for one in found if one.level or one.array.ndim in axes]
