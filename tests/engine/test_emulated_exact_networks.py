@@ -37,7 +37,6 @@ from znni.plans.plan import Plan
 from znni.plans.primitive import Catalogue, on_device
 from znni.plans.segments import Segment
 from znni.primitives.catalogue import catalogue
-from znni.primitives.gpu.packed.primitive import packed_primitives
 from znni.primitives.reference import exact
 from znni.volumes.array import ArrayVolume
 
@@ -107,9 +106,8 @@ MACHINE = Machine(Device("cpu", "host", 2**34, 2, flops=1e11, bandwidth=1e10), (
 
 
 def primitives(chosen: Callable[[str], bool] = lambda _: True) -> Catalogue:
-    """Those of the emulated GPU whose names are chosen, also of packed layers."""
+    """Those of the emulated GPU whose names are chosen."""
     found = on_device(catalogue(MACHINE), "gpu")
-    found |= {it.name: it for it in packed_primitives(EMULATED)}
     return {
         name: it for name, it in found.items() if not name.startswith(LEFT_OUT) and chosen(name)
     }

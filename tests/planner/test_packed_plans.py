@@ -31,7 +31,6 @@ from znni.plans.primitive import Catalogue, Primitive, by_values, on_device
 from znni.plans.segments import Segment, Step
 from znni.primitives.catalogue import catalogue
 from znni.primitives.gpu.packed.base import GpuPackedPass
-from znni.primitives.gpu.packed.primitive import packed_primitives
 
 THREE = Vec3(3, 3, 3)
 
@@ -46,8 +45,7 @@ def machine() -> Machine:
 
 def primitives(there: Machine) -> Catalogue:
     """The GPU's primitives of class tf32 but those by FFT, and those of packed layers."""
-    (gpu,) = there.gpus
-    found = on_device(catalogue(there), "gpu") | {it.name: it for it in packed_primitives(gpu)}
+    found = on_device(catalogue(there), "gpu")
     return {
         name: it
         for name, it in found.items()

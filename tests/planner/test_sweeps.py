@@ -26,7 +26,7 @@ from znni.core.shapes import Vec3
 from znni.machine.machine_file import load_machine
 from znni.network.layers import Conv, PackedLayer
 from znni.primitives.catalogue import catalogue, families
-from znni.primitives.gpu.packed.primitive import packed_primitives
+from znni.primitives.gpu.packed.primitive import primitives as packed_primitives
 
 
 @pytest.fixture(scope="module")

@@ -75,9 +75,7 @@ def device(request: pytest.FixtureRequest) -> Iterator[Device]:
 
 def primitive_for(device: Device, layer: Operation, shape: Shape5) -> Any:
     (found,) = (
-        it
-        for it in packed_layers.packed_primitives(device)
-        if it.out_shape(layer, shape) is not None
+        it for it in packed_layers.primitives(device) if it.out_shape(layer, shape) is not None
     )
     return found
 
@@ -288,7 +286,7 @@ def test_what_is_not_packed_is_left_to_others() -> None:
         PackedLayer(Upsample("layer", TWO, "trilinear"), True, True),
         PackedLayer(Multiply("layer", spreads=True), True, True),
     ):
-        for primitive in packed_layers.packed_primitives(EMULATED):
+        for primitive in packed_layers.primitives(EMULATED):
             assert primitive.out_shape(layer, shape) is None
     softmax = PackedLayer(Conv("layer", 16, 3, THREE, "softmax"), True, False)
     assert primitive_for(EMULATED, softmax, shape).accuracy == FLOAT16.accuracy

@@ -26,7 +26,7 @@ from znni.primitives.catalogue import catalogue
 from znni.primitives.gpu.common.activation import EXPRESSIONS
 from znni.primitives.gpu.common.number_formats import BFLOAT16_PAIR
 from znni.primitives.gpu.fft_tiled.primitive import GpuFftTiled
-from znni.primitives.gpu.packed.primitive import packed_primitives
+from znni.primitives.gpu.packed.primitive import primitives as packed_primitives
 from znni.primitives.host_and_gpu.cuda_lanes import CudaLanes, adding_source
 from znni.primitives.host_and_gpu.host_ram import BUDGETS, HostRam, build_parts, primitives
 from znni.primitives.host_and_gpu.splits import splits

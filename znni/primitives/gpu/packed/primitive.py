@@ -4,15 +4,12 @@ Values lie in float16 from layer to layer, 8 maps of a voxel together, as tensor
 (``znni.machine.packed_arrays``). Before a layer stores its output it knows a bound on the numbers:
 the largest number of its input is known, and so are the weights. The output's scale is chosen by
 that bound. So float16 neither overflows nor loses digits that count, for numbers of 1e-20 to 1e22.
-
-The catalogue does not have these primitives: they ran on the tests' emulated GPU only. They go
-there, as ``primitives``, when their numbers and their speed are known from a GPU.
 """
 
 from __future__ import annotations
 
 from znni.machine.machine import Device
-from znni.primitives.gpu.common.hardware import chip_of
+from znni.primitives.gpu.common.hardware import AMPERE_NEEDED, chip_of
 from znni.primitives.gpu.packed.arranged import GpuPackedArranged
 from znni.primitives.gpu.packed.base import GpuPackedPass
 from znni.primitives.gpu.packed.convolution import GpuPackedConvolution
@@ -26,8 +23,10 @@ from znni.primitives.gpu.packed.pointwise import (
 )
 from znni.primitives.gpu.packed.pooling import GpuPackedPooling
 
+NEEDS = AMPERE_NEEDED
 
-def packed_primitives(device: Device) -> tuple[GpuPackedConvolution | GpuPackedPass, ...]:
+
+def primitives(device: Device) -> tuple[GpuPackedConvolution | GpuPackedPass, ...]:
     """Return all, if the GPU's tensor cores are those of Ampere or later."""
     if chip_of(device) is None:
         return ()
