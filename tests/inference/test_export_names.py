@@ -47,6 +47,14 @@ def write_named(values: NDArray[Any]) -> None:
     zarr.create_group("named.zarr", attributes={"ome": ome}).create_array("0", data=values)
 
 
+def test_the_range_of_a_map_is_that_of_its_finest_resolution() -> None:
+    values = np.indices(SIZE).sum(axis=0).astype(np.uint8) % 2 * 200
+    write_named(np.stack([values, values]))
+    succeeds("export", "named.zarr", "fine.zarr", "--pyramid")
+    channels = zarr.open_group("fine.zarr").attrs["ome"]["omero"]["channels"]  # type: ignore[index, call-overload]
+    assert [(one["window"]["start"], one["window"]["end"]) for one in channels] == [(0, 200)] * 2
+
+
 def test_a_map_without_numbers_has_a_range() -> None:
     values = np.full((1, *SIZE), np.nan, np.float32)
     metadata = {"axes": "CZYX", "Channel": {"Name": ["nothing"]}}

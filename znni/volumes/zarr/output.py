@@ -213,7 +213,7 @@ def make_image(
             grids.append(coarser_grid(grid, factor))
     image = image_metadata(name.removesuffix(".zarr"), paths, grids, coarsening)
     if maps:
-        image["ome"] |= channel_metadata(maps, _ranges(group[paths[-1]]))
+        image["ome"] |= channel_metadata(maps, _ranges(array))
     group.update_attributes(image)
 
 
