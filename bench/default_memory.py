@@ -17,24 +17,13 @@ from typing import Annotated
 import typer
 
 from bench import session
-from bench.end_to_end import time_run, write_noise
+from bench.end_to_end import SMALL, time_run, write_noise
 from bench.many_patches import ZNNI
 from bench.record import Row
 from znni.core.errors import RunFailed
 from znni.core.shapes import Vec3
 from znni.inference.kept_plans import NONE, VARIABLE
 from znni.machine.cold_pages import warm_bytes
-
-# A pooled network that a few cores compute at some ten million voxels a second.
-NETWORK = """name: small
-in_features: 1
-input: {scale: 0.01}
-layers:
-  - conv: {features: 8, kernel: 2, activation: relu}
-  - pool: {window: 2}
-  - conv: {features: 8, kernel: 3, activation: relu}
-  - conv: {features: 1, kernel: 3, activation: sigmoid}
-"""
 
 # The edges of cubes of 10 to 500 million voxels.
 EDGES = (216, 252, 288, 340, 400, 464, 536, 608, 696, 794)
@@ -64,7 +53,7 @@ def _jobs(edges: Sequence[int], limits: Sequence[str], until: float) -> Iterator
     with TemporaryDirectory(prefix="bench-memory-") as name:
         folder = Path(name)
         net = folder / "small.yaml"
-        net.write_text(NETWORK)
+        net.write_text(SMALL)
         for edge in edges:
             session.progress(f"making a volume of {edge}^3")
             write_noise(folder / "volume.h5", Vec3.of(edge))

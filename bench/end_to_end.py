@@ -6,15 +6,22 @@ complete. Its attributes say how long the phases took, and how long its stages w
 
 Rates after the first blocks count the patches that came after them: once each worker has done its
 first patch, nothing is loaded or compiled any more, and all stages are at work.
+
+Rows have the seconds of reading and writing beside what the plan predicted. The volume was just
+written, so the system may hold it in its page cache; `--cold` has the system drop it first.
 """
 
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
+from itertools import product
 from math import inf
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -23,6 +30,7 @@ from typing import Annotated, Any
 import h5py
 import numpy as np
 import typer
+from numpy.typing import NDArray
 
 from bench import session
 from bench.many_patches import ZNNI, blocks_in
@@ -32,12 +40,42 @@ from znni.core.options import DeviceChoice
 from znni.core.shapes import Vec3
 from znni.plans.job_seconds import StageSeconds, in_words
 from znni.plans.plan import Plan
+from znni.volumes.formats import library
 from znni.volumes.ledger_file import ledger_name
+from znni.volumes.locate import open_volume
 from znni.volumes.partial_file import partial_name
 
 CHUNK = 64
 PHASES = ("start", "planning", "opening", "building", "running")  # those that an output notes
 LOOK_SECONDS = 0.005  # from one look at the ledger to the next
+
+# A pooled network that a few cores compute at some ten million voxels a second.
+SMALL = """name: small
+in_features: 1
+input: {scale: 0.01}
+layers:
+  - conv: {features: 8, kernel: 2, activation: relu}
+  - pool: {window: 2}
+  - conv: {features: 8, kernel: 3, activation: relu}
+  - conv: {features: 1, kernel: 3, activation: sigmoid}
+"""
+
+
+class Storing(StrEnum):
+    """How a volume is stored. The output has the same format, as znni makes it by default."""
+
+    HDF5 = "hdf5"
+    HDF5_GZIP = "hdf5-gzip"
+    HDF5_CONTIGUOUS = "hdf5-contiguous"
+    ZARR = "zarr"
+    ZARR_PLAIN = "zarr-plain"
+    TIFF = "tiff"
+    TIFF_DEFLATE = "tiff-deflate"
+
+    @property
+    def ending(self) -> str:
+        """The ending of its files."""
+        return {"hdf5": ".h5", "zarr": ".zarr", "tiff": ".tif"}[self.partition("-")[0]]
 
 
 @dataclass(frozen=True)
@@ -45,13 +83,15 @@ class Runs:
     """The runs that are wanted.
 
     Attributes:
-        nets: files of networks; weights are random.
+        nets: files of networks; weights are random. Without any, ``SMALL``.
         size: extents of the volume for one GPU.
         gpus: how many compute; repeated for each.
         scaled: True if a volume for several GPUs is as many times as long in z.
         device: where layers run.
         plans: a folder of plans, ``NETWORK-GPUS.json``; without it each run searches.
         options: further ones of ``znni infer``.
+        storing: how the volume is stored; repeated for each.
+        cold: whether the system first drops the volume from its page cache.
     """
 
     nets: Sequence[Path]
@@ -61,10 +101,15 @@ class Runs:
     device: DeviceChoice
     plans: Path | None
     options: Sequence[str]
+    storing: Sequence[Storing] = (Storing.HDF5,)
+    cold: bool = False
 
 
 def end_to_end_command(
-    net: session.Nets,
+    net: Annotated[
+        list[Path] | None,
+        typer.Option(help="Network file; repeatable. Default: a small one, fast to compute."),
+    ] = None,
     volume: Annotated[
         str, typer.Option(metavar="Z,Y,X", help="Extents of the volume for one GPU.")
     ] = "1024,1024,1024",
@@ -81,6 +126,12 @@ def end_to_end_command(
         list[str] | None,
         typer.Option(help="A further option of znni infer, as --ram=8GiB; repeatable."),
     ] = None,
+    storing: Annotated[
+        list[Storing], typer.Option(help="How the volume is stored; repeatable.")
+    ] = [Storing.HDF5],  # noqa: B006
+    cold: Annotated[
+        bool, typer.Option("--cold", help="Drop the volume from the page cache before each run.")
+    ] = False,
     folder: session.Folder = None,
     seconds: Annotated[float, typer.Option(min=1, help="For all runs together.")] = 3600.0,
     out: session.Out = None,
@@ -89,7 +140,10 @@ def end_to_end_command(
 
     They run over volumes of noise. Rows say how busy each stage was.
     """
-    runs = Runs(net, three_extents(volume), gpus, scaled, device, plans, option or [])
+    runs = Runs(
+        *(net or [], three_extents(volume), gpus, scaled, device, plans, option or []),
+        *(storing, cold),
+    )
     where = folder or Path(tempfile.gettempdir())
     rows = time_runs(runs, where, seconds)
     session.report_all("end-to-end", rows, [], out)
@@ -106,41 +160,86 @@ def time_runs(runs: Runs, folder: Path, seconds: float) -> Iterator[list[Row]]:
     until = time.perf_counter() + seconds
     alone: dict[str, Row] = {}
     with TemporaryDirectory(dir=folder, prefix="bench-end-to-end-") as name:
-        place, made = Path(name), Vec3(0, 0, 0)
-        for gpus in runs.gpus:
+        place = Path(name)
+        nets = list(runs.nets) or [place / "small.yaml"]
+        if not runs.nets:
+            nets[0].write_text(SMALL)
+        for storing, gpus in product(runs.storing, runs.gpus):
             size = runs.size._replace(z=runs.size.z * (gpus if runs.scaled else 1))
-            if size != made:
-                session.progress(f"making a volume of {size}")
-                write_noise(place / "volume.h5", size)
-                made = size
-            for net in runs.nets:
-                row: Row = {"network": net.stem, "volume": str(size), "gpus": gpus}
-                left = until - time.perf_counter()
-                session.progress(f"{net.stem}, {gpus} GPUs; {left:.0f} s left")
-                command = _command(runs, net, gpus, place)
-                row |= time_run(command, place / "out.h5", left)
-                yield [with_efficiency(row, alone.setdefault(net.stem, row))]
+            with TemporaryDirectory(dir=place) as inner:
+                volume = Path(inner) / f"volume{storing.ending}"
+                session.progress(f"making a volume of {size}, {storing}")
+                write_noise(volume, size, storing)
+                for net in nets:
+                    row: Row = {"network": net.stem, "volume": str(size), "gpus": gpus}
+                    row |= {"storing": storing.value, "cold": runs.cold}
+                    left = until - time.perf_counter()
+                    session.progress(f"{net.stem}, {gpus} GPUs; {left:.0f} s left")
+                    if runs.cold:
+                        drop_from_cache(volume)
+                    out = volume.with_name(f"out{storing.ending}")
+                    row |= time_run(_command(runs, net, gpus, volume, out), out, left)
+                    alone_as = f"{net.stem}, {storing}"
+                    yield [with_efficiency(row, alone.setdefault(alone_as, row))]
 
 
-def write_noise(path: Path, size: Vec3) -> None:
-    """Make a volume of uint8 noise in an HDF5 file, in chunks, not compressed.
+def drop_from_cache(path: Path) -> None:
+    """Have the system write a file, or the files of a folder, and drop them from its page cache."""
+    for file in [path] if path.is_file() else [one for one in path.rglob("*") if one.is_file()]:
+        descriptor = os.open(file, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        finally:
+            os.close(descriptor)
 
-    Its blocks differ, though they are made from one. That is faster than drawing all.
+
+def write_noise(path: Path, size: Vec3, storing: Storing = Storing.HDF5) -> None:
+    """Make a volume of noisy grey levels, uint8.
+
+    They compress about as badly as electron microscopy does. Blocks differ, though they are made
+    from one. That is faster than drawing all.
     """
     chunk = size.minimum(Vec3.of(CHUNK))
-    slab = np.random.default_rng(0).integers(0, 256, (chunk.z, size.y, size.x), np.uint8)
-    with h5py.File(path, "w") as file:
-        volume = file.create_dataset("raw", size, np.uint8, chunks=tuple(chunk))
+    grey = np.random.default_rng(0).standard_normal((chunk.z, size.y, size.x), np.float32)
+    slab = (grey * 25 + 128).clip(0, 255).astype(np.uint8)
+
+    def slabs() -> Iterator[tuple[int, NDArray[np.uint8]]]:
         for number, z in enumerate(range(0, size.z, chunk.z)):
-            depth = min(chunk.z, size.z - z)
-            volume[z : z + depth] = slab[:depth] ^ np.uint8(number % 256)
+            yield z, slab[: size.z - z] ^ np.uint8(number % 256)
+
+    if storing.startswith("tiff"):
+        library("tifffile", "tiff").imwrite(
+            path,
+            (plane for _, values in slabs() for plane in values),
+            shape=size,
+            dtype=np.uint8,
+            metadata={"axes": "ZYX"},
+            compression="deflate" if storing == "tiff-deflate" else None,
+        )
+    elif storing.startswith("zarr"):
+        compressors = "auto" if storing == "zarr" else None
+        array = library("zarr", "zarr").create_array(
+            path, shape=size, dtype=np.uint8, chunks=tuple(chunk), compressors=compressors
+        )
+        for z, values in slabs():
+            array[z : z + len(values)] = values
+    else:
+        chunks = None if storing == "hdf5-contiguous" else tuple(chunk)
+        compression = "gzip" if storing == "hdf5-gzip" else None
+        with h5py.File(path, "w") as file:
+            made = file.create_dataset(
+                "raw", size, np.uint8, chunks=chunks, compression=compression
+            )
+            for z, values in slabs():
+                made[z : z + len(values)] = values
 
 
-def _command(runs: Runs, net: Path, gpus: int, folder: Path) -> list[str]:
+def _command(runs: Runs, net: Path, gpus: int, volume: Path, out: Path) -> list[str]:
     plan = ["--plan", str(runs.plans / f"{net.stem}-{gpus}.json")] if runs.plans else []
     return [
-        *(*ZNNI, "infer", str(folder / "volume.h5"), "--net", str(net)),
-        *("--out", str(folder / "out.h5"), "--dtype", "uint8", "--random-weights", "0"),
+        *(*ZNNI, "infer", str(volume), "--net", str(net)),
+        *("--out", str(out), "--dtype", "uint8", "--random-weights", "0"),
         *("--device", runs.device, "--gpus", str(gpus), *plan, *runs.options),
     ]
 
@@ -155,7 +254,7 @@ def time_run(
 
     Args:
         command: writes to ``out``.
-        out: the HDF5 file.
+        out: a file or a folder.
         limit: seconds after which it is ended.
         environment: its environment; by default this process's.
     """
@@ -177,10 +276,11 @@ def time_run(
         if run.returncode:
             ended = f"was ended after {limit:.0f} s" if wall > limit else "failed"
             return {"skipped": f"the run {ended}", "seconds": wall}
-        with h5py.File(out) as file:
-            return row_of_run(file["main"].attrs, wall, written, min(complete, wall))
+        return row_of_run(open_volume(out).attributes(), wall, written, min(complete, wall))
     finally:
         for path in (out, partial_name(out), ledger):
+            if path.is_dir():
+                shutil.rmtree(path)
             path.unlink(missing_ok=True)
 
 
@@ -197,6 +297,7 @@ def row_of_run(
     """
     plan = Plan.from_json(told["plan"])
     busy = StageSeconds(**{stage: told[f"{stage}_seconds"] for stage in StageSeconds().by_stage()})
+    predicted = plan.time.of_job(plan.patches).busy
     row: Row = {
         "patch": str(plan.patch),
         "patches": plan.patches,
@@ -206,6 +307,12 @@ def row_of_run(
         **{f"{phase}_seconds": told[f"{phase}_seconds"] for phase in PHASES},
         "finishing_seconds": max(0.0, complete - told["seconds"]),
         "exit_seconds": wall - max(complete, told["seconds"]),
+        "reading_seconds": busy.reading,
+        "predicted_reading_seconds": predicted.reading,
+        "reading_off": _off(busy.reading, predicted.reading),
+        "writing_seconds": busy.writing,
+        "predicted_writing_seconds": predicted.writing,
+        "writing_off": _off(busy.writing, predicted.writing),
         "bottleneck": in_words(busy.bottleneck),
         "voxels_per_s": plan.output.volume / wall,
         "predicted_voxels_per_s": plan.voxels_per_second,
@@ -232,6 +339,11 @@ def row_of_run(
             if busy.by_stage()[stage]
         )
     return row
+
+
+def _off(measured: float, predicted: float) -> float:
+    """Return by which share of a prediction the measured time is longer."""
+    return measured / predicted - 1 if predicted else inf
 
 
 def with_efficiency(row: Row, fewest: Row) -> Row:

@@ -44,10 +44,12 @@ class OverheadSeconds:
         touched: the seconds per byte of the layers' arrays and workspace on the host, to touch it
             first.
         cold: the extra seconds per byte of host memory that the system never touched before.
-        voxel_in: the seconds per input voxel and map to read a block.
-        voxel_out: the seconds per output voxel and map to write a block.
-        lost_in: the seconds per input voxel and map that computing loses to reading beside it.
-        lost_out: the seconds per output voxel and map that computing loses to writing beside it.
+        voxel_in: the seconds per input voxel and map to read a block, if nothing else works.
+        voxel_out: the seconds per output voxel and map to write a block, if nothing else works.
+        lost_in: the seconds per input voxel and map that computing on the host and reading lose to
+            each other.
+        lost_out: the seconds per output voxel and map that computing on the host and writing lose
+            to each other.
         placed: the seconds per output voxel and map to copy it into the block on the host.
         pinned: the seconds per byte of page-locked memory, to allocate it.
         handed: the seconds per byte of such a tensor, to copy it to the GPU.
@@ -364,6 +366,9 @@ class Overhead:
     ) -> dict[Stage, Number]:
         """Return the seconds of each stage for a patch, or for each of several patches.
 
+        Layers on the host and what handles blocks beside them share the cores. So each loses the
+        time that the other works. If reading or writing sets the pace, they lose less than that.
+
         Args:
             network: the network to run.
             counts: the counts of what is in a patch.
@@ -377,8 +382,11 @@ class Overhead:
         host, gpu = seconds.get("cpu"), seconds.get("gpu")
         nothing = 0.0 * voxels
         host_layers = transfer = gpu_layers = nothing
+        reading, writing = values_in * each.voxel_in, written * each.voxel_out
         if host is not None:
-            host_layers = runs * host + values_in * each.lost_in + written * each.lost_out
+            lost_in, lost_out = values_in * each.lost_in, written * each.lost_out
+            host_layers = runs * host + lost_in + lost_out
+            reading, writing = reading + lost_in, writing + lost_out
         if host is not None and gpu is None:
             placed = values_out
             if window:
@@ -395,11 +403,11 @@ class Overhead:
             else:
                 transfer = transfer + returning
         return {
-            "reading": values_in * each.voxel_in,
+            "reading": reading,
             "host_layers": host_layers,
             "transfer": transfer,
             "gpu_layers": gpu_layers,
-            "writing": written * each.voxel_out,
+            "writing": writing,
         }
 
 

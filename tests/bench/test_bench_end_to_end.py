@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -15,6 +16,8 @@ from command_line import succeeds
 from bench.end_to_end import (
     PHASES,
     Runs,
+    Storing,
+    drop_from_cache,
     row_of_run,
     time_run,
     time_runs,
@@ -26,9 +29,10 @@ from bench.phases import Command, time_in_turn, timed
 from bench.record import Row
 from bench.table import table
 from znni.core.errors import RunFailed
-from znni.core.shapes import Vec3
+from znni.core.shapes import Box, Vec3
 from znni.network.network_file import load_network
 from znni.plans.plan import Plan
+from znni.volumes.locate import open_volume
 
 SIZE = Vec3(70, 20, 23)
 
@@ -89,14 +93,29 @@ def test_runs_that_give_nothing_say_why(small_case: Path) -> None:
     assert row["skipped"] == "the run was ended after 0 s"
 
 
-def test_the_volume_is_noise(small_case: Path) -> None:
-    write_noise(small_case / "noise.h5", SIZE)
-    with h5py.File(small_case / "noise.h5") as file:
-        values = file["raw"][()]
+@pytest.mark.parametrize("storing", Storing)
+def test_the_volume_is_noise_however_it_is_stored(small_case: Path, storing: Storing) -> None:
+    path = small_case / f"noise{storing.ending}"
+    write_noise(path, SIZE, storing)
+    drop_from_cache(path)
+    volume = open_volume(path)
+    values = volume.read(Box(Vec3(0, 0, 0), SIZE))[0]
     assert values.shape == SIZE
     assert 100 < values.mean() < 155
-    assert len(np.unique(values)) == 256
+    assert len(np.unique(values)) > 100
     assert (values[:6] != values[64:]).any()
+
+
+def test_a_run_says_what_reading_and_writing_took(small_case: Path) -> None:
+    storing = (Storing.TIFF_DEFLATE,)
+    ((row,),) = time_runs(
+        replace(runs_of("tiny.yaml"), nets=[], storing=storing, cold=True), small_case, 60
+    )
+    assert (row["network"], row["storing"], row["cold"]) == ("small", "tiff-deflate", True)
+    for stage in ("reading", "writing"):
+        measured, predicted = row[f"{stage}_seconds"], row[f"predicted_{stage}_seconds"]
+        assert min(measured, predicted) > 0
+        assert row[f"{stage}_off"] == pytest.approx(measured / predicted - 1)
 
 
 def test_what_each_gpu_gives_beside_the_fewest() -> None:

@@ -9,8 +9,8 @@ import pytest
 from typer.testing import CliRunner
 
 from bench.__main__ import app
-from bench.default_memory import NETWORK, _run, with_best
-from bench.end_to_end import write_noise
+from bench.default_memory import _run, with_best
+from bench.end_to_end import SMALL, write_noise
 from bench.record import load
 from znni.core.errors import RunFailed
 from znni.core.shapes import Vec3
@@ -38,7 +38,7 @@ def test_without_time_nothing_is_compared() -> None:
 
 
 def test_a_run_that_fails_ends_the_benchmark(tmp_path: Path) -> None:
-    (tmp_path / "small.yaml").write_text(NETWORK.replace("kernel: 2", "kernel: 0"))
+    (tmp_path / "small.yaml").write_text(SMALL.replace("kernel: 2", "kernel: 0"))
     write_noise(tmp_path / "volume.h5", Vec3.of(32))
     with pytest.raises(RunFailed, match="failed"):
         _run(tmp_path, tmp_path / "small.yaml", 32, "default", inf)

@@ -145,4 +145,5 @@ def test_plans_are_made_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
     assert reading(before) < TIMES.read[4].seconds
     monkeypatch.setattr("znni.inference.planning.handling_times", lambda *_: TIMES)
     for plan in (znni.plan(NETWORK, (20, 30, 40), threads=1), checked_plan(before, NETWORK)):
-        assert reading(plan) == pytest.approx(TIMES.read[4].seconds)
+        taken = TIMES.read[4]  # the layers beside it have the other half of the cores' time
+        assert reading(plan) == pytest.approx(taken.seconds + taken.working)

@@ -118,8 +118,10 @@ def fastest_of_segments(
         start += handling.touched * (peak - 4 * size.volume)
         taken = resident + peak + 4 * NETWORK.parameters
         start += handling.cold and handling.cold * max(0, taken - overhead.warm)
-        reading, writing = handling.voxel_in * size.volume, handling.voxel_out * patch.volume
-        computing = layers + handling.lost_in * size.volume + handling.lost_out * patch.volume
+        lost_in, lost_out = handling.lost_in * size.volume, handling.lost_out * patch.volume
+        reading = handling.voxel_in * size.volume + lost_in
+        writing = handling.voxel_out * patch.volume + lost_out
+        computing = layers + lost_in + lost_out
         slowest = max(reading, computing, writing)
         return start + reading + computing + writing + (patches - 1) * slowest
 
