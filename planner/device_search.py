@@ -37,6 +37,7 @@ from znni.network.layers import Conv, Pool, PooledConv, SummedConv
 from znni.network.network import Network
 from znni.plans.device_partition import DevicePart
 from znni.plans.primitive import Primitive, TakesPacked
+from znni.plans.segments import Segment
 from znni.plans.summed import SummedNodes
 
 # Sums in another order differ in their last digits. Limits are larger by this factor.
@@ -210,6 +211,10 @@ class DeviceSearch:
         """Return lower bounds on the seconds of all runs of bare steps."""
         return [slot.runs * self.bounds.of_step(slot.options[0]) for slot in bare]
 
+    def _least_of_block(self, segment: Segment) -> float:
+        """Return a lower bound on the seconds of the only segment of a block."""
+        return sum(map(self.bounds.of_step, segment.steps))
+
     def _may_take_less(self, partition: Partition, limit: float, allowed: float) -> bool:
         """Return whether the layers may take less than some seconds, in any segments.
 
@@ -263,18 +268,20 @@ class DeviceSearch:
     ) -> Iterator[tuple[Segments, float]]:
         """Yield all segmentations of the layers, each with the bytes that it may take.
 
-        The first segment may take a few of the input's fragments at a time.
+        The first segment may take a few of the input's fragments at a time. A block's segments come
+        in the order of their bounds, so that what the fastest one takes rules others out.
         """
         if partition.storage:
             allowed = budget(partition.input_shape)
-            for segment in exact_segments(
+            segments_of_block = exact_segments(
                 partition.nodes,
                 partition.storage,
                 self._fusible_sums,
                 self._options,
                 partition.device,
                 may_pack=self._may_pack,
-            ):
+            )
+            for segment in sorted(segments_of_block, key=self._least_of_block):
                 yield (segment,), allowed
             return
         handed = partition.handed.nbytes if partition.handed else 0

@@ -65,9 +65,9 @@ def exact_segments(
     """Yield the segments of an exact network's block that may be fastest, whose steps are bare.
 
     A convolution and its sum are one step or two, whatever the other steps are. In the first
-    segment they are one wherever that is faster. No other segment is faster, but others may take
-    less memory. In the second every pair is one step, and in the third none is. Before these comes
-    the segment in which as many values as possible are packed, if any can be.
+    segment they are one wherever that is faster. In the second every pair is one step, and in the
+    third none is; those are not faster, but may take less memory. In the last segment as many
+    values as possible are packed, if any can be.
 
     Args:
         nodes: the nodes of the network.
@@ -79,13 +79,13 @@ def exact_segments(
     """
     possible = {it.add.name: it for it in summed if storage.sums_in_place(it)}
     faster = {name: it for name, it in possible.items() if _is_faster(it, storage, options)}
-    if may_pack and (packed := packed_operations(nodes, storage, options.applies)):
-        yield exact_segment(nodes, storage, {}, device, packed)
     choices: list[Mapping[str, SummedNodes]] = []
     for choice in (faster, possible, dict[str, SummedNodes]()):
         if choice not in choices:
             choices.append(choice)
             yield exact_segment(nodes, storage, choice, device)
+    if may_pack and (packed := packed_operations(nodes, storage, options.applies)):
+        yield exact_segment(nodes, storage, {}, device, packed)
 
 
 def exact_segment(

@@ -136,10 +136,11 @@ def test_the_choice_of_sums_is_the_fastest_of_all() -> None:
     for some in chain.from_iterable(combinations(sums, count) for count in range(4)):
         chosen = {nodes.add.name: nodes for nodes in some}
         seconds.append(seconds_of(exact_segment(plan.network.nodes, storage, chosen)))
-    first, *_ = exact_segments(plan.network.nodes, storage, sums, options)
-    assert seconds_of(first) == pytest.approx(min(seconds))
+    offered = exact_segments(plan.network.nodes, storage, sums, options)
+    fastest = min(offered, key=seconds_of)
+    assert seconds_of(fastest) == pytest.approx(min(seconds))
     assert min(seconds) < min(seconds[0], seconds[-1])  # some sums are steps of their own
-    assert [step.operation for step in plan.steps] == [step.operation for step in first.steps]
+    assert [step.operation for step in plan.steps] == [step.operation for step in fastest.steps]
 
 
 def test_no_plan_adds_where_a_value_is_still_needed() -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from packed_networks import PackedGraph
 from paths import MACHINES, NETWORKS
 
+from planner import device_search
 from planner.bare_steps import sample_steps
 from planner.bounds import packed_layers
 from planner.cost_model import BUILT_IN
@@ -95,6 +97,21 @@ def test_the_choice_of_packed_values_is_the_fastest_of_all(seed: int) -> None:
         seconds.append(sum(each))
     assert len(seconds) > 1
     assert sum(step.seconds for step in plan.steps) == pytest.approx(min(seconds))
+
+
+def test_the_order_of_segments_costs_no_prices(monkeypatch: pytest.MonkeyPatch) -> None:
+    there, network = machine(), load_network(NETWORKS / "cells-unet.yaml")
+    known, patch = primitives(there), Vec3(128, 128, 128)
+    found = []
+    for step in (1, -1):
+
+        def ordered(*given: Any, step: int = step, **named: Any) -> list[Segment]:
+            return list(exact_segments(*given, **named))[::step]
+
+        monkeypatch.setattr(device_search, "exact_segments", ordered)
+        search = searched(network, known, there, patch)
+        found.append((search.fastest_for(patch), search.calls))
+    assert found[0] == found[1]
 
 
 def test_only_convolutions_read_or_write_packed_values_alone() -> None:
