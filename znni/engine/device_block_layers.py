@@ -105,17 +105,17 @@ class DeviceBlockLayers(DeviceLayers):
             for step, place in zip(part.steps, placed.places[0], strict=True)
         ]
         self._packed = packed_storages(part.steps, storage)
-        self._records = self._new_records(part.steps)
+        self._records = self._new_records()
         self._graphs = DeviceGraphs(self._compute)
         return placed.size
 
-    def _new_records(self, steps: tuple[Step, ...]) -> _Records:
+    def _new_records(self) -> _Records:
         """Return the records of all packed values.
 
         A value that a later one joins without a step has a part of the later one's records.
         """
         groups = {name: maps // GROUP for name, maps in self._storage.maps.items()}
-        stepped = {step.gives for step in steps}
+        stepped = {node.name for node in self._storage.steps_of(self._network.nodes)}
         first: dict[str, int] = {}
         count = 0
         for node in reversed(self._network.nodes):
