@@ -10,6 +10,7 @@ from typing import Generic, NamedTuple, TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from znni.core.options import PackedInput
 from znni.core.shapes import Shape5, Vec3
 from znni.machine.machine import DeviceKind, Processors
 from znni.network.geometry import extents_read, input_box
@@ -46,6 +47,9 @@ class OverheadSeconds:
         cold: the extra seconds per byte of host memory that the system never touched before.
         voxel_in: the seconds per input voxel and map to read a block, if nothing else works.
         voxel_out: the seconds per output voxel and map to write a block, if nothing else works.
+        unpacked: the seconds per value of the input's compressed chunks to decode it, likewise.
+        lost_unpacked: the seconds per such value that computing on the host and decoding lose to
+            each other.
         lost_in: the seconds per input voxel and map that computing on the host and reading lose to
             each other.
         lost_out: the seconds per output voxel and map that computing on the host and writing lose
@@ -66,6 +70,8 @@ class OverheadSeconds:
     cold: float = 0.0
     voxel_in: float = 0.0
     voxel_out: float = 0.0
+    unpacked: float = 0.0
+    lost_unpacked: float = 0.0
     lost_in: float = 0.0
     lost_out: float = 0.0
     placed: float = 0.0
@@ -83,11 +89,13 @@ class Counts(NamedTuple, Generic[Number]):
         values_in: the values of the input block.
         voxels: the output voxels.
         runs: how often the layers run.
+        unpacked: the values of the compressed chunks that the input block overlaps.
     """
 
     values_in: Number
     voxels: Number
     runs: Number
+    unpacked: Number
 
 
 class Load(NamedTuple):
@@ -125,6 +133,7 @@ class Overhead:
         gpu_voxel_out: the GPU bytes per output voxel and map, as ``voxel_out`` on the host.
         gpu_itemsize_out: the bytes of an output's value as a GPU gives it.
         handling: the seconds.
+        input_packed: how the input is compressed; None if it is not.
         worker: the host bytes of a process that only computes.
         workers: the number of processes that compute on GPUs. With one, the same process also reads
             and writes.
@@ -147,6 +156,7 @@ class Overhead:
     gpu_voxel_out: int = 0
     gpu_itemsize_out: int = 1
     handling: OverheadSeconds = OverheadSeconds()
+    input_packed: PackedInput | None = None
     worker: int = 0
     workers: int = 1
     slots: int = 0
@@ -347,7 +357,11 @@ class Overhead:
             building += each.cuda
         seconds: dict[DeviceKind, float] = {kind: load.seconds for kind, load in loads.items()}
         runs = network.window.a_block(patch) if network.window else 1.0
-        counts = Counts(float(values_in), float(patch.volume), runs)
+        unpacked = 0.0
+        if self.input_packed:
+            (decoded,) = voxels_decoded(np.array([extents_read(network, patch)]), self.input_packed)
+            unpacked = network.in_features * float(decoded)
+        counts = Counts(float(values_in), float(patch.volume), runs, unpacked)
         return PlanTime(
             building,
             warming,
@@ -376,15 +390,17 @@ class Overhead:
             brought: the bytes of a patch that are copied to the GPU.
         """
         each, window = self.handling, network.window
-        values_in, voxels, runs = counts
+        values_in, voxels, runs, unpacked = counts
         values_out = network.out_features * voxels
         written = self.label_maps * voxels if self.label_maps else values_out
         host, gpu = seconds.get("cpu"), seconds.get("gpu")
         nothing = 0.0 * voxels
         host_layers = transfer = gpu_layers = nothing
-        reading, writing = values_in * each.voxel_in, written * each.voxel_out
+        reading = values_in * each.voxel_in + unpacked * each.unpacked
+        writing = written * each.voxel_out
         if host is not None:
-            lost_in, lost_out = values_in * each.lost_in, written * each.lost_out
+            lost_in = values_in * each.lost_in + unpacked * each.lost_unpacked
+            lost_out = written * each.lost_out
             host_layers = runs * host + lost_in + lost_out
             reading, writing = reading + lost_in, writing + lost_out
         if host is not None and gpu is None:
@@ -409,6 +425,18 @@ class Overhead:
             "gpu_layers": gpu_layers,
             "writing": writing,
         }
+
+
+def voxels_decoded(read: NDArray[np.int64], packed: PackedInput) -> Numbers:
+    """Return the voxels of the chunks that blocks overlap, averaged over all places of the blocks.
+
+    Args:
+        read: the extents of each block, a row each.
+        packed: how the volume is compressed.
+    """
+    overlapped = np.minimum(read + np.array(packed.chunk) - 1, np.array(packed.volume))
+    decoded: Numbers = np.prod(overlapped, axis=1, dtype=float)
+    return decoded
 
 
 def _values(network: Network, patch: Vec3) -> tuple[int, int]:

@@ -11,10 +11,11 @@ from typing import TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.overhead import FLOAT_BYTES, Counts, Numbers
+from planner.overhead import FLOAT_BYTES, Counts, Numbers, voxels_decoded
 from planner.partition import CutPoint
 from planner.patch_candidate import HOST_PROCESSORS, PatchCandidate
 from planner.space import Space
+from znni.core.options import PackedInput
 from znni.core.shapes import Vec3
 from znni.machine.machine import DeviceKind
 from znni.network.geometry import extents_read, shapes
@@ -77,7 +78,7 @@ def quick_bounds(space: Space, patches: list[Vec3]) -> list[float]:
         if processor in least
     }
     sizes = np.array(patches)
-    counts = _counts(network, patches)
+    counts = _counts(network, patches, space.overhead.input_packed)
     number = np.prod(-(-np.array(space.output) // sizes), axis=1).astype(float)
 
     def seconds_of(cut_point: CutPoint) -> Numbers:
@@ -142,14 +143,18 @@ def _seconds_of_jobs(
     return found
 
 
-def _counts(network: Network, patches: list[Vec3]) -> Counts[Numbers]:
-    """Return the counts of what is in each patch."""
+def _counts(network: Network, patches: list[Vec3], packed: PackedInput | None) -> Counts[Numbers]:
+    """Return the counts of what is in each patch, if the input is compressed like this."""
     read = _by_axis(patches, lambda patch: {"read": extents_read(network, patch)})["read"]
     window = network.window
+    unpacked = 0.0 * read[:, 0]
+    if packed:
+        unpacked = network.in_features * voxels_decoded(read, packed)
     return Counts(
         network.in_features * np.prod(read, axis=1, dtype=float),
         np.prod(np.array(patches), axis=1, dtype=float),
         np.array([window.a_block(patch) if window else 1.0 for patch in patches]),
+        unpacked,
     )
 
 

@@ -9,13 +9,13 @@ import pytest
 from fakes import gpu, machine
 
 import znni
-from planner.overhead import OverheadSeconds
+from planner.overhead import Load, OverheadSeconds
 from znni.calibration.overhead_figures import run_overhead
 from znni.core.errors import InvalidInput
-from znni.core.options import Stored
+from znni.core.options import Codec, PackedInput, Stored
 from znni.core.shapes import Vec3
 from znni.inference.planning import checked_plan
-from znni.machine.machine import Storage
+from znni.machine.machine import DeviceKind, Storage
 from znni.network.layers import Conv
 from znni.network.network import Network
 from znni.plans.job_seconds import Stage
@@ -112,3 +112,30 @@ def test_a_time_that_is_none_is_refused(plan: Plan, name: str, seconds: float) -
     wrong = replace(plan, time=time)
     with pytest.raises(InvalidInput, match="not a plan"):
         Plan.from_json(wrong.to_json())
+
+
+def test_input_is_decoded_in_whole_chunks() -> None:
+    size = Vec3(100, 100, 100)
+
+    def reading(packed: PackedInput | None, itemsize: int = 1) -> float:
+        overhead = run_overhead(machine(), Stored("uint8", itemsize, input_packed=packed))
+        loads: dict[DeviceKind, Load] = {"cpu": Load(1.0, 0, 0)}
+        return overhead.time_of_run(NETWORK, Vec3(18, 18, 18), loads).patch.reading
+
+    def decoding(codec: Codec, chunk: int, itemsize: int = 1) -> float:
+        packed = PackedInput(codec, Vec3.of(chunk), size)
+        return reading(packed, itemsize) - reading(None, itemsize)
+
+    one = decoding("gzip", 1)
+    assert 0 < decoding("zstd", 1) < one
+    assert decoding("gzip", 1, 2) == pytest.approx(2 * one)
+    assert decoding("gzip", 21) == pytest.approx(8 * one)  # blocks of 20 overlap 40 voxels an axis
+    assert decoding("gzip", 100) == pytest.approx(125 * one)  # the whole volume
+
+
+def test_one_thread_decodes_tiff() -> None:
+    host = replace(machine().host, threads=4)
+    for codec, at_once in {"gzip": 4, "zstd": 4, "deflate": 1}.items():
+        packed = PackedInput(codec, Vec3(64, 64, 64), Vec3(100, 100, 100))  # type: ignore[arg-type]
+        found = run_overhead(replace(machine(), host=host), Stored(input_packed=packed)).handling
+        assert found.unpacked * at_once == pytest.approx(4 * found.lost_unpacked)

@@ -10,6 +10,7 @@ from inspect import signature
 from typing import Literal, NamedTuple, TypeAlias, TypedDict, get_args
 
 from znni.core.errors import InvalidInput, option
+from znni.core.shapes import Vec3
 
 Border: TypeAlias = Literal["valid", "same"]
 Pad: TypeAlias = Literal["reflect", "edge", "constant"]
@@ -40,6 +41,7 @@ Coarsening: TypeAlias = Literal["", "mean", "mode"]
 Compression: TypeAlias = Literal["zstd", "gzip", "none"]
 # Compression of a file that is written at the end, from all finished blocks.
 Packing: TypeAlias = Literal["none", "deflate", "gzip"]
+Codec: TypeAlias = Literal["zstd", "gzip", "deflate"]
 Division: TypeAlias = Literal["none", "power-of-two", "all"]
 Recheck: TypeAlias = Literal["none", "sample", "all"]
 Bits: TypeAlias = Literal["same", "class"]
@@ -182,6 +184,21 @@ def check_keywords(caller: Callable[..., object], known: type, given: Iterable[s
 
 
 @dataclass(frozen=True)
+class PackedInput:
+    """Compression of a stored volume, for predicted times.
+
+    Attributes:
+        codec: how its chunks are compressed.
+        chunk: extents of a chunk. Each chunk that a block overlaps is decoded whole.
+        volume: extents of the volume.
+    """
+
+    codec: Codec
+    chunk: Vec3
+    volume: Vec3
+
+
+@dataclass(frozen=True)
 class Stored:
     """Storage of the values at both ends of a run.
 
@@ -194,6 +211,7 @@ class Stored:
         compression: how stored values are compressed, for predicted times.
         packing: how a file is compressed that is written at the end, from all finished blocks;
             None: blocks are written to their places.
+        input_packed: how the input is compressed; None if it is not.
 
     Raises:
         InvalidInput: the type is not among its choices.
@@ -206,6 +224,7 @@ class Stored:
     label_itemsize: int = 1
     compression: Compression = "none"
     packing: Packing | None = None
+    input_packed: PackedInput | None = None
 
     def __post_init__(self) -> None:
         check_names(dtype=self.dtype)

@@ -224,6 +224,7 @@ def request(
     stored = replace(
         stored_as(network, labelled, dtype, volume.itemsize),
         compression=_compression_in(out, compression),
+        input_packed=volume.packed,
     )
     if labelled and dtype != "float32":
         raise InvalidInput(

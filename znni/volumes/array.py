@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from znni.core.errors import InvalidInput
+from znni.core.options import PackedInput
 from znni.core.shapes import Box, Vec3
 from znni.core.volume import Begun, Grid
 
@@ -42,6 +43,7 @@ class ArrayVolume:
         grid: position of its voxels in space.
         maps: names of its maps; empty if they have none.
         assumed: what its grid assumes beyond what is known of the volume; empty if nothing.
+        packed: how its values are compressed; None if they are not, or if that is not known.
 
     Raises:
         InvalidInput: the array has another number of axes, is empty or endless, or holds values
@@ -49,6 +51,7 @@ class ArrayVolume:
     """
 
     assumed = ""
+    packed: PackedInput | None = None
 
     def __init__(self, array: ArrayLike, name: str = "the array", grid: Grid | None = None) -> None:
         self.name = name

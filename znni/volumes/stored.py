@@ -10,7 +10,8 @@ from typing import Any
 from numpy.typing import NDArray
 
 from znni.core.errors import InvalidInput, Unreachable, Unreadable
-from znni.core.shapes import Box
+from znni.core.options import Codec, PackedInput
+from znni.core.shapes import Box, Vec3
 from znni.core.volume import Grid
 from znni.volumes.array import ALL, ArrayLike, ArrayVolume
 
@@ -30,6 +31,7 @@ class StoredVolume(ArrayVolume):
         grid: position of its voxels in space.
         attributes: what is stored with it.
         coarser: opens its coarser resolutions, the finest first.
+        packed: codec and extents (..., z, y, x) of its chunks, if they are compressed.
 
     Raises:
         Unreachable: the data is out of reach, for example on a server that does not answer.
@@ -43,10 +45,15 @@ class StoredVolume(ArrayVolume):
         grid: Grid | None = None,
         attributes: Mapping[str, Any] = MappingProxyType({}),
         coarser: Callable[[], list[ArrayVolume]] = list,
+        packed: tuple[Codec, tuple[int, ...]] | None = None,
     ) -> None:
         super().__init__(array, name, grid)
         self._attributes = attributes
         self._coarser = coarser
+        if packed:
+            codec, chunk = packed
+            extents = Vec3(*(1, *chunk)[-3:])
+            self.packed = PackedInput(codec, extents.minimum(self.size), self.size)
 
     def coarser(self) -> list[ArrayVolume]:
         """Return the coarser resolutions that are stored too, the finest first.

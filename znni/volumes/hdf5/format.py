@@ -41,12 +41,19 @@ def open_hdf5(place: str, dataset: str | None, time: Moment | None = None) -> St
         file = h5py.File(path, "r")
         found = _named(file, path, dataset) if dataset else _only_volume(file, path, time)
         name = f"{path}:{found.name}"
-        stored: ArrayLike = decoded_by_threads(found) or read_past_hdf5(found) or found
+        decoded = decoded_by_threads(found)
+        stored: ArrayLike = decoded or read_past_hdf5(found) or found
         if axes := tagged_axes(found.attrs, len(found.shape)):
             stored = NamedAxes(stored, axes, name, time)
         else:
             stored = at_time(stored, name, time)
-        return StoredVolume(stored, name, _grid(found), attributes=found.attrs)
+        return StoredVolume(
+            stored,
+            name,
+            _grid(found),
+            attributes=found.attrs,
+            packed=("gzip", found.chunks) if decoded else None,
+        )
 
 
 def describe_hdf5(place: str, dataset: str | None) -> str:

@@ -65,6 +65,7 @@ def _open_level(place: str, dataset: str | None, time: Moment | None, index: int
                 grid,
                 attributes,
                 lambda: [_open_level(place, dataset, time, other) for other in others],
+                None if level.keyframe.compression == 1 else ("deflate", level.keyframe.chunks[:2]),
             )
         volume.assumed = assumed
     except BaseException:

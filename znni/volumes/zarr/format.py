@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from znni.core.errors import InvalidInput, ZnniError
-from znni.core.options import Moment, Recheck
+from znni.core.options import Codec, Moment, Recheck
 from znni.core.volume import Begun, BlockStore, NewOutput, Output
 from znni.volumes.array import ArrayVolume
 from znni.volumes.formats import (
@@ -92,10 +92,24 @@ def open_zarr(place: str, dataset: str | None, time: Moment | None = None) -> St
         log.warning("%s: %s", name, absent)
     if found.level is None:
         array = at_time(found.array, name, time)
-        return StoredVolume(array, name, grid_of(attributes), attributes)
+        return StoredVolume(
+            array, name, grid_of(attributes), attributes, packed=_packed(found.array)
+        )
     named = NamedAxes(found.array, found.level.axes, name, time, found.level.channels)
     grid = with_affine(found.level.grid, attributes)
-    return StoredVolume(named, name, grid, attributes, lambda: _coarser(found, root, time))
+    return StoredVolume(
+        named, name, grid, attributes, lambda: _coarser(found, root, time), _packed(found.array)
+    )
+
+
+def _packed(array: Any) -> tuple[Codec, tuple[int, ...]] | None:
+    """Return a known codec of an array and the extents of its chunks; None if there is none."""
+    for compressor in array.compressors:
+        told = str(compressor).lower()
+        for codec in ("zstd", "gzip"):
+            if codec in told:
+                return codec, array.chunks
+    return None
 
 
 def _coarser(found: _Found, root: str, time: Moment | None) -> list[ArrayVolume]:
