@@ -18,6 +18,7 @@ from znni.network.layers import (
     Maximum,
     Multiply,
     Operation,
+    PackedLayer,
     PooledConv,
     SummedConv,
     Weighted,
@@ -76,13 +77,15 @@ def memory_for(calls: Sequence[tuple[Primitive, Call]]) -> tuple[int, int]:
         Elements of the largest input, and the most bytes that a call takes besides its input.
     """
     inputs = (call.shape.elements for _, call in calls)
-    beside = (primitive.cost(*call).memory.working - call.shape.nbytes for primitive, call in calls)
+    beside = (primitive.cost(*call).memory.working - call.given_bytes for primitive, call in calls)
     return max(inputs, default=0), max(beside, default=0)
 
 
 def some_weights(operation: Operation) -> ConvWeights | None:
     """Return random weights for a layer that has any; None for another."""
     layer = operation.conv if isinstance(operation, PooledConv | SummedConv) else operation
+    if isinstance(layer, PackedLayer):
+        layer = layer.layer
     if not isinstance(layer, Weighted):
         return None
     return random_layer_weights(layer, np.random.default_rng(0))
@@ -93,6 +96,8 @@ def inputs_in(operation: Operation, x: Float32) -> tuple[Float32, ...]:
 
     A summed convolution adds to zeros.
     """
+    if isinstance(operation, PackedLayer):
+        operation = operation.layer
     match operation:
         case SummedConv():
             conv = operation.conv

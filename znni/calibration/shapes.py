@@ -12,6 +12,7 @@ from typing import NamedTuple
 from planner.cost_model import BUILT_IN
 from znni.core.shapes import Box, Shape5, Vec3
 from znni.machine.machine import DeviceKind
+from znni.machine.packed_arrays import GROUP, packed_bytes
 from znni.network.layers import (
     Add,
     Affine,
@@ -24,11 +25,13 @@ from znni.network.layers import (
     Multiply,
     Normalize,
     Operation,
+    PackedLayer,
     Pool,
     PooledConv,
+    SummedConv,
     Upsample,
 )
-from znni.plans.primitive import Primitive
+from znni.plans.primitive import Primitive, TakesPacked
 
 # Kernels, pooling windows and maps (in, out) of layers; common ones appear several times.
 KERNELS = range(1, 10)
@@ -98,6 +101,28 @@ class Call(NamedTuple):
     operation: Operation
     shape: Shape5
 
+    @property
+    def is_packed(self) -> bool:
+        """True for a layer of packed values."""
+        return isinstance(self.operation, PackedLayer)
+
+    @property
+    def given_bytes(self) -> int:
+        """Bytes of the input."""
+        operation = self.operation
+        reads = isinstance(operation, PackedLayer) and operation.reads
+        return packed_bytes(self.shape) if reads else self.shape.nbytes
+
+    def packed(self) -> Call:
+        """Return the call with packed values wherever maps are whole groups."""
+        layer, maps = self.operation, self.shape.f
+        if isinstance(layer, PooledConv | SummedConv | PackedLayer):
+            return self
+        reads = writes = maps % GROUP == 0
+        if isinstance(layer, Conv):
+            writes = layer.out_features % GROUP == 0
+        return Call(PackedLayer(layer, reads, writes), self.shape)
+
 
 def designed_calls(primitive: Primitive, effort: Effort, allowed: int) -> list[Call]:
     """Return random calls, so that the first ones are a fair sample, however many are used.
@@ -118,7 +143,9 @@ def designed_calls(primitive: Primitive, effort: Effort, allowed: int) -> list[C
             strict=False,
         )
     )
-    for call in islice(chain.from_iterable(drawn), MOST_DRAWN):
+    takes_packed = isinstance(primitive, TakesPacked)
+    for each in islice(chain.from_iterable(drawn), MOST_DRAWN):
+        call = each.packed() if takes_packed else each
         if call not in found and _suits(primitive, call, effort, allowed):
             found.append(call)
         if len(found) == effort.calls:
@@ -200,8 +227,10 @@ def _suits(primitive: Primitive, call: Call, effort: Effort, allowed: int) -> bo
     cost = primitive.cost(*call)
     seconds = BUILT_IN.estimate(primitive, *call, cost).seconds
     memory, third = cost.memory, allowed // 3
+    # A packed input and output lie beside the memory that all calls share.
+    shared = max(call.given_bytes, memory.working - call.given_bytes)
     return (
         effort.shortest <= seconds <= effort.longest
         and memory.resident <= min(effort.resident, third)
-        and max(call.shape.nbytes, memory.working - call.shape.nbytes) <= third
+        and (memory.working if call.is_packed else shared) <= third
     )
