@@ -96,7 +96,12 @@ def cpu_unets(records: Records) -> str:
 
 def gpu_unets(records: Records) -> str:
     """Return U-Nets on one window of a GPU beside compiled PyTorch, with their errors."""
-    titles = {"nnunet-instance": "nnU-Net, instance norm", "unet3d": UNETS["unet3d"]}
+    titles = {
+        "unet3d": UNETS["unet3d"],
+        "nnunet": UNETS["nnunet"],
+        "nnunet-instance": "nnU-Net, instance norm",
+        "rsunet": UNETS["rsunet"],
+    }
     names = [f"gpu-unets-{network}.json" for network in titles]
     lines = []
     for (network, title), name in zip(titles.items(), names, strict=True):
