@@ -36,8 +36,8 @@ from znni.plans.primitive import Catalogue
 from znni.plans.segments import Step
 
 # Bytes for the driver: it rounds allocations up, and it keeps memory for kernels and libraries once
-# they are called. All primitives together take 30 MiB (`python -m bench exercise --memory`). A U-Net
-# with recordings of all its blocks took 48.3 MiB on an H100.
+# they are called. All primitives together take 30 MiB (`python -m bench exercise --memory`). With
+# recordings of all its blocks, a U-Net took 48.3 MiB on an H100.
 DRIVER_BYTES = 56 * 2**20
 
 DEVICE_BYTES = capacity_with_alignment(0) + DRIVER_BYTES
