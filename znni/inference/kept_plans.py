@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from hashlib import sha256
+from math import inf
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,6 +15,7 @@ import planner
 import znni
 from planner.cost_model import BuiltInModel
 from planner.exhaustive import Search
+from planner.limits import time_of_run
 from znni.calibration.model import MeasuredModel
 from znni.core.errors import InvalidInput
 from znni.core.logged import warn_once
@@ -115,6 +117,9 @@ def _kept(folder: Path, key: str, search: Search) -> Iterator[_Kept]:
             warn_once(f"{path}: is no kept plan and is ignored: {error}")
             continue
         plan = replace(plan, network=search.network, machine=search.machine)
+        # The seconds to start a GPU may have been others.
+        time = time_of_run(search.network, plan.patch, plan.parts, search.overhead)
+        plan = replace(plan, time=time)
         if _is_of(plan, search):
             with suppress(OSError):
                 os.utime(path)
@@ -145,7 +150,9 @@ def _key(search: Search) -> str | None:
         case _:
             return None
     scaling = replace(search.network.scaling, statistics=())
-    machine = search.machine
+    machine, overhead = search.machine, search.overhead
+    if search.device == "gpu":  # each plan takes as much longer, and none touches the host's memory
+        overhead = replace(overhead, warm=inf, handling=replace(overhead.handling, cuda=0.0))
     parts: list[object] = [
         replace(search.network, scaling=scaling),
         search.output,
@@ -158,7 +165,7 @@ def _key(search: Search) -> str | None:
             (name, primitive.version, primitive.accuracy, type(primitive).__qualname__)
             for name, primitive in search.catalogue.items()
         ),
-        search.overhead,
+        overhead,
         times,
         search.division,
         search.device,
