@@ -20,10 +20,10 @@ from planner.cost_model import BUILT_IN, BuiltInModel
 from planner.exhaustive import Search
 from znni.calibration.model import MeasuredModel
 from znni.core.logged import warn_once
+from znni.core.options import DeviceChoice
 from znni.core.shapes import Vec3
 from znni.inference import kept_plans, planning
 from znni.inference.kept_plans import MOST_KEPT, fastest_kept_or_found
-from znni.machine.machine import DeviceKind
 from znni.plans.primitive import convolved
 
 
@@ -114,13 +114,13 @@ def test_a_plan_is_searched_for_if_anything_differs(what: str) -> None:
 def test_on_a_gpu_a_kept_plan_has_the_seconds_of_another_start() -> None:
     """Runs note how long a GPU takes to start. Every plan takes as much longer."""
 
-    def searched(device: DeviceKind | None, cuda: float, warm: float) -> Search:
+    def searched(device: DeviceChoice, cuda: float, warm: float) -> Search:
         handling = replace(OVERHEAD.handling, cuda=cuda)
         overhead = replace(OVERHEAD, handling=handling, warm=warm)
         there = replace(machine(2**34), gpus=(gpu(10**7),))
         known = fake_gpu_catalogue() | fake_catalogue()
         network, volume = small_search().network, Vec3(40, 40, 40)
-        return Search(network, volume, there, known, overhead, device=device or "auto")
+        return Search(network, volume, there, known, overhead, device=device)
 
     slow, kept = fastest_kept_or_found(searched("gpu", 6.0, 2**29))
     assert not kept
@@ -128,8 +128,8 @@ def test_on_a_gpu_a_kept_plan_has_the_seconds_of_another_start() -> None:
     assert kept
     assert quick == searched("gpu", 0.5, 2**30).fastest()[0]
     assert slow.time.building - quick.time.building == pytest.approx(5.5)
-    assert not fastest_kept_or_found(searched(None, 6.0, 2**29))[1]
-    assert not fastest_kept_or_found(searched(None, 0.5, 2**29))[1]
+    assert not fastest_kept_or_found(searched("auto", 6.0, 2**29))[1]
+    assert not fastest_kept_or_found(searched("auto", 0.5, 2**29))[1]
 
 
 def test_other_measurements_search_anew() -> None:
