@@ -6,9 +6,10 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from fake_cupy import CUPY, Array, fake_gpu
+from fake_cupy import CUPY, Array, Failure, fake_gpu
 from numpy.typing import NDArray
 
+from znni.core.logged import warn_once
 from znni.engine.download import Download
 
 
@@ -49,3 +50,15 @@ def test_larger_memory_replaces_what_is_free() -> None:
     assert few < large.nbytes <= locked() - before < large.nbytes + few
     del large, download
     assert locked() == before
+
+
+def test_what_the_system_does_not_lock_is_copied_with_a_warning(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refused(*_: object) -> None:
+        raise Failure("operation not permitted")
+
+    warn_once.cache_clear()
+    monkeypatch.setattr(CUPY.cuda.runtime, "hostRegister", refused)
+    np.testing.assert_array_equal(Download().of(values(2, 3)), values(2, 3))
+    assert "copies from the GPU are slow" in caplog.text

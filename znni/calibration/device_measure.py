@@ -67,6 +67,6 @@ def _packed_noise(x: Any) -> PackedArray:
     grouped = x.reshape(n, f // GROUP, GROUP, *size)
     for index in range(GROUP):
         made.voxels[..., index] = grouped[:, :, index]
-    records = np.array((np.abs(x).max().item(), 1), np.float32).view(np.uint32)
+    records = np.array((max(x.max().item(), -x.min().item()), 1), np.float32).view(np.uint32)
     made.records[...] = cupy().asarray(records)
     return made

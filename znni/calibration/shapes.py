@@ -229,8 +229,10 @@ def _suits(primitive: Primitive, call: Call, effort: Effort, allowed: int) -> bo
     memory, third = cost.memory, allowed // 3
     # A packed input and output lie beside the memory that all calls share.
     shared = max(call.given_bytes, memory.working - call.given_bytes)
+    # It is made of noise in float32.
+    packed = max(call.shape.nbytes, memory.working)
     return (
         effort.shortest <= seconds <= effort.longest
         and memory.resident <= min(effort.resident, third)
-        and (memory.working if call.is_packed else shared) <= third
+        and (packed if call.is_packed else shared) <= third
     )

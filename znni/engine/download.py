@@ -10,6 +10,7 @@ from weakref import finalize
 import numpy as np
 from numpy.typing import NDArray
 
+from znni.core.logged import warn_once
 from znni.machine.arena import PageLock, map_pages
 from znni.machine.cuda import cupy
 
@@ -30,11 +31,7 @@ class Download:
         self._free: deque[_Locked] = deque()  # memory whose arrays are gone, from any thread
 
     def of(self, values: Any) -> NDArray[Any]:
-        """Return a copy on the host. What the stream has not done yet is done first.
-
-        Raises:
-            cupy.cuda.runtime.CUDARuntimeError: the system does not lock so many pages.
-        """
+        """Return a copy on the host. What the stream has not done yet is done first."""
         copy = self._array(values.shape, values.dtype, values.nbytes)
         values.get(stream=self.stream, out=copy)
         return copy
@@ -55,11 +52,15 @@ class Download:
                 return locked
             del locked
         pages = map_pages(max(1, nbytes))
-        return _Locked(pages, PageLock(pages))
+        try:
+            return _Locked(pages, PageLock(pages))
+        except cupy().cuda.runtime.CUDARuntimeError as error:
+            warn_once(f"copies from the GPU are slow, as the system locks no memory: {error}")
+            return _Locked(pages, None)
 
 
 class _Locked(NamedTuple):
-    """Pages, and what keeps them locked."""
+    """Pages, and what keeps them locked, if the system does that."""
 
     pages: mmap
-    lock: PageLock
+    lock: PageLock | None
