@@ -133,7 +133,7 @@ def test_processes_of_this_machine_give_what_one_part_gives() -> None:
 def test_every_worker_gets_blocks() -> None:
     """One worker alone would compute this volume in fewer."""
     network, workers = load_network(Path("tiny.yaml")), 16
-    volume = np.zeros((100, 100, 100), np.float32)
+    volume = np.zeros((200, 200, 200), np.float32)
     asked = request(volume, network, "out.zarr", threads=1, ram="4GiB", **OPTIONS)
     alone = given_or_found(None, asked)
     shared = plan_to_share(alone, workers, asked)
