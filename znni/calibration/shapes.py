@@ -227,12 +227,10 @@ def _suits(primitive: Primitive, call: Call, effort: Effort, allowed: int) -> bo
     cost = primitive.cost(*call)
     seconds = BUILT_IN.estimate(primitive, *call, cost).seconds
     memory, third = cost.memory, allowed // 3
-    # A packed input and output lie beside the memory that all calls share.
-    shared = max(call.given_bytes, memory.working - call.given_bytes)
-    # It is made of noise in float32.
-    packed = max(call.shape.nbytes, memory.working)
+    # All calls share the noise that they take. A packed input is made of it, and lies beside it.
+    beside = memory.working - (0 if call.is_packed else call.shape.nbytes)
     return (
         effort.shortest <= seconds <= effort.longest
         and memory.resident <= min(effort.resident, third)
-        and (packed if call.is_packed else shared) <= third
+        and max(call.shape.nbytes, beside) <= third
     )
