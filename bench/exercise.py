@@ -26,6 +26,7 @@ from bench import session
 from bench.patches import release_gpu_memory
 from bench.record import Row
 from znni.calibration.measure import inputs_in
+from znni.calibration.shapes import Call
 from znni.core.errors import RunFailed
 from znni.core.options import OutputType
 from znni.core.shapes import Shape5, Vec3, offsets
@@ -34,6 +35,7 @@ from znni.engine.host_layers import place
 from znni.engine.pipeline import convert
 from znni.machine.cuda import cupy
 from znni.machine.device_arena import DeviceArena
+from znni.machine.packed_arrays import PackedArray, packed_copy
 from znni.network.layers import (
     Add,
     Affine,
@@ -46,13 +48,14 @@ from znni.network.layers import (
     Multiply,
     Normalize,
     Operation,
+    PackedLayer,
     Pool,
     PooledConv,
     Upsample,
     Weighted,
 )
 from znni.network.weights import ConvWeights, Float32, Weights
-from znni.plans.primitive import Primitive, by_values, on_device
+from znni.plans.primitive import Primitive, on_device
 from znni.primitives import reference
 from znni.primitives.catalogue import catalogue
 
@@ -105,6 +108,37 @@ EXACT: tuple[tuple[Operation, Shape5], ...] = tuple(
     )
 )
 
+# Layers of packed values, whose maps are whole groups. Convolutions take and make both kinds.
+PACKED: tuple[tuple[PackedLayer, Shape5], ...] = tuple(
+    (PackedLayer(layer, reads, writes), Shape5(images, maps, *size))
+    for images, size in ((1, Vec3(9, 12, 17)), (2, Vec3(10, 7, 19)))
+    for layer, maps, kinds in (
+        (Conv("dense", 24, 40, Vec3(3, 2, 3), "elu"), 24, ((True, True), (True, False))),
+        (Conv("input", 3, 32, Vec3(3, 3, 3), "relu"), 3, ((False, True),)),
+        *(
+            (layer, maps, ((True, True),))
+            for layer, maps in (
+                (Conv("strided", 16, 24, Vec3(3, 2, 3), "elu", stride=Vec3(2, 1, 2)), 16),
+                (ConvTranspose("transposed", 16, 8, TWO, "relu", TWO).local, 16),
+                (Affine("affine", 24, "relu"), 24),
+                (Normalize("instances", 16, 16, activation="leaky_relu"), 16),
+                (Normalize("groups", 24, 2, activation="elu"), 24),
+                (Concat("concatenation"), 32),
+                (Add("sum", "leaky_relu"), 16),
+                (Multiply("product"), 16),
+                (Maximum("maximum", "elu"), 16),
+                (Upsample("nearest", Vec3(1, 2, 3)), 8),
+                (Pool("average", Vec3(2, 3, 2), "average"), 8),
+                (Pool("overlapping", Vec3(3, 2, 3), step=TWO), 16),
+            )
+        ),
+    )
+    for reads, writes in kinds
+)
+
+# Layers whose reference is that of exact networks.
+LOCAL = (*(layer for layer, _ in EXACT), *(packed.layer for packed, _ in PACKED))
+
 # Voxels that a case's last or first axis may be longer.
 STRETCH = 64
 
@@ -122,13 +156,12 @@ def exercise_command(
 ) -> None:
     """Check GPU primitives on small layers.
 
-    The layers are small enough for compute-sanitizer. Layers of packed values are left out: tests
-    run their kernels.
+    The layers are small enough for compute-sanitizer.
     """
     machine = session.machine_with("gpu", None)
     session.check_primitives(only or [], machine)
-    _, found = by_values(on_device(catalogue(machine), "gpu").values())
-    primitives = [primitive for primitive in found if not only or primitive.name in only]
+    found = on_device(catalogue(machine), "gpu").items()
+    primitives = [primitive for name, primitive in found if not only or name in only]
     if memory:
         session.report_all("gpu-memory", [list(kept_beside(primitives))], [], out)
         return
@@ -141,7 +174,7 @@ def exercise_command(
 
 def cases_for(primitive: Primitive) -> Iterator[tuple[Operation, Shape5]]:
     """Yield the cases that a primitive does, each as near to its original size as possible."""
-    for layer, shape in (*CASES, *EXACT):
+    for layer, shape in (*CASES, *EXACT, *PACKED):
         for axis in "xz":
             extents = range(getattr(shape, axis), getattr(shape, axis) + STRETCH)
             longer = (shape._replace(**{axis: extent}) for extent in extents)
@@ -187,7 +220,9 @@ def relative_error(
     """Return the largest error, relative to the largest sum or output."""
     expected: NDArray[np.floating] = x
     scale = 0.0
-    if layer in (exact for exact, _ in EXACT):
+    if isinstance(layer, PackedLayer):
+        layer = layer.layer
+    if layer in LOCAL:
         known = Weights({} if weights is None else {layer.name: weights}, "random")
         expected = reference.local(cast(Layer, layer), known, inputs_in(layer, x))
         return _largest(y - expected, np.abs(expected).max())
@@ -212,6 +247,8 @@ def _largest(differences: NDArray[np.floating], scale: float) -> float:
 def _row(primitive: Primitive, layer: Operation, shape: Shape5, poison: bool) -> Row:
     x = np.random.default_rng(0).standard_normal(shape, np.float32)
     conv = layer.conv if isinstance(layer, PooledConv) else layer
+    if isinstance(conv, PackedLayer):
+        conv = conv.layer
     weights = _random_weights(conv) if isinstance(conv, Weighted) else None
     error = relative_error(layer, x, weights, _run(primitive, layer, x, weights, poison))
     return {
@@ -243,13 +280,24 @@ def _run(
 ) -> NDArray[np.float32]:
     shape = Shape5(*x.shape)
     run = primitive.build(layer, shape, weights)
-    arena = DeviceArena(primitive.cost(layer, shape).memory.working - x.nbytes)
+    given = Call(layer, shape).given_bytes
+    arena = DeviceArena(primitive.cost(layer, shape).memory.working - given)
     with arena.in_use():
         if poison:
             _fill_with_nan(arena)
         there: Any = [cupy().asarray(part) for part in inputs_in(layer, x)]
+        if isinstance(layer, PackedLayer) and layer.reads:
+            there = map(packed_copy, there)
         y: Any = run(*there)
-        return np.asarray(y.get())
+        return unpacked(y) if isinstance(y, PackedArray) else np.asarray(y.get())
+
+
+def unpacked(made: PackedArray) -> Float32:
+    """Return the numbers of a packed array."""
+    scales = np.ascontiguousarray(made.records.get()[:, 1]).view(np.float32)
+    values = made.voxels.get().astype(np.float32) / scales[:, None, None, None, None]
+    numbers: Float32 = np.moveaxis(values, -1, 2).reshape(made.shape)
+    return numbers
 
 
 def _fill_with_nan(arena: DeviceArena) -> None:

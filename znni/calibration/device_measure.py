@@ -9,10 +9,9 @@ import numpy as np
 
 from znni.calibration.measure import NOISE, inputs_in, memory_for, some_weights
 from znni.calibration.shapes import Call
-from znni.core.shapes import Shape5
 from znni.machine.cuda import cupy, device_errors
 from znni.machine.device_arena import DeviceArena
-from znni.machine.packed_arrays import GROUP, PackedArray, packed_array
+from znni.machine.packed_arrays import packed_copy
 from znni.machine.timing import Timing, timed_on_device
 from znni.network.layers import PackedLayer
 from znni.plans.primitive import Primitive
@@ -51,22 +50,10 @@ class DeviceWorkbench:
             x = self._noise.ravel()[: shape.elements].reshape(shape)
             inputs: tuple[Any, ...] = inputs_in(operation, x)
             if isinstance(operation, PackedLayer) and operation.reads:
-                inputs = tuple(map(_packed_noise, inputs))
+                inputs = tuple(map(packed_copy, inputs))
 
             def run_once() -> None:
                 with self._arena.in_use():
                     run(*inputs)
 
             return timed_on_device(run_once, repeats)
-
-
-def _packed_noise(x: Any) -> PackedArray:
-    """Return the numbers of an array, packed with a scale of 1."""
-    made = packed_array(Shape5(*x.shape))
-    n, f, *size = x.shape
-    grouped = x.reshape(n, f // GROUP, GROUP, *size)
-    for index in range(GROUP):
-        made.voxels[..., index] = grouped[:, :, index]
-    records = np.array((max(x.max().item(), -x.min().item()), 1), np.float32).view(np.uint32)
-    made.records[...] = cupy().asarray(records)
-    return made

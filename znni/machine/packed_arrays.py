@@ -72,6 +72,22 @@ def packed_array(shape: Shape5) -> PackedArray:
     return PackedArray(voxels, cupy().zeros((shape.f // GROUP, 2), np.uint32))
 
 
+def packed_copy(x: Any) -> PackedArray:
+    """Return the numbers of an array on the GPU, packed with a scale of 1.
+
+    Args:
+        x: float32 (n, f, z, y, x), whose maps are whole groups.
+    """
+    made = packed_array(Shape5(*x.shape))
+    n, f, *size = x.shape
+    grouped = x.reshape(n, f // GROUP, GROUP, *size)
+    for index in range(GROUP):
+        made.voxels[..., index] = grouped[:, :, index]
+    records = np.array((max(x.max().item(), -x.min().item()), 1), np.float32).view(np.uint32)
+    made.records[...] = cupy().asarray(records)
+    return made
+
+
 def voxel_shape(shape: Shape5) -> tuple[int, ...]:
     """Return the shape of the voxels of a packed value, whose maps are whole groups."""
     return shape.n, shape.f // GROUP, *shape.size, GROUP
