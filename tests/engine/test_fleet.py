@@ -26,6 +26,7 @@ from znni.engine.skipping import Blocks
 from znni.engine.stopwatch import Stopwatch
 from znni.engine.tiles import Remaining, make_job
 from znni.engine.workers.fleet import Fleet, Member
+from znni.engine.workers.processes import WaitingProcesses
 from znni.network.weights import Weights, random_weights
 from znni.plans.plan import Plan
 from znni.volumes.array import ArrayOutput, ArrayVolume
@@ -237,10 +238,43 @@ def test_workers_that_nobody_refers_to_end() -> None:
     assert not any(Path(f"/proc/{number}").exists() for number in processes)
 
 
+@pytest.mark.parametrize("module", ["json", "no_such_module"])
+def test_processes_start_before_they_are_needed(module: str) -> None:
+    """Those that a fleet needs are taken, and the others end."""
+    environments = [{"NUMBER": str(number)} for number in range(3)]
+    waiting = WaitingProcesses(environments, (module,))
+    started = {each.process.pid for each in waiting._waiting.values()}
+    assert len(started) == 3
+    prepare = partial(Sums, PLAN, "")
+    members = [Member(f"worker {number}", prepare, environments[number]) for number in (0, 1)]
+    workers = Fleet(PLAN, members, "float32", waiting)
+    taken = {worker.process_id for worker in workers._workers}
+    assert taken < started
+    case = Case()
+    case.run(workers)
+    np.testing.assert_allclose(case.found, case.expected, rtol=1e-5)
+    del workers, waiting
+    assert not any(Path(f"/proc/{number}").exists() for number in started)
+
+
+def test_a_process_whose_slots_cannot_be_made_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_memory(*_: Any) -> Any:
+        raise MemoryError
+
+    waiting = WaitingProcesses([{}], ())
+    (started,) = [each.process.pid for each in waiting._waiting.values()]
+    monkeypatch.setattr("znni.engine.workers.worker.Slot", no_memory)
+    with pytest.raises(MemoryError):
+        Fleet(PLAN, [Member("worker", partial(Sums, PLAN, ""), {})], "float32", waiting)
+    assert not Path(f"/proc/{started}").exists()
+
+
 def run_in_two_processes(monkeypatch: pytest.MonkeyPatch, fate: str) -> None:
     """Let plans for the host be run like those for several GPUs."""
 
-    def prepare(plan: Plan, weights: Weights, _measured: Any, dtype: OutputType) -> Fleet:
+    def prepare(
+        plan: Plan, weights: Weights, _measured: Any, dtype: OutputType, _waiting: None
+    ) -> Fleet:
         return fleet_of(partial(Doomed, plan, weights, fate), 2, plan, dtype)
 
     monkeypatch.setattr("znni.inference.api.prepare", prepare)

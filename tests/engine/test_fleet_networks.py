@@ -37,7 +37,11 @@ OPTIONS: Any = {"device": "cpu", "costs": "built-in", "threads": 1, "border": "s
 
 
 def two_workers(
-    plan: Plan, weights: Weights, _measured: Any = not_measured, dtype: OutputType = "float32"
+    plan: Plan,
+    weights: Weights,
+    _measured: Any = not_measured,
+    dtype: OutputType = "float32",
+    _waiting: None = None,
 ) -> Fleet:
     """Have two processes compute on the host, as others do on a GPU each."""
     shared = replace(plan, network=shared_out(plan.network, 2))

@@ -168,7 +168,7 @@ def test_workers_take_patches_in_rounds() -> None:
 
 def test_a_run_has_a_worker_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
     plan, made = planned(3), list[Any]()
-    monkeypatch.setattr(fleet, "Fleet", lambda _plan, members, _dtype: made.extend(members))
+    monkeypatch.setattr(fleet, "Fleet", lambda _plan, members, *_: made.extend(members))
     planning.prepare(plan, random_weights(NETWORK, 0), dtype="uint8")
     for number, member in enumerate(made):
         assert isinstance(member, Member)

@@ -188,7 +188,9 @@ def run(
             output.go_on_with(found.to_json())
             return found
 
-        runner = ready.runner(plan, lambda plan: prepare(plan, weights, ready.times, dtype))
+        runner = ready.runner(
+            plan, lambda plan: prepare(plan, weights, ready.times, dtype, ready.waiting)
+        )
         compiled_before = compiled_seconds()
         with peak_memory() as peak:
             spent = recheck(runner, state, output, job, choices.accuracy, smaller)

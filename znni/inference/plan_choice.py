@@ -40,7 +40,7 @@ REMEDIES: dict[DeviceKind, tuple[str, str]] = {
 }
 
 
-def _told_to_nobody(_seconds: float) -> None:
+def _told_to_nobody(_about: object) -> None:
     pass
 
 
@@ -49,6 +49,7 @@ def given_or_found(
     required: Requirements,
     held: int = 0,
     tell: Callable[[float], None] = _told_to_nobody,
+    tell_machine: Callable[[Machine], None] = _told_to_nobody,
 ) -> Plan:
     """Return the given plan after ``checked_plan``, or the fastest plan if none is given.
 
@@ -57,6 +58,7 @@ def given_or_found(
         required: requirements that the plan must meet.
         held: bytes that this process holds and releases if the plan needs them.
         tell: is called with the seconds of a search, if there was one.
+        tell_machine: is called before a search with the machine to plan for.
 
     Raises:
         InvalidInput: the given plan cannot be run.
@@ -64,7 +66,7 @@ def given_or_found(
     """
     choices, stored = required.choices, required.stored
     if given is None:
-        search, start = _search_here(required), perf_counter()
+        search, start = _search_here(required, tell_machine), perf_counter()
         try:
             found = planning.fastest(search)[0]
         except DoesNotFit as error:
@@ -91,11 +93,15 @@ def check_choices(required: Requirements) -> None:
     _search_here(required)
 
 
-def _search_here(required: Requirements) -> Search:
+def _search_here(
+    required: Requirements, tell_machine: Callable[[Machine], None] = _told_to_nobody
+) -> Search:
     """Return a search over the plans of this machine that meet requirements."""
     choices = required.choices
     here = detect_for(choices.device, choices.ram, choices.threads, choices.gpu_memory)
-    return planning.search_for(required, choose_gpus(here, choices))
+    chosen = choose_gpus(here, choices)
+    tell_machine(chosen)
+    return planning.search_for(required, chosen)
 
 
 def found_for(patch: Vec3, required: Requirements) -> Plan:

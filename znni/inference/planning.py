@@ -9,7 +9,7 @@ from functools import partial
 from math import inf
 from pathlib import Path
 from time import perf_counter
-from typing import Unpack
+from typing import TYPE_CHECKING, Unpack
 
 from planner.alternatives import alternatives
 from planner.exhaustive import Search
@@ -63,6 +63,9 @@ from znni.plans.plan import Plan
 from znni.plans.plan_text import explanation
 from znni.plans.primitive import Primitive
 from znni.primitives.catalogue import catalogue, families, other_libraries
+
+if TYPE_CHECKING:
+    from znni.engine.workers.processes import WaitingProcesses
 
 log = logging.getLogger("znni")
 
@@ -352,6 +355,7 @@ def prepare(
     weights: Weights,
     measured: Measured = not_measured,
     dtype: OutputType = "float32",
+    waiting: WaitingProcesses | None = None,
 ) -> Processes:
     """Prepare a plan to run on this machine, in this process or in one process for each GPU.
 
@@ -360,6 +364,7 @@ def prepare(
         weights: parameters of the plan's network.
         measured: function called after each call of a step in this process.
         dtype: type of the output values.
+        waiting: processes for several GPUs that have started already (``waiting_processes``).
 
     Raises:
         RunFailed: a GPU fails or lacks memory. With several GPUs ``run_volume`` raises this error
@@ -376,7 +381,17 @@ def prepare(
         alone = replace(plan, network=network, machine=machine)
         made = partial(prepare_on_gpu, alone, weights, dtype=dtype)
         members.append(Member(f"the worker of GPU {gpu.number}", made, seeing_only(gpu)))
-    return Fleet(plan, members, dtype)
+    return Fleet(plan, members, dtype, waiting)
+
+
+def waiting_processes(machine: Machine) -> WaitingProcesses | None:
+    """Start the processes of a run on several GPUs, before it is planned; None for one GPU."""
+    if machine.used_gpus == 1:
+        return None
+    from znni.engine.workers.processes import WaitingProcesses  # few runs need other processes
+
+    gpus = machine.gpus[: machine.used_gpus]
+    return WaitingProcesses(map(seeing_only, gpus), (__name__,))
 
 
 def prepare_alone(

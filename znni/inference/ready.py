@@ -7,7 +7,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from dataclasses import replace
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from znni.calibration.overhead_figures import cuda_seconds
 from znni.calibration.phase_notes import FixedSeconds, kind_of, note
@@ -18,14 +18,17 @@ from znni.engine.pipeline import Processes
 from znni.engine.report import Report
 from znni.inference.devices import choose_gpus
 from znni.inference.plan_choice import given_or_found, smaller_plan
-from znni.inference.planning import as_here
+from znni.inference.planning import as_here, waiting_processes
 from znni.inference.request import Requirements
 from znni.machine.detect import detect_for
-from znni.machine.machine import DeviceKind
+from znni.machine.machine import DeviceKind, Machine
 from znni.network.network import Network
 from znni.plans.plan import Plan
 
 log = logging.getLogger("znni")
+
+if TYPE_CHECKING:
+    from znni.engine.workers.processes import WaitingProcesses
 
 # Makes a plan ready to run.
 Prepare: TypeAlias = Callable[[Plan], Processes]
@@ -40,15 +43,22 @@ class Readiness:
     Attributes:
         times: collects the times of steps.
         searching: the seconds of searches for plans.
+        waiting: processes for several GPUs, which have started while the run is planned.
     """
 
     def __init__(self) -> None:
         self.times = StepTimes()
         self.searching = 0.0
+        self.waiting: WaitingProcesses | None = None
 
     def plan_for(self, given: Plan | None, required: Requirements) -> Plan:
         """Return the given plan after a check, or the fastest one, as ``given_or_found``."""
-        return given_or_found(given, required, tell=self._add_search)
+        return given_or_found(
+            given, required, tell=self._add_search, tell_machine=self._start_processes
+        )
+
+    def _start_processes(self, machine: Machine) -> None:
+        self.waiting = waiting_processes(machine)
 
     def _add_search(self, seconds: float) -> None:
         self.searching += seconds

@@ -13,6 +13,7 @@ from znni.engine.blended import Blended
 from znni.engine.labels import Labels
 from znni.engine.pipeline import Lane
 from znni.engine.stopwatch import Stopwatch
+from znni.engine.workers.processes import WaitingProcesses
 from znni.engine.workers.serving import Asked, Prepare
 from znni.engine.workers.slots import SLOTS, SlotShape
 from znni.engine.workers.worker import Worker, end_all
@@ -51,14 +52,22 @@ class Fleet:
         plan: what they run.
         members: what each worker is made from.
         dtype: the type of the output.
+        waiting: processes that have started already.
 
     Attributes:
         plan: what they run.
     """
 
-    def __init__(self, plan: Plan, members: Sequence[Member], dtype: OutputType) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        members: Sequence[Member],
+        dtype: OutputType,
+        waiting: WaitingProcesses | None = None,
+    ) -> None:
         self.plan = plan
         self._members = members
+        self._waiting = waiting or WaitingProcesses((), ())
         network = plan.network
         self._shape = SlotShape(
             (network.in_features, *extents_read(network, plan.patch)),
@@ -74,7 +83,8 @@ class Fleet:
         self._accounted = {}
         try:
             for made in self._members:
-                self._workers.append(Worker(made.name, self._shape, made.environment))
+                process = self._waiting.take(made.environment)
+                self._workers.append(Worker(made.name, self._shape, process))
             for worker, made in zip(self._workers, self._members, strict=True):
                 worker.prepare(made.prepare)
         except BaseException:

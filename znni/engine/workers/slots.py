@@ -50,22 +50,18 @@ class Slot:
 
     Attributes:
         shape: what it holds.
-        descriptor: the memory's descriptor, for the other process.
         block: room for the input (f, z, y, x).
         dense: room for the output (f', Z, Y, X).
     """
 
-    def __init__(self, shape: SlotShape, descriptor: int | None = None) -> None:
-        """Make a slot, or map the one that another process made.
+    def __init__(self, shape: SlotShape, descriptor: int) -> None:
+        """Map memory that another process maps too. Its extent is set here, if it is not yet.
 
         Raises:
             OSError: the system has no memory for it.
         """
-        if descriptor is None:
-            descriptor = os.memfd_create("znni")
-            os.truncate(descriptor, shape.nbytes)
+        os.truncate(descriptor, shape.nbytes)
         self.shape = shape
-        self.descriptor = descriptor
         memory = mmap.mmap(descriptor, shape.nbytes)
         self.block: Float32 = np.frombuffer(memory, np.float32, prod(shape.block)).reshape(
             shape.block
@@ -74,6 +70,7 @@ class Slot:
             memory, shape.dtype, prod(shape.dense), shape.block_bytes
         ).reshape(shape.dense)
 
-    def close(self) -> None:
-        """Close the descriptor; the memory stays as long as an array refers to it."""
-        os.close(self.descriptor)
+    @staticmethod
+    def memory() -> int:
+        """Return a descriptor of new memory, whose extent the first slot in it sets."""
+        return os.memfd_create("znni")

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection
-from socket import socketpair
 from typing import Any
 
 from numpy.typing import NDArray
 
 from znni.core.errors import RunFailed
+from znni.engine.workers.processes import WorkerProcess
 from znni.engine.workers.serving import Account, Asked, Failure, Prepare, Task
-from znni.engine.workers.slots import SLOTS, Slot, SlotShape
+from znni.engine.workers.slots import Slot, SlotShape
 from znni.machine.arrays import front
 
 
@@ -30,13 +27,10 @@ class WorkerTraceback(Exception):
 class Worker:
     """A process that computes patches.
 
-    It is a new process of the same interpreter, with the same search path. Ctrl-C in a terminal
-    does not reach it: the process that started it ends it. It also ends when that process is gone.
-
     Args:
         name: for messages.
         shape: the shape of its slots.
-        environment: variables that it has beside those of this process.
+        process: the process. It has no task yet.
 
     Attributes:
         name: for messages.
@@ -44,27 +38,19 @@ class Worker:
         process_id: the number of its process.
     """
 
-    def __init__(self, name: str, shape: SlotShape, environment: Mapping[str, str]) -> None:
+    def __init__(self, name: str, shape: SlotShape, process: WorkerProcess) -> None:
         self.name = name
-        self.slots = [Slot(shape) for _ in range(SLOTS)]
-        ours, theirs = zip(*(_connection() for _ in range(1 + SLOTS)), strict=True)
-        self._control, *self._sockets = (_socket(descriptor) for descriptor in ours)
-        memory = [slot.descriptor for slot in self.slots]
-        self._shape = shape
-        self._descriptors = tuple(zip(memory, theirs[1:], strict=True))
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "znni.engine.workers", str(theirs[0])],
-            stdin=subprocess.DEVNULL,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **environment},
-            pass_fds=[*theirs, *memory],
-            process_group=0,
-        )
-        for descriptor in theirs:
-            os.close(descriptor)
-        for slot in self.slots:
-            slot.close()
+        self._control, self._sockets = process.control, process.sockets
+        self._descriptors, self._process = process.descriptors, process.process
         self.process_id = self._process.pid
+        self._shape = shape
         self._ready = False
+        try:
+            self.slots = [Slot(shape, memory) for memory in process.memory]
+        except BaseException:
+            process.end()
+            raise
+        process.close_memory()
 
     def prepare(self, prepare: Prepare) -> None:
         """Have it get ready. If weights are large, this waits until it begins to receive them.
@@ -149,13 +135,3 @@ def end_all(workers: Sequence[Worker]) -> None:
         worker.kill()
     for worker in workers:
         worker.wait_until_gone()
-
-
-def _socket(descriptor: int) -> Connection[Any, Any]:
-    return Connection(descriptor)
-
-
-def _connection() -> tuple[int, int]:
-    """Return the descriptors of both ends of a new connection."""
-    ours, theirs = socketpair()
-    return ours.detach(), theirs.detach()
