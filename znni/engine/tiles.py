@@ -15,6 +15,7 @@ from znni.core.options import Border, Pad, check_names
 from znni.core.shapes import Box, Vec3
 from znni.core.volume import Volume
 from znni.engine.large_integers import warn_of_large_integers
+from znni.machine.io_threads import io_threads, mapped
 from znni.network.geometry import context, over, whole_input
 from znni.network.input_scaling import Fixed, InputScaling
 from znni.network.network import Network
@@ -448,14 +449,14 @@ def _blank_outside(values: Float32, box: Box, known: Box) -> None:
 def _scale(raw: NDArray[Any], scaling: InputScaling, values: Float32) -> bool:
     """Scale stored values, whatever the order of their axes, and return whether all are finite.
 
-    It takes some planes at a time, which stay in a core's cache for all passes over them.
+    Each thread takes some planes at a time, which stay in its core's cache for all passes.
     """
     depth = max(1, CACHED_VALUES // (raw.shape[2] * raw.shape[3]))
     fixed = scaling.fixed(len(raw)) or (None,) * len(raw)
-    finite = True
-    with np.errstate(over="ignore", invalid="ignore"):  # the check below finds what overflows
-        for z in range(0, raw.shape[1], depth):
-            slab = raw[:, z : z + depth]
+
+    def scale(z: int) -> bool:
+        slab, finite = raw[:, z : z + depth], True
+        with np.errstate(over="ignore", invalid="ignore"):  # the check finds what overflows
             ignored = (slab == 0).all(axis=0) if scaling.within == "nonzero" else None
             for stored, one, made in zip(slab, fixed, values, strict=True):
                 planes = made[z : z + depth]
@@ -469,7 +470,9 @@ def _scale(raw: NDArray[Any], scaling: InputScaling, values: Float32) -> bool:
                 if ignored is not None:
                     planes[ignored] = 0
                 finite &= _all_finite(planes)
-    return finite
+        return finite
+
+    return all([*mapped(scale, range(0, raw.shape[1], depth), io_threads())])
 
 
 def _normalize(planes: Float32, fixed: Fixed) -> None:

@@ -14,7 +14,7 @@ from znni.core.errors import InvalidInput, RunFailed, Unreachable, Unreadable, o
 from znni.core.shapes import Box, Vec3
 from znni.core.text import counted
 from znni.core.volume import Sink, Volume
-from znni.volumes.io_threads import beside
+from znni.machine.io_threads import beside
 from znni.volumes.ledger_entries import Ledger, Note, block_entry, checksum_of, damage_entry
 from znni.volumes.ledger_file import LedgerFile
 from znni.volumes.stored import reason

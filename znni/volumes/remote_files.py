@@ -8,8 +8,8 @@ from time import monotonic
 from typing import Any
 from uuid import uuid4
 
+from znni.machine.io_threads import io_threads, mapped
 from znni.volumes.formats import library
-from znni.volumes.io_threads import io_threads, mapped
 from znni.volumes.ledger_entries import line
 from znni.volumes.shared_files import LOG, Log
 from znni.volumes.stored import reason

@@ -12,7 +12,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from znni.volumes.io_threads import at_once, finish, mapped
+from znni.machine.io_threads import at_once, finish, mapped
 
 
 class ChunkedDataset(ABC):

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from znni.core.shapes import Box, Vec3
-from znni.volumes.io_threads import at_once, finish, mapped
+from znni.machine.io_threads import at_once, finish, mapped
 from znni.volumes.partial_file import write_all
 
 if TYPE_CHECKING:

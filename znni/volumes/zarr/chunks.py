@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from znni.core.shapes import Box, Vec3
 from znni.core.volume import NewOutput
-from znni.volumes.io_threads import at_once, finish, mapped
+from znni.machine.io_threads import at_once, finish, mapped
 from znni.volumes.zarr.encoding import Encoded, encoder, file_of
 
 ZERO = Vec3(0, 0, 0)
