@@ -25,6 +25,9 @@ from znni.network.window import Window, missing_window
 # Values that are scaled at a time: a mebibyte of float32.
 CACHED_VALUES = 2**18
 
+# Parts of a block that each thread scales.
+SHARES = 2
+
 Region: TypeAlias = Box | tuple[slice, slice, slice]
 
 ZERO, ONE = Vec3(0, 0, 0), Vec3(1, 1, 1)
@@ -451,36 +454,57 @@ def _scale(raw: NDArray[Any], scaling: InputScaling, values: Float32) -> bool:
 
     Each thread takes some planes at a time, which stay in its core's cache for all passes.
     """
+    count = raw.shape[1]
     depth = max(1, CACHED_VALUES // (raw.shape[2] * raw.shape[3]))
     fixed = scaling.fixed(len(raw)) or (None,) * len(raw)
+    ends = _ends(raw.dtype)
+    unchecked = ends is not None and all(_scale_planes(ends.copy(), scaling, one) for one in fixed)
 
-    def scale(z: int) -> bool:
-        slab, finite = raw[:, z : z + depth], True
-        with np.errstate(over="ignore", invalid="ignore"):  # the check finds what overflows
+    def scale(first: int) -> bool:
+        finite = True
+        for z in range(first, min(first + share, count), depth):
+            slab = raw[:, z : z + depth]
             ignored = (slab == 0).all(axis=0) if scaling.within == "nonzero" else None
             for stored, one, made in zip(slab, fixed, values, strict=True):
                 planes = made[z : z + depth]
-                np.copyto(planes, stored, casting="unsafe")
-                if one is None:
-                    planes *= np.float32(scaling.scale)
-                    planes += np.float32(scaling.offset)
-                else:
-                    finite &= _all_finite(planes)  # before what is infinite is clipped
-                    _normalize(planes, one)
+                with np.errstate(over="ignore", invalid="ignore"):  # the check finds what overflows
+                    np.copyto(planes, stored, casting="unsafe")
+                finite &= _scale_planes(planes, scaling, one, checks=not unchecked)
                 if ignored is not None:
                     planes[ignored] = 0
-                finite &= _all_finite(planes)
         return finite
 
-    return all([*mapped(scale, range(0, raw.shape[1], depth), io_threads())])
+    share = depth * -(-count // (depth * SHARES * io_threads()))
+    return all([*mapped(scale, range(0, count, share), SHARES * io_threads())])
 
 
-def _normalize(planes: Float32, fixed: Fixed) -> None:
-    """Normalize values in place, in the order of nnU-Net's steps, which sets their rounding."""
-    if fixed.clip:
-        np.clip(planes, np.float32(fixed.clip[0]), np.float32(fixed.clip[1]), out=planes)
-    planes -= np.float32(fixed.mean)
-    planes /= np.float32(fixed.std)
+def _ends(dtype: np.dtype[Any]) -> Float32 | None:
+    """Return the least and the largest value of a type of integers; None for another type."""
+    if dtype.kind not in "iu":
+        return None
+    limits = np.iinfo(dtype)
+    return np.array((limits.min, limits.max), np.float32)
+
+
+def _scale_planes(
+    planes: Float32, scaling: InputScaling, fixed: Fixed | None, *, checks: bool = True
+) -> bool:
+    """Scale values in place, and return whether all are finite, which holds if it is not checked.
+
+    Numbers that normalize are used in the order of nnU-Net's steps, which sets their rounding.
+    """
+    finite = True
+    with np.errstate(over="ignore", invalid="ignore"):
+        if fixed is None:
+            planes *= np.float32(scaling.scale)
+            planes += np.float32(scaling.offset)
+        else:
+            finite = not checks or _all_finite(planes)  # before what is infinite is clipped
+            if fixed.clip:
+                np.clip(planes, np.float32(fixed.clip[0]), np.float32(fixed.clip[1]), out=planes)
+            planes -= np.float32(fixed.mean)
+            planes /= np.float32(fixed.std)
+    return finite and (not checks or _all_finite(planes))
 
 
 def _all_finite(planes: Float32) -> bool:
