@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Callable, Collection, Container, Iterable
+from functools import lru_cache
 from math import inf, isfinite
 from typing import NamedTuple, TypeAlias
 
@@ -34,6 +35,10 @@ ROUNDED = 1 - 1e-9
 
 # For each primitive's name, numbers of items and the seconds that it takes for them.
 KnownSeconds: TypeAlias = dict[str, list[tuple[int, float]]]
+
+# For an operation, its input maps and its output items for each item: all primitives with their
+# least seconds per output voxel.
+Samples: TypeAlias = dict[tuple[Operation, int, int], list[tuple[float, Primitive]]]
 
 # An operation and its shapes.
 CallKey: TypeAlias = tuple[Operation, Shape5, Shape5]
@@ -201,7 +206,7 @@ class Prices:
         self._model = model
         self._gpu_budget = gpu_budget
         self._nameless: dict[Operation, Operation] = {}
-        self._least: dict[tuple[Operation, int, int], list[tuple[float, Primitive]]] = {}
+        self._least = _samples(self._primitives, model, gpu_budget, most_items)
         self._sorted: dict[tuple[Operation, int, int], Sampled] = {}
         self._known: dict[CallKey, PricedCall] = {}
         self._follows = _following(self._primitives) if model.follows_costs else {}
@@ -413,6 +418,21 @@ class Prices:
             ),
             default=inf,
         )
+
+
+def _samples(
+    primitives: tuple[Primitive, ...], model: CostModel, gpu_budget: GpuBudget, most_items: int
+) -> Samples:
+    """Return the samples of such prices, which several searches share."""
+    try:
+        return _shared_samples((primitives, model, gpu_budget, most_items))
+    except TypeError:  # one of them has no hash
+        return {}
+
+
+@lru_cache(maxsize=8)
+def _shared_samples(_alike: tuple[object, ...]) -> Samples:
+    return {}
 
 
 def _following(primitives: Iterable[Primitive]) -> dict[str, set[str]]:

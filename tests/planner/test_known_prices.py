@@ -6,6 +6,7 @@ from functools import cache
 from math import inf
 
 import pytest
+from fakes import Fake
 from graphs import graphs
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,15 +16,18 @@ import znni.inference.planning
 from planner.bare_steps import bare_step
 from planner.cost_model import BUILT_IN
 from planner.device_search import DeviceSearch
+from planner.gpu_budget import NO_GPU_BUDGET
 from planner.patch_order import _copied
+from planner.prices import Prices
 from znni.core.shapes import Shape5, Vec3
 from znni.machine.machine_choice import machine_for
 from znni.network.geometry import over
-from znni.network.layers import Conv
+from znni.network.layers import Conv, Operation
 from znni.network.network import Network
 from znni.plans.block_storage import block_storage
+from znni.plans.cost import Cost
 from znni.plans.nominal_time import nominal_time
-from znni.plans.primitive import Primitive, TakesTimePerItem
+from znni.plans.primitive import Primitive, TakesTimePerItem, convolved
 from znni.primitives.catalogue import catalogue
 
 CONVOLUTIONS = [
@@ -69,6 +73,27 @@ def test_several_calls_take_no_less_time_than_one_for_all_their_items(
             assert together <= calls * alone * (1 + 1e-9)
             counted += 1
     assert counted
+
+
+def test_searches_with_the_same_primitives_share_their_samples() -> None:
+    class Counting(Fake):
+        """A primitive that counts how often its cost was asked for."""
+
+        costs = 0
+
+        def cost(self, layer: Operation, shape: Shape5) -> Cost:
+            Counting.costs += 1
+            return super().cost(layer, shape)
+
+    def least(primitive: Primitive) -> float:
+        return Prices((primitive,), BUILT_IN, NO_GPU_BUDGET, 4).least_seconds_per_voxel(conv, 1)
+
+    conv = CONVOLUTIONS[0]
+    first = least(Counting("counting", convolved))
+    asked = Counting.costs
+    assert least(Counting("counting", convolved)) == first
+    assert Counting.costs == asked > 0
+    assert least(Counting("counting", convolved, flops=2.0)) > first
 
 
 @cache
