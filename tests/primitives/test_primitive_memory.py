@@ -196,11 +196,40 @@ def both(declared: Memory, measured: Memory) -> dict[str, tuple[int, int]]:
     return {kind: (promised, taken) for (kind, promised), taken in pairs}
 
 
+def run_in_its_place(primitive: Primitive, case: Case) -> None:
+    """Run in the place that a plan gives a call. It must find room for all that it takes."""
+    out = primitive.out_shape(case.layer, case.shape)
+    assert out is not None
+    cost = primitive.cost(case.layer, case.shape)
+    step = Step(case.layer, primitive.name, case.shape, out, cost, 1.0, 0.0, ("",))
+    part = DevicePart((Segment(primitive.device.kind, 1, (step,)),), case.shape)
+    run = primitive.build(case.layer, case.shape, case.weights)
+    if primitive.device.kind == "gpu":
+        placed = part.placed(device_arena.ALIGNMENT, device_arena.SPARE)
+        on_gpu = DeviceArena(placed.size, spare=0)
+        with on_gpu.step(out, *placed.places[0][0]):
+            run(*map(to_gpu, case.inputs))
+        return
+    placed = part.placed(ALIGNMENT, SPARE)
+    arena = Arena(placed.size, spare=0)
+    with (
+        mock.patch.object(Arena, "_take_outside", side_effect=AssertionError("no room")),
+        arena.step(*placed.places[0][0]),
+    ):
+        run(*case.inputs)
+
+
 @every_layer
-def test_a_layer_keeps_to_its_memory(primitive: Primitive, layer: Operation, shape: Shape5) -> None:
+def test_a_layer_fits_its_place_and_keeps_to_its_memory(
+    primitive: Primitive, layer: Operation, shape: Shape5
+) -> None:
     case = case_for(primitive, layer, shape)
-    case.run(primitive)  # compile, start threads, let libraries make their buffers
     uses_gpu = isinstance(primitive, UsesGpu)
+    # The first run compiles, starts threads, and lets libraries make their buffers.
+    if uses_gpu:  # it takes the GPU's arena, too
+        case.run(primitive)
+    else:
+        run_in_its_place(primitive, case)
     measured_by = measure_on_both if uses_gpu else MEASURES[primitive.device.kind]
     declared = primitive.cost(layer, case.shape).memory
     found = both(declared, measured_by(primitive, case))
@@ -221,30 +250,3 @@ def as_promised(found: dict[str, tuple[int, int]]) -> bool:
         taken <= promised + SLACK and promised <= 1.15 * taken + SLACK
         for promised, taken in found.values()
     )
-
-
-@every_layer
-def test_a_layer_fits_its_place(primitive: Primitive, layer: Operation, shape: Shape5) -> None:
-    """A call finds room for all that it takes in the place that a plan gives it, and no more."""
-    if isinstance(primitive, UsesGpu):
-        pytest.skip("takes a GPU's arena, too: test_a_layer_keeps_to_its_memory measures it")
-    case = case_for(primitive, layer, shape)
-    out = primitive.out_shape(case.layer, case.shape)
-    assert out is not None
-    cost = primitive.cost(case.layer, case.shape)
-    step = Step(case.layer, primitive.name, case.shape, out, cost, 1.0, 0.0, ("",))
-    part = DevicePart((Segment(primitive.device.kind, 1, (step,)),), case.shape)
-    run = primitive.build(case.layer, case.shape, case.weights)
-    if primitive.device.kind == "gpu":
-        placed = part.placed(device_arena.ALIGNMENT, device_arena.SPARE)
-        on_gpu = DeviceArena(placed.size, spare=0)
-        with on_gpu.step(out, *placed.places[0][0]):
-            run(*map(to_gpu, case.inputs))
-        return
-    placed = part.placed(ALIGNMENT, SPARE)
-    arena = Arena(placed.size, spare=0)
-    with (
-        mock.patch.object(Arena, "_take_outside", side_effect=AssertionError("no room")),
-        arena.step(*placed.places[0][0]),
-    ):
-        run(*case.inputs)
