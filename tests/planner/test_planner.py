@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from math import inf
 
 import pytest
@@ -17,7 +18,7 @@ from planner_cases import (
     SLOW_TO_START,
     WITH_FREE_FUSED,
     WITH_FUSED,
-    by_brute_force,
+    combinations,
 )
 from random_networks import chain
 
@@ -37,6 +38,13 @@ from znni.plans.device_partition import DevicePart
 from znni.plans.primitive import Primitive, convolved, convolved_and_pooled
 from znni.plans.segments import Segment
 
+CATALOGUES: dict[str, dict[str, Primitive]] = {
+    "separate": CHOICES,
+    "fused": WITH_FUSED,
+    "free fused": WITH_FREE_FUSED,
+}
+OUTPUT = Vec3(8, 12, 16)
+
 
 class Multiplying(Fake):
     """A primitive that takes the time of its multiplications, at every voxel that it computes."""
@@ -49,22 +57,16 @@ class Multiplying(Fake):
 
 
 @pytest.mark.parametrize("overhead", [NO_OVERHEAD, SLOW_TO_READ, SLOW_TO_START, COLD])
-@pytest.mark.parametrize("catalogue", [CHOICES, WITH_FUSED, WITH_FREE_FUSED])
+@pytest.mark.parametrize("name", CATALOGUES)
 def test_plan_is_the_optimum_over_patches_splits_and_primitives(
-    catalogue: dict[str, Primitive], overhead: Overhead
+    name: str, overhead: Overhead
 ) -> None:
-    output = Vec3(8, 12, 16)
-    fusible = () if catalogue is CHOICES else tuple(pooled_convolutions(NETWORK))
-    options = StepOptions(catalogue.values(), BUILT_IN)
     fused = 0
     for memory in (60_000, 100_000, 200_000, 10**7):
-        best = inf
-        for patch in patch_sizes(output, NETWORK.total_pooling, isotropic=False):
-            size = patch + NETWORK.field_of_view - 1
-            for segments in segmentations(NETWORK.nodes, Shape5.of(1, 1, size), fusible=fusible):
-                seconds = fastest_of_segments(segments, output, patch, memory, options, overhead)
-                best = min(best, seconds)
-        search = Search(NETWORK, output, machine(memory), catalogue, overhead)
+        best = min(
+            fastest_in(patch, found, memory, overhead) for patch, found in every_plan(name).items()
+        )
+        search = Search(NETWORK, OUTPUT, machine(memory), CATALOGUES[name], overhead)
         if best == inf:
             with pytest.raises(DoesNotFit):
                 search.fastest()
@@ -74,7 +76,7 @@ def test_plan_is_the_optimum_over_patches_splits_and_primitives(
         assert plan.memory.total <= memory
         assert search.lower_bound(plan.patch) <= plan.seconds
         fused += any(len(step.layers) == 2 for part in plan.segments for step in part.steps)
-    assert bool(fused) == bool(fusible)
+    assert bool(fused) == bool(fusible(name))
 
 
 def test_single_fragments_may_be_made_from_any_layer_before_their_pool() -> None:
@@ -97,20 +99,37 @@ def test_single_fragments_may_be_made_from_any_layer_before_their_pool() -> None
     }
 
 
-def fastest_of_segments(
-    segments: tuple[Segment, ...],
-    output: Vec3,
-    patch: Vec3,
-    memory: int,
-    options: StepOptions,
-    overhead: Overhead,
-) -> float:
-    """Return the job's least time with given segments, over every combination of primitives."""
-    size, patches = patch + NETWORK.field_of_view - 1, output.ceil_div(patch).volume
-    part = DevicePart(segments, Shape5.of(1, 1, size))
+def fusible(name: str) -> tuple[PooledConv, ...]:
+    return () if CATALOGUES[name] is CHOICES else tuple(pooled_convolutions(NETWORK))
+
+
+@cache
+def every_plan(name: str) -> dict[Vec3, set[tuple[float, int, int]]]:
+    """Return the seconds of the layers, resident and peak memory of all plans, by their patches."""
+    options = StepOptions(CATALOGUES[name].values(), BUILT_IN)
+    found: dict[Vec3, set[tuple[float, int, int]]] = {}
+    for patch in patch_sizes(OUTPUT, NETWORK.total_pooling, isotropic=False):
+        shape = Shape5.of(1, 1, patch + NETWORK.field_of_view - 1)
+        found[patch] = {
+            plan
+            for segments in segmentations(NETWORK.nodes, shape, fusible=fusible(name))
+            for plan in combinations(slots_of(segments, shape, options))
+        }
+    return found
+
+
+def slots_of(segments: tuple[Segment, ...], shape: Shape5, options: StepOptions) -> list[Slot]:
+    part = DevicePart(segments, shape)
     runs = [n for segment, n in part.runs() for _ in segment.steps]
     held = part.held_beside()
-    slots = [Slot(options(s), n, beside) for (s, beside), n in zip(held, runs, strict=True)]
+    return [Slot(options(s), n, beside) for (s, beside), n in zip(held, runs, strict=True)]
+
+
+def fastest_in(
+    patch: Vec3, found: set[tuple[float, int, int]], memory: int, overhead: Overhead
+) -> float:
+    """Return the least time of a job in patches of a size, over all plans within the memory."""
+    size, patches = patch + NETWORK.field_of_view - 1, OUTPUT.ceil_div(patch).volume
     handling = overhead.handling
 
     def job_of(layers: float, resident: int, peak: int) -> float:
@@ -125,7 +144,11 @@ def fastest_of_segments(
         slowest = max(reading, computing, writing)
         return start + reading + computing + writing + (patches - 1) * slowest
 
-    return by_brute_force(slots, memory - 4 * NETWORK.parameters, job_of)
+    allowed = memory - 4 * NETWORK.parameters
+    return min(
+        (job_of(*plan) for plan in found if plan[1] + plan[2] <= allowed),
+        default=inf,
+    )
 
 
 def test_what_reading_and_starting_take_decides() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import product
 from math import inf
 
@@ -68,17 +68,26 @@ def layers_alone(seconds: float, _resident: int, _peak: int) -> float:
     return seconds
 
 
-def by_brute_force(
-    choices: list[Slot], allowed: int, job_of: Callable[[float, int, int], float] = layers_alone
-) -> float:
-    """Return the least time of a job over all combinations of steps within the memory allowed."""
-    best = inf
+def combinations(choices: list[Slot]) -> Iterator[tuple[float, int, int]]:
+    """Yield the seconds, the resident and the peak memory of all combinations of steps."""
     for steps in product(*(slot.options for slot in choices)):
         resident = sum(s.cost.memory.resident for s in steps)
         peak = max(
             slot.held + s.cost.memory.working for slot, s in zip(choices, steps, strict=True)
         )
-        if resident + peak <= allowed:
-            seconds = sum(slot.runs * s.seconds for slot, s in zip(choices, steps, strict=True))
-            best = min(best, job_of(seconds, resident, peak))
-    return best
+        seconds = sum(slot.runs * s.seconds for slot, s in zip(choices, steps, strict=True))
+        yield seconds, resident, peak
+
+
+def by_brute_force(
+    choices: list[Slot], allowed: int, job_of: Callable[[float, int, int], float] = layers_alone
+) -> float:
+    """Return the least time of a job over all combinations of steps within the memory allowed."""
+    return min(
+        (
+            job_of(seconds, resident, peak)
+            for seconds, resident, peak in combinations(choices)
+            if resident + peak <= allowed
+        ),
+        default=inf,
+    )
