@@ -114,7 +114,7 @@ def test_a_mask_costs_no_windows_in_blocks_that_are_wanted(
 
 def test_memory_bounds_the_blocks() -> None:
     net = network(Window(Vec3(16, 16, 16)))
-    plans = [search(net, (300, 300, 300), ram=ram, **OPTIONS).fastest()[0]
+    plans = [search(net, (120, 120, 120), ram=ram, **OPTIONS).fastest()[0]
              for ram in ("530MiB", "1GiB")]  # fmt: skip
     assert plans[0].patch.volume < plans[1].patch.volume
     assert plans[1].seconds < plans[0].seconds
