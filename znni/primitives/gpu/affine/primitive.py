@@ -23,7 +23,7 @@ class GpuAffine:
     device: Device
     name: str = "gpu_affine"
     accuracy: float = 1e-6
-    version = 1
+    version = 2
 
     def out_shape(self, layer: Operation, shape: Shape5) -> Shape5 | None:
         """Return the input's shape for an affine layer of its maps."""

@@ -27,7 +27,7 @@ class GpuConcatenation:
     device: Device
     name: str = "gpu_concatenation"
     accuracy: float = 0.0
-    version = 1
+    version = 2
 
     def out_shape(self, layer: Operation, shape: Shape5) -> Shape5 | None:
         """Return the joined shape for a concatenation."""
@@ -69,7 +69,7 @@ class GpuElementwise:
     kind: type[Add] | type[Multiply] | type[Maximum]
     combination: Combination
     accuracy: float = 1e-6
-    version = 1
+    version = 2
 
     def out_shape(self, layer: Operation, shape: Shape5) -> Shape5 | None:
         """Return the shape of the first input, if both inputs together have ``shape``."""

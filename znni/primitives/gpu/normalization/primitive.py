@@ -45,7 +45,7 @@ class GpuNormalization:
     device: Device
     name: str = "gpu_normalization"
     accuracy: float = 2e-6
-    version = 1
+    version = 2
 
     def out_shape(self, layer: Operation, shape: Shape5) -> Shape5 | None:
         """Return the input's shape for a norm of its maps."""

@@ -10,17 +10,20 @@ extern "C" __global__ void __launch_bounds__(256)
                const float* __restrict__ scaling, const float* __restrict__ slopes, float* out,
                Index out_n, Index out_f, Index out_z, Index out_y, int images, int maps,
                int size_z, int size_y, int size_x) {
-    for_each_voxel(images, maps, size_z, size_y, size_x, [&](const Voxel& at) {
+    const auto load = [&](const Voxel& at) {
+        const Index from = at.image * in_n + at.map * in_f + at.z * in_z + at.y * in_y;
+        return *reinterpret_cast<const float4*>(in + from + 4 * at.x);
+    };
+    const auto store = [&](const Voxel& at, float4 four) {
         const float* of_image = scaling + 2ll * at.image * maps;
         const float factor = of_image[at.map], shift = of_image[maps + at.map];
         const float slope = slopes[at.map];
-        const Index from = at.image * in_n + at.map * in_f + at.z * in_z + at.y * in_y;
         const Index to = at.image * out_n + at.map * out_f + at.z * out_z + at.y * out_y;
-        float4 four = *reinterpret_cast<const float4*>(in + from + 4 * at.x);
         four.x = activated(fmaf(four.x, factor, shift), slope);
         four.y = activated(fmaf(four.y, factor, shift), slope);
         four.z = activated(fmaf(four.z, factor, shift), slope);
         four.w = activated(fmaf(four.w, factor, shift), slope);
         *reinterpret_cast<float4*>(out + to + 4 * at.x) = four;
-    });
+    };
+    for_each_voxel(images, maps, size_z, size_y, size_x, load, store);
 }

@@ -35,6 +35,7 @@ class GpuPackedNormalization(GpuPackedPass):
 
     kind: ClassVar[type[Layer]] = Normalize
     family: ClassVar[str] = "gpu_packed_normalization"
+    version: ClassVar[int] = 2
 
     def made(self, layer: Normalize, shape: Shape5) -> Shape5 | None:
         """Decline softmax, and more blocks than a launch counts."""

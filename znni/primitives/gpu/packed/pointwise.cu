@@ -12,11 +12,13 @@
 #define SCALE 4
 
 extern "C" __global__ void __launch_bounds__(256)
-    pointwise(const uint4* a, Index a_n, Index a_f, Index a_z, Index a_y, const Record* a_records,
-              const uint4* b, Index b_n, Index b_f, Index b_z, Index b_y, const Record* b_records,
-              const float* factors, const float* shifts, const float* slopes, float most_factor,
-              float most_shift, uint4* out, Index out_n, Index out_f, Index out_z, Index out_y,
-              Record* made, int images, int groups, int size_z, int size_y, int size_x) {
+    pointwise(const uint4* a, Index a_n, Index a_f, Index a_z, Index a_y,
+              const Record* __restrict__ a_records, const uint4* b, Index b_n, Index b_f,
+              Index b_z, Index b_y, const Record* __restrict__ b_records,
+              const float* __restrict__ factors, const float* __restrict__ shifts,
+              const float* __restrict__ slopes, float most_factor, float most_shift, uint4* out,
+              Index out_n, Index out_f, Index out_z, Index out_y, Record* __restrict__ made,
+              int images, int groups, int size_z, int size_y, int size_x) {
     const Strides of_a = {a_n, a_f, a_z, a_y}, of_b = {b_n, b_f, b_z, b_y};
     const Strides of_out = {out_n, out_f, out_z, out_y};
     float bound = largest_of(a_records, groups);
@@ -30,27 +32,41 @@ extern "C" __global__ void __launch_bounds__(256)
     if (blockIdx.x == 0 && blockIdx.y == 0)
         for (int group = threadIdx.x; group < groups; group += blockDim.x)
             made[group].scale = scale;
+    struct Loaded {
+        uint4 first, second;
+    };
+    const auto load = [&](const Voxel& at) {
+        Loaded loaded = {a[at.in(of_a)], make_uint4(0, 0, 0, 0)};
+        if (OPERATION != SCALE) loaded.second = b[at.in(of_b)];
+        return loaded;
+    };
     unsigned most = 0;
-    for_each_voxel(images, groups, size_z, size_y, size_x, [&](const Voxel& at) {
-        Eight numbers = numbers_of(a[at.in(of_a)], 1.0f / a_records[at.map].scale);
+    const auto store = [&](const Voxel& at, const Loaded& loaded) {
+        Eight numbers = numbers_of(loaded.first, 1.0f / a_records[at.map].scale);
         Eight others = {};
         if (OPERATION != SCALE)
-            others = numbers_of(b[at.in(of_b)], 1.0f / b_records[at.map].scale);
+            others = numbers_of(loaded.second, 1.0f / b_records[at.map].scale);
+        const Eight slope = of_eight_maps(slopes, at.map);
+        Eight factor = {}, shift = {};
+        if (OPERATION == SCALE) {
+            factor = of_eight_maps(factors, at.map);
+            shift = of_eight_maps(shifts, at.map);
+        }
 #pragma unroll
         for (int i = 0; i < 8; ++i) {
-            const int map = 8 * at.map + i;
             float value = numbers.of[i];
             value = OPERATION == ADD        ? value + others.of[i]
                     : OPERATION == MULTIPLY ? value * others.of[i]
                     : OPERATION == MAXIMUM  ? larger(value, others.of[i])
-                                            : fmaf(value, factors[map], shifts[map]);
-            value = activated(value, slopes[map]);
+                                            : fmaf(value, factor.of[i], shift.of[i]);
+            value = activated(value, slope.of[i]);
             const unsigned bits = __float_as_uint(value) & 0x7fffffffu;
             if (bits < bits_of(128)) most = max(most, bits);
             numbers.of[i] = value;
         }
         out[at.in(of_out)] = voxel_of(numbers, scale);
-    });
+    };
+    for_each_voxel(images, groups, size_z, size_y, size_x, load, store);
     most = __reduce_max_sync(0xffffffffu, most);
     if (threadIdx.x % 32 == 0) atomicMax(&made->largest, most);
 }

@@ -29,6 +29,7 @@ NUMBERS = 3
 class GpuPackedPointwise(GpuPackedPass):
     """The base of sums, products and maxima of two packed values, and of affine maps."""
 
+    version: ClassVar[int] = 2
     combination: ClassVar[str]
     resident: ClassVar[int] = NUMBERS * FLOAT_BYTES
 

@@ -15,17 +15,25 @@ __device__ __forceinline__ void pass_on(const Record* of_input, Record* of_outpu
         of_output[group] = of_input[group];
 }
 
-// Returns the largest number of some groups.
+// Returns the largest number of some groups. All threads of a warp call it.
 __device__ __forceinline__ float largest_of(const Record* records, int groups) {
     unsigned largest = 0;
-    for (int group = 0; group < groups; ++group) largest = max(largest, records[group].largest);
-    return __uint_as_float(largest);
+    for (int group = threadIdx.x % 32; group < groups; group += 32)
+        largest = max(largest, records[group].largest);
+    return __uint_as_float(__reduce_max_sync(0xffffffffu, largest));
 }
 
 // The 8 numbers of a voxel.
 struct Eight {
     float of[8];
 };
+
+// Returns the numbers of a group's maps, of an array that has one for each map.
+__device__ __forceinline__ Eight of_eight_maps(const float* of_maps, int group) {
+    const float4* fours = reinterpret_cast<const float4*>(of_maps) + 2 * group;
+    const float4 low = fours[0], high = fours[1];
+    return {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+}
 
 __device__ __forceinline__ Eight numbers_of(uint4 voxel, float factor) {
     const float2 a = number_of(voxel.x), b = number_of(voxel.y);
