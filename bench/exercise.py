@@ -128,6 +128,7 @@ PACKED: tuple[tuple[PackedLayer, Shape5], ...] = tuple(
                 (Multiply("product"), 16),
                 (Maximum("maximum", "elu"), 16),
                 (Upsample("nearest", Vec3(1, 2, 3)), 8),
+                (Upsample("trilinear", Vec3(1, 2, 3), "trilinear"), 8),
                 (Pool("average", Vec3(2, 3, 2), "average"), 8),
                 (Pool("overlapping", Vec3(3, 2, 3), step=TWO), 16),
             )

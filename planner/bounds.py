@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from math import inf
-from typing import Protocol, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,7 @@ from planner.bare_steps import sample_steps
 from planner.overhead import FLOAT_BYTES, Numbers
 from planner.step_options import StepOptions
 from znni.network.layers import (
+    Add,
     Concat,
     Conv,
     Layer,
@@ -123,13 +124,40 @@ def packed_layers(layer: Layer) -> Iterator[PackedLayer]:
         yield PackedLayer(layer, reads=True, writes=False)
 
 
+class _Fused(NamedTuple):
+    """An operation of two layers.
+
+    Attributes:
+        conv: the convolution, which is the first of them.
+        operation: the operation.
+    """
+
+    conv: Conv
+    operation: PooledConv | SummedConv | PackedLayer
+
+
+def _both_layers(operation: PooledConv | SummedConv | PackedLayer) -> tuple[Conv, Pool | Add]:
+    """Return the layers of an operation of two.
+
+    Raises:
+        ValueError: it has one layer.
+    """
+    match operation.layer if isinstance(operation, PackedLayer) else operation:
+        case PooledConv(conv, pool):
+            return conv, pool
+        case SummedConv(conv, add):
+            return conv, add
+        case layer:
+            raise ValueError(f"{layer} is one layer")
+
+
 class Bounds:
     """The fastest time of each layer over all primitives, from a sample of shapes.
 
     Args:
         network: the network.
         options: the steps to choose from.
-        fusible: the pooled and summed convolutions that may be one step.
+        fusible: the pooled and summed convolutions that may be one step, perhaps on packed values.
         among: the names of the primitives that count; None: all.
         packed: whether values may be packed between the layers.
     """
@@ -138,15 +166,16 @@ class Bounds:
         self,
         network: Network,
         options: StepOptions,
-        fusible: Collection[PooledConv | SummedConv],
+        fusible: Collection[PooledConv | SummedConv | PackedLayer],
         among: Collection[str] | None = None,
         *,
         packed: bool = False,
     ) -> None:
         self._network = network
-        self._fused: dict[Operation, PooledConv | SummedConv] = {
-            pair.pool if isinstance(pair, PooledConv) else pair.add: pair for pair in fusible
-        }
+        self._fused: dict[Operation, list[_Fused]] = {}
+        for pair in fusible:
+            first, second = _both_layers(pair)
+            self._fused.setdefault(second, []).append(_Fused(first, pair))
         self._packed: dict[Operation, list[PackedLayer]] = {
             layer: list(packed_layers(layer)) if packed else []
             for layer, _ in network.operations.values()
@@ -158,7 +187,7 @@ class Bounds:
                 for layer, features in network.operations.values()
                 for packed_layer in self._packed[layer]
             ),
-            *((pair, pair.conv.in_features) for pair in fusible),
+            *((pair, _both_layers(pair)[0].in_features) for pair in fusible),
         ]
         self._rates = {
             operation: options.least_seconds_per_voxel(
@@ -187,9 +216,8 @@ class Bounds:
             bounds[node.name] = made * min(rates)
             if isinstance(layer, Concat):
                 bounds[node.name] = np.where(copied.get(node.name, False), bounds[node.name], 0.0)
-            if layer in self._fused:
-                pair = self._fused[layer]
-                both = made * self._rates[pair]
+            for pair in self._fused.get(layer, ()):
+                both = made * self._rates[pair.operation]
                 conv = np.minimum(bounds[pair.conv.name], both)
                 bounds[pair.conv.name] = conv
                 bounds[node.name] = np.minimum(bounds[node.name], both - conv)

@@ -33,7 +33,7 @@ from planner.segmentations import (
 from planner.step_options import StepOptions
 from znni.core.options import Division
 from znni.core.shapes import Vec3
-from znni.network.layers import Conv, Pool, PooledConv, SummedConv
+from znni.network.layers import Conv, PackedLayer, Pool, PooledConv, SummedConv
 from znni.network.network import Network
 from znni.plans.device_partition import DevicePart
 from znni.plans.primitive import Primitive, TakesPacked
@@ -117,7 +117,8 @@ class DeviceSearch:
     def bounds(self) -> LeastSeconds:
         """The lower bounds on the time of each layer."""
         summed = [nodes.operation for nodes in self._fusible_sums]
-        fusible: list[PooledConv | SummedConv] = [*self._fusible, *summed]
+        packed = [nodes.packed for nodes in self._fusible_packed_sums]
+        fusible: list[PooledConv | SummedConv | PackedLayer] = [*self._fusible, *summed, *packed]
         return Bounds(self._network, self._options, fusible, packed=self._may_pack)
 
     @cached_property
@@ -141,6 +142,10 @@ class DeviceSearch:
     @cached_property
     def _fusible_sums(self) -> tuple[SummedNodes, ...]:
         return fusible_sums(self._network, self._options)
+
+    @cached_property
+    def _fusible_packed_sums(self) -> tuple[SummedNodes, ...]:
+        return fusible_sums(self._network, self._options, packed=True) if self._may_pack else ()
 
     @property
     def _option_sets(self) -> tuple[StepOptions, ...]:
@@ -280,6 +285,7 @@ class DeviceSearch:
                 self._options,
                 partition.device,
                 may_pack=self._may_pack,
+                packed_summed=self._fusible_packed_sums,
             )
             for segment in sorted(segments_of_block, key=self._least_of_block):
                 yield (segment,), allowed

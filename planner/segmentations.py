@@ -41,12 +41,22 @@ def fusible_convolutions(network: Network, options: StepOptions) -> tuple[Pooled
     )
 
 
-def fusible_sums(network: Network, options: StepOptions) -> tuple[SummedNodes, ...]:
-    """Return the summed convolutions that some primitive computes as one step."""
+def fusible_sums(
+    network: Network, options: StepOptions, *, packed: bool = False
+) -> tuple[SummedNodes, ...]:
+    """Return the summed convolutions that some primitive computes as one step.
+
+    Args:
+        network: the network.
+        options: the steps to choose from.
+        packed: whether the values are packed.
+    """
     return tuple(
         nodes
         for nodes in summed_convolutions(network).values()
-        if options.computes(nodes.operation, nodes.operation.conv.in_features)
+        if options.computes(
+            nodes.packed if packed else nodes.operation, nodes.operation.conv.in_features
+        )
     )
 
 
@@ -61,13 +71,15 @@ def exact_segments(
     device: DeviceKind = "cpu",
     *,
     may_pack: bool = False,
+    packed_summed: Collection[SummedNodes] = (),
 ) -> Iterator[Segment]:
     """Yield the segments of an exact network's block that may be fastest, whose steps are bare.
 
     A convolution and its sum are one step or two, whatever the other steps are. In the first
     segment they are one wherever that is faster. In the second every pair is one step, and in the
     third none is; those are not faster, but may take less memory. In the last segment as many
-    values as possible are packed, if any can be.
+    values as possible are packed, if any can be. There, sums are one step wherever that is faster,
+    because that never takes more memory.
 
     Args:
         nodes: the nodes of the network.
@@ -76,6 +88,7 @@ def exact_segments(
         options: the source of the steps' times.
         device: the device of all steps.
         may_pack: whether values may be packed between the layers.
+        packed_summed: the summed convolutions that may be one step if values are packed.
     """
     possible = {it.add.name: it for it in summed if storage.sums_in_place(it)}
     faster = {name: it for name, it in possible.items() if _is_faster(it, storage, options)}
@@ -85,7 +98,12 @@ def exact_segments(
             choices.append(choice)
             yield exact_segment(nodes, storage, choice, device)
     if may_pack and (packed := packed_operations(nodes, storage, options.applies)):
-        yield exact_segment(nodes, storage, {}, device, packed)
+        able = (it for it in packed_summed if it.add.name in packed and packed[it.conv.name].reads)
+        in_place = {it.add.name: it for it in able if storage.sums_in_place(it)}
+        faster = {
+            name: it for name, it in in_place.items() if _is_faster(it, storage, options, packed)
+        }
+        yield exact_segment(nodes, storage, faster, device, packed)
 
 
 def exact_segment(
@@ -108,7 +126,7 @@ def exact_segment(
     steps = []
     for node in storage.steps_of(nodes):
         if node.name in summed:
-            steps.append(_summed_step(summed[node.name], storage))
+            steps.append(_summed_step(summed[node.name], storage, packed))
         elif node.name not in convolutions:
             steps.append(_block_step(node, storage, packed.get(node.name)))
     return Segment(device, 1, tuple(steps), is_exact=True)
@@ -121,17 +139,26 @@ def _block_step(node: Node, storage: BlockStorage, packed: PackedLayer | None = 
     return bare_step(operation, shape, storage.shape_made(node.name), node.inputs)
 
 
-def _summed_step(nodes: SummedNodes, storage: BlockStorage) -> Step:
-    """Return the bare step of a convolution with its sum."""
+def _summed_step(
+    nodes: SummedNodes, storage: BlockStorage, packed: Mapping[str, PackedLayer] = NOT_PACKED
+) -> Step:
+    """Return the bare step of a convolution with its sum, whose values may be packed."""
     shape = storage.shape_taken(nodes.conv.name, nodes.conv.inputs)
-    return bare_step(nodes.operation, shape, storage.shape_made(nodes.add.name), nodes.takes)
+    operation = nodes.packed if nodes.add.name in packed else nodes.operation
+    return bare_step(operation, shape, storage.shape_made(nodes.add.name), nodes.takes)
 
 
-def _is_faster(nodes: SummedNodes, storage: BlockStorage, options: StepOptions) -> bool:
+def _is_faster(
+    nodes: SummedNodes,
+    storage: BlockStorage,
+    options: StepOptions,
+    packed: Mapping[str, PackedLayer] = NOT_PACKED,
+) -> bool:
     """Return whether a convolution and its sum are faster as one step than as two."""
-    parts = _block_step(nodes.conv, storage), _block_step(nodes.add, storage)
+    parts = (_block_step(it, storage, packed.get(it.name)) for it in (nodes.conv, nodes.add))
     one, *two = (
-        options.whole(step, in_place=True) for step in (_summed_step(nodes, storage), *parts)
+        options.whole(step, in_place=True)
+        for step in (_summed_step(nodes, storage, packed), *parts)
     )
     if not one or not all(two):
         return bool(one)

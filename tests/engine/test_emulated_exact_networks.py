@@ -28,7 +28,7 @@ from znni.engine.patch import PatchRunner
 from znni.engine.tiles import for_job, make_job, read_input, seen_by
 from znni.machine.machine import Device, Machine
 from znni.network.geometry import with_window
-from znni.network.layers import PackedLayer
+from znni.network.layers import PackedLayer, SummedConv
 from znni.network.network import Network
 from znni.network.network_file import network_from_text
 from znni.network.weights import random_weights
@@ -58,13 +58,14 @@ layers:
   - conv: {features: 8, kernel: 3, padding: same, activation: elu}
   - conv: {features: 2, kernel: 1}
 """
+# The second convolution adds to the first, which is stored without zeros around it.
 RESIDUAL = """\
 name: residual
 in_features: 2
 layers:
   - name: first
     conv: {features: 16, kernel: [1, 3, 3], padding: same, activation: elu}
-  - conv: {features: 16, kernel: 3, padding: same}
+  - conv: {features: 16, kernel: 1}
   - affine: {activation: elu}
   - name: second
     conv: {features: 16, kernel: 3, padding: same}
@@ -158,6 +159,8 @@ def test_blocks_of_packed_values_give_what_one_evaluation_gives(text: str, size:
     plan = plan_for(network, size, Vec3(8, 8, 12), known)
     packed = [step for step in plan.steps if isinstance(step.operation, PackedLayer)]
     assert len(packed) > 4
+    summed = [step.gives for step in packed if isinstance(step.on_float32, SummedConv)]
+    assert summed == ["level"] * (text == RESIDUAL)
     assert_exact(network, size, plan, known)
 
 

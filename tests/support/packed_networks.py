@@ -61,20 +61,26 @@ class PackedGraph:
     def _extents(self, choices: list[int]) -> Vec3:
         return Vec3(*(self._draw.choice(choices) for _ in range(3)))
 
-    def _conv(self, x: str, maps: list[int]) -> str:
+    def _conv(self, x: str, maps: list[int], activation: Activation | None = None) -> str:
         """Add a convolution that keeps the extents."""
         kernel, count = self._extents([1, 2, 3]), self._draw.choice(maps)
         before = (kernel - 1) // 2
         padding = Padding(before, kernel - 1 - before)
-        layer = Conv(self._name, self._maps[x], count, kernel, self._activation, padding=padding)
+        activation = activation or self._activation
+        layer = Conv(self._name, self._maps[x], count, kernel, activation, padding=padding)
         return self._add(layer, x)
 
     def _local(self, x: str) -> str:
         """Add one or two layers that keep the extents."""
         for _ in range(self._draw.randint(1, 2)):
-            match self._draw.choice(["conv", "conv", "affine", "join", "pool"]):
+            match self._draw.choice(["conv", "residual", "affine", "join", "pool"]):
                 case "conv":
                     x = self._conv(x, [8, 16, 16, 24, 32, 5])
+                case "residual":
+                    first = self._conv(x, [8, 16, 16])
+                    maps = [self._maps[first]]
+                    second = self._conv(self._conv(first, [8, 16, 24]), maps, "identity")
+                    x = self._add(Add(self._name, self._activation), second, first)
                 case "affine":
                     x = self._add(Affine(self._name, self._maps[x], self._activation), x)
                 case "join":

@@ -83,9 +83,8 @@ def memory_for(calls: Sequence[tuple[Primitive, Call]]) -> tuple[int, int]:
 
 def some_weights(operation: Operation) -> ConvWeights | None:
     """Return random weights for a layer that has any; None for another."""
-    layer = operation.conv if isinstance(operation, PooledConv | SummedConv) else operation
-    if isinstance(layer, PackedLayer):
-        layer = layer.layer
+    unpacked = operation.layer if isinstance(operation, PackedLayer) else operation
+    layer = unpacked.conv if isinstance(unpacked, PooledConv | SummedConv) else unpacked
     if not isinstance(layer, Weighted):
         return None
     return random_layer_weights(layer, np.random.default_rng(0))

@@ -80,8 +80,8 @@ def _check_sums(part: DevicePart, network: Network) -> None:
     """Check that no convolution adds to a value that is needed again, or stored elsewhere."""
     known = summed_convolutions(network)
     for step in part.steps:
-        if isinstance(step.operation, SummedConv) and part.storage:
-            nodes = known.get(step.operation.add.name)
+        if isinstance(step.on_float32, SummedConv) and part.storage:
+            nodes = known.get(step.gives)
             if nodes is None or not part.storage.sums_in_place(nodes):
                 raise InvalidInput(
                     f"the plan's layer {step.operation.name} cannot add in place; {PLAN_AGAIN}"

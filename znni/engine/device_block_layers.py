@@ -87,11 +87,8 @@ class DeviceBlockLayers(DeviceLayers):
         storage = self._storage = part.storage
         network = self._network
         placed = part.placed(ALIGNMENT, STEP_SPARE)
-        self._rows = {
-            name: device_rows(name, part.steps, storage)
-            for name in storage.storages
-            if name != INPUT
-        }
+        made = {storage.locations[step.gives].storage for step in part.steps}
+        self._rows = {name: device_rows(name, part.steps, storage) for name in made}
         nodes = {node.name: node for node in network.nodes}
         self._ready = [
             _Ready(

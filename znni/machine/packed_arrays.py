@@ -49,6 +49,11 @@ class PackedArray(NamedTuple):
         groups = slice(first // GROUP, (first + count) // GROUP)
         return PackedArray(self.voxels[:, groups], self.records[groups])
 
+    def lies_with(self, other: PackedArray) -> bool:
+        """Return whether this and another value have the same memory, with equal shapes."""
+        one, two = self.voxels, other.voxels
+        return bool(one.data.ptr == two.data.ptr) and one.strides == two.strides
+
     def within(self, box: Box) -> PackedArray:
         """Return the voxels of a box."""
         return self._replace(voxels=self.voxels[:, :, *box.slices])

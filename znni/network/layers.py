@@ -102,12 +102,12 @@ class PackedLayer:
     """A layer whose input or output is packed: float16, 8 maps of a voxel together.
 
     Attributes:
-        layer: the layer.
+        layer: the layer, or a convolution and the sum after it.
         reads: whether all its inputs are packed.
         writes: whether its output is.
     """
 
-    layer: Layer
+    layer: Layer | SummedConv
     reads: bool
     writes: bool
 
@@ -126,9 +126,15 @@ def unnamed(operation: Operation) -> Operation:
     match operation:
         case PooledConv(conv, pool):
             return PooledConv(replace(conv, name="conv"), replace(pool, name="pool"))
+        case PackedLayer():
+            return replace(operation, layer=_unnamed_layer(operation.layer))
+        case _:
+            return _unnamed_layer(operation)
+
+
+def _unnamed_layer(layer: Layer | SummedConv) -> Layer | SummedConv:
+    match layer:
         case SummedConv(conv, add):
             return SummedConv(replace(conv, name="conv"), replace(add, name="add"))
-        case PackedLayer(layer):
-            return replace(operation, layer=replace(layer, name=layer.kind))
         case _:
-            return replace(operation, name=operation.kind)
+            return replace(layer, name=layer.kind)

@@ -256,7 +256,7 @@ def _takes_its_inputs(step: Step, network: Network) -> bool:
 
     A sum also takes the value to which its convolution adds.
     """
-    if isinstance(step.operation, SummedConv):
+    if isinstance(step.on_float32, SummedConv):
         nodes = summed_convolutions(network).get(step.gives)
         return nodes is not None and step.takes == nodes.takes
     inputs = {node.name: node.inputs for node in network.nodes}

@@ -52,15 +52,20 @@ class Step:
     takes: tuple[str, ...] = ()
 
     @property
+    def on_float32(self) -> Layer | PooledConv | SummedConv:
+        """The operation if no value is packed."""
+        return self.operation.layer if isinstance(self.operation, PackedLayer) else self.operation
+
+    @property
     def layers(self) -> tuple[Layer, ...]:
         """The layers of the network that it computes, in order."""
-        if isinstance(self.operation, PooledConv):
-            return self.operation.conv, self.operation.pool
-        if isinstance(self.operation, SummedConv):
-            return self.operation.conv, self.operation.add
-        if isinstance(self.operation, PackedLayer):
-            return (self.operation.layer,)
-        return (self.operation,)
+        match self.on_float32:
+            case PooledConv(conv, pool):
+                return conv, pool
+            case SummedConv(conv, add):
+                return conv, add
+            case layer:
+                return (layer,)
 
     @property
     def gives(self) -> str:
@@ -71,7 +76,7 @@ class Step:
     def reads(self) -> tuple[tuple[str, str], ...]:
         """The layers that read the values that it takes, each with its value's name."""
         readers = [layer.name for layer in self.layers]
-        if not isinstance(self.operation, SummedConv):
+        if not isinstance(self.on_float32, SummedConv):
             readers = readers[:1] * len(self.takes)
         return tuple(zip(readers, self.takes, strict=True))
 

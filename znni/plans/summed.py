@@ -8,7 +8,7 @@ from itertools import pairwise
 from types import MappingProxyType
 from typing import NamedTuple
 
-from znni.network.layers import Add, Conv, SummedConv
+from znni.network.layers import Add, Conv, PackedLayer, SummedConv
 from znni.network.network import INPUT, Network, Node
 
 
@@ -31,6 +31,11 @@ class SummedNodes(NamedTuple):
     def takes(self) -> tuple[str, ...]:
         """The names of the values that both layers take as one step."""
         return *self.conv.inputs, self.other
+
+    @property
+    def packed(self) -> PackedLayer:
+        """Both layers as one, on packed values."""
+        return PackedLayer(self.operation, reads=True, writes=True)
 
 
 @lru_cache(maxsize=256)

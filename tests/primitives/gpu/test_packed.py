@@ -21,6 +21,7 @@ from znni.machine.cuda_kernels import resource_usage
 from znni.machine.detect import detect_machine
 from znni.machine.device_arena import ALIGNMENT, DeviceArena
 from znni.machine.machine import Device
+from znni.machine.packed_arrays import packed_bytes
 from znni.network.layers import (
     Add,
     Affine,
@@ -34,6 +35,7 @@ from znni.network.layers import (
     PackedLayer,
     Padding,
     Pool,
+    SummedConv,
     Upsample,
 )
 from znni.network.weights import ConvWeights, Weights
@@ -140,6 +142,59 @@ def test_joined_values_have_scales_of_their_own(device: Device, ratio: float) ->
     np.testing.assert_allclose(found, right, rtol=0, atol=1e-3 * np.abs(right).max())
 
 
+SUMS = {
+    "groups": (
+        SummedConv(Conv("conv", 24, 40, THREE, "identity"), Add("add", "elu")),
+        Shape5(1, 24, 7, 12, 21),
+    ),
+    "several passes": (
+        SummedConv(Conv("conv", 8, 168, Vec3(1, 2, 1), "identity"), Add("add", "sigmoid")),
+        Shape5(1, 8, 5, 9, 11),
+    ),
+    "batch": (
+        SummedConv(Conv("conv", 16, 8, Vec3(2, 1, 3), "identity"), Add("add", "identity")),
+        Shape5(2, 16, 5, 18, 35),
+    ),
+}
+
+
+@pytest.mark.parametrize("in_place", [True, False])
+@pytest.mark.parametrize("name", SUMS)
+def test_a_convolution_adds_to_another_value_as_it_stores(
+    device: Device, name: str, in_place: bool
+) -> None:
+    layer, shape = SUMS[name]
+    case = random_case(layer.conv, shape)
+    linear = expected(layer.conv, case.weights, (case.x,))
+    out = Shape5(*linear.shape)
+    other = 4 * random_input(out, 1)
+    operation = PackedLayer(layer, True, True)
+    run = primitive_for(device, operation, shape).build(operation, shape, case.weights)
+    x = packed(case.x, 2.0**-3, gaps=True)
+    held = packed(other, 2.0**9, gaps=True)
+    records = held.records.get()
+    y = held._replace(records=cupy().zeros(records.shape, np.uint32))
+    if not in_place:
+        y = empty(out, gaps=True)
+    with output_into(y):
+        run(x, held)
+    right = reference.activation(linear + other, layer.add.activation, layer.add.slope)
+    np.testing.assert_allclose(unpacked(y), right, rtol=0, atol=1e-3 * np.abs(right).max())
+    np.testing.assert_array_equal(held.records.get(), records)
+
+
+def test_a_sum_in_the_store_costs_one_more_pass_over_the_output() -> None:
+    layer, shape = SUMS["groups"]
+    together, alone = (PackedLayer(it, True, True) for it in (layer, layer.activated))
+    primitive = primitive_for(EMULATED, together, shape)
+    one, two = (primitive.cost(it, shape) for it in (together, alone))
+    out = primitive.out_shape(together, shape)
+    assert out == primitive.out_shape(alone, shape)
+    assert one.memory == two.memory
+    assert one.bytes_moved == two.bytes_moved + packed_bytes(out)
+    assert one.flops / one.efficiency >= two.flops / two.efficiency
+
+
 def test_inputs_that_are_not_finite_stay_so(device: Device) -> None:
     layer, shape = Conv("layer", 8, 8, ONE, "identity"), Shape5(1, 8, 2, 3, 9)
     case = random_case(layer, shape)
@@ -156,6 +211,11 @@ def test_inputs_that_are_not_finite_stay_so(device: Device) -> None:
 
 LAYERS = {
     "nearest": (Upsample("layer", Vec3(2, 1, 3)), Shape5(2, 16, 3, 4, 5)),
+    "trilinear": (Upsample("layer", Vec3(2, 3, 2), "trilinear"), Shape5(2, 16, 4, 5, 6)),
+    "trilinear along two axes": (
+        Upsample("layer", Vec3(1, 2, 2), "trilinear"),
+        Shape5(1, 24, 3, 4, 5),
+    ),
     "maximum of windows": (Pool("layer", TWO, step=TWO), Shape5(1, 24, 6, 9, 11)),
     "overlapping": (Pool("layer", Vec3(3, 2, 3), step=TWO), Shape5(1, 8, 7, 8, 9)),
     "average": (Pool("layer", Vec3(2, 3, 2), "average", step=TWO), Shape5(1, 16, 7, 8, 9)),
@@ -230,7 +290,12 @@ def test_maxima_ignore_samples_beyond_the_volume(device: Device, inside: Box) ->
 @chips
 def test_sums_stay_in_registers(chip: Chip) -> None:
     layer = Conv("layer", 80, 80, THREE, "relu")
-    every = Packing(False, True), Packing(True, True, 10), Packing(True, False, 10)
+    every = (
+        Packing(True, True, 10),
+        Packing(True, True, 10, adds=True),
+        Packing(False, True),
+        Packing(True, False, 10),
+    )
     for packing in every if chip in (AMPERE, HOPPER) else every[1:2]:
         (strip,) = strips_for(layer, FLOAT16, Vec3(64, 64, 64), chip)
         block = strip.block
@@ -275,6 +340,18 @@ def test_memory_is_declared() -> None:
             del run
 
 
+def test_samples_beyond_the_volume_repeat_its_last_ones(device: Device) -> None:
+    layer, shape = Upsample("layer", TWO, "trilinear"), Shape5(1, 8, 6, 8, 9)
+    inside, beyond = Box(Vec3(1, 2, 0), Vec3(5, 7, 4)), Box(Vec3(9, 0, 0), Vec3(10, 3, 3))
+    x = random_input(shape)
+    right = expected(layer, None, (x,), inside)
+    operation = PackedLayer(layer, True, True)
+    run = primitive_for(device, operation, shape).build(operation, shape, None)
+    found = unpacked(run(packed(x), inside))
+    np.testing.assert_allclose(found, right, rtol=0, atol=1e-3 * np.abs(x).max())
+    assert not unpacked(run(packed(x), beyond)).any()
+
+
 def test_what_is_not_packed_is_left_to_others() -> None:
     shape = Shape5(1, 16, 8, 8, 8)
     for layer in (
@@ -283,7 +360,7 @@ def test_what_is_not_packed_is_left_to_others() -> None:
         PackedLayer(Conv("layer", 16, 8, THREE, "softmax"), True, True),
         PackedLayer(Conv("layer", 16, 9, THREE, "relu"), True, True),
         PackedLayer(Pool("layer", TWO, step=TWO), True, False),
-        PackedLayer(Upsample("layer", TWO, "trilinear"), True, True),
+        PackedLayer(SUMS["batch"][0], False, True),
         PackedLayer(Multiply("layer", spreads=True), True, True),
     ):
         for primitive in packed_layers.primitives(EMULATED):

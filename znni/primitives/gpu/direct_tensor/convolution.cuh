@@ -14,10 +14,12 @@
 //
 // An image may also be a packed value, as other layers made it (READS_PACKED): its strides are
 // given, and each group of 8 maps has a record of {largest number, scale}. The output may be a packed
-// value (WRITES_PACKED). It gets a scale by which no number can leave the range of float16.
+// value (WRITES_PACKED). It gets a scale by which no number can leave the range of float16. Another
+// packed value may lie in the output's memory, to which sums are added (ADDS_TO_OUTPUT).
 
-// Further arguments of kernels: where the voxels of a packed image lie, in voxels; and the records
-// of a packed output, with the largest sum of a map's weights and the largest bias.
+// Further arguments of kernels: where the voxels of a packed image lie, in voxels; the records of a
+// packed output, with the largest sum of a map's weights and the largest bias; and the records of a
+// value to which sums are added, with the share of its numbers that bounds those of the output.
 #if READS_PACKED
 #define IMAGE_STRIDES \
   long long image_item, long long image_group, long long image_plane, int image_row,
@@ -30,6 +32,15 @@
 #else
 #define OUTPUT float
 #define MADE_RECORDS
+#endif
+#if ADDS_TO_OUTPUT
+#define OTHER_RECORDS , const unsigned *other, float most_of_other
+#define OTHER other
+#define MOST_OF_OTHER most_of_other
+#else
+#define OTHER_RECORDS
+#define OTHER nullptr
+#define MOST_OF_OTHER 0.0f
 #endif
 
 constexpr int WARPGROUPS = 2;
@@ -76,14 +87,22 @@ __device__ __forceinline__ float image_scale(const unsigned* records, int chunk)
   return READS_PACKED ? __uint_as_float(records[4 * chunk + 1]) : scale_for(*records);
 }
 
+// Returns the largest number of some records.
+__device__ __forceinline__ float largest_of(const unsigned* records, int groups) {
+  unsigned largest = 0;
+  for (int group = 0; group < groups; ++group) largest = max(largest, records[2 * group]);
+  return __uint_as_float(largest);
+}
+
 // The scale of a packed output: no sum of products is larger than the largest number of the image
 // times the weights' sum.
 __device__ __forceinline__ float made_scale(const unsigned* records, float weight_sum,
-                                            float most_bias) {
-  unsigned largest = 0;
-  for (int group = 0; group < (READS_PACKED ? IMAGE_GROUPS : 1); ++group)
-    largest = max(largest, records[2 * group]);
-  return scale_below(fmaf(__uint_as_float(largest), weight_sum, most_bias));
+                                            float most_bias, int maps, const unsigned* other,
+                                            float most_of_other) {
+  const float largest = largest_of(records, READS_PACKED ? IMAGE_GROUPS : 1);
+  const float bound = fmaf(largest, weight_sum, most_bias);
+  if (!ADDS_TO_OUTPUT) return scale_below(bound);
+  return scale_below(fmaf(largest_of(other, maps / ROWS), most_of_other, bound));
 }
 
 // Takes over the scale of the chunk after, where values of several scales are joined.
@@ -202,10 +221,13 @@ __device__ __forceinline__ void store_bits_if(unsigned wanted, unsigned* target,
 // Stores a warpgroup's sums as a packed value. A lane has two neighbouring maps of a voxel, which
 // are 4 bytes; four lanes have a voxel's 8 maps, and a warp has 8 voxels side by side. Strides are
 // in units of 4 bytes, that of maps between groups. Returns the bits of the largest number.
+//
+// What is added of another value is loaded before anything of its group is stored.
 __device__ __forceinline__ unsigned store_packed(
     float (&sum)[TILES][COLUMNS / 2], unsigned* y, long long item_stride, long long group_stride,
     long long plane_stride, long long row_stride, int maps, Vec3 size, const Place& place,
-    int warpgroup, const float* factors, const float* bias, float scale, float out_scale) {
+    int warpgroup, const float* factors, const float* bias, float scale, float out_scale,
+    const unsigned* other) {
   constexpr int VOXEL_WORDS = VOXEL / 4;
   const int lane = threadIdx.x % 32;
   const int z = place.first.z + warpgroup * TILES_Z;
@@ -230,13 +252,25 @@ __device__ __forceinline__ unsigned store_packed(
     const unsigned stored = first_map + eight * ROWS < maps ? inside : 0;
     const float factor[2] = {__ldg(factors + map) * scale, __ldg(factors + map + 1) * scale};
     const float offset[2] = {__ldg(bias + map), __ldg(bias + map + 1)};
+    const int group = min(first_map / ROWS + eight, maps / ROWS - 1);
+    const float held_factor =
+        ADDS_TO_OUTPUT ? 1.0f / __uint_as_float(__ldg(other + 2 * group + 1)) : 0.0f;
+    unsigned held[TILES];
 #pragma unroll
     for (int i = 0; i < 2 * TILES; ++i) {
+      if (ADDS_TO_OUTPUT && i % TILES == 0) {
+#pragma unroll
+        for (int j = 0; j < TILES; ++j) held[j] = stored & 1u << i + j ? y[voxel[i + j]] : 0;
+      }
+      const float2 before = ADDS_TO_OUTPUT ? number_of(held[i % TILES]) : make_float2(0.0f, 0.0f);
       float total[2];
 #pragma unroll
       for (int of_two = 0; of_two < 2; ++of_two) {
         const float value = sum[i / 2][eight * 4 + i % 2 * 2 + of_two];
-        total[of_two] = activation(fmaf(value, factor[of_two], offset[of_two]));
+        total[of_two] = fmaf(value, factor[of_two], offset[of_two]);
+        if (ADDS_TO_OUTPUT)
+          total[of_two] = fmaf(of_two ? before.y : before.x, held_factor, total[of_two]);
+        total[of_two] = activation(total[of_two]);
         const unsigned bits = __float_as_uint(total[of_two]) & 0x7fffffffu;
         if ((stored & 1u << i) && bits < bits_of(128)) largest = max(largest, bits);
       }

@@ -214,16 +214,17 @@ class Block:
         """Return the blocks along each axis that cover an output."""
         return out.ceil_div(self.out)
 
-    def cycles(self, out: Vec3, row: int, *, packed: bool = False) -> float:
+    def cycles(self, out: Vec3, row: int, *, packed: bool = False, adds: bool = False) -> float:
         """Return a multiprocessor's cycles for an output: products and stores run side by side.
 
         Args:
             out: extents of the output.
             row: voxels from row to row, which say how rows lie in sectors.
             packed: whether the output is packed. Then all its sectors are whole, and half as many.
+            adds: whether a packed output is added to what its sectors hold.
         """
         if packed:
-            block = self._packed_cycles
+            block = self._added_cycles if adds else self._packed_cycles
         else:
             block = self._aligned_cycles if row % SECTOR_FLOATS == 0 else self._unaligned_cycles
         return self.passes * self.tiles(out).volume * block
@@ -241,8 +242,17 @@ class Block:
     @cached_property
     def _packed_cycles(self) -> float:
         """Cycles of one block and pass if its output is packed."""
-        sectors = self.out.volume * self.columns / (2 * SECTOR_FLOATS)
-        return self._cycles_with(sectors * SECTOR_CYCLES)
+        return self._cycles_with(self._packed_sectors * SECTOR_CYCLES)
+
+    @cached_property
+    def _added_cycles(self) -> float:
+        """Cycles of one block and pass if its output is packed, and its sectors are read first."""
+        return self._cycles_with(self._packed_sectors * PART_CYCLES)
+
+    @property
+    def _packed_sectors(self) -> float:
+        """Sectors of one block and pass if its output is packed."""
+        return self.out.volume * self.columns / (2 * SECTOR_FLOATS)
 
     def _cycles(self, partial: int) -> float:
         """Return the cycles of one block and pass whose rows have so many parts of sectors."""
@@ -332,10 +342,10 @@ class Strip(NamedTuple):
         """Return the blocks along each axis that cover its part of an output."""
         return self.block.tiles(out._replace(x=self.last - self.first))
 
-    def cycles(self, out: Vec3, *, packed: bool = False) -> float:
-        """Return a multiprocessor's cycles for its part of an output, which may be packed."""
+    def cycles(self, out: Vec3, *, packed: bool = False, adds: bool = False) -> float:
+        """Return a multiprocessor's cycles for its part of an output, as ``Block.cycles``."""
         part = out._replace(x=self.last - self.first)
-        return self.block.cycles(part, out.x, packed=packed)
+        return self.block.cycles(part, out.x, packed=packed, adds=adds)
 
     def blocks(self, out: Vec3) -> int:
         """Return the number of blocks of its part of an output, in all passes."""

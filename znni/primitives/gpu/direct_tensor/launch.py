@@ -90,12 +90,20 @@ class Launcher:
         self._processors = cupy().cuda.Device().attributes["MultiProcessorCount"]
         self._bounds = bounds_of(pieces.conv.activation, weights)
 
-    def __call__(self, x: Any) -> Any:
-        """Return the output (n, f', z, y, x) for an input (n, f, z, y, x); both may be packed."""
+    def __call__(self, x: Any, other: PackedArray | None = None) -> Any:
+        """Return the output (n, f', z, y, x) for an input (n, f, z, y, x); both may be packed.
+
+        Args:
+            x: the input.
+            other: the packed value to add, if there is one. If it does not lie in the output's
+                memory, it is copied there.
+        """
         pieces = self._pieces
         y = new_device_output(pieces.out)
+        if other is not None and not y.lies_with(other):
+            y.voxels[...] = other.voxels
         if isinstance(x, PackedArray):
-            self.convolve(x.voxels, x.records, y)
+            self.convolve(x.voxels, x.records, y, other)
             activate_over_maps(y, pieces.conv.activation)
             return y
         image = device_workspace((pieces.image_bytes,), np.uint8)
@@ -128,24 +136,27 @@ class Launcher:
                 ),
             )
 
-    def convolve(self, image: Any, largest: Any, y: Any) -> None:
+    def convolve(self, image: Any, largest: Any, y: Any, other: PackedArray | None = None) -> None:
         """Convolve a piece's image, strip by strip.
 
         Args:
             image: the image, or the voxels of a packed value.
             largest: the largest number of an image, or the records of a packed value.
             y: the output, which may be packed.
+            other: the packed value in the output's memory, if it is added.
         """
         items, maps, *extents = y.shape
         out = Vec3(*extents)
-        reads, writes, _ = self._pieces.packing
+        reads, writes = self._pieces.packing.reads, self._pieces.packing.writes
         strides: tuple[Any, ...] = ()
         if reads:
             of_voxels = [stride // VOXEL_BYTES for stride in image.strides[:4]]
             strides = *map(np.int64, of_voxels[:3]), np.int32(of_voxels[3])
         made, noted = y, tuple[Any, ...]()
         if writes:
-            made, noted = y.words, (y.records, *self._bounds)
+            made, noted = y.words, (y.records, *self._bounds[:2])
+        if other is not None:
+            noted += other.records, self._bounds.of_other
         voxels = (out + self._pieces.block.kernel - 1).volume
         for strip, kernels in zip(self._pieces.strips, self._kernels, strict=True):
             block, tiles = strip.block, strip.tiles(out)
@@ -189,16 +200,28 @@ def image_source(numbers: TensorFormat, gathering: Gathering = IN_PLACE) -> str:
     return "\n".join(parts)
 
 
-def bounds_of(activation: Activation, weights: ConvWeights) -> tuple[np.float32, np.float32]:
-    """Return two numbers that bound a layer's outputs.
+class OutputBounds(NamedTuple):
+    """Numbers that bound a layer's outputs.
 
-    No output is larger than the largest input times the first number, plus the second. Activations
-    make no number larger, but those that begin at 0.5 have values up to 1.
+    No output is larger than the largest input times the first number, plus the second, plus the
+    third times the largest number of the value to which the layer adds.
+    """
+
+    of_input: np.float32
+    least: np.float32
+    of_other: np.float32
+
+
+def bounds_of(activation: Activation, weights: ConvWeights) -> OutputBounds:
+    """Return what bounds a layer's outputs.
+
+    Activations make no number larger, but those that begin at 0.5 have values up to 1.
     """
     if activation == "sigmoid":
-        return np.float32(0), np.float32(1)
+        return OutputBounds(np.float32(0), np.float32(1), np.float32(0))
     sums = np.abs(weights.weight).astype(np.float64).sum(axis=(1, 2, 3, 4))
-    return np.float32(sums.max()), np.float32(np.abs(weights.bias).max())
+    of_bias = np.float32(np.abs(weights.bias).max())
+    return OutputBounds(np.float32(sums.max()), of_bias, np.float32(1))
 
 
 def convolution_source(
@@ -216,6 +239,7 @@ def convolution_source(
     values = {
         "READS_PACKED": int(packing.reads),
         "WRITES_PACKED": int(packing.writes),
+        "ADDS_TO_OUTPUT": int(packing.adds),
         "IMAGE_GROUPS": packing.groups,
         "JOINED": int(packing.reads and block.chunks > 1),
         "KERNEL_Z": block.kernel.z,

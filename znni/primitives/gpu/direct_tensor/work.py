@@ -50,11 +50,13 @@ class Packing(NamedTuple):
         reads: whether the input is packed.
         writes: whether the output is packed.
         groups: the groups of 8 input maps, if the input is packed.
+        adds: whether another packed value is added to the output, in whose memory it lies.
     """
 
     reads: bool = False
     writes: bool = False
     groups: int = 0
+    adds: bool = False
 
 
 UNPACKED = Packing()
@@ -212,7 +214,8 @@ class Pieces(ConvolutionWork):
     def _cycles(self, strip: Strip, items: int, out: Vec3) -> float:
         """Return the cycles of all multiprocessors for a strip, of which some may have no block."""
         idle = max(1.0, self.processors / (items * strip.blocks(out)))
-        return items * strip.cycles(out, packed=self.packing.writes) * idle
+        packing = self.packing
+        return items * strip.cycles(out, packed=packing.writes, adds=packing.adds) * idle
 
     @property
     def bytes_moved(self) -> float:
@@ -232,6 +235,7 @@ class Pieces(ConvolutionWork):
         outputs = 2 * len(self.block.sums) - 1  # later passes read what earlier ones wrote
         image = self._seen_voxels * self.voxel_bytes
         made = packed_bytes(self.out) if self.packing.writes else self.out.nbytes
+        outputs += int(self.packing.adds)
         if self.packing.reads:
             return 0, packed_bytes(self.shape) + outputs * made
         return self.shape.nbytes + image, image + outputs * made
@@ -242,9 +246,8 @@ class Pieces(ConvolutionWork):
         found = super().cost
         if self.packing == UNPACKED:
             return found
-        reads, writes, _ = self.packing
-        arrays = packed_bytes(self.shape) if reads else self.shape.nbytes
-        arrays += packed_bytes(self.out) if writes else self.out.nbytes
+        arrays = packed_bytes(self.shape) if self.packing.reads else self.shape.nbytes
+        arrays += packed_bytes(self.out) if self.packing.writes else self.out.nbytes
         memory = Memory.beside(arrays, self.workspace_bytes, self.resident_bytes)
         return replace(found, memory=memory)
 

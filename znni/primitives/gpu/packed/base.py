@@ -53,6 +53,10 @@ class GpuPackedPass:
         """Return the shape of the output of a layer of its kind, or None if it declines."""
         raise NotImplementedError
 
+    def flops(self, layer: Any) -> float:  # noqa: ARG002 - most layers have as many
+        """Return the operations for a number of the output."""
+        return FLOPS
+
     def prepare(self, layer: Any, out: Shape5, weights: ConvWeights | None) -> Run:
         """Compile the kernel, and return what runs it. It writes into a given packed output."""
         raise NotImplementedError
@@ -72,18 +76,22 @@ class GpuPackedPass:
         moved = packed_bytes(shape) + packed_bytes(out)
         resident = self.resident * out.f + RECORD_BYTES * out.f // GROUP
         memory = Memory.beside(moved, 0, resident)
-        return Cost(FLOPS * out.elements, moved, memory, EFFICIENCY, writes_views=True)
+        flops = self.flops(_layer_of(layer)) * out.elements
+        return Cost(flops, moved, memory, EFFICIENCY, writes_views=True)
 
     def build(self, layer: Operation, shape: Shape5, weights: ConvWeights | None) -> Run:
         """Prepare all that can be done once."""
         out = applying(self.out_shape(layer, shape), self, layer, shape)
-        packed = layer.layer if isinstance(layer, PackedLayer) else layer
-        run = self.prepare(packed, out, weights)
+        run = self.prepare(_layer_of(layer), out, weights)
 
         def into(*inputs: Any) -> Any:
             return made_into(out, lambda: run(*inputs))
 
         return into
+
+
+def _layer_of(operation: Operation) -> Operation:
+    return operation.layer if isinstance(operation, PackedLayer) else operation
 
 
 def made_into(out: Shape5, run: Callable[[], Any], array: PackedArray | None = None) -> Any:

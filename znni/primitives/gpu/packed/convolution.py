@@ -7,9 +7,9 @@ from typing import Any, ClassVar
 
 from znni.core.shapes import Shape5
 from znni.machine.packed_arrays import GROUP
-from znni.network.layers import Conv, Operation, PackedLayer
+from znni.network.layers import Conv, Operation, PackedLayer, SummedConv
 from znni.network.weights import ConvWeights, conv_weights
-from znni.plans.primitive import Run, convolved
+from znni.plans.primitive import Run, convolution_of, convolved
 from znni.primitives.gpu.common.activation import has_source
 from znni.primitives.gpu.common.base import ShapedPrimitive
 from znni.primitives.gpu.common.hardware import chip_of, processors_of
@@ -22,7 +22,10 @@ from znni.primitives.gpu.packed.base import made_into
 
 @dataclass(frozen=True)
 class GpuPackedConvolution(ShapedPrimitive[Pieces]):
-    """Direct convolution on tensor cores, whose input or output is packed."""
+    """Direct convolution on tensor cores, whose input or output is packed.
+
+    It may add to a packed value in the output's memory as it stores.
+    """
 
     numbers: TensorFormat = FLOAT16
     family: ClassVar[str] = "gpu_packed_direct_tensor"
@@ -30,10 +33,13 @@ class GpuPackedConvolution(ShapedPrimitive[Pieces]):
 
     def work(self, layer: Operation, shape: Shape5) -> Pieces | None:
         """Decline what ``GpuDirectTensor`` declines, parts of groups, and a packed softmax."""
-        if not isinstance(layer, PackedLayer) or not isinstance(layer.layer, Conv):
+        if not isinstance(layer, PackedLayer):
             return None
-        conv, reads, writes = layer.layer, layer.reads, layer.writes
-        if not (reads or writes) or not has_source(conv):
+        conv, adds = convolution_of(layer.layer), isinstance(layer.layer, SummedConv)
+        reads, writes = layer.reads, layer.writes
+        if not isinstance(conv, Conv) or not (reads or writes) or not has_source(conv):
+            return None
+        if adds and not (reads and writes):
             return None
         if (reads and conv.in_features % GROUP) or (
             writes and (conv.out_features % GROUP or conv.activation == "softmax")
@@ -46,7 +52,7 @@ class GpuPackedConvolution(ShapedPrimitive[Pieces]):
         strips = strips_for(conv, self.numbers, out.size, chip, out.n, processors)
         if not strips or any(len(strip.block.sums) > 1 for strip in strips):
             return None
-        packing = Packing(reads, writes, conv.in_features // GROUP if reads else 0)
+        packing = Packing(reads, writes, conv.in_features // GROUP if reads else 0, adds)
         pieces = Pieces(shape, out, conv, strips, processors, packing)
         return pieces if pieces.is_countable else None
 
@@ -56,7 +62,7 @@ class GpuPackedConvolution(ShapedPrimitive[Pieces]):
         if not work.packing.writes:
             return run
 
-        def into(x: Any) -> Any:
-            return made_into(work.out, lambda: run(x))
+        def into(*inputs: Any) -> Any:
+            return made_into(work.out, lambda: run(*inputs))
 
         return into

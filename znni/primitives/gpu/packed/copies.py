@@ -1,10 +1,12 @@
-"""Nearest upsampling and concatenation of packed values: copies of voxels."""
+"""Upsampling and concatenation of packed values: voxels are copied, or lie between others."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
+
+import numpy as np
 
 from znni.core.shapes import Box, Shape5, Vec3
 from znni.machine.cuda_kernels import compiled, source_beside
@@ -21,31 +23,48 @@ from znni.primitives.gpu.packed.base import (
     of_axes,
     strided,
 )
+from znni.primitives.gpu.upsampling.primitive import FLOPS, neighbours_source
 
 ONE = Vec3(1, 1, 1)
 
 
 @dataclass(frozen=True)
 class GpuPackedUpsampling(GpuPackedPass):
-    """Nearest upsampling of packed values."""
+    """Nearest and trilinear upsampling of packed values."""
 
     kind: ClassVar[type[Layer]] = Upsample
     family: ClassVar[str] = "gpu_packed_upsampling"
 
     def made(self, layer: Upsample, shape: Shape5) -> Shape5 | None:
-        """Decline other modes."""
-        return upsampled(layer, shape, "nearest")
+        """Return the upsampled shape."""
+        return upsampled(layer, shape, layer.mode)
+
+    def flops(self, layer: Upsample) -> float:
+        """Return more operations for voxels between others."""
+        return FLOPS[layer.mode]
 
     def prepare(self, layer: Upsample, out: Shape5, weights: ConvWeights | None) -> Run:  # noqa: ARG002 - it has none
         """Compile the kernel for the factors."""
         copy = _copying(layer.factor)
+        interpolate = _kernel(layer.factor, "interpolate")
 
-        def run(x: PackedArray, _inside: Box | None = None) -> Any:
+        def copied(x: PackedArray, _inside: Box | None = None) -> Any:
             y = new_device_output(out)
             copy(x, y)
             return y
 
-        return run
+        def interpolated(x: PackedArray, inside: Box | None = None) -> Any:
+            y, whole = new_device_output(out), Box(Vec3(0, 0, 0), Vec3(*x.shape[2:]))
+            seen = whole.intersection(inside or whole)
+            if seen is None:
+                y.voxels.fill(0)
+                y.records[...] = x.records
+                return y
+            edges = map(np.int32, (*seen.start, *seen.stop))
+            launch(interpolate, groups_of(out), *strided(x), *strided(y), *edges)
+            return y
+
+        return interpolated if layer.mode == "trilinear" else copied
 
 
 @dataclass(frozen=True)
@@ -80,7 +99,7 @@ class GpuPackedConcatenation(GpuPackedPass):
 
 def _copying(factor: Vec3) -> Callable[[PackedArray, PackedArray], None]:
     """Return what copies a packed value, each voxel ``factor`` times along each axis."""
-    kernel = compiled(upsampling_source(), upsampling_options(factor)).get_function("upsample")
+    kernel = _kernel(factor, "upsample")
 
     def copy(x: PackedArray, y: PackedArray) -> None:
         launch(kernel, groups_of(Shape5(*y.shape)), *strided(x), *strided(y))
@@ -88,9 +107,13 @@ def _copying(factor: Vec3) -> Callable[[PackedArray, PackedArray], None]:
     return copy
 
 
+def _kernel(factor: Vec3, name: str) -> Any:
+    return compiled(upsampling_source(), upsampling_options(factor)).get_function(name)
+
+
 def upsampling_source() -> str:
-    """Return the CUDA source of ``upsample``, compiled with ``upsampling_options``."""
-    return common_source() + source_beside(__file__, "upsampling.cu")
+    """Return the CUDA source of both kinds of upsampling, compiled with ``upsampling_options``."""
+    return common_source() + neighbours_source() + source_beside(__file__, "upsampling.cu")
 
 
 def upsampling_options(factor: Vec3) -> tuple[str, ...]:

@@ -67,7 +67,12 @@ class GpuUpsampling:
 
 def source() -> str:
     """Return the CUDA source of ``upsample``, compiled with ``options``."""
-    return voxels_source() + source_beside(__file__, "upsampling.cu")
+    return voxels_source() + neighbours_source() + source_beside(__file__, "upsampling.cu")
+
+
+def neighbours_source() -> str:
+    """Return the CUDA function that finds the samples on both sides of an upsampled one."""
+    return source_beside(__file__, "neighbours.cuh")
 
 
 def options(layer: Upsample) -> tuple[str, ...]:
