@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
 from math import inf
 from typing import NamedTuple, Protocol, TypeAlias
 
@@ -17,6 +18,7 @@ from znni.network.layers import (
     Concat,
     Conv,
     Layer,
+    Normalize,
     Operation,
     PackedLayer,
     Pool,
@@ -116,12 +118,20 @@ class BoundsUsingGpu:
         return np.asarray(FLOAT_BYTES * np.maximum(taken, maps[node.name] * voxels[node.name]))
 
 
-def packed_layers(layer: Layer) -> Iterator[PackedLayer]:
-    """Yield a layer as it may read and write packed values. Only a convolution may do one alone."""
-    yield PackedLayer(layer, reads=True, writes=True)
+def packed_layers(layer: Layer, *, sums: bool = False) -> Iterator[PackedLayer]:
+    """Yield a layer as it may read and write packed values. Only a convolution may do one alone.
+
+    Args:
+        layer: the layer.
+        sums: whether it may also make or take sums of maps.
+    """
+    writing = [PackedLayer(layer, reads=True, writes=True)]
     if isinstance(layer, Conv):
-        yield PackedLayer(layer, reads=False, writes=True)
+        writing.append(PackedLayer(layer, reads=False, writes=True))
         yield PackedLayer(layer, reads=True, writes=False)
+    yield from writing
+    if sums and isinstance(layer, Conv | Normalize):
+        yield from (replace(it, sums=True) for it in writing)
 
 
 class _Fused(NamedTuple):
@@ -176,9 +186,15 @@ class Bounds:
         for pair in fusible:
             first, second = _both_layers(pair)
             self._fused.setdefault(second, []).append(_Fused(first, pair))
+        normed = {
+            name
+            for node in network.nodes
+            if isinstance(node.layer, Normalize)
+            for name in (node.name, *node.inputs)
+        }
         self._packed: dict[Operation, list[PackedLayer]] = {
-            layer: list(packed_layers(layer)) if packed else []
-            for layer, _ in network.operations.values()
+            layer: list(packed_layers(layer, sums=name in normed)) if packed else []
+            for name, (layer, _) in network.operations.items()
         }
         operations: list[tuple[Operation, int]] = [
             *network.operations.values(),

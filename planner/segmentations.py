@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
 from itertools import pairwise
 from math import inf
 from types import MappingProxyType
@@ -15,7 +16,7 @@ from znni.machine.machine import DeviceKind
 from znni.network.layers import Conv, Layer, PackedLayer, Pool, PooledConv
 from znni.network.network import Network, Node
 from znni.plans.block_storage import BlockStorage
-from znni.plans.packed import packed_operations
+from znni.plans.packed import packed_operations, summing_norms
 from znni.plans.segments import Segment, Step
 from znni.plans.summed import SummedNodes, summed_convolutions
 
@@ -79,7 +80,8 @@ def exact_segments(
     segment they are one wherever that is faster. In the second every pair is one step, and in the
     third none is; those are not faster, but may take less memory. In the last segment as many
     values as possible are packed, if any can be. There, sums are one step wherever that is faster,
-    because that never takes more memory.
+    because that never takes more memory. And convolutions add up maps for the norms after them,
+    wherever that is faster.
 
     Args:
         nodes: the nodes of the network.
@@ -98,6 +100,7 @@ def exact_segments(
             choices.append(choice)
             yield exact_segment(nodes, storage, choice, device)
     if may_pack and (packed := packed_operations(nodes, storage, options.applies)):
+        packed = _with_sums(packed, nodes, storage, options)
         able = (it for it in packed_summed if it.add.name in packed and packed[it.conv.name].reads)
         in_place = {it.add.name: it for it in able if storage.sums_in_place(it)}
         faster = {
@@ -146,6 +149,38 @@ def _summed_step(
     shape = storage.shape_taken(nodes.conv.name, nodes.conv.inputs)
     operation = nodes.packed if nodes.add.name in packed else nodes.operation
     return bare_step(operation, shape, storage.shape_made(nodes.add.name), nodes.takes)
+
+
+def _with_sums(
+    packed: Mapping[str, PackedLayer],
+    nodes: tuple[Node, ...],
+    storage: BlockStorage,
+    options: StepOptions,
+) -> Mapping[str, PackedLayer]:
+    """Return packed steps of which convolutions add up maps for norms, wherever that is faster.
+
+    Args:
+        packed: the steps, by name.
+        nodes: the nodes of the network.
+        storage: the arrays of the block.
+        options: the source of the steps' times.
+    """
+    known = {node.name: node for node in nodes}
+
+    def seconds(*operations: tuple[str, PackedLayer]) -> float:
+        found = (
+            options.whole(_block_step(known[name], storage, operation), in_place=True)
+            for name, operation in operations
+        )
+        return sum(steps[0].seconds if steps else inf for steps in found)
+
+    found = dict(packed)
+    for norm, conv in summing_norms(packed, storage, nodes):
+        now = (conv, found[conv]), (norm.name, found[norm.name])
+        then = [(name, replace(operation, sums=True)) for name, operation in now]
+        if seconds(*then) < seconds(*now):
+            found.update(then)
+    return found
 
 
 def _is_faster(

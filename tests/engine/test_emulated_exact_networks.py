@@ -191,7 +191,10 @@ def test_windows_of_packed_values_are_blended() -> None:
     volume = np.random.default_rng(0).standard_normal((1, 8, 11, 12), np.float32)
     job = make_job(network, Vec3(*volume.shape[1:]), "valid", None, None)
     plan = plan_for(network, job.output, job.output, known, "valid")
-    assert sum(isinstance(step.operation, PackedLayer) for step in plan.steps) == len(plan.steps)
+    operations = [step.operation for step in plan.steps if isinstance(step.operation, PackedLayer)]
+    assert len(operations) == len(plan.steps)
+    with_sums = [operation.name for operation in operations if operation.sums]
+    assert with_sums == ["conv1", "skip", "conv3", "instance_norm3"]
     weights = random_weights(network, 7)
     with emulated_gpu(ORDERS[1]):
         found = run(PatchRunner(plan, known, weights), weights, volume, pad=None)

@@ -25,12 +25,23 @@ from znni.core.shapes import Vec3
 from znni.engine.tiles import for_job, make_job
 from znni.machine.machine import Machine
 from znni.machine.machine_choice import machine_for
+from znni.network.geometry import with_window
 from znni.network.input_scaling import InputScaling
-from znni.network.layers import Activation, Add, Conv, Operation, PackedLayer, Padding, Pool
+from znni.network.layers import (
+    Activation,
+    Add,
+    Conv,
+    Normalize,
+    Operation,
+    PackedLayer,
+    Padding,
+    Pool,
+)
 from znni.network.network import INPUT, Network, Node
 from znni.network.network_file import load_network
+from znni.network.window import Window
 from znni.plans.block_storage import block_storage
-from znni.plans.packed import packed_operations, reads_what_is_made
+from znni.plans.packed import packed_operations, reads_what_is_made, summing_norms
 from znni.plans.plan import Plan
 from znni.plans.primitive import Catalogue, Primitive, by_values, on_device
 from znni.plans.segments import Segment, Step
@@ -59,7 +70,10 @@ def primitives(there: Machine) -> Catalogue:
 
 
 def searched(network: Network, known: Catalogue, there: Machine, patch: Vec3) -> Search:
-    job = make_job(network, patch, "same", "constant", None)
+    if network.window:
+        job = make_job(network, patch, "valid", None, None)
+    else:
+        job = make_job(network, patch, "same", "constant", None)
     return Search(
         for_job(network, job), job.output, there, known, run_overhead(there), BUILT_IN,
         "none", "gpu",
@@ -143,6 +157,46 @@ def test_the_choice_of_packed_sums_is_the_fastest_of_all() -> None:
     assert Plan.from_json(plan.to_json()) == plan
 
 
+def normed() -> Network:
+    """A network of convolutions and norms, on windows of 48^3."""
+    padding, nodes, taken, maps = Padding(ONE, ONE), list[Node](), INPUT, 1
+    for index, features in enumerate((16, 16, 32)):
+        conv = Conv(f"conv{index}", maps, features, THREE, "identity", padding=padding)
+        norm = Normalize(f"norm{index}", features, features, activation="leaky_relu")
+        nodes += [Node(conv, (taken,)), Node(norm, (conv.name,))]
+        taken, maps = norm.name, features
+    nodes.append(Node(Conv("last", 32, 3, ONE, "identity"), (taken,)))
+    network = Network("normed", 1, tuple(nodes), "last", InputScaling())
+    return with_window(network, Window(Vec3(48, 48, 48), overlap=0))
+
+
+def test_the_choice_of_convolutions_that_add_up_maps_is_the_fastest_of_all() -> None:
+    there, patch = machine(), Vec3(48, 48, 48)
+    known = primitives(there)
+    search = searched(normed(), known, there, patch)
+    plan, bounds = search.fastest_for(patch), search.bounds["gpu"]
+    assert plan is not None
+    options, storage = StepOptions(known.values(), BUILT_IN), block_storage(plan.network, patch)
+    nodes = plan.network.nodes
+    packed = packed_operations(nodes, storage, options.applies)
+    pairs = [(norm.name, conv) for norm, conv in summing_norms(packed, storage, nodes)]
+    assert pairs == [(f"norm{index}", f"conv{index}") for index in range(3)]
+    seconds = []
+    for some in chain.from_iterable(combinations(pairs, count) for count in range(4)):
+        summing = {name: replace(packed[name], sums=True) for name in chain.from_iterable(some)}
+        segment = exact_segment(nodes, storage, {}, "gpu", {**packed, **summing})
+        assert reads_what_is_made(segment.steps, storage)
+        each = [seconds_of(step, known.values()) for step in segment.steps]
+        for step, least in zip(segment.steps, each, strict=True):
+            assert 0 < bounds.of_step(step) <= least
+        seconds.append(sum(each))
+    assert sum(step.seconds for step in plan.steps) == pytest.approx(min(seconds))
+    assert min(seconds) < seconds[0]
+    alone = {**packed, "norm1": replace(packed["norm1"], sums=True)}
+    wrong = exact_segment(nodes, storage, {}, "gpu", alone)
+    assert not reads_what_is_made(wrong.steps, storage)
+
+
 def test_the_order_of_segments_costs_no_prices(monkeypatch: pytest.MonkeyPatch) -> None:
     there, network = machine(), load_network(NETWORKS / "cells-unet.yaml")
     known, patch = primitives(there), Vec3(128, 128, 128)
@@ -163,10 +217,11 @@ def test_only_convolutions_read_or_write_packed_values_alone() -> None:
     pool, conv = Pool("pool", THREE), Conv("conv", 8, 8, THREE, "relu")
     assert [(it.reads, it.writes) for it in packed_layers(pool)] == both
     assert [(it.reads, it.writes) for it in packed_layers(conv)] == [
+        (True, False),
         *both,
         (False, True),
-        (True, False),
     ]
+    assert [it.reads for it in packed_layers(conv, sums=True) if it.sums] == [True, False]
 
 
 def test_primitives_decline_values_of_the_other_kind() -> None:

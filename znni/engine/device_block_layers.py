@@ -1,9 +1,10 @@
 """The layers of an exact network on a GPU, which blocks go through.
 
 All arrays of a block lie in one arena, at places that the plan decided. Those of packed values have
-records beside it, which every block begins with zeros. Each step reads views of
-them and writes into a view. What lies outside the volume is then set to zero, as padding. A
-convolution or a pooling whose view has gaps makes its output apart, and it is copied from there.
+records beside it, which every block begins with zeros. Some have sums of their maps, too. Each step
+reads views of them and writes into a view. What lies outside the volume is then set to zero, as
+padding. A convolution or a pooling whose view has gaps makes its output apart, and it is copied
+from there.
 
 The work of a block depends only on the place of its input, and on what of it lies outside the
 volume. So most blocks, and all windows, take one launch of what was recorded before. The time of
@@ -165,6 +166,7 @@ class DeviceBlockLayers(DeviceLayers):
             steps: takes each step with its work, if that is to be timed.
         """
         arrays = {INPUT: x}
+        self._sums: dict[str, Any] = {}
         if self._packed:
             self._records.all.fill(0)
         for ready, of_step in zip(self._ready, edges, strict=True):
@@ -196,7 +198,9 @@ class DeviceBlockLayers(DeviceLayers):
                 view[...] = apart
             else:
                 with output_into(view):
-                    ready.run(*given)
+                    made = ready.run(*given)
+                if isinstance(made, PackedArray):
+                    self._sums[step.gives] = made.sums
         if not ready.cleared:
             return
         if isinstance(held, PackedArray):
@@ -220,7 +224,8 @@ class DeviceBlockLayers(DeviceLayers):
         if at.storage not in self._packed:
             return array[:, at.first_map : at.first_map + count]
         groups = slice(at.first_map // GROUP, (at.first_map + count) // GROUP)
-        return PackedArray(array[:, groups], self._records.of(name, count // GROUP))
+        records = self._records.of(name, count // GROUP)
+        return PackedArray(array[:, groups], records, self._sums.get(name))
 
 
 class _Records(NamedTuple):

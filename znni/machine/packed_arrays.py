@@ -18,6 +18,9 @@ GROUP = 8
 VOXEL_BYTES = 16
 RECORD_BYTES = 8
 
+# Bytes of a map's sum and its sum of squares, of one part of its voxels.
+SUMS_BYTES = 16
+
 
 class PackedArray(NamedTuple):
     """A packed value, or a part of one.
@@ -26,10 +29,13 @@ class PackedArray(NamedTuple):
         voxels: float16 (n, group, z, y, x, map of the group); the last axis has no gaps, and along
             x there are none either.
         records: uint32 (group, largest number or scale).
+        sums: float64 (part, map, sum or sum of squares), if the layer that made the value also
+            added up its maps.
     """
 
     voxels: Any
     records: Any
+    sums: Any = None
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -105,11 +105,14 @@ class PackedLayer:
         layer: the layer, or a convolution and the sum after it.
         reads: whether all its inputs are packed.
         writes: whether its output is.
+        sums: whether a convolution also adds up each map that it makes, for the norm after it; or
+            whether a norm takes such sums.
     """
 
     layer: Layer | SummedConv
     reads: bool
     writes: bool
+    sums: bool = False
 
     @property
     def name(self) -> str:

@@ -6,10 +6,10 @@ kind. So values that such layers connect are packed together, or none of them is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from znni.core.shapes import Shape5
-from znni.network.layers import Concat, Conv, PackedLayer
+from znni.network.layers import Concat, Conv, Normalize, PackedLayer
 from znni.network.network import INPUT, Node
 from znni.plans.block_storage import BlockStorage
 from znni.plans.segments import Step
@@ -62,6 +62,31 @@ def packed_operations(
     return found
 
 
+def summing_norms(
+    packed: Mapping[str, PackedLayer], storage: BlockStorage, nodes: Iterable[Node]
+) -> Iterator[tuple[Node, str]]:
+    """Yield norms of packed values, each with the convolution before it that may add up its maps.
+
+    Args:
+        packed: the steps that read or write packed values, by name.
+        storage: the arrays of the block.
+        nodes: the nodes of the network.
+    """
+    for node in nodes:
+        if not isinstance(node.layer, Normalize) or node.name not in packed:
+            continue
+        (name,) = node.inputs
+        made = packed.get(name)
+        if made and isinstance(made.layer, Conv) and norms_whole(storage, name, node.name):
+            yield node, name
+
+
+def norms_whole(storage: BlockStorage, name: str, norm: str) -> bool:
+    """Return whether a norm reads all samples that the step of a value computes, and no others."""
+    geometry = storage.geometry
+    return geometry.reads[norm][0] == geometry.frames[name].computed
+
+
 def packed_storages(steps: Iterable[Step], storage: BlockStorage) -> frozenset[str]:
     """Return the names of the storages whose values are packed."""
     return frozenset(
@@ -72,9 +97,10 @@ def packed_storages(steps: Iterable[Step], storage: BlockStorage) -> frozenset[s
 
 
 def reads_what_is_made(steps: Iterable[Step], storage: BlockStorage) -> bool:
-    """Return whether all steps agree which values are packed."""
+    """Return whether all steps agree which values are packed, and of which maps are added up."""
     steps = tuple(steps)
     packed = packed_storages(steps, storage)
+    added_up = {step.gives for step in steps if _has_sums(step, Conv)}
 
     def is_packed(name: str) -> bool:
         return storage.locations[name].storage in packed
@@ -83,9 +109,20 @@ def reads_what_is_made(steps: Iterable[Step], storage: BlockStorage) -> bool:
         operation, reads, writes = step.operation, False, False
         if isinstance(operation, PackedLayer):
             reads, writes = operation.reads, operation.writes
+        if _has_sums(step, Normalize):
+            (name,) = step.takes
+            if name not in added_up or not norms_whole(storage, name, step.gives):
+                return False
         if is_packed(step.gives) != writes or any(is_packed(it) != reads for it in step.takes):
             return False
     return True
+
+
+def _has_sums(step: Step, kind: type[Conv] | type[Normalize]) -> bool:
+    operation = step.operation
+    return (
+        isinstance(operation, PackedLayer) and operation.sums and isinstance(operation.layer, kind)
+    )
 
 
 class _Kinds:

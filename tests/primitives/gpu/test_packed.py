@@ -195,6 +195,71 @@ def test_a_sum_in_the_store_costs_one_more_pass_over_the_output() -> None:
     assert one.flops / one.efficiency >= two.flops / two.efficiency
 
 
+NORMED = {
+    "a place for each block": (
+        Conv("conv", 24, 40, THREE, "identity"),
+        Shape5(1, 24, 7, 20, 21),
+        8,
+    ),
+    "more places": (Conv("conv", 8, 16, Vec3(1, 2, 1), "relu"), Shape5(1, 8, 9, 19, 41), 16),
+    "several passes": (Conv("conv", 8, 168, ONE, "identity"), Shape5(1, 8, 5, 9, 11), 168),
+    "float32 input": (Conv("conv", 3, 8, THREE, "identity"), Shape5(1, 3, 7, 20, 21), 1),
+}
+
+
+@pytest.mark.parametrize("mean", [0.0, 30.0])
+@pytest.mark.parametrize("name", NORMED)
+def test_a_convolution_adds_up_maps_for_the_norm_after_it(
+    device: Device, name: str, mean: float
+) -> None:
+    layer, shape, groups = NORMED[name]
+    case = random_case(layer, shape)
+    weights = ConvWeights(case.weights.weight, case.weights.bias + np.float32(mean))
+    reads = shape.f % 8 == 0
+    between = expected(layer, weights, (case.x,)).astype(np.float32)
+    out = Shape5(*between.shape)
+    norm = Normalize("norm", out.f, groups, 1e-5, "leaky_relu")
+    trained = random_weights(norm)
+    right = expected(norm, trained, (between,))
+    first, last = PackedLayer(layer, reads, True, sums=True), PackedLayer(norm, True, True, True)
+    run = primitive_for(device, first, shape).build(first, shape, weights)
+    scaled_by = primitive_for(device, last, out).build(last, out, trained)
+    x = packed(case.x, 2.0**-3) if reads else cupy().asarray(case.x)
+    y = empty(out, gaps=True)
+    with output_into(y):
+        made = run(x)
+    sums = made.sums.get()
+    count = out.size.volume
+    means, squares = sums.sum(axis=0).T / count
+    numbers = between.astype(np.float64).reshape(out.f, count)
+    spread = numbers.std(axis=1)
+    assert np.abs(means - numbers.mean(axis=1)).max() <= 1e-3 * spread.max()
+    np.testing.assert_allclose(np.sqrt(squares - means**2), spread, rtol=2e-3)
+    found = unpacked(scaled_by(made))
+    rounding = 2.0**-11 * np.abs(numbers).max() / spread.min()  # of the value between
+    atol = (1e-3 + rounding * np.abs(trained.weight).max()) * np.abs(right).max()
+    np.testing.assert_allclose(found, right, rtol=0, atol=atol)
+    with output_into(y):
+        np.testing.assert_array_equal(run(x).sums.get(), sums)
+
+
+def test_a_norm_with_sums_reads_its_input_once() -> None:
+    shape = Shape5(1, 32, 20, 40, 40)
+    norm = PackedLayer(Normalize("norm", 32, 32), True, True)
+    with_sums = replace(norm, sums=True)
+    primitive = primitive_for(EMULATED, with_sums, shape)
+    one, two = (primitive.cost(it, shape) for it in (with_sums, norm))
+    assert two.bytes_moved == one.bytes_moved + packed_bytes(shape)
+    assert one.memory.workspace == 0
+    conv = PackedLayer(Conv("conv", 32, 32, THREE, "identity"), True, True)
+    dense = primitive_for(EMULATED, conv, shape)
+    one, two = (dense.cost(replace(conv, sums=it), shape) for it in (True, False))
+    kept = one.memory.resident - two.memory.resident
+    assert kept > 0
+    assert one.bytes_moved == two.bytes_moved + 2 * kept
+    assert one.flops / one.efficiency >= two.flops / two.efficiency
+
+
 def test_inputs_that_are_not_finite_stay_so(device: Device) -> None:
     layer, shape = Conv("layer", 8, 8, ONE, "identity"), Shape5(1, 8, 2, 3, 9)
     case = random_case(layer, shape)
@@ -293,6 +358,7 @@ def test_sums_stay_in_registers(chip: Chip) -> None:
     every = (
         Packing(True, True, 10),
         Packing(True, True, 10, adds=True),
+        Packing(True, True, 10, sums=True),
         Packing(False, True),
         Packing(True, False, 10),
     )
@@ -320,8 +386,13 @@ def test_memory_is_declared() -> None:
     layer, shape = CONVOLUTIONS["groups"]
     weights = random_weights(layer)
     with emulated_gpu():
-        for reads, writes in ((False, True), (True, True), (True, False)):
-            operation = PackedLayer(layer, reads, writes)
+        for reads, writes, sums in (
+            (False, True, False),
+            (True, True, False),
+            (True, True, True),
+            (True, False, False),
+        ):
+            operation = PackedLayer(layer, reads, writes, sums)
             primitive = primitive_for(EMULATED, operation, shape)
             memory = primitive.cost(operation, shape).memory
             before = Memory.taken
@@ -361,6 +432,10 @@ def test_what_is_not_packed_is_left_to_others() -> None:
         PackedLayer(Conv("layer", 16, 9, THREE, "relu"), True, True),
         PackedLayer(Pool("layer", TWO, step=TWO), True, False),
         PackedLayer(SUMS["batch"][0], False, True),
+        PackedLayer(SUMS["batch"][0], True, True, sums=True),
+        PackedLayer(Conv("layer", 16, 8, THREE, "relu"), True, False, sums=True),
+        PackedLayer(Conv("layer", 16, 8, THREE, "relu", TWO), True, True, sums=True),
+        PackedLayer(Affine("layer", 16), True, True, sums=True),
         PackedLayer(Multiply("layer", spreads=True), True, True),
     ):
         for primitive in packed_layers.primitives(EMULATED):

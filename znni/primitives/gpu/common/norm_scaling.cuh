@@ -1,20 +1,19 @@
 // The factor and the shift that a norm gives each map, from the sums of its group.
 //
-// `Partial` and `of_parts` come from map_sums.cu.
+// `Partial` comes from map_sums.cu.
 
-// A block has one group of MAPS maps of one image. `parts` are those of all maps, `each` of them
-// for a map. `reference` returns what was taken off all values of a group, by its image and first
-// map. scaling: (image, factor or shift, map).
-template <int MAPS, class Reference>
-__device__ __forceinline__ void scale_group(const Partial* parts, int each, long long voxels,
+// A block has one group of MAPS maps of one image. By the image and the first map of a group,
+// `sums_of` returns its sums to the first thread, and `reference` what was taken off all values.
+// scaling: (image, factor or shift, map).
+template <int MAPS, class Sums, class Reference>
+__device__ __forceinline__ void scale_group(const Sums& sums_of, long long voxels,
                                             const float* weights, const float* biases, float eps,
                                             float* scaling, int maps,
                                             const Reference& reference) {
     __shared__ double of_group[2];
     const int groups = maps / MAPS;
     const int image = blockIdx.x / groups, first = blockIdx.x % groups * MAPS;
-    const long long before = ((long long)image * maps + first) * each;
-    const Partial sums = of_parts(parts + before, MAPS * each);
+    const Partial sums = sums_of(image, first);
     if (threadIdx.x == 0) {
         const double count = (double)MAPS * voxels;
         const double mean = sums.total / count;

@@ -15,11 +15,13 @@
 // An image may also be a packed value, as other layers made it (READS_PACKED): its strides are
 // given, and each group of 8 maps has a record of {largest number, scale}. The output may be a packed
 // value (WRITES_PACKED). It gets a scale by which no number can leave the range of float16. Another
-// packed value may lie in the output's memory, to which sums are added (ADDS_TO_OUTPUT).
+// packed value may lie in the output's memory, to which sums are added (ADDS_TO_OUTPUT). Or the
+// numbers of each map are added up, and their squares, for a norm (SUMS_MAPS).
 
 // Further arguments of kernels: where the voxels of a packed image lie, in voxels; the records of a
-// packed output, with the largest sum of a map's weights and the largest bias; and the records of a
-// value to which sums are added, with the share of its numbers that bounds those of the output.
+// packed output, with the largest sum of a map's weights and the largest bias; the sums of its maps;
+// and the records of a value to which sums are added, with the share of its numbers that bounds those
+// of the output.
 #if READS_PACKED
 #define IMAGE_STRIDES \
   long long image_item, long long image_group, long long image_plane, int image_row,
@@ -32,6 +34,13 @@
 #else
 #define OUTPUT float
 #define MADE_RECORDS
+#endif
+#if SUMS_MAPS
+#define MAP_SUMS , double *map_sums
+#define SUMS_OF_MAPS map_sums
+#else
+#define MAP_SUMS
+#define SUMS_OF_MAPS nullptr
 #endif
 #if ADDS_TO_OUTPUT
 #define OTHER_RECORDS , const unsigned *other, float most_of_other
@@ -222,12 +231,14 @@ __device__ __forceinline__ void store_bits_if(unsigned wanted, unsigned* target,
 // are 4 bytes; four lanes have a voxel's 8 maps, and a warp has 8 voxels side by side. Strides are
 // in units of 4 bytes, that of maps between groups. Returns the bits of the largest number.
 //
-// What is added of another value is loaded before anything of its group is stored.
+// What is added of another value is loaded before it is stored over. `map_sums` are those of the
+// warp: (map, sum or sum of squares). Sums of 64 voxels are in float32, all others in float64. Only
+// this warp adds to them, always in the same order.
 __device__ __forceinline__ unsigned store_packed(
     float (&sum)[TILES][COLUMNS / 2], unsigned* y, long long item_stride, long long group_stride,
     long long plane_stride, long long row_stride, int maps, Vec3 size, const Place& place,
     int warpgroup, const float* factors, const float* bias, float scale, float out_scale,
-    const unsigned* other) {
+    const unsigned* other, double* map_sums) {
   constexpr int VOXEL_WORDS = VOXEL / 4;
   const int lane = threadIdx.x % 32;
   const int z = place.first.z + warpgroup * TILES_Z;
@@ -256,6 +267,12 @@ __device__ __forceinline__ unsigned store_packed(
     const float held_factor =
         ADDS_TO_OUTPUT ? 1.0f / __uint_as_float(__ldg(other + 2 * group + 1)) : 0.0f;
     unsigned held[TILES];
+    float added_up[4] = {};  // two maps, and their squares
+    // Each of these is the same in 8 lanes in the end, of which one adds it.
+    const int number = lane / 4;
+    const bool adds_up = SUMS_MAPS && number < 4 && first_map + eight * ROWS < maps;
+    double* const sum_place = map_sums + 2 * (map + number % 2) + number / 2;
+    const double sum_before = adds_up ? *sum_place : 0.0;
 #pragma unroll
     for (int i = 0; i < 2 * TILES; ++i) {
       if (ADDS_TO_OUTPUT && i % TILES == 0) {
@@ -273,14 +290,36 @@ __device__ __forceinline__ unsigned store_packed(
         total[of_two] = activation(total[of_two]);
         const unsigned bits = __float_as_uint(total[of_two]) & 0x7fffffffu;
         if ((stored & 1u << i) && bits < bits_of(128)) largest = max(largest, bits);
+        if (SUMS_MAPS) {
+          const float counted = stored & 1u << i ? total[of_two] : 0.0f;
+          added_up[of_two] += counted;
+          added_up[2 + of_two] = fmaf(counted, counted, added_up[2 + of_two]);
+        }
       }
       store_bits_if(stored & 1u << i, y + voxel[i],
                     rounded_pair(total[0] * out_scale, total[1] * out_scale));
+    }
+    if (SUMS_MAPS) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+#pragma unroll
+        for (int apart = 4; apart < 32; apart *= 2)
+          added_up[i] += __shfl_xor_sync(0xffffffffu, added_up[i], apart);
+      const float of_lane = number % 2 ? (number / 2 ? added_up[3] : added_up[1])
+                                       : (number / 2 ? added_up[2] : added_up[0]);
+      if (adds_up) *sum_place = sum_before + of_lane;
     }
     y += group_stride;
     asm("" : "+l"(y));  // makes each address one addition
   }
   return largest;
+}
+
+// Returns the sums of a warp: for each place, if a launch has a block for each, else for each block.
+__device__ __forceinline__ double* sums_of_warp(double* map_sums, long long index, int passes,
+                                                long long count, int maps) {
+  const long long part = count / passes <= gridDim.x ? index / passes : blockIdx.x;
+  return map_sums + (part * (4 * WARPGROUPS) + threadIdx.x / 32) * maps * 2;
 }
 
 // Notes the scale and the largest number of a packed output. All threads of a warp call it once.

@@ -158,7 +158,7 @@ extern "C" __global__ void __launch_bounds__(128 * WARPGROUPS + 128, 1)
              long long item_stride, long long map_stride, long long plane_stride,
              long long row_stride, int maps, int out_z, int out_y,
              int out_x, int passes, int tiles_z, int tiles_y, int tiles_x, int first_x,
-             long long count MADE_RECORDS OTHER_RECORDS) {
+             long long count MADE_RECORDS MAP_SUMS OTHER_RECORDS) {
   extern __shared__ __align__(128) char shared[];
   __shared__ __align__(8) unsigned long long barriers[4 + 2 * STAGES];
   const int warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);
@@ -230,7 +230,8 @@ extern "C" __global__ void __launch_bounds__(128 * WARPGROUPS + 128, 1)
     most = max(most, store_packed(sum, y, item_stride, map_stride, plane_stride, row_stride, maps,
                                   {out_z, out_y, out_x},
                                   place_of(index, passes, tiles, first_x), warpgroup, factors,
-                                  bias, scale, out_scale, OTHER));
+                                  bias, scale, out_scale, OTHER,
+                                  sums_of_warp(SUMS_OF_MAPS, index, passes, count, maps)));
 #else
     store(sum, y, item_stride, map_stride, plane_stride, row_stride, maps, {out_z, out_y, out_x},
           place_of(index, passes, tiles, first_x), warpgroup, factors, bias, scale);

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from znni.core.shapes import Vec3
 from znni.network.layers import Conv
 from znni.primitives.gpu.common.division import divisors, even_share
-from znni.primitives.gpu.common.hardware import KIB, SECTOR_FLOATS, WARPGROUP_THREADS, Chip
+from znni.primitives.gpu.common.hardware import KIB, LANES, SECTOR_FLOATS, WARPGROUP_THREADS, Chip
 from znni.primitives.gpu.common.number_formats import FLOAT16, FLOAT16_PAIR, TensorFormat
 
 # Sizes of a warpgroup's product: input maps, and voxels along y and x.
@@ -214,7 +214,15 @@ class Block:
         """Return the blocks along each axis that cover an output."""
         return out.ceil_div(self.out)
 
-    def cycles(self, out: Vec3, row: int, *, packed: bool = False, adds: bool = False) -> float:
+    def cycles(
+        self,
+        out: Vec3,
+        row: int,
+        *,
+        packed: bool = False,
+        adds: bool = False,
+        sums: bool = False,
+    ) -> float:
         """Return a multiprocessor's cycles for an output: products and stores run side by side.
 
         Args:
@@ -222,9 +230,10 @@ class Block:
             row: voxels from row to row, which say how rows lie in sectors.
             packed: whether the output is packed. Then all its sectors are whole, and half as many.
             adds: whether a packed output is added to what its sectors hold.
+            sums: whether each map of a packed output is added up.
         """
         if packed:
-            block = self._added_cycles if adds else self._packed_cycles
+            block = self._packed_cycles[adds, sums]
         else:
             block = self._aligned_cycles if row % SECTOR_FLOATS == 0 else self._unaligned_cycles
         return self.passes * self.tiles(out).volume * block
@@ -240,19 +249,21 @@ class Block:
         return self._cycles(partial=2)
 
     @cached_property
-    def _packed_cycles(self) -> float:
-        """Cycles of one block and pass if its output is packed."""
-        return self._cycles_with(self._packed_sectors * SECTOR_CYCLES)
+    def _packed_cycles(self) -> dict[tuple[bool, bool], float]:
+        """Cycles of one block and pass if its output is packed.
 
-    @cached_property
-    def _added_cycles(self) -> float:
-        """Cycles of one block and pass if its output is packed, and its sectors are read first."""
-        return self._cycles_with(self._packed_sectors * PART_CYCLES)
-
-    @property
-    def _packed_sectors(self) -> float:
-        """Sectors of one block and pass if its output is packed."""
-        return self.out.volume * self.columns / (2 * SECTOR_FLOATS)
+        The key says whether its sectors are read first, and whether its maps are added up. Each
+        warp then has half a sector for each of them.
+        """
+        sectors = self.out.volume * self.columns / (2 * SECTOR_FLOATS)
+        of_sums = WARPGROUPS * WARPGROUP_THREADS / LANES * self.columns / 2
+        return {
+            (adds, sums): self._cycles_with(
+                sectors * (PART_CYCLES if adds else SECTOR_CYCLES) + sums * of_sums * PART_CYCLES
+            )
+            for adds in (False, True)
+            for sums in (False, True)
+        }
 
     def _cycles(self, partial: int) -> float:
         """Return the cycles of one block and pass whose rows have so many parts of sectors."""
@@ -342,10 +353,12 @@ class Strip(NamedTuple):
         """Return the blocks along each axis that cover its part of an output."""
         return self.block.tiles(out._replace(x=self.last - self.first))
 
-    def cycles(self, out: Vec3, *, packed: bool = False, adds: bool = False) -> float:
+    def cycles(
+        self, out: Vec3, *, packed: bool = False, adds: bool = False, sums: bool = False
+    ) -> float:
         """Return a multiprocessor's cycles for its part of an output, as ``Block.cycles``."""
         part = out._replace(x=self.last - self.first)
-        return self.block.cycles(part, out.x, packed=packed, adds=adds)
+        return self.block.cycles(part, out.x, packed=packed, adds=adds, sums=sums)
 
     def blocks(self, out: Vec3) -> int:
         """Return the number of blocks of its part of an output, in all passes."""

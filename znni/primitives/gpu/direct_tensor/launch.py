@@ -26,7 +26,13 @@ from znni.primitives.gpu.common.number_formats import FLOAT16, FLOAT16_PAIR, Ten
 from znni.primitives.gpu.common.voxels import strided
 from znni.primitives.gpu.direct_tensor.geometry import Block
 from znni.primitives.gpu.direct_tensor.weights import scales_of, weights_by_stage
-from znni.primitives.gpu.direct_tensor.work import UNPACKED, Packing, Piece, Pieces
+from znni.primitives.gpu.direct_tensor.work import (
+    MOST_SUMMING,
+    UNPACKED,
+    Packing,
+    Piece,
+    Pieces,
+)
 
 # Threads of a block that lays out the image, and how many such blocks a multiprocessor holds.
 IMAGE_THREADS = 256
@@ -89,6 +95,11 @@ class Launcher:
         self._factors_and_bias = cupy().asarray(rows)
         self._processors = cupy().cuda.Device().attributes["MultiProcessorCount"]
         self._bounds = bounds_of(pieces.conv.activation, weights)
+        self._sums = None
+        if pieces.packing.sums:
+            self._processors = min(self._processors, MOST_SUMMING)
+            sums = cupy().empty((pieces.most_sum_parts, pieces.out.f, 2), np.float64)
+            self._sums = sums[: pieces.sum_parts(self._processors)]
 
     def __call__(self, x: Any, other: PackedArray | None = None) -> Any:
         """Return the output (n, f', z, y, x) for an input (n, f, z, y, x); both may be packed.
@@ -102,6 +113,9 @@ class Launcher:
         y = new_device_output(pieces.out)
         if other is not None and not y.lies_with(other):
             y.voxels[...] = other.voxels
+        if self._sums is not None:
+            self._sums.fill(0)
+            y = y._replace(sums=self._sums)
         if isinstance(x, PackedArray):
             self.convolve(x.voxels, x.records, y, other)
             activate_over_maps(y, pieces.conv.activation)
@@ -155,6 +169,8 @@ class Launcher:
         made, noted = y, tuple[Any, ...]()
         if writes:
             made, noted = y.words, (y.records, *self._bounds[:2])
+        if self._sums is not None:
+            noted += (self._sums,)
         if other is not None:
             noted += other.records, self._bounds.of_other
         voxels = (out + self._pieces.block.kernel - 1).volume
@@ -239,6 +255,7 @@ def convolution_source(
     values = {
         "READS_PACKED": int(packing.reads),
         "WRITES_PACKED": int(packing.writes),
+        "SUMS_MAPS": int(packing.sums),
         "ADDS_TO_OUTPUT": int(packing.adds),
         "IMAGE_GROUPS": packing.groups,
         "JOINED": int(packing.reads and block.chunks > 1),

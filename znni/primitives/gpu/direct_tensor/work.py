@@ -12,15 +12,17 @@ from functools import cached_property
 from typing import ClassVar, NamedTuple
 
 from znni.core.shapes import Vec3
-from znni.machine.packed_arrays import RECORD_BYTES, packed_bytes
+from znni.machine.packed_arrays import RECORD_BYTES, SUMS_BYTES, packed_bytes
 from znni.plans.cost import Cost, Memory
 from znni.primitives.gpu.common.base import ConvolutionWork, Pass
 from znni.primitives.gpu.common.division import even_share
+from znni.primitives.gpu.common.hardware import LANES, WARPGROUP_THREADS
 from znni.primitives.gpu.common.number_formats import FLOAT_BYTES
 from znni.primitives.gpu.direct_tensor.geometry import (
     GROUP,
     IN_MAPS,
     PRODUCT_VOXELS,
+    WARPGROUPS,
     Block,
     Strip,
 )
@@ -39,6 +41,10 @@ MOST_IMAGE_VOXELS = 2**31 - 1
 # float16, measured.
 READ_CYCLES, WRITE_CYCLES = 2.5, 0.9
 
+# Blocks of a launch that adds up maps, at most, and the warps of a block that do.
+MOST_SUMMING = 256
+SUMMING_WARPS = WARPGROUPS * WARPGROUP_THREADS // LANES
+
 # Bytes of the largest number of a piece.
 LARGEST_BYTES = 4
 
@@ -51,12 +57,14 @@ class Packing(NamedTuple):
         writes: whether the output is packed.
         groups: the groups of 8 input maps, if the input is packed.
         adds: whether another packed value is added to the output, in whose memory it lies.
+        sums: whether each map of a packed output is added up, for a norm.
     """
 
     reads: bool = False
     writes: bool = False
     groups: int = 0
     adds: bool = False
+    sums: bool = False
 
 
 UNPACKED = Packing()
@@ -168,6 +176,25 @@ class Pieces(ConvolutionWork):
             self.items * self.seen(Piece(0, self.items, 0, self.planes)).volume * self.voxel_bytes
         )
 
+    @cached_property
+    def most_sum_parts(self) -> int:
+        """Parts of the voxels of which sums are kept, at most; see ``sum_parts``."""
+        return self.sum_parts(MOST_SUMMING)
+
+    def sum_parts(self, processors: int) -> int:
+        """Return the parts of the voxels of which sums are kept.
+
+        Each warp has a part for each place, if a GPU computes all places at once. If there are
+        more, it has a part for each block of a launch.
+        """
+        tiles = max(strip.tiles(self.out.size).volume for strip in self.strips)
+        return SUMMING_WARPS * min(tiles, processors)
+
+    @property
+    def sums_bytes(self) -> int:
+        """Bytes of the sums of the maps, which are set to zero and added to."""
+        return SUMS_BYTES * self.most_sum_parts * self.out.f if self.packing.sums else 0
+
     @property
     def workspace_bytes(self) -> int:
         """Bytes of the largest piece's image and of its largest number."""
@@ -181,6 +208,7 @@ class Pieces(ConvolutionWork):
         records = RECORD_BYTES * self.out.f // GROUP if self.packing.writes else 0
         return (
             records
+            + self.sums_bytes
             + block.passes * block.all_stages * block.stage_bytes
             + 2 * FLOAT_BYTES * columns
         )
@@ -215,7 +243,8 @@ class Pieces(ConvolutionWork):
         """Return the cycles of all multiprocessors for a strip, of which some may have no block."""
         idle = max(1.0, self.processors / (items * strip.blocks(out)))
         packing = self.packing
-        return items * strip.cycles(out, packed=packing.writes, adds=packing.adds) * idle
+        cycles = strip.cycles(out, packed=packing.writes, adds=packing.adds, sums=packing.sums)
+        return items * cycles * idle
 
     @property
     def bytes_moved(self) -> float:
@@ -235,10 +264,10 @@ class Pieces(ConvolutionWork):
         outputs = 2 * len(self.block.sums) - 1  # later passes read what earlier ones wrote
         image = self._seen_voxels * self.voxel_bytes
         made = packed_bytes(self.out) if self.packing.writes else self.out.nbytes
-        outputs += int(self.packing.adds)
+        made = (outputs + int(self.packing.adds)) * made + 2 * self.sums_bytes
         if self.packing.reads:
-            return 0, packed_bytes(self.shape) + outputs * made
-        return self.shape.nbytes + image, image + outputs * made
+            return 0, packed_bytes(self.shape) + made
+        return self.shape.nbytes + image, image + made
 
     @property
     def cost(self) -> Cost:

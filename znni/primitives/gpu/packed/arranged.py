@@ -116,6 +116,8 @@ class GpuPackedArranged(GpuPackedPass):
         """
         if not isinstance(layer, PackedLayer) or not layer.reads or not layer.writes:
             return None
+        if layer.sums:
+            return None
         if not isinstance(layer.layer, Conv | ConvTranspose):
             return None
         found = arrangement(layer.layer, shape)

@@ -42,6 +42,7 @@ class GpuPackedPass:
     accuracy: ClassVar[float] = FLOAT16.accuracy
     version: ClassVar[int] = 1
     takes_packed: ClassVar[bool] = True
+    takes_sums: ClassVar[bool] = False  # of its input's maps, for one image
     resident: ClassVar[int] = 0  # bytes for each map
 
     @property
@@ -66,6 +67,8 @@ class GpuPackedPass:
         if not isinstance(layer, PackedLayer) or not isinstance(layer.layer, self.kind):
             return None
         if not layer.reads or not layer.writes or shape.f % GROUP:
+            return None
+        if layer.sums and (not self.takes_sums or shape.n > 1):
             return None
         out = self.made(layer.layer, shape)
         return out if out and out.f % GROUP == 0 and countable(out) else None

@@ -24,7 +24,8 @@ from znni.primitives.gpu.packed.base import made_into
 class GpuPackedConvolution(ShapedPrimitive[Pieces]):
     """Direct convolution on tensor cores, whose input or output is packed.
 
-    It may add to a packed value in the output's memory as it stores.
+    As it stores, it may add to a packed value in the output's memory, or add up each map for a
+    norm.
     """
 
     numbers: TensorFormat = FLOAT16
@@ -39,20 +40,21 @@ class GpuPackedConvolution(ShapedPrimitive[Pieces]):
         reads, writes = layer.reads, layer.writes
         if not isinstance(conv, Conv) or not (reads or writes) or not has_source(conv):
             return None
-        if adds and not (reads and writes):
+        if (adds and not (reads and writes)) or (layer.sums and (adds or not writes)):
             return None
         if (reads and conv.in_features % GROUP) or (
             writes and (conv.out_features % GROUP or conv.activation == "softmax")
         ):
             return None
         out, chip = convolved(conv, shape), chip_of(self.device)
-        if out is None or chip is None:
+        if out is None or chip is None or (layer.sums and out.n > 1):
             return None
         processors = processors_of(self.device, chip)
         strips = strips_for(conv, self.numbers, out.size, chip, out.n, processors)
         if not strips or any(len(strip.block.sums) > 1 for strip in strips):
             return None
-        packing = Packing(reads, writes, conv.in_features // GROUP if reads else 0, adds)
+        groups = conv.in_features // GROUP if reads else 0
+        packing = Packing(reads, writes, groups, adds, layer.sums)
         pieces = Pieces(shape, out, conv, strips, processors, packing)
         return pieces if pieces.is_countable else None
 

@@ -51,6 +51,24 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     set_scaling(const Partial* __restrict__ parts, int each, long long voxels,
                 const float* __restrict__ weights, const float* __restrict__ biases, float eps,
                 float* __restrict__ scaling, int maps) {
-    scale_group<NORMED_TOGETHER>(parts, each, voxels, weights, biases, eps, scaling, maps,
+    const auto sums = [&](int image, int first) {
+        return of_parts(parts + ((long long)image * maps + first) * each, NORMED_TOGETHER * each);
+    };
+    scale_group<NORMED_TOGETHER>(sums, voxels, weights, biases, eps, scaling, maps,
+                                 [](int, int) { return 0.0; });
+}
+
+// The same from the sums of a convolution, which come part by part.
+extern "C" __global__ void __launch_bounds__(THREADS)
+    set_scaling_of_sums(const Partial* __restrict__ parts, int each, long long voxels,
+                        const float* __restrict__ weights, const float* __restrict__ biases,
+                        float eps, float* __restrict__ scaling, int maps) {
+    const auto sums = [&](int, int first) {
+        Partial own = nothing();
+        for (int i = threadIdx.x; i < NORMED_TOGETHER * each; i += THREADS)
+            own.take(parts[(long long)(i / NORMED_TOGETHER) * maps + first + i % NORMED_TOGETHER]);
+        return of_block(own);
+    };
+    scale_group<NORMED_TOGETHER>(sums, voxels, weights, biases, eps, scaling, maps,
                                  [](int, int) { return 0.0; });
 }

@@ -1,5 +1,7 @@
 """Instance and group norm of packed values: one pass adds up each map, another scales it.
 
+The convolution that makes a value may have added up its maps. Then there is only the second pass.
+
 A normalized number is no larger than the square root of the count of those that are normalized
 together. So the scale of the output is known before anything is read.
 """
@@ -17,7 +19,7 @@ from znni.machine.cuda import cupy
 from znni.machine.cuda_kernels import compiled, source_beside
 from znni.machine.device_arena import device_workspace, new_device_output
 from znni.machine.packed_arrays import GROUP, PackedArray, packed_bytes
-from znni.network.layers import Layer, Normalize, Operation
+from znni.network.layers import Layer, Normalize, Operation, PackedLayer
 from znni.network.weights import ConvWeights, conv_weights
 from znni.plans.cost import Cost, Memory
 from znni.plans.primitive import Run
@@ -36,6 +38,7 @@ class GpuPackedNormalization(GpuPackedPass):
     kind: ClassVar[type[Layer]] = Normalize
     family: ClassVar[str] = "gpu_packed_normalization"
     version: ClassVar[int] = 2
+    takes_sums: ClassVar[bool] = True
 
     def made(self, layer: Normalize, shape: Shape5) -> Shape5 | None:
         """Decline softmax, and more blocks than a launch counts."""
@@ -43,14 +46,15 @@ class GpuPackedNormalization(GpuPackedPass):
         return shape if possible and layer.features == shape.f else None
 
     def cost(self, layer: Operation, shape: Shape5) -> Cost:
-        """Return the cost: two passes over the input, and one over the output."""
+        """Return the cost: two passes over the input, or one, and one over the output."""
         cost = super().cost(layer, shape)
+        summed = isinstance(layer, PackedLayer) and layer.sums
         # Weights, biases and slopes, and a factor and a shift for each map of each image.
         numbers = FLOAT_BYTES * shape.f * (3 + 2 * shape.n)
-        memory = Memory.beside(
-            cost.memory.working, self._parts_bytes(shape), cost.memory.resident + numbers
-        )
-        return replace(cost.plus(0.0, 1.0, packed_bytes(shape)), memory=memory)
+        workspace = 0 if summed else self._parts_bytes(shape)
+        memory = Memory.beside(cost.memory.working, workspace, cost.memory.resident + numbers)
+        again = 0 if summed else packed_bytes(shape)
+        return replace(cost.plus(0.0, 1.0, again), memory=memory)
 
     def _parts_bytes(self, shape: Shape5) -> int:
         return PARTIAL_BYTES * GROUP * MapSums(groups_of(shape)).blocks
@@ -61,7 +65,8 @@ class GpuPackedNormalization(GpuPackedPass):
         slope = layer.slope if given.slope is None else given.slope
         together = layer.features // layer.groups
         module = compiled(source(), options(layer))
-        reduce_packed, set_scaling = map(module.get_function, ("reduce_packed", "set_scaling"))
+        names = "reduce_packed", "set_scaling", "set_scaling_of_sums"
+        reduce_packed, set_scaling, set_scaling_of_sums = map(module.get_function, names)
         scale = pointwise_kernel("SCALE", layer.activation)
         slopes = cupy().asarray(np.full(out.f, slope, np.float32))
         trained = *map(cupy().asarray, (given.weight, given.bias)), np.float32(layer.eps)
@@ -73,11 +78,13 @@ class GpuPackedNormalization(GpuPackedPass):
 
         def run(x: PackedArray) -> Any:
             y = new_device_output(out)
-            parts = device_workspace((self._parts_bytes(out),), np.uint8)
-            numbers = sums.columns, sums.shares, *groups_of(out)[1:]
-            reduce_packed((sums.blocks,), (THREADS,), (*strided(x), parts, *map(np.int32, numbers)))
-            each, voxels = np.int32(sums.parts), np.int64(out.size.volume)
-            set_scaling(
+            voxels, set_from, parts = np.int64(out.size.volume), set_scaling_of_sums, x.sums
+            if parts is None:
+                set_from, parts = set_scaling, device_workspace((self._parts_bytes(out),), np.uint8)
+                counts = map(np.int32, (sums.columns, sums.shares, *groups_of(out)[1:]))
+                reduce_packed((sums.blocks,), (THREADS,), (*strided(x), parts, *counts))
+            each = np.int32(sums.parts if x.sums is None else len(parts))
+            set_from(
                 (out.n * layer.groups,),
                 (THREADS,),
                 (parts, each, voxels, *trained, scaling, np.int32(out.f)),
