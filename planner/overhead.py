@@ -15,6 +15,7 @@ from znni.core.shapes import Shape5, Vec3
 from znni.machine.machine import DeviceKind, Processors
 from znni.network.geometry import extents_read, input_box
 from znni.network.network import Network
+from znni.plans.device_partition import locks_blocks
 from znni.plans.job_seconds import NOTHING_AROUND, SecondsAround, Stage, StageSeconds
 from znni.plans.totals import PlanMemory, PlanTime
 
@@ -308,6 +309,10 @@ class Overhead:
             return FLOAT_BYTES * network.blended_features
         return self.gpu_itemsize_out * network.out_features
 
+    def _locks_input(self, network: Network) -> bool:
+        """Return whether blocks for a GPU are read into page-locked memory, as slots are not."""
+        return self.workers == 1 and locks_blocks(network)
+
     def _locked_for_output(self, network: Network, patch: Vec3) -> int:
         """Return the host bytes of two outputs that a GPU copies back."""
         return 2 * self._bytes_returned(network) * patch.volume
@@ -352,7 +357,10 @@ class Overhead:
             if gpu:
                 building += 2 * brought * each.pinned
         if gpu:
-            building += self._locked_for_output(network, patch) * each.pinned
+            locked = self._locked_for_output(network, patch)
+            if not host and self._locks_input(network):  # one block is copied, and one is read
+                locked += 2 * FLOAT_BYTES * values_in
+            building += locked * each.pinned
         if gpu or host_uses_gpu:
             building += each.cuda
         seconds: dict[DeviceKind, float] = {kind: load.seconds for kind, load in loads.items()}
@@ -410,7 +418,8 @@ class Overhead:
                 placed = placed + (values_out if network.head else nothing)
             host_layers = host_layers + placed * each.placed
         if gpu is not None:
-            transfer = runs * brought * (each.handed if host is not None else each.brought)
+            locked = host is not None or self._locks_input(network)
+            transfer = runs * brought * (each.handed if locked else each.brought)
             gpu_layers = runs * gpu
             returning = self._bytes_returned(network) * voxels * each.returned
             if window:  # one stage brings the means and makes what is stored

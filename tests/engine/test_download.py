@@ -61,4 +61,4 @@ def test_what_the_system_does_not_lock_is_copied_with_a_warning(
     warn_once.cache_clear()
     monkeypatch.setattr(CUPY.cuda.runtime, "hostRegister", refused)
     np.testing.assert_array_equal(Download().of(values(2, 3)), values(2, 3))
-    assert "copies from the GPU are slow" in caplog.text
+    assert "copies to and from the GPU are slow" in caplog.text

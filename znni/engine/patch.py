@@ -20,9 +20,11 @@ from znni.engine.host_layers import HostLayers
 from znni.engine.labels import Labels
 from znni.engine.stages import Work
 from znni.engine.stopwatch import Stopwatch
+from znni.engine.tiles import Room, new_room
 from znni.engine.windows import BlendedWindows, BoxSums, WindowedBlock
+from znni.machine.locked_arrays import LockedArrays
 from znni.network.weights import Float32, Weights, conv_weights
-from znni.plans.device_partition import DevicePart
+from znni.plans.device_partition import DevicePart, locks_blocks
 from znni.plans.plan import Plan
 from znni.plans.primitive import Catalogue
 
@@ -47,6 +49,10 @@ class PatchRunner:
     Raises:
         InvalidInput: the primitives are not those of the plan.
         RunFailed: the GPU does not have enough memory, or it fails in another way.
+
+    Attributes:
+        plan: the plan.
+        room: gives the array that a patch's input is read into.
     """
 
     def __init__(
@@ -74,6 +80,8 @@ class PatchRunner:
             return HostLayers(plan, part, catalogue, weights, measured)
 
         self._layers = [ready(part) for part in plan.parts]
+        locks = plan.parts[0].device == "gpu" and locks_blocks(plan.network)
+        self.room: Room = LockedArrays().array if locks else new_room
 
     def __call__(self, block: Float32) -> NDArray[Any]:
         """Return the dense output (f', Z, Y, X) of one input patch (f, z, y, x)."""

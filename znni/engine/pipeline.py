@@ -20,10 +20,9 @@ from znni.engine.labels import Labels
 from znni.engine.skipping import Block, Blocks, InputBlock, StoredBlock
 from znni.engine.stages import Line, Lines, Work, in_turn, through
 from znni.engine.stopwatch import Stopwatch
-from znni.engine.tiles import Tile
+from znni.engine.tiles import Room, Tile, new_room
 from znni.machine.cold_pages import note_warm
 from znni.machine.device_arena import device_peak
-from znni.network.weights import Float32
 from znni.plans.plan import Plan
 
 Progress: TypeAlias = Callable[[int, int], None]
@@ -39,6 +38,10 @@ class Runner(Protocol):
     @property
     def plan(self) -> Plan:
         """The plan that it runs."""
+
+    @property
+    def room(self) -> Room:
+        """Gives the array that a patch's input is read into."""
 
     def stages(self, stopwatch: Stopwatch, labels: Labels | None = None) -> Sequence[Work]:
         """Return what is done with a patch, in order: the first stage in the thread that asks.
@@ -58,13 +61,14 @@ class Lane(NamedTuple):
 
     Attributes:
         stages: what computes a block.
-        block: the array in whose front each block is read. A lane with such an array takes one
-            block at a time. Without one, its stages work at the same time, each on a block of its
-            own.
+        room: gives the array that a block is read into.
+        one_at_a_time: whether the lane takes the next block when one is written. Else its stages
+            work at the same time, each on a block of its own.
     """
 
     stages: Sequence[Work]
-    block: Float32 | None = None
+    room: Room = new_room
+    one_at_a_time: bool = False
 
 
 class Processes(Protocol):
@@ -120,7 +124,7 @@ class ThisProcess:
 
     def lanes(self, stopwatch: Stopwatch, labels: Labels | None = None) -> list[list[Lane]]:
         """Return one lane."""
-        return [[Lane(self._runner.stages(stopwatch, labels))]]
+        return [[Lane(self._runner.stages(stopwatch, labels), self._runner.room)]]
 
     def wait_until_ready(self) -> None:
         """Do nothing: the runner is ready."""
@@ -249,12 +253,12 @@ def run_volume(state: RunState, processes: Processes, stopwatch: Stopwatch) -> N
     def line(lane: Lane, reading: Lock, clock: Stopwatch) -> Line:
         def read(tile: Tile) -> Block:
             with reading, clock.during("reading"):
-                return state.blocks.read(tile, lane.block)
+                return state.blocks.read(tile, lane.room)
 
         stages: list[Work] = [read, *map(through, lane.stages), write]
         if processes.plan.network.window:
             stages[-2] = in_turn([stages[-2], store])
-        return Line(stages, here=1) if lane.block is None else Line([in_turn(stages)])
+        return Line([in_turn(stages)]) if lane.one_at_a_time else Line(stages, here=1)
 
     per_process = [
         (lanes, Lock(), Stopwatch()) for lanes in processes.lanes(stopwatch, state.labels)

@@ -16,9 +16,8 @@ from znni.core.text import counted
 from znni.core.volume import Volume
 from znni.engine.executor import placed
 from znni.engine.stages import Work
-from znni.engine.tiles import Job, Tile, read_input
+from znni.engine.tiles import Job, Room, Tile, new_room, read_input
 from znni.engine.windows import WindowedBlock
-from znni.machine.arrays import front
 from znni.network.geometry import input_box, reach
 from znni.network.network import Network
 from znni.network.weights import Float32, Weights
@@ -134,13 +133,12 @@ class Blocks:
         self._constants: dict[bytes, Float32] = {}
         self._noting = Lock()
 
-    def read(self, tile: Tile, into: Float32 | None = None) -> Block:
+    def read(self, tile: Tile, room: Room = new_room) -> Block:
         """Read what the network sees for a tile, or find its output if no work is needed.
 
         Args:
             tile: a patch of the job.
-            into: an array with room for what the network sees, which takes its front; None makes
-                an array.
+            room: gives the array for what the network sees.
 
         Raises:
             UnusableValues: a value is NaN, or infinite as float32.
@@ -155,10 +153,8 @@ class Blocks:
             box = window.around(written)
         else:
             box = self._job.seen(tile, input_box(self._network, tile.computed.size))
-        if into is not None:
-            into = front(into, (len(into), *box.size))
         try:
-            seen = read_input(self._volume, self._job, box, self._network.scaling, into)
+            seen = read_input(self._volume, self._job, box, self._network.scaling, room)
         except UnusableValues as error:
             if self._mask and not self._mask.read(Box(error.voxel, error.voxel + 1)).any():
                 error.add_note("the mask is 0 there, but this voxel is seen by others")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any, SupportsIndex, TypeAlias
@@ -27,6 +27,9 @@ CACHED_VALUES = 2**18
 
 # Parts of a block that each thread scales.
 SHARES = 2
+
+# Returns an array of a shape (f, z, y, x), whose values are not set.
+Room: TypeAlias = Callable[[tuple[int, ...]], Float32]
 
 Region: TypeAlias = Box | tuple[slice, slice, slice]
 
@@ -386,12 +389,17 @@ class Remaining:
         self._boxes = [part for left in self._boxes for part in left.without(box)]
 
 
+def new_room(shape: tuple[int, ...]) -> Float32:
+    """Return a new array, as every ``Room`` does."""
+    return np.empty(shape, np.float32)
+
+
 def read_input(
     volume: Volume,
     job: Job,
     box: Box,
     scaling: InputScaling,
-    into: Float32 | None = None,
+    room: Room = new_room,
 ) -> Float32:
     """Read what the network sees in a box: float32 (f, z, y, x), scaled, padded at the edges.
 
@@ -400,7 +408,7 @@ def read_input(
         job: which output is wanted.
         box: the voxels that the network sees for a tile, from ``Job.seen``.
         scaling: how values are scaled.
-        into: an array for the result; None makes one.
+        room: gives the array for the result.
 
     Raises:
         UnusableValues: a value is NaN, or infinite as float32, and would spread to its neighbours.
@@ -416,7 +424,7 @@ def read_input(
     for axis, source in enumerate(sources):
         if source.size != stop[axis] - start[axis] or np.any(np.diff(source) != 1):
             raw = raw.take(source - start[axis], axis=axis + 1)
-    values = np.empty(raw.shape, np.float32) if into is None else into
+    values = room(raw.shape)
     if not _scale(raw, scaling, values):
         raise _not_finite(values, raw, sources)
     if scaling.box:

@@ -59,7 +59,7 @@ class Parts:
 
     Args:
         upload: the upload that copies them.
-        values: the tensor (n, f, z, y, x).
+        values: the tensor (n, f, z, y, x). It is let go once its last part is copied.
 
     Attributes:
         copied: the copy of each part, until it is settled.
@@ -69,7 +69,7 @@ class Parts:
 
     def __init__(self, upload: Upload, values: Float32) -> None:
         self._upload = upload
-        self._values = values
+        self._values: Float32 | None = values
         self._at_work: tuple[Place, Any] | None = None
         self._settled = (0.0, 0.0)
         self.copied: list[Span] = []
@@ -77,6 +77,8 @@ class Parts:
 
     def __getitem__(self, items: slice) -> Any:
         """Return some items on the GPU. They are valid for work queued before the next request."""
+        if self._values is None:
+            raise ValueError("all parts are copied")
         self._let_go()
         upload, place = self._upload, self._upload.next_place()
         upload.stream.wait_event(place.read)
@@ -91,6 +93,7 @@ class Parts:
         """Wait until the last part is copied. The compute stream may still read it."""
         self._let_go()
         self.copied[-1].after.synchronize()
+        self._values = None
 
     def settle(self) -> None:
         """Keep the seconds of the work instead of its events. All of it must be done."""

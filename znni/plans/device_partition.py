@@ -13,6 +13,7 @@ from itertools import groupby
 
 from znni.core.shapes import Shape5
 from znni.machine.machine import DeviceKind
+from znni.network.network import Network
 from znni.plans.block_storage import BlockStorage
 from znni.plans.placement import Placement, placement
 from znni.plans.segments import Segment, Step, segment_runs
@@ -180,3 +181,12 @@ def bytes_of(parts: Iterable[DevicePart], device: DeviceKind) -> tuple[int, int]
             resident += part.gpu_resident
             working += part.gpu_working
     return resident, working
+
+
+def locks_blocks(network: Network) -> bool:
+    """Return whether the blocks that a GPU takes are read into page-locked memory.
+
+    The layers of a dense network take long, so that ordinary memory costs nothing. Windows are
+    copied out of a block into page-locked memory of their own.
+    """
+    return network.is_exact and network.window is None

@@ -17,6 +17,7 @@ from znni.engine.workers.processes import WaitingProcesses
 from znni.engine.workers.serving import Asked, Prepare
 from znni.engine.workers.slots import SLOTS, SlotShape
 from znni.engine.workers.worker import Worker, end_all
+from znni.machine.arrays import front
 from znni.network.geometry import extents_read
 from znni.plans.job_seconds import Stage
 from znni.plans.plan import Plan
@@ -108,7 +109,8 @@ class Fleet:
             wanted = block.with_output(plan.network.window)
             return Blended(made, None, wanted, plan.machine.host.threads)
 
-        return Lane([compute], worker.slots[slot].block)
+        block = worker.slots[slot].block
+        return Lane([compute], lambda shape: front(block, shape), one_at_a_time=True)
 
     def wait_until_ready(self) -> None:
         """Wait until all workers can compute.
