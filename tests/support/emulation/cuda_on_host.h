@@ -78,6 +78,8 @@ inline void sincospif(float x, float* sine, float* cosine) {
   *cosine = (float)cos(M_PI * x);
 }
 
+inline float __expf(float value) { return std::exp(value); }
+
 // Threads run one after the other, so nothing comes between reading and writing.
 template <class T>
 inline T atomicMax(T* place, T value) {

@@ -32,6 +32,7 @@ HEADER = "cuda_on_host.h"
 # The functions of cuda_on_host.h that do what assembly does.
 INSTRUCTIONS = {
     "": "nothing",
+    "prefetch.global.L2 [%0];": "nothing",
     "max.NaN.f32 %0, %1, %2;": "max_nan",
     "max.NaN.f16x2 %0, %1, %2;": "max_nan_of_halves",
     "cvt.rn.f16x2.f32 %0, %1, %2;": "halves",

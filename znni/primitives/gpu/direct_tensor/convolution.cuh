@@ -227,6 +227,26 @@ __device__ __forceinline__ void store_bits_if(unsigned wanted, unsigned* target,
                : "memory");
 }
 
+// Brings what lies in the output's memory to the second-level cache, where it is waited for less.
+// A lane asks for one of a warp's rows of 8 voxels, in some groups.
+__device__ __forceinline__ void prefetch_packed(const unsigned* y, long long item_stride,
+                                                long long group_stride, long long plane_stride,
+                                                long long row_stride, int maps, Vec3 size,
+                                                const Place& place, int warpgroup) {
+  constexpr int LINES = 2 * TILES;
+  const int lane = threadIdx.x % 32, tile = lane % LINES / 2;
+  const int z = place.first.z + warpgroup * TILES_Z + tile / TILES_X / TILES_Y;
+  const int row = place.first.y + threadIdx.x % 128 / 32 * 2 + tile / TILES_X % TILES_Y * ROWS +
+                  lane % 2;
+  const int x = place.first.x + tile % TILES_X * ROWS;
+  const int first_group = place.pass * (COLUMNS / ROWS);
+  if (z >= size.z || row >= size.y || x >= size.x) return;
+  y += place.item * item_stride + z * plane_stride + row * row_stride + x * (VOXEL / 4);
+  for (int eight = lane / LINES; eight < COLUMNS / ROWS; eight += 32 / LINES)
+    if (first_group + eight < maps / ROWS)
+      asm volatile("prefetch.global.L2 [%0];" ::"l"(y + (first_group + eight) * group_stride));
+}
+
 // Stores a warpgroup's sums as a packed value. A lane has two neighbouring maps of a voxel, which
 // are 4 bytes; four lanes have a voxel's 8 maps, and a warp has 8 voxels side by side. Strides are
 // in units of 4 bytes, that of maps between groups. Returns the bits of the largest number.
@@ -240,6 +260,7 @@ __device__ __forceinline__ unsigned store_packed(
     int warpgroup, const float* factors, const float* bias, float scale, float out_scale,
     const unsigned* other, double* map_sums) {
   constexpr int VOXEL_WORDS = VOXEL / 4;
+  constexpr int HELD = COLUMNS <= 48 ? 2 * TILES : TILES;  // words in as many registers as are left
   const int lane = threadIdx.x % 32;
   const int z = place.first.z + warpgroup * TILES_Z;
   const int row = place.first.y + threadIdx.x % 128 / 32 * 2;
@@ -266,7 +287,7 @@ __device__ __forceinline__ unsigned store_packed(
     const int group = min(first_map / ROWS + eight, maps / ROWS - 1);
     const float held_factor =
         ADDS_TO_OUTPUT ? 1.0f / __uint_as_float(__ldg(other + 2 * group + 1)) : 0.0f;
-    unsigned held[TILES];
+    unsigned held[HELD];
     float added_up[4] = {};  // two maps, and their squares
     // Each of these is the same in 8 lanes in the end, of which one adds it.
     const int number = lane / 4;
@@ -275,11 +296,11 @@ __device__ __forceinline__ unsigned store_packed(
     const double sum_before = adds_up ? *sum_place : 0.0;
 #pragma unroll
     for (int i = 0; i < 2 * TILES; ++i) {
-      if (ADDS_TO_OUTPUT && i % TILES == 0) {
+      if (ADDS_TO_OUTPUT && i % HELD == 0) {
 #pragma unroll
-        for (int j = 0; j < TILES; ++j) held[j] = stored & 1u << i + j ? y[voxel[i + j]] : 0;
+        for (int j = 0; j < HELD; ++j) held[j] = stored & 1u << i + j ? y[voxel[i + j]] : 0;
       }
-      const float2 before = ADDS_TO_OUTPUT ? number_of(held[i % TILES]) : make_float2(0.0f, 0.0f);
+      const float2 before = ADDS_TO_OUTPUT ? number_of(held[i % HELD]) : make_float2(0.0f, 0.0f);
       float total[2];
 #pragma unroll
       for (int of_two = 0; of_two < 2; ++of_two) {

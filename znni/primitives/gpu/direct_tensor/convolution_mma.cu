@@ -174,6 +174,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 #pragma unroll
       for (int i = 0; i < COLUMNS / 2; ++i) sum[tile][i] = 0.0f;
     const long long next_index = index + gridDim.x;
+#if ADDS_TO_OUTPUT
+    prefetch_packed(y, item_stride, map_stride, plane_stride, row_stride, maps,
+                    {out_z, out_y, out_x}, place_of(index, passes, tiles, first_x), warpgroup);
+#endif
     for (int chunk = 0; chunk < CHUNKS; ++chunk) {
       const bool goes_on = chunk + 1 < CHUNKS || next_index < count;
       const int next_chunk = chunk + 1 < CHUNKS ? chunk + 1 : 0;

@@ -203,6 +203,10 @@ extern "C" __global__ void __launch_bounds__(128 * WARPGROUPS + 128, 1)
   const unsigned seen = image_shared + warpgroup * TILES_Z * SEEN_Y * SEEN_X * VOXEL;
   for (long long index = blockIdx.x; index < count; index += gridDim.x) {
     float sum[TILES][COLUMNS / 2];
+#if ADDS_TO_OUTPUT
+    prefetch_packed(y, item_stride, map_stride, plane_stride, row_stride, maps,
+                    {out_z, out_y, out_x}, place_of(index, passes, tiles, first_x), warpgroup);
+#endif
     for (int chunk = 0; chunk < CHUNKS; ++chunk) {
       if (JOINED) {
         const float of_chunk = 1.0f / image_scale(largest, chunk);

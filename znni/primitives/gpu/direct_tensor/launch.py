@@ -289,7 +289,7 @@ def convolution_source(
         definitions(values),
         ranges_source(block.numbers),
         float16_pair_source() if packing.writes else "",
-        activation_source(activation),
+        activation_source(activation, rounded=packing.writes),
         products,
         source_beside(__file__, "convolution.cuh"),
         source_beside(__file__, kernel),

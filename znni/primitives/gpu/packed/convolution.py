@@ -30,6 +30,7 @@ class GpuPackedConvolution(ShapedPrimitive[Pieces]):
 
     numbers: TensorFormat = FLOAT16
     family: ClassVar[str] = "gpu_packed_direct_tensor"
+    version: ClassVar[int] = 2
     takes_packed: ClassVar[bool] = True
 
     def work(self, layer: Operation, shape: Shape5) -> Pieces | None:

@@ -115,7 +115,7 @@ def pointwise_source(activation: Activation) -> str:
     return (
         common_source()
         + ranges_source(FLOAT16)
-        + sloped_activation_source(activation)
+        + sloped_activation_source(activation, rounded=True)
         + source_beside(__file__, "pointwise.cu")
     )
 
