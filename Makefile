@@ -5,6 +5,7 @@
 # make wheel     builds the wheel and runs the demo with it, in an empty environment
 
 PYTHON ?= python3
+EXTRAS ?= test,plot
 BIN := .venv/bin
 READY := .venv/ready
 DOCS_READY := .venv/docs-ready
@@ -22,7 +23,7 @@ setup: $(READY)
 
 $(READY): pyproject.toml
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --editable '.[test,plot]'
+	$(BIN)/pip install --quiet --editable '.[$(EXTRAS)]'
 	touch $(READY)
 
 demo: $(READY)
