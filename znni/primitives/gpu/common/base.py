@@ -61,9 +61,14 @@ class Work(ABC):
         """Share of the GPU's nominal float32 rate that these sustain."""
 
     @property
+    def array_bytes(self) -> int:
+        """Bytes of input and output."""
+        return self.shape.nbytes + self.out.nbytes
+
+    @property
     def bytes_moved(self) -> float:
         """Bytes to and from memory: input and output, unless a subclass moves more."""
-        return self.shape.nbytes + self.out.nbytes
+        return self.array_bytes
 
     @property
     def passes(self) -> dict[str, Pass]:
@@ -83,8 +88,7 @@ class Work(ABC):
     @property
     def cost(self) -> Cost:
         """The cost of a call."""
-        arrays = self.shape.nbytes + self.out.nbytes
-        memory = Memory.beside(arrays, self.workspace_bytes, self.resident_bytes)
+        memory = Memory.beside(self.array_bytes, self.workspace_bytes, self.resident_bytes)
         return Cost(
             self.flops,
             self.bytes_moved,

@@ -5,14 +5,15 @@ This is arithmetic on sizes, which needs no device.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from itertools import product
 
 from znni.core.shapes import Vec3
 from znni.network.layers import Conv
+from znni.primitives.gpu.common.banks import quickest_pitch
 from znni.primitives.gpu.common.hardware import (
-    BANKS,
     COMMON_BLOCK_SHARED,
     LANES,
     RESERVED_SHARED,
@@ -151,19 +152,12 @@ def tile_for(conv: Conv, window: Vec3, numbers: TensorFormat, chip: Chip) -> Til
 
 @cache
 def _pitch(tile: Tile) -> int:
-    """Return the smallest of the pitches for which reading takes the fewest turns."""
-    pitches = range(tile.seen.x, tile.seen.x + BANKS)
-    return min(pitches, key=lambda pitch: _turns(tile, pitch))
+    """Return the pitch for which the right sides of all taps are read in the fewest turns."""
 
+    def loads(pitch: int) -> Iterator[Iterator[int]]:
+        offsets = tile.tap_offsets(pitch)
+        for first in range(0, len(offsets), LANE_TAPS):
+            lanes = product(offsets[first : first + LANE_TAPS], range(VOXELS))
+            yield (offset + voxel * tile.window.x for offset, voxel in lanes)
 
-def _turns(tile: Tile, pitch: int) -> int:
-    """Return the turns in which the right sides of all taps are read, one word of a bank each."""
-    offsets, turns = tile.tap_offsets(pitch), 0
-    for first in range(0, len(offsets), LANE_TAPS):
-        words = {
-            offset + voxel * tile.window.x
-            for offset, voxel in product(offsets[first : first + LANE_TAPS], range(VOXELS))
-        }
-        banks = [word % BANKS for word in words]
-        turns += max(map(banks.count, banks))
-    return turns
+    return quickest_pitch(tile.seen.x, loads)

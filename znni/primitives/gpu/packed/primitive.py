@@ -14,6 +14,7 @@ from znni.primitives.gpu.packed.arranged import GpuPackedArranged
 from znni.primitives.gpu.packed.base import GpuPackedPass
 from znni.primitives.gpu.packed.convolution import GpuPackedConvolution
 from znni.primitives.gpu.packed.copies import GpuPackedConcatenation, GpuPackedUpsampling
+from znni.primitives.gpu.packed.first_layer import GpuPackedFirstLayer
 from znni.primitives.gpu.packed.normalization import GpuPackedNormalization
 from znni.primitives.gpu.packed.pointwise import (
     GpuPackedAddition,
@@ -26,12 +27,15 @@ from znni.primitives.gpu.packed.pooling import GpuPackedPooling
 NEEDS = AMPERE_NEEDED
 
 
-def primitives(device: Device) -> tuple[GpuPackedConvolution | GpuPackedPass, ...]:
+def primitives(
+    device: Device,
+) -> tuple[GpuPackedConvolution | GpuPackedFirstLayer | GpuPackedPass, ...]:
     """Return all, if the GPU's tensor cores are those of Ampere or later."""
     if chip_of(device) is None:
         return ()
     return (
         GpuPackedConvolution(device),
+        GpuPackedFirstLayer(device),
         GpuPackedArranged(device),
         GpuPackedUpsampling(device),
         GpuPackedConcatenation(device),
