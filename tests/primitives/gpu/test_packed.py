@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
-from itertools import cycle
 from typing import Any
 
 import numpy as np
 import pytest
-from emulated_gpu import EMULATED, ORDERS, Memory, emulated_gpu, needs_emulation
+from emulated_gpu import EMULATED, Memory, emulated_gpu, needs_emulation
 from gpu_layers import chips, needs_compiler
 from layers import random_case, random_input, random_weights, scaled
 from packed_values import empty, packed, unpacked
@@ -18,7 +15,6 @@ from znni.core.shapes import Box, Shape5, Vec3
 from znni.machine.arena import output_into
 from znni.machine.cuda import cupy
 from znni.machine.cuda_kernels import resource_usage
-from znni.machine.detect import detect_machine
 from znni.machine.device_arena import ALIGNMENT, DeviceArena
 from znni.machine.machine import Device
 from znni.machine.packed_arrays import packed_bytes
@@ -49,7 +45,6 @@ from znni.primitives.gpu.packed import arranged, copies, normalization, pointwis
 from znni.primitives.gpu.packed import primitive as packed_layers
 
 ONE, TWO, THREE = Vec3(1, 1, 1), Vec3(2, 2, 2), Vec3(3, 3, 3)
-orders = cycle(ORDERS)
 
 CONVOLUTIONS = {
     "groups": (Conv("layer", 24, 40, THREE, "relu"), Shape5(1, 24, 7, 12, 21)),
@@ -58,25 +53,8 @@ CONVOLUTIONS = {
 }
 
 
-@pytest.fixture(
-    params=[
-        pytest.param("emulated", marks=needs_emulation),
-        pytest.param("own", marks=pytest.mark.gpu),
-        pytest.param("as 8.0", marks=pytest.mark.gpu),
-    ]
-)
-def device(request: pytest.FixtureRequest) -> Iterator[Device]:
-    """The emulated GPU, the first one that is there, or that with the kernels of older ones."""
-    if request.param == "emulated":
-        with emulated_gpu(next(orders)):
-            yield EMULATED
-    else:
-        there = detect_machine().gpus[0]
-        yield there if request.param == "own" else replace(there, capability=AMPERE.capability)
-
-
 def primitive_for(device: Device, layer: Operation, shape: Shape5) -> Any:
-    (found,) = (
+    found, *_ = (
         it for it in packed_layers.primitives(device) if it.out_shape(layer, shape) is not None
     )
     return found

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
 from itertools import cycle
 
 import numpy as np
@@ -17,7 +15,6 @@ from znni.core.shapes import Shape5, Vec3
 from znni.machine.arena import output_into
 from znni.machine.cuda import cupy
 from znni.machine.cuda_kernels import resource_usage
-from znni.machine.detect import detect_machine
 from znni.machine.device_arena import ALIGNMENT, DeviceArena
 from znni.machine.machine import Device
 from znni.network.layers import Activation, Conv, PackedLayer
@@ -53,23 +50,6 @@ CASES = {
     "four maps of a voxel": (Conv("layer", 4, 8, ONE, "sigmoid"), Shape5(1, 4, 3, 10, 33)),
     "large": (Conv("layer", 1, 8, Vec3.of(7), "identity"), Shape5(1, 1, 8, 9, 24)),
 }
-
-
-@pytest.fixture(
-    params=[
-        pytest.param("emulated", marks=needs_emulation),
-        pytest.param("own", marks=pytest.mark.gpu),
-        pytest.param("as 8.0", marks=pytest.mark.gpu),
-    ]
-)
-def device(request: pytest.FixtureRequest) -> Iterator[Device]:
-    """The emulated GPU, the first one that is there, or that with the kernels of older ones."""
-    if request.param == "emulated":
-        with emulated_gpu(next(orders)):
-            yield EMULATED
-    else:
-        there = detect_machine().gpus[0]
-        yield there if request.param == "own" else replace(there, capability=AMPERE.capability)
 
 
 def packing(layer: Conv) -> PackedLayer:

@@ -4,8 +4,9 @@
 // weights of these taps x 8 output maps. So sums lie as a packed value stores them: a lane has two
 // maps of a voxel, four lanes have its 8 maps, and a warp stores 128 bytes at a time.
 //
-// A block brings the input that it sees into shared memory in float16, as words of two numbers side
-// by side along x. So a word is what a lane gives to a product: two taps of a voxel. If a row of the
+// A block copies the input that it sees into shared memory, while it computes the tile before. Then
+// it rounds numbers to float16, and keeps two numbers side by side along x as a word. So a word is
+// what a lane gives to a product: two taps of a voxel. If a row of the
 // kernel has an odd number of taps, its last pair begins one tap early, with a weight of zero. A
 // voxel never multiplies a number that it does not see, because that might be infinite.
 //
@@ -17,7 +18,7 @@ constexpr int WARPS = THREADS / LANES;
 constexpr int UNIT = 16;  // voxels of a product
 constexpr int UNITS_X = TILE_X / UNIT;
 constexpr int WARP_ROWS = UNITS / UNITS_X;  // rows of a warp's units, in a plane
-constexpr int SEEN = IN_MAPS * SEEN_Z * SEEN_Y * SEEN_X;
+constexpr int WORDS = IN_MAPS * SEEN_Z * SEEN_Y * PITCH;
 static_assert(UNITS % UNITS_X == 0 && TILE_Y % WARP_ROWS == 0, "a warp has whole rows of a plane");
 static_assert(TILE_Z * TILE_Y == WARPS * WARP_ROWS, "warps have all rows");
 
@@ -45,22 +46,41 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     if (threadIdx.x % LANES == 0) atomicMax(largest, most);
 }
 
-// Brings the input that a block sees, and zeros for what lies beyond its end.
-__device__ __forceinline__ void bring(unsigned* image, const float* source, Index in_f, Index in_z,
-                                      Index in_y, int left_z, int left_y, int left_x,
-                                      float scale) {
-    int i = threadIdx.x;
-    asm volatile("" : "+r"(i));  // keeps what depends on it out of registers that other work needs
-#pragma unroll 4
-    for (; i < SEEN; i += THREADS) {
-        const int x = i % SEEN_X, row = i / SEEN_X;
-        const int y = row % SEEN_Y, z = row / SEEN_Y % SEEN_Z, map = row / SEEN_Y / SEEN_Z;
-        const float* value = source + map * in_f + z * in_z + y * in_y + x;
-        const bool in_row = z < left_z && y < left_y;
-        const float own = in_row && x < left_x ? value[0] : 0.0f;
-        const float next = KERNEL_X > 1 && in_row && x + 1 < left_x ? value[1] : 0.0f;
-        image[row * PITCH + x] = rounded_pair(own * scale, next * scale);
+// Starts to copy a number to shared memory, or zero.
+__device__ __forceinline__ void copy_number(unsigned target, const float* source, bool present) {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(target), "l"(source),
+                 "r"(present ? 4 : 0)
+                 : "memory");
+}
+
+// Starts to copy the input that a block sees, and zeros for what lies beyond its end. A thread has
+// one number of every few rows.
+__device__ __forceinline__ void bring(unsigned given, const float* source, Index in_f, Index in_z,
+                                      int in_y, int left_z, int left_y, int left_x) {
+    constexpr int ROWS = SEEN_Z * SEEN_Y, TOGETHER = THREADS / SEEN_X;
+    const int x = threadIdx.x % SEEN_X;
+    int first = threadIdx.x / SEEN_X;
+    if (first >= TOGETHER) return;
+    asm volatile("" : "+r"(first));  // keeps what depends on it out of registers of other work
+#pragma unroll 1
+    for (int map = 0; map < IN_MAPS; ++map) {
+#pragma unroll 2
+        for (int row = first; row < ROWS; row += TOGETHER) {
+            const int y = row % SEEN_Y, z = row / SEEN_Y;
+            const bool present = x < left_x && y < left_y && z < left_z;
+            const float* number = source + z * in_z + y * in_y + x;
+            copy_number(given + (row * PITCH + x) * 4, present ? number : source, present);
+        }
+        source += in_f;
+        given += ROWS * PITCH * 4;
     }
+}
+
+// Makes words of numbers that are there. The word after a row's last number is no one's.
+__device__ __forceinline__ void pair_up(unsigned* image, const float* given, float scale) {
+#pragma unroll 4
+    for (int i = threadIdx.x; i < WORDS; i += THREADS)
+        image[i] = rounded_pair(given[i] * scale, KERNEL_X > 1 ? given[i + 1] * scale : 0.0f);
 }
 
 // Sums the products of a warp's voxels with EIGHTS times 8 output maps. `seen` is the first word
@@ -74,7 +94,7 @@ __device__ __forceinline__ void multiply(float (&sums)[UNITS][EIGHTS][4], const 
         for (int group = 0; group < EIGHTS; ++group)
 #pragma unroll
             for (int i = 0; i < 4; ++i) sums[unit][group][i] = 0.0f;
-#pragma unroll(STEPS <= 3 ? STEPS : 1)
+#pragma unroll 1
     for (int step = 0; step < STEPS; ++step) {
         const int2 pair = __ldg(taps + step * 4);
         uint2 right[EIGHTS];
@@ -92,11 +112,17 @@ __device__ __forceinline__ void multiply(float (&sums)[UNITS][EIGHTS][4], const 
     }
 }
 
+// The activation of a sum in the unit of the output. Some activations keep the unit, so that sums can
+// be made in it.
+__device__ __forceinline__ float scaled_activation(float sum, float out_scale) {
+    return KEEPS_UNIT ? activation(sum) : activation(sum) * out_scale;
+}
+
 // in: (image, IN_MAPS, z, y, x) by strides; out: packed, with strides in voxels. weights: (pass,
 // step, group, lane, 2); taps: the words that each lane's two of 8 pairs of taps lie away, (step,
 // lane of 4, 2). Tiles are counted through x, y, z and images.
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
-    convolve(const float* __restrict__ in, Index in_n, Index in_f, Index in_z, Index in_y,
+    convolve(const float* __restrict__ in, Index in_n, Index in_f, Index in_z, int in_y,
              int size_z, int size_y, int size_x, const unsigned* __restrict__ largest,
              const uint2* __restrict__ weights, const int2* __restrict__ taps,
              const float2* __restrict__ factors, const float2* __restrict__ biases,
@@ -104,30 +130,53 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
              Index out_f, Index out_z, Index out_y, Record* made, int groups, int out_size_z,
              int out_size_y, int out_size_x, int tiles_z, int tiles_y, int tiles_x, Index count) {
     extern __shared__ __align__(16) unsigned image[];
-    constexpr int WORDS = 4;  // of a voxel of an output
+    const float* given = (const float*)(image + WORDS);
+    constexpr int VOXEL = 4;  // words of a voxel of an output
     const int lane = threadIdx.x % LANES, row = threadIdx.x / LANES * WARP_ROWS;
     const int of_tile_z = row / TILE_Y, of_tile_y = row % TILE_Y, of_unit = lane / 4;
-    const float scale = scale_for(*largest), unscaled = 1.0f / scale;
-    const float out_scale = scale_below(fmaf(__uint_as_float(*largest), weight_sum, most_bias));
+    const float scale = scale_for(*largest);
+    const float bound = fmaf(__uint_as_float(*largest), weight_sum, most_bias);
+    const float out_scale = scale_below(bound), sum_scale = KEEPS_UNIT ? out_scale : 1.0f;
+    const float product_scale = sum_scale / scale;
     const unsigned* seen = image + (of_tile_z * SEEN_Y + of_tile_y) * PITCH + of_unit;
     weights += lane;
     taps += lane % 4;
-    unsigned most = 0;
-    for (Index index = blockIdx.x; index < count; index += gridDim.x) {
-        Index tile = index;
-        const int first_x = tile % tiles_x * TILE_X;
+
+    struct Place {
+        Index item;
+        int z, y, x;
+    };
+    const auto place_of = [&](Index tile) {
+        Place place;
+        place.x = tile % tiles_x * TILE_X;
         tile /= tiles_x;
-        const int first_y = tile % tiles_y * TILE_Y;
+        place.y = tile % tiles_y * TILE_Y;
         tile /= tiles_y;
-        const int first_z = tile % tiles_z * TILE_Z;
-        const Index item = tile / tiles_z;
-        __syncthreads();  // all warps have read the tile before
-        bring(image, in + item * in_n + first_z * in_z + first_y * in_y + first_x, in_f, in_z,
-              in_y, size_z - first_z, size_y - first_y, size_x - first_x, scale);
+        place.z = tile % tiles_z * TILE_Z;
+        place.item = tile / tiles_z;
+        return place;
+    };
+    const auto bring_tile = [&](Index tile) {
+        if (tile < count) {
+            const Place at = place_of(tile);
+            bring(shared_address(given),
+                  in + at.item * in_n + at.z * in_z + (Index)at.y * in_y + at.x, in_f, in_z, in_y,
+                  size_z - at.z, size_y - at.y, size_x - at.x);
+        }
+        commit_copies();
+    };
+    bring_tile(blockIdx.x);
+    float most = 0.0f;
+    for (Index index = blockIdx.x; index < count; index += gridDim.x) {
+        wait_for_copies<0>();
+        __syncthreads();  // the tile is there, and all warps have read the one before
+        pair_up(image, given, scale);
         __syncthreads();
-        const int z = first_z + of_tile_z, y = first_y + of_tile_y, x = first_x + of_unit;
-        unsigned* target = out + (item * out_n + z * out_z + y * out_y + x) * WORDS + lane % 4;
-        const Index row_words = out_y * WORDS, group_words = out_f * WORDS;
+        bring_tile(index + gridDim.x);
+        const Place at = place_of(index);
+        const int z = at.z + of_tile_z, y = at.y + of_tile_y, x = at.x + of_unit;
+        unsigned* target = out + (at.item * out_n + z * out_z + y * out_y + x) * VOXEL + lane % 4;
+        const Index row_words = out_y * VOXEL, group_words = out_f * VOXEL;
         unsigned inside = 0;
 #pragma unroll
         for (int i = 0; i < 2 * UNITS; ++i)
@@ -144,18 +193,20 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
                 const int group = pass * EIGHTS + of_pass;
                 if (PASSES > 1 && group >= groups) break;
                 float2 factor = __ldg(factors + group * 4 + lane % 4);
-                const float2 bias = __ldg(biases + group * 4 + lane % 4);
-                factor.x *= unscaled;
-                factor.y *= unscaled;
+                float2 bias = __ldg(biases + group * 4 + lane % 4);
+                factor.x *= product_scale;
+                factor.y *= product_scale;
+                bias.x *= sum_scale;
+                bias.y *= sum_scale;
 #pragma unroll
                 for (int i = 0; i < 2 * UNITS; ++i) {
                     const float* sum = sums[i / 2][of_pass] + i % 2 * 2;
-                    const float a = activation(fmaf(sum[0], factor.x, bias.x));
-                    const float b = activation(fmaf(sum[1], factor.y, bias.y));
+                    const float a = scaled_activation(fmaf(sum[0], factor.x, bias.x), out_scale);
+                    const float b = scaled_activation(fmaf(sum[1], factor.y, bias.y), out_scale);
                     if (inside & 1u << i) {
-                        most = max(most, max(finite_bits(a), finite_bits(b)));
-                        target[i / 2 / UNITS_X * row_words + i % (2 * UNITS_X) * 8 * WORDS] =
-                            rounded_pair(a * out_scale, b * out_scale);
+                        most = fmaxf(most, fmaxf(fabsf(a), fabsf(b)));  // NaN is no number
+                        target[i / 2 / UNITS_X * row_words + i % (2 * UNITS_X) * 8 * VOXEL] =
+                            rounded_pair(a, b);
                     }
                 }
                 target += group_words;
@@ -166,6 +217,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     if (blockIdx.x == 0)
         for (int group = threadIdx.x; group < groups; group += THREADS)
             made[group].scale = out_scale;
-    most = __reduce_max_sync(0xffffffffu, most);
-    if (lane == 0) atomicMax(&made->largest, most);
+    // If a number is not finite, the largest of the others is below the bound.
+    const unsigned bits = __float_as_uint(fminf(most / out_scale, bound));
+    const unsigned of_warp = __reduce_max_sync(0xffffffffu, bits);
+    if (lane == 0) atomicMax(&made->largest, of_warp);
 }

@@ -46,6 +46,9 @@ from znni.primitives.gpu.packed.first_layer_tiles import (
 # Blocks for each multiprocessor that look for the largest number of the input.
 LARGEST_BLOCKS = 8
 
+# Activations of a number times a positive factor that are the activation times the factor.
+KEEP_UNIT = "identity", "relu", "leaky_relu"
+
 # Kernels count the rows of the input in 32 bits, and one more step of all warps.
 MOST_ROWS = 2**31
 
@@ -191,12 +194,14 @@ class FirstLayerLauncher:
         """Convolve an input whose largest number is known."""
         work, tile = self._work, self._work.tile
         voxels, *strides, records = strided(y)
+        *of_planes, of_rows = strides_in_elements(x)
         self._convolve(
             (min(work.tiles, self._processors * tile.blocks),),
             (THREADS,),
             (
                 x,
-                *strides_in_elements(x),
+                *of_planes,
+                np.int32(of_rows),
                 *map(np.int32, work.shape.size),
                 largest,
                 *self._constants,
@@ -216,10 +221,10 @@ class FirstLayerLauncher:
 def source(tile: Tile, activation: Activation) -> str:
     """Return the CUDA source of ``find_largest`` and ``convolve``."""
     parts = (
-        definitions(tile.macros),
+        definitions(tile.macros | {"KEEPS_UNIT": int(activation in KEEP_UNIT)}),
         common_source(),
         ranges_source(FLOAT16),
-        activation_source(activation),
+        activation_source(activation, rounded=True),
         warp_mma_source(FLOAT16),
         source_beside(__file__, "first_layer.cu"),
     )

@@ -36,7 +36,7 @@ LANE_PAIRS = PAIRS // 2
 
 # Groups of 8 output maps that are summed in one pass, and sums of products that a thread keeps.
 MOST_GROUPS = 4
-MOST_SUMS = 8
+MOST_SUMS = 16
 
 # Output voxels of a block, of which each of its warps has as many.
 TILES = (
@@ -124,8 +124,9 @@ class Tile:
 
     @property
     def shared_bytes(self) -> int:
-        """Bytes of the input that a block sees: a word for each number and the next one."""
-        return FLOAT_BYTES * self.in_maps * self.seen.z * self.seen.y * self.pitch
+        """Bytes of the input that a block sees: in words of two numbers, and as it was given."""
+        words = self.in_maps * self.seen.z * self.seen.y * self.pitch
+        return FLOAT_BYTES * (2 * words + 1)  # the last word is made of one number more
 
     @property
     def blocks(self) -> int:

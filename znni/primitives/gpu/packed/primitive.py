@@ -8,6 +8,8 @@ that bound. So float16 neither overflows nor loses digits that count, for number
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 from znni.machine.machine import Device
 from znni.primitives.gpu.common.hardware import AMPERE_NEEDED, chip_of
 from znni.primitives.gpu.packed.arranged import GpuPackedArranged
@@ -15,6 +17,7 @@ from znni.primitives.gpu.packed.base import GpuPackedPass
 from znni.primitives.gpu.packed.convolution import GpuPackedConvolution
 from znni.primitives.gpu.packed.copies import GpuPackedConcatenation, GpuPackedUpsampling
 from znni.primitives.gpu.packed.first_layer import GpuPackedFirstLayer
+from znni.primitives.gpu.packed.last_layer import GpuPackedLastLayer
 from znni.primitives.gpu.packed.normalization import GpuPackedNormalization
 from znni.primitives.gpu.packed.pointwise import (
     GpuPackedAddition,
@@ -27,15 +30,17 @@ from znni.primitives.gpu.packed.pooling import GpuPackedPooling
 NEEDS = AMPERE_NEEDED
 
 
-def primitives(
-    device: Device,
-) -> tuple[GpuPackedConvolution | GpuPackedFirstLayer | GpuPackedPass, ...]:
+Packed: TypeAlias = GpuPackedConvolution | GpuPackedFirstLayer | GpuPackedLastLayer | GpuPackedPass
+
+
+def primitives(device: Device) -> tuple[Packed, ...]:
     """Return all, if the GPU's tensor cores are those of Ampere or later."""
     if chip_of(device) is None:
         return ()
     return (
         GpuPackedConvolution(device),
         GpuPackedFirstLayer(device),
+        GpuPackedLastLayer(device),
         GpuPackedArranged(device),
         GpuPackedUpsampling(device),
         GpuPackedConcatenation(device),

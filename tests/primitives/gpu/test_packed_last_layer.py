@@ -1,0 +1,153 @@
+"""Last layers of packed values: their layout, their division of work, and their results."""
+
+from __future__ import annotations
+
+from itertools import cycle
+
+import numpy as np
+import pytest
+from emulated_gpu import EMULATED, ORDERS, Memory, emulated_gpu, needs_emulation
+from gpu_layers import H200, chips, needs_compiler
+from layers import random_case, random_weights
+from packed_values import packed
+
+from znni.core.shapes import Shape5, Vec3
+from znni.machine.arena import output_into
+from znni.machine.cuda import cupy
+from znni.machine.cuda_kernels import resource_usage
+from znni.machine.device_arena import ALIGNMENT, DeviceArena
+from znni.machine.machine import Device
+from znni.machine.packed_arrays import packed_array
+from znni.network.layers import Conv, PackedLayer
+from znni.network.weights import Weights
+from znni.plans.nominal_time import nominal_time
+from znni.primitives import reference
+from znni.primitives.gpu.common.hardware import REGISTERS, Chip
+from znni.primitives.gpu.packed.convolution import GpuPackedConvolution
+from znni.primitives.gpu.packed.last_layer import (
+    BLOCKS,
+    THREADS,
+    GpuPackedLastLayer,
+    LastLayerWork,
+    source,
+    weights_by_lane,
+)
+
+ONE = Vec3(1, 1, 1)
+orders = cycle(ORDERS)
+
+CASES = {
+    "two chunks": (Conv("layer", 32, 3, ONE, "identity"), Shape5(1, 32, 3, 5, 75)),
+    "half a chunk": (Conv("layer", 24, 1, ONE, "sigmoid"), Shape5(2, 24, 3, 4, 16)),
+    "many chunks": (Conv("layer", 56, 8, ONE, "elu"), Shape5(1, 56, 2, 3, 29)),
+    "softmax": (Conv("layer", 8, 5, ONE, "softmax"), Shape5(2, 8, 2, 3, 9)),
+}
+
+
+def packing(layer: Conv) -> PackedLayer:
+    return PackedLayer(layer, reads=True, writes=False)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_last_layers(device: Device, name: str) -> None:
+    layer, shape = CASES[name]
+    case = random_case(layer, shape)
+    right = reference.local(layer, Weights({"layer": case.weights}, "test"), (case.x,))
+    run = GpuPackedLastLayer(device).build(packing(layer), shape, case.weights)
+    found = run(packed(case.x, 2.0**5, gaps=True)).get()
+    np.testing.assert_allclose(found, right, rtol=0, atol=1e-3 * np.abs(right).max())
+
+
+def test_an_output_may_have_gaps(device: Device) -> None:
+    layer, shape = CASES["two chunks"]
+    case = random_case(layer, shape)
+    right = reference.local(layer, Weights({"layer": case.weights}, "test"), (case.x,))
+    whole = cupy().full((1, 4, 4, 6, 80), 7, np.float32)
+    run = GpuPackedLastLayer(device).build(packing(layer), shape, case.weights)
+    with output_into(whole[:, :3, 1:, 1:, 2:77]):
+        run(packed(case.x))
+    found = whole.get()
+    written = found[:, :3, 1:, 1:, 2:77].copy()
+    np.testing.assert_allclose(written, right, rtol=0, atol=1e-3 * np.abs(right).max())
+    found[:, :3, 1:, 1:, 2:77] = 7
+    assert (found == 7).all()
+
+
+@pytest.mark.parametrize("ratio", [2.0**-40, 2.0**9])
+def test_chunks_have_scales_of_their_own(device: Device, ratio: float) -> None:
+    layer, shape = Conv("layer", 40, 2, ONE, "identity"), Shape5(1, 40, 2, 3, 12)
+    case = random_case(layer, shape)
+    case.x[:, 16:] *= np.float32(ratio)
+    right = reference.local(layer, Weights({"layer": case.weights}, "test"), (case.x,))
+    joined = packed_array(shape)
+    for first, count, scale in ((0, 16, 2.0**5), (16, 24, 2.0**5 / ratio)):
+        part, made = packed(case.x[:, first : first + count], scale), joined.maps(first, count)
+        made.voxels[...], made.records[...] = part.voxels, part.records
+    run = GpuPackedLastLayer(device).build(packing(layer), shape, case.weights)
+    np.testing.assert_allclose(run(joined).get(), right, rtol=0, atol=1e-3 * np.abs(right).max())
+
+
+def test_numbers_that_are_not_finite_stay_so(device: Device) -> None:
+    layer, shape = Conv("layer", 24, 3, ONE, "identity"), Shape5(1, 24, 2, 3, 20)
+    case = random_case(layer, shape)
+    case.x[0, 2, 1, 1, 4], case.x[0, 20, 0, 2, 3] = np.inf, np.nan
+    right = reference.local(layer, Weights({"layer": case.weights}, "test"), (case.x,))
+    run = GpuPackedLastLayer(device).build(packing(layer), shape, case.weights)
+    np.testing.assert_array_equal(np.isfinite(run(packed(case.x)).get()), np.isfinite(right))
+
+
+def test_lanes_have_all_weights() -> None:
+    weight = np.arange(1, 3 * 40 + 1, dtype=np.float32).reshape(3, 40, 1, 1, 1)
+    lanes = weights_by_lane(weight)
+    for chunk, lane, group, of_two in np.ndindex(lanes.shape):
+        out, given = lane // 4, 16 * chunk + 8 * group + lane % 4 * 2 + of_two
+        right = weight[out, given] if out < 3 and given < 40 else 0
+        assert lanes[chunk, lane, group, of_two] == right
+
+
+@needs_compiler
+@chips
+def test_kernels_fit_every_chip(chip: Chip) -> None:
+    for layer, given in (CASES["two chunks"], CASES["many chunks"]):
+        shape = given._replace(x=192)
+        work = LastLayerWork(shape, shape._replace(f=layer.out_features), layer, chip)
+        (usage,) = resource_usage(source(work), chip.architecture).values()
+        assert usage.spills == 0
+        assert usage.registers * THREADS * BLOCKS <= REGISTERS
+        assert usage.shared == 0
+
+
+@needs_emulation
+def test_memory_is_declared() -> None:
+    layer, shape = CASES["two chunks"]
+    with emulated_gpu(next(orders)):
+        primitive = GpuPackedLastLayer(EMULATED)
+        memory = primitive.cost(packing(layer), shape).memory
+        before = Memory.taken
+        run = primitive.build(packing(layer), shape, random_weights(layer))
+        assert Memory.taken - before == memory.resident
+        out, arena = primitive.out_shape(packing(layer), shape), DeviceArena(0, 2 * ALIGNMENT)
+        assert out is not None
+        x, y = packed(random_case(layer, shape).x), cupy().zeros(out)
+        with arena.step(out, None, (0, arena.capacity)), output_into(y):
+            run(x)
+        assert memory.workspace == 0
+        assert memory.working == shape.nbytes // 2 + out.nbytes
+
+
+def test_it_is_the_fastest_and_declines_others() -> None:
+    shape, primitive = Shape5(1, 32, 192, 192, 192), GpuPackedLastLayer(H200)
+    layer = packing(Conv("layer", 32, 3, ONE, "sigmoid"))
+    other = GpuPackedConvolution(H200)
+    assert nominal_time(primitive, primitive.cost(layer, shape)) < nominal_time(
+        other, other.cost(layer, shape)
+    )
+    for declined in (
+        layer.layer,
+        PackedLayer(layer.layer, True, True),
+        packing(Conv("layer", 32, 9, ONE, "relu")),
+        packing(Conv("layer", 32, 3, Vec3(1, 1, 2), "relu")),
+        packing(Conv("layer", 28, 3, ONE, "relu")),
+    ):
+        maps = 28 if "28" in str(declined) else 32
+        assert primitive.out_shape(declined, shape._replace(f=maps)) is None

@@ -1,0 +1,78 @@
+// Pointwise convolution of packed values to up to 8 maps that are not packed: it takes as long as
+// the memory.
+//
+// The left side of a product is 16 voxels side by side along x, x 16 input maps. A lane's part of it
+// lies in memory as it is: two maps of a voxel. So a warp loads the left sides of all its products at
+// once, 128 bytes at a time, without shared memory. It waits for no other warp.
+//
+// Macros: UNITS: products of voxels side by side that a warp has; IN_GROUPS: groups of 8 input maps;
+// THREADS of a block; BLOCKS of a multiprocessor.
+// Other functions come from common/mma.cuh, common/activation.py and packed/records.cuh.
+
+constexpr int LANES = 32;
+constexpr int CHUNKS = (IN_GROUPS + 1) / 2;  // of 16 input maps
+constexpr int SPAN = UNITS * 16;             // voxels of a warp
+constexpr int WORDS = 4;                     // of a voxel of a group
+
+// Stores without a branch, because a branch would cost more than the store.
+__device__ __forceinline__ void store_if(unsigned wanted, float* target, float value) {
+    asm volatile("{.reg .pred p; setp.ne.b32 p, %0, 0; @p st.global.f32 [%1], %2;}" ::"r"(wanted),
+                 "l"(target), "f"(value)
+                 : "memory");
+}
+
+// in: packed, with strides in voxels; out: (image, maps, z, y, x) by strides. weights: (chunk, lane,
+// 2); factors and biases: (8). Each warp takes one span of a row after another.
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
+    convolve(const unsigned* __restrict__ in, Index in_n, Index in_f, Index in_z, Index in_y,
+             const Record* __restrict__ records, const uint2* __restrict__ weights,
+             const float2* __restrict__ factors, const float2* __restrict__ biases,
+             float* __restrict__ out, Index out_n, Index out_f, Index out_z, Index out_y, int maps,
+             int size_z, int size_y, int size_x, int spans, Index count) {
+    const int lane = threadIdx.x % LANES, map = lane % 4 * 2;
+    const float2 factor = __ldg(factors + lane % 4), bias = __ldg(biases + lane % 4);
+    const Index warps = (Index)gridDim.x * (THREADS / LANES);
+    for (Index index = (Index)blockIdx.x * (THREADS / LANES) + threadIdx.x / LANES; index < count;
+         index += warps) {
+        const int x = index % spans * SPAN + lane / 4;
+        Index row = index / spans;
+        const int y = row % size_y;
+        row /= size_y;
+        const int z = row % size_z;
+        const Index item = row / size_z;
+        const unsigned* source = in + (item * in_n + z * in_z + y * in_y + x) * WORDS + lane % 4;
+        float sums[UNITS][4] = {};
+#pragma unroll(CHUNKS <= 2 ? CHUNKS : 1)
+        for (int chunk = 0; chunk < CHUNKS; ++chunk) {
+            unsigned left[UNITS][4];
+#pragma unroll
+            for (int unit = 0; unit < UNITS; ++unit)
+#pragma unroll
+                for (int i = 0; i < 4; ++i) {  // two voxels 8 apart, of two groups
+                    const int group = 2 * chunk + i / 2, of_span = unit * 16 + i % 2 * 8;
+                    const bool present = x + of_span < size_x && group < IN_GROUPS;
+                    left[unit][i] = present ? source[group * in_f * WORDS + of_span * WORDS] : 0;
+                }
+            const uint2 right = __ldg(weights + chunk * LANES + lane);
+            const float unscaled = 1.0f / records[2 * chunk].scale;
+#pragma unroll
+            for (int unit = 0; unit < UNITS; ++unit) {
+                float product[4];
+                multiply_add(product, left[unit], right.x, right.y, false);
+#pragma unroll
+                for (int i = 0; i < 4; ++i)
+                    sums[unit][i] = fmaf(product[i], unscaled, sums[unit][i]);
+            }
+        }
+        float* target = out + item * out_n + map * out_f + z * out_z + y * out_y + x;
+#pragma unroll
+        for (int i = 0; i < 2 * UNITS; ++i) {
+            const float* sum = sums[i / 2] + i % 2 * 2;
+            const bool inside = x + i * 8 < size_x;
+            store_if(inside && map < maps, target + i * 8,
+                     activation(fmaf(sum[0], factor.x, bias.x)));
+            store_if(inside && map + 1 < maps, target + out_f + i * 8,
+                     activation(fmaf(sum[1], factor.y, bias.y)));
+        }
+    }
+}

@@ -1,0 +1,183 @@
+"""Pointwise convolution on tensor cores of packed values, to few float32 maps.
+
+It reads each packed voxel once, straight into the registers that products take it from.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from znni.core.shapes import Shape5, Vec3
+from znni.machine.cuda import cupy
+from znni.machine.cuda_kernels import compiled, source_beside
+from znni.machine.device_arena import new_device_output
+from znni.machine.packed_arrays import GROUP, PackedArray, packed_bytes
+from znni.network.layers import Activation, Conv, Operation, PackedLayer
+from znni.network.weights import ConvWeights, Float32, conv_weights
+from znni.plans.primitive import Run, convolved
+from znni.primitives.gpu.common.activation import (
+    activate_over_maps,
+    activation_source,
+    has_source,
+)
+from znni.primitives.gpu.common.base import ConvolutionWork, ShapedPrimitive
+from znni.primitives.gpu.common.hardware import LANES, Chip, chip_of
+from znni.primitives.gpu.common.kernels import definitions, warp_mma_source
+from znni.primitives.gpu.common.number_formats import FLOAT16, FLOAT_BYTES, TensorFormat
+from znni.primitives.gpu.common.voxels import strided as strided_array
+from znni.primitives.gpu.direct_tensor.weights import scales_of
+from znni.primitives.gpu.packed.base import common_source, strided
+
+# Sizes of a product: voxels side by side along x, and input maps. Its columns are 8 output maps.
+PRODUCT_VOXELS = 16
+CHUNK = 2 * GROUP
+PRODUCT_FLOPS = 2 * PRODUCT_VOXELS * CHUNK * GROUP
+
+# Products of voxels side by side that a warp has, at most; threads of a block, and blocks of a
+# multiprocessor.
+MOST_UNITS = 4
+THREADS = 256
+BLOCKS = 3
+
+# Cycles of an H200's multiprocessor for a product with its loads, and to store 16 voxels. They are
+# estimates by the count of instructions.
+PRODUCT_CYCLES = 4.0
+STORE_CYCLES = 6.0
+
+
+@dataclass(frozen=True)
+class LastLayerWork(ConvolutionWork):
+    """A pointwise convolution to few maps.
+
+    Attributes:
+        chip: the chip that computes it.
+    """
+
+    chip: Chip
+    writes_views: ClassVar[bool] = True
+
+    @property
+    def chunks(self) -> int:
+        """Chunks of 16 input maps."""
+        return -(-self.shape.f // CHUNK)
+
+    @property
+    def units(self) -> int:
+        """Products of voxels side by side that a warp has."""
+        return min(MOST_UNITS, -(-self.out.x // PRODUCT_VOXELS))
+
+    @property
+    def spans(self) -> int:
+        """Parts of a row that a warp has one of."""
+        return -(-self.out.x // (PRODUCT_VOXELS * self.units))
+
+    @property
+    def count(self) -> int:
+        """Spans of all rows."""
+        return self.out.n * self.out.z * self.out.y * self.spans
+
+    @property
+    def flops(self) -> float:
+        """Operations of all products."""
+        return float(PRODUCT_FLOPS * self.count * self.units * self.chunks)
+
+    @property
+    def efficiency(self) -> float:
+        """Share of the GPU's nominal float32 rate that products sustain, with loads and stores."""
+        cycles = self.count * self.units * (self.chunks * PRODUCT_CYCLES + STORE_CYCLES)
+        return self.flops / (self.chip.cycle_flops * cycles)
+
+    @property
+    def array_bytes(self) -> int:
+        """Bytes of input and output."""
+        return packed_bytes(self.shape) + self.out.nbytes
+
+    @property
+    def resident_bytes(self) -> int:
+        """Bytes of weights, their scales and biases."""
+        return 2 * self.chunks * CHUNK * GROUP + 2 * FLOAT_BYTES * GROUP
+
+
+@dataclass(frozen=True)
+class GpuPackedLastLayer(ShapedPrimitive[LastLayerWork]):
+    """Pointwise convolution of packed values to up to 8 maps that are not packed."""
+
+    numbers: TensorFormat = FLOAT16
+    family: ClassVar[str] = "gpu_packed_last_layer"
+    takes_packed: ClassVar[bool] = True
+
+    def work(self, layer: Operation, shape: Shape5) -> LastLayerWork | None:
+        """Decline larger kernels, many maps, and parts of groups."""
+        if not isinstance(layer, PackedLayer) or not isinstance(layer.layer, Conv):
+            return None
+        conv = layer.layer
+        if not layer.reads or layer.writes or conv.kernel != Vec3(1, 1, 1):
+            return None
+        if conv.in_features % GROUP or conv.out_features > GROUP or not has_source(conv):
+            return None
+        out, chip = convolved(conv, shape), chip_of(self.device)
+        return LastLayerWork(shape, out, conv, chip) if out and chip else None
+
+    def prepare(self, work: LastLayerWork, weights: ConvWeights | None) -> Run:
+        """Compile or load the kernel; lay out the weights."""
+        given, maps = conv_weights(work.conv, weights), work.out.f
+        kernel = compiled(source(work)).get_function("convolve")
+        scales = scales_of(given.weight)
+        rows = np.zeros((2, GROUP), np.float32)
+        rows[:, :maps] = 1 / scales, given.bias
+        scaled = given.weight * scales[:, None, None, None, None]
+        constants = [cupy().asarray(array) for array in (weights_by_lane(scaled), *rows)]
+        blocks = cupy().cuda.Device().attributes["MultiProcessorCount"] * BLOCKS
+        needed = -(-work.count * LANES // THREADS)
+        numbers = [np.int32(it) for it in (maps, *work.out.size, work.spans)]
+
+        def run(x: PackedArray) -> Any:
+            y = new_device_output(work.out)
+            arguments = (*strided(x), *constants, *strided_array(y), *numbers)
+            kernel((min(blocks, needed),), (THREADS,), (*arguments, np.int64(work.count)))
+            activate_over_maps(y, work.conv.activation)
+            return y
+
+        return run
+
+
+def source(work: LastLayerWork) -> str:
+    """Return the CUDA source of ``convolve``."""
+    values = {
+        "UNITS": work.units,
+        "IN_GROUPS": work.shape.f // GROUP,
+        "THREADS": THREADS,
+        "BLOCKS": BLOCKS,
+    }
+    activation: Activation = work.conv.activation
+    parts = (
+        definitions(values),
+        common_source(),
+        activation_source(activation),
+        warp_mma_source(FLOAT16),
+        source_beside(__file__, "last_layer.cu"),
+    )
+    return "\n".join(parts)
+
+
+def weights_by_lane(weight: Float32) -> NDArray[np.float16]:
+    """Return weights in the order of lanes, padded with zeros.
+
+    Args:
+        weight: (f', f, 1, 1, 1), in float16's range.
+
+    Returns:
+        float16 (chunk of 16 input maps, lane, group of the chunk, map of two). A lane has one of 8
+        output maps, and two neighbouring maps of each group.
+    """
+    maps, given = weight.shape[:2]
+    chunks = -(-given // CHUNK)
+    whole = np.zeros((GROUP, chunks * CHUNK), np.float16)
+    whole[:maps, :given] = weight[:, :, 0, 0, 0]
+    split = whole.reshape(GROUP, chunks, CHUNK // GROUP, LANES // GROUP, 2)
+    by_lane = split.transpose(1, 0, 3, 2, 4)
+    return np.ascontiguousarray(by_lane).reshape(chunks, LANES, CHUNK // GROUP, 2)
