@@ -46,6 +46,30 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     if (threadIdx.x % LANES == 0) atomicMax(largest, most);
 }
 
+// The first output voxel of a tile.
+struct Place {
+    int item, z, y, x;
+};
+
+__device__ __forceinline__ Place place_of(unsigned tile, unsigned tiles_z, unsigned tiles_y,
+                                          unsigned tiles_x) {
+    Place place;
+    place.x = tile % tiles_x * TILE_X;
+    tile /= tiles_x;
+    place.y = tile % tiles_y * TILE_Y;
+    tile /= tiles_y;
+    place.z = tile % tiles_z * TILE_Z;
+    place.item = tile / tiles_z;
+    return place;
+}
+
+// Stores without a branch, because a branch would cost more than the store.
+__device__ __forceinline__ void store_if(unsigned wanted, unsigned* target, unsigned bits) {
+    asm volatile("{.reg .pred p; setp.ne.b32 p, %0, 0; @p st.global.b32 [%1], %2;}" ::"r"(wanted),
+                 "l"(target), "r"(bits)
+                 : "memory");
+}
+
 // Starts to copy a number to shared memory, or zero.
 __device__ __forceinline__ void copy_number(unsigned target, const float* source, bool present) {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(target), "l"(source),
@@ -127,8 +151,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
              const uint2* __restrict__ weights, const int2* __restrict__ taps,
              const float2* __restrict__ factors, const float2* __restrict__ biases,
              float weight_sum, float most_bias, unsigned* __restrict__ out, Index out_n,
-             Index out_f, Index out_z, Index out_y, Record* made, int groups, int out_size_z,
-             int out_size_y, int out_size_x, int tiles_z, int tiles_y, int tiles_x, Index count) {
+             Index out_f, Index out_z, int out_y, Record* made, int groups, int out_size_z,
+             int out_size_y, int out_size_x, unsigned tiles_z, unsigned tiles_y, unsigned tiles_x,
+             unsigned count) {
     extern __shared__ __align__(16) unsigned image[];
     const float* given = (const float*)(image + WORDS);
     constexpr int VOXEL = 4;  // words of a voxel of an output
@@ -139,44 +164,28 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     const float out_scale = scale_below(bound), sum_scale = KEEPS_UNIT ? out_scale : 1.0f;
     const float product_scale = sum_scale / scale;
     const unsigned* seen = image + (of_tile_z * SEEN_Y + of_tile_y) * PITCH + of_unit;
-    weights += lane;
-    taps += lane % 4;
 
-    struct Place {
-        Index item;
-        int z, y, x;
+    const auto bring_tile = [&](const Place& at) {
+        bring(shared_address(given),
+              in + at.item * in_n + at.z * in_z + (Index)at.y * in_y + at.x, in_f, in_z, in_y,
+              size_z - at.z, size_y - at.y, size_x - at.x);
     };
-    const auto place_of = [&](Index tile) {
-        Place place;
-        place.x = tile % tiles_x * TILE_X;
-        tile /= tiles_x;
-        place.y = tile % tiles_y * TILE_Y;
-        tile /= tiles_y;
-        place.z = tile % tiles_z * TILE_Z;
-        place.item = tile / tiles_z;
-        return place;
-    };
-    const auto bring_tile = [&](Index tile) {
-        if (tile < count) {
-            const Place at = place_of(tile);
-            bring(shared_address(given),
-                  in + at.item * in_n + at.z * in_z + (Index)at.y * in_y + at.x, in_f, in_z, in_y,
-                  size_z - at.z, size_y - at.y, size_x - at.x);
-        }
-        commit_copies();
-    };
-    bring_tile(blockIdx.x);
+    Place at = place_of(blockIdx.x, tiles_z, tiles_y, tiles_x);
+    bring_tile(at);
     float most = 0.0f;
-    for (Index index = blockIdx.x; index < count; index += gridDim.x) {
+    for (unsigned index = blockIdx.x; index < count; index += gridDim.x) {
+        commit_copies();
         wait_for_copies<0>();
         __syncthreads();  // the tile is there, and all warps have read the one before
         pair_up(image, given, scale);
         __syncthreads();
-        bring_tile(index + gridDim.x);
-        const Place at = place_of(index);
+        const Index item = at.item;
         const int z = at.z + of_tile_z, y = at.y + of_tile_y, x = at.x + of_unit;
-        unsigned* target = out + (at.item * out_n + z * out_z + y * out_y + x) * VOXEL + lane % 4;
-        const Index row_words = out_y * VOXEL, group_words = out_f * VOXEL;
+        if (index + gridDim.x < count) {
+            at = place_of(index + gridDim.x, tiles_z, tiles_y, tiles_x);
+            bring_tile(at);
+        }
+        unsigned* target = out + (item * out_n + z * out_z + (Index)y * out_y + x) * VOXEL + lane % 4;
         unsigned inside = 0;
 #pragma unroll
         for (int i = 0; i < 2 * UNITS; ++i)
@@ -186,14 +195,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
 #pragma unroll 1
         for (int pass = 0; pass < PASSES; ++pass) {
             float sums[UNITS][EIGHTS][4];
-            asm volatile("" : "+l"(weights));  // keeps weights out of registers between tiles
-            multiply(sums, seen, weights + pass * STEPS * EIGHTS * LANES, taps);
+            int own = lane;  // keeps what is the same for all tiles out of registers between them
+            asm volatile("" : "+r"(own));
+            multiply(sums, seen, weights + pass * STEPS * EIGHTS * LANES + own, taps + own % 4);
 #pragma unroll
             for (int of_pass = 0; of_pass < EIGHTS; ++of_pass) {
                 const int group = pass * EIGHTS + of_pass;
                 if (PASSES > 1 && group >= groups) break;
-                float2 factor = __ldg(factors + group * 4 + lane % 4);
-                float2 bias = __ldg(biases + group * 4 + lane % 4);
+                float2 factor = __ldg(factors + group * 4 + own % 4);
+                float2 bias = __ldg(biases + group * 4 + own % 4);
                 factor.x *= product_scale;
                 factor.y *= product_scale;
                 bias.x *= sum_scale;
@@ -203,14 +213,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
                     const float* sum = sums[i / 2][of_pass] + i % 2 * 2;
                     const float a = scaled_activation(fmaf(sum[0], factor.x, bias.x), out_scale);
                     const float b = scaled_activation(fmaf(sum[1], factor.y, bias.y), out_scale);
-                    if (inside & 1u << i) {
+                    if (inside & 1u << i)
                         most = fmaxf(most, fmaxf(fabsf(a), fabsf(b)));  // NaN is no number
-                        target[i / 2 / UNITS_X * row_words + i % (2 * UNITS_X) * 8 * VOXEL] =
-                            rounded_pair(a, b);
-                    }
+                    unsigned* of_row = target + (Index)(i / 2 / UNITS_X) * (out_y * VOXEL);
+                    store_if(inside & 1u << i, of_row + i % (2 * UNITS_X) * 8 * VOXEL,
+                             rounded_pair(a, b));
                 }
-                target += group_words;
-                asm("" : "+l"(target));  // makes each address one addition
+                target += out_f * VOXEL;
             }
         }
     }

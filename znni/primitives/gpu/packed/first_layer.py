@@ -49,8 +49,8 @@ LARGEST_BLOCKS = 8
 # Activations of a number times a positive factor that are the activation times the factor.
 KEEP_UNIT = "identity", "relu", "leaky_relu"
 
-# Kernels count the rows of the input in 32 bits, and one more step of all warps.
-MOST_ROWS = 2**31
+# Kernels count the rows of the input and the tiles in 32 bits, and one more step of all warps.
+MOST_COUNT = 2**31
 
 
 @dataclass(frozen=True)
@@ -132,10 +132,11 @@ class GpuPackedFirstLayer(ShapedPrimitive[FirstLayerWork]):
         if conv.out_features % GROUP or conv.activation == "softmax" or not has_source(conv):
             return None
         out, chip = convolved(conv, shape), chip_of(self.device)
-        if out is None or chip is None or shape.n * shape.f * shape.z * shape.y >= MOST_ROWS:
+        tile = tile_for(conv, out.size, chip) if out and chip else None
+        if out is None or tile is None:
             return None
-        tile = tile_for(conv, out.size, chip)
-        return None if tile is None else FirstLayerWork(shape, out, conv, tile)
+        work, rows = FirstLayerWork(shape, out, conv, tile), shape.n * shape.f * shape.z * shape.y
+        return work if max(rows, work.tiles) < MOST_COUNT else None
 
     def prepare(self, work: FirstLayerWork, weights: ConvWeights | None) -> Run:
         """Compile or load the kernels; lay out the weights."""
@@ -193,7 +194,7 @@ class FirstLayerLauncher:
     def convolve(self, x: Any, largest: Any, y: PackedArray) -> None:
         """Convolve an input whose largest number is known."""
         work, tile = self._work, self._work.tile
-        voxels, *strides, records = strided(y)
+        voxels, *out_planes, out_rows, records = strided(y)
         *of_planes, of_rows = strides_in_elements(x)
         self._convolve(
             (min(work.tiles, self._processors * tile.blocks),),
@@ -207,12 +208,13 @@ class FirstLayerLauncher:
                 *self._constants,
                 *self._bounds,
                 voxels,
-                *strides,
+                *out_planes,
+                np.int32(out_rows),
                 records,
                 np.int32(work.out.f // GROUP),
                 *map(np.int32, work.out.size),
-                *map(np.int32, work.out.size.ceil_div(tile.out)),
-                np.int64(work.tiles),
+                *map(np.uint32, work.out.size.ceil_div(tile.out)),
+                np.uint32(work.tiles),
             ),
             shared_mem=tile.shared_bytes,
         )

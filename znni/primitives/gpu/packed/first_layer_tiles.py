@@ -34,9 +34,11 @@ PRODUCT_VOXELS = 16
 PAIRS = 8
 LANE_PAIRS = PAIRS // 2
 
-# Groups of 8 output maps that are summed in one pass, and sums of products that a thread keeps.
+# Groups of 8 output maps that are summed in one pass, and sums of products that a thread keeps. For
+# Blackwell the compiler needs more registers beside them.
 MOST_GROUPS = 4
-MOST_SUMS = 16
+MOST_SUMS, BLACKWELL_SUMS = 16, 8
+BLACKWELL = 100
 
 # Output voxels of a block, of which each of its warps has as many.
 TILES = (
@@ -187,10 +189,11 @@ def tile_for(conv: Conv, out: Vec3, chip: Chip) -> Tile | None:
     together = even_share(groups, MOST_GROUPS)
     passes = -(-groups // together)
     tiles = (Tile(chip, conv.in_features, conv.kernel, together, passes, tile) for tile in TILES)
+    most_sums = BLACKWELL_SUMS if chip.capability >= BLACKWELL else MOST_SUMS
     fitting = [
         tile
         for tile in tiles
-        if tile.units * together <= MOST_SUMS and tile.shared_bytes <= COMMON_BLOCK_SHARED
+        if tile.units * together <= most_sums and tile.shared_bytes <= COMMON_BLOCK_SHARED
     ]
     return min(fitting, key=lambda tile: out.ceil_div(tile.out).volume * tile.cycles, default=None)
 
