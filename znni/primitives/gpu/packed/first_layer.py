@@ -127,7 +127,7 @@ class GpuPackedFirstLayer(ShapedPrimitive[FirstLayerWork]):
         if not isinstance(layer, PackedLayer) or not isinstance(layer.layer, Conv):
             return None
         conv = layer.layer
-        if layer.reads or not layer.writes or conv.in_features > MOST_MAPS:
+        if layer.reads or not layer.writes or layer.sums or conv.in_features > MOST_MAPS:
             return None
         if conv.out_features % GROUP or conv.activation == "softmax" or not has_source(conv):
             return None
@@ -170,7 +170,8 @@ class FirstLayerLauncher:
             cupy().asarray(array)
             for array in (weights_by_lane(scaled, tile), pairs_by_lane(tile), *rows)
         ]
-        self._bounds = bounds_of(work.conv.activation, weights)
+        bounds = bounds_of(work.conv.activation, weights)
+        self._bounds = bounds[:2]  # no value is added
         self._processors = cupy().cuda.Device().attributes["MultiProcessorCount"]
 
     def __call__(self, x: Any) -> Any:
