@@ -281,6 +281,14 @@ LAYERS = {
         ConvTranspose("layer", 24, 16, TWO, "relu", TWO).local,
         Shape5(1, 24, 3, 5, 9),
     ),
+    "transposed in planes": (
+        ConvTranspose("layer", 16, 24, Vec3(1, 2, 2), "identity", Vec3(1, 2, 2)).local,
+        Shape5(2, 16, 4, 7, 19),
+    ),
+    "transposed in rows": (
+        ConvTranspose("layer", 8, 56, Vec3(1, 1, 2), "leaky_relu", Vec3(1, 1, 2)).local,
+        Shape5(1, 8, 4, 7, 9),
+    ),
     "transposed with overlaps": (
         ConvTranspose("layer", 16, 8, Vec3(3, 2, 4), "elu", Vec3(2, 2, 3)).local,
         Shape5(1, 16, 5, 6, 7),
@@ -359,6 +367,30 @@ def test_sums_stay_in_registers(chip: Chip) -> None:
     ):
         for usage in resource_usage(source, chip.architecture, options).values():
             assert usage.spills == 0
+
+
+@needs_compiler
+@chips
+def test_sums_of_a_transposed_convolution_stay_in_registers(chip: Chip) -> None:
+    layer = Conv("layer", 64, 640, ONE, "leaky_relu")
+    (strip,) = strips_for(layer, FLOAT16, Vec3(64, 64, 64), chip)
+    packing = Packing(True, True, 8, phases=TWO)
+    source = convolution_source(strip.block, "leaky_relu", packing=packing)
+    usage = resource_usage(source, chip.architecture)["convolve"]
+    assert usage.spills == 0
+    assert usage.registers * strip.block.threads <= REGISTERS
+
+
+def test_a_transposed_convolution_moves_input_and_output_once() -> None:
+    layer, shape = LAYERS["transposed"]
+    operation = PackedLayer(layer, True, True)
+    primitive = primitive_for(EMULATED, operation, shape)
+    cost, out = primitive.cost(operation, shape), primitive.out_shape(operation, shape)
+    assert out == Shape5(1, 16, 6, 10, 18)
+    assert cost.bytes_moved == packed_bytes(shape) + packed_bytes(out)
+    assert cost.memory.workspace == 0
+    weights = 2 * 8 * 16 * 32  # 24 input maps are stored as 32
+    assert cost.memory.resident == weights + 2 * 4 * 8 * 16 + 8 * 2
 
 
 @needs_emulation

@@ -17,6 +17,9 @@
 // value (WRITES_PACKED). It gets a scale by which no number can leave the range of float16. Another
 // packed value may lie in the output's memory, to which sums are added (ADDS_TO_OUTPUT). Or the
 // numbers of each map are added up, and their squares, for a norm (SUMS_MAPS).
+//
+// Voxel v of the sums may be the voxels PHASES * v + phase of a packed output, for each phase. Groups
+// of sums are then those of a group of the output, phase after phase.
 
 // Further arguments of kernels: where the voxels of a packed image lie, in voxels; the records of a
 // packed output, with the largest sum of a map's weights and the largest bias; the sums of its maps;
@@ -247,6 +250,10 @@ __device__ __forceinline__ void prefetch_packed(const unsigned* y, long long ite
       asm volatile("prefetch.global.L2 [%0];" ::"l"(y + (first_group + eight) * group_stride));
 }
 
+constexpr int PHASES = PHASES_Z * PHASES_Y * PHASES_X;
+// Whether lanes exchange two phases along x, so that they store 8 neighbours of the output.
+constexpr bool EXCHANGES_PHASES = PHASES_X == 2 && COLUMNS / ROWS % 2 == 0;
+
 // Stores a warpgroup's sums as a packed value. A lane has two neighbouring maps of a voxel, which
 // are 4 bytes; four lanes have a voxel's 8 maps, and a warp has 8 voxels side by side. Strides are
 // in units of 4 bytes, that of maps between groups. Returns the bits of the largest number.
@@ -254,6 +261,9 @@ __device__ __forceinline__ void prefetch_packed(const unsigned* y, long long ite
 // What is added of another value is loaded before it is stored over. `map_sums` are those of the
 // warp: (map, sum or sum of squares). Sums of 64 voxels are in float32, all others in float64. Only
 // this warp adds to them, always in the same order.
+//
+// Of two phases that are exchanged, a lane of the warp's first half has the first one of two voxels
+// that are 4 apart. A lane of the second half has their second phase.
 __device__ __forceinline__ unsigned store_packed(
     float (&sum)[TILES][COLUMNS / 2], unsigned* y, long long item_stride, long long group_stride,
     long long plane_stride, long long row_stride, int maps, Vec3 size, const Place& place,
@@ -261,13 +271,16 @@ __device__ __forceinline__ unsigned store_packed(
     const unsigned* other, double* map_sums) {
   constexpr int VOXEL_WORDS = VOXEL / 4;
   constexpr int HELD = COLUMNS <= 48 ? 2 * TILES : TILES;  // words in as many registers as are left
-  const int lane = threadIdx.x % 32;
+  int lane = threadIdx.x % 32;
+  asm volatile("" : "+r"(lane));  // what follows from it takes no registers during products
   const int z = place.first.z + warpgroup * TILES_Z;
   const int row = place.first.y + threadIdx.x % 128 / 32 * 2;
-  const int x = place.first.x + lane / 4;
+  const int x = place.first.x + (EXCHANGES_PHASES ? lane / 4 % 4 : lane / 4);
   const int first_map = place.pass * COLUMNS;
-  y += place.item * item_stride + first_map / ROWS * group_stride + lane % 4;
-  long long voxel[2 * TILES];
+  const int second_phase = EXCHANGES_PHASES ? lane / 16 : 0;
+  y += place.item * item_stride + second_phase * VOXEL_WORDS + lane % 4;
+  long long first_row[TILES];
+  const auto voxel = [&](int i) { return first_row[i / 2] + i % 2 * PHASES_Y * row_stride; };
   unsigned inside = 0, largest = 0;
 #pragma unroll
   for (int i = 0; i < 2 * TILES; ++i) {
@@ -275,18 +288,35 @@ __device__ __forceinline__ unsigned store_packed(
     const int at_z = z + tile / TILES_X / TILES_Y;
     const int at_y = row + tile / TILES_X % TILES_Y * ROWS + i % 2;
     const int at_x = x + tile % TILES_X * ROWS;
-    voxel[i] = at_z * plane_stride + at_y * row_stride + at_x * VOXEL_WORDS;
-    if (at_z < size.z && at_y < size.y && at_x < size.x) inside |= 1u << i;
+    if (i % 2 == 0)
+      first_row[tile] = at_z * (PHASES_Z * plane_stride) + at_y * (PHASES_Y * row_stride) +
+                        at_x * (PHASES_X * VOXEL_WORDS);
+#pragma unroll
+    for (int half = 0; half <= EXCHANGES_PHASES; ++half)
+      if (at_z < size.z && at_y < size.y && at_x + 4 * half < size.x)
+        inside |= 1u << (i + half * 2 * TILES);
   }
 #pragma unroll
   for (int eight = 0; eight < COLUMNS / ROWS; ++eight) {
-    const int map = first_map + eight * ROWS + lane % 4 * 2;
-    const unsigned stored = first_map + eight * ROWS < maps ? inside : 0;
+    const int half = EXCHANGES_PHASES ? eight % 2 : 0;
+    if (EXCHANGES_PHASES && half == 0) {
+#pragma unroll
+      for (int i = 0; i < 4 * TILES; ++i)
+        exchange<16>(sum[i / 4][eight * 4 + i % 4], sum[i / 4][eight * 4 + 4 + i % 4]);
+    }
+    const int map = first_map + (eight - half + second_phase) * ROWS + lane % 4 * 2;
+    const unsigned stored = first_map + eight * ROWS < maps ? inside >> half * 2 * TILES : 0;
+    const int of_all = first_map / ROWS + eight, phase = of_all % PHASES;
+    const int phase_x = EXCHANGES_PHASES ? ROWS * half : phase % PHASES_X;
+    unsigned* group = y + of_all / PHASES * group_stride +
+                      phase / PHASES_X / PHASES_Y * plane_stride +
+                      phase / PHASES_X % PHASES_Y * row_stride + phase_x * VOXEL_WORDS;
+    asm volatile("" : "+l"(group));  // makes each address one addition
     const float factor[2] = {__ldg(factors + map) * scale, __ldg(factors + map + 1) * scale};
     const float offset[2] = {__ldg(bias + map), __ldg(bias + map + 1)};
-    const int group = min(first_map / ROWS + eight, maps / ROWS - 1);
+    const int of_other = min(of_all, maps / ROWS - 1);
     const float held_factor =
-        ADDS_TO_OUTPUT ? 1.0f / __uint_as_float(__ldg(other + 2 * group + 1)) : 0.0f;
+        ADDS_TO_OUTPUT ? 1.0f / __uint_as_float(__ldg(other + 2 * of_other + 1)) : 0.0f;
     unsigned held[HELD];
     float added_up[4] = {};  // two maps, and their squares
     // Each of these is the same in 8 lanes in the end, of which one adds it.
@@ -298,7 +328,7 @@ __device__ __forceinline__ unsigned store_packed(
     for (int i = 0; i < 2 * TILES; ++i) {
       if (ADDS_TO_OUTPUT && i % HELD == 0) {
 #pragma unroll
-        for (int j = 0; j < HELD; ++j) held[j] = stored & 1u << i + j ? y[voxel[i + j]] : 0;
+        for (int j = 0; j < HELD; ++j) held[j] = stored & 1u << i + j ? group[voxel(i + j)] : 0;
       }
       const float2 before = ADDS_TO_OUTPUT ? number_of(held[i % HELD]) : make_float2(0.0f, 0.0f);
       float total[2];
@@ -317,7 +347,7 @@ __device__ __forceinline__ unsigned store_packed(
           added_up[2 + of_two] = fmaf(counted, counted, added_up[2 + of_two]);
         }
       }
-      store_bits_if(stored & 1u << i, y + voxel[i],
+      store_bits_if(stored & 1u << i, group + voxel(i),
                     rounded_pair(total[0] * out_scale, total[1] * out_scale));
     }
     if (SUMS_MAPS) {
@@ -330,8 +360,6 @@ __device__ __forceinline__ unsigned store_packed(
                                        : (number / 2 ? added_up[2] : added_up[0]);
       if (adds_up) *sum_place = sum_before + of_lane;
     }
-    y += group_stride;
-    asm("" : "+l"(y));  // makes each address one addition
   }
   return largest;
 }
@@ -345,7 +373,7 @@ __device__ __forceinline__ double* sums_of_warp(double* map_sums, long long inde
 
 // Notes the scale and the largest number of a packed output. All threads of a warp call it once.
 __device__ __forceinline__ void note(unsigned* made, float out_scale, unsigned largest, int maps) {
-  for (int group = threadIdx.x; group < maps / ROWS; group += 128 * WARPGROUPS)
+  for (int group = threadIdx.x; group < maps / ROWS / PHASES; group += 128 * WARPGROUPS)
     if (blockIdx.x == 0) made[2 * group + 1] = __float_as_uint(out_scale);
   largest = __reduce_max_sync(0xffffffffu, largest);
   if (threadIdx.x % 32 == 0) atomicMax(made, largest);

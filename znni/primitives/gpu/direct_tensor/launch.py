@@ -160,8 +160,9 @@ class Launcher:
             other: the packed value in the output's memory, if it is added.
         """
         items, maps, *extents = y.shape
-        out = Vec3(*extents)
         reads, writes = self._pieces.packing.reads, self._pieces.packing.writes
+        phases = self._pieces.packing.phases
+        out, maps = Vec3(*extents) // phases, maps * phases.volume
         strides: tuple[Any, ...] = ()
         if reads:
             of_voxels = [stride // VOXEL_BYTES for stride in image.strides[:4]]
@@ -253,27 +254,22 @@ def convolution_source(
     """
     sums = block.sums
     values = {
+        **of_axes("PHASES", packing.phases),
         "READS_PACKED": int(packing.reads),
         "WRITES_PACKED": int(packing.writes),
         "SUMS_MAPS": int(packing.sums),
         "ADDS_TO_OUTPUT": int(packing.adds),
         "IMAGE_GROUPS": packing.groups,
         "JOINED": int(packing.reads and block.chunks > 1),
-        "KERNEL_Z": block.kernel.z,
-        "KERNEL_Y": block.kernel.y,
-        "KERNEL_X": block.kernel.x,
+        **of_axes("KERNEL", block.kernel),
         "CHUNKS": sums[number],
         "ALL_CHUNKS": block.chunks,
         "ADDS": int(number > 0),
         "LAST": int(number + 1 == len(sums)),
         "COLUMNS": block.columns,
         "PARTS": block.numbers.parts,
-        "TILES_Z": block.subtile.z,
-        "TILES_Y": block.subtile.y,
-        "TILES_X": block.subtile.x,
-        "TAPS_Z": block.taps.z,
-        "TAPS_Y": block.taps.y,
-        "TAPS_X": block.taps.x,
+        **of_axes("TILES", block.subtile),
+        **of_axes("TAPS", block.taps),
         "STAGES": block.stages,
         "IMAGE_PLACES": block.image_places,
         "KEEP_WEIGHTS": int(block.keeps_weights),
@@ -295,6 +291,11 @@ def convolution_source(
         source_beside(__file__, kernel),
     )
     return "\n".join(parts)
+
+
+def of_axes(name: str, extents: Vec3) -> dict[str, int]:
+    """Return the values of a macro for each axis."""
+    return {f"{name}_{axis}": extent for axis, extent in zip("ZYX", extents, strict=True)}
 
 
 def ranges_source(numbers: TensorFormat) -> str:

@@ -58,6 +58,8 @@ class Packing(NamedTuple):
         groups: the groups of 8 input maps, if the input is packed.
         adds: whether another packed value is added to the output, in whose memory it lies.
         sums: whether each map of a packed output is added up, for a norm.
+        phases: voxel ``v`` of the sums has the voxels ``phases * v + phase`` of the packed output,
+            for each phase. Its maps are ordered by group of 8 output maps, phase and map.
     """
 
     reads: bool = False
@@ -65,6 +67,7 @@ class Packing(NamedTuple):
     groups: int = 0
     adds: bool = False
     sums: bool = False
+    phases: Vec3 = Vec3(1, 1, 1)
 
 
 UNPACKED = Packing()
@@ -105,6 +108,11 @@ class Pieces(ConvolutionWork):
         return max(PIECE_VOXELS, int(PIECE_SHARE * self.out.n * self.out.size.volume))
 
     @cached_property
+    def sums_size(self) -> Vec3:
+        """Extents of the sums: those of the output, or of each of its phases."""
+        return self.out.size // self.packing.phases
+
+    @cached_property
     def items(self) -> int:
         """Items of a piece, at most."""
         if self._is_whole:
@@ -115,7 +123,7 @@ class Pieces(ConvolutionWork):
     def planes(self) -> int:
         """Planes of a piece's output, at most: those of whole blocks, or all."""
         if self._is_whole:
-            return self.out.z
+            return self.sums_size.z
         layers = -(-self.out.z // self._block_planes)
         most = self._most_voxels // (self._block_planes * self.out.y * self.out.x)
         share = even_share(layers, max(1, min(most, self._countable_layers)))
@@ -147,8 +155,8 @@ class Pieces(ConvolutionWork):
     def __iter__(self) -> Iterator[Piece]:
         for first in range(0, self.out.n, self.items):
             items = min(self.items, self.out.n - first)
-            for plane in range(0, self.out.z, self.planes):
-                yield Piece(first, items, plane, min(self.planes, self.out.z - plane))
+            for plane in range(0, self.sums_size.z, self.planes):
+                yield Piece(first, items, plane, min(self.planes, self.sums_size.z - plane))
 
     @cached_property
     def _kinds(self) -> tuple[tuple[int, Piece], ...]:
@@ -230,7 +238,7 @@ class Pieces(ConvolutionWork):
     def efficiency(self) -> float:
         """Share of the GPU's nominal float32 rate that these sustain, on tensor cores."""
         cycles = sum(
-            times * self._cycles(strip, piece.items, self.out.size._replace(z=piece.planes))
+            times * self._cycles(strip, piece.items, self.sums_size._replace(z=piece.planes))
             for times, piece in self._kinds
             for strip in self.strips
         )
@@ -288,6 +296,6 @@ class Pieces(ConvolutionWork):
     def _tiles(self, strip: Strip) -> int:
         """Return the blocks of a strip, for all pieces and passes."""
         return strip.block.passes * sum(
-            times * piece.items * strip.tiles(self.out.size._replace(z=piece.planes)).volume
+            times * piece.items * strip.tiles(self.sums_size._replace(z=piece.planes)).volume
             for times, piece in self._kinds
         )

@@ -1,5 +1,5 @@
-// Voxels of packed values rearranged for a dense convolution, and its sums put in their places, as
-// arranged/arrange.cu does with single numbers.
+// Voxels of packed values rearranged for a dense convolution, as arranged/arrange.cu does with single
+// numbers.
 //
 // Macros: STEP_Z, _Y, _X; SHIFTS_Y, _X.
 
@@ -22,23 +22,5 @@ extern "C" __global__ void __launch_bounds__(256)
                             STEP_X * at.x + shift % SHIFTS_X};
         const bool present = from.z < extent_z && from.y < extent_y && from.x < extent_x;
         out[at.in(of_out)] = present ? in[from.in(of_in)] : make_uint4(0, 0, 0, 0);
-    });
-}
-
-// Puts sums in their places: along each axis voxel STEP * j + phase of the output is voxel j of the
-// phase's groups. sums: (image, phase and group, z, y, x).
-extern "C" __global__ void __launch_bounds__(256)
-    scatter(const uint4* __restrict__ sums, Index sums_n, Index sums_f, Index sums_z, Index sums_y,
-            const Record* records, uint4* __restrict__ out, Index out_n, Index out_f, Index out_z,
-            Index out_y, Record* made, int images, int groups, int size_z, int size_y,
-            int size_x) {
-    const Strides of_sums = {sums_n, sums_f, sums_z, sums_y};
-    const Strides of_out = {out_n, out_f, out_z, out_y};
-    pass_on(records, made, groups);  // all phases have the scale and the largest number of the first
-    for_each_voxel(images, groups, size_z, size_y, size_x, [&](const Voxel& at) {
-        const int phase = (at.z % STEP_Z * STEP_Y + at.y % STEP_Y) * STEP_X + at.x % STEP_X;
-        const Voxel from = {at.image, phase * groups + at.map, at.z / STEP_Z, at.y / STEP_Y,
-                            at.x / STEP_X};
-        out[at.in(of_out)] = sums[from.in(of_sums)];
     });
 }

@@ -1,4 +1,4 @@
-"""Strided and transposed convolutions of packed values, by dense ones of rearranged voxels."""
+"""Strided convolutions of packed values, by dense ones of rearranged voxels."""
 
 from __future__ import annotations
 
@@ -11,17 +11,12 @@ from znni.core.shapes import Shape5, Vec3
 from znni.machine.cuda_kernels import compiled, source_beside
 from znni.machine.device_arena import device_workspace, new_device_output
 from znni.machine.packed_arrays import GROUP, RECORD_BYTES, PackedArray, packed_bytes, voxel_shape
-from znni.network.layers import Conv, ConvTranspose, Layer, Operation, PackedLayer
+from znni.network.layers import Conv, Layer, Operation, PackedLayer
 from znni.network.weights import ConvWeights, conv_weights
 from znni.plans.cost import Cost, Memory
 from znni.plans.packed import TOGETHER
 from znni.plans.primitive import Run, applying
-from znni.primitives.gpu.arranged.arrangement import (
-    ONE,
-    Arrangement,
-    arrangement,
-    with_activation,
-)
+from znni.primitives.gpu.arranged.arrangement import ONE, Arrangement, arrangement
 from znni.primitives.gpu.common.activation import has_source
 from znni.primitives.gpu.common.voxels import countable, launch
 from znni.primitives.gpu.direct_tensor.launch import Launcher
@@ -38,7 +33,7 @@ from znni.primitives.gpu.packed.convolution import GpuPackedConvolution
 
 @dataclass(frozen=True)
 class GpuPackedArranged(GpuPackedPass):
-    """Strided and transposed convolutions of packed values."""
+    """Strided convolutions of packed values."""
 
     kind: ClassVar[type[Layer]] = Conv
     family: ClassVar[str] = "arranged_gpu_packed_direct_tensor"
@@ -49,20 +44,17 @@ class GpuPackedArranged(GpuPackedPass):
         return None if found is None else found.out
 
     def cost(self, layer: Operation, shape: Shape5) -> Cost:
-        """Return the cost: of the dense convolution, and of the copies before or after it."""
+        """Return the cost: of the dense convolution, and of the copies before it."""
         found = applying(self._arranged(layer, shape), self, layer, shape)
         dense = self._dense.cost(_packed(found.dense), found.dense_shape)
-        copied = packed_bytes(found.dense_shape) if found.gathers else packed_bytes(found.dense_out)
+        copied = packed_bytes(found.dense_shape)
         given, made = packed_bytes(found.shape), packed_bytes(found.out)
-        groups = found.dense.in_features if found.gathers else found.dense.out_features
-        records = RECORD_BYTES * groups // GROUP
-        of_dense = RECORD_BYTES * found.dense.out_features // GROUP
-        resident = dense.memory.resident - of_dense + RECORD_BYTES * found.out.f // GROUP
-        moved = copied + (given if found.gathers else made)
+        records = RECORD_BYTES * found.dense.in_features // GROUP
+        moved = copied + given
         return replace(
             dense,
             bytes_moved=dense.bytes_moved + moved,
-            memory=Memory.beside(given + made, copied + records, resident),
+            memory=Memory.beside(given + made, copied + records, dense.memory.resident),
         )
 
     def build(self, layer: Operation, shape: Shape5, weights: ConvWeights | None) -> Run:
@@ -73,15 +65,13 @@ class GpuPackedArranged(GpuPackedPass):
         )
         (of_dense,) = found.weights(conv_weights(found.layer, weights))
         dense = Launcher(work, of_dense)
-        step = found.step if found.gathers else found.phases
-        module = compiled(source(), options(step, found.shifts))
-        copy = module.get_function("gather" if found.gathers else "scatter")
+        gather = compiled(source(), options(found.step, found.shifts)).get_function("gather")
 
-        def gathered(x: PackedArray) -> Any:
+        def run(x: PackedArray) -> Any:
             y, made = new_device_output(found.out), _workspace(found.dense_shape)
             numbers = *found.shape.size, x.shape[1] // GROUP
             launch(
-                copy,
+                gather,
                 groups_of(found.dense_shape),
                 *strided(x),
                 *map(np.int32, numbers),
@@ -89,15 +79,6 @@ class GpuPackedArranged(GpuPackedPass):
             )
             dense(made)
             return y
-
-        def scattered(x: PackedArray) -> Any:
-            y, sums = new_device_output(found.out), _workspace(found.dense_out)
-            sums.records.fill(0)
-            made_into(found.dense_out, lambda: dense(x), sums)
-            launch(copy, groups_of(found.out), *strided(sums), *strided(y))
-            return y
-
-        run = gathered if found.gathers else scattered
 
         def into(x: PackedArray) -> Any:
             return made_into(found.out, lambda: run(x))
@@ -112,23 +93,16 @@ class GpuPackedArranged(GpuPackedPass):
     def _arranged(self, layer: Operation, shape: Shape5) -> Arrangement | None:
         """Return a packed layer as one dense convolution; None if it is none.
 
-        Each shift and each phase has whole chunks of maps, because each value has one scale.
+        Each shift has whole chunks of maps, because each value has one scale.
         """
         if not isinstance(layer, PackedLayer) or not layer.reads or not layer.writes:
             return None
-        if layer.sums:
-            return None
-        if not isinstance(layer.layer, Conv | ConvTranspose):
+        if layer.sums or not isinstance(layer.layer, Conv):
             return None
         found = arrangement(layer.layer, shape)
         if found is None or found.groups != 1 or found.items != ONE:
             return None
-        if isinstance(found.layer, ConvTranspose):
-            found = with_activation(found, found.layer.activation)
-            found = replace(found, dense=replace(found.dense, slope=found.layer.slope))
-            whole = found.out.f % GROUP == 0
-        else:
-            whole = found.gathers and found.shape.f % TOGETHER == 0
+        whole = found.gathers and found.shape.f % TOGETHER == 0
         if not whole or not has_source(found.dense) or found.layer.activation == "softmax":
             return None
         if not all(map(countable, (found.out, found.dense_shape, found.dense_out))):
@@ -148,7 +122,7 @@ def _workspace(shape: Shape5) -> PackedArray:
 
 
 def source() -> str:
-    """Return the CUDA source of ``gather`` and ``scatter``, compiled with ``options``."""
+    """Return the CUDA source of ``gather``, compiled with ``options``."""
     return common_source() + source_beside(__file__, "arrange.cu")
 
 

@@ -97,17 +97,16 @@ def _layer_of(operation: Operation) -> Operation:
     return operation.layer if isinstance(operation, PackedLayer) else operation
 
 
-def made_into(out: Shape5, run: Callable[[], Any], array: PackedArray | None = None) -> Any:
-    """Call a function that makes a packed value, give it an array to make it in, and return it.
+def made_into(out: Shape5, run: Callable[[], Any]) -> Any:
+    """Call a function that makes a packed value in the output that is given, or in a new one.
 
     Args:
         out: the shape of the value.
         run: the function. It makes the value in the output that is given (``output_into``).
-        array: the array to give. By default it is the one that is given already, or a new one.
     """
-    if array is None and given_output(out) is not None:
+    if given_output(out) is not None:
         return run()
-    with output_into(packed_array(out) if array is None else array):
+    with output_into(packed_array(out)):
         return run()
 
 
