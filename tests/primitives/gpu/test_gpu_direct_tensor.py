@@ -94,7 +94,7 @@ def test_costs_count_every_piece(numbers: TensorFormat, shape: Shape5) -> None:
     work = pieces_of(layer_of((16, 24), Vec3(3, 3, 3)), numbers, shape)
     pieces = list(work)
     assert len(work._kinds) <= 2 < len(pieces)
-    assert work._seen_voxels == sum(piece.items * work.seen(piece).volume for piece in pieces)
+    assert work._seen_voxels == sum(piece.items * work.seen_by(piece).volume for piece in pieces)
     for strip in work.strips:
         tiles = (strip.tiles(work.out.size._replace(z=piece.planes)).volume for piece in pieces)
         each = [piece.items * n for piece, n in zip(pieces, tiles, strict=True)]
@@ -188,7 +188,7 @@ def test_pieces_are_the_whole_output_and_fit_the_workspace(
         assert piece.planes > 0
         items = slice(piece.first, piece.first + piece.items)
         computed[items, piece.first_plane : piece.first_plane + piece.planes] += 1
-        image = piece.items * pieces.seen(piece).volume * 32 * numbers.parts * 2
+        image = piece.items * pieces.seen_by(piece).volume * 32 * numbers.parts * 2
         assert image <= pieces.image_bytes
     assert (computed == 1).all()
 
@@ -201,7 +201,7 @@ def test_kernels_count_the_voxels_of_a_piece(extent: int) -> None:
     assert pieces is not None
     computed = 0
     for piece in pieces:
-        assert pieces.seen(piece).volume < 2**31
+        assert pieces.seen_by(piece).volume < 2**31
         assert piece.first_plane == computed
         computed += piece.planes
     assert computed == pieces.out.z

@@ -42,7 +42,7 @@ from znni.primitives.gpu.common.number_formats import FLOAT16
 from znni.primitives.gpu.direct_tensor.geometry import strips_for
 from znni.primitives.gpu.direct_tensor.launch import convolution_source
 from znni.primitives.gpu.direct_tensor.work import Packing
-from znni.primitives.gpu.packed import arranged, copies, normalization, pointwise, pooling
+from znni.primitives.gpu.packed import copies, normalization, pointwise, pooling
 from znni.primitives.gpu.packed import primitive as packed_layers
 
 ONE, TWO, THREE = Vec3(1, 1, 1), Vec3(2, 2, 2), Vec3(3, 3, 3)
@@ -51,6 +51,7 @@ CONVOLUTIONS = {
     "groups": (Conv("layer", 24, 40, THREE, "relu"), Shape5(1, 24, 7, 12, 21)),
     "several passes": (Conv("layer", 8, 168, Vec3(1, 2, 1), "leaky_relu"), Shape5(1, 8, 5, 9, 11)),
     "batch": (Conv("layer", 16, 8, Vec3(2, 1, 3), "sigmoid"), Shape5(2, 16, 5, 18, 35)),
+    "strided": (Conv("layer", 24, 8, THREE, "elu", stride=TWO), Shape5(1, 24, 20, 7, 36)),
 }
 
 
@@ -183,6 +184,7 @@ NORMED = {
     "more places": (Conv("conv", 8, 16, Vec3(1, 2, 1), "relu"), Shape5(1, 8, 9, 19, 41), 16),
     "several passes": (Conv("conv", 8, 168, ONE, "identity"), Shape5(1, 8, 5, 9, 11), 168),
     "float32 input": (Conv("conv", 3, 8, THREE, "identity"), Shape5(1, 3, 7, 20, 21), 1),
+    "strided": (Conv("conv", 16, 24, THREE, "relu", stride=TWO), Shape5(1, 16, 9, 37, 40), 8),
 }
 
 
@@ -276,6 +278,14 @@ LAYERS = {
         Conv("layer", 32, 16, THREE, "leaky_relu", stride=Vec3(2, 1, 2)),
         Shape5(1, 32, 8, 7, 20),
     ),
+    "strided in planes": (
+        Conv("layer", 24, 88, Vec3(1, 3, 3), "relu", stride=Vec3(1, 2, 2)),
+        Shape5(2, 24, 2, 15, 20),
+    ),
+    "strided by more than the kernel": (
+        Conv("layer", 40, 16, Vec3(2, 1, 5), "elu", stride=Vec3(3, 2, 3)),
+        Shape5(1, 40, 15, 8, 31),
+    ),
     "strided and short": (Conv("layer", 16, 8, ONE, "elu", stride=TWO), Shape5(2, 16, 5, 6, 9)),
     "transposed": (
         ConvTranspose("layer", 24, 16, TWO, "relu", TWO).local,
@@ -362,7 +372,6 @@ def test_sums_stay_in_registers(chip: Chip) -> None:
         (copies.upsampling_source(), copies.upsampling_options(TWO)),
         (pooling.pooling_source(), pooling.pooling_options(Pool("pool", TWO))),
         (pointwise.pointwise_source("gelu"), ("-DOPERATION=ADD",)),
-        (arranged.source(), arranged.options(TWO, TWO)),
         (normalization.source(), normalization.options(Normalize("norm", 32, 8))),
     ):
         for usage in resource_usage(source, chip.architecture, options).values():
@@ -371,26 +380,35 @@ def test_sums_stay_in_registers(chip: Chip) -> None:
 
 @needs_compiler
 @chips
-def test_sums_of_a_transposed_convolution_stay_in_registers(chip: Chip) -> None:
-    layer = Conv("layer", 64, 640, ONE, "leaky_relu")
-    (strip,) = strips_for(layer, FLOAT16, Vec3(64, 64, 64), chip)
-    packing = Packing(True, True, 8, phases=TWO)
-    source = convolution_source(strip.block, "leaky_relu", packing=packing)
-    usage = resource_usage(source, chip.architecture)["convolve"]
-    assert usage.spills == 0
-    assert usage.registers * strip.block.threads <= REGISTERS
+def test_sums_of_strided_and_transposed_convolutions_stay_in_registers(chip: Chip) -> None:
+    for layer, packing in (
+        (Conv("layer", 64, 640, ONE, "leaky_relu"), Packing(True, True, 8, phases=TWO)),
+        (Conv("layer", 64, 80, THREE, "leaky_relu", stride=TWO), Packing(True, True, 8)),
+    ):
+        block = strips_for(layer, FLOAT16, Vec3(64, 64, 64), chip)[0].block
+        source = convolution_source(block, "leaky_relu", packing=packing)
+        usage = resource_usage(source, chip.architecture)["convolve"]
+        assert usage.spills == 0
+        assert usage.registers * block.threads <= REGISTERS
+        assert usage.shared + block.shared_bytes <= chip.block_shared_bytes
 
 
-def test_a_transposed_convolution_moves_input_and_output_once() -> None:
-    layer, shape = LAYERS["transposed"]
+@pytest.mark.parametrize(
+    ("name", "size", "taps", "sums"),
+    [("transposed", Vec3(6, 10, 18), 1, 8 * 16), ("strided", Vec3(3, 5, 9), 27, 16)],
+)
+def test_strided_and_transposed_convolutions_move_input_and_output_once(
+    name: str, size: Vec3, taps: int, sums: int
+) -> None:
+    layer, shape = LAYERS[name]
     operation = PackedLayer(layer, True, True)
     primitive = primitive_for(EMULATED, operation, shape)
     cost, out = primitive.cost(operation, shape), primitive.out_shape(operation, shape)
-    assert out == Shape5(1, 16, 6, 10, 18)
+    assert out == Shape5.of(1, 16, size)
     assert cost.bytes_moved == packed_bytes(shape) + packed_bytes(out)
     assert cost.memory.workspace == 0
-    weights = 2 * 8 * 16 * 32  # 24 input maps are stored as 32
-    assert cost.memory.resident == weights + 2 * 4 * 8 * 16 + 8 * 2
+    weights = 2 * taps * 32 * sums  # 24 input maps are stored as 32
+    assert cost.memory.resident == weights + 2 * 4 * sums + 8 * 2
 
 
 @needs_emulation
@@ -446,7 +464,7 @@ def test_what_is_not_packed_is_left_to_others() -> None:
         PackedLayer(SUMS["batch"][0], False, True),
         PackedLayer(SUMS["batch"][0], True, True, sums=True),
         PackedLayer(Conv("layer", 16, 8, THREE, "relu"), True, False, sums=True),
-        PackedLayer(Conv("layer", 16, 8, THREE, "relu", TWO), True, True, sums=True),
+        PackedLayer(ConvTranspose("layer", 16, 8, TWO, "relu", TWO), True, True, sums=True),
         PackedLayer(Affine("layer", 16), True, True, sums=True),
         PackedLayer(Multiply("layer", spreads=True), True, True),
     ):

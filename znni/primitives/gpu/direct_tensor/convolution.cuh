@@ -8,6 +8,10 @@
 // same voxels are the same rows at another address. The right side is a tap's weights, maps x maps.
 // Nothing is unfolded, nothing is copied.
 //
+// A convolution with a stride sees another part of the image at each shift along z and y: every
+// STEP-th row of voxels, from a first one on. A row of shared memory has every STEP-th voxel, again from
+// each first one on. So neighbours of the output see neighbours there.
+//
 // Each of two warpgroups sums TILES times 64 voxels in registers. A pass over some of the input
 // maps may begin with the sums of the pass before it (ADDS), and only the last one (LAST) applies
 // the activation: tensor cores cut off what they add, so they add no more than is exact.
@@ -59,9 +63,13 @@ constexpr int WARPGROUPS = 2;
 constexpr int ROWS = 8;  // rows of a matrix, and matrices of a product's left side
 constexpr int TILES = TILES_Z * TILES_Y * TILES_X;  // products that a warpgroup sums
 constexpr int OUT_Z = WARPGROUPS * TILES_Z, OUT_Y = ROWS * TILES_Y, OUT_X = ROWS * TILES_X;
-constexpr int SEEN_Z = OUT_Z + KERNEL_Z - 1;
-constexpr int SEEN_Y = OUT_Y + KERNEL_Y - 1;
-constexpr int SEEN_X = OUT_X + KERNEL_X - 1;
+constexpr int SHIFTS_Y = STEP_Y < KERNEL_Y ? STEP_Y : KERNEL_Y;
+constexpr int SHIFTS_X = STEP_X < KERNEL_X ? STEP_X : KERNEL_X;
+constexpr int SHIFTS = (STEP_Z < KERNEL_Z ? STEP_Z : KERNEL_Z) * SHIFTS_Y;
+constexpr int SEEN_Z = OUT_Z + (KERNEL_Z - 1) / STEP_Z;
+constexpr int SEEN_Y = OUT_Y + (KERNEL_Y - 1) / STEP_Y;
+constexpr int SHIFT_X = OUT_X + (KERNEL_X - 1) / STEP_X;  // voxels of a row from each first one on
+constexpr int SEEN_X = SHIFTS_X * SHIFT_X;
 constexpr int VOXEL = 16;  // bytes of a group of 8 maps
 constexpr int GROUP_BYTES = SEEN_Z * SEEN_Y * SEEN_X * VOXEL;
 constexpr int PART_BYTES = 2 * GROUP_BYTES;
@@ -74,6 +82,48 @@ constexpr int CHUNK_STAGES = KERNEL_Z / TAPS_Z * STAGES_Y * STAGES_X;
 
 struct Vec3 {
   int z, y, x;
+};
+
+// Returns the stages of a shift along y, for each plane and part of a row; and those of a shift.
+__device__ __forceinline__ constexpr int stages_along_y(int shift) {
+  return SHIFTS == 1 ? STAGES_Y : (KERNEL_Y - 1 - shift % SHIFTS_Y) / STEP_Y + 1;
+}
+
+__device__ __forceinline__ constexpr int stages_of(int shift) {
+  return SHIFTS == 1 ? CHUNK_STAGES
+                     : ((KERNEL_Z - 1 - shift / SHIFTS_Y) / STEP_Z + 1) * stages_along_y(shift);
+}
+
+constexpr int FEWEST_STAGES = stages_of(SHIFTS - 1);
+
+// Returns the voxel of shared memory that the first tap of a stage of a shift sees first.
+__device__ __forceinline__ int first_voxel(int stage, int shift) {
+  const int stages_y = stages_along_y(shift);
+  const int z = stage / STAGES_X / stages_y * TAPS_Z;
+  const int row = z * SEEN_Y + stage / STAGES_X % stages_y * TAPS_Y;
+  return row * SEEN_X + stage % STAGES_X * TAPS_X;
+}
+
+// Returns the voxels of a row between those that its first tap and another one see first.
+__device__ __forceinline__ constexpr int along_row(int tap) {
+  return tap % STEP_X * SHIFT_X + tap / STEP_X;
+}
+
+// A voxel of a chunk that a block sees at a shift.
+struct Seen {
+  int group;
+  Vec3 from;  // its place in the image, from the block's first voxel on
+  int to;     // its place in shared memory
+
+  // Voxels are counted as they lie in the image.
+  __device__ __forceinline__ Seen(int i, int shift) {
+    const int x = i % SEEN_X;
+    from.x = x / SHIFTS_X * STEP_X + x % SHIFTS_X;
+    from.y = i / SEEN_X % SEEN_Y * STEP_Y + shift % SHIFTS_Y;
+    from.z = i / SEEN_X / SEEN_Y % SEEN_Z * STEP_Z + shift / SHIFTS_Y;
+    group = i / SEEN_X / SEEN_Y / SEEN_Z;
+    to = i - x + x % SHIFTS_X * SHIFT_X + x / SHIFTS_X;
+  }
 };
 
 // Where the voxels of an image lie, in voxels.
@@ -142,6 +192,20 @@ __device__ __forceinline__ Place place_of(long long index, int passes, Vec3 tile
   place.first.z = index % tiles.z * OUT_Z;
   place.item = index / tiles.z;
   return place;
+}
+
+// The part of an image that a block sees.
+struct View {
+  const uint4* first;
+  Vec3 size;  // from the first voxel to the image's end
+};
+
+__device__ __forceinline__ View view_of(const uint4* image, Vec3 size, const ImageStrides& strides,
+                                        const Place& place) {
+  const Vec3 first = {place.first.z * STEP_Z, place.first.y * STEP_Y, place.first.x * STEP_X};
+  return {image + place.item * strides.item + first.z * strides.plane +
+              (long long)first.y * strides.row + first.x,
+          {size.z - first.z, size.y - first.y, size.x - first.x}};
 }
 
 // Stores without a branch, because a branch would cost more than the store.

@@ -8,36 +8,22 @@
 constexpr int THREADS = 128 * WARPGROUPS;
 constexpr int EIGHTS = COLUMNS / 8;
 
-// A chunk of 16 input maps of the voxels that a block sees.
-struct Seen {
-  const uint4* source;
-  Vec3 size;  // of the part that lies in the image
-};
-
-__device__ __forceinline__ Seen seen_by(const uint4* image, Vec3 size,
-                                        const ImageStrides& strides, const Place& place) {
-  return {image + place.item * strides.item + place.first.z * strides.plane +
-              (long long)place.first.y * strides.row + place.first.x,
-          {min(SEEN_Z, size.z - place.first.z), min(SEEN_Y, size.y - place.first.y),
-           min(SEEN_X, size.x - place.first.x)}};
-}
-
-// Starts to bring a chunk. Voxels beyond the image are left as they are: no output that depends on
+// Starts to bring a chunk at a shift. Voxels beyond the image are left as they are: no output that depends on
 // them is stored. If a packed image has an odd number of groups, zeros stand for the last one.
-__device__ __forceinline__ void bring_image(unsigned target, const Seen& seen, int chunk,
-                                            const ImageStrides& strides) {
-  const uint4* source = seen.source + chunk * (2 * PARTS * strides.group);
+__device__ __forceinline__ void bring_image(unsigned target, const View& view, int chunk,
+                                            int shift, const ImageStrides& strides) {
+  const uint4* source = view.first + chunk * (2 * PARTS * strides.group);
 #pragma unroll 2
   for (int i = threadIdx.x; i < IMAGE_BYTES / VOXEL; i += THREADS) {
-    const int x = i % SEEN_X, y = i / SEEN_X % SEEN_Y, z = i / SEEN_X / SEEN_Y % SEEN_Z;
-    const int group = i / SEEN_X / SEEN_Y / SEEN_Z;
-    if (z < seen.size.z && y < seen.size.y && x < seen.size.x) {
-      const uint4* voxel = source + strides.to(group, z, y, x);
-      const bool present = 2 * chunk + group < IMAGE_GROUPS;
+    const Seen seen(i, shift);
+    const Vec3 from = seen.from;
+    if (from.z < view.size.z && from.y < view.size.y && from.x < view.size.x) {
+      const uint4* voxel = source + strides.to(seen.group, from.z, from.y, from.x);
+      const bool present = 2 * chunk + seen.group < IMAGE_GROUPS;
       if (READS_PACKED && IMAGE_GROUPS % 2)
-        copy_16_bytes_or_zeros(target + i * VOXEL, present ? voxel : seen.source, present);
+        copy_16_bytes_or_zeros(target + seen.to * VOXEL, present ? voxel : view.first, present);
       else
-        copy_16_bytes(target + i * VOXEL, voxel);
+        copy_16_bytes(target + seen.to * VOXEL, voxel);
     }
   }
 }
@@ -82,7 +68,7 @@ __device__ __forceinline__ void multiply_stage(float (&sum)[TILES][COLUMNS / 2],
   for (int tap = 0; tap < TAPS; ++tap) {
     const int next = tap + 1 < TAPS ? tap + 1 : 0;  // the last one loads what is not used
     const int z = next / TAPS_X / TAPS_Y, y = next / TAPS_X % TAPS_Y, x = next % TAPS_X;
-    const unsigned next_left = left + ((z * SEEN_Y + y) * SEEN_X + x) * VOXEL;
+    const unsigned next_left = left + ((z * SEEN_Y + y) * SEEN_X + along_row(x)) * VOXEL;
 #pragma unroll
     for (int term = 0; term < TERMS; ++term) {
       const bool last_of_weights = term == TERMS - 1 || term == 1;
@@ -147,7 +133,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
       weights_shared + (matrix % 2 * COLUMNS + matrix / 2 * 8 + lane % 8) * VOXEL;
 
   long long index = blockIdx.x;
-  Seen seen = seen_by(image, size, strides, place_of(index, passes, tiles, first_x));
+  View view = view_of(image, size, strides, place_of(index, passes, tiles, first_x));
   // Brings the weights of a stage of a block, or of the next block's first ones. With every turn a
   // group of copies is committed, even if it is empty.
   const auto bring_stage = [&](long long block, int stage, int place) {
@@ -159,7 +145,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
       bring_weights(weights_shared + place * STAGE_BYTES,
                     weights + (block % passes * ALL_CHUNKS * CHUNK_STAGES + stage) * STAGE_BYTES);
   };
-  bring_image(image_shared, seen, 0, strides);
+  bring_image(image_shared, view, 0, 0, strides);
 #pragma unroll 1
   for (int stage = 0; stage < STAGES - !KEEP_WEIGHTS; ++stage) {
     bring_stage(index, stage, stage);
@@ -179,46 +165,51 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
                     {out_z, out_y, out_x}, place_of(index, passes, tiles, first_x), warpgroup);
 #endif
     for (int chunk = 0; chunk < CHUNKS; ++chunk) {
-      const bool goes_on = chunk + 1 < CHUNKS || next_index < count;
-      const int next_chunk = chunk + 1 < CHUNKS ? chunk + 1 : 0;
       if (JOINED) {
         const float of_chunk = 1.0f / image_scale(largest, chunk);
         if (chunk > 0 && of_chunk != scale) rescale(sum, scale / of_chunk);
         scale = of_chunk;
       }
-      if (chunk + 1 == CHUNKS && goes_on)
-        seen = seen_by(image, size, strides, place_of(next_index, passes, tiles, first_x));
-      for (int stage = 0; stage < CHUNK_STAGES; ++stage) {
-        if (stage == 0) {
-          // The image was brought in the first turn of the chunk before, or after its last one.
-          constexpr int TURNS_SINCE = IMAGE_PLACES == 2 ? CHUNK_STAGES - 1 : 0;
-          constexpr int LEFT = STAGES - 2 < TURNS_SINCE ? STAGES - 2 : TURNS_SINCE;
-          wait_for_copies<KEEP_WEIGHTS ? 0 : LEFT>();
-          __syncthreads();
-          if (IMAGE_PLACES == 2 && goes_on)
-            bring_image(image_shared + (1 - image_place) * IMAGE_BYTES, seen, next_chunk,
-                        strides);
-        } else if (!KEEP_WEIGHTS) {
-          wait_for_copies<STAGES - 2>();
-          __syncthreads();
+      int first_stage = chunk * CHUNK_STAGES;
+      for (int shift = 0; shift < SHIFTS; ++shift) {
+        const bool of_chunk = shift + 1 < SHIFTS, of_block = of_chunk || chunk + 1 < CHUNKS;
+        const bool goes_on = of_block || next_index < count;
+        const int next_chunk = of_chunk ? chunk : of_block ? chunk + 1 : 0;
+        const int next_shift = of_chunk ? shift + 1 : 0;
+        if (!of_block && goes_on)
+          view = view_of(image, size, strides, place_of(next_index, passes, tiles, first_x));
+        const int stages = stages_of(shift);
+        for (int stage = 0; stage < stages; ++stage) {
+          if (stage == 0) {
+            // The image was brought in the first turn of the shift before, or after its last one.
+            constexpr int TURNS_SINCE = IMAGE_PLACES == 2 ? FEWEST_STAGES - 1 : 0;
+            constexpr int LEFT = STAGES - 2 < TURNS_SINCE ? STAGES - 2 : TURNS_SINCE;
+            wait_for_copies<KEEP_WEIGHTS ? 0 : LEFT>();
+            __syncthreads();
+            if (IMAGE_PLACES == 2 && goes_on)
+              bring_image(image_shared + (1 - image_place) * IMAGE_BYTES, view, next_chunk,
+                          next_shift, strides);
+          } else if (!KEEP_WEIGHTS) {
+            wait_for_copies<STAGES - 2>();
+            __syncthreads();
+          }
+          if (!KEEP_WEIGHTS)
+            bring_stage(index, first_stage + stage + STAGES - 1,
+                        weights_place == 0 ? STAGES - 1 : weights_place - 1);
+          if (!KEEP_WEIGHTS || stage == 0) commit_copies();
+          multiply_stage(sum,
+                         left + image_place * IMAGE_BYTES + first_voxel(stage, shift) * VOXEL,
+                         right + weights_place * STAGE_BYTES);
+          weights_place = weights_place + 1 == STAGES ? 0 : weights_place + 1;
         }
-        if (!KEEP_WEIGHTS)
-          bring_stage(index, chunk * CHUNK_STAGES + stage + STAGES - 1,
-                      weights_place == 0 ? STAGES - 1 : weights_place - 1);
-        if (!KEEP_WEIGHTS || stage == 0) commit_copies();
-        const int z = stage / STAGES_X / STAGES_Y * TAPS_Z;
-        const int row = z * SEEN_Y + stage / STAGES_X % STAGES_Y * TAPS_Y;
-        const int voxel = row * SEEN_X + stage % STAGES_X * TAPS_X;
-        multiply_stage(sum, left + image_place * IMAGE_BYTES + voxel * VOXEL,
-                       right + weights_place * STAGE_BYTES);
-        weights_place = weights_place + 1 == STAGES ? 0 : weights_place + 1;
-      }
-      if (IMAGE_PLACES == 2) {
-        image_place = 1 - image_place;
-      } else if (goes_on) {
-        __syncthreads();  // all warps have read the place
-        bring_image(image_shared, seen, next_chunk, strides);
-        commit_copies();
+        first_stage += stages;
+        if (IMAGE_PLACES == 2) {
+          image_place = 1 - image_place;
+        } else if (goes_on) {
+          __syncthreads();  // all warps have read the place
+          bring_image(image_shared, view, next_chunk, next_shift, strides);
+          commit_copies();
+        }
       }
     }
 #if WRITES_PACKED

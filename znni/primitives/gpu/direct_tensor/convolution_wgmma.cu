@@ -66,7 +66,7 @@ struct Ring {
   }
 };
 
-// Brings the voxels that blocks see, 16 maps after 16. Voxels beyond the image are left as they
+// Brings the voxels that blocks see, 16 maps after 16, and shift after shift. Voxels beyond the image are left as they
 // are: no output that depends on them is stored. If a packed image has an odd number of groups, zeros
 // stand for the last one.
 __device__ __forceinline__ void bring_image(const uint4* image, Vec3 size,
@@ -74,26 +74,24 @@ __device__ __forceinline__ void bring_image(const uint4* image, Vec3 size,
                                             long long count, int passes, Vec3 tiles, int first_x,
                                             unsigned target, Ring<2> ring) {
   for (long long index = first; index < count; index += gridDim.x) {
-    const Place place = place_of(index, passes, tiles, first_x);
-    const Vec3 seen = {min(SEEN_Z, size.z - place.first.z), min(SEEN_Y, size.y - place.first.y),
-                       min(SEEN_X, size.x - place.first.x)};
-    const uint4* source = image + place.item * strides.item + place.first.z * strides.plane +
-                          (long long)place.first.y * strides.row + place.first.x;
+    const View view = view_of(image, size, strides, place_of(index, passes, tiles, first_x));
+    const uint4* source = view.first;
 #pragma unroll 1
-    for (int chunk = 0; chunk < CHUNKS; ++chunk) {
+    for (int part = 0; part < CHUNKS * SHIFTS; ++part) {
+      const int chunk = part / SHIFTS, shift = part % SHIFTS;
       wait(ring.freed(), ring.phase ^ 1);
-      const unsigned chunk_target = target + ring.place * IMAGE_BYTES;
+      const unsigned part_target = target + ring.place * IMAGE_BYTES;
 #pragma unroll 2
       for (int i = threadIdx.x % 128; i < IMAGE_BYTES / VOXEL; i += 32 * IMAGE_WARPS) {
-        const int x = i % SEEN_X, y = i / SEEN_X % SEEN_Y, z = i / SEEN_X / SEEN_Y % SEEN_Z;
-        const int group = i / SEEN_X / SEEN_Y / SEEN_Z;
-        if (z < seen.z && y < seen.y && x < seen.x) {
-          const uint4* voxel = source + strides.to(group, z, y, x);
-          const bool present = 2 * chunk + group < IMAGE_GROUPS;
+        const Seen seen(i, shift);
+        const Vec3 from = seen.from;
+        if (from.z < view.size.z && from.y < view.size.y && from.x < view.size.x) {
+          const uint4* voxel = source + strides.to(seen.group, from.z, from.y, from.x);
+          const bool present = 2 * chunk + seen.group < IMAGE_GROUPS;
           if (READS_PACKED && IMAGE_GROUPS % 2)
-            copy_voxel_or_zeros(chunk_target + i * VOXEL, present ? voxel : image, present);
+            copy_voxel_or_zeros(part_target + seen.to * VOXEL, present ? voxel : image, present);
           else
-            copy_voxel(chunk_target + i * VOXEL, voxel);
+            copy_voxel(part_target + seen.to * VOXEL, voxel);
         }
       }
       asm volatile("cp.async.wait_all;" ::: "memory");
@@ -101,7 +99,7 @@ __device__ __forceinline__ void bring_image(const uint4* image, Vec3 size,
       __syncwarp();
       if (threadIdx.x % 32 == 0) arrive(ring.filled());
       ring.next();
-      source += 2 * PARTS * strides.group;
+      if (shift + 1 == SHIFTS) source += 2 * PARTS * strides.group;
     }
   }
 }
@@ -144,7 +142,7 @@ __device__ __forceinline__ void multiply_stage(float (&sum)[TILES][COLUMNS / 2],
       for (int tile = 0; tile < TILES; ++tile) {
         const int row = (z + tile / TILES_X / TILES_Y) * SEEN_Y + y +
                         tile / TILES_X % TILES_Y * ROWS;
-        const int voxel = row * SEEN_X + x + tile % TILES_X * ROWS;
+        const int voxel = row * SEEN_X + along_row(x) + tile % TILES_X * ROWS;
         const int a = (voxel * VOXEL + (term == 1 ? PART_BYTES : 0)) >> 4;
         multiply_add(sum[tile], a_first + a, b_first + b, tap + term > 0 || !first);
       }
@@ -213,22 +211,24 @@ extern "C" __global__ void __launch_bounds__(128 * WARPGROUPS + 128, 1)
         if (chunk > 0 && of_chunk != scale) rescale(sum, scale / of_chunk);
         scale = of_chunk;
       }
-      wait(images.filled(), images.phase);
-      for (int stage = 0; stage < CHUNK_STAGES; ++stage) {
-        wait(stages.filled(), KEEP_WEIGHTS ? 0 : stages.phase);
-        const int z = stage / STAGES_X / STAGES_Y * TAPS_Z;
-        const int row = z * SEEN_Y + stage / STAGES_X % STAGES_Y * TAPS_Y;
-        const int voxel = row * SEEN_X + stage % STAGES_X * TAPS_X;
-        begin_products();
-        multiply_stage(sum, seen + images.place * IMAGE_BYTES + voxel * VOXEL,
-                       weights_shared + stages.place * STAGE_BYTES, chunk + stage == 0);
-        commit_products();
-        wait_for_products();
-        if (!KEEP_WEIGHTS && elected) arrive(stages.freed());
-        stages.next();
+      for (int shift = 0; shift < SHIFTS; ++shift) {
+        wait(images.filled(), images.phase);
+        const int of_shift = stages_of(shift);
+        for (int stage = 0; stage < of_shift; ++stage) {
+          wait(stages.filled(), KEEP_WEIGHTS ? 0 : stages.phase);
+          begin_products();
+          multiply_stage(sum,
+                         seen + images.place * IMAGE_BYTES + first_voxel(stage, shift) * VOXEL,
+                         weights_shared + stages.place * STAGE_BYTES,
+                         chunk + shift + stage == 0);
+          commit_products();
+          wait_for_products();
+          if (!KEEP_WEIGHTS && elected) arrive(stages.freed());
+          stages.next();
+        }
+        if (elected) arrive(images.freed());
+        images.next();
       }
-      if (elected) arrive(images.freed());
-      images.next();
     }
 #if WRITES_PACKED
     most = max(most, store_packed(sum, y, item_stride, map_stride, plane_stride, row_stride, maps,

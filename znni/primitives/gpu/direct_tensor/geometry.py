@@ -16,6 +16,8 @@ from znni.primitives.gpu.common.division import divisors, even_share
 from znni.primitives.gpu.common.hardware import KIB, LANES, SECTOR_FLOATS, WARPGROUP_THREADS, Chip
 from znni.primitives.gpu.common.number_formats import FLOAT16, FLOAT16_PAIR, TensorFormat
 
+ONE = Vec3(1, 1, 1)
+
 # Sizes of a warpgroup's product: input maps, and voxels along y and x.
 IN_MAPS = 16
 ROWS = 8
@@ -87,7 +89,8 @@ class Block:
         passes: passes until all output maps are computed.
         subtile: products that a warpgroup sums, along z, y and x.
         taps: extents of a stage: the taps whose weights are brought together.
-        image_places: places in shared memory for a chunk of the image.
+        image_places: places in shared memory for a chunk of the image, or a shift of it.
+        step: the input voxels from one output voxel to the next.
     """
 
     chip: Chip
@@ -99,6 +102,7 @@ class Block:
     subtile: Vec3
     taps: Vec3
     image_places: int
+    step: Vec3 = ONE
 
     @property
     def threads(self) -> int:
@@ -123,8 +127,25 @@ class Block:
 
     @property
     def seen(self) -> Vec3:
-        """Input voxels."""
-        return self.out + self.kernel - 1
+        """Input voxels at a shift: every ``step``-th row, with the voxels of all shifts along x."""
+        found = self.out + (self.kernel - 1) // self.step
+        return found._replace(x=found.x * self.shifts.x)
+
+    @property
+    def shifts(self) -> Vec3:
+        """The first voxels of which each sees other taps."""
+        return self.step.minimum(self.kernel)
+
+    @property
+    def rows(self) -> tuple[tuple[int, int], ...]:
+        """The rows of taps (z, y), shift after shift."""
+        return tuple(
+            (z, y)
+            for shift_z in range(self.shifts.z)
+            for shift_y in range(self.shifts.y)
+            for z in range(shift_z, self.kernel.z, self.step.z)
+            for y in range(shift_y, self.kernel.y, self.step.y)
+        )
 
     @cached_property
     def image_bytes(self) -> int:
@@ -208,7 +229,17 @@ class Block:
         """Cycles without products, for the image, if a chunk of it has no second place."""
         if self.image_places > 1:
             return 0.0
-        return self.chunks * (FIRST_CYCLES + BYTE_CYCLES * self.image_bytes)
+        return self._images * FIRST_CYCLES + self._image_cycles
+
+    @property
+    def _image_cycles(self) -> float:
+        """Cycles for the bytes of all chunks of the image."""
+        return BYTE_CYCLES * self._images * self.image_bytes
+
+    @property
+    def _images(self) -> int:
+        """Chunks of the image, each as often as there are shifts."""
+        return self.chunks * self.shifts.z * self.shifts.y
 
     def tiles(self, out: Vec3) -> Vec3:
         """Return the blocks along each axis that cover an output."""
@@ -276,7 +307,7 @@ class Block:
     def _cycles_with(self, stores: float) -> float:
         """Return the cycles of one block and pass, of which its stores take so many."""
         products = self.products * self.product_cycles / SUSTAINED + self.waiting_cycles
-        return max(products, len(self.sums) * stores)
+        return max(products, len(self.sums) * stores, self._image_cycles)
 
     @cached_property
     def out_together(self) -> int:
@@ -301,12 +332,13 @@ def blocks_for(
         most_columns: output maps of a pass, at most.
     """
     maps = conv.in_features, conv.out_features
-    return _blocks(conv.kernel, maps, numbers, chip, subtiles, most_columns)
+    return _blocks(conv.kernel, conv.stride, maps, numbers, chip, subtiles, most_columns)
 
 
 @lru_cache(maxsize=1024)  # a search asks for the same blocks of thousands of outputs
 def _blocks(
     kernel: Vec3,
+    step: Vec3,
     maps: tuple[int, int],
     numbers: TensorFormat,
     chip: Chip,
@@ -321,7 +353,9 @@ def _blocks(
     passes = -(-wanted // most_columns)
     columns = -(-wanted // (GROUP * passes)) * GROUP
     whole = (
-        Block(chip, numbers, kernel, chunks, columns, passes, subtile, kernel, IMAGE_PLACES[0])
+        Block(
+            chip, numbers, kernel, chunks, columns, passes, subtile, kernel, IMAGE_PLACES[0], step
+        )
         for subtile in subtiles
     )
     found = (next(_fitting(block), None) for block in whole)
@@ -332,11 +366,11 @@ def _fitting(block: Block) -> Iterator[Block]:
     """Yield blocks that fit, the one with most places for the image and largest stages first.
 
     The threads of wgmma that bring the image need two places, because they are ahead. For products
-    of warps, pairs leave no registers for stages of several rows.
+    of warps, pairs leave no registers for stages of several rows. With a stride, a stage is a row.
     """
     most_rows = 1 if block.numbers.parts > 1 and not block.chip.has_warpgroups else block.kernel.y
     for places in IMAGE_PLACES[: 1 if block.chip.has_warpgroups else None]:
-        for taps in _stages(block.kernel):
+        for taps in _stages(block.kernel) if block.step == ONE else (Vec3(1, 1, block.kernel.x),):
             found = replace(block, taps=taps, image_places=places)
             if taps.y <= most_rows and found.stage_bytes <= MOST_STAGE_BYTES and found.fits:
                 yield found

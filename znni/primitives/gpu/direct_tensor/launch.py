@@ -135,7 +135,7 @@ class Launcher:
         """Write a piece's image as it is; if it is out of float16's range, write it again."""
         largest.fill(0)
         groups = piece.items * self._pieces.block.chunks * 2
-        sizes = piece.items, self._pieces.shape.f, *self._pieces.seen(piece), *x.shape[1:]
+        sizes = piece.items, self._pieces.shape.f, *self._pieces.seen_by(piece), *x.shape[1:]
         for again in range(2):
             self._lay_out(
                 (max(1, self._processors * IMAGE_BLOCKS // groups), min(groups, MOST_GRID_ROWS)),
@@ -174,7 +174,7 @@ class Launcher:
             noted += (self._sums,)
         if other is not None:
             noted += other.records, self._bounds.of_other
-        voxels = (out + self._pieces.block.kernel - 1).volume
+        seen = self._pieces.seen(out)
         for strip, kernels in zip(self._pieces.strips, self._kernels, strict=True):
             block, tiles = strip.block, strip.tiles(out)
             count = items * tiles.volume * block.passes
@@ -184,8 +184,8 @@ class Launcher:
                     (min(count, self._processors),),
                     (block.threads,),
                     (
-                        image if reads else image[first * voxels * block.chunk_voxel_bytes :],
-                        *map(np.int32, out + block.kernel - 1),
+                        image if reads else image[first * seen.volume * block.chunk_voxel_bytes :],
+                        *map(np.int32, seen),
                         *strides,
                         self._weights[:, first:],
                         *self._factors_and_bias,
@@ -262,6 +262,7 @@ def convolution_source(
         "IMAGE_GROUPS": packing.groups,
         "JOINED": int(packing.reads and block.chunks > 1),
         **of_axes("KERNEL", block.kernel),
+        **of_axes("STEP", block.step),
         "CHUNKS": sums[number],
         "ALL_CHUNKS": block.chunks,
         "ADDS": int(number > 0),

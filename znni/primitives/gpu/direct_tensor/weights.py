@@ -38,8 +38,8 @@ def weights_by_stage(weight: Float32, block: Block) -> NDArray[Any]:
         block: the block that brings them.
 
     Returns:
-        float16 (pass, chunk of 16 input maps, z, y, x, part, half of the chunk, output map of the
-        pass, input map of the half).
+        float16 (pass, chunk of 16 input maps, row of taps, x, part, half of the chunk, output map
+        of the pass, input map of the half).
     """
     maps, features, *kernel = weight.shape
     whole = np.zeros((block.passes * block.columns, block.chunks * IN_MAPS, *kernel), np.float32)
@@ -48,4 +48,5 @@ def weights_by_stage(weight: Float32, block: Block) -> NDArray[Any]:
     split = parts.reshape(
         len(parts), block.passes, block.columns, block.chunks, IN_MAPS // GROUP, GROUP, *kernel
     )
-    return np.ascontiguousarray(split.transpose(1, 3, 6, 7, 8, 0, 4, 2, 5))
+    z, y = np.array(block.rows).T
+    return np.ascontiguousarray(split.transpose(1, 3, 6, 7, 8, 0, 4, 2, 5)[:, :, z, y])

@@ -166,9 +166,13 @@ class Pieces(ConvolutionWork):
             (times, Piece(0, items, 0, planes)) for (items, planes), times in sizes.items()
         )
 
-    def seen(self, piece: Piece) -> Vec3:
+    def seen(self, sums: Vec3) -> Vec3:
+        """Return the input voxels that sums of some extents depend on."""
+        return (sums - 1) * self.conv.stride + self.conv.kernel
+
+    def seen_by(self, piece: Piece) -> Vec3:
         """Return the input voxels of each of a piece's items."""
-        return self.shape.size._replace(z=piece.planes + self.conv.kernel.z - 1)
+        return self.seen(self.sums_size._replace(z=piece.planes))
 
     @property
     def voxel_bytes(self) -> int:
@@ -181,7 +185,9 @@ class Pieces(ConvolutionWork):
         if self.packing.reads:
             return 0
         return (
-            self.items * self.seen(Piece(0, self.items, 0, self.planes)).volume * self.voxel_bytes
+            self.items
+            * self.seen_by(Piece(0, self.items, 0, self.planes)).volume
+            * self.voxel_bytes
         )
 
     @cached_property
@@ -291,7 +297,7 @@ class Pieces(ConvolutionWork):
     @cached_property
     def _seen_voxels(self) -> int:
         """Voxels of the images of all pieces."""
-        return sum(times * piece.items * self.seen(piece).volume for times, piece in self._kinds)
+        return sum(times * piece.items * self.seen_by(piece).volume for times, piece in self._kinds)
 
     def _tiles(self, strip: Strip) -> int:
         """Return the blocks of a strip, for all pieces and passes."""

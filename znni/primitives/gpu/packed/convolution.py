@@ -16,7 +16,7 @@ from znni.core.shapes import Shape5
 from znni.machine.packed_arrays import GROUP
 from znni.network.layers import Conv, ConvTranspose, Operation, PackedLayer, SummedConv
 from znni.network.weights import ConvWeights, conv_weights
-from znni.plans.primitive import Run, convolution_of, convolved
+from znni.plans.primitive import Run, convolution_of, convolved_with_gaps
 from znni.primitives.gpu.arranged.arrangement import (
     ONE,
     Arrangement,
@@ -66,7 +66,9 @@ class GpuPackedConvolution(ShapedPrimitive[Pieces]):
             writes and (conv.out_features % GROUP or conv.activation == "softmax")
         ):
             return None
-        out, chip = convolved(conv, shape), chip_of(self.device)
+        if conv.groups != 1 or conv.reach != conv.kernel:
+            return None
+        out, chip = convolved_with_gaps(conv, shape), chip_of(self.device)
         if out is None or chip is None or (layer.sums and out.n > 1):
             return None
         processors = processors_of(self.device, chip)

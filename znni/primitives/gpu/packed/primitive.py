@@ -12,7 +12,6 @@ from typing import TypeAlias
 
 from znni.machine.machine import Device
 from znni.primitives.gpu.common.hardware import AMPERE_NEEDED, chip_of
-from znni.primitives.gpu.packed.arranged import GpuPackedArranged
 from znni.primitives.gpu.packed.base import GpuPackedPass
 from znni.primitives.gpu.packed.convolution import GpuPackedConvolution
 from znni.primitives.gpu.packed.copies import GpuPackedConcatenation, GpuPackedUpsampling
@@ -41,7 +40,6 @@ def primitives(device: Device) -> tuple[Packed, ...]:
         GpuPackedConvolution(device),
         GpuPackedFirstLayer(device),
         GpuPackedLastLayer(device),
-        GpuPackedArranged(device),
         GpuPackedUpsampling(device),
         GpuPackedConcatenation(device),
         GpuPackedPooling(device),
