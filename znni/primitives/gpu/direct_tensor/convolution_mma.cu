@@ -8,8 +8,9 @@
 constexpr int THREADS = 128 * WARPGROUPS;
 constexpr int EIGHTS = COLUMNS / 8;
 
-// Starts to bring a chunk at a shift. Voxels beyond the image are left as they are: no output that depends on
-// them is stored. If a packed image has an odd number of groups, zeros stand for the last one.
+// Starts to bring a chunk at a shift. Voxels beyond the image are left as they are: no output that
+// depends on them is stored. If a packed image has an odd number of groups, zeros stand for the last
+// one.
 __device__ __forceinline__ void bring_image(unsigned target, const View& view, int chunk,
                                             int shift, const ImageStrides& strides) {
   const uint4* source = view.first + chunk * (2 * PARTS * strides.group);

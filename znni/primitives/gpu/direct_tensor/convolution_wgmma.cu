@@ -4,6 +4,7 @@
 // common/wgmma.cuh, all else from convolution.cuh.
 
 constexpr int IMAGE_WARPS = 3;  // of the warpgroup that brings; the fourth brings weights
+constexpr int IMAGE_THREADS = 32 * IMAGE_WARPS;
 
 // A barrier in shared memory, which counts arrivals and copied bytes, phase after phase.
 __device__ __forceinline__ void init_barrier(unsigned barrier, int arrivals) {
@@ -48,6 +49,11 @@ __device__ __forceinline__ void copy_voxel_or_zeros(unsigned target, const uint4
                : "memory");
 }
 
+// Arrives at a barrier when all copies that the thread has started are done. Meanwhile it goes on.
+__device__ __forceinline__ void arrive_after_copies(unsigned barrier) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(barrier) : "memory");
+}
+
 // Places in shared memory that are filled and freed in turn.
 template <int COUNT>
 struct Ring {
@@ -66,9 +72,9 @@ struct Ring {
   }
 };
 
-// Brings the voxels that blocks see, 16 maps after 16, and shift after shift. Voxels beyond the image are left as they
-// are: no output that depends on them is stored. If a packed image has an odd number of groups, zeros
-// stand for the last one.
+// Brings the voxels that blocks see, 16 maps after 16, and shift after shift. Voxels beyond the image
+// are left as they are: no output that depends on them is stored. If a packed image has an odd number
+// of groups, zeros stand for the last one.
 __device__ __forceinline__ void bring_image(const uint4* image, Vec3 size,
                                             const ImageStrides& strides, long long first,
                                             long long count, int passes, Vec3 tiles, int first_x,
@@ -82,7 +88,7 @@ __device__ __forceinline__ void bring_image(const uint4* image, Vec3 size,
       wait(ring.freed(), ring.phase ^ 1);
       const unsigned part_target = target + ring.place * IMAGE_BYTES;
 #pragma unroll 2
-      for (int i = threadIdx.x % 128; i < IMAGE_BYTES / VOXEL; i += 32 * IMAGE_WARPS) {
+      for (int i = threadIdx.x % 128; i < IMAGE_BYTES / VOXEL; i += IMAGE_THREADS) {
         const Seen seen(i, shift);
         const Vec3 from = seen.from;
         if (from.z < view.size.z && from.y < view.size.y && from.x < view.size.x) {
@@ -94,10 +100,7 @@ __device__ __forceinline__ void bring_image(const uint4* image, Vec3 size,
             copy_voxel(part_target + seen.to * VOXEL, voxel);
         }
       }
-      asm volatile("cp.async.wait_all;" ::: "memory");
-      publish_to_tensor_cores();
-      __syncwarp();
-      if (threadIdx.x % 32 == 0) arrive(ring.filled());
+      arrive_after_copies(ring.filled());
       ring.next();
       if (shift + 1 == SHIFTS) source += 2 * PARTS * strides.group;
     }
@@ -175,7 +178,7 @@ extern "C" __global__ void __launch_bounds__(128 * WARPGROUPS + 128, 1)
   if (threadIdx.x < 2 + STAGES) {
     const bool of_images = threadIdx.x < 2;
     const int place = of_images ? threadIdx.x : 2 + threadIdx.x;
-    init_barrier(shared_address(barriers + place), of_images ? IMAGE_WARPS : 1);
+    init_barrier(shared_address(barriers + place), of_images ? IMAGE_THREADS : 1);
     init_barrier(shared_address(barriers + place + (of_images ? 2 : STAGES)), 4 * WARPGROUPS);
     publish_to_tensor_cores();
   }
@@ -213,6 +216,7 @@ extern "C" __global__ void __launch_bounds__(128 * WARPGROUPS + 128, 1)
       }
       for (int shift = 0; shift < SHIFTS; ++shift) {
         wait(images.filled(), images.phase);
+        publish_to_tensor_cores();  // threads that bring it do not wait for their copies
         const int of_shift = stages_of(shift);
         for (int stage = 0; stage < of_shift; ++stage) {
           wait(stages.filled(), KEEP_WEIGHTS ? 0 : stages.phase);
