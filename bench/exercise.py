@@ -115,6 +115,7 @@ PACKED: tuple[tuple[PackedLayer, Shape5], ...] = tuple(
     for layer, maps, kinds in (
         (Conv("dense", 24, 40, Vec3(3, 2, 3), "elu"), 24, ((True, True), (True, False))),
         (Conv("input", 3, 32, Vec3(3, 3, 3), "relu"), 3, ((False, True),)),
+        (Conv("head", 32, 3, Vec3(1, 1, 1), "sigmoid"), 32, ((True, False),)),
         *(
             (layer, maps, ((True, True),))
             for layer, maps in (
