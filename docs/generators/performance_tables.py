@@ -101,6 +101,7 @@ def gpu_unets(records: Records) -> str:
         "nnunet": UNETS["nnunet"],
         "nnunet-instance": "nnU-Net, instance norm",
         "rsunet": UNETS["rsunet"],
+        "valid-unet": UNETS["valid-unet"],
     }
     names = [f"gpu-unets-{network}.json" for network in titles]
     lines = []

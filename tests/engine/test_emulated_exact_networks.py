@@ -187,7 +187,8 @@ def test_random_networks_of_packed_values(seed: int, monkeypatch: pytest.MonkeyP
 def test_windows_of_packed_values_are_blended() -> None:
     network = network_from_text(PLAIN_UNET, "plain")
     network = with_window(network, Window(Vec3(8, 8, 12), 0.3, "gaussian", "", "monai"))
-    known = primitives(lambda name: "packed" in name)
+    # Those of first layers add up no maps.
+    known = primitives(lambda name: "packed" in name and "first" not in name)
     volume = np.random.default_rng(0).standard_normal((1, 8, 11, 12), np.float32)
     job = make_job(network, Vec3(*volume.shape[1:]), "valid", None, None)
     plan = plan_for(network, job.output, job.output, known, "valid")

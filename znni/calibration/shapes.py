@@ -82,6 +82,9 @@ FULL = Effort(12, shortest=0.02, longest=0.5, resident=2**30, repeats=3, budget=
 
 # A GPU's calls take milliseconds, and building one takes a second: a few calls are repeated often.
 # Their images are larger, because few voxels do not keep a GPU busy.
+# Maps that the last layer of a U-Net gives.
+HEAD_MAPS = 3
+
 GPU_QUICK = Effort(
     4, shortest=2e-3, longest=0.02, resident=2**30, repeats=5, budget=40.0, extents=(48, 400)
 )
@@ -192,6 +195,7 @@ def local_calls(random: Random, extents: tuple[int, int]) -> Iterator[list[Call]
             (Multiply("multiply"), 2 * fine),
             (Maximum("maximum"), 2 * fine),
             (GlobalPool("global_pool"), fine),
+            (Conv("conv", fine, HEAD_MAPS, Vec3.of(1), "identity"), fine),
         ]
         if random.random() < STRIDED:
             layers.append((Conv("conv", fine, coarse, kernel, "relu", factor), fine))

@@ -1,4 +1,4 @@
-"""How soon shared memory serves loads: in a turn, each of its banks gives one word."""
+"""The turns in which shared memory serves loads: in each, a bank gives one word."""
 
 from __future__ import annotations
 
