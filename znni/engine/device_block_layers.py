@@ -29,6 +29,7 @@ from znni.machine.arena import output_into
 from znni.machine.cuda import cupy
 from znni.machine.device_arena import ALIGNMENT, device_workspace
 from znni.machine.packed_arrays import GROUP, PackedArray, in_words, voxel_shape
+from znni.network.layers import PackedLayer
 from znni.network.network import INPUT
 from znni.network.weights import Weights
 from znni.plans.device_partition import DevicePart
@@ -183,6 +184,12 @@ class DeviceBlockLayers(DeviceLayers):
             _within(self._maps(name, arrays), box)
             for name, box in zip(step.takes, ready.reads, strict=True)
         ]
+        if not (isinstance(step.operation, PackedLayer) and step.operation.sums):
+            # Sums are those of a whole value, and this step may read a part of it.
+            given = [
+                value._replace(sums=None) if isinstance(value, PackedArray) else value
+                for value in given
+            ]
         if edges.whole is not None:
             given.append(edges.whole)
         at = storage.locations[step.gives].storage

@@ -2,10 +2,9 @@
 
 One stream computes patch after patch in one arena. Input and output have two places each. So the
 GPU computes one patch while the next input and the last output are copied. A tensor that the host
-hands on comes from page-locked memory, and output goes to such memory. Blocks of an exact network's
-volume lie in such memory, too. Those of a dense network are small beside its layers' work, and lie
-in ordinary memory. The driver copies these in pieces through page-locked memory of its own, at some
-gigabytes per second.
+hands on comes from page-locked memory, and output goes to such memory. Blocks of an exact network
+also lie in page-locked memory. Blocks of a dense network lie in ordinary memory, because its layers
+take much longer than the copy. The driver copies them in pieces, at some gigabytes per second.
 """
 
 from __future__ import annotations

@@ -482,7 +482,7 @@ def _scale(raw: NDArray[Any], scaling: InputScaling, values: Float32) -> bool:
                     planes[ignored] = 0
         return finite
 
-    share = depth * -(-count // (depth * SHARES * io_threads()))
+    share = depth * max(1, -(-count // (depth * SHARES * io_threads())))
     return all([*mapped(scale, range(0, count, share), SHARES * io_threads())])
 
 

@@ -1,4 +1,4 @@
-"""Threads that encode, decode, read and write the chunks of volumes.
+"""Threads that encode, decode, read, write and scale parts of volumes.
 
 They run beside the threads that compute. Storage, codecs and memory copies all release the
 interpreter's lock.

@@ -205,8 +205,6 @@ inline void max_nan(float& result, float a, float b) {
   result = a > b || a != a ? a : b;
 }
 
-inline void power_of_two(float& power, float exponent) { power = exp2f(exponent); }
-
 inline void halves(unsigned& pair, float high, float low) {
   pair = half_bits(high) << 16 | half_bits(low);
 }

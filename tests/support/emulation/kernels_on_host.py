@@ -35,7 +35,6 @@ INSTRUCTIONS = {
     "prefetch.global.L2 [%0];": "nothing",
     "max.NaN.f32 %0, %1, %2;": "max_nan",
     "max.NaN.f16x2 %0, %1, %2;": "max_nan_of_halves",
-    "ex2.approx.ftz.f32 %0, %1;": "power_of_two",
     "cvt.rn.f16x2.f32 %0, %1, %2;": "halves",
     "cvt.rn.bf16x2.f32 %0, %1, %2;": "bfloats",
     "cvt.rna.tf32.f32 %0, %1;": "tf32",

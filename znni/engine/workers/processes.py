@@ -37,15 +37,20 @@ class WorkerProcess:
         ours, theirs = zip(*(_connection() for _ in range(1 + SLOTS)), strict=True)
         self.control, *self.sockets = (_socket(descriptor) for descriptor in ours)
         self.descriptors = tuple(zip(self.memory, theirs[1:], strict=True))
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "znni.engine.workers", str(theirs[0]), *modules],
-            stdin=subprocess.DEVNULL,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **environment},
-            pass_fds=[*theirs, *self.memory],
-            process_group=0,
-        )
-        for descriptor in theirs:
-            os.close(descriptor)
+        try:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "znni.engine.workers", str(theirs[0]), *modules],
+                stdin=subprocess.DEVNULL,
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **environment},
+                pass_fds=[*theirs, *self.memory],
+                process_group=0,
+            )
+        except BaseException:
+            self.close_memory()
+            raise
+        finally:
+            for descriptor in theirs:
+                os.close(descriptor)
 
     def close_memory(self) -> None:
         """Close the descriptors of the memory, which stays as long as anybody has mapped it."""
@@ -70,8 +75,10 @@ class WaitingProcesses:
     """
 
     def __init__(self, environments: Iterable[Mapping[str, str]], modules: Sequence[str]) -> None:
-        self._waiting = {_key(each): WorkerProcess(each, modules) for each in environments}
+        self._waiting: dict[frozenset[tuple[str, str]], WorkerProcess] = {}
         weakref.finalize(self, _end_waiting, self._waiting)
+        for each in environments:
+            self._waiting[_key(each)] = WorkerProcess(each, modules)
 
     def take(self, environment: Mapping[str, str]) -> WorkerProcess:
         """Return the process with such variables, or a new one if there is none."""

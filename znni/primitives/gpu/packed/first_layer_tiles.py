@@ -193,7 +193,9 @@ def tile_for(conv: Conv, out: Vec3, chip: Chip) -> Tile | None:
     fitting = [
         tile
         for tile in tiles
-        if tile.units * together <= most_sums and tile.shared_bytes <= COMMON_BLOCK_SHARED
+        if tile.units * together <= most_sums
+        and tile.shared_bytes <= COMMON_BLOCK_SHARED
+        and tile.seen.x <= THREADS  # each thread brings voxels of one column
     ]
     return min(fitting, key=lambda tile: out.ceil_div(tile.out).volume * tile.cycles, default=None)
 
