@@ -432,6 +432,7 @@ def _samples(
 
 @lru_cache(maxsize=8)
 def _shared_samples(_alike: tuple[object, ...]) -> Samples:
+    """Return the same dictionary, which callers fill, for the same arguments."""
     return {}
 
 

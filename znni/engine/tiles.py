@@ -466,7 +466,9 @@ def _scale(raw: NDArray[Any], scaling: InputScaling, values: Float32) -> bool:
     depth = max(1, CACHED_VALUES // (raw.shape[2] * raw.shape[3]))
     fixed = scaling.fixed(len(raw)) or (None,) * len(raw)
     ends = _ends(raw.dtype)
-    unchecked = ends is not None and all(_scale_planes(ends.copy(), scaling, one) for one in fixed)
+    unchecked = ends is not None and all(
+        _scale_planes(ends, np.empty_like(ends), scaling, one) for one in fixed
+    )
 
     def scale(first: int) -> bool:
         finite = True
@@ -475,9 +477,7 @@ def _scale(raw: NDArray[Any], scaling: InputScaling, values: Float32) -> bool:
             ignored = (slab == 0).all(axis=0) if scaling.within == "nonzero" else None
             for stored, one, made in zip(slab, fixed, values, strict=True):
                 planes = made[z : z + depth]
-                with np.errstate(over="ignore", invalid="ignore"):  # the check finds what overflows
-                    np.copyto(planes, stored, casting="unsafe")
-                finite &= _scale_planes(planes, scaling, one, checks=not unchecked)
+                finite &= _scale_planes(stored, planes, scaling, one, checks=not unchecked)
                 if ignored is not None:
                     planes[ignored] = 0
         return finite
@@ -495,14 +495,20 @@ def _ends(dtype: np.dtype[Any]) -> Float32 | None:
 
 
 def _scale_planes(
-    planes: Float32, scaling: InputScaling, fixed: Fixed | None, *, checks: bool = True
+    stored: NDArray[Any],
+    planes: Float32,
+    scaling: InputScaling,
+    fixed: Fixed | None,
+    *,
+    checks: bool = True,
 ) -> bool:
-    """Scale values in place, and return whether all are finite, which holds if it is not checked.
+    """Scale stored values, and return whether all are finite, which holds if it is not checked.
 
     Numbers that normalize are used in the order of nnU-Net's steps, which sets their rounding.
     """
     finite = True
-    with np.errstate(over="ignore", invalid="ignore"):
+    with np.errstate(over="ignore", invalid="ignore"):  # the check finds what overflows
+        np.copyto(planes, stored, casting="unsafe")
         if fixed is None:
             planes *= np.float32(scaling.scale)
             planes += np.float32(scaling.offset)

@@ -142,6 +142,9 @@ COMPILED = 80, 86, 89, 90, 100, 120
 
 AMPERE, HOPPER = CHIPS[80], CHIPS[90]
 
+# From this compute capability on, the compiler needs more registers for the same kernel.
+BLACKWELL = 100
+
 
 def chip_of(device: Device) -> Chip | None:
     """Return a GPU's chip, or None if its tensor cores do not take tf32 and bfloat16.

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from znni.core.shapes import Shape5, Vec3
 from znni.network.layers import Conv
 from znni.primitives.gpu.common.hardware import (
+    BLACKWELL,
     SECTOR_FLOATS,
     WARPGROUP_THREADS,
     Chip,
@@ -34,7 +35,7 @@ MOST_COLUMNS = 256
 WARPGROUPS = 4, 3, 2
 OTHER_REGISTERS = 60
 RIGHT_REGISTERS = 16
-BLACKWELL, AHEAD_REGISTERS = 100, 48
+AHEAD_REGISTERS = 48
 PRODUCTS = 1, 2
 
 # Bytes of 16 maps of a product's voxels, and of a row of the right side's matrices; and words that

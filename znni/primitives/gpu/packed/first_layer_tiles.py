@@ -16,6 +16,7 @@ from znni.network.layers import Conv
 from znni.primitives.gpu.common.banks import quickest_pitch
 from znni.primitives.gpu.common.division import even_share
 from znni.primitives.gpu.common.hardware import (
+    BLACKWELL,
     COMMON_BLOCK_SHARED,
     LANES,
     RESERVED_SHARED,
@@ -38,7 +39,6 @@ LANE_PAIRS = PAIRS // 2
 # Blackwell the compiler needs more registers beside them.
 MOST_GROUPS = 4
 MOST_SUMS, BLACKWELL_SUMS = 16, 8
-BLACKWELL = 100
 
 # Output voxels of a block, of which each of its warps has as many.
 TILES = (
