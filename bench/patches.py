@@ -5,9 +5,11 @@ from __future__ import annotations
 import gc
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
+from operator import methodcaller
 from statistics import mean
 from typing import Any, Unpack
 
@@ -17,14 +19,15 @@ from bench.ceilings import AnyCeilings
 from znni.core.options import Choices, OutputType, PlanOptions, Stored
 from znni.core.shapes import Vec3
 from znni.engine.device_graphs import PLAIN_RUNS
-from znni.engine.stages import run_stages
+from znni.engine.stages import in_turn, run_stages
 from znni.engine.stopwatch import Stopwatch
+from znni.engine.tiles import Room
 from znni.inference import planning
 from znni.machine.cuda import cupy
 from znni.machine.machine import DeviceKind
 from znni.network.network import Network
 from znni.network.network_file import load_network
-from znni.network.weights import Weights, random_weights
+from znni.network.weights import Float32, Weights, random_weights
 from znni.plans.plan import Plan
 from znni.plans.plan_file import load_plan
 from znni.plans.segments import Step
@@ -146,7 +149,8 @@ class PatchesOnGpu:
         plan: its layers are on the GPU.
         dtype: type of its output, which it was planned for.
         weights: the network's weights; by default random ones.
-        given: what the plan's first stage takes; by default noise.
+        read: reads what the plan's first stage takes into an array of a room, as a run reads a
+            block; by default noise.
 
     Attributes:
         output: of the last patch (f', Z, Y, X).
@@ -154,14 +158,19 @@ class PatchesOnGpu:
     """
 
     def __init__(
-        self, plan: Plan, dtype: OutputType, weights: Weights | None = None, given: Any = None
+        self,
+        plan: Plan,
+        dtype: OutputType,
+        weights: Weights | None = None,
+        read: Callable[[Room], Any] | None = None,
     ) -> None:
         self._plan = plan
         self._layer_seconds: dict[str, list[float]] = defaultdict(list)
         self._free = free_gpu_bytes()
         weights = weights or random_weights(plan.network, 0)
         self._runner = planning.prepare_alone(plan, weights, self._measured, dtype)
-        self._given = patch_input(plan.network, plan.patch) if given is None else given
+        # A run reads each block into such an array. It may lie in page-locked memory.
+        self._given = (read or partial(_noise, plan))(self._runner.room)
         self.output: Any = None
         self.peak = 0
 
@@ -180,7 +189,10 @@ class PatchesOnGpu:
             if len(done) == 1:
                 self._layer_seconds.clear()
 
-        stages = [lambda _: self._given, *self._runner.stages(Stopwatch()), note]
+        *first, last = self._runner.stages(Stopwatch())
+        if self._plan.network.window:  # a run brings the maps to the host before the next block
+            last = in_turn([last, methodcaller("maps")])
+        stages = [lambda _: self._given, *first, last, note]
         run_stages(range(warming + repeats), stages, here=1)
         self.peak = self._free - free_gpu_bytes()
         return tuple(after - before for before, after in pairwise(done[warming - 1 :]))
@@ -198,6 +210,14 @@ class PatchesOnGpu:
 
     def _measured(self, step: Step, seconds: float) -> None:
         self._layer_seconds[step.operation.name].append(seconds)
+
+
+def _noise(plan: Plan, room: Room) -> Float32:
+    """Return noise for one patch, in an array of a room."""
+    noise = patch_input(plan.network, plan.patch)
+    given = room(noise.shape)
+    given[:] = noise
+    return given
 
 
 def free_gpu_bytes() -> int:

@@ -42,6 +42,7 @@ from znni.core.errors import InvalidInput
 from znni.core.shapes import Box, Vec3
 from znni.engine.executor import placed
 from znni.engine.stopwatch import Stopwatch
+from znni.engine.tiles import Room
 from znni.engine.windows import WindowedBlock
 from znni.inference.planning import fastest, prepare_alone, search
 from znni.machine.machine import DeviceKind
@@ -168,9 +169,9 @@ def _compared_on_gpu(
     exact = exact_output(network, weights, x, "cuda")
     free_torch_memory()
     progress(f"{network.name}: znni")
-    blocks = PatchesOnGpu(plan, "float32", weights, _given(plan, x))
+    blocks = PatchesOnGpu(plan, "float32", weights, partial(_given, plan, x))
     result = Result(blocks.seconds(effort.repeats))
-    ours = _row(network, "znni", result, exact, _error(_made(plan, blocks.output), exact), plan)
+    ours = _row(network, "znni", result, exact, _error(_cropped(plan, blocks.output), exact), plan)
     ours |= {
         "layers_seconds": sum(blocks.layer_seconds().values()),
         "peak_gib": blocks.peak / 2**30,
@@ -241,28 +242,39 @@ def _row(
 
 def _ours(plan: Plan, weights: Weights) -> Compute:
     """Return our own contestant: the plan's block, whose input is the whole window."""
-    (work,) = prepare_alone(plan, weights).stages(Stopwatch())
-    return lambda x: _made(plan, work(_given(plan, x)))
+    runner = prepare_alone(plan, weights)
+    (work,) = runner.stages(Stopwatch())
+
+    def compute(x: Float32) -> Float32:
+        made = work(_given(plan, x, runner.room))
+        return _cropped(plan, made.maps() if plan.network.window else made)
+
+    return compute
 
 
-def _given(plan: Plan, x: Float32) -> Any:
-    """Return a window as the plan's first stage takes it, with the zeros around it."""
+def _given(plan: Plan, x: Float32, room: Room) -> Any:
+    """Return a window as the plan's first stage takes it, with the zeros around it.
+
+    Args:
+        plan: the plan.
+        x: the window (f, z, y, x).
+        room: gives the array that is handed over.
+    """
+    inside = Box(ZERO, Vec3(*x.shape[1:]))
+    box = inside if plan.network.window else input_box(plan.network, plan.patch)
+    given = room((len(x), *box.size))
+    given.fill(0)
+    common = inside.intersection(box)
+    assert common is not None
+    given[:, *common.shifted(ZERO - box.start).slices] = x[:, *common.slices]
     if plan.network.window:
-        return WindowedBlock(x, ZERO, Box(ZERO, plan.output), None)
-    box = input_box(plan.network, plan.patch)
-    sides = zip(box.start, box.stop, x.shape[1:], strict=True)
-    around = np.pad(x, [(0, 0), *((-low, high - extent) for low, high, extent in sides)])
-    return placed(around, ZERO)
+        return WindowedBlock(given, ZERO, Box(ZERO, plan.output), None)
+    return placed(given, ZERO)
 
 
-def _made(plan: Plan, output: Any) -> Float32:
+def _cropped(plan: Plan, made: Float32) -> Float32:
     """Return the window's output (f', z', y', x') from that of the plan's last stage."""
-    made: Float32
-    if plan.network.window:
-        made = output.maps()
-        return made
-    made = output[:, : plan.output.z, : plan.output.y, : plan.output.x]
-    return made
+    return made[:, *Box(ZERO, plan.output).slices]
 
 
 def _error(found: Any, exact: np.ndarray[Any, Any]) -> float:
