@@ -169,7 +169,7 @@ def _compared_on_gpu(
     exact = exact_output(network, weights, x, "cuda")
     free_torch_memory()
     progress(f"{network.name}: znni")
-    blocks = PatchesOnGpu(plan, "float32", weights, partial(_given, plan, x))
+    blocks = PatchesOnGpu(plan, "float32", weights, reader(plan, x))
     result = Result(blocks.seconds(effort.repeats))
     ours = _row(network, "znni", result, exact, _error(_cropped(plan, blocks.output), exact), plan)
     ours |= {
@@ -246,30 +246,33 @@ def _ours(plan: Plan, weights: Weights) -> Compute:
     (work,) = runner.stages(Stopwatch())
 
     def compute(x: Float32) -> Float32:
-        made = work(_given(plan, x, runner.room))
+        made = work(reader(plan, x)(runner.room))
         return _cropped(plan, made.maps() if plan.network.window else made)
 
     return compute
 
 
-def _given(plan: Plan, x: Float32, room: Room) -> Any:
-    """Return a window as the plan's first stage takes it, with the zeros around it.
+def reader(plan: Plan, x: Float32) -> Callable[[Room], Any]:
+    """Return a function that reads a window as a run reads a block, with the zeros around it.
 
     Args:
-        plan: the plan.
+        plan: the plan, whose first stage takes what the function returns.
         x: the window (f, z, y, x).
-        room: gives the array that is handed over.
     """
     inside = Box(ZERO, Vec3(*x.shape[1:]))
     box = inside if plan.network.window else input_box(plan.network, plan.patch)
-    given = room((len(x), *box.size))
-    given.fill(0)
     common = inside.intersection(box)
     assert common is not None
-    given[:, *common.shifted(ZERO - box.start).slices] = x[:, *common.slices]
-    if plan.network.window:
-        return WindowedBlock(given, ZERO, Box(ZERO, plan.output), None)
-    return placed(given, ZERO)
+
+    def read(room: Room) -> Any:
+        given = room((len(x), *box.size))
+        given.fill(0)
+        given[:, *common.shifted(ZERO - box.start).slices] = x[:, *common.slices]
+        if plan.network.window:
+            return WindowedBlock(given, ZERO, Box(ZERO, plan.output), None)
+        return placed(given, ZERO)
+
+    return read
 
 
 def _cropped(plan: Plan, made: Float32) -> Float32:

@@ -7,12 +7,28 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from emulated_gpu import EMULATED, EMULATED_CUPY, emulated_gpu, needs_emulation
 from quick_benchmarks import CEILINGS, needs_torch
 from typer.testing import CliRunner
 
+from bench import patches, unets
 from bench.__main__ import app
 from bench.unet_networks import UNETS, unet_weights
+from planner.cost_model import BUILT_IN
+from planner.exhaustive import Search
+from znni.calibration.overhead_figures import run_overhead
 from znni.core.options import ACCURACIES
+from znni.core.shapes import Vec3
+from znni.engine.tiles import for_job, make_job
+from znni.machine.machine import Device, Machine
+from znni.network.geometry import with_window
+from znni.network.layers import Conv, Normalize, Padding
+from znni.network.network import Network
+from znni.network.weights import random_weights
+from znni.network.window import Window
+from znni.plans.primitive import on_device
+from znni.primitives.catalogue import catalogue
+from znni.primitives.reference import exact
 
 PEER = "torch fp32 contiguous_format"
 
@@ -60,3 +76,39 @@ def test_a_window_on_a_gpu(accuracy: str, tmp_path: Path) -> None:
     assert found[PEER]["error"] < ours["error"] < 10 * ACCURACIES[accuracy]
     assert ours["layers_seconds"] > 0
     assert ours["peak_gib"] <= ours["declared_gib"]
+
+
+@needs_emulation
+@pytest.mark.parametrize("windows", [False, True])
+def test_windows_are_handed_over_as_in_a_run(
+    windows: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    size, around = Vec3(6, 7, 8), Padding(Vec3.of(1), Vec3.of(1))
+    layers: tuple[Conv | Normalize, ...] = (
+        Conv("conv", 1, 16, Vec3.of(3), "relu", padding=around),
+        Normalize("norm", 16, 16, activation="leaky_relu"),
+    )
+    network = Network.chain("small", 1, layers[: 1 + windows])
+    if windows:
+        network = with_window(network, Window(size, overlap=0))
+    machine = Machine(Device("cpu", "host", 2**34, 2, flops=1e11, bandwidth=1e10), (EMULATED,))
+    libraries = "gpu_cudnn", "gpu_fft", "arranged_gpu_cudnn"
+    able = on_device(catalogue(machine), "gpu").items()
+    known = {name: it for name, it in able if not name.startswith(libraries)}
+    job = make_job(network, size, "valid", None, None)
+    space = Search(
+        for_job(network, job), job.output, machine, known, run_overhead(machine), BUILT_IN,
+        "none", "gpu",
+    )  # fmt: skip
+    weights, x = random_weights(network, 0), np.random.default_rng(0).random((1, *size), np.float32)
+    monkeypatch.setattr(patches, "free_gpu_bytes", lambda: 0)
+    locked = EMULATED_CUPY.cuda.runtime.locked
+    with emulated_gpu():
+        plan = unets._in_one_block(space)
+        read = unets.reader(plan, x)
+        blocks = patches.PatchesOnGpu(plan, "float32", weights, read)
+        assert (blocks._given.values.ctypes.data in locked) is not windows
+        assert len(blocks.seconds(2)) == 2
+        right = exact(plan.network, weights, x)
+        apart = np.abs(unets._cropped(plan, blocks.output) - right).max()
+    assert apart < ACCURACIES["tf32"] * np.abs(right).max()
