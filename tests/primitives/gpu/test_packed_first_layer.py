@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from itertools import cycle
+from dataclasses import replace
+from itertools import cycle, product
 
 import numpy as np
 import pytest
@@ -60,8 +61,8 @@ def expected(layer: Conv, case: Case) -> reference.Float64:
     return reference.local(layer, Weights({layer.name: case.weights}, "test"), (case.x,))
 
 
-def tile_of(layer: Conv, chip: Chip = AMPERE) -> Tile:
-    tile = tile_for(layer, Vec3.of(192), chip)
+def tile_of(layer: Conv, chip: Chip = AMPERE, *, sums: bool = False) -> Tile:
+    tile = tile_for(layer, Vec3.of(192), chip, sums=sums)
     assert tile is not None
     return tile
 
@@ -86,7 +87,7 @@ def test_first_layers(device: Device, name: str) -> None:
 def test_tiles_of_any_form(size: Vec3, monkeypatch: pytest.MonkeyPatch) -> None:
     layer, shape = Conv("layer", 1, 8, Vec3(2, 3, 2), "relu"), Shape5(1, 1, 6, 37, 35)
     tile = Tile(AMPERE, 1, layer.kernel, 1, 1, size)
-    monkeypatch.setattr(first_layer, "tile_for", lambda *_: tile)
+    monkeypatch.setattr(first_layer, "tile_for", lambda *_, **__: tile)
     with emulated_gpu(next(orders)):
         is_the_reference(EMULATED, layer, shape)
 
@@ -150,8 +151,9 @@ def test_kernels_fit_every_chip(chip: Chip) -> None:
         (4, 64, Vec3.of(5), "relu"),
         (1, 8, TWO, "tanh"),
     )
-    for maps, features, kernel, activation in every if chip == AMPERE else every[:2]:
-        tile = tile_of(Conv("layer", maps, features, kernel, activation), chip)
+    layers = every if chip == AMPERE else every[:2]
+    for (maps, features, kernel, activation), sums in product(layers, (False, True)):
+        tile = tile_of(Conv("layer", maps, features, kernel, activation), chip, sums=sums)
         for usage in resource_usage(source(tile, activation), chip.architecture).values():
             assert usage.spills == 0
             assert usage.registers * tile.macros["THREADS"] * tile.blocks <= REGISTERS
@@ -161,16 +163,18 @@ def test_kernels_fit_every_chip(chip: Chip) -> None:
 
 
 @needs_emulation
-def test_memory_is_declared() -> None:
+@pytest.mark.parametrize("sums", [False, True])
+def test_memory_is_declared(sums: bool) -> None:
     layer, shape = CASES["two maps, several passes"]
+    operation = replace(packing(layer), sums=sums)
     with emulated_gpu():
         primitive = GpuPackedFirstLayer(EMULATED)
-        memory = primitive.cost(packing(layer), shape).memory
+        memory = primitive.cost(operation, shape).memory
         before = Memory.taken
-        run = primitive.build(packing(layer), shape, random_weights(layer))
+        run = primitive.build(operation, shape, random_weights(layer))
         assert Memory.taken - before == memory.resident - layer.out_features  # its records
         arena = DeviceArena(memory.workspace, 2 * ALIGNMENT)
-        out = primitive.out_shape(packing(layer), shape)
+        out = primitive.out_shape(operation, shape)
         assert out is not None
         x, y = cupy().zeros(shape), empty(out)
         with arena.step(out, None, (0, arena.capacity)), output_into(y):
@@ -195,6 +199,7 @@ def test_it_is_the_fastest_for_few_maps_and_declines_others() -> None:
     ):
         where = shape._replace(f=declined.in_features if isinstance(declined, Conv) else 1)
         assert primitive.out_shape(declined, where) is None
+    assert primitive.out_shape(replace(layer, sums=True), shape._replace(n=2)) is None
     row = Conv("layer", 1, 32, Vec3(1, 1, 300), "relu")
     assert primitive.out_shape(packing(row), Shape5(1, 1, 4, 4, 400)) is None
 

@@ -27,6 +27,11 @@ def float16_pair_source() -> str:
     return source_beside(__file__, "float16_pair.cuh")
 
 
+def lane_sums_source() -> str:
+    """Return the CUDA function that adds up numbers of a warp's voxels."""
+    return source_beside(__file__, "lane_sums.cuh")
+
+
 def bfloat16_pair_source() -> str:
     """Return CUDA functions that split float32 numbers into pairs of bfloat16."""
     return source_beside(__file__, "bfloat16_pair.cuh")

@@ -383,8 +383,7 @@ __device__ __forceinline__ unsigned store_packed(
         ADDS_TO_OUTPUT ? 1.0f / __uint_as_float(__ldg(other + 2 * of_other + 1)) : 0.0f;
     unsigned held[HELD];
     float added_up[4] = {};  // two maps, and their squares
-    // Each of these is the same in 8 lanes in the end, of which one adds it.
-    const int number = lane / 4;
+    const int number = lane / 4;  // of those that the lane adds, see total_of_lanes
     const bool adds_up = SUMS_MAPS && number < 4 && first_map + eight * ROWS < maps;
     double* const sum_place = map_sums + 2 * (map + number % 2) + number / 2;
     const double sum_before = adds_up ? *sum_place : 0.0;
@@ -414,16 +413,10 @@ __device__ __forceinline__ unsigned store_packed(
       store_bits_if(stored & 1u << i, group + voxel(i),
                     rounded_pair(total[0] * out_scale, total[1] * out_scale));
     }
-    if (SUMS_MAPS) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i)
-#pragma unroll
-        for (int apart = 4; apart < 32; apart *= 2)
-          added_up[i] += __shfl_xor_sync(0xffffffffu, added_up[i], apart);
-      const float of_lane = number % 2 ? (number / 2 ? added_up[3] : added_up[1])
-                                       : (number / 2 ? added_up[2] : added_up[0]);
-      if (adds_up) *sum_place = sum_before + of_lane;
-    }
+#if SUMS_MAPS
+    const float of_lane = total_of_lanes(added_up);
+    if (adds_up) *sum_place = sum_before + of_lane;
+#endif
   }
   return largest;
 }

@@ -18,6 +18,7 @@ from znni.primitives.gpu.common.hardware import MOST_GRID_ROWS
 from znni.primitives.gpu.common.kernels import (
     definitions,
     float16_pair_source,
+    lane_sums_source,
     products_source,
     strides_in_elements,
     warp_mma_source,
@@ -286,6 +287,7 @@ def convolution_source(
         definitions(values),
         ranges_source(block.numbers),
         float16_pair_source() if packing.writes else "",
+        lane_sums_source() if packing.sums else "",
         activation_source(activation, rounded=packing.writes),
         products,
         source_beside(__file__, "convolution.cuh"),

@@ -10,8 +10,12 @@
 // kernel has an odd number of taps, its last pair begins one tap early, with a weight of zero. A
 // voxel never multiplies a number that it does not see, because that might be infinite.
 //
+// The numbers of each map may be added up, and their squares, for a norm (SUMS_MAPS). Those of a
+// warp's voxels are added up in float32, and then to the warp's own sums in float64, in shared memory.
+//
 // Sizes are macros (see first_layer_tiles.py). Other functions come from common/mma.cuh,
-// common/float16_pair.cuh, common/activation.py, direct_tensor/ranges.cuh and packed/records.cuh.
+// common/float16_pair.cuh, common/lane_sums.cuh, common/activation.py, direct_tensor/ranges.cuh and
+// packed/records.cuh.
 
 constexpr int LANES = 32;
 constexpr int WARPS = THREADS / LANES;
@@ -19,6 +23,8 @@ constexpr int UNIT = 16;  // voxels of a product
 constexpr int UNITS_X = TILE_X / UNIT;
 constexpr int WARP_ROWS = UNITS / UNITS_X;  // rows of a warp's units, in a plane
 constexpr int WORDS = IN_MAPS * SEEN_Z * SEEN_Y * PITCH;
+constexpr int WARP_SUMS = 2 * PASSES * EIGHTS * 8;  // of each map, and of its squares
+constexpr int SUM_WORDS = SUMS_MAPS * WARPS * WARP_SUMS * 2;
 static_assert(UNITS % UNITS_X == 0 && TILE_Y % WARP_ROWS == 0, "a warp has whole rows of a plane");
 static_assert(TILE_Z * TILE_Y == WARPS * WARP_ROWS, "warps have all rows");
 
@@ -144,7 +150,13 @@ __device__ __forceinline__ float scaled_activation(float sum, float out_scale) {
 
 // in: (image, IN_MAPS, z, y, x) by strides; out: packed, with strides in voxels. weights: (pass,
 // step, group, lane, 2); taps: the words that each lane's two of 8 pairs of taps lie away, (step,
-// lane of 4, 2). Tiles are counted through x, y, z and images.
+// lane of 4, 2). map_sums: what each block adds up, (block, map, sum or sum of squares). Tiles are
+// counted through x, y, z and images.
+#if SUMS_MAPS
+#define MAP_SUMS , double *map_sums
+#else
+#define MAP_SUMS
+#endif
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     convolve(const float* __restrict__ in, Index in_n, Index in_f, Index in_z, int in_y,
              int size_z, int size_y, int size_x, const unsigned* __restrict__ largest,
@@ -153,8 +165,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
              float weight_sum, float most_bias, unsigned* __restrict__ out, Index out_n,
              Index out_f, Index out_z, int out_y, Record* made, int groups, int out_size_z,
              int out_size_y, int out_size_x, unsigned tiles_z, unsigned tiles_y, unsigned tiles_x,
-             unsigned count) {
-    extern __shared__ __align__(16) unsigned image[];
+             unsigned count MAP_SUMS) {
+    extern __shared__ __align__(16) unsigned shared[];
+    double* sums_of_warps = (double*)shared;
+    unsigned* image = shared + SUM_WORDS;
     const float* given = (const float*)(image + WORDS);
     constexpr int VOXEL = 4;  // words of a voxel of an output
     const int lane = threadIdx.x % LANES, row = threadIdx.x / LANES * WARP_ROWS;
@@ -172,6 +186,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     };
     Place at = place_of(blockIdx.x, tiles_z, tiles_y, tiles_x);
     bring_tile(at);
+    for (int i = threadIdx.x; i < SUM_WORDS / 2; i += THREADS) sums_of_warps[i] = 0.0;
     float most = 0.0f;
     for (unsigned index = blockIdx.x; index < count; index += gridDim.x) {
         commit_copies();
@@ -208,6 +223,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
                 factor.y *= product_scale;
                 bias.x *= sum_scale;
                 bias.y *= sum_scale;
+                float added_up[4] = {};  // two maps, and their squares
 #pragma unroll
                 for (int i = 0; i < 2 * UNITS; ++i) {
                     const float* sum = sums[i / 2][of_pass] + i % 2 * 2;
@@ -215,14 +231,39 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
                     const float b = scaled_activation(fmaf(sum[1], factor.y, bias.y), out_scale);
                     if (inside & 1u << i)
                         most = fmaxf(most, fmaxf(fabsf(a), fabsf(b)));  // NaN is no number
+                    if (SUMS_MAPS) {
+                        const float first = inside & 1u << i ? a : 0.0f;
+                        const float second = inside & 1u << i ? b : 0.0f;
+                        added_up[0] += first;
+                        added_up[1] += second;
+                        added_up[2] = fmaf(first, first, added_up[2]);
+                        added_up[3] = fmaf(second, second, added_up[3]);
+                    }
                     unsigned* of_row = target + (Index)(i / 2 / UNITS_X) * (out_y * VOXEL);
                     store_if(inside & 1u << i, of_row + i % (2 * UNITS_X) * 8 * VOXEL,
                              rounded_pair(a, b));
                 }
+#if SUMS_MAPS
+                const float total = total_of_lanes(added_up);
+                const int number = own / 4;
+                if (number < 4)
+                    sums_of_warps[threadIdx.x / LANES * WARP_SUMS +
+                                  2 * (group * 8 + own % 4 * 2 + number % 2) + number / 2] += total;
+#endif
                 target += out_f * VOXEL;
             }
         }
     }
+#if SUMS_MAPS
+    __syncthreads();
+    const double unscaled = 1.0 / out_scale;
+    for (int i = threadIdx.x; i < groups * 8 * 2; i += THREADS) {
+        double total = 0.0;
+        for (int warp = 0; warp < WARPS; ++warp) total += sums_of_warps[warp * WARP_SUMS + i];
+        map_sums[(Index)blockIdx.x * (groups * 8 * 2) + i] =
+            total * (i % 2 ? unscaled * unscaled : unscaled);
+    }
+#endif
     if (blockIdx.x == 0)
         for (int group = threadIdx.x; group < groups; group += THREADS)
             made[group].scale = out_scale;

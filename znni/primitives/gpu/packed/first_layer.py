@@ -16,7 +16,7 @@ from znni.core.shapes import Shape5
 from znni.machine.cuda import cupy
 from znni.machine.cuda_kernels import compiled, kernel_with_shared, source_beside
 from znni.machine.device_arena import device_workspace, new_device_output
-from znni.machine.packed_arrays import GROUP, RECORD_BYTES, PackedArray, packed_bytes
+from znni.machine.packed_arrays import GROUP, RECORD_BYTES, SUMS_BYTES, PackedArray, packed_bytes
 from znni.network.layers import Activation, Conv, Operation, PackedLayer
 from znni.network.weights import ConvWeights, Float32, conv_weights
 from znni.plans.primitive import Run, convolved
@@ -25,13 +25,14 @@ from znni.primitives.gpu.common.base import ConvolutionWork, Pass, ShapedPrimiti
 from znni.primitives.gpu.common.hardware import LANES, chip_of
 from znni.primitives.gpu.common.kernels import (
     definitions,
+    lane_sums_source,
     strides_in_elements,
     warp_mma_source,
 )
 from znni.primitives.gpu.common.number_formats import FLOAT16, FLOAT_BYTES, TensorFormat
 from znni.primitives.gpu.direct_tensor.launch import bounds_of, ranges_source
 from znni.primitives.gpu.direct_tensor.weights import scales_of
-from znni.primitives.gpu.direct_tensor.work import LARGEST_BYTES
+from znni.primitives.gpu.direct_tensor.work import LARGEST_BYTES, MOST_SUMMING
 from znni.primitives.gpu.packed.base import common_source, made_into, strided
 from znni.primitives.gpu.packed.first_layer_tiles import (
     LANE_PAIRS,
@@ -86,15 +87,17 @@ class FirstLayerWork(ConvolutionWork):
 
     @property
     def bytes_moved(self) -> float:
-        """Bytes of the input, which is read twice, and of the output."""
-        return self.shape.nbytes + self.array_bytes
+        """Bytes of the input, which is read twice, of the output, and of the sums of its maps."""
+        return self.shape.nbytes + self.array_bytes + self.sums_bytes
 
     @property
     def passes(self) -> dict[str, Pass]:
         """The search for the largest number, and the convolution."""
         return {
             "find_largest": Pass(0.0, self.shape.nbytes),
-            "convolve": Pass(self.flops, self.array_bytes, on_tensor_cores=True),
+            "convolve": Pass(
+                self.flops, self.array_bytes + self.sums_bytes, on_tensor_cores=True
+            ),
         }
 
     @property
@@ -104,19 +107,31 @@ class FirstLayerWork(ConvolutionWork):
 
     @property
     def resident_bytes(self) -> int:
-        """Bytes of weights, their scales, biases, places of taps, and the output's records."""
+        """Bytes of weights, their scales, biases, places of taps, records and sums of maps."""
         tile = self.tile
         groups = tile.groups * tile.passes
         weights = 2 * groups * GROUP * 2 * PAIRS * tile.steps
         rows = 2 * FLOAT_BYTES * groups * GROUP
-        return (
-            weights + rows + FLOAT_BYTES * PAIRS * tile.steps + self.out.f // GROUP * RECORD_BYTES
-        )
+        records = self.out.f // GROUP * RECORD_BYTES
+        return weights + rows + FLOAT_BYTES * PAIRS * tile.steps + records + self.sums_bytes
+
+    @property
+    def sum_parts(self) -> int:
+        """Blocks that add up maps, at most."""
+        return min(self.tiles, MOST_SUMMING * self.tile.blocks)
+
+    @property
+    def sums_bytes(self) -> int:
+        """Bytes of the sums of all output maps."""
+        return SUMS_BYTES * self.sum_parts * self.out.f if self.tile.sums else 0
 
 
 @dataclass(frozen=True)
 class GpuPackedFirstLayer(ShapedPrimitive[FirstLayerWork]):
-    """Convolution of up to 4 maps that are not packed, whose output is."""
+    """Convolution of up to 4 maps that are not packed, whose output is.
+
+    It may add up each map for a norm.
+    """
 
     numbers: TensorFormat = FLOAT16
     family: ClassVar[str] = "gpu_packed_first_layer"
@@ -127,12 +142,14 @@ class GpuPackedFirstLayer(ShapedPrimitive[FirstLayerWork]):
         if not isinstance(layer, PackedLayer) or not isinstance(layer.layer, Conv):
             return None
         conv = layer.layer
-        if layer.reads or not layer.writes or layer.sums or conv.in_features > MOST_MAPS:
+        if layer.reads or not layer.writes or conv.in_features > MOST_MAPS:
+            return None
+        if layer.sums and shape.n > 1:
             return None
         if conv.out_features % GROUP or conv.activation == "softmax" or not has_source(conv):
             return None
         out, chip = convolved(conv, shape), chip_of(self.device)
-        tile = tile_for(conv, out.size, chip) if out and chip else None
+        tile = tile_for(conv, out.size, chip, sums=layer.sums) if out and chip else None
         if out is None or tile is None:
             return None
         work, rows = FirstLayerWork(shape, out, conv, tile), shape.n * shape.f * shape.z * shape.y
@@ -173,10 +190,14 @@ class FirstLayerLauncher:
         bounds = bounds_of(work.conv.activation, weights)
         self._bounds = bounds[:2]  # no value is added
         self._processors = cupy().cuda.Device().attributes["MultiProcessorCount"]
+        self._sums = None
+        if tile.sums:
+            sums = cupy().empty((work.sum_parts, work.out.f, 2), np.float64)
+            self._sums = sums[: min(work.tiles, self._processors * tile.blocks)]
 
     def __call__(self, x: Any) -> Any:
         """Return the packed output (n, f', z, y, x) for an input (n, f, z, y, x)."""
-        y = new_device_output(self._work.out)
+        y = new_device_output(self._work.out)._replace(sums=self._sums)
         largest = device_workspace((1,), np.uint32)
         self.find_largest(x, largest)
         self.convolve(x, largest, y)
@@ -197,8 +218,10 @@ class FirstLayerLauncher:
         work, tile = self._work, self._work.tile
         voxels, *out_planes, out_rows, records = strided(y)
         *of_planes, of_rows = strides_in_elements(x)
+        blocks = min(work.tiles, self._processors * tile.blocks)
+        map_sums = () if self._sums is None else (self._sums,)
         self._convolve(
-            (min(work.tiles, self._processors * tile.blocks),),
+            (blocks if self._sums is None else len(self._sums),),
             (THREADS,),
             (
                 x,
@@ -216,6 +239,7 @@ class FirstLayerLauncher:
                 *map(np.int32, work.out.size),
                 *map(np.uint32, work.out.size.ceil_div(tile.out)),
                 np.uint32(work.tiles),
+                *map_sums,
             ),
             shared_mem=tile.shared_bytes,
         )
@@ -227,6 +251,7 @@ def source(tile: Tile, activation: Activation) -> str:
         definitions(tile.macros | {"KEEPS_UNIT": int(activation in KEEP_UNIT)}),
         common_source(),
         ranges_source(FLOAT16),
+        lane_sums_source() if tile.sums else "",
         activation_source(activation, rounded=True),
         warp_mma_source(FLOAT16),
         source_beside(__file__, "first_layer.cu"),

@@ -11,7 +11,7 @@ from functools import cache, lru_cache
 from itertools import product
 
 from znni.core.shapes import Vec3
-from znni.machine.packed_arrays import GROUP
+from znni.machine.packed_arrays import GROUP, SUMS_BYTES
 from znni.network.layers import Conv
 from znni.primitives.gpu.common.banks import quickest_pitch
 from znni.primitives.gpu.common.division import even_share
@@ -58,11 +58,12 @@ OTHER_REGISTERS = 48
 MOST_BLOCKS = 4
 
 # Cycles of an H200's multiprocessor: of a product, if tensor cores are fast enough; to bring one
-# number of the input; and to store a group of 8 maps of a voxel. They are estimates by the count of
-# instructions.
+# number of the input; and to store a group of 8 maps of a voxel, or to add them up. They are
+# estimates by the count of instructions.
 PRODUCT_CYCLES = 2.0
 BRING_CYCLES = 0.3
 STORE_CYCLES = 0.7
+SUM_CYCLES = 0.2
 PRODUCT_FLOPS = 2 * PRODUCT_VOXELS * 2 * PAIRS * GROUP
 
 
@@ -77,6 +78,7 @@ class Tile:
         groups: groups of 8 output maps that are summed in one pass.
         passes: passes until all output maps are computed.
         out: output voxels.
+        sums: whether each output map is added up, for a norm.
     """
 
     chip: Chip
@@ -85,6 +87,7 @@ class Tile:
     groups: int
     passes: int
     out: Vec3
+    sums: bool = False
 
     @property
     def units(self) -> int:
@@ -126,9 +129,13 @@ class Tile:
 
     @property
     def shared_bytes(self) -> int:
-        """Bytes of the input that a block sees: in words of two numbers, and as it was given."""
+        """Bytes of the input that a block sees, twice, and of the sums of its warps.
+
+        The input is there as it was given, and in words of two numbers.
+        """
         words = self.in_maps * self.seen.z * self.seen.y * self.pitch
-        return FLOAT_BYTES * (2 * words + 1)  # the last word is made of one number more
+        sums = self.sums * WARPS * self.groups * self.passes * GROUP * SUMS_BYTES
+        return sums + FLOAT_BYTES * (2 * words + 1)  # the last word is made of one number more
 
     @property
     def blocks(self) -> int:
@@ -151,7 +158,8 @@ class Tile:
         """Cycles of a multiprocessor for a block."""
         of_product = max(PRODUCT_CYCLES, PRODUCT_FLOPS / self.chip.tensor_flops)
         brought = self.in_maps * self.seen.volume * BRING_CYCLES
-        stored = self.out.volume * self.groups * self.passes * STORE_CYCLES
+        of_store = STORE_CYCLES + self.sums * SUM_CYCLES
+        stored = self.out.volume * self.groups * self.passes * of_store
         return self.products * of_product + brought + stored
 
     @property
@@ -171,14 +179,21 @@ class Tile:
             "EIGHTS": self.groups,
             "PASSES": self.passes,
             "UNITS": self.units,
+            "SUMS_MAPS": int(self.sums),
             "THREADS": THREADS,
             "BLOCKS": self.blocks,
         }
 
 
 @lru_cache(maxsize=2**12)  # a search asks for the same outputs again and again
-def tile_for(conv: Conv, out: Vec3, chip: Chip) -> Tile | None:
+def tile_for(conv: Conv, out: Vec3, chip: Chip, *, sums: bool = False) -> Tile | None:
     """Return the tile with which an output takes the fewest cycles.
+
+    Args:
+        conv: the convolution.
+        out: extents of the output.
+        chip: the chip.
+        sums: whether each output map is added up.
 
     Returns:
         None if there are too many taps.
@@ -188,7 +203,9 @@ def tile_for(conv: Conv, out: Vec3, chip: Chip) -> Tile | None:
     groups = conv.out_features // GROUP
     together = even_share(groups, MOST_GROUPS)
     passes = -(-groups // together)
-    tiles = (Tile(chip, conv.in_features, conv.kernel, together, passes, tile) for tile in TILES)
+    tiles = (
+        Tile(chip, conv.in_features, conv.kernel, together, passes, tile, sums) for tile in TILES
+    )
     most_sums = BLACKWELL_SUMS if chip.capability >= BLACKWELL else MOST_SUMS
     fitting = [
         tile
