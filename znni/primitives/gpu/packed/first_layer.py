@@ -95,9 +95,7 @@ class FirstLayerWork(ConvolutionWork):
         """The search for the largest number, and the convolution."""
         return {
             "find_largest": Pass(0.0, self.shape.nbytes),
-            "convolve": Pass(
-                self.flops, self.array_bytes + self.sums_bytes, on_tensor_cores=True
-            ),
+            "convolve": Pass(self.flops, self.array_bytes + self.sums_bytes, on_tensor_cores=True),
         }
 
     @property
