@@ -110,7 +110,8 @@ EXACT: tuple[tuple[Operation, Shape5], ...] = tuple(
 
 # Layers of packed values, whose maps are whole groups. Convolutions take and make both kinds.
 PACKED: tuple[tuple[PackedLayer, Shape5], ...] = tuple(
-    (PackedLayer(layer, reads, writes), Shape5(images, maps, *size))
+    (PackedLayer(layer, reads, writes, parts=parts), Shape5(images, maps, *size))
+    for parts in (1, 2)
     for images, size in ((1, Vec3(9, 12, 17)), (2, Vec3(10, 7, 19)))
     for layer, maps, kinds in (
         (Conv("dense", 24, 40, Vec3(3, 2, 3), "elu"), 24, ((True, True), (True, False))),
@@ -289,7 +290,7 @@ def _run(
             _fill_with_nan(arena)
         there: Any = [cupy().asarray(part) for part in inputs_in(layer, x)]
         if isinstance(layer, PackedLayer) and layer.reads:
-            there = map(packed_copy, there)
+            there = [packed_copy(part, layer.parts) for part in there]
         y: Any = run(*there)
         return unpacked(y) if isinstance(y, PackedArray) else np.asarray(y.get())
 
@@ -297,7 +298,9 @@ def _run(
 def unpacked(made: PackedArray) -> Float32:
     """Return the numbers of a packed array."""
     scales = np.ascontiguousarray(made.records.get()[:, 1]).view(np.float32)
-    values = made.voxels.get().astype(np.float32) / scales[:, None, None, None, None]
+    n, _, *size, together = made.voxels.shape
+    parts = made.voxels.get().astype(np.float32).reshape(n, -1, made.parts, *size, together)
+    values = parts.sum(axis=2) / scales[:, None, None, None, None]
     numbers: Float32 = np.moveaxis(values, -1, 2).reshape(made.shape)
     return numbers
 

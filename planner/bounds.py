@@ -118,17 +118,18 @@ class BoundsUsingGpu:
         return np.asarray(FLOAT_BYTES * np.maximum(taken, maps[node.name] * voxels[node.name]))
 
 
-def packed_layers(layer: Layer, *, sums: bool = False) -> Iterator[PackedLayer]:
+def packed_layers(layer: Layer, parts: int = 1, *, sums: bool = False) -> Iterator[PackedLayer]:
     """Yield a layer as it may read and write packed values. Only a convolution may do one alone.
 
     Args:
         layer: the layer.
+        parts: the parts of a packed number.
         sums: whether it may also make or take sums of maps.
     """
-    writing = [PackedLayer(layer, reads=True, writes=True)]
+    writing = [PackedLayer(layer, reads=True, writes=True, parts=parts)]
     if isinstance(layer, Conv):
-        writing.append(PackedLayer(layer, reads=False, writes=True))
-        yield PackedLayer(layer, reads=True, writes=False)
+        writing.append(PackedLayer(layer, reads=False, writes=True, parts=parts))
+        yield PackedLayer(layer, reads=True, writes=False, parts=parts)
     yield from writing
     if sums and isinstance(layer, Conv | Normalize):
         yield from (replace(it, sums=True) for it in writing)
@@ -169,7 +170,7 @@ class Bounds:
         options: the steps to choose from.
         fusible: the pooled and summed convolutions that may be one step, perhaps on packed values.
         among: the names of the primitives that count; None: all.
-        packed: whether values may be packed between the layers.
+        parts: the parts of a packed number; 0 if no values may be packed between the layers.
     """
 
     def __init__(
@@ -179,7 +180,7 @@ class Bounds:
         fusible: Collection[PooledConv | SummedConv | PackedLayer],
         among: Collection[str] | None = None,
         *,
-        packed: bool = False,
+        parts: int = 0,
     ) -> None:
         self._network = network
         self._fused: dict[Operation, list[_Fused]] = {}
@@ -193,7 +194,7 @@ class Bounds:
             for name in (node.name, *node.inputs)
         }
         self._packed: dict[Operation, list[PackedLayer]] = {
-            layer: list(packed_layers(layer, sums=name in normed)) if packed else []
+            layer: list(packed_layers(layer, parts, sums=name in normed)) if parts else []
             for name, (layer, _) in network.operations.items()
         }
         operations: list[tuple[Operation, int]] = [

@@ -117,15 +117,18 @@ class DeviceSearch:
     def bounds(self) -> LeastSeconds:
         """The lower bounds on the time of each layer."""
         summed = [nodes.operation for nodes in self._fusible_sums]
-        packed = [nodes.packed for nodes in self._fusible_packed_sums]
+        packed = [nodes.packed(self._parts) for nodes in self._fusible_packed_sums]
         fusible: list[PooledConv | SummedConv | PackedLayer] = [*self._fusible, *summed, *packed]
-        return Bounds(self._network, self._options, fusible, packed=self._may_pack)
+        return Bounds(self._network, self._options, fusible, parts=self._parts)
 
     @cached_property
-    def _may_pack(self) -> bool:
-        """True if values may be packed between the layers of an exact network."""
-        primitives = self._primitives
-        return self._network.is_exact and any(isinstance(it, TakesPacked) for it in primitives)
+    def _parts(self) -> int:
+        """The parts of packed numbers, as few as the accuracy allows.
+
+        It is 0 if no values may be packed between the layers, as in networks that are not exact.
+        """
+        packed = (it.packed_parts for it in self._primitives if isinstance(it, TakesPacked))
+        return min(packed, default=0) if self._network.is_exact else 0
 
     def bounds_among(self, primitives: Collection[Primitive]) -> LeastSeconds:
         """Return lower bounds on the time of each layer by some of the primitives.
@@ -145,7 +148,7 @@ class DeviceSearch:
 
     @cached_property
     def _fusible_packed_sums(self) -> tuple[SummedNodes, ...]:
-        return fusible_sums(self._network, self._options, packed=True) if self._may_pack else ()
+        return fusible_sums(self._network, self._options, parts=self._parts) if self._parts else ()
 
     @property
     def _option_sets(self) -> tuple[StepOptions, ...]:
@@ -284,7 +287,7 @@ class DeviceSearch:
                 self._fusible_sums,
                 self._options,
                 partition.device,
-                may_pack=self._may_pack,
+                parts=self._parts,
                 packed_summed=self._fusible_packed_sums,
             )
             for segment in sorted(segments_of_block, key=self._least_of_block):

@@ -43,20 +43,20 @@ def fusible_convolutions(network: Network, options: StepOptions) -> tuple[Pooled
 
 
 def fusible_sums(
-    network: Network, options: StepOptions, *, packed: bool = False
+    network: Network, options: StepOptions, *, parts: int = 0
 ) -> tuple[SummedNodes, ...]:
     """Return the summed convolutions that some primitive computes as one step.
 
     Args:
         network: the network.
         options: the steps to choose from.
-        packed: whether the values are packed.
+        parts: the parts of a packed number; 0 if no values are packed.
     """
     return tuple(
         nodes
         for nodes in summed_convolutions(network).values()
         if options.computes(
-            nodes.packed if packed else nodes.operation, nodes.operation.conv.in_features
+            nodes.packed(parts) if parts else nodes.operation, nodes.operation.conv.in_features
         )
     )
 
@@ -71,7 +71,7 @@ def exact_segments(
     options: StepOptions,
     device: DeviceKind = "cpu",
     *,
-    may_pack: bool = False,
+    parts: int = 0,
     packed_summed: Collection[SummedNodes] = (),
 ) -> Iterator[Segment]:
     """Yield the segments of an exact network's block that may be fastest, whose steps are bare.
@@ -89,7 +89,7 @@ def exact_segments(
         summed: the summed convolutions that may be one step.
         options: the source of the steps' times.
         device: the device of all steps.
-        may_pack: whether values may be packed between the layers.
+        parts: the parts of a packed number; 0 if no values may be packed between the layers.
         packed_summed: the summed convolutions that may be one step if values are packed.
     """
     possible = {it.add.name: it for it in summed if storage.sums_in_place(it)}
@@ -99,7 +99,7 @@ def exact_segments(
         if choice not in choices:
             choices.append(choice)
             yield exact_segment(nodes, storage, choice, device)
-    if may_pack and (packed := packed_operations(nodes, storage, options.applies)):
+    if parts and (packed := packed_operations(nodes, storage, options.applies, parts)):
         packed = _with_sums(packed, nodes, storage, options)
         able = (it for it in packed_summed if it.add.name in packed and packed[it.conv.name].reads)
         in_place = {it.add.name: it for it in able if storage.sums_in_place(it)}
@@ -147,7 +147,8 @@ def _summed_step(
 ) -> Step:
     """Return the bare step of a convolution with its sum, whose values may be packed."""
     shape = storage.shape_taken(nodes.conv.name, nodes.conv.inputs)
-    operation = nodes.packed if nodes.add.name in packed else nodes.operation
+    add = packed.get(nodes.add.name)
+    operation = nodes.packed(add.parts) if add else nodes.operation
     return bare_step(operation, shape, storage.shape_made(nodes.add.name), nodes.takes)
 
 

@@ -16,6 +16,7 @@ from znni.primitives.gpu.packed.primitive import primitives
 pytestmark = needs_emulation
 
 
+@pytest.mark.parametrize("parts", [1, 2])
 @pytest.mark.parametrize(
     ("layer", "maps"),
     [
@@ -26,7 +27,7 @@ pytestmark = needs_emulation
     ids=["packed", "first", "join"],
 )
 def test_packed_calls_are_measured(
-    layer: Layer, maps: int, monkeypatch: pytest.MonkeyPatch
+    layer: Layer, maps: int, parts: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def once(run: object, repeats: int) -> Timing:
         assert callable(run)
@@ -34,7 +35,7 @@ def test_packed_calls_are_measured(
         return Timing((1.0,) * repeats)
 
     monkeypatch.setattr(device_measure, "timed_on_device", once)
-    call = Call(layer, Shape5(1, maps, 4, 5, 9)).packed()
+    call = Call(layer, Shape5(1, maps, 4, 5, 9)).packed(parts)
     able = [it for it in primitives(EMULATED) if it.out_shape(*call)]
     assert able
     with emulated_gpu():

@@ -20,7 +20,7 @@ from planner.exhaustive import Search
 from planner.segmentations import exact_segment, exact_segments, fusible_sums
 from planner.step_options import StepOptions
 from znni.calibration.overhead_figures import run_overhead
-from znni.core.options import ACCURACIES
+from znni.core.options import Accuracy
 from znni.core.shapes import Vec3
 from znni.engine.tiles import for_job, make_job
 from znni.machine.machine import Machine
@@ -40,6 +40,7 @@ from znni.network.layers import (
 from znni.network.network import INPUT, Network, Node
 from znni.network.network_file import load_network
 from znni.network.window import Window
+from znni.plans.accuracy import of_class
 from znni.plans.block_storage import block_storage
 from znni.plans.packed import packed_operations, reads_what_is_made, summing_norms
 from znni.plans.plan import Plan
@@ -59,14 +60,10 @@ def machine() -> Machine:
     return replace(found, host=replace(found.host, **fast), gpus=(replace(gpu, link=1e18),))
 
 
-def primitives(there: Machine) -> Catalogue:
-    """The GPU's primitives of class tf32 but those by FFT, and those of packed layers."""
-    found = on_device(catalogue(there), "gpu")
-    return {
-        name: it
-        for name, it in found.items()
-        if it.accuracy <= ACCURACIES["tf32"] and "fft" not in name
-    }
+def primitives(there: Machine, accuracy: Accuracy = "tf32") -> Catalogue:
+    """The GPU's primitives of a class but those by FFT, and those of packed layers."""
+    found = of_class(on_device(catalogue(there), "gpu"), accuracy)
+    return {name: it for name, it in found.items() if "fft" not in name}
 
 
 def searched(network: Network, known: Catalogue, there: Machine, patch: Vec3) -> Search:
@@ -91,26 +88,27 @@ def seconds_of(step: Step, known: Iterable[Primitive]) -> float:
     )
 
 
-def all_segments(plan: Plan, options: StepOptions, patch: Vec3) -> list[Segment]:
+def all_segments(plan: Plan, options: StepOptions, patch: Vec3, parts: int) -> list[Segment]:
     """The segments of a plan's network, of which one is fastest."""
     network, storage = plan.network, block_storage(plan.network, patch)
-    sums, packed = (fusible_sums(network, options, packed=it) for it in (False, True))
+    sums, packed = (fusible_sums(network, options, parts=it) for it in (0, parts))
     found = exact_segments(
-        network.nodes, storage, sums, options, "gpu", may_pack=True, packed_summed=packed
+        network.nodes, storage, sums, options, "gpu", parts=parts, packed_summed=packed
     )
     return list(found)
 
 
-@pytest.mark.parametrize("seed", [0, 2, 4])
-def test_the_choice_of_packed_values_is_the_fastest_of_all(seed: int) -> None:
+@pytest.mark.parametrize(("seed", "accuracy"), [(0, "tf32"), (2, "tf32"), (4, "float32")])
+def test_the_choice_of_packed_values_is_the_fastest_of_all(seed: int, accuracy: Accuracy) -> None:
     """Brute force over all segments and primitives, with enough memory."""
     there, network = machine(), PackedGraph(random.Random(seed)).network()
-    known, patch = primitives(there), network.alignment * (8, 16, 24)
+    known, patch = primitives(there, accuracy), network.alignment * (8, 16, 24)
     search = searched(network, known, there, patch)
     plan, bounds = search.fastest_for(patch), search.bounds["gpu"]
     assert plan is not None
     seconds = []
-    for segment in all_segments(plan, StepOptions(known.values(), BUILT_IN), patch):
+    parts, options = 1 if accuracy == "tf32" else 2, StepOptions(known.values(), BUILT_IN)
+    for segment in all_segments(plan, options, patch, parts):
         each = [seconds_of(step, known.values()) for step in segment.steps]
         for step, least in zip(segment.steps, each, strict=True):
             assert 0 < bounds.of_step(step) <= least
@@ -140,7 +138,7 @@ def test_the_choice_of_packed_sums_is_the_fastest_of_all() -> None:
     plan = searched(residual(), known, there, patch).fastest_for(patch)
     assert plan is not None
     options, storage = StepOptions(known.values(), BUILT_IN), block_storage(plan.network, patch)
-    nodes, sums = plan.network.nodes, fusible_sums(plan.network, options, packed=True)
+    nodes, sums = plan.network.nodes, fusible_sums(plan.network, options, parts=1)
     assert [it.add.name for it in sums if storage.sums_in_place(it)] == ["as", "bs"]
     packed = packed_operations(nodes, storage, options.applies)
     seconds = []
@@ -197,6 +195,20 @@ def test_the_choice_of_convolutions_that_add_up_maps_is_the_fastest_of_all() -> 
     assert not reads_what_is_made(wrong.steps, storage)
 
 
+@pytest.mark.parametrize(("accuracy", "parts"), [("tf32", 1), ("float32", 2)])
+def test_packed_numbers_have_as_few_parts_as_the_accuracy_allows(
+    accuracy: Accuracy, parts: int
+) -> None:
+    there, network = machine(), load_network(NETWORKS / "cells-unet.yaml")
+    known, patch = primitives(there, accuracy), Vec3(128, 128, 128)
+    plan = searched(network, known, there, patch).fastest_for(patch)
+    assert plan is not None
+    packed = [step.operation for step in plan.steps if isinstance(step.operation, PackedLayer)]
+    assert packed
+    assert {operation.parts for operation in packed} == {parts}
+    assert Plan.from_json(plan.to_json()) == plan
+
+
 def test_the_order_of_segments_costs_no_prices(monkeypatch: pytest.MonkeyPatch) -> None:
     there, network = machine(), load_network(NETWORKS / "cells-unet.yaml")
     known, patch = primitives(there), Vec3(128, 128, 128)
@@ -226,7 +238,7 @@ def test_only_convolutions_read_or_write_packed_values_alone() -> None:
 
 def test_primitives_decline_values_of_the_other_kind() -> None:
     packed, others = by_values(primitives(machine()).values())
-    assert len(packed) == 11
+    assert len(packed) == 2 * 11
     operations: list[tuple[Operation, int]] = [
         (Conv("conv", 16, 16, THREE, "relu"), 16),
         (Pool("pool", THREE, step=THREE), 16),
@@ -234,8 +246,14 @@ def test_primitives_decline_values_of_the_other_kind() -> None:
     ]
     for operation, features in operations:
         for step in sample_steps(PackedLayer(operation, True, True), features):
+            assert isinstance(step.operation, PackedLayer)
             assert not any(it.out_shape(step.operation, step.shape_in) for it in others)
-            assert any(it.out_shape(step.operation, step.shape_in) for it in packed)
+            names = {it.name for it in packed if it.out_shape(step.operation, step.shape_in)}
+            assert names
+            assert all(name.endswith("_float16") for name in names)
+            pairs = replace(step.operation, parts=2)
+            also = {it.name for it in packed if it.out_shape(pairs, step.shape_in)}
+            assert also == {name.removesuffix("_float16") for name in names}
         for step in sample_steps(operation, features):
             assert not any(it.out_shape(step.operation, step.shape_in) for it in packed)
 

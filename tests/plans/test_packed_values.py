@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -83,31 +84,32 @@ def test_a_layer_that_reads_no_packed_values_keeps_those_around_it_from_that() -
     assert packed_names(network, storage, pools=False) == {"conv1", "after"}
 
 
-def test_packed_storages_take_half_of_the_bytes_and_have_no_gaps() -> None:
+@pytest.mark.parametrize("parts", [1, 2])
+def test_packed_storages_take_two_bytes_for_each_part_and_have_no_gaps(parts: int) -> None:
     network, storage = unet()
     segment = exact_segment(
         network.nodes,
         storage,
         {},
         "gpu",
-        packed_operations(network.nodes, storage, lambda *_: True),
+        packed_operations(network.nodes, storage, lambda *_: True, parts),
     )
     packed = packed_storages(segment.steps, storage)
     for name, found in storage.storages.items():
         if name in packed:
-            assert storage_bytes(name, storage, "gpu", packed) == found.shape.nbytes // 2
+            assert storage_bytes(name, storage, "gpu", packed) == parts * found.shape.nbytes // 2
     assert INPUT not in packed
     assert storage.locations[network.output].storage not in packed
 
 
-def wrong(segment: Segment, index: int) -> Segment:
+def wrong(segment: Segment, index: int) -> Iterator[Segment]:
     """The segment with a step that reads other values than are made."""
     steps = list(segment.steps)
     operation = steps[index].operation
     assert isinstance(operation, PackedLayer)
-    other = replace(operation, reads=not operation.reads)
-    steps[index] = replace(steps[index], operation=other)
-    return replace(segment, steps=tuple(steps))
+    for other in (replace(operation, reads=not operation.reads), replace(operation, parts=2)):
+        steps[index] = replace(steps[index], operation=other)
+        yield replace(segment, steps=tuple(steps))
 
 
 @settings(max_examples=60)
@@ -129,6 +131,7 @@ def test_steps_of_any_network_agree(network: Network, volume: Vec3, data: st.Dat
         operation = step.operation
         if isinstance(operation, PackedLayer):
             assert isinstance(operation.layer, Conv) or operation.reads == operation.writes
-            assert not reads_what_is_made(wrong(segment, index).steps, storage)
+            for other in wrong(segment, index):
+                assert not reads_what_is_made(other.steps, storage)
         if isinstance(step.layers[0], Concat) and isinstance(operation, PackedLayer):
             assert all(storage.maps[name] % 16 == 0 for name in step.takes[:-1])

@@ -50,7 +50,7 @@ class DeviceWorkbench:
             x = self._noise.ravel()[: shape.elements].reshape(shape)
             inputs: tuple[Any, ...] = inputs_in(operation, x)
             if isinstance(operation, PackedLayer) and operation.reads:
-                inputs = tuple(map(packed_copy, inputs))
+                inputs = tuple(packed_copy(it, operation.parts) for it in inputs)
 
             def run_once() -> None:
                 with self._arena.in_use():

@@ -113,18 +113,23 @@ class Call(NamedTuple):
     def given_bytes(self) -> int:
         """Bytes of the input."""
         operation = self.operation
-        reads = isinstance(operation, PackedLayer) and operation.reads
-        return packed_bytes(self.shape) if reads else self.shape.nbytes
+        if isinstance(operation, PackedLayer) and operation.reads:
+            return packed_bytes(self.shape, operation.parts)
+        return self.shape.nbytes
 
-    def packed(self) -> Call:
-        """Return the call with packed values wherever maps are whole groups."""
+    def packed(self, parts: int) -> Call:
+        """Return the call with packed values wherever maps are whole groups.
+
+        Args:
+            parts: the parts of a packed number.
+        """
         layer, maps = self.operation, self.shape.f
         if isinstance(layer, PooledConv | SummedConv | PackedLayer):
             return self
         reads = writes = maps % GROUP == 0
         if isinstance(layer, Conv):
             writes = layer.out_features % GROUP == 0
-        return Call(PackedLayer(layer, reads, writes), self.shape)
+        return Call(PackedLayer(layer, reads, writes, parts=parts), self.shape)
 
 
 def designed_calls(primitive: Primitive, effort: Effort, allowed: int) -> list[Call]:
@@ -146,9 +151,9 @@ def designed_calls(primitive: Primitive, effort: Effort, allowed: int) -> list[C
             strict=False,
         )
     )
-    takes_packed = isinstance(primitive, TakesPacked)
+    parts = primitive.packed_parts if isinstance(primitive, TakesPacked) else 0
     for each in islice(chain.from_iterable(drawn), MOST_DRAWN):
-        call = each.packed() if takes_packed else each
+        call = each.packed(parts) if parts else each
         if call not in found and _suits(primitive, call, effort, allowed):
             found.append(call)
         if len(found) == effort.calls:

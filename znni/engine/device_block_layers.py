@@ -28,7 +28,7 @@ from znni.engine.upload import Span
 from znni.machine.arena import output_into
 from znni.machine.cuda import cupy
 from znni.machine.device_arena import ALIGNMENT, device_workspace
-from znni.machine.packed_arrays import GROUP, PackedArray, in_words, voxel_shape
+from znni.machine.packed_arrays import GROUP, PackedArray, in_words, stored, voxel_shape
 from znni.network.layers import PackedLayer
 from znni.network.network import INPUT
 from znni.network.weights import Weights
@@ -219,7 +219,7 @@ class DeviceBlockLayers(DeviceLayers):
         """Return the array of a storage whose place begins at a byte of the arena."""
         rows, shape = self._rows[name], self._storage.storages[name].shape
         if name in self._packed:
-            return self._arena.array_at(start, voxel_shape(shape), np.float16)
+            return self._arena.array_at(start, voxel_shape(shape, self._packed[name]), np.float16)
         start += rows.first * SECTOR_BYTES // SECTOR
         whole = self._arena.array_at(start, (*shape[:4], rows.pitch))
         return whole[..., : shape.x]
@@ -232,7 +232,8 @@ class DeviceBlockLayers(DeviceLayers):
             return array[:, at.first_map : at.first_map + count]
         groups = slice(at.first_map // GROUP, (at.first_map + count) // GROUP)
         records = self._records.of(name, count // GROUP)
-        return PackedArray(array[:, groups], records, self._sums.get(name))
+        voxels = array[:, stored(groups, self._packed[at.storage])]
+        return PackedArray(voxels, records, self._sums.get(name))
 
 
 class _Records(NamedTuple):

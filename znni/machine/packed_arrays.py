@@ -2,6 +2,9 @@
 
 Tensor cores read them as they are. Numbers are stored times a scale, a power of two. A record for
 each group of 8 maps has the bits of the largest number, without the scale, and those of the scale.
+
+A number has one part or two. The high part is the nearest float16, and the low part is that of what
+is left. Their sum is nearly as exact as float32. All low parts of a group lie behind its high ones.
 """
 
 from __future__ import annotations
@@ -26,8 +29,8 @@ class PackedArray(NamedTuple):
     """A packed value, or a part of one.
 
     Attributes:
-        voxels: float16 (n, group, z, y, x, map of the group); the last axis has no gaps, and along
-            x there are none either.
+        voxels: float16 (n, group and part, z, y, x, map of the group); the last axis has no gaps,
+            and along x there are none either. The parts of a group follow each other.
         records: uint32 (group, largest number or scale).
         sums: float64 (part, map, sum or sum of squares), if the layer that made the value also
             added up its maps.
@@ -38,14 +41,19 @@ class PackedArray(NamedTuple):
     sums: Any = None
 
     @property
+    def parts(self) -> int:
+        """The parts of a number, one or two."""
+        return int(self.voxels.shape[1] // self.records.shape[0])
+
+    @property
     def shape(self) -> tuple[int, ...]:
         """The shape (n, f, z, y, x)."""
-        n, groups, *size, _ = self.voxels.shape
-        return n, GROUP * groups, *size
+        n, _, *size, _ = self.voxels.shape
+        return n, GROUP * self.records.shape[0], *size
 
     @property
     def words(self) -> Any:
-        """The voxels as float32 (n, group, z, y, 4 x), to be copied or set to zero."""
+        """The voxels as float32 (n, group and part, z, y, 4 x), to be copied or set to zero."""
         n, groups, z, y, x, _ = self.voxels.shape
         shape = n, groups, z, y, x * VOXEL_BYTES // 4
         return cupy().ndarray(shape, np.float32, self.voxels.data, (*self.voxels.strides[:4], 4))
@@ -53,7 +61,7 @@ class PackedArray(NamedTuple):
     def maps(self, first: int, count: int) -> PackedArray:
         """Return some of the maps, which are whole groups."""
         groups = slice(first // GROUP, (first + count) // GROUP)
-        return PackedArray(self.voxels[:, groups], self.records[groups])
+        return PackedArray(self.voxels[:, stored(groups, self.parts)], self.records[groups])
 
     def lies_with(self, other: PackedArray) -> bool:
         """Return whether this and another value have the same memory, with equal shapes."""
@@ -72,33 +80,49 @@ def in_words(box: Box) -> Box:
     return Box(start, stop)
 
 
-def packed_bytes(shape: Shape5) -> int:
-    """Return the bytes of a packed value, without its records."""
-    return shape.n * -(-shape.f // GROUP) * shape.size.volume * VOXEL_BYTES
+def stored(groups: slice, parts: int) -> slice:
+    """Return where the parts of some groups lie along the second axis of voxels."""
+    return slice(parts * groups.start, parts * groups.stop)
 
 
-def packed_array(shape: Shape5) -> PackedArray:
+def strides_in_voxels(array: PackedArray) -> tuple[np.int64, ...]:
+    """Return the strides of images, groups with all parts of their numbers, planes and rows."""
+    n, part, z, y = (stride // VOXEL_BYTES for stride in array.voxels.strides[:4])
+    return np.int64(n), np.int64(part * array.parts), np.int64(z), np.int64(y)
+
+
+def packed_bytes(shape: Shape5, parts: int) -> int:
+    """Return the bytes of a packed value whose numbers have so many parts, without its records."""
+    return parts * shape.n * -(-shape.f // GROUP) * shape.size.volume * VOXEL_BYTES
+
+
+def packed_array(shape: Shape5, parts: int) -> PackedArray:
     """Return a new packed array, whose maps are whole groups and whose records are zero."""
-    voxels = cupy().empty(voxel_shape(shape), np.float16)
+    voxels = cupy().empty(voxel_shape(shape, parts), np.float16)
     return PackedArray(voxels, cupy().zeros((shape.f // GROUP, 2), np.uint32))
 
 
-def packed_copy(x: Any) -> PackedArray:
+def packed_copy(x: Any, parts: int) -> PackedArray:
     """Return the numbers of an array on the GPU, packed with a scale of 1.
 
     Args:
         x: float32 (n, f, z, y, x), whose maps are whole groups.
+        parts: the parts of a number.
     """
-    made = packed_array(Shape5(*x.shape))
+    made = packed_array(Shape5(*x.shape), parts)
     n, f, *size = x.shape
     grouped = x.reshape(n, f // GROUP, GROUP, *size)
     for index in range(GROUP):
-        made.voxels[..., index] = grouped[:, :, index]
+        left = grouped[:, :, index]
+        for part in range(parts):
+            rounded = left.astype(np.float16)
+            made.voxels[:, part::parts, ..., index] = rounded
+            left = left - rounded
     records = np.array((max(x.max().item(), -x.min().item()), 1), np.float32).view(np.uint32)
     made.records[...] = cupy().asarray(records)
     return made
 
 
-def voxel_shape(shape: Shape5) -> tuple[int, ...]:
+def voxel_shape(shape: Shape5, parts: int) -> tuple[int, ...]:
     """Return the shape of the voxels of a packed value, whose maps are whole groups."""
-    return shape.n, shape.f // GROUP, *shape.size, GROUP
+    return shape.n, shape.f // GROUP * parts, *shape.size, GROUP

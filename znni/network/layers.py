@@ -101,18 +101,22 @@ class SummedConv:
 class PackedLayer:
     """A layer whose input or output is packed: float16, 8 maps of a voxel together.
 
+    All its packed values have numbers of as many parts.
+
     Attributes:
         layer: the layer, or a convolution and the sum after it.
         reads: whether all its inputs are packed.
         writes: whether its output is.
         sums: whether a convolution also adds up each map that it makes, for the norm after it; or
             whether a norm takes such sums.
+        parts: the float16 whose sum is a number, one or two.
     """
 
     layer: Layer | SummedConv
     reads: bool
     writes: bool
     sums: bool = False
+    parts: int = 1
 
     @property
     def name(self) -> str:

@@ -23,7 +23,7 @@ Computes = Callable[[PackedLayer, Shape5], bool]
 
 
 def packed_operations(
-    nodes: tuple[Node, ...], storage: BlockStorage, computes: Computes
+    nodes: tuple[Node, ...], storage: BlockStorage, computes: Computes, parts: int = 1
 ) -> Mapping[str, PackedLayer]:
     """Return the steps that read or write packed values, by name, if as many as can be are packed.
 
@@ -33,6 +33,7 @@ def packed_operations(
         nodes: the nodes of the network.
         storage: the arrays of the block.
         computes: tells which packed layers can be computed.
+        parts: the parts of a packed number.
     """
     steps = storage.steps_of(nodes)
     kinds = _Kinds(storage)
@@ -54,7 +55,7 @@ def packed_operations(
         for node in steps:
             reads, writes = kinds.packs(node.inputs[0]), kinds.packs(node.name)
             if reads or writes:
-                operation = PackedLayer(node.layer.local, reads, writes)
+                operation = PackedLayer(node.layer.local, reads, writes, parts=parts)
                 if not computes(operation, storage.shape_taken(node.name, node.inputs)):
                     kinds.forbid((node.name, *node.inputs))
                     wrong = True
@@ -87,13 +88,13 @@ def norms_whole(storage: BlockStorage, name: str, norm: str) -> bool:
     return geometry.reads[norm][0] == geometry.frames[name].computed
 
 
-def packed_storages(steps: Iterable[Step], storage: BlockStorage) -> frozenset[str]:
-    """Return the names of the storages whose values are packed."""
-    return frozenset(
-        storage.locations[step.gives].storage
+def packed_storages(steps: Iterable[Step], storage: BlockStorage) -> Mapping[str, int]:
+    """Return the storages whose values are packed, with the parts of their numbers."""
+    return {
+        storage.locations[step.gives].storage: step.operation.parts
         for step in steps
         if isinstance(step.operation, PackedLayer) and step.operation.writes
-    )
+    }
 
 
 def reads_what_is_made(steps: Iterable[Step], storage: BlockStorage) -> bool:
@@ -102,18 +103,18 @@ def reads_what_is_made(steps: Iterable[Step], storage: BlockStorage) -> bool:
     packed = packed_storages(steps, storage)
     added_up = {step.gives for step in steps if _has_sums(step, Conv)}
 
-    def is_packed(name: str) -> bool:
-        return storage.locations[name].storage in packed
+    def parts(name: str) -> int:
+        return packed.get(storage.locations[name].storage, 0)
 
     for step in steps:
-        operation, reads, writes = step.operation, False, False
+        operation, reads, writes = step.operation, 0, 0
         if isinstance(operation, PackedLayer):
-            reads, writes = operation.reads, operation.writes
+            reads, writes = operation.reads * operation.parts, operation.writes * operation.parts
         if _has_sums(step, Normalize):
             (name,) = step.takes
             if name not in added_up or not norms_whole(storage, name, step.gives):
                 return False
-        if is_packed(step.gives) != writes or any(is_packed(it) != reads for it in step.takes):
+        if parts(step.gives) != writes or any(parts(it) != reads for it in step.takes):
             return False
     return True
 

@@ -7,7 +7,7 @@ primitives.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, ClassVar, Protocol, TypeAlias, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 from znni.core.shapes import Shape5, fragments, max_pooling, valid_convolution
 from znni.machine.machine import Device, DeviceKind
@@ -118,7 +118,9 @@ class UsesGpu(Protocol):
 class TakesPacked(Protocol):
     """A primitive of packed layers, and of nothing else."""
 
-    takes_packed: ClassVar[bool]
+    @property
+    def packed_parts(self) -> int:
+        """The parts of the packed numbers that it reads or writes."""
 
 
 Catalogue: TypeAlias = Mapping[str, Primitive]

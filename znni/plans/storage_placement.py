@@ -7,7 +7,8 @@ runs, and so is the memory of a patch, with all its gaps.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 from znni.core.shapes import round_up
@@ -21,6 +22,8 @@ from znni.plans.segments import Step
 
 # A sector of a GPU's memory, in samples and in bytes.
 SECTOR, SECTOR_BYTES = 8, 32
+
+NONE_PACKED: Mapping[str, int] = MappingProxyType({})
 
 
 class Life(NamedTuple):
@@ -84,7 +87,7 @@ def device_rows(name: str, steps: tuple[Step, ...], storage: BlockStorage) -> Ro
 
 
 def storage_bytes(
-    name: str, storage: BlockStorage, device: DeviceKind, packed: Container[str] = ()
+    name: str, storage: BlockStorage, device: DeviceKind, packed: Mapping[str, int] = NONE_PACKED
 ) -> int:
     """Return the bytes of a storage; on a GPU, with gaps between its rows and before the first.
 
@@ -92,11 +95,12 @@ def storage_bytes(
         name: the name of the storage.
         storage: the storages.
         device: the device.
-        packed: the storages whose values are packed, which have no gaps.
+        packed: the storages whose values are packed, with the parts of their numbers. They have no
+            gaps.
     """
     shape = storage.storages[name].shape
     if name in packed:
-        return packed_bytes(shape)
+        return packed_bytes(shape, packed[name])
     if device == "cpu" or name == INPUT:
         return shape.nbytes
     return shape._replace(x=round_up(shape.x, SECTOR)).nbytes + SECTOR_BYTES

@@ -32,10 +32,9 @@ class SummedNodes(NamedTuple):
         """The names of the values that both layers take as one step."""
         return *self.conv.inputs, self.other
 
-    @property
-    def packed(self) -> PackedLayer:
-        """Both layers as one, on packed values."""
-        return PackedLayer(self.operation, reads=True, writes=True)
+    def packed(self, parts: int) -> PackedLayer:
+        """Return both layers as one, on packed values whose numbers have so many parts."""
+        return PackedLayer(self.operation, reads=True, writes=True, parts=parts)
 
 
 @lru_cache(maxsize=256)

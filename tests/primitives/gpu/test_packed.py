@@ -38,7 +38,7 @@ from znni.network.layers import (
 from znni.network.weights import ConvWeights, Weights
 from znni.primitives import reference
 from znni.primitives.gpu.common.hardware import AMPERE, HOPPER, REGISTERS, Chip
-from znni.primitives.gpu.common.number_formats import FLOAT16
+from znni.primitives.gpu.common.number_formats import FLOAT16, FLOAT16_PAIR, TensorFormat
 from znni.primitives.gpu.direct_tensor.geometry import strips_for
 from znni.primitives.gpu.direct_tensor.launch import convolution_source
 from znni.primitives.gpu.direct_tensor.work import Packing
@@ -46,6 +46,8 @@ from znni.primitives.gpu.packed import copies, normalization, pointwise, pooling
 from znni.primitives.gpu.packed import primitive as packed_layers
 
 ONE, TWO, THREE = Vec3(1, 1, 1), Vec3(2, 2, 2), Vec3(3, 3, 3)
+
+in_both_formats = pytest.mark.parametrize("numbers", [FLOAT16, FLOAT16_PAIR], ids=["", "pairs"])
 
 CONVOLUTIONS = {
     "groups": (Conv("layer", 24, 40, THREE, "relu"), Shape5(1, 24, 7, 12, 21)),
@@ -66,26 +68,30 @@ def expected(layer: Any, weights: ConvWeights | None, inputs: Any, *inside: Box)
     return reference.local(layer, Weights(layers, "test"), inputs, *inside)
 
 
+@in_both_formats
 @pytest.mark.parametrize(("reads", "writes"), [(False, True), (True, True), (True, False)], ids=str)
 @pytest.mark.parametrize("name", CONVOLUTIONS)
-def test_convolution(device: Device, name: str, reads: bool, writes: bool) -> None:
+def test_convolution(
+    device: Device, numbers: TensorFormat, name: str, reads: bool, writes: bool
+) -> None:
     layer, shape = CONVOLUTIONS[name]
     case = random_case(layer, shape)
     right = expected(layer, case.weights, (case.x,))
-    operation = PackedLayer(layer, reads, writes)
+    operation = PackedLayer(layer, reads, writes, parts=numbers.parts)
     run = primitive_for(device, operation, shape).build(operation, shape, case.weights)
-    x = packed(case.x, 2.0**-3, gaps=True) if reads else cupy().asarray(case.x)
+    x = packed(case.x, 2.0**-3, numbers.parts, gaps=True) if reads else cupy().asarray(case.x)
     out = Shape5(*right.shape)
-    y = empty(out, gaps=True) if writes else cupy().empty(out, np.float32)
+    y = empty(out, numbers.parts, gaps=True) if writes else cupy().empty(out, np.float32)
     with output_into(y):
         run(x)
     found = unpacked(y) if writes else y.get()
-    np.testing.assert_allclose(found, right, rtol=0, atol=1e-3 * np.abs(right).max())
+    np.testing.assert_allclose(found, right, rtol=0, atol=numbers.accuracy * np.abs(right).max())
 
 
+@in_both_formats
 @pytest.mark.parametrize("factor", [1e-15, 1e-4, 2e-2, 3e4, 1e15])
 def test_numbers_of_any_size_neither_overflow_nor_lose_digits(
-    device: Device, factor: float
+    device: Device, numbers: TensorFormat, factor: float
 ) -> None:
     layer, shape = Conv("layer", 16, 16, THREE, "elu"), Shape5(1, 16, 5, 9, 12)
     case = scaled(random_case(layer, shape), factor)
@@ -94,31 +100,39 @@ def test_numbers_of_any_size_neither_overflow_nor_lose_digits(
     weights = ConvWeights(weights.weight, weights.bias * np.float32(factor))
     between = expected(layer, case.weights, (case.x,)).astype(np.float32)
     right = expected(second, weights, (between,))
-    first, last = PackedLayer(layer, False, True), PackedLayer(second, True, False)
+    first, last = (
+        PackedLayer(layer, False, True, parts=numbers.parts),
+        PackedLayer(second, True, False, parts=numbers.parts),
+    )
     out = Shape5(*between.shape)
     made = primitive_for(device, first, shape).build(first, shape, case.weights)(
         cupy().asarray(case.x)
     )
     found = primitive_for(device, last, out).build(last, out, weights)(made).get()
-    np.testing.assert_allclose(found, right, rtol=0, atol=2e-3 * np.abs(right).max())
+    np.testing.assert_allclose(
+        found, right, rtol=0, atol=2 * numbers.accuracy * np.abs(right).max()
+    )
 
 
+@in_both_formats
 @pytest.mark.parametrize("ratio", [2.0**-30, 2.0**-6, 1.0, 2.0**9, 2.0**40])
-def test_joined_values_have_scales_of_their_own(device: Device, ratio: float) -> None:
+def test_joined_values_have_scales_of_their_own(
+    device: Device, numbers: TensorFormat, ratio: float
+) -> None:
     layer, shape = Conv("layer", 40, 16, Vec3(2, 2, 2), "identity"), Shape5(1, 40, 5, 10, 12)
     case = random_case(layer, shape)
     parts = case.x[:, :16], case.x[:, 16:] * np.float32(ratio)
     x = np.concatenate(parts, axis=1)
     right = expected(layer, case.weights, (x,))
-    operation = PackedLayer(layer, True, False)
-    join = PackedLayer(Concat("join"), True, True)
+    operation = PackedLayer(layer, True, False, parts=numbers.parts)
+    join = PackedLayer(Concat("join"), True, True, parts=numbers.parts)
     whole = primitive_for(device, join, shape).build(join, shape, None)(
-        packed(parts[0], 2.0**5), packed(parts[1], 2.0**5 / ratio)
+        packed(parts[0], 2.0**5, numbers.parts), packed(parts[1], 2.0**5 / ratio, numbers.parts)
     )
     found = (
         primitive_for(device, operation, shape).build(operation, shape, case.weights)(whole).get()
     )
-    np.testing.assert_allclose(found, right, rtol=0, atol=1e-3 * np.abs(right).max())
+    np.testing.assert_allclose(found, right, rtol=0, atol=numbers.accuracy * np.abs(right).max())
 
 
 SUMS = {
@@ -137,28 +151,31 @@ SUMS = {
 }
 
 
+@in_both_formats
 @pytest.mark.parametrize("in_place", [True, False])
 @pytest.mark.parametrize("name", SUMS)
 def test_a_convolution_adds_to_another_value_as_it_stores(
-    device: Device, name: str, in_place: bool
+    device: Device, numbers: TensorFormat, name: str, in_place: bool
 ) -> None:
     layer, shape = SUMS[name]
     case = random_case(layer.conv, shape)
     linear = expected(layer.conv, case.weights, (case.x,))
     out = Shape5(*linear.shape)
     other = 4 * random_input(out, 1)
-    operation = PackedLayer(layer, True, True)
+    operation = PackedLayer(layer, True, True, parts=numbers.parts)
     run = primitive_for(device, operation, shape).build(operation, shape, case.weights)
-    x = packed(case.x, 2.0**-3, gaps=True)
-    held = packed(other, 2.0**9, gaps=True)
+    x = packed(case.x, 2.0**-3, numbers.parts, gaps=True)
+    held = packed(other, 2.0**9, numbers.parts, gaps=True)
     records = held.records.get()
     y = held._replace(records=cupy().zeros(records.shape, np.uint32))
     if not in_place:
-        y = empty(out, gaps=True)
+        y = empty(out, numbers.parts, gaps=True)
     with output_into(y):
         run(x, held)
     right = reference.activation(linear + other, layer.add.activation, layer.add.slope)
-    np.testing.assert_allclose(unpacked(y), right, rtol=0, atol=1e-3 * np.abs(right).max())
+    np.testing.assert_allclose(
+        unpacked(y), right, rtol=0, atol=numbers.accuracy * np.abs(right).max()
+    )
     np.testing.assert_array_equal(held.records.get(), records)
 
 
@@ -170,7 +187,7 @@ def test_a_sum_in_the_store_costs_one_more_pass_over_the_output() -> None:
     out = primitive.out_shape(together, shape)
     assert out == primitive.out_shape(alone, shape)
     assert one.memory == two.memory
-    assert one.bytes_moved == two.bytes_moved + packed_bytes(out)
+    assert one.bytes_moved == two.bytes_moved + packed_bytes(out, 1)
     assert one.flops / one.efficiency >= two.flops / two.efficiency
 
 
@@ -190,10 +207,11 @@ NORMED = {
 }
 
 
+@in_both_formats
 @pytest.mark.parametrize("mean", [0.0, 30.0])
 @pytest.mark.parametrize("name", NORMED)
 def test_a_convolution_adds_up_maps_for_the_norm_after_it(
-    device: Device, name: str, mean: float
+    device: Device, numbers: TensorFormat, name: str, mean: float
 ) -> None:
     layer, shape, groups = NORMED[name]
     case = random_case(layer, shape)
@@ -204,24 +222,28 @@ def test_a_convolution_adds_up_maps_for_the_norm_after_it(
     norm = Normalize("norm", out.f, groups, 1e-5, "leaky_relu")
     trained = random_weights(norm)
     right = expected(norm, trained, (between,))
-    first, last = PackedLayer(layer, reads, True, sums=True), PackedLayer(norm, True, True, True)
+    first, last = (
+        PackedLayer(layer, reads, True, sums=True, parts=numbers.parts),
+        PackedLayer(norm, True, True, True, parts=numbers.parts),
+    )
     is_first = "first" in name
     run = primitive_for(device, first, shape, is_first).build(first, shape, weights)
     scaled_by = primitive_for(device, last, out).build(last, out, trained)
-    x = packed(case.x, 2.0**-3) if reads else cupy().asarray(case.x)
-    y = empty(out, gaps=True)
+    x = packed(case.x, 2.0**-3, numbers.parts) if reads else cupy().asarray(case.x)
+    y = empty(out, numbers.parts, gaps=True)
     with output_into(y):
         made = run(x)
     sums = made.sums.get()
     count = out.size.volume
     means, squares = sums.sum(axis=0).T / count
-    numbers = between.astype(np.float64).reshape(out.f, count)
-    spread = numbers.std(axis=1)
-    assert np.abs(means - numbers.mean(axis=1)).max() <= 1e-3 * spread.max()
-    np.testing.assert_allclose(np.sqrt(squares - means**2), spread, rtol=2e-3)
+    values = between.astype(np.float64).reshape(out.f, count)
+    spread = values.std(axis=1)
+    assert np.abs(means - values.mean(axis=1)).max() <= numbers.accuracy * spread.max()
+    np.testing.assert_allclose(np.sqrt(squares - means**2), spread, rtol=2 * numbers.accuracy)
     found = unpacked(scaled_by(made))
-    rounding = 2.0**-11 * np.abs(numbers).max() / spread.min()  # of the value between
-    atol = (1e-3 + rounding * np.abs(trained.weight).max()) * np.abs(right).max()
+    # That of the value between.
+    rounding = 2.0 ** (-11 * numbers.parts) * np.abs(values).max() / spread.min()
+    atol = (numbers.accuracy + rounding * np.abs(trained.weight).max()) * np.abs(right).max()
     np.testing.assert_allclose(found, right, rtol=0, atol=atol)
     with output_into(y):
         np.testing.assert_array_equal(run(x).sums.get(), sums)
@@ -233,7 +255,7 @@ def test_a_norm_with_sums_reads_its_input_once() -> None:
     with_sums = replace(norm, sums=True)
     primitive = primitive_for(EMULATED, with_sums, shape)
     one, two = (primitive.cost(it, shape) for it in (with_sums, norm))
-    assert two.bytes_moved == one.bytes_moved + packed_bytes(shape)
+    assert two.bytes_moved == one.bytes_moved + packed_bytes(shape, 1)
     assert one.memory.workspace == 0
     conv = PackedLayer(Conv("conv", 32, 32, THREE, "identity"), True, True)
     dense = primitive_for(EMULATED, conv, shape)
@@ -244,15 +266,16 @@ def test_a_norm_with_sums_reads_its_input_once() -> None:
     assert one.flops / one.efficiency >= two.flops / two.efficiency
 
 
-def test_inputs_that_are_not_finite_stay_so(device: Device) -> None:
+@in_both_formats
+def test_inputs_that_are_not_finite_stay_so(device: Device, numbers: TensorFormat) -> None:
     layer, shape = Conv("layer", 8, 8, ONE, "identity"), Shape5(1, 8, 2, 3, 9)
     case = random_case(layer, shape)
     case.x[0, 2, 1, 1, 4] = np.inf
     case.x[0, 5, 0, 2, 3] = np.nan
     right = expected(layer, case.weights, (case.x,))
-    operation = PackedLayer(layer, True, True)
+    operation = PackedLayer(layer, True, True, parts=numbers.parts)
     run = primitive_for(device, operation, shape).build(operation, shape, case.weights)
-    found = unpacked(run(packed(case.x, 4.0)))
+    found = unpacked(run(packed(case.x, 4.0, numbers.parts)))
     kept = np.isfinite(right)
     np.testing.assert_array_equal(np.isfinite(found), kept)
     np.testing.assert_allclose(found[kept], right[kept], rtol=0, atol=1e-2)
@@ -309,28 +332,32 @@ LAYERS = {
 }
 
 
+@in_both_formats
 @pytest.mark.parametrize("name", LAYERS)
-def test_other_layers(device: Device, name: str) -> None:
+def test_other_layers(device: Device, numbers: TensorFormat, name: str) -> None:
     layer, shape = LAYERS[name]
     case = random_case(layer, shape)
     right = expected(layer, case.weights, case.inputs)
-    operation = PackedLayer(layer, True, True)
+    operation = PackedLayer(layer, True, True, parts=numbers.parts)
     run = primitive_for(device, operation, shape).build(operation, shape, case.weights)
     scales = 2.0**4, 2.0**-2
-    inputs = [packed(x, s, gaps=True) for x, s in zip(case.inputs, scales, strict=False)]
-    y = empty(Shape5(*right.shape), gaps=True)
+    inputs = [
+        packed(x, s, numbers.parts, gaps=True) for x, s in zip(case.inputs, scales, strict=False)
+    ]
+    y = empty(Shape5(*right.shape), numbers.parts, gaps=True)
     with output_into(y):
         run(*inputs)
     found = unpacked(y)
-    np.testing.assert_allclose(found, right, rtol=0, atol=1e-3 * np.abs(right).max())
+    np.testing.assert_allclose(found, right, rtol=0, atol=numbers.accuracy * np.abs(right).max())
 
 
-def test_a_sum_may_lie_where_its_first_input_lies(device: Device) -> None:
+@in_both_formats
+def test_a_sum_may_lie_where_its_first_input_lies(device: Device, numbers: TensorFormat) -> None:
     layer, shape = Add("layer", "relu"), Shape5(1, 32, 4, 5, 6)
     case = random_case(layer, shape)
-    operation = PackedLayer(layer, True, True)
+    operation = PackedLayer(layer, True, True, parts=numbers.parts)
     run = primitive_for(device, operation, shape).build(operation, shape, None)
-    first, second = (packed(x) for x in case.inputs)
+    first, second = (packed(x, parts=numbers.parts) for x in case.inputs)
     y = first._replace(records=cupy().zeros((2, 2), np.uint32))
     with output_into(y):
         run(first, second)
@@ -338,23 +365,27 @@ def test_a_sum_may_lie_where_its_first_input_lies(device: Device) -> None:
     np.testing.assert_allclose(unpacked(y), right, rtol=0, atol=1e-2)
 
 
+@in_both_formats
 @pytest.mark.parametrize(
     "inside", [Box(Vec3(1, 2, 0), Vec3(5, 7, 4)), Box(Vec3(9, 0, 0), Vec3(10, 3, 3))]
 )
-def test_maxima_ignore_samples_beyond_the_volume(device: Device, inside: Box) -> None:
+def test_maxima_ignore_samples_beyond_the_volume(
+    device: Device, numbers: TensorFormat, inside: Box
+) -> None:
     layer = Pool("layer", THREE, step=TWO, padding=Padding(ONE, ONE)).local
     shape = Shape5(1, 8, 7, 8, 9)
     x = random_input(shape)
     right = expected(layer, None, (x,), inside)
-    operation = PackedLayer(layer, True, True)
+    operation = PackedLayer(layer, True, True, parts=numbers.parts)
     run = primitive_for(device, operation, shape).build(operation, shape, None)
-    found = unpacked(run(packed(x), inside))
-    np.testing.assert_allclose(found, right, rtol=0, atol=1e-3 * np.abs(x).max())
+    found = unpacked(run(packed(x, parts=numbers.parts), inside))
+    np.testing.assert_allclose(found, right, rtol=0, atol=numbers.accuracy * np.abs(x).max())
 
 
 @needs_compiler
+@in_both_formats
 @chips
-def test_sums_stay_in_registers(chip: Chip) -> None:
+def test_sums_stay_in_registers(chip: Chip, numbers: TensorFormat) -> None:
     layer = Conv("layer", 80, 80, THREE, "relu")
     every = (
         Packing(True, True, 10),
@@ -364,7 +395,7 @@ def test_sums_stay_in_registers(chip: Chip) -> None:
         Packing(True, False, 10),
     )
     for packing in every if chip in (AMPERE, HOPPER) else every[1:2]:
-        (strip,) = strips_for(layer, FLOAT16, Vec3(64, 64, 64), chip)
+        (strip,) = strips_for(layer, numbers, Vec3(64, 64, 64), chip, adds_up=numbers.parts > 1)
         block = strip.block
         source = convolution_source(block, "relu", packing=packing)
         usage = resource_usage(source, chip.architecture)["convolve"]
@@ -372,23 +403,27 @@ def test_sums_stay_in_registers(chip: Chip) -> None:
         assert usage.registers * block.threads <= REGISTERS
         assert usage.shared + block.shared_bytes <= chip.block_shared_bytes
     for source, options in (
-        (copies.upsampling_source(), copies.upsampling_options(TWO)),
-        (pooling.pooling_source(), pooling.pooling_options(Pool("pool", TWO))),
-        (pointwise.pointwise_source("gelu"), ("-DOPERATION=ADD",)),
-        (normalization.source(), normalization.options(Normalize("norm", 32, 8))),
+        (copies.upsampling_source(numbers), copies.upsampling_options(TWO)),
+        (pooling.pooling_source(numbers), pooling.pooling_options(Pool("pool", TWO))),
+        (pointwise.pointwise_source("gelu", numbers), ("-DOPERATION=ADD",)),
+        (normalization.source(numbers), normalization.options(Normalize("norm", 32, 8))),
     ):
         for usage in resource_usage(source, chip.architecture, options).values():
             assert usage.spills == 0
 
 
 @needs_compiler
+@in_both_formats
 @chips
-def test_sums_of_strided_and_transposed_convolutions_stay_in_registers(chip: Chip) -> None:
+def test_sums_of_strided_and_transposed_convolutions_stay_in_registers(
+    chip: Chip, numbers: TensorFormat
+) -> None:
     for layer, packing in (
         (Conv("layer", 64, 640, ONE, "leaky_relu"), Packing(True, True, 8, phases=TWO)),
         (Conv("layer", 64, 80, THREE, "leaky_relu", stride=TWO), Packing(True, True, 8)),
     ):
-        block = strips_for(layer, FLOAT16, Vec3(64, 64, 64), chip)[0].block
+        size, adds_up = Vec3(64, 64, 64), numbers.parts > 1
+        block = strips_for(layer, numbers, size, chip, adds_up=adds_up)[0].block
         source = convolution_source(block, "leaky_relu", packing=packing)
         usage = resource_usage(source, chip.architecture)["convolve"]
         assert usage.spills == 0
@@ -408,7 +443,7 @@ def test_strided_and_transposed_convolutions_move_input_and_output_once(
     primitive = primitive_for(EMULATED, operation, shape)
     cost, out = primitive.cost(operation, shape), primitive.out_shape(operation, shape)
     assert out == Shape5.of(1, 16, size)
-    assert cost.bytes_moved == packed_bytes(shape) + packed_bytes(out)
+    assert cost.bytes_moved == packed_bytes(shape, 1) + packed_bytes(out, 1)
     assert cost.memory.workspace == 0
     weights = 2 * taps * 32 * sums  # 24 input maps are stored as 32
     assert cost.memory.resident == weights + 2 * 4 * sums + 8 * 2
@@ -444,16 +479,19 @@ def test_memory_is_declared() -> None:
             del run
 
 
-def test_samples_beyond_the_volume_repeat_its_last_ones(device: Device) -> None:
+@in_both_formats
+def test_samples_beyond_the_volume_repeat_its_last_ones(
+    device: Device, numbers: TensorFormat
+) -> None:
     layer, shape = Upsample("layer", TWO, "trilinear"), Shape5(1, 8, 6, 8, 9)
     inside, beyond = Box(Vec3(1, 2, 0), Vec3(5, 7, 4)), Box(Vec3(9, 0, 0), Vec3(10, 3, 3))
     x = random_input(shape)
     right = expected(layer, None, (x,), inside)
-    operation = PackedLayer(layer, True, True)
+    operation = PackedLayer(layer, True, True, parts=numbers.parts)
     run = primitive_for(device, operation, shape).build(operation, shape, None)
-    found = unpacked(run(packed(x), inside))
-    np.testing.assert_allclose(found, right, rtol=0, atol=1e-3 * np.abs(x).max())
-    assert not unpacked(run(packed(x), beyond)).any()
+    found = unpacked(run(packed(x, parts=numbers.parts), inside))
+    np.testing.assert_allclose(found, right, rtol=0, atol=numbers.accuracy * np.abs(x).max())
+    assert not unpacked(run(packed(x, parts=numbers.parts), beyond)).any()
 
 
 def test_what_is_not_packed_is_left_to_others() -> None:

@@ -30,6 +30,7 @@ from znni.primitives.gpu.common.hardware import (
     RESERVED_SHARED,
     Chip,
 )
+from znni.primitives.gpu.common.number_formats import FLOAT16, FLOAT16_PAIR, TensorFormat
 from znni.primitives.gpu.packed import first_layer
 from znni.primitives.gpu.packed.convolution import GpuPackedConvolution
 from znni.primitives.gpu.packed.first_layer import (
@@ -42,6 +43,7 @@ from znni.primitives.gpu.packed.first_layer_tiles import TILES, Tile, tile_for
 
 ONE, TWO, THREE, FLAT = Vec3(1, 1, 1), Vec3(2, 2, 2), Vec3(3, 3, 3), Vec3(1, 5, 5)
 orders = cycle(ORDERS)
+in_both_formats = pytest.mark.parametrize("numbers", [FLOAT16, FLOAT16_PAIR], ids=["", "pairs"])
 
 CASES = {
     "one map": (Conv("layer", 1, 32, THREE, "leaky_relu"), Shape5(1, 1, 7, 15, 40)),
@@ -53,33 +55,42 @@ CASES = {
 }
 
 
-def packing(layer: Conv) -> PackedLayer:
-    return PackedLayer(layer, reads=False, writes=True)
+def packing(layer: Conv, parts: int = 1) -> PackedLayer:
+    return PackedLayer(layer, reads=False, writes=True, parts=parts)
 
 
 def expected(layer: Conv, case: Case) -> reference.Float64:
     return reference.local(layer, Weights({layer.name: case.weights}, "test"), (case.x,))
 
 
-def tile_of(layer: Conv, chip: Chip = AMPERE, *, sums: bool = False) -> Tile:
-    tile = tile_for(layer, Vec3.of(192), chip, sums=sums)
+def tile_of(
+    layer: Conv, chip: Chip = AMPERE, numbers: TensorFormat = FLOAT16, *, sums: bool = False
+) -> Tile:
+    tile = tile_for(layer, Vec3.of(192), chip, numbers, sums=sums)
     assert tile is not None
     return tile
 
 
-def is_the_reference(device: Device, layer: Conv, shape: Shape5, factor: float = 1.0) -> None:
+def is_the_reference(
+    device: Device, layer: Conv, shape: Shape5, numbers: TensorFormat, factor: float = 1.0
+) -> None:
     case = scaled(random_case(layer, shape), factor)
     right = expected(layer, case)
-    run = GpuPackedFirstLayer(device).build(packing(layer), shape, case.weights)
-    y = empty(Shape5(*right.shape), gaps=True)
+    run = GpuPackedFirstLayer(device, numbers).build(
+        packing(layer, numbers.parts), shape, case.weights
+    )
+    y = empty(Shape5(*right.shape), numbers.parts, gaps=True)
     with output_into(y):
         run(cupy().asarray(case.x))
-    np.testing.assert_allclose(unpacked(y), right, rtol=0, atol=1e-3 * np.abs(right).max())
+    np.testing.assert_allclose(
+        unpacked(y), right, rtol=0, atol=numbers.accuracy * np.abs(right).max()
+    )
 
 
+@in_both_formats
 @pytest.mark.parametrize("name", CASES)
-def test_first_layers(device: Device, name: str) -> None:
-    is_the_reference(device, *CASES[name])
+def test_first_layers(device: Device, numbers: TensorFormat, name: str) -> None:
+    is_the_reference(device, *CASES[name], numbers)
 
 
 @needs_emulation
@@ -89,32 +100,39 @@ def test_tiles_of_any_form(size: Vec3, monkeypatch: pytest.MonkeyPatch) -> None:
     tile = Tile(AMPERE, 1, layer.kernel, 1, 1, size)
     monkeypatch.setattr(first_layer, "tile_for", lambda *_, **__: tile)
     with emulated_gpu(next(orders)):
-        is_the_reference(EMULATED, layer, shape)
+        is_the_reference(EMULATED, layer, shape, FLOAT16)
 
 
+@in_both_formats
 @pytest.mark.parametrize("factor", [1e-15, 1e-4, 3e4, 1e15])
-def test_numbers_of_any_size(device: Device, factor: float) -> None:
-    is_the_reference(device, Conv("layer", 1, 8, THREE, "relu"), Shape5(1, 1, 5, 9, 20), factor)
+def test_numbers_of_any_size(device: Device, numbers: TensorFormat, factor: float) -> None:
+    layer, shape = Conv("layer", 1, 8, THREE, "relu"), Shape5(1, 1, 5, 9, 20)
+    is_the_reference(device, layer, shape, numbers, factor)
 
 
-def test_only_voxels_that_see_it_are_not_finite(device: Device) -> None:
+@in_both_formats
+def test_only_voxels_that_see_it_are_not_finite(device: Device, numbers: TensorFormat) -> None:
     layer, shape = Conv("layer", 2, 8, Vec3(1, 2, 3), "identity"), Shape5(1, 2, 3, 9, 20)
     case = random_case(layer, shape)
     case.x[0, 1, 1, 4, 7], case.x[0, 0, 2, 8, 19] = np.inf, np.nan
     right = expected(layer, case)
-    run = GpuPackedFirstLayer(device).build(packing(layer), shape, case.weights)
+    run = GpuPackedFirstLayer(device, numbers).build(
+        packing(layer, numbers.parts), shape, case.weights
+    )
     found = unpacked(run(cupy().asarray(case.x)))
     kept = np.isfinite(right)
     np.testing.assert_array_equal(np.isfinite(found), kept)
     np.testing.assert_allclose(found[kept], right[kept], rtol=0, atol=1e-2)
 
 
+@in_both_formats
 @pytest.mark.parametrize("kernel", [ONE, TWO, THREE, FLAT, Vec3(2, 3, 4)], ids=str)
-def test_lanes_have_all_weights_at_their_places(kernel: Vec3) -> None:
+def test_lanes_have_all_weights_at_their_places(kernel: Vec3, numbers: TensorFormat) -> None:
     layer = Conv("layer", 2, 40, kernel, "relu")
-    tile = tile_of(layer)
-    weight = random_weights(layer).weight.astype(np.float16).astype(np.float32)
-    lanes, places = weights_by_lane(weight, tile), pairs_by_lane(tile)
+    tile = tile_of(layer, numbers=numbers)
+    weight = numbers.split(random_weights(layer).weight).sum(axis=0)
+    lanes = weights_by_lane(weight, tile).astype(np.float32).sum(axis=2)
+    places = pairs_by_lane(tile)
     assert (tile.groups, tile.passes) == (3, 2)
     size = tile.seen._replace(x=tile.pitch)
     found = np.zeros((48, 2, *size), np.float32)
@@ -143,8 +161,9 @@ def test_products_sum_over_taps() -> None:
 
 
 @needs_compiler
+@in_both_formats
 @chips
-def test_kernels_fit_every_chip(chip: Chip) -> None:
+def test_kernels_fit_every_chip(chip: Chip, numbers: TensorFormat) -> None:
     every: tuple[tuple[int, int, Vec3, Activation], ...] = (
         (1, 32, THREE, "leaky_relu"),
         (1, 16, FLAT, "elu"),
@@ -153,7 +172,8 @@ def test_kernels_fit_every_chip(chip: Chip) -> None:
     )
     layers = every if chip == AMPERE else every[:2]
     for (maps, features, kernel, activation), sums in product(layers, (False, True)):
-        tile = tile_of(Conv("layer", maps, features, kernel, activation), chip, sums=sums)
+        layer = Conv("layer", maps, features, kernel, activation)
+        tile = tile_of(layer, chip, numbers, sums=sums)
         for usage in resource_usage(source(tile, activation), chip.architecture).values():
             assert usage.spills == 0
             assert usage.registers * tile.macros["THREADS"] * tile.blocks <= REGISTERS
@@ -162,13 +182,14 @@ def test_kernels_fit_every_chip(chip: Chip) -> None:
             assert tile.blocks * (shared + RESERVED_SHARED) <= chip.shared_bytes
 
 
+@in_both_formats
 @needs_emulation
 @pytest.mark.parametrize("sums", [False, True])
-def test_memory_is_declared(sums: bool) -> None:
+def test_memory_is_declared(numbers: TensorFormat, sums: bool) -> None:
     layer, shape = CASES["two maps, several passes"]
-    operation = replace(packing(layer), sums=sums)
+    operation = replace(packing(layer, numbers.parts), sums=sums)
     with emulated_gpu():
-        primitive = GpuPackedFirstLayer(EMULATED)
+        primitive = GpuPackedFirstLayer(EMULATED, numbers)
         memory = primitive.cost(operation, shape).memory
         before = Memory.taken
         run = primitive.build(operation, shape, random_weights(layer))
@@ -176,10 +197,10 @@ def test_memory_is_declared(sums: bool) -> None:
         arena = DeviceArena(memory.workspace, 2 * ALIGNMENT)
         out = primitive.out_shape(operation, shape)
         assert out is not None
-        x, y = cupy().zeros(shape), empty(out)
+        x, y = cupy().zeros(shape), empty(out, numbers.parts)
         with arena.step(out, None, (0, arena.capacity)), output_into(y):
             run(x)
-        assert memory.working == shape.nbytes + out.nbytes // 2 + memory.workspace
+        assert memory.working == shape.nbytes + numbers.parts * out.nbytes // 2 + memory.workspace
 
 
 def test_it_is_the_fastest_for_few_maps_and_declines_others() -> None:

@@ -14,3 +14,10 @@ __device__ __forceinline__ float2 number_of(unsigned pair) {
       : "r"(pair));
   return number;
 }
+
+// The nearest float16 of what two numbers lost as they were rounded. For a number that is infinite it
+// is finite, so that the sum stays what it is.
+__device__ __forceinline__ unsigned rounding_of(float low, float high, unsigned rounded) {
+  const float2 kept = number_of(rounded);
+  return rounded_pair(fminf(low - kept.x, 65504.0f), fminf(high - kept.y, 65504.0f));
+}

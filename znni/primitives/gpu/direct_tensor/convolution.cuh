@@ -14,10 +14,12 @@
 //
 // Each of two warpgroups sums TILES times 64 voxels in registers. A pass over some of the input
 // maps may begin with the sums of the pass before it (ADDS), and only the last one (LAST) applies
-// the activation: tensor cores cut off what they add, so they add no more than is exact.
+// the activation: tensor cores cut off what they add, so they add no more than is exact. Or the sums
+// of each 16 maps are added to those of all before, in other registers (ADDS_UP).
 //
 // An image may also be a packed value, as other layers made it (READS_PACKED): its strides are
-// given, and each group of 8 maps has a record of {largest number, scale}. The output may be a packed
+// given, and each group of 8 maps has a record of {largest number, scale}. If its numbers have two
+// parts, the low ones of a group lie half of the way to the next group. The output may be a packed
 // value (WRITES_PACKED). It gets a scale by which no number can leave the range of float16. Another
 // packed value may lie in the output's memory, to which sums are added (ADDS_TO_OUTPUT). Or the
 // numbers of each map are added up, and their squares, for a norm (SUMS_MAPS).
@@ -57,6 +59,15 @@
 #define OTHER_RECORDS
 #define OTHER nullptr
 #define MOST_OF_OTHER 0.0f
+#endif
+
+// The sums of all chunks, and what their products are multiplied by.
+#if ADDS_UP
+#define MADE all
+#define SCALE_OF_MADE (JOINED ? 1.0f : scale)
+#else
+#define MADE sum
+#define SCALE_OF_MADE scale
 #endif
 
 constexpr int WARPGROUPS = 2;
@@ -111,7 +122,7 @@ __device__ __forceinline__ constexpr int along_row(int tap) {
 
 // A voxel of a chunk that a block sees at a shift.
 struct Seen {
-  int group;
+  int group;  // of two, part after part
   Vec3 from;  // its place in the image, from the block's first voxel on
   int to;     // its place in shared memory
 
@@ -126,14 +137,17 @@ struct Seen {
   }
 };
 
-// Where the voxels of an image lie, in voxels.
+// Where the voxels of an image lie, in voxels. A group has one part of its numbers.
 struct ImageStrides {
   long long item, group, plane;
   int row, planes;
 
   // Returns the place of a voxel. Planes of an image without gaps are counted through its groups.
   __device__ __forceinline__ long long to(int of_group, int z, int y, int x) const {
-    if (READS_PACKED) return of_group * group + z * plane + (y * row + x);
+    if (READS_PACKED) {
+      const int place = PARTS == 1 ? of_group : of_group % 2 * PARTS + of_group / 2;
+      return place * group + z * plane + (y * row + x);
+    }
     return (of_group * planes + z) * plane + (y * row + x);
   }
 };
@@ -165,6 +179,22 @@ __device__ __forceinline__ float made_scale(const unsigned* records, float weigh
   const float bound = fmaf(largest, weight_sum, most_bias);
   if (!ADDS_TO_OUTPUT) return scale_below(bound);
   return scale_below(fmaf(largest_of(other, maps / ROWS), most_of_other, bound));
+}
+
+// Adds the sums of a chunk to those of all chunks, in whose unit they are then.
+__device__ __forceinline__ void add_up(float (&all)[TILES][COLUMNS / 2],
+                                       const float (&sum)[TILES][COLUMNS / 2], float scale) {
+#pragma unroll
+  for (int tile = 0; tile < TILES; ++tile)
+#pragma unroll
+    for (int i = 0; i < COLUMNS / 2; ++i) all[tile][i] = fmaf(sum[tile][i], scale, all[tile][i]);
+}
+
+__device__ __forceinline__ void clear(float (&sum)[TILES][COLUMNS / 2]) {
+#pragma unroll
+  for (int tile = 0; tile < TILES; ++tile)
+#pragma unroll
+    for (int i = 0; i < COLUMNS / 2; ++i) sum[tile][i] = 0.0f;
 }
 
 // Takes over the scale of the chunk after, where values of several scales are joined.
@@ -295,7 +325,8 @@ __device__ __forceinline__ void store_bits_if(unsigned wanted, unsigned* target,
 }
 
 // Brings what lies in the output's memory to the second-level cache, where it is waited for less.
-// A lane asks for one of a warp's rows of 8 voxels, in some groups.
+// A lane asks for one of a warp's rows of 8 voxels, in some groups. A group's stride leads over all
+// parts of its numbers.
 __device__ __forceinline__ void prefetch_packed(const unsigned* y, long long item_stride,
                                                 long long group_stride, long long plane_stride,
                                                 long long row_stride, int maps, Vec3 size,
@@ -311,7 +342,10 @@ __device__ __forceinline__ void prefetch_packed(const unsigned* y, long long ite
   y += place.item * item_stride + z * plane_stride + row * row_stride + x * (VOXEL / 4);
   for (int eight = lane / LINES; eight < COLUMNS / ROWS; eight += 32 / LINES)
     if (first_group + eight < maps / ROWS)
-      asm volatile("prefetch.global.L2 [%0];" ::"l"(y + (first_group + eight) * group_stride));
+#pragma unroll
+      for (int part = 0; part < PARTS; ++part)
+        asm volatile("prefetch.global.L2 [%0];" ::"l"(
+            y + ((first_group + eight) * PARTS + part) * (group_stride / PARTS)));
 }
 
 constexpr int PHASES = PHASES_Z * PHASES_Y * PHASES_X;
@@ -320,7 +354,8 @@ constexpr bool EXCHANGES_PHASES = PHASES_X == 2 && COLUMNS / ROWS % 2 == 0;
 
 // Stores a warpgroup's sums as a packed value. A lane has two neighbouring maps of a voxel, which
 // are 4 bytes; four lanes have a voxel's 8 maps, and a warp has 8 voxels side by side. Strides are
-// in units of 4 bytes, that of maps between groups. Returns the bits of the largest number.
+// in units of 4 bytes, that of maps between groups with all parts of their numbers. Returns the bits
+// of the largest number.
 //
 // What is added of another value is loaded before it is stored over. `map_sums` are those of the
 // warp: (map, sum or sum of squares). Sums of 64 voxels are in float32, all others in float64. Only
@@ -334,7 +369,8 @@ __device__ __forceinline__ unsigned store_packed(
     int warpgroup, const float* factors, const float* bias, float scale, float out_scale,
     const unsigned* other, double* map_sums) {
   constexpr int VOXEL_WORDS = VOXEL / 4;
-  constexpr int HELD = COLUMNS <= 48 ? 2 * TILES : TILES;  // words in as many registers as are left
+  // Words in as many registers as are left, of both parts.
+  constexpr int HELD = COLUMNS <= 48 && PARTS == 1 ? 2 * TILES : TILES;
   int lane = threadIdx.x % 32;
   asm volatile("" : "+r"(lane));  // what follows from it takes no registers during products
   const int z = place.first.z + warpgroup * TILES_Z;
@@ -381,7 +417,8 @@ __device__ __forceinline__ unsigned store_packed(
     const int of_other = min(of_all, maps / ROWS - 1);
     const float held_factor =
         ADDS_TO_OUTPUT ? 1.0f / __uint_as_float(__ldg(other + 2 * of_other + 1)) : 0.0f;
-    unsigned held[HELD];
+    unsigned held[PARTS][HELD];
+    const long long to_part = group_stride / PARTS;
     float added_up[4] = {};  // two maps, and their squares
     const int number = lane / 4;  // of those that the lane adds, see total_of_lanes
     const bool adds_up = SUMS_MAPS && number < 4 && first_map + eight * ROWS < maps;
@@ -391,9 +428,17 @@ __device__ __forceinline__ unsigned store_packed(
     for (int i = 0; i < 2 * TILES; ++i) {
       if (ADDS_TO_OUTPUT && i % HELD == 0) {
 #pragma unroll
-        for (int j = 0; j < HELD; ++j) held[j] = stored & 1u << i + j ? group[voxel(i + j)] : 0;
+        for (int j = 0; j < PARTS * HELD; ++j)
+          held[j / HELD][j % HELD] = stored & 1u << i + j % HELD
+                                         ? group[j / HELD * to_part + voxel(i + j % HELD)]
+                                         : 0;
       }
-      const float2 before = ADDS_TO_OUTPUT ? number_of(held[i % HELD]) : make_float2(0.0f, 0.0f);
+      float2 before = ADDS_TO_OUTPUT ? number_of(held[0][i % HELD]) : make_float2(0.0f, 0.0f);
+      if (ADDS_TO_OUTPUT && PARTS == 2) {
+        const float2 low = number_of(held[PARTS - 1][i % HELD]);
+        before.x += low.x;
+        before.y += low.y;
+      }
       float total[2];
 #pragma unroll
       for (int of_two = 0; of_two < 2; ++of_two) {
@@ -410,8 +455,12 @@ __device__ __forceinline__ unsigned store_packed(
           added_up[2 + of_two] = fmaf(counted, counted, added_up[2 + of_two]);
         }
       }
-      store_bits_if(stored & 1u << i, group + voxel(i),
-                    rounded_pair(total[0] * out_scale, total[1] * out_scale));
+      const float a = total[0] * out_scale, b = total[1] * out_scale;
+      const unsigned rounded = rounded_pair(a, b);
+      store_bits_if(stored & 1u << i, group + voxel(i), rounded);
+      if (PARTS == 2)
+        store_bits_if(stored & 1u << i, group + to_part + voxel(i),
+                      rounding_of(a, b, rounded));
     }
 #if SUMS_MAPS
     const float of_lane = total_of_lanes(added_up);

@@ -20,7 +20,7 @@ __device__ __forceinline__ void bring_image(unsigned target, const View& view, i
     const Vec3 from = seen.from;
     if (from.z < view.size.z && from.y < view.size.y && from.x < view.size.x) {
       const uint4* voxel = source + strides.to(seen.group, from.z, from.y, from.x);
-      const bool present = 2 * chunk + seen.group < IMAGE_GROUPS;
+      const bool present = 2 * chunk + seen.group % 2 < IMAGE_GROUPS;
       if (READS_PACKED && IMAGE_GROUPS % 2)
         copy_16_bytes_or_zeros(target + seen.to * VOXEL, present ? voxel : view.first, present);
       else
@@ -113,7 +113,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
   const unsigned weights_shared = image_shared + IMAGE_PLACES * IMAGE_BYTES;
   const Vec3 tiles = {tiles_z, tiles_y, tiles_x}, size = {in_z, in_y, in_x};
 #if READS_PACKED
-  const ImageStrides strides = {image_item, image_group, image_plane, image_row, in_z};
+  const ImageStrides strides = {image_item, image_group / PARTS, image_plane, image_row, in_z};
 #else
   const ImageStrides strides = strides_of(size);
 #endif
@@ -156,10 +156,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
   int image_place = 0, weights_place = 0;
   while (index < count) {
     float sum[TILES][COLUMNS / 2];
-#pragma unroll
-    for (int tile = 0; tile < TILES; ++tile)
-#pragma unroll
-      for (int i = 0; i < COLUMNS / 2; ++i) sum[tile][i] = 0.0f;
+    clear(sum);
+#if ADDS_UP
+    float all[TILES][COLUMNS / 2];
+    clear(all);
+#endif
     const long long next_index = index + gridDim.x;
 #if ADDS_TO_OUTPUT
     prefetch_packed(y, item_stride, map_stride, plane_stride, row_stride, maps,
@@ -168,7 +169,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     for (int chunk = 0; chunk < CHUNKS; ++chunk) {
       if (JOINED) {
         const float of_chunk = 1.0f / image_scale(largest, chunk);
-        if (chunk > 0 && of_chunk != scale) rescale(sum, scale / of_chunk);
+        if (!ADDS_UP && chunk > 0 && of_chunk != scale) rescale(sum, scale / of_chunk);
         scale = of_chunk;
       }
       int first_stage = chunk * CHUNK_STAGES;
@@ -212,16 +213,20 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
           commit_copies();
         }
       }
+#if ADDS_UP
+      add_up(all, sum, JOINED ? scale : 1.0f);
+      clear(sum);
+#endif
     }
 #if WRITES_PACKED
-    most = max(most, store_packed(sum, y, item_stride, map_stride, plane_stride, row_stride, maps,
+    most = max(most, store_packed(MADE, y, item_stride, map_stride, plane_stride, row_stride, maps,
                                   {out_z, out_y, out_x},
                                   place_of(index, passes, tiles, first_x), warpgroup, factors,
-                                  bias, scale, out_scale, OTHER,
+                                  bias, SCALE_OF_MADE, out_scale, OTHER,
                                   sums_of_warp(SUMS_OF_MAPS, index, passes, count, maps)));
 #else
-    store(sum, y, item_stride, map_stride, plane_stride, row_stride, maps, {out_z, out_y, out_x},
-          place_of(index, passes, tiles, first_x), warpgroup, factors, bias, scale);
+    store(MADE, y, item_stride, map_stride, plane_stride, row_stride, maps, {out_z, out_y, out_x},
+          place_of(index, passes, tiles, first_x), warpgroup, factors, bias, SCALE_OF_MADE);
 #endif
     index = next_index;
   }

@@ -93,7 +93,7 @@ __device__ __forceinline__ void bring_image(const uint4* image, Vec3 size,
         const Vec3 from = seen.from;
         if (from.z < view.size.z && from.y < view.size.y && from.x < view.size.x) {
           const uint4* voxel = source + strides.to(seen.group, from.z, from.y, from.x);
-          const bool present = 2 * chunk + seen.group < IMAGE_GROUPS;
+          const bool present = 2 * chunk + seen.group % 2 < IMAGE_GROUPS;
           if (READS_PACKED && IMAGE_GROUPS % 2)
             copy_voxel_or_zeros(part_target + seen.to * VOXEL, present ? voxel : image, present);
           else
@@ -170,7 +170,7 @@ extern "C" __global__ void __launch_bounds__(128 * WARPGROUPS + 128, 1)
   Ring<STAGES> stages(shared_address(barriers + 4));
   const Vec3 tiles = {tiles_z, tiles_y, tiles_x}, size = {in_z, in_y, in_x};
 #if READS_PACKED
-  const ImageStrides strides = {image_item, image_group, image_plane, image_row, in_z};
+  const ImageStrides strides = {image_item, image_group / PARTS, image_plane, image_row, in_z};
 #else
   const ImageStrides strides = strides_of(size);
 #endif
@@ -204,6 +204,10 @@ extern "C" __global__ void __launch_bounds__(128 * WARPGROUPS + 128, 1)
   const unsigned seen = image_shared + warpgroup * TILES_Z * SEEN_Y * SEEN_X * VOXEL;
   for (long long index = blockIdx.x; index < count; index += gridDim.x) {
     float sum[TILES][COLUMNS / 2];
+#if ADDS_UP
+    float all[TILES][COLUMNS / 2];
+    clear(all);
+#endif
 #if ADDS_TO_OUTPUT
     prefetch_packed(y, item_stride, map_stride, plane_stride, row_stride, maps,
                     {out_z, out_y, out_x}, place_of(index, passes, tiles, first_x), warpgroup);
@@ -211,7 +215,7 @@ extern "C" __global__ void __launch_bounds__(128 * WARPGROUPS + 128, 1)
     for (int chunk = 0; chunk < CHUNKS; ++chunk) {
       if (JOINED) {
         const float of_chunk = 1.0f / image_scale(largest, chunk);
-        if (chunk > 0 && of_chunk != scale) rescale(sum, scale / of_chunk);
+        if (!ADDS_UP && chunk > 0 && of_chunk != scale) rescale(sum, scale / of_chunk);
         scale = of_chunk;
       }
       for (int shift = 0; shift < SHIFTS; ++shift) {
@@ -224,7 +228,7 @@ extern "C" __global__ void __launch_bounds__(128 * WARPGROUPS + 128, 1)
           multiply_stage(sum,
                          seen + images.place * IMAGE_BYTES + first_voxel(stage, shift) * VOXEL,
                          weights_shared + stages.place * STAGE_BYTES,
-                         chunk + shift + stage == 0);
+                         (ADDS_UP ? 0 : chunk) + shift + stage == 0);
           commit_products();
           wait_for_products();
           if (!KEEP_WEIGHTS && elected) arrive(stages.freed());
@@ -233,16 +237,19 @@ extern "C" __global__ void __launch_bounds__(128 * WARPGROUPS + 128, 1)
         if (elected) arrive(images.freed());
         images.next();
       }
+#if ADDS_UP
+      add_up(all, sum, JOINED ? scale : 1.0f);
+#endif
     }
 #if WRITES_PACKED
-    most = max(most, store_packed(sum, y, item_stride, map_stride, plane_stride, row_stride, maps,
+    most = max(most, store_packed(MADE, y, item_stride, map_stride, plane_stride, row_stride, maps,
                                   {out_z, out_y, out_x},
                                   place_of(index, passes, tiles, first_x), warpgroup, factors,
-                                  bias, scale, out_scale, OTHER,
+                                  bias, SCALE_OF_MADE, out_scale, OTHER,
                                   sums_of_warp(SUMS_OF_MAPS, index, passes, count, maps)));
 #else
-    store(sum, y, item_stride, map_stride, plane_stride, row_stride, maps, {out_z, out_y, out_x},
-          place_of(index, passes, tiles, first_x), warpgroup, factors, bias, scale);
+    store(MADE, y, item_stride, map_stride, plane_stride, row_stride, maps, {out_z, out_y, out_x},
+          place_of(index, passes, tiles, first_x), warpgroup, factors, bias, SCALE_OF_MADE);
 #endif
   }
 #if WRITES_PACKED

@@ -42,6 +42,10 @@ MOST_COLUMNS = 80
 # If an output has fewer blocks than a GPU has multiprocessors, these are tried, too. They make more
 # blocks with fewer products each. Such a block has a share of the output maps, at least 8.
 SMALL_SUBTILES = (Vec3(2, 1, 1), Vec3(1, 1, 1))
+
+# If sums are added up in registers of their own, more columns leave room for two products.
+MOST_ADDED_UP = 40
+TWO_PRODUCTS = (Vec3(2, 1, 1), Vec3(1, 2, 1), Vec3(1, 1, 2))
 SMALL_COLUMNS = (80, 40, 24, 16, 8)
 
 # Warpgroups that sum, one upon the other along z. For products of warpgroups, one more brings image
@@ -50,7 +54,7 @@ WARPGROUPS = 2
 
 # Products of 16 maps that may be summed. Tensor cores cut off what they add, which amounts to an
 # error of 2.3e-8 for each. Layers with more are computed in several passes over some input maps
-# each, whose sums are added in float32.
+# each, whose sums are added in float32; or a block adds up the sums of each 16 maps in float32.
 MOST_SUMS = {FLOAT16: 16384, FLOAT16_PAIR: 512}
 
 # Shared memory of a block that barriers may take. The rest holds the image of one or two chunks of
@@ -91,6 +95,7 @@ class Block:
         taps: extents of a stage: the taps whose weights are brought together.
         image_places: places in shared memory for a chunk of the image, or a shift of it.
         step: the input voxels from one output voxel to the next.
+        adds_up: whether the sums of each chunk are added to those before it in float32.
     """
 
     chip: Chip
@@ -103,6 +108,7 @@ class Block:
     taps: Vec3
     image_places: int
     step: Vec3 = ONE
+    adds_up: bool = False
 
     @property
     def threads(self) -> int:
@@ -117,7 +123,7 @@ class Block:
     @cached_property
     def sums(self) -> tuple[int, ...]:
         """Chunks of each pass over input maps, whose sums are added in float32."""
-        share = even_share(self.chunks, self.most_chunks)
+        share = self.chunks if self.adds_up else even_share(self.chunks, self.most_chunks)
         return tuple(min(share, self.chunks - i) for i in range(0, self.chunks, share))
 
     @cached_property
@@ -286,7 +292,7 @@ class Block:
         The key says whether its sectors are read first, and whether its maps are added up. Each
         warp then has half a sector for each of them.
         """
-        sectors = self.out.volume * self.columns / (2 * SECTOR_FLOATS)
+        sectors = self.out.volume * self.columns * self.numbers.parts / (2 * SECTOR_FLOATS)
         of_sums = WARPGROUPS * WARPGROUP_THREADS / LANES * self.columns / 2
         return {
             (adds, sums): self._cycles_with(
@@ -321,8 +327,10 @@ def blocks_for(
     chip: Chip,
     subtiles: tuple[Vec3, ...] = SUBTILES,
     most_columns: int = MOST_COLUMNS,
+    *,
+    adds_up: bool = False,
 ) -> tuple[Block, ...]:
-    """Return a block of each subtile that shared memory has room for.
+    """Return a block of each subtile that shared memory and registers have room for.
 
     Args:
         conv: the convolution.
@@ -330,9 +338,10 @@ def blocks_for(
         chip: the chip.
         subtiles: the subtiles.
         most_columns: output maps of a pass, at most.
+        adds_up: whether blocks add up the sums of each chunk in float32.
     """
     maps = conv.in_features, conv.out_features
-    return _blocks(conv.kernel, conv.stride, maps, numbers, chip, subtiles, most_columns)
+    return _blocks(conv.kernel, conv.stride, maps, numbers, chip, subtiles, most_columns, adds_up)
 
 
 @lru_cache(maxsize=1024)  # a search asks for the same blocks of thousands of outputs
@@ -344,6 +353,7 @@ def _blocks(
     chip: Chip,
     subtiles: tuple[Vec3, ...],
     most_columns: int,
+    adds_up: bool,
 ) -> tuple[Block, ...]:
     """Return the blocks of a kernel between numbers of input and output maps."""
     if kernel.volume * numbers.terms > MOST_SUMS[numbers]:
@@ -352,12 +362,16 @@ def _blocks(
     chunks = -(-given // IN_MAPS)
     passes = -(-wanted // most_columns)
     columns = -(-wanted // (GROUP * passes)) * GROUP
+    if adds_up and columns > MOST_ADDED_UP:
+        fewer = (it for it in subtiles if it.volume <= TWO_PRODUCTS[0].volume)
+        subtiles = tuple(dict.fromkeys((*TWO_PRODUCTS, *fewer)))
     whole = (
         Block(
-            chip, numbers, kernel, chunks, columns, passes, subtile, kernel, IMAGE_PLACES[0], step
+            chip, numbers, kernel, chunks, columns, passes, subtile, kernel, IMAGE_PLACES[0], step,
+            adds_up,
         )
         for subtile in subtiles
-    )
+    )  # fmt: skip
     found = (next(_fitting(block), None) for block in whole)
     return tuple(block for block in found if block is not None)
 
@@ -411,13 +425,21 @@ class Strip(NamedTuple):
 
 
 def small_strip(
-    conv: Conv, numbers: TensorFormat, out: Vec3, chip: Chip, items: int, processors: int
+    conv: Conv,
+    numbers: TensorFormat,
+    out: Vec3,
+    chip: Chip,
+    items: int,
+    processors: int,
+    *,
+    adds_up: bool = False,
 ) -> Strip:
     """Return the strip that a GPU computes soonest if its blocks are few."""
+    subtiles = SUBTILES + SMALL_SUBTILES
     strips = [
         Strip(block, 0, out.x)
         for columns in SMALL_COLUMNS
-        for block in blocks_for(conv, numbers, chip, SUBTILES + SMALL_SUBTILES, columns)
+        for block in blocks_for(conv, numbers, chip, subtiles, columns, adds_up=adds_up)
     ]
     return min(
         strips,
@@ -433,6 +455,8 @@ def strips_for(
     chip: Chip,
     items: int = 1,
     processors: int = 1,
+    *,
+    adds_up: bool = False,
 ) -> tuple[Strip, ...]:
     """Return the strips that take the fewest cycles: one, or one of wide blocks and a rest.
 
@@ -445,12 +469,13 @@ def strips_for(
         chip: the chip.
         items: outputs that are computed together.
         processors: multiprocessors of the GPU.
+        adds_up: whether blocks add up the sums of each chunk in float32.
 
     Returns:
         No strip if shared memory has no room for the kernel, or if sums would not keep the
         format's accuracy.
     """
-    blocks = blocks_for(conv, numbers, chip)
+    blocks = blocks_for(conv, numbers, chip, adds_up=adds_up)
     divisions: list[tuple[Strip, ...]] = []
 
     def cycles(strip: Strip) -> float:
@@ -464,7 +489,7 @@ def strips_for(
             divisions.append((Strip(block, 0, wide), rest))
     best = min(divisions, key=lambda strips: sum(map(cycles, strips)), default=())
     if best and items * sum(strip.blocks(out) for strip in best) < processors:
-        return (small_strip(conv, numbers, out, chip, items, processors),)
+        return (small_strip(conv, numbers, out, chip, items, processors, adds_up=adds_up),)
     return best
 
 

@@ -10,7 +10,7 @@ from znni.core.shapes import Vec3
 from znni.machine.cuda import cupy
 from znni.machine.cuda_kernels import compiled, kernel_with_shared, source_beside
 from znni.machine.device_arena import device_workspace, new_device_output
-from znni.machine.packed_arrays import VOXEL_BYTES, PackedArray
+from znni.machine.packed_arrays import VOXEL_BYTES, PackedArray, strides_in_voxels
 from znni.network.layers import Activation
 from znni.network.weights import ConvWeights
 from znni.primitives.gpu.common.activation import activate_over_maps, activation_source
@@ -38,6 +38,9 @@ from znni.primitives.gpu.direct_tensor.work import (
 # Threads of a block that lays out the image, and how many such blocks a multiprocessor holds.
 IMAGE_THREADS = 256
 IMAGE_BLOCKS = 6
+
+# Bytes in which a packed output counts its strides.
+WORD_BYTES = 4
 
 # Exponents of the largest number of images that keep their precision in float16 as they are; other
 # images are scaled. float16 holds numbers below 2**16, and one bit is for rounding up.
@@ -118,7 +121,7 @@ class Launcher:
             self._sums.fill(0)
             y = y._replace(sums=self._sums)
         if isinstance(x, PackedArray):
-            self.convolve(x.voxels, x.records, y, other)
+            self.convolve(x, x.records, y, other)
             activate_over_maps(y, pieces.conv.activation)
             return y
         image = device_workspace((pieces.image_bytes,), np.uint8)
@@ -155,22 +158,26 @@ class Launcher:
         """Convolve a piece's image, strip by strip.
 
         Args:
-            image: the image, or the voxels of a packed value.
+            image: the image, or a packed value.
             largest: the largest number of an image, or the records of a packed value.
             y: the output, which may be packed.
             other: the packed value in the output's memory, if it is added.
         """
         items, maps, *extents = y.shape
-        reads, writes = self._pieces.packing.reads, self._pieces.packing.writes
+        reads, writes = isinstance(image, PackedArray), isinstance(y, PackedArray)
         phases = self._pieces.packing.phases
         out, maps = Vec3(*extents) // phases, maps * phases.volume
         strides: tuple[Any, ...] = ()
+        made: tuple[Any, ...]
+        noted: tuple[Any, ...]
         if reads:
-            of_voxels = [stride // VOXEL_BYTES for stride in image.strides[:4]]
-            strides = *map(np.int64, of_voxels[:3]), np.int32(of_voxels[3])
-        made, noted = y, tuple[Any, ...]()
+            *of_planes, of_rows = strides_in_voxels(image)
+            image, strides = image.voxels, (*of_planes, np.int32(of_rows))
         if writes:
-            made, noted = y.words, (y.records, *self._bounds[:2])
+            words = (stride * (VOXEL_BYTES // WORD_BYTES) for stride in strides_in_voxels(y))
+            made, noted = (y.voxels, *words), (y.records, *self._bounds[:2])
+        else:
+            made, noted = strided(y), ()
         if self._sums is not None:
             noted += (self._sums,)
         if other is not None:
@@ -191,7 +198,7 @@ class Launcher:
                         self._weights[:, first:],
                         *self._factors_and_bias,
                         largest,
-                        *strided(made),
+                        *made,
                         np.int32(maps),
                         *map(np.int32, out),
                         np.int32(block.passes),
@@ -267,6 +274,7 @@ def convolution_source(
         "CHUNKS": sums[number],
         "ALL_CHUNKS": block.chunks,
         "ADDS": int(number > 0),
+        "ADDS_UP": int(block.adds_up),
         "LAST": int(number + 1 == len(sums)),
         "COLUMNS": block.columns,
         "PARTS": block.numbers.parts,

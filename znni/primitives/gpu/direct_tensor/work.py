@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import ClassVar, NamedTuple
 
-from znni.core.shapes import Vec3
+from znni.core.shapes import Shape5, Vec3
 from znni.machine.packed_arrays import RECORD_BYTES, SUMS_BYTES, packed_bytes
 from znni.plans.cost import Cost, Memory
 from znni.primitives.gpu.common.base import ConvolutionWork, Pass
@@ -277,22 +277,26 @@ class Pieces(ConvolutionWork):
         """Bytes of laying out, and of the products."""
         outputs = 2 * len(self.block.sums) - 1  # later passes read what earlier ones wrote
         image = self._seen_voxels * self.voxel_bytes
-        made = packed_bytes(self.out) if self.packing.writes else self.out.nbytes
+        made = self._packed_bytes(self.out) if self.packing.writes else self.out.nbytes
         made = (outputs + int(self.packing.adds)) * made + 2 * self.sums_bytes
         if self.packing.reads:
-            return 0, packed_bytes(self.shape) + made
+            return 0, self._packed_bytes(self.shape) + made
         return self.shape.nbytes + image, image + made
 
     @property
     def cost(self) -> Cost:
-        """The cost of a call. Packed values have half the bytes."""
+        """The cost of a call. Packed values have the bytes of their parts."""
         found = super().cost
         if self.packing == UNPACKED:
             return found
-        arrays = packed_bytes(self.shape) if self.packing.reads else self.shape.nbytes
-        arrays += packed_bytes(self.out) if self.packing.writes else self.out.nbytes
+        arrays = self._packed_bytes(self.shape) if self.packing.reads else self.shape.nbytes
+        arrays += self._packed_bytes(self.out) if self.packing.writes else self.out.nbytes
         memory = Memory.beside(arrays, self.workspace_bytes, self.resident_bytes)
         return replace(found, memory=memory)
+
+    def _packed_bytes(self, shape: Shape5) -> int:
+        """Return the bytes of a packed value."""
+        return packed_bytes(shape, self.block.numbers.parts)
 
     @cached_property
     def _seen_voxels(self) -> int:

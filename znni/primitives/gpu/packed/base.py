@@ -6,8 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import numpy as np
-
 from znni.core.shapes import Shape5, Vec3
 from znni.machine.arena import given_output, output_into
 from znni.machine.cuda_kernels import source_beside
@@ -15,17 +13,17 @@ from znni.machine.machine import Device
 from znni.machine.packed_arrays import (
     GROUP,
     RECORD_BYTES,
-    VOXEL_BYTES,
     PackedArray,
     packed_array,
     packed_bytes,
+    strides_in_voxels,
 )
 from znni.network.layers import Layer, Operation, PackedLayer
 from znni.network.weights import ConvWeights
 from znni.plans.cost import Cost, Memory
 from znni.plans.primitive import Run, applying
-from znni.primitives.gpu.common.kernels import float16_pair_source
-from znni.primitives.gpu.common.number_formats import FLOAT16
+from znni.primitives.gpu.common.kernels import definitions, float16_pair_source
+from znni.primitives.gpu.common.number_formats import FLOAT16, TensorFormat
 from znni.primitives.gpu.common.voxels import EFFICIENCY, countable, voxels_source
 
 # Operations for a number: two conversions, and what the layer computes.
@@ -34,21 +32,35 @@ FLOPS = 4
 
 @dataclass(frozen=True)
 class GpuPackedPass:
-    """The base of layers that take and make packed values voxel by voxel, in one pass."""
+    """The base of layers that take and make packed values voxel by voxel, in one pass.
+
+    Attributes:
+        device: the GPU.
+        numbers: the format of the values.
+    """
 
     device: Device
+    numbers: TensorFormat = FLOAT16
     kind: ClassVar[type[Layer]]
     family: ClassVar[str]
-    accuracy: ClassVar[float] = FLOAT16.accuracy
     version: ClassVar[int] = 1
-    takes_packed: ClassVar[bool] = True
     takes_sums: ClassVar[bool] = False  # of its input's maps, for one image
     resident: ClassVar[int] = 0  # bytes for each map
 
     @property
     def name(self) -> str:
         """The name in the catalogue."""
-        return self.family
+        return f"{self.family}{self.numbers.suffix}"
+
+    @property
+    def accuracy(self) -> float:
+        """The relative error that it promises."""
+        return self.numbers.accuracy
+
+    @property
+    def packed_parts(self) -> int:
+        """The parts of the packed numbers."""
+        return self.numbers.parts
 
     def made(self, layer: Any, shape: Shape5) -> Shape5 | None:
         """Return the shape of the output of a layer of its kind, or None if it declines."""
@@ -66,7 +78,9 @@ class GpuPackedPass:
         """Return the output's shape for a packed layer of its kind, of whole groups of maps."""
         if not isinstance(layer, PackedLayer) or not isinstance(layer.layer, self.kind):
             return None
-        if not layer.reads or not layer.writes or shape.f % GROUP:
+        if not layer.reads or not layer.writes or layer.parts != self.numbers.parts:
+            return None
+        if shape.f % GROUP:
             return None
         if layer.sums and (not self.takes_sums or shape.n > 1):
             return None
@@ -76,7 +90,7 @@ class GpuPackedPass:
     def cost(self, layer: Operation, shape: Shape5) -> Cost:
         """Return the cost: one pass over packed arrays."""
         out = applying(self.out_shape(layer, shape), self, layer, shape)
-        moved = packed_bytes(shape) + packed_bytes(out)
+        moved = sum(packed_bytes(it, self.numbers.parts) for it in (shape, out))
         resident = self.resident * out.f + RECORD_BYTES * out.f // GROUP
         memory = Memory.beside(moved, 0, resident)
         flops = self.flops(_layer_of(layer)) * out.elements
@@ -88,7 +102,7 @@ class GpuPackedPass:
         run = self.prepare(_layer_of(layer), out, weights)
 
         def into(*inputs: Any) -> Any:
-            return made_into(out, lambda: run(*inputs))
+            return made_into(out, self.numbers.parts, lambda: run(*inputs))
 
         return into
 
@@ -97,16 +111,17 @@ def _layer_of(operation: Operation) -> Operation:
     return operation.layer if isinstance(operation, PackedLayer) else operation
 
 
-def made_into(out: Shape5, run: Callable[[], Any]) -> Any:
+def made_into(out: Shape5, parts: int, run: Callable[[], Any]) -> Any:
     """Call a function that makes a packed value in the output that is given, or in a new one.
 
     Args:
         out: the shape of the value.
+        parts: the parts of its numbers.
         run: the function. It makes the value in the output that is given (``output_into``).
     """
     if given_output(out) is not None:
         return run()
-    with output_into(packed_array(out)):
+    with output_into(packed_array(out, parts)):
         return run()
 
 
@@ -116,19 +131,22 @@ def groups_of(shape: Shape5) -> Shape5:
 
 
 def strided(array: PackedArray) -> tuple[Any, ...]:
-    """Return a packed array as a kernel takes it: voxels, strides in voxels, records."""
-    strides = (np.int64(stride // VOXEL_BYTES) for stride in array.voxels.strides[:4])
-    return array.voxels, *strides, array.records
+    """Return a packed array as a kernel takes it: voxels, strides in voxels, records.
+
+    The stride of maps is that of groups, with all parts of their numbers.
+    """
+    return array.voxels, *strides_in_voxels(array), array.records
 
 
-def records_source() -> str:
+def records_source(numbers: TensorFormat) -> str:
     """Return CUDA functions for voxels of packed values and their records."""
-    return float16_pair_source() + source_beside(__file__, "records.cuh")
+    parts = definitions({"PARTS": numbers.parts})
+    return parts + float16_pair_source() + source_beside(__file__, "records.cuh")
 
 
-def common_source() -> str:
+def common_source(numbers: TensorFormat) -> str:
     """Return the functions of ``records_source``, and the loop over the voxels of an output."""
-    return voxels_source() + records_source()
+    return voxels_source() + records_source(numbers)
 
 
 def of_axes(name: str, extents: Vec3) -> tuple[str, ...]:

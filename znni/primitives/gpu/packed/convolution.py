@@ -45,11 +45,17 @@ class GpuPackedConvolution(ShapedPrimitive[Pieces]):
     numbers: TensorFormat = FLOAT16
     family: ClassVar[str] = "gpu_packed_direct_tensor"
     version: ClassVar[int] = 2
-    takes_packed: ClassVar[bool] = True
+
+    @property
+    def packed_parts(self) -> int:
+        """The parts of the packed numbers."""
+        return self.numbers.parts
 
     def work(self, layer: Operation, shape: Shape5) -> Pieces | None:
         """Decline what ``GpuDirectTensor`` declines, parts of groups, and a packed softmax."""
         if not isinstance(layer, PackedLayer) or not (layer.reads or layer.writes):
+            return None
+        if layer.parts != self.numbers.parts:
             return None
         conv, adds = convolution_of(layer.layer), isinstance(layer.layer, SummedConv)
         reads, writes, phases = layer.reads, layer.writes, ONE
@@ -72,7 +78,9 @@ class GpuPackedConvolution(ShapedPrimitive[Pieces]):
         if out is None or chip is None or (layer.sums and out.n > 1):
             return None
         processors = processors_of(self.device, chip)
-        strips = strips_for(conv, self.numbers, out.size, chip, out.n, processors)
+        # The low parts of numbers would be lost in what tensor cores cut off many sums.
+        adds_up = self.numbers.parts > 1
+        strips = strips_for(conv, self.numbers, out.size, chip, out.n, processors, adds_up=adds_up)
         if not strips or any(len(strip.block.sums) > 1 for strip in strips):
             return None
         groups = conv.in_features // GROUP if reads else 0
@@ -95,7 +103,7 @@ class GpuPackedConvolution(ShapedPrimitive[Pieces]):
             return run
 
         def into(*inputs: Any) -> Any:
-            return made_into(work.out, lambda: run(*inputs))
+            return made_into(work.out, self.numbers.parts, lambda: run(*inputs))
 
         return into
 

@@ -15,6 +15,7 @@ from znni.machine.packed_arrays import PackedArray
 from znni.network.layers import Concat, Layer, Upsample
 from znni.network.weights import ConvWeights
 from znni.plans.primitive import Run, upsampled
+from znni.primitives.gpu.common.number_formats import TensorFormat
 from znni.primitives.gpu.common.voxels import launch
 from znni.primitives.gpu.packed.base import (
     GpuPackedPass,
@@ -29,7 +30,25 @@ ONE = Vec3(1, 1, 1)
 
 
 @dataclass(frozen=True)
-class GpuPackedUpsampling(GpuPackedPass):
+class _Copying(GpuPackedPass):
+    """The base of layers whose voxels are copies."""
+
+    def _copying(self, factor: Vec3) -> Callable[[PackedArray, PackedArray], None]:
+        """Return what copies a packed value, each voxel ``factor`` times along each axis."""
+        kernel = self._kernel(factor, "upsample")
+
+        def copy(x: PackedArray, y: PackedArray) -> None:
+            launch(kernel, groups_of(Shape5(*y.shape)), *strided(x), *strided(y))
+
+        return copy
+
+    def _kernel(self, factor: Vec3, name: str) -> Any:
+        source = upsampling_source(self.numbers)
+        return compiled(source, upsampling_options(factor)).get_function(name)
+
+
+@dataclass(frozen=True)
+class GpuPackedUpsampling(_Copying):
     """Nearest and trilinear upsampling of packed values."""
 
     kind: ClassVar[type[Layer]] = Upsample
@@ -45,8 +64,8 @@ class GpuPackedUpsampling(GpuPackedPass):
 
     def prepare(self, layer: Upsample, out: Shape5, weights: ConvWeights | None) -> Run:  # noqa: ARG002 - it has none
         """Compile the kernel for the factors."""
-        copy = _copying(layer.factor)
-        interpolate = _kernel(layer.factor, "interpolate")
+        copy = self._copying(layer.factor)
+        interpolate = self._kernel(layer.factor, "interpolate")
 
         def copied(x: PackedArray, _inside: Box | None = None) -> Any:
             y = new_device_output(out)
@@ -68,7 +87,7 @@ class GpuPackedUpsampling(GpuPackedPass):
 
 
 @dataclass(frozen=True)
-class GpuPackedConcatenation(GpuPackedPass):
+class GpuPackedConcatenation(_Copying):
     """The maps of several packed values one after the other."""
 
     kind: ClassVar[type[Layer]] = Concat
@@ -80,7 +99,7 @@ class GpuPackedConcatenation(GpuPackedPass):
 
     def prepare(self, layer: Concat, out: Shape5, weights: ConvWeights | None) -> Run:  # noqa: ARG002 - it has none
         """Compile the kernel that copies. An input that lies in its place is only noted."""
-        copy = _copying(ONE)
+        copy = self._copying(ONE)
 
         def run(*inputs: PackedArray) -> Any:
             y, first = new_device_output(out), 0
@@ -97,23 +116,9 @@ class GpuPackedConcatenation(GpuPackedPass):
         return run
 
 
-def _copying(factor: Vec3) -> Callable[[PackedArray, PackedArray], None]:
-    """Return what copies a packed value, each voxel ``factor`` times along each axis."""
-    kernel = _kernel(factor, "upsample")
-
-    def copy(x: PackedArray, y: PackedArray) -> None:
-        launch(kernel, groups_of(Shape5(*y.shape)), *strided(x), *strided(y))
-
-    return copy
-
-
-def _kernel(factor: Vec3, name: str) -> Any:
-    return compiled(upsampling_source(), upsampling_options(factor)).get_function(name)
-
-
-def upsampling_source() -> str:
+def upsampling_source(numbers: TensorFormat) -> str:
     """Return the CUDA source of both kinds of upsampling, compiled with ``upsampling_options``."""
-    return common_source() + neighbours_source() + source_beside(__file__, "upsampling.cu")
+    return common_source(numbers) + neighbours_source() + source_beside(__file__, "upsampling.cu")
 
 
 def upsampling_options(factor: Vec3) -> tuple[str, ...]:

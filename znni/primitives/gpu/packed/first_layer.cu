@@ -106,11 +106,15 @@ __device__ __forceinline__ void bring(unsigned given, const float* source, Index
     }
 }
 
-// Makes words of numbers that are there. The word after a row's last number is no one's.
+// Makes words of numbers that are there, and behind all of them those of low parts. The word after a
+// row's last number is no one's.
 __device__ __forceinline__ void pair_up(unsigned* image, const float* given, float scale) {
 #pragma unroll 4
-    for (int i = threadIdx.x; i < WORDS; i += THREADS)
-        image[i] = rounded_pair(given[i] * scale, KERNEL_X > 1 ? given[i + 1] * scale : 0.0f);
+    for (int i = threadIdx.x; i < WORDS; i += THREADS) {
+        const float a = given[i] * scale, b = KERNEL_X > 1 ? given[i + 1] * scale : 0.0f;
+        image[i] = rounded_pair(a, b);
+        if (PARTS == 2) image[WORDS + i] = rounding_of(a, b, image[i]);
+    }
 }
 
 // Sums the products of a warp's voxels with EIGHTS times 8 output maps. `seen` is the first word
@@ -127,17 +131,27 @@ __device__ __forceinline__ void multiply(float (&sums)[UNITS][EIGHTS][4], const 
 #pragma unroll 1
     for (int step = 0; step < STEPS; ++step) {
         const int2 pair = __ldg(taps + step * 4);
-        uint2 right[EIGHTS];
+        // High parts with high ones, low ones with high ones, high ones with low ones.
 #pragma unroll
-        for (int group = 0; group < EIGHTS; ++group)
-            right[group] = __ldg(weights + (step * EIGHTS + group) * LANES);
-#pragma unroll
-        for (int unit = 0; unit < UNITS; ++unit) {
-            const unsigned* at = seen + unit / UNITS_X * PITCH + unit % UNITS_X * UNIT;
-            const unsigned left[4] = {at[pair.x], at[pair.x + 8], at[pair.y], at[pair.y + 8]};
+        for (int of_weights = 0; of_weights < PARTS; ++of_weights) {
+            uint2 right[EIGHTS];
 #pragma unroll
             for (int group = 0; group < EIGHTS; ++group)
-                multiply_add(sums[unit][group], left, right[group].x, right[group].y, true);
+                right[group] =
+                    __ldg(weights + ((step * PARTS + of_weights) * EIGHTS + group) * LANES);
+#pragma unroll
+            for (int unit = 0; unit < UNITS; ++unit)
+#pragma unroll
+                for (int part = 0; part < PARTS - of_weights; ++part) {
+                    const unsigned* at =
+                        seen + part * WORDS + unit / UNITS_X * PITCH + unit % UNITS_X * UNIT;
+                    const unsigned left[4] = {at[pair.x], at[pair.x + 8], at[pair.y],
+                                              at[pair.y + 8]};
+#pragma unroll
+                    for (int group = 0; group < EIGHTS; ++group)
+                        multiply_add(sums[unit][group], left, right[group].x, right[group].y,
+                                     true);
+                }
         }
     }
 }
@@ -149,9 +163,9 @@ __device__ __forceinline__ float scaled_activation(float sum, float out_scale) {
 }
 
 // in: (image, IN_MAPS, z, y, x) by strides; out: packed, with strides in voxels. weights: (pass,
-// step, group, lane, 2); taps: the words that each lane's two of 8 pairs of taps lie away, (step,
-// lane of 4, 2). map_sums: what each block adds up, (block, map, sum or sum of squares). Tiles are
-// counted through x, y, z and images.
+// step, part, group, lane, 2); taps: the words that each lane's two of 8 pairs of taps lie away,
+// (step, lane of 4, 2). map_sums: what each block adds up, (block, map, sum or sum of squares). Tiles
+// are counted through x, y, z and images.
 #if SUMS_MAPS
 #define MAP_SUMS , double *map_sums
 #else
@@ -169,7 +183,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     extern __shared__ __align__(16) unsigned shared[];
     double* sums_of_warps = (double*)shared;
     unsigned* image = shared + SUM_WORDS;
-    const float* given = (const float*)(image + WORDS);
+    const float* given = (const float*)(image + PARTS * WORDS);
     constexpr int VOXEL = 4;  // words of a voxel of an output
     const int lane = threadIdx.x % LANES, row = threadIdx.x / LANES * WARP_ROWS;
     const int of_tile_z = row / TILE_Y, of_tile_y = row % TILE_Y, of_unit = lane / 4;
@@ -212,7 +226,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
             float sums[UNITS][EIGHTS][4];
             int own = lane;  // keeps what is the same for all tiles out of registers between them
             asm volatile("" : "+r"(own));
-            multiply(sums, seen, weights + pass * STEPS * EIGHTS * LANES + own, taps + own % 4);
+            multiply(sums, seen, weights + pass * STEPS * PARTS * EIGHTS * LANES + own, taps + own % 4);
 #pragma unroll
             for (int of_pass = 0; of_pass < EIGHTS; ++of_pass) {
                 const int group = pass * EIGHTS + of_pass;
@@ -240,8 +254,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
                         added_up[3] = fmaf(second, second, added_up[3]);
                     }
                     unsigned* of_row = target + (Index)(i / 2 / UNITS_X) * (out_y * VOXEL);
-                    store_if(inside & 1u << i, of_row + i % (2 * UNITS_X) * 8 * VOXEL,
-                             rounded_pair(a, b));
+                    unsigned* at_voxel = of_row + i % (2 * UNITS_X) * 8 * VOXEL;
+                    const unsigned rounded = rounded_pair(a, b);
+                    store_if(inside & 1u << i, at_voxel, rounded);
+                    if (PARTS == 2)
+                        store_if(inside & 1u << i, at_voxel + out_f / PARTS * VOXEL,
+                                 rounding_of(a, b, rounded));
                 }
 #if SUMS_MAPS
                 const float total = total_of_lanes(added_up);

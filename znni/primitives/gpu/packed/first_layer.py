@@ -83,7 +83,7 @@ class FirstLayerWork(ConvolutionWork):
     @property
     def array_bytes(self) -> int:
         """Bytes of input and output."""
-        return self.shape.nbytes + packed_bytes(self.out)
+        return self.shape.nbytes + packed_bytes(self.out, self.tile.numbers.parts)
 
     @property
     def bytes_moved(self) -> float:
@@ -108,7 +108,7 @@ class FirstLayerWork(ConvolutionWork):
         """Bytes of weights, their scales, biases, places of taps, records and sums of maps."""
         tile = self.tile
         groups = tile.groups * tile.passes
-        weights = 2 * groups * GROUP * 2 * PAIRS * tile.steps
+        weights = 2 * tile.numbers.parts * groups * GROUP * 2 * PAIRS * tile.steps
         rows = 2 * FLOAT_BYTES * groups * GROUP
         records = self.out.f // GROUP * RECORD_BYTES
         return weights + rows + FLOAT_BYTES * PAIRS * tile.steps + records + self.sums_bytes
@@ -133,22 +133,28 @@ class GpuPackedFirstLayer(ShapedPrimitive[FirstLayerWork]):
 
     numbers: TensorFormat = FLOAT16
     family: ClassVar[str] = "gpu_packed_first_layer"
-    takes_packed: ClassVar[bool] = True
+
+    @property
+    def packed_parts(self) -> int:
+        """The parts of the packed numbers."""
+        return self.numbers.parts
 
     def work(self, layer: Operation, shape: Shape5) -> FirstLayerWork | None:
         """Decline many maps, parts of groups, softmax, and kernels that see too much."""
         if not isinstance(layer, PackedLayer) or not isinstance(layer.layer, Conv):
             return None
         conv = layer.layer
-        if layer.reads or not layer.writes or conv.in_features > MOST_MAPS:
+        if layer.reads or not layer.writes or layer.parts != self.numbers.parts:
             return None
-        if layer.sums and shape.n > 1:
+        if conv.in_features > MOST_MAPS or (layer.sums and shape.n > 1):
             return None
         if conv.out_features % GROUP or conv.activation == "softmax" or not has_source(conv):
             return None
         out, chip = convolved(conv, shape), chip_of(self.device)
-        tile = tile_for(conv, out.size, chip, sums=layer.sums) if out and chip else None
-        if out is None or tile is None:
+        if out is None or chip is None:
+            return None
+        tile = tile_for(conv, out.size, chip, self.numbers, sums=layer.sums)
+        if tile is None:
             return None
         work, rows = FirstLayerWork(shape, out, conv, tile), shape.n * shape.f * shape.z * shape.y
         return work if max(rows, work.tiles) < MOST_COUNT else None
@@ -158,7 +164,7 @@ class GpuPackedFirstLayer(ShapedPrimitive[FirstLayerWork]):
         run = FirstLayerLauncher(work, conv_weights(work.conv, weights))
 
         def into(x: Any) -> Any:
-            return made_into(work.out, lambda: run(x))
+            return made_into(work.out, self.numbers.parts, lambda: run(x))
 
         return into
 
@@ -247,11 +253,11 @@ def source(tile: Tile, activation: Activation) -> str:
     """Return the CUDA source of ``find_largest`` and ``convolve``."""
     parts = (
         definitions(tile.macros | {"KEEPS_UNIT": int(activation in KEEP_UNIT)}),
-        common_source(),
-        ranges_source(FLOAT16),
+        common_source(tile.numbers),
+        ranges_source(tile.numbers),
         lane_sums_source() if tile.sums else "",
         activation_source(activation, rounded=True),
-        warp_mma_source(FLOAT16),
+        warp_mma_source(tile.numbers),
         source_beside(__file__, "first_layer.cu"),
     )
     return "\n".join(parts)
@@ -265,8 +271,8 @@ def weights_by_lane(weight: Float32, tile: Tile) -> NDArray[np.float16]:
         tile: says how taps are paired.
 
     Returns:
-        float16 (pass, step, group of 8 output maps, lane, pair of the lane's two, tap of the pair).
-        A lane has one of 8 maps, and two of 8 pairs, 4 apart.
+        float16 (pass, step, part, group of 8 output maps, lane, pair of the lane's two, tap of the
+        pair). A lane has one of 8 maps, and two of 8 pairs, 4 apart.
     """
     maps, *_, last = weight.shape
     paired = np.zeros((*weight.shape[:-1], len(tile.row_pairs), 2), np.float32)
@@ -277,12 +283,13 @@ def weights_by_lane(weight: Float32, tile: Tile) -> NDArray[np.float16]:
     rows = np.zeros((tile.passes * tile.groups * GROUP, tile.steps * PAIRS, 2), np.float32)
     flat = paired.reshape(maps, -1, 2)
     rows[:maps, : flat.shape[1]] = flat
-    split = rows.astype(np.float16).reshape(
-        tile.passes, tile.groups, GROUP, tile.steps, PAIRS // LANE_PAIRS, LANE_PAIRS, 2
+    parts = tile.numbers.split(rows).astype(np.float16)
+    split = parts.reshape(
+        -1, tile.passes, tile.groups, GROUP, tile.steps, PAIRS // LANE_PAIRS, LANE_PAIRS, 2
     )
-    by_lane = split.transpose(0, 3, 1, 2, 5, 4, 6)
+    by_lane = split.transpose(1, 4, 0, 2, 3, 6, 5, 7)
     return np.ascontiguousarray(by_lane).reshape(
-        tile.passes, tile.steps, tile.groups, LANES, PAIRS // LANE_PAIRS, 2
+        tile.passes, tile.steps, len(parts), tile.groups, LANES, PAIRS // LANE_PAIRS, 2
     )
 
 

@@ -23,7 +23,7 @@ from znni.primitives.gpu.common.hardware import (
     Chip,
     thread_registers,
 )
-from znni.primitives.gpu.common.number_formats import FLOAT_BYTES
+from znni.primitives.gpu.common.number_formats import FLOAT16, FLOAT_BYTES, TensorFormat
 
 # Input maps of a first layer, and taps of all of them, beyond which transforms are faster.
 MOST_MAPS = 4
@@ -78,6 +78,7 @@ class Tile:
         groups: groups of 8 output maps that are summed in one pass.
         passes: passes until all output maps are computed.
         out: output voxels.
+        numbers: the format of the numbers that are multiplied.
         sums: whether each output map is added up, for a norm.
     """
 
@@ -87,6 +88,7 @@ class Tile:
     groups: int
     passes: int
     out: Vec3
+    numbers: TensorFormat = FLOAT16
     sums: bool = False
 
     @property
@@ -129,13 +131,13 @@ class Tile:
 
     @property
     def shared_bytes(self) -> int:
-        """Bytes of the input that a block sees, twice, and of the sums of its warps.
+        """Bytes of the input that a block sees, several times, and of the sums of its warps.
 
-        The input is there as it was given, and in words of two numbers.
+        The input is there as it was given, and in words of two numbers for each part.
         """
-        words = self.in_maps * self.seen.z * self.seen.y * self.pitch
+        words = (1 + self.numbers.parts) * self.in_maps * self.seen.z * self.seen.y * self.pitch
         sums = self.sums * WARPS * self.groups * self.passes * GROUP * SUMS_BYTES
-        return sums + FLOAT_BYTES * (2 * words + 1)  # the last word is made of one number more
+        return sums + FLOAT_BYTES * (words + 1)  # the last word is made of one number more
 
     @property
     def blocks(self) -> int:
@@ -151,14 +153,15 @@ class Tile:
     @property
     def products(self) -> int:
         """Products of a block."""
-        return WARPS * self.units * self.steps * self.groups * self.passes
+        of_groups = self.groups * self.passes
+        return WARPS * self.units * self.steps * of_groups * self.numbers.terms
 
     @property
     def cycles(self) -> float:
         """Cycles of a multiprocessor for a block."""
         of_product = max(PRODUCT_CYCLES, PRODUCT_FLOPS / self.chip.tensor_flops)
         brought = self.in_maps * self.seen.volume * BRING_CYCLES
-        of_store = STORE_CYCLES + self.sums * SUM_CYCLES
+        of_store = STORE_CYCLES * self.numbers.parts + self.sums * SUM_CYCLES
         stored = self.out.volume * self.groups * self.passes * of_store
         return self.products * of_product + brought + stored
 
@@ -186,13 +189,16 @@ class Tile:
 
 
 @lru_cache(maxsize=2**12)  # a search asks for the same outputs again and again
-def tile_for(conv: Conv, out: Vec3, chip: Chip, *, sums: bool = False) -> Tile | None:
+def tile_for(
+    conv: Conv, out: Vec3, chip: Chip, numbers: TensorFormat = FLOAT16, *, sums: bool = False
+) -> Tile | None:
     """Return the tile with which an output takes the fewest cycles.
 
     Args:
         conv: the convolution.
         out: extents of the output.
         chip: the chip.
+        numbers: the format of the numbers that are multiplied.
         sums: whether each output map is added up.
 
     Returns:
@@ -204,7 +210,8 @@ def tile_for(conv: Conv, out: Vec3, chip: Chip, *, sums: bool = False) -> Tile |
     together = even_share(groups, MOST_GROUPS)
     passes = -(-groups // together)
     tiles = (
-        Tile(chip, conv.in_features, conv.kernel, together, passes, tile, sums) for tile in TILES
+        Tile(chip, conv.in_features, conv.kernel, together, passes, tile, numbers, sums)
+        for tile in TILES
     )
     most_sums = BLACKWELL_SUMS if chip.capability >= BLACKWELL else MOST_SUMS
     fitting = [

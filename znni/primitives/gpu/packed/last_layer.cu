@@ -21,8 +21,8 @@ __device__ __forceinline__ void store_if(unsigned wanted, float* target, float v
                  : "memory");
 }
 
-// in: packed, with strides in voxels; out: (image, maps, z, y, x) by strides. weights: (chunk, lane,
-// 2); factors and biases: (8). Each warp takes one span of a row after another.
+// in: packed, with strides in voxels; out: (image, maps, z, y, x) by strides. weights: (chunk, part,
+// lane, 2); factors and biases: (8). Each warp takes one span of a row after another.
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     convolve(const unsigned* __restrict__ in, Index in_n, Index in_f, Index in_z, Index in_y,
              const Record* __restrict__ records, const uint2* __restrict__ weights,
@@ -44,21 +44,33 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
         float sums[UNITS][4] = {};
 #pragma unroll(CHUNKS <= 2 ? CHUNKS : 1)
         for (int chunk = 0; chunk < CHUNKS; ++chunk) {
-            unsigned left[UNITS][4];
+            unsigned left[PARTS][UNITS][4];
 #pragma unroll
             for (int unit = 0; unit < UNITS; ++unit)
 #pragma unroll
                 for (int i = 0; i < 4; ++i) {  // two voxels 8 apart, of two groups
                     const int group = 2 * chunk + i / 2, of_span = unit * 16 + i % 2 * 8;
                     const bool present = x + of_span < size_x && group < IN_GROUPS;
-                    left[unit][i] = present ? source[group * in_f * WORDS + of_span * WORDS] : 0;
+#pragma unroll
+                    for (int part = 0; part < PARTS; ++part) {
+                        const Index at = group * in_f + part * in_f / PARTS + of_span;
+                        left[part][unit][i] = present ? source[at * WORDS] : 0;
+                    }
                 }
-            const uint2 right = __ldg(weights + chunk * LANES + lane);
+            uint2 right[PARTS];
+#pragma unroll
+            for (int part = 0; part < PARTS; ++part)
+                right[part] = __ldg(weights + (chunk * PARTS + part) * LANES + lane);
             const float unscaled = 1.0f / records[2 * chunk].scale;
 #pragma unroll
             for (int unit = 0; unit < UNITS; ++unit) {
                 float product[4];
-                multiply_add(product, left[unit], right.x, right.y, false);
+                multiply_add(product, left[0][unit], right[0].x, right[0].y, false);
+                if (PARTS == 2) {  // the product of both low parts is below the rounding
+                    multiply_add(product, left[PARTS - 1][unit], right[0].x, right[0].y, true);
+                    multiply_add(product, left[0][unit], right[PARTS - 1].x, right[PARTS - 1].y,
+                                 true);
+                }
 #pragma unroll
                 for (int i = 0; i < 4; ++i)
                     sums[unit][i] = fmaf(product[i], unscaled, sums[unit][i]);

@@ -55,9 +55,11 @@ class LastLayerWork(ConvolutionWork):
 
     Attributes:
         chip: the chip that computes it.
+        numbers: the format of packed values and weights.
     """
 
     chip: Chip
+    numbers: TensorFormat = FLOAT16
     writes_views: ClassVar[bool] = True
 
     @property
@@ -68,7 +70,7 @@ class LastLayerWork(ConvolutionWork):
     @property
     def units(self) -> int:
         """Products of voxels side by side that a warp has."""
-        return min(MOST_UNITS, -(-self.out.x // PRODUCT_VOXELS))
+        return min(MOST_UNITS // self.numbers.parts, -(-self.out.x // PRODUCT_VOXELS))
 
     @property
     def spans(self) -> int:
@@ -83,23 +85,29 @@ class LastLayerWork(ConvolutionWork):
     @property
     def flops(self) -> float:
         """Operations of all products."""
-        return float(PRODUCT_FLOPS * self.count * self.units * self.chunks)
+        return float(PRODUCT_FLOPS * self.count * self.units * self._products)
+
+    @property
+    def _products(self) -> int:
+        """Products of 16 voxels."""
+        return self.chunks * self.numbers.terms
 
     @property
     def efficiency(self) -> float:
         """Share of the GPU's nominal float32 rate that products sustain, with loads and stores."""
-        cycles = self.count * self.units * (self.chunks * PRODUCT_CYCLES + STORE_CYCLES)
+        cycles = self.count * self.units * (self._products * PRODUCT_CYCLES + STORE_CYCLES)
         return self.flops / (self.chip.cycle_flops * cycles)
 
     @property
     def array_bytes(self) -> int:
         """Bytes of input and output."""
-        return packed_bytes(self.shape) + self.out.nbytes
+        return packed_bytes(self.shape, self.numbers.parts) + self.out.nbytes
 
     @property
     def resident_bytes(self) -> int:
         """Bytes of weights, their scales and biases."""
-        return 2 * self.chunks * CHUNK * GROUP + 2 * FLOAT_BYTES * GROUP
+        weights = 2 * self.numbers.parts * self.chunks * CHUNK * GROUP
+        return weights + 2 * FLOAT_BYTES * GROUP
 
 
 @dataclass(frozen=True)
@@ -108,19 +116,25 @@ class GpuPackedLastLayer(ShapedPrimitive[LastLayerWork]):
 
     numbers: TensorFormat = FLOAT16
     family: ClassVar[str] = "gpu_packed_last_layer"
-    takes_packed: ClassVar[bool] = True
+
+    @property
+    def packed_parts(self) -> int:
+        """The parts of the packed numbers."""
+        return self.numbers.parts
 
     def work(self, layer: Operation, shape: Shape5) -> LastLayerWork | None:
         """Decline larger kernels, many maps, and parts of groups."""
         if not isinstance(layer, PackedLayer) or not isinstance(layer.layer, Conv):
             return None
         conv = layer.layer
-        if not layer.reads or layer.writes or conv.kernel != Vec3(1, 1, 1):
+        if not layer.reads or layer.writes or layer.parts != self.numbers.parts:
+            return None
+        if conv.kernel != Vec3(1, 1, 1):
             return None
         if conv.in_features % GROUP or conv.out_features > GROUP or not has_source(conv):
             return None
         out, chip = convolved(conv, shape), chip_of(self.device)
-        return LastLayerWork(shape, out, conv, chip) if out and chip else None
+        return LastLayerWork(shape, out, conv, chip, self.numbers) if out and chip else None
 
     def prepare(self, work: LastLayerWork, weights: ConvWeights | None) -> Run:
         """Compile or load the kernel; lay out the weights."""
@@ -130,7 +144,9 @@ class GpuPackedLastLayer(ShapedPrimitive[LastLayerWork]):
         rows = np.zeros((2, GROUP), np.float32)
         rows[:, :maps] = 1 / scales, given.bias
         scaled = given.weight * scales[:, None, None, None, None]
-        constants = [cupy().asarray(array) for array in (weights_by_lane(scaled), *rows)]
+        constants = [
+            cupy().asarray(array) for array in (weights_by_lane(scaled, self.numbers), *rows)
+        ]
         blocks = cupy().cuda.Device().attributes["MultiProcessorCount"] * BLOCKS
         needed = -(-work.count * LANES // THREADS)
         numbers = [np.int32(it) for it in (maps, *work.out.size, work.spans)]
@@ -156,28 +172,30 @@ def source(work: LastLayerWork) -> str:
     activation: Activation = work.conv.activation
     parts = (
         definitions(values),
-        common_source(),
+        common_source(work.numbers),
         activation_source(activation),
-        warp_mma_source(FLOAT16),
+        warp_mma_source(work.numbers),
         source_beside(__file__, "last_layer.cu"),
     )
     return "\n".join(parts)
 
 
-def weights_by_lane(weight: Float32) -> NDArray[np.float16]:
+def weights_by_lane(weight: Float32, numbers: TensorFormat) -> NDArray[np.float16]:
     """Return weights in the order of lanes, padded with zeros.
 
     Args:
         weight: (f', f, 1, 1, 1), in float16's range.
+        numbers: the format of the weights.
 
     Returns:
-        float16 (chunk of 16 input maps, lane, group of the chunk, map of two). A lane has one of 8
-        output maps, and two neighbouring maps of each group.
+        float16 (chunk of 16 input maps, part, lane, group of the chunk, map of two). A lane has one
+        of 8 output maps, and two neighbouring maps of each group.
     """
     maps, given = weight.shape[:2]
     chunks = -(-given // CHUNK)
-    whole = np.zeros((GROUP, chunks * CHUNK), np.float16)
+    whole = np.zeros((GROUP, chunks * CHUNK), np.float32)
     whole[:maps, :given] = weight[:, :, 0, 0, 0]
-    split = whole.reshape(GROUP, chunks, CHUNK // GROUP, LANES // GROUP, 2)
-    by_lane = split.transpose(1, 0, 3, 2, 4)
-    return np.ascontiguousarray(by_lane).reshape(chunks, LANES, CHUNK // GROUP, 2)
+    parts = numbers.split(whole).astype(np.float16)
+    split = parts.reshape(-1, GROUP, chunks, CHUNK // GROUP, LANES // GROUP, 2)
+    by_lane = split.transpose(2, 0, 1, 4, 3, 5)
+    return np.ascontiguousarray(by_lane).reshape(chunks, len(parts), LANES, CHUNK // GROUP, 2)

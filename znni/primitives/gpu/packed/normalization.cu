@@ -25,7 +25,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             float total[8] = {}, squares[8] = {};
 #pragma unroll 4
             for (int z = start; z < min(last, start + RUN); ++z) {
-                const Eight numbers = numbers_of(column[z * in_z], factor);
+                const Eight numbers = numbers_of(stored_at(column + z * in_z, in_f), factor);
 #pragma unroll
                 for (int map = 0; map < 8; ++map) {
                     total[map] += numbers.of[map];

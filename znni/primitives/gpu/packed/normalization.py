@@ -25,7 +25,7 @@ from znni.plans.cost import Cost, Memory
 from znni.plans.primitive import Run
 from znni.primitives.gpu.common import map_sums
 from znni.primitives.gpu.common.map_sums import PARTIAL_BYTES, MapSums
-from znni.primitives.gpu.common.number_formats import FLOAT_BYTES
+from znni.primitives.gpu.common.number_formats import FLOAT_BYTES, TensorFormat
 from znni.primitives.gpu.common.voxels import THREADS, launch
 from znni.primitives.gpu.packed.base import GpuPackedPass, groups_of, records_source, strided
 from znni.primitives.gpu.packed.pointwise import largest_bound, pointwise_kernel
@@ -53,7 +53,7 @@ class GpuPackedNormalization(GpuPackedPass):
         numbers = FLOAT_BYTES * shape.f * (3 + 2 * shape.n)
         workspace = 0 if summed else self._parts_bytes(shape)
         memory = Memory.beside(cost.memory.working, workspace, cost.memory.resident + numbers)
-        again = 0 if summed else packed_bytes(shape)
+        again = 0 if summed else packed_bytes(shape, self.numbers.parts)
         return replace(cost.plus(0.0, 1.0, again), memory=memory)
 
     def _parts_bytes(self, shape: Shape5) -> int:
@@ -64,10 +64,10 @@ class GpuPackedNormalization(GpuPackedPass):
         given = conv_weights(layer, weights)
         slope = layer.slope if given.slope is None else given.slope
         together = layer.features // layer.groups
-        module = compiled(source(), options(layer))
+        module = compiled(source(self.numbers), options(layer))
         names = "reduce_packed", "set_scaling", "set_scaling_of_sums"
         reduce_packed, set_scaling, set_scaling_of_sums = map(module.get_function, names)
-        scale = pointwise_kernel("SCALE", layer.activation)
+        scale = pointwise_kernel("SCALE", layer.activation, self.numbers)
         slopes = cupy().asarray(np.full(out.f, slope, np.float32))
         trained = *map(cupy().asarray, (given.weight, given.bias)), np.float32(layer.eps)
         scaling = cupy().empty((out.n, 2, out.f), np.float32)
@@ -106,10 +106,11 @@ class GpuPackedNormalization(GpuPackedPass):
         return run
 
 
-def source() -> str:
+def source(numbers: TensorFormat) -> str:
     """Return the CUDA source of the sums and what follows from them."""
     kernels = source_beside(__file__, "normalization.cu")
-    return map_sums.source() + map_sums.norm_scaling_source() + records_source() + kernels
+    common = map_sums.source() + map_sums.norm_scaling_source()
+    return common + records_source(numbers) + kernels
 
 
 def options(norm: Normalize) -> tuple[str, ...]:

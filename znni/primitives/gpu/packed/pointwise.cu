@@ -33,15 +33,15 @@ extern "C" __global__ void __launch_bounds__(256)
         for (int group = threadIdx.x; group < groups; group += blockDim.x)
             made[group].scale = scale;
     struct Loaded {
-        uint4 first, second;
+        Stored first, second;
     };
     const auto load = [&](const Voxel& at) {
-        Loaded loaded = {a[at.in(of_a)], make_uint4(0, 0, 0, 0)};
-        if (OPERATION != SCALE) loaded.second = b[at.in(of_b)];
+        Loaded loaded = {stored_at(a + at.in(of_a), a_f)};
+        if (OPERATION != SCALE) loaded.second = stored_at(b + at.in(of_b), b_f);
         return loaded;
     };
     unsigned most = 0;
-    const auto store = [&](const Voxel& at, const Loaded& loaded) {
+    const auto finish = [&](const Voxel& at, const Loaded& loaded) {
         Eight numbers = numbers_of(loaded.first, 1.0f / a_records[at.map].scale);
         Eight others = {};
         if (OPERATION != SCALE)
@@ -64,9 +64,9 @@ extern "C" __global__ void __launch_bounds__(256)
             if (bits < bits_of(128)) most = max(most, bits);
             numbers.of[i] = value;
         }
-        out[at.in(of_out)] = voxel_of(numbers, scale);
+        store(out + at.in(of_out), out_f, stored_of(numbers, scale));
     };
-    for_each_voxel(images, groups, size_z, size_y, size_x, load, store);
+    for_each_voxel(images, groups, size_z, size_y, size_x, load, finish);
     most = __reduce_max_sync(0xffffffffu, most);
     if (threadIdx.x % 32 == 0) atomicMax(&made->largest, most);
 }

@@ -16,7 +16,7 @@ from znni.network.layers import Activation, Add, Affine, Layer, Maximum, Multipl
 from znni.network.weights import ConvWeights, conv_weights
 from znni.plans.primitive import Run, joined
 from znni.primitives.gpu.common.activation import sloped_activation_source
-from znni.primitives.gpu.common.number_formats import FLOAT16, FLOAT_BYTES
+from znni.primitives.gpu.common.number_formats import FLOAT_BYTES, TensorFormat
 from znni.primitives.gpu.common.voxels import launch
 from znni.primitives.gpu.direct_tensor.launch import ranges_source
 from znni.primitives.gpu.packed.base import GpuPackedPass, common_source, groups_of, strided
@@ -45,7 +45,7 @@ class GpuPackedPointwise(GpuPackedPass):
 
     def prepare(self, layer: Any, out: Shape5, weights: ConvWeights | None) -> Run:
         """Compile the kernel, and bring factors, shifts and slopes to the GPU."""
-        kernel = pointwise_kernel(self.combination, layer.activation)
+        kernel = pointwise_kernel(self.combination, layer.activation, self.numbers)
         numbers = np.zeros((NUMBERS, out.f), np.float32)
         numbers[0], numbers[2] = 1, layer.slope
         if isinstance(layer, Affine):
@@ -110,20 +110,20 @@ class GpuPackedAffine(GpuPackedPointwise):
     combination: ClassVar[str] = "SCALE"
 
 
-def pointwise_source(activation: Activation) -> str:
+def pointwise_source(activation: Activation, numbers: TensorFormat) -> str:
     """Return the CUDA source of ``pointwise``, compiled with ``-DOPERATION=``."""
     return (
-        common_source()
-        + ranges_source(FLOAT16)
+        common_source(numbers)
+        + ranges_source(numbers)
         + sloped_activation_source(activation, rounded=True)
         + source_beside(__file__, "pointwise.cu")
     )
 
 
-def pointwise_kernel(combination: str, activation: Activation) -> Any:
+def pointwise_kernel(combination: str, activation: Activation, numbers: TensorFormat) -> Any:
     """Return the kernel ``pointwise`` for an operation."""
     options = (f"-DOPERATION={combination}",)
-    return compiled(pointwise_source(activation), options).get_function("pointwise")
+    return compiled(pointwise_source(activation, numbers), options).get_function("pointwise")
 
 
 def largest_bound(

@@ -3,17 +3,47 @@
 //
 // Macros: WINDOW_Z, _Y, _X; STRIDE_Z, _Y, _X; IS_MAX.
 
-// Returns the larger of two numbers, or NaN if one of them is NaN, for both of a pair.
-__device__ __forceinline__ unsigned larger_pair(unsigned a, unsigned b) {
+#if PARTS == 1
+typedef Stored Most;
+
+// Returns the larger of two numbers, or NaN if one of them is NaN, for both of a word.
+__device__ __forceinline__ unsigned larger_word(unsigned a, unsigned b) {
     unsigned result;
     asm("max.NaN.f16x2 %0, %1, %2;" : "=r"(result) : "r"(a), "r"(b));
     return result;
 }
 
-__device__ __forceinline__ uint4 larger_voxel(uint4 a, uint4 b) {
-    return make_uint4(larger_pair(a.x, b.x), larger_pair(a.y, b.y), larger_pair(a.z, b.z),
-                      larger_pair(a.w, b.w));
+__device__ __forceinline__ Most least() {
+    constexpr unsigned word = 0xfc00fc00u;  // minus infinity
+    return {make_uint4(word, word, word, word)};
 }
+
+__device__ __forceinline__ Most larger_of(const Most& most, const Stored& stored) {
+    const uint4 a = most.parts[0], b = stored.parts[0];
+    return {make_uint4(larger_word(a.x, b.x), larger_word(a.y, b.y), larger_word(a.z, b.z),
+                       larger_word(a.w, b.w))};
+}
+
+__device__ __forceinline__ Stored stored_of(const Most& most) { return most; }
+#else
+typedef Eight Most;
+
+__device__ __forceinline__ Most least() {
+    Most most;
+#pragma unroll
+    for (int map = 0; map < 8; ++map) most.of[map] = __uint_as_float(0xff800000u);
+    return most;
+}
+
+__device__ __forceinline__ Most larger_of(Most most, const Stored& stored) {
+    const Eight numbers = numbers_of(stored, 1.0f);
+#pragma unroll
+    for (int map = 0; map < 8; ++map) most.of[map] = larger(most.of[map], numbers.of[map]);
+    return most;
+}
+
+__device__ __forceinline__ Stored stored_of(const Most& most) { return stored_of(most, 1.0f); }
+#endif
 
 // A maximum ignores samples outside of [start, stop); an average counts all of its window.
 extern "C" __global__ void __launch_bounds__(256)
@@ -26,8 +56,7 @@ extern "C" __global__ void __launch_bounds__(256)
     for_each_voxel(images, groups, size_z, size_y, size_x, [&](const Voxel& at) {
         const Voxel first = {at.image, at.map, at.z * STRIDE_Z, at.y * STRIDE_Y, at.x * STRIDE_X};
         const uint4* corner = in + first.in(of_in);
-        constexpr unsigned least = 0xfc00fc00u;  // minus infinity
-        uint4 most = make_uint4(least, least, least, least);
+        Most most = least();
         Eight sums = {};
 #pragma unroll 1
         for (int z = 0; z < WINDOW_Z; ++z) {
@@ -40,16 +69,16 @@ extern "C" __global__ void __launch_bounds__(256)
                 for (int x = 0; x < WINDOW_X; ++x) {
                     if (IS_MAX) {
                         if (in_row && first.x + x >= start_x && first.x + x < stop_x)
-                            most = larger_voxel(most, row[x]);
+                            most = larger_of(most, stored_at(row + x, in_f));
                     } else {
-                        const Eight numbers = numbers_of(row[x], 1.0f);
+                        const Eight numbers = numbers_of(stored_at(row + x, in_f), 1.0f);
 #pragma unroll
                         for (int map = 0; map < 8; ++map) sums.of[map] += numbers.of[map];
                     }
                 }
             }
         }
-        if (!IS_MAX) most = voxel_of(sums, 1.0f / (WINDOW_Z * WINDOW_Y * WINDOW_X));
-        out[at.in(of_out)] = most;
+        store(out + at.in(of_out), out_f,
+              IS_MAX ? stored_of(most) : stored_of(sums, 1.0f / (WINDOW_Z * WINDOW_Y * WINDOW_X)));
     });
 }

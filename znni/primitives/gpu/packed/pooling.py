@@ -14,6 +14,8 @@ from znni.machine.packed_arrays import PackedArray
 from znni.network.layers import Layer, Pool
 from znni.network.weights import ConvWeights
 from znni.plans.primitive import Run
+from znni.primitives.gpu.common.kernels import larger_source
+from znni.primitives.gpu.common.number_formats import TensorFormat
 from znni.primitives.gpu.common.voxels import launch
 from znni.primitives.gpu.packed.base import (
     GpuPackedPass,
@@ -39,7 +41,7 @@ class GpuPackedPooling(GpuPackedPass):
 
     def prepare(self, layer: Pool, out: Shape5, weights: ConvWeights | None) -> Run:  # noqa: ARG002 - it has none
         """Compile the kernel for the window."""
-        kernel = compiled(pooling_source(), pooling_options(layer)).get_function("pool")
+        kernel = compiled(pooling_source(self.numbers), pooling_options(layer)).get_function("pool")
 
         def run(x: PackedArray, inside: Box | None = None) -> Any:
             y = new_device_output(out)
@@ -56,9 +58,9 @@ class GpuPackedPooling(GpuPackedPass):
         return run
 
 
-def pooling_source() -> str:
+def pooling_source(numbers: TensorFormat) -> str:
     """Return the CUDA source of ``pool``, compiled with ``pooling_options``."""
-    return common_source() + source_beside(__file__, "pooling.cu")
+    return common_source(numbers) + larger_source() + source_beside(__file__, "pooling.cu")
 
 
 def pooling_options(pool: Pool) -> tuple[str, ...]:

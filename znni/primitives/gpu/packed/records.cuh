@@ -2,6 +2,7 @@
 // that numbers are stored with.
 //
 // Strides and voxels are those of common/voxels.cuh: a map is a group of 8, an element its 16 bytes.
+// If a number has two PARTS, the low ones of a group lie half of the way to the next group.
 
 struct Record {
     unsigned largest;
@@ -35,17 +36,53 @@ __device__ __forceinline__ Eight of_eight_maps(const float* of_maps, int group) 
     return {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
 }
 
-__device__ __forceinline__ Eight numbers_of(uint4 voxel, float factor) {
-    const float2 a = number_of(voxel.x), b = number_of(voxel.y);
-    const float2 c = number_of(voxel.z), d = number_of(voxel.w);
-    return {a.x * factor, a.y * factor, b.x * factor, b.y * factor,
-            c.x * factor, c.y * factor, d.x * factor, d.y * factor};
+// A voxel of a group as it is stored, part after part.
+struct Stored {
+    uint4 parts[PARTS];
+};
+
+__device__ __forceinline__ Stored stored_at(const uint4* voxel, Index group_stride) {
+    Stored stored;
+#pragma unroll
+    for (int part = 0; part < PARTS; ++part) stored.parts[part] = voxel[part * group_stride / PARTS];
+    return stored;
 }
 
-__device__ __forceinline__ uint4 voxel_of(const Eight& numbers, float factor) {
-    const float* of = numbers.of;
-    return make_uint4(rounded_pair(of[0] * factor, of[1] * factor),
-                      rounded_pair(of[2] * factor, of[3] * factor),
-                      rounded_pair(of[4] * factor, of[5] * factor),
-                      rounded_pair(of[6] * factor, of[7] * factor));
+__device__ __forceinline__ void store(uint4* voxel, Index group_stride, const Stored& stored) {
+#pragma unroll
+    for (int part = 0; part < PARTS; ++part) voxel[part * group_stride / PARTS] = stored.parts[part];
+}
+
+__device__ __forceinline__ Eight numbers_of(const Stored& stored, float factor) {
+    Eight numbers = {};
+#pragma unroll
+    for (int part = 0; part < PARTS; ++part) {
+        const uint4& voxel = stored.parts[part];
+        const unsigned words[4] = {voxel.x, voxel.y, voxel.z, voxel.w};
+#pragma unroll
+        for (int word = 0; word < 4; ++word) {
+            const float2 two = number_of(words[word]);
+            numbers.of[2 * word] = part ? numbers.of[2 * word] + two.x : two.x;
+            numbers.of[2 * word + 1] = part ? numbers.of[2 * word + 1] + two.y : two.y;
+        }
+    }
+#pragma unroll
+    for (int map = 0; map < 8; ++map) numbers.of[map] *= factor;
+    return numbers;
+}
+
+__device__ __forceinline__ Stored stored_of(const Eight& numbers, float factor) {
+    unsigned words[PARTS][4];
+#pragma unroll
+    for (int word = 0; word < 4; ++word) {
+        const float low = numbers.of[2 * word] * factor, high = numbers.of[2 * word + 1] * factor;
+        words[0][word] = rounded_pair(low, high);
+        if (PARTS == 2) words[PARTS - 1][word] = rounding_of(low, high, words[0][word]);
+    }
+    Stored stored;
+#pragma unroll
+    for (int part = 0; part < PARTS; ++part)
+        stored.parts[part] =
+            make_uint4(words[part][0], words[part][1], words[part][2], words[part][3]);
+    return stored;
 }

@@ -11,7 +11,7 @@ extern "C" __global__ void __launch_bounds__(256)
     pass_on(records, made, groups);
     for_each_voxel(images, groups, size_z, size_y, size_x, [&](const Voxel& at) {
         const Voxel from = {at.image, at.map, at.z / FACTOR_Z, at.y / FACTOR_Y, at.x / FACTOR_X};
-        out[at.in(of_out)] = in[from.in(of_in)];
+        store(out + at.in(of_out), out_f, stored_at(in + from.in(of_in), in_f));
     });
 }
 
@@ -26,8 +26,8 @@ __device__ __forceinline__ Eight between(const Eight& left, const Eight& right, 
 
 // Trilinear upsampling. The scale stays, because no number is larger than the largest of the input.
 // Samples outside of [start, stop) have the nearest one inside. Three blocks are enough for a
-// multiprocessor: for more, a compiler spilled registers.
-extern "C" __global__ void __launch_bounds__(256, 3)
+// multiprocessor, or two for pairs: for more, a compiler spilled registers.
+extern "C" __global__ void __launch_bounds__(256, PARTS == 2 ? 2 : 3)
     interpolate(const uint4* __restrict__ in, Index in_n, Index in_f, Index in_z, Index in_y,
                 const Record* records, uint4* __restrict__ out, Index out_n, Index out_f,
                 Index out_z, Index out_y, Record* made, int start_z, int start_y, int start_x,
@@ -42,8 +42,9 @@ extern "C" __global__ void __launch_bounds__(256, 3)
         const Neighbours x = neighbours(at.x, FACTOR_X, start_x, stop_x);
         const auto along_x = [&](int at_z, int at_y) {
             const uint4* row = group + at_z * in_z + at_y * in_y;
-            const Eight left = numbers_of(row[x.left], 1.0f);
-            return FACTOR_X == 1 ? left : between(left, numbers_of(row[x.right], 1.0f), x.share);
+            const Eight left = numbers_of(stored_at(row + x.left, in_f), 1.0f);
+            if (FACTOR_X == 1) return left;
+            return between(left, numbers_of(stored_at(row + x.right, in_f), 1.0f), x.share);
         };
         const auto along_y = [&](int at_z) {
             const Eight left = along_x(at_z, y.left);
@@ -58,6 +59,6 @@ extern "C" __global__ void __launch_bounds__(256, 3)
             for (int map = 0; map < 8; ++map)
                 sums.of[map] = fmaf(share, plane.of[map], sums.of[map]);
         }
-        out[at.in(of_out)] = voxel_of(sums, 1.0f);
+        store(out + at.in(of_out), out_f, stored_of(sums, 1.0f));
     });
 }
