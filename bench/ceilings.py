@@ -172,12 +172,14 @@ def measure_gpu_ceilings() -> GpuCeilings:
     gpu = cupy().cuda.Device()
     properties = cupy().cuda.runtime.getDeviceProperties(gpu.id)
     stood_for = f" as {compute_capability(gpu) / 10:.1f}" if stands_in() else ""
-    return GpuCeilings(
+    measured = GpuCeilings(
         properties["name"].decode() + stood_for,
         _gpu_register_flops(properties["multiProcessorCount"]),
         _gpu_copy_bandwidth(),
         _gpu_matrix_flops(),
     )
+    cupy().get_default_memory_pool().free_all_blocks()  # other processes may need it
+    return measured
 
 
 def _register_flops(threads: int) -> float:

@@ -17,8 +17,9 @@ from typing import Annotated
 import typer
 
 from bench import session
-from bench.end_to_end import SMALL, time_run, write_noise
+from bench.end_to_end import SMALL, time_run
 from bench.many_patches import ZNNI
+from bench.noise_volumes import write_noise
 from bench.record import Row
 from znni.core.errors import RunFailed
 from znni.core.shapes import Vec3

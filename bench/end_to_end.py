@@ -13,39 +13,33 @@ written, so the system may hold it in its page cache; `--cold` has the system dr
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from itertools import product
 from math import inf
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 
-import h5py
-import numpy as np
 import typer
-from numpy.typing import NDArray
 
 from bench import session
 from bench.many_patches import ZNNI, blocks_in
+from bench.noise_volumes import Storing, drop_from_cache, write_noise
 from bench.record import Row
 from znni.cli.values import three_extents
 from znni.core.options import DeviceChoice
 from znni.core.shapes import Vec3
 from znni.plans.job_seconds import StageSeconds, in_words
 from znni.plans.plan import Plan
-from znni.volumes.formats import library
 from znni.volumes.ledger_file import ledger_name
 from znni.volumes.locate import open_volume
 from znni.volumes.partial_file import partial_name
 
-CHUNK = 64
 PHASES = ("start", "planning", "opening", "building", "running")  # those that an output notes
 LOOK_SECONDS = 0.005  # from one look at the ledger to the next
 
@@ -59,23 +53,6 @@ layers:
   - conv: {features: 8, kernel: 3, activation: relu}
   - conv: {features: 1, kernel: 3, activation: sigmoid}
 """
-
-
-class Storing(StrEnum):
-    """How a volume is stored. The output has the same format, as znni makes it by default."""
-
-    HDF5 = "hdf5"
-    HDF5_GZIP = "hdf5-gzip"
-    HDF5_CONTIGUOUS = "hdf5-contiguous"
-    ZARR = "zarr"
-    ZARR_PLAIN = "zarr-plain"
-    TIFF = "tiff"
-    TIFF_DEFLATE = "tiff-deflate"
-
-    @property
-    def ending(self) -> str:
-        """The ending of its files."""
-        return {"hdf5": ".h5", "zarr": ".zarr", "tiff": ".tif"}[self.partition("-")[0]]
 
 
 @dataclass(frozen=True)
@@ -183,58 +160,6 @@ def time_runs(runs: Runs, folder: Path, seconds: float) -> Iterator[list[Row]]:
                     yield [with_efficiency(row, alone.setdefault(alone_as, row))]
 
 
-def drop_from_cache(path: Path) -> None:
-    """Have the system write a file, or the files of a folder, and drop them from its page cache."""
-    for file in [path] if path.is_file() else [one for one in path.rglob("*") if one.is_file()]:
-        descriptor = os.open(file, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-        finally:
-            os.close(descriptor)
-
-
-def write_noise(path: Path, size: Vec3, storing: Storing = Storing.HDF5) -> None:
-    """Make a volume of noisy grey levels, uint8.
-
-    They compress about as badly as electron microscopy does. Blocks differ, though they are made
-    from one. That is faster than drawing all.
-    """
-    chunk = size.minimum(Vec3.of(CHUNK))
-    grey = np.random.default_rng(0).standard_normal((chunk.z, size.y, size.x), np.float32)
-    slab = (grey * 25 + 128).clip(0, 255).astype(np.uint8)
-
-    def slabs() -> Iterator[tuple[int, NDArray[np.uint8]]]:
-        for number, z in enumerate(range(0, size.z, chunk.z)):
-            yield z, slab[: size.z - z] ^ np.uint8(number % 256)
-
-    if storing.startswith("tiff"):
-        library("tifffile", "tiff").imwrite(
-            path,
-            (plane for _, values in slabs() for plane in values),
-            shape=size,
-            dtype=np.uint8,
-            metadata={"axes": "ZYX"},
-            compression="deflate" if storing == "tiff-deflate" else None,
-        )
-    elif storing.startswith("zarr"):
-        compressors = "auto" if storing == "zarr" else None
-        array = library("zarr", "zarr").create_array(
-            path, shape=size, dtype=np.uint8, chunks=tuple(chunk), compressors=compressors
-        )
-        for z, values in slabs():
-            array[z : z + len(values)] = values
-    else:
-        chunks = None if storing == "hdf5-contiguous" else tuple(chunk)
-        compression = "gzip" if storing == "hdf5-gzip" else None
-        with h5py.File(path, "w") as file:
-            made = file.create_dataset(
-                "raw", size, np.uint8, chunks=chunks, compression=compression
-            )
-            for z, values in slabs():
-                made[z : z + len(values)] = values
-
-
 def _command(runs: Runs, net: Path, gpus: int, volume: Path, out: Path) -> list[str]:
     plan = ["--plan", str(runs.plans / f"{net.stem}-{gpus}.json")] if runs.plans else []
     return [
@@ -249,14 +174,17 @@ def time_run(
     out: Path,
     limit: float,
     environment: Mapping[str, str] | None = None,
+    *,
+    keep: bool = False,
 ) -> Row:
-    """Time a run, and delete its output; if it did not end well, the row says how.
+    """Time a run; if it did not end well, the row says how.
 
     Args:
         command: writes to ``out``.
         out: a file or a folder.
         limit: seconds after which it is ended.
         environment: its environment; by default this process's.
+        keep: whether its output stays; what an unfinished one left is deleted.
     """
     if limit <= 0:
         return {"skipped": "no time was left"}
@@ -278,7 +206,7 @@ def time_run(
             return {"skipped": f"the run {ended}", "seconds": wall}
         return row_of_run(open_volume(out).attributes(), wall, written, min(complete, wall))
     finally:
-        for path in (out, partial_name(out), ledger):
+        for path in (*([] if keep else [out]), partial_name(out), ledger):
             if path.is_dir():
                 shutil.rmtree(path)
             path.unlink(missing_ok=True)
@@ -313,6 +241,7 @@ def row_of_run(
         "writing_seconds": busy.writing,
         "predicted_writing_seconds": predicted.writing,
         "writing_off": _off(busy.writing, predicted.writing),
+        "stage_seconds": busy.by_stage(),
         "bottleneck": in_words(busy.bottleneck),
         "voxels_per_s": plan.output.volume / wall,
         "predicted_voxels_per_s": plan.voxels_per_second,

@@ -17,7 +17,7 @@ from bench.peers.sliding_window import (
     NNUNET,
     NNUNET_IN_FLOAT32,
     float32_sums,
-    nnunet_logits,
+    nnunet,
 )
 from bench.peers.torch_graph import TorchGraph
 from bench.record import Row
@@ -173,5 +173,5 @@ def _nnunet(case: _Case, *, in_float32: bool) -> Float32:
     """Return what nnU-Net's predictor gives for a volume that needs no preprocessing."""
     maps = case.network.out_features
     with float32_sums() if in_float32 else nullcontext():
-        found = nnunet_logits(_module(case), maps, case.volume, case.window)
+        found = nnunet(_module(case), maps, case.window)(case.volume)
     return np.asarray(found.float().numpy())

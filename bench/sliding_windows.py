@@ -1,66 +1,97 @@
-"""A U-Net with instance norm over a volume, from file to file: znni's windows beside MONAI's."""
+"""A U-Net over a volume, from file to file: znni beside MONAI's inferer and nnU-Net's predictor.
+
+Each run is a process of its own, as a user starts it: from reading its code to its end. ``work s``
+is the time without starting, preparing, compiling and tuning. A peer's is that from one array to
+another. Ours has reading and writing in it, because both go on at the same time.
+"""
 
 from __future__ import annotations
 
+import json
 import os
-import sys
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from math import inf
 from pathlib import Path
+from statistics import median
 from tempfile import TemporaryDirectory
-from typing import Annotated, Any
+from typing import Annotated, NamedTuple
 
 import numpy as np
 import typer
-from numpy.typing import NDArray
 
+from bench.end_to_end import time_run
+from bench.many_patches import ZNNI
 from bench.nnunet import timed_command
-from bench.peers.sliding_window import NNUNET, NNUNET_IN_FLOAT32, SlidingRun
-from bench.peers.torch_settings import ENVIRONMENT, LAYOUTS
+from bench.peers.sliding_window import NNUNET, NNUNET_COMPILED, NNUNETS, SlidingRun
+from bench.peers.torch_settings import CPU_KINDS, ENVIRONMENT, LAYOUTS, TYPES
 from bench.record import SAME, Row, circumstances, load
 from bench.session import (
+    AccuracyClass,
+    Device,
+    GpuMemory,
     Out,
     Peer,
+    RamByDevice,
     Threads,
     ceilings_with,
     check_known,
     machine_with,
     progress,
+    refuse,
     report_all,
 )
-from bench.unet_networks import UNETS
+from bench.unet_networks import UNETS, save_weights, unet_weights
 from znni.core.errors import InvalidInput
 from znni.core.options import WindowRules
 from znni.core.shapes import Box, Vec3
+from znni.machine.machine import DeviceKind
 from znni.network.geometry import with_window
+from znni.network.network import Network
 from znni.network.network_file import network_text
 from znni.network.window import Window
 from znni.volumes.locate import open_volume
 
-NETWORK = "nnunet-instance"
 OURS = "znni"
 OURS_AS_NNUNET = "znni, as nnU-Net"
-CONTESTANTS = (
-    OURS,
-    OURS_AS_NNUNET,
-    "openvino fp32",
-    "openvino bf16",
-    "onnxruntime fp32",
-    *(
-        f"{engine} {kind} {layout}"
-        for engine in ("torch", "torch-compiled")
-        for kind in ("fp32", "bf16")
-        for layout in LAYOUTS
+OURS_EXACT = "znni, no windows"
+OUR_WAYS = (OURS, OURS_AS_NNUNET, OURS_EXACT)
+WAYS = ("torch", "torch-compiled")
+CONTESTANTS: dict[DeviceKind, tuple[str, ...]] = {
+    "cpu": (
+        *OUR_WAYS,
+        "openvino fp32",
+        "openvino bf16",
+        "onnxruntime fp32",
+        *(f"{way} {kind} {layout}" for way in WAYS for kind in CPU_KINDS for layout in LAYOUTS),
+        *NNUNETS,
     ),
-    NNUNET,
-    NNUNET_IN_FLOAT32,
-)
+    "gpu": (
+        *OUR_WAYS,
+        *(f"{way} {kind} {layout}" for way in WAYS for kind in TYPES for layout in LAYOUTS),
+        NNUNET,
+        NNUNET_COMPILED,
+    ),
+}
 # MONAI and nnU-Net weigh windows differently, most of all near the faces of a volume. So each peer
 # is compared with znni's output by the peer's rules.
-AS_NNUNET = (OURS_AS_NNUNET, NNUNET, NNUNET_IN_FLOAT32)
+AS_NNUNET = (OURS_AS_NNUNET, *NNUNETS)
+MIRRORING = (OURS, *AS_NNUNET)
+SLAB = 32  # planes that are compared at a time
 
+Net = Annotated[str, typer.Option(help="A U-Net.")]
 Size = Annotated[int, typer.Option(min=1, help="Voxels of the volume per axis.")]
 Extent = Annotated[int, typer.Option(min=1, help="Voxels of a window per axis.")]
 Overlap = Annotated[float, typer.Option(min=0, max=0.99, help="Share that windows overlap by.")]
+Mirror = Annotated[
+    bool, typer.Option("--mirror", help="Also compute windows mirrored along all axes.")
+]
+AsLabels = Annotated[
+    bool, typer.Option("--labels", help="Store the label of the largest map, instead of values.")
+]
+Batch = Annotated[list[int], typer.Option(min=1, help="Windows in one call by MONAI; repeatable.")]
+Runs = Annotated[int, typer.Option(min=1, help="Runs of each contestant, one after the other.")]
 Keep = Annotated[
     bool, typer.Option("--keep", help="Keep the record's rows of contestants that do not run now.")
 ]
@@ -70,89 +101,248 @@ Place = Annotated[
 ]
 
 
+class _Contestant(NamedTuple):
+    """A contestant.
+
+    Attributes:
+        name: its name.
+        batch: windows in one call by MONAI; None for others.
+    """
+
+    name: str
+    batch: int | None
+
+
+@dataclass(frozen=True)
+class _Case:
+    """What all contestants compute, and where.
+
+    Attributes:
+        network: the network, with windows as MONAI has them.
+        size: extents of the volume.
+        labels: whether the label of the largest map is stored, instead of values.
+        device: where layers run.
+        threads: of each contestant.
+        options: further ones of ``znni infer``.
+        runs: of each contestant.
+        folder: holds the volume, the networks, their weights, and the outputs.
+    """
+
+    network: Network
+    size: Vec3
+    labels: bool
+    device: DeviceKind
+    threads: int
+    options: Sequence[str]
+    runs: int
+    folder: Path
+
+    @property
+    def source(self) -> Path:
+        """The file of the volume."""
+        return self.folder / f"volume-{self.size.x}.npy"
+
+    @property
+    def weights(self) -> Path:
+        """The file of the weights."""
+        return self.folder / f"{self.network.name}.safetensors"
+
+    @property
+    def window(self) -> Window:
+        """The windows, as MONAI has them."""
+        assert self.network.window is not None
+        return self.network.window
+
+    def ours(self, rules: WindowRules | None) -> Path:
+        """The file of our output in windows by some rules; None: without windows."""
+        kind = "labels" if self.labels else "values"
+        return self.folder / f"{self.network.name}-{rules or 'exact'}-{kind}.h5"
+
+    @property
+    def theirs(self) -> Path:
+        """The file of a peer's output."""
+        return self.folder / "theirs.npy"
+
+    def about(self, one: _Contestant) -> Row:
+        """Return what tells a contestant's row from all others."""
+        return {
+            "name": one.name,
+            "network": self.network.name,
+            "volume": str(self.size),
+            "output": "labels" if self.labels else "values",
+            "window": str(self.window.size) if one.name != OURS_EXACT else None,
+            "overlap": self.window.overlap if one.name != OURS_EXACT else None,
+            "mirror": self.window.mirror or None,
+            "batch": one.batch,
+        }
+
+    def net(self, rules: WindowRules | None) -> Path:
+        """Write the network's file, with windows by some rules or without windows."""
+        window = replace(self.window, like=rules) if rules else None
+        path = self.folder / f"{self.network.name}-{rules or 'exact'}.yaml"
+        path.write_text(network_text(replace(self.network, window=window)))
+        return path
+
+
 def sliding_windows_command(
+    net: Net = "nnunet-instance",
     size: Size = 256,
     window: Extent = 128,
     overlap: Overlap = 0.5,
+    mirror: Mirror = False,
+    labels: AsLabels = False,
+    device: Device = "cpu",
+    accuracy: AccuracyClass = "float32",
+    ram: RamByDevice = None,
+    gpu_memory: GpuMemory = None,
     peer: Peer = None,
+    batch: Batch = [1],  # noqa: B006 - typer reads it
+    repeats: Runs = 1,
     keep: Keep = False,
     folder: Place = None,
     threads: Threads = None,
     out: Out = None,
 ) -> None:
-    """Compare whole runs in windows with MONAI's inferer and nnU-Net's predictor.
+    """Compare whole runs with MONAI's inferer and nnU-Net's predictor.
 
-    Peers are named ``znni`` too, so that each contestant can run alone.
+    Peers are named ``znni`` too, so that each contestant can run alone. Memory limits and the class
+    of accuracy are for znni.
     """
-    check_known("peer", peer or [], CONTESTANTS)
-    cores = machine_with("cpu", threads).host.threads
-    kept = _kept(out, peer or CONTESTANTS) if keep else []
+    check_known("net", [net], UNETS)
+    if device == "cpu":
+        refuse(device, gpu_memory=gpu_memory)
+    around = Window(Vec3.of(window), overlap, mirror="zyx" if mirror else "")
+    network = with_window(UNETS[net](), around)
+    able = _able(network, device)
+    check_known("peer", peer or [], able)
+    cores = machine_with(device, threads).host.threads
+    options = ["--accuracy", accuracy, "--device", device, "--threads", str(cores)]
+    for option, limit in (("--ram", ram), ("--gpu-memory", gpu_memory)):
+        options += [option, str(limit)] if limit else []
     with TemporaryDirectory() as place:
         where = folder or Path(place)
         where.mkdir(parents=True, exist_ok=True)
-        run = SlidingRun(
-            "", NETWORK, window, overlap, cores, str(where / "volume.npy"), str(where / "out.npy")
-        )
-        if not Path(run.source).exists():
-            noise = np.random.default_rng(0).standard_normal(Vec3.of(size), np.float32)
-            np.save(run.source, noise)
-        found = [_row(replace(run, engine=name), where, size) for name in peer or CONTESTANTS]
-    rows = sorted([*kept, *found], key=lambda row: CONTESTANTS.index(row["name"]))
-    report_all("sliding-windows", [rows], [ceilings_with("cpu", cores)], out)
+        case = _Case(network, Vec3.of(size), labels, device, cores, options, repeats, where)
+        wanted = [
+            _Contestant(name, count)
+            for name in peer or able
+            for count in (batch if name.split()[0] in WAYS else [None])
+        ]
+        kept = _kept(out, [case.about(each) for each in wanted]) if keep else []
+        _prepare(case)
+        tables = chain([kept] if kept else [], ([_row(case, each)] for each in wanted))
+        report_all("sliding-windows", tables, [ceilings_with(device, cores)], out)
 
 
-def _kept(out: Path | None, measured: Any) -> list[Row]:
-    """Return the rows of a record, without those of contestants that are measured again."""
+def _able(network: Network, device: DeviceKind) -> list[str]:
+    """Return the contestants that can compute a network with its windows."""
+    assert network.window is not None
+    names = MIRRORING if network.window.mirror else CONTESTANTS[device]
+    whole = not network.window.mirror and not network.window_layer
+    return [name for name in CONTESTANTS[device] if name in names and (name != OURS_EXACT or whole)]
+
+
+def _prepare(case: _Case) -> None:
+    """Write the volume, unless it is there, and the weights."""
+    if not case.source.exists():
+        np.save(case.source, np.random.default_rng(0).standard_normal(case.size, np.float32))
+    save_weights(unet_weights(case.network), case.weights)
+
+
+def _kept(out: Path | None, measured: list[Row]) -> list[Row]:
+    """Return the rows of a record, without those that are measured again."""
     if out is None or not out.exists():
         raise InvalidInput("--keep keeps rows of a record; give its file as --out")
     before, now = load(out, "sliding-windows"), circumstances()
     if changed := [kind for kind in SAME if before.about[kind] != now[kind]]:
         raise InvalidInput(f"{out} was measured with another {' and '.join(changed)}")
-    return [row for row in before.rows if row["name"] not in measured]
+    return [row for row in before.rows if all(row | one != row for one in measured)]
 
 
-def _row(run: SlidingRun, folder: Path, size: int) -> Row:
-    """Run a contestant from file to file, in a process of its own."""
-    rules: WindowRules = "nnunet" if run.engine in AS_NNUNET else "monai"
-    ours = folder / f"znni-{rules}.zarr"
-    progress(f"{run.engine} over {Vec3.of(size)}")
-    environment = os.environ | ENVIRONMENT | {"OMP_NUM_THREADS": str(run.threads)}
-    if run.engine in (OURS, OURS_AS_NNUNET):
-        command = _our_command(run, rules, ours)
-        environment = os.environ | {"OMP_NUM_THREADS": str(run.threads)}
-    else:
-        command = run.command
-    seconds, peak = timed_command(command, environment)
-    difference = None
-    if run.engine not in (OURS, OURS_AS_NNUNET) and ours.exists():
-        difference = _difference(np.load(run.target, mmap_mode="r"), ours)
-    return {
-        "name": run.engine,
-        "network": run.network,
-        "volume": str(Vec3.of(size)),
-        "window": str(Vec3.of(run.window)),
-        "overlap": run.overlap,
+def _row(case: _Case, one: _Contestant) -> Row:
+    """Return a contestant's row, after all its runs."""
+    about = case.about(one)
+    rules: WindowRules = "nnunet" if one.name in AS_NNUNET else "monai"
+    found: list[Row] = []
+    for number in range(case.runs):
+        progress(f"{one.name} over {case.size}, run {number + 1}")
+        try:
+            if one.name in OUR_WAYS:
+                found.append(_our_run(case, None if one.name == OURS_EXACT else rules))
+            else:
+                found.append(_their_run(case, one, rules))
+        except InvalidInput as failure:
+            found.append({"skipped": str(failure).strip().splitlines()[-1]})
+        if "skipped" in found[-1]:
+            return about | found[-1]
+    seconds = median(row["seconds"] for row in found)
+    row = about | found[-1]
+    row |= {
         "seconds": seconds,
-        "voxels_per_s": size**3 / seconds,
-        "peak_gib": peak / 2**30,
-        "difference": difference,
+        "first_seconds": found[0]["seconds"] if case.runs > 1 else None,
+        "all_seconds": [row["seconds"] for row in found],
+        "voxels_per_s": case.size.volume / seconds,
+        "work_seconds": median(row["work_seconds"] for row in found),
     }
+    return row | _apart(case, one, rules)
 
 
-def _our_command(run: SlidingRun, rules: WindowRules, out: Path) -> list[str]:
-    window = Window(Vec3.of(run.window), run.overlap, like=rules)
-    network = with_window(UNETS[run.network](), window)
-    net = out.with_name("net.yaml")
-    net.write_text(network_text(network))
-    return [
-        sys.executable, "-m", "znni", "infer", run.source, "--net", str(net),
-        "--random-weights", "0", "--device", "cpu", "--threads", str(run.threads), "--overwrite",
-        "--out", str(out),
+def _our_run(case: _Case, rules: WindowRules | None) -> Row:
+    """Run znni once, and keep its output."""
+    out = case.ours(rules)
+    command = [
+        *ZNNI, "infer", str(case.source), "--net", str(case.net(rules)),
+        "--weights", str(case.weights), "--overwrite", "--out", str(out), *case.options,
+        *(["--labels"] if case.labels else []),
     ]  # fmt: skip
+    environment = os.environ | {"OMP_NUM_THREADS": str(case.threads)}
+    row = time_run(command, out, inf, environment, keep=True)
+    return row | {"work_seconds": row.get("running_seconds")}
 
 
-def _difference(theirs: NDArray[Any], ours: Path) -> float:
-    """Return the largest difference from znni's output, as a share of its largest value."""
-    volume = open_volume(str(ours))
-    found = volume.read(Box(Vec3(0, 0, 0), volume.size))
-    return float(np.abs(found - theirs).max() / np.abs(found).max())
+def _their_run(case: _Case, one: _Contestant, rules: WindowRules) -> Row:
+    """Run a peer once, and keep its output.
+
+    Raises:
+        InvalidInput: it fails, as for lack of memory.
+    """
+    run = SlidingRun(
+        one.name, str(case.net(rules)), str(case.weights),
+        "cuda" if case.device == "gpu" else "cpu", case.threads, one.batch or 1, case.labels,
+        str(case.source), str(case.theirs),
+    )  # fmt: skip
+    environment = os.environ | {"OMP_NUM_THREADS": str(case.threads)}
+    if case.device == "cpu":
+        environment |= ENVIRONMENT
+    seconds, peak = timed_command(run.command, environment)
+    told = json.loads(run.report.read_text())
+    row: Row = {
+        "seconds": seconds, "work_seconds": told["work_seconds"], "peak_gib": peak / 2**30
+    }  # fmt: skip
+    if case.device == "gpu":
+        row["gpu_peak_gib"] = told["gpu_peak_memory_bytes"] / 2**30
+    return row
+
+
+def _apart(case: _Case, one: _Contestant, rules: WindowRules) -> Row:
+    """Return how far an output is from ours in windows by the same rules, if there is one.
+
+    That is the largest difference as a share of the largest value, or the share of other labels.
+    """
+    ours = case.ours(rules)
+    if one.name in (OURS, OURS_AS_NNUNET) or not ours.exists():
+        return {}
+    other = case.ours(None) if one.name == OURS_EXACT else case.theirs
+    first, second = open_volume(str(ours)), open_volume(str(other))
+    apart, largest, labels = 0.0, 0.0, 0
+    for z in range(0, case.size.z, SLAB):
+        box = Box(Vec3(z, 0, 0), case.size._replace(z=min(z + SLAB, case.size.z)))
+        one_slab, other_slab = first.read(box), second.read(box)
+        if case.labels:
+            labels += int((one_slab != other_slab).sum())
+        else:
+            apart = max(apart, float(np.abs(one_slab - other_slab).max()))
+            largest = max(largest, float(np.abs(one_slab).max()))
+    if case.labels:
+        return {"labels_apart": labels / case.size.volume}
+    return {"difference": apart / largest}

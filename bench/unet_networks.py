@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import numpy as np
+from safetensors.numpy import save_file
 
 from znni.core.shapes import Vec3
 from znni.network.layers import (
@@ -182,3 +184,13 @@ def unet_weights(network: Network) -> Weights:
         name: replace(layer, weight=layer.weight * halved) for name, layer in weights.layers.items()
     }
     return Weights(layers, source=weights.source)
+
+
+def save_weights(weights: Weights, path: Path) -> None:
+    """Write weights into a .safetensors file, as ``load_weights`` reads them."""
+    arrays = {
+        f"{name}.{kind}": array
+        for name, layer in weights.layers.items()
+        for kind, array in layer.arrays.items()
+    }
+    save_file(arrays, path)

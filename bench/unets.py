@@ -53,7 +53,7 @@ from znni.network.window import Window
 from znni.plans.plan import Plan
 
 if TYPE_CHECKING:
-    from bench.peers.windows_on_gpu import WindowOnGpu
+    from bench.peers.torch_windows import TorchWindows
 
 ZERO = Vec3(0, 0, 0)
 
@@ -160,10 +160,10 @@ def _compared_on_gpu(
 
     Our windows come from the host's memory and go back to it. PyTorch's stay on the GPU.
     """
-    from bench.peers.windows_on_gpu import peers_on_gpu
+    from bench.peers.torch_windows import torch_ways
 
     weights, x = unet_weights(network), _window(network, size)
-    makers = peers_on_gpu(network, weights, x)
+    makers = torch_ways(network, weights)
     check_known("peer", wanted or [], makers)
     progress(f"{network.name}: float64")
     exact = exact_output(network, weights, x, "cuda")
@@ -182,20 +182,28 @@ def _compared_on_gpu(
     yield ours
     for name in wanted if wanted is not None else makers:
         progress(f"{network.name}: {name}")
-        yield _row_of_peer(network, name, makers[name], exact, effort)
+        yield _row_of_peer(network, name, makers[name], x, exact, effort)
         free_torch_memory()
 
 
 def _row_of_peer(
-    network: Network, name: str, make: Callable[[], WindowOnGpu], exact: Any, effort: Effort
+    network: Network,
+    name: str,
+    make: Callable[[], TorchWindows],
+    x: Float32,
+    exact: Any,
+    effort: Effort,
 ) -> Row:
-    """Return the row of one of PyTorch's ways on a GPU."""
+    """Return the row of one of PyTorch's ways on a GPU, from a tensor there to another."""
+    import torch
+
     try:
         peer = make()
-        error = _error(peer.output(), exact)
-        result = rounds_on_gpu(peer.run, effort)
+        error = _error(peer.output(x), exact)
+        work = partial(peer, peer.taken(torch.from_numpy(x)[None]))
+        result = rounds_on_gpu(work, effort)
         return _row(network, name, result, exact, error, None) | {
-            "peak_gib": gpu_peak_bytes(peer.run) / 2**30
+            "peak_gib": gpu_peak_bytes(work) / 2**30
         }
     except RuntimeError as failure:  # out of memory, or cuDNN cannot
         return {

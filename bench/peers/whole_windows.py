@@ -6,18 +6,19 @@ import warnings
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from bench.peers.torch_settings import LAYOUTS
+from bench.peers.torch_settings import CPU_KINDS
 from znni.network.network import Network
 from znni.network.weights import Float32, Weights
 
+if TYPE_CHECKING:
+    from bench.peers.torch_windows import TorchWindows
+
 # A function that computes a window (f, z, y, x) and returns its output (f', z', y', x').
 Compute: TypeAlias = Callable[[Float32], Float32]
-
-ENGINES = ("torch", "torch-compiled", "onnxruntime", "openvino")
 
 
 def peers(
@@ -32,14 +33,13 @@ def peers(
         threads: the threads of each peer.
         folder: a folder for the exported model.
     """
-    for kind in ("fp32", "bf16"):
-        for layout in LAYOUTS:
-            for compiled in (False, True):
-                name = "torch-compiled" if compiled else "torch"
-                yield (
-                    f"{name} {kind} {layout}",
-                    _later(_torch, network, weights, kind, layout, threads, compiled),
-                )
+    import torch
+
+    from bench.peers.torch_windows import torch_ways
+
+    torch.set_num_threads(threads)
+    for name, make in torch_ways(network, weights, CPU_KINDS, "cpu").items():
+        yield name, _then_output(make)
     if find_spec("onnxruntime"):
         yield "onnxruntime fp32", _later(_onnxruntime, network, weights, window, threads, folder)
     if find_spec("openvino"):
@@ -54,29 +54,8 @@ def _later(make: Callable[..., Compute], *arguments: Any) -> Callable[[], Comput
     return lambda: make(*arguments)
 
 
-def _torch(
-    network: Network, weights: Weights, kind: str, layout: str, threads: int, compiled: bool
-) -> Compute:
-    import torch
-
-    from bench.peers.torch_graph import TorchGraph
-
-    torch.set_num_threads(threads)
-    dtype = torch.float32 if kind == "fp32" else torch.bfloat16
-    memory_format = getattr(torch, layout)
-    module: Any = TorchGraph(network, weights, dtype).eval()
-    module.to(memory_format=memory_format)
-    if compiled:
-        module = torch.compile(module)
-
-    def compute(x: Float32) -> Float32:
-        with torch.inference_mode():
-            given = torch.from_numpy(x)[None].to(dtype).to(memory_format=memory_format)
-            made = module(given)[0].float().contiguous()
-        found: Float32 = made.numpy()
-        return found
-
-    return compute
+def _then_output(make: Callable[[], TorchWindows]) -> Callable[[], Compute]:
+    return lambda: make().output
 
 
 def exact_output(

@@ -16,15 +16,13 @@ from command_line import succeeds
 from bench.end_to_end import (
     PHASES,
     Runs,
-    Storing,
-    drop_from_cache,
     row_of_run,
     time_run,
     time_runs,
     with_efficiency,
-    write_noise,
 )
 from bench.many_volumes import time_volumes
+from bench.noise_volumes import Storing, drop_from_cache, write_noise
 from bench.phases import Command, time_in_turn, timed
 from bench.record import Row
 from bench.table import table

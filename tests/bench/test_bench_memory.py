@@ -10,7 +10,8 @@ from typer.testing import CliRunner
 
 from bench.__main__ import app
 from bench.default_memory import _run, with_best
-from bench.end_to_end import SMALL, write_noise
+from bench.end_to_end import SMALL
+from bench.noise_volumes import write_noise
 from bench.record import load
 from znni.core.errors import RunFailed
 from znni.core.shapes import Vec3

@@ -43,17 +43,17 @@ def rows(*arguments: str, out: Path) -> dict[str, dict[str, object]]:
 
 @needs_torch
 def test_ways_of_pytorch_on_a_gpu_give_the_output_of_the_host() -> None:
+    from bench.peers.torch_windows import torch_ways
     from bench.peers.whole_windows import exact_output
-    from bench.peers.windows_on_gpu import peers_on_gpu
 
     network = UNETS["unet3d"]()
     weights = unet_weights(network)
     x = np.random.default_rng(0).standard_normal((1, 16, 16, 24), np.float32)
     exact = exact_output(network, weights, x)
-    makers = peers_on_gpu(network, weights, x, "cpu")
+    makers = torch_ways(network, weights, device="cpu")
     assert len(makers) == 4 * 2 * 2
     for name, allowed in ((PEER, 1e-5), ("torch bf16 channels_last_3d", 5e-2)):
-        apart = np.abs(makers[name]().output() - exact).max()
+        apart = np.abs(makers[name]().output(x) - exact).max()
         assert apart <= allowed * np.abs(exact).max(), name
 
 
