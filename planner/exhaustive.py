@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from math import inf
+from typing import Self
 
 from planner.candidate import Candidate
 from planner.limits import does_not_fit, memory_of_run, time_of_run
 from planner.pareto import BestPlans
 from planner.partition import Cut, CutPoint
 from planner.patch_candidate import PatchCandidate
-from planner.patch_order import by_least_time
+from planner.patch_order import by_least_time, quick_bounds
 from planner.patch_sizes import patch_sizes_near
 from planner.space import Space
 from znni.core.errors import InvalidInput, option
@@ -56,12 +57,28 @@ class Search(Space):
         best = BestPlans(count)
         if known:
             best.add(known)
-        if self.division == "all":  # pieces of powers of two bring most of the gain in little time
-            self.dividing("power-of-two")._add_fastest(best)
+        for some in self._narrower():
+            some._add_fastest(best)
         self._add_fastest(best)
         if not best.plans:
             raise does_not_fit(self.smallest())
         return best.plans
+
+    def _narrower(self) -> Iterator[Self]:
+        """Yield searches among some of the plans. Their best plans limit the search among all.
+
+        If a GPU has little memory, plans for both devices have bounds that no plan reaches. Their
+        prices would use up ``MOST_PRICES`` before a plan for one device gets its turn.
+        """
+        quick = self
+        if self.division == "all":  # pieces of powers of two bring most of the gain in little time
+            quick = self.dividing("power-of-two")
+        if self.device == "auto" and self.machine.gpus and not self.network.is_exact:
+            alone = [some for some in (quick.on("cpu"), quick.on("gpu")) if some.cut_points]
+            patches = list(self.patches())
+            yield from sorted(alone, key=lambda some: min(quick_bounds(some, patches)))
+        if quick is not self:
+            yield quick
 
     def _add_fastest(self, best: BestPlans) -> None:
         """Add the fastest plans of all patches to the best so far."""

@@ -13,7 +13,7 @@ from random_networks import chain
 from planner.exhaustive import Search
 from planner.overhead import LOCKED_BYTES_PER_TABLE_BYTE, Overhead
 from znni.core.errors import DoesNotFit, InvalidInput, RunFailed
-from znni.core.options import ANYTHING, AS_COMPUTED
+from znni.core.options import ANYTHING, AS_COMPUTED, DeviceChoice
 from znni.core.shapes import Vec3
 from znni.engine.tiles import make_job
 from znni.inference import plan_choice as plan_of_run
@@ -155,3 +155,18 @@ def test_a_plan_beyond_what_is_free_is_warned_of(
     gpu = Device("gpu", "there", 2**20, 1, 1e12, 1e11)
     plan_of_run._warn_beyond_free(2**20 + 900, [gpu])
     assert ("1 MiB are free" in caplog.text and "give gpu_memory='0MiB'" in caplog.text) == said
+
+
+@pytest.mark.parametrize("most", [1, 20])
+@pytest.mark.parametrize("memory", [20_000, 100_000, 400_000])
+def test_auto_is_no_slower_than_one_device_if_prices_run_out(
+    monkeypatch: pytest.MonkeyPatch, most: int, memory: int
+) -> None:
+    monkeypatch.setattr("planner.exhaustive.MOST_PRICES", most)
+    both, output = fake_catalogue() | fake_gpu_catalogue(), Vec3.of(200)
+
+    def seconds(device: DeviceChoice) -> float:
+        space = Search(NETWORK, output, with_gpu(memory), both, ON_GPU, device=device)
+        return space.fastest()[0].seconds
+
+    assert seconds("auto") <= min(seconds("cpu"), seconds("gpu"))
