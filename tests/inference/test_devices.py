@@ -76,11 +76,15 @@ def test_no_gpu_has_a_limit_where_none_is_used() -> None:
 
 def test_without_gpus_none_is_needed() -> None:
     assert choose_gpus(machine(), Choices()) == machine()
-    with pytest.raises(InvalidInput, match=r"gpus='all' \(--gpus all\): there is no GPU"):
+    with pytest.raises(InvalidInput, match=r"gpus='all' \(--gpus all\): there is no NVIDIA"):
         choose_gpus(machine(), Choices(gpus="all"))
-    with pytest.raises(InvalidInput, match=r"gpu_memory='1GiB' .* limits a GPU, and there is no"):
+    with pytest.raises(
+        InvalidInput, match=r"gpu_memory='1GiB' .* limits a GPU, and there is no NVIDIA"
+    ):
         choose_gpus(machine(), Choices(gpu_memory="1GiB"))
-    with pytest.raises(InvalidInput, match=r"gpus=2 .* no GPU that can be used; leave it out"):
+    with pytest.raises(
+        InvalidInput, match=r"gpus=2 .*: there is no NVIDIA .*; without a GPU, leave it out"
+    ):
         choose_gpus(machine(), Choices(gpus=2))
 
 

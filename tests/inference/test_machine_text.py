@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
-from command_line import succeeds
+from command_line import refused, succeeds
 from gpu_layers import H200
 
 from znni.inference.machine_text import describe_machine
@@ -37,3 +38,23 @@ def test_what_is_missing_has_a_reason() -> None:
 
 def test_info_without_a_file_describes_this_machine() -> None:
     assert succeeds("info").startswith("processor ")
+
+
+def test_info_describes_a_machine_of_a_file() -> None:
+    machines = Path(__file__).parents[2] / "machines"
+    card = machines / "titanx-e7.yaml"
+    families = dict(
+        line.split(maxsplit=1) for line in succeeds("info", "--machine", card).splitlines()
+    )
+    assert (
+        families["gpu_arranged"]
+        == families["gpu_fft_tiled"]
+        == ("missing: needs compute capability 8.0 (Ampere) or later")
+    )
+    assert families["gpu_cudnn"] == "gpu_cudnn_float32, gpu_cudnn_float32_workspace"
+    none = succeeds("info", "--machine", machines / "laptop.yaml")
+    assert "none: the machine described has no GPU" in none
+    assert "two things to describe" in refused("info", "n337", "--machine", card)
+    assert "line 4: unknown key 'host' in the network; this is a machine file" in refused(
+        "info", machines / "rtx4090.yaml"
+    )

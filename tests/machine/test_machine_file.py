@@ -202,3 +202,27 @@ def test_the_machine_to_plan_for_within_limits(tmp_path: Path) -> None:
     here = machine_for(None, GIB, 1)
     assert not here.absent
     assert (here.host.memory, here.host.threads) == (GIB, 1)
+
+
+@pytest.mark.parametrize(
+    ("limits", "said"),
+    [
+        ({"ram": "65GiB"}, r"ram='65GiB' \(--ram 65GiB\) is more than 16 cores with AVX2 has by "),
+        (
+            {"gpu_memory": "25GiB"},
+            r"\(--gpu-memory 25GiB\) .* RTX 4090 has by .*, 24\.00 GiB; give",
+        ),
+    ],
+)
+def test_a_limit_is_no_more_than_the_machine_has(limits: dict[str, str], said: str) -> None:
+    (path,) = (path for path in MACHINES if path.stem == "rtx4090")
+    whole = machine_for(path, "64GiB", None, "24GiB")
+    assert (whole.host.memory, whole.gpus[0].memory) == (64 * GIB, 24 * GIB)
+    with pytest.raises(InvalidInput, match=said):
+        machine_for(path, limits.get("ram"), None, limits.get("gpu_memory"))
+
+
+def test_the_error_for_a_missing_file_suggests_one_beside_it() -> None:
+    missing = MACHINES[0].with_name("rtx4091.yaml")
+    with pytest.raises(InvalidInput, match=r"no such machine file; did you mean .*rtx4090\.yaml\?"):
+        load_machine(missing)

@@ -18,6 +18,7 @@ from znni.cli.plan import plan
 from znni.cli.pyramid import pyramid
 from znni.cli.verify import verify
 from znni.cli.view import view
+from znni.core.errors import InvalidInput
 from znni.core.options import Calibrated
 
 app = typer.Typer(
@@ -101,16 +102,24 @@ def info(
             "describe this machine."
         ),
     ] = None,
+    machine: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Machine file to describe, instead of this machine."),
+    ] = None,
 ) -> None:
     """Describe a network or a volume; or this machine, and the primitives that its GPUs have."""
     from znni.network.shipped import shipped_network
 
     if file is None:
         from znni.inference.machine_text import describe_machine
-        from znni.machine.detect import detect_machine
+        from znni.machine.machine_choice import machine_for
 
-        typer.echo(describe_machine(detect_machine()))
+        typer.echo(describe_machine(machine_for(machine, None, None)))
         return
+    if machine is not None:
+        raise InvalidInput(
+            f"{file} and --machine {machine} are two things to describe; give one of them"
+        )
     is_name = not Path(file).exists() and shipped_network(file)
     if is_name or Path(file).suffix in (".yaml", ".yml", ".onnx", ".pt2"):
         from znni.network.description import describe

@@ -28,6 +28,13 @@ def is_count(value: object) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= LARGEST
 
 
+def _another(path: Path) -> str:
+    """Return what to do if there is no file of a path: the file beside it with a similar name."""
+    beside = {it.stem: it for it in path.parent.glob("*.yaml")} if path.parent.is_dir() else {}
+    close = get_close_matches(path.stem, beside, n=1)
+    return f"did you mean {beside[close[0]]}?" if close else "check the path"
+
+
 def _count(value: object) -> int:
     if not is_count(value):
         raise ValueError(f"give an integer from 1 to {LARGEST}")
@@ -102,7 +109,9 @@ class YamlFile:
         try:
             return self.path.read_text(encoding="utf-8")
         except FileNotFoundError:
-            raise InvalidInput(f"{self.path}: no such {self.kind} file; check the path") from None
+            raise InvalidInput(
+                f"{self.path}: no such {self.kind} file; {_another(self.path)}"
+            ) from None
         except UnicodeDecodeError:
             raise InvalidInput(
                 f"{self.path}: is not UTF-8 text, as YAML must be; give a {self.kind} file"

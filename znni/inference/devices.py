@@ -27,6 +27,7 @@ VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 CPU = option("device", "cpu")
 USE_CPU = f"give {CPU}"
+LEAVE_OUT = "without a GPU, leave it out"
 
 
 def primitives_for(
@@ -84,7 +85,7 @@ def choose_gpus(machine: Machine, choices: Choices) -> Machine:
     if choices.gpu_memory is not None and not there:
         raise InvalidInput(
             f"{option('gpu_memory', choices.gpu_memory)} limits a GPU, and {why_none(machine)}; "
-            f"leave it out"
+            f"{LEAVE_OUT}"
         )
     numbers = _numbers(choices.gpus, there)
     if numbers == [0] and (there or choices.gpus != ALL):
@@ -96,9 +97,7 @@ def choose_gpus(machine: Machine, choices: Choices) -> Machine:
             f"or {option('device', 'gpu')}"
         )
     if not there:
-        raise InvalidInput(
-            f"{option('gpus', choices.gpus)}: there is no GPU that can be used; leave it out"
-        )
+        raise InvalidInput(f"{option('gpus', choices.gpus)}: {why_none(machine)}; {LEAVE_OUT}")
     if max(numbers) >= there:
         raise InvalidInput(
             f"{option('gpus', choices.gpus)}: there {'is' if there == 1 else 'are'} "
@@ -122,7 +121,9 @@ def seeing_only(gpu: Device) -> Mapping[str, str]:
 
 def why_none(machine: Machine) -> str:
     """Return the reason why a machine has no GPU."""
-    return "the machine described has no GPU" if machine.absent else why_no_gpu()
+    if machine.absent:
+        return "the machine described has no GPU"
+    return why_no_gpu() or "the machine given has no GPU"
 
 
 def _first_not_done(network: Network, primitives: Catalogue) -> Layer | None:

@@ -5,20 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from znni.core.text import in_units
-from znni.machine.gpus import why_no_gpu
+from znni.inference.devices import why_none
 from znni.machine.machine import Device, Machine
 from znni.primitives.catalogue import gpu_offers
 
 
 def describe_machine(machine: Machine) -> str:
-    """Return the figures of a machine, and why primitives of its GPUs are missing."""
+    """Return the figures of a machine, and why primitives of its GPUs are missing.
+
+    Its memory is what a plan may use.
+    """
     lines = [
         f"processor     {machine.host.name}, {machine.host.threads} threads, {_rates(machine.host)}"
     ]
     for gpu in machine.gpus:
         lines += _of_gpu(gpu)
     if not machine.gpus:
-        lines.append(f"GPU           none: {why_no_gpu() or 'the machine has none'}")
+        lines.append(f"GPU           none: {why_none(machine)}")
     return "\n".join(lines)
 
 
@@ -34,6 +37,6 @@ def _of_gpu(gpu: Device) -> Iterator[str]:
 
 def _rates(device: Device) -> str:
     return (
-        f"{in_units(device.memory)} free, {device.flops / 1e12:.1f} Tflop/s, "
+        f"{in_units(device.memory)} for a plan, {device.flops / 1e12:.1f} Tflop/s, "
         f"{device.bandwidth / 1e9:,.0f} GB/s"
     )

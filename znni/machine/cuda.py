@@ -13,9 +13,8 @@ from typing import Any
 
 from znni.core.errors import InvalidInput, OutOfDeviceMemory, RunFailed, option
 
-INSTALL = (
-    "install it with: pip install 'znni[gpu]' (CUDA 13) or pip install 'znni[gpu12]' (CUDA 12)"
-)
+CHOICES = "pip install 'znni[gpu]' (CUDA 13) or pip install 'znni[gpu12]' (CUDA 12)"
+INSTALL = f"install it with: {CHOICES}"
 
 CUDA_ERROR_OUT_OF_MEMORY = 2
 

@@ -9,7 +9,14 @@ from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 from znni.core.errors import InvalidInput
-from znni.machine.cuda import INSTALL, compute_capability, cupy, device_errors
+from znni.machine.cuda import (
+    CHOICES,
+    INSTALL,
+    compute_capability,
+    cupy,
+    cupy_packages,
+    device_errors,
+)
 
 # Float32 multiply-adds of a multiprocessor in a cycle. Compute capabilities made for double
 # precision have half as many.
@@ -78,7 +85,8 @@ def _why_cuda_fails(runtime: Any, error: Exception) -> str:
         return f"CUDA finds no GPU ({error})"
     return (
         f"the NVIDIA driver supports CUDA {_version(driver)}, and CuPy is for CUDA "
-        f"{_version(needed)}; update the driver, or {INSTALL}"
+        f"{_version(needed)}; update the driver, or remove {' and '.join(cupy_packages())} with "
+        f"pip uninstall, then install CuPy for the driver's CUDA: {CHOICES}"
     )
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from znni.core.errors import InvalidInput, option
 from znni.core.options import DeviceChoice
-from znni.machine.detect import detect_for
-from znni.machine.machine import Machine, limited
+from znni.core.text import in_units
+from znni.machine.detect import AVAILABLE_SHARE, detect_for
+from znni.machine.machine import Device, Machine, limited
 
 
 def machine_for(
@@ -27,7 +29,8 @@ def machine_for(
         device: where the layers run; for ``cpu`` this machine's GPUs are not touched.
 
     Raises:
-        InvalidInput: the file is not a machine's, or a limit is not a size or not positive.
+        InvalidInput: the file is not a machine's, or a limit is not a size, not positive or more
+            than the file's machine has.
     """
     if given is None:
         return detect_for(device, ram, threads, gpu_memory)
@@ -35,4 +38,24 @@ def machine_for(
         return limited(given, ram, threads, gpu_memory)
     from znni.machine.machine_file import load_machine  # few plans need it
 
-    return limited(load_machine(given), ram, threads, gpu_memory)
+    whole = load_machine(given)
+    part = limited(whole, ram, threads, gpu_memory)
+    _check_installed("ram", ram, part.host, whole.host, given)
+    for allowed, gpu in zip(part.gpus, whole.gpus, strict=True):
+        _check_installed("gpu_memory", gpu_memory, allowed, gpu, given)
+    return part
+
+
+def _check_installed(
+    name: str, given: int | str | None, allowed: Device, whole: Device, path: str | Path
+) -> None:
+    """Check that a limit is no more than the memory that a machine file gives for a device.
+
+    Raises:
+        InvalidInput: it is more.
+    """
+    if allowed.memory > (installed := round(whole.memory / AVAILABLE_SHARE)):
+        raise InvalidInput(
+            f"{option(name, given)} is more than {whole.name} has by {path}, "
+            f"{in_units(installed)}; give less, or another machine file"
+        )

@@ -140,6 +140,9 @@ class _WindowEntry(Entry):
 
 
 class _NetworkFile(Entry):
+    unneeded: ClassVar[Mapping[str, str]] = {
+        "host": "this is a machine file, not a network; give it as the machine to plan for"
+    }
     name: Name
     in_features: Count = 1
     layers: Annotated[list[_LayerEntry], Field(min_length=1)] | None = None

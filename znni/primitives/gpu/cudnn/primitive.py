@@ -23,7 +23,7 @@ from znni.primitives.gpu.common.activation import activate_over_maps
 from znni.primitives.gpu.common.base import ShapedPrimitive
 from znni.primitives.gpu.common.hardware import capability_of, chip_of
 from znni.primitives.gpu.cudnn.formats import FORMATS, Format
-from znni.primitives.gpu.cudnn.graph import ConvolutionGraph, graph_key
+from znni.primitives.gpu.cudnn.graph import INSTALL, ConvolutionGraph, graph_key
 from znni.primitives.gpu.cudnn.layout import Layout
 from znni.primitives.gpu.cudnn.pieces import Pieces, pieces
 from znni.primitives.gpu.cudnn.refusals import refused
@@ -124,7 +124,7 @@ class GpuCudnn(ShapedPrimitive[CudnnWork]):
 
 
 # The GPUs that have these primitives.
-NEEDS = "cuDNN and its frontend: pip install nvidia-cudnn-frontend nvidia-cudnn-cu13 (or -cu12)"
+NEEDS = f"cuDNN; {INSTALL}"
 
 
 def primitives(device: Device) -> tuple[GpuCudnn, ...]:
