@@ -118,21 +118,34 @@ class BoundsUsingGpu:
         return np.asarray(FLOAT_BYTES * np.maximum(taken, maps[node.name] * voxels[node.name]))
 
 
-def packed_layers(layer: Layer, parts: int = 1, *, sums: bool = False) -> Iterator[PackedLayer]:
+def packed_layers(
+    layer: Layer,
+    parts: int = 1,
+    *,
+    sums: bool = False,
+    leaves: bool = False,
+    norm: Normalize | None = None,
+) -> Iterator[PackedLayer]:
     """Yield a layer as it may read and write packed values. Only a convolution may do one alone.
 
     Args:
         layer: the layer.
         parts: the parts of a packed number.
         sums: whether it may also make or take sums of maps.
+        leaves: whether it is a norm that the layer after it may apply.
+        norm: a norm that it may apply.
     """
-    writing = [PackedLayer(layer, reads=True, writes=True, parts=parts)]
+    found = [PackedLayer(layer, reads=True, writes=True, parts=parts)]
     if isinstance(layer, Conv):
-        writing.append(PackedLayer(layer, reads=False, writes=True, parts=parts))
-        yield PackedLayer(layer, reads=True, writes=False, parts=parts)
-    yield from writing
+        found.insert(0, PackedLayer(layer, reads=True, writes=False, parts=parts))
+        found.append(PackedLayer(layer, reads=False, writes=True, parts=parts))
     if sums and isinstance(layer, Conv | Normalize):
-        yield from (replace(it, sums=True) for it in writing)
+        found += [replace(it, sums=True) for it in found if it.writes]
+    if leaves:
+        found += [replace(it, leaves=True) for it in found]
+    if norm:
+        found += [replace(it, norm=norm) for it in found if it.reads]
+    yield from found
 
 
 class _Fused(NamedTuple):
@@ -187,14 +200,8 @@ class Bounds:
         for pair in fusible:
             first, second = _both_layers(pair)
             self._fused.setdefault(second, []).append(_Fused(first, pair))
-        normed = {
-            name
-            for node in network.nodes
-            if isinstance(node.layer, Normalize)
-            for name in (node.name, *node.inputs)
-        }
         self._packed: dict[Operation, list[PackedLayer]] = {
-            layer: list(packed_layers(layer, parts, sums=name in normed)) if parts else []
+            layer: list(_packed_near_norms(network, name, parts)) if parts else []
             for name, (layer, _) in network.operations.items()
         }
         operations: list[tuple[Operation, int]] = [
@@ -247,6 +254,19 @@ class Bounds:
         """
         out = step.shape_out
         return out.n * out.size.volume * self._rates.get(step.operation, inf)
+
+
+def _packed_near_norms(network: Network, name: str, parts: int) -> Iterator[PackedLayer]:
+    """Yield a layer as it may read and write packed values, and do a part of norms."""
+    (node,) = (it for it in network.nodes if it.name == name)
+    readers = [it for it in network.nodes if name in it.inputs]
+    norms = [it for it in readers if isinstance(it.layer, Normalize)]
+    before = [it.layer for it in network.nodes if it.name in node.inputs]
+    norm = before[0] if len(before) == 1 and isinstance(before[0], Normalize) else None
+    is_norm = isinstance(node.layer, Normalize)
+    may_leave = is_norm and [isinstance(it.layer, Conv) for it in readers] == [True]
+    layer, _ = network.operations[name]
+    yield from packed_layers(layer, parts, sums=is_norm or bool(norms), leaves=may_leave, norm=norm)
 
 
 def _items(network: Network, operation: Operation) -> set[int]:

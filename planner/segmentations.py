@@ -8,6 +8,7 @@ from dataclasses import replace
 from itertools import pairwise
 from math import inf
 from types import MappingProxyType
+from typing import Any
 
 from planner.bare_steps import bare_step
 from planner.step_options import StepOptions
@@ -16,7 +17,7 @@ from znni.machine.machine import DeviceKind
 from znni.network.layers import Conv, Layer, PackedLayer, Pool, PooledConv
 from znni.network.network import Network, Node
 from znni.plans.block_storage import BlockStorage
-from znni.plans.packed import packed_operations, summing_norms
+from znni.plans.packed import left_norms, packed_operations, summing_norms
 from znni.plans.segments import Segment, Step
 from znni.plans.summed import SummedNodes, summed_convolutions
 
@@ -80,8 +81,8 @@ def exact_segments(
     segment they are one wherever that is faster. In the second every pair is one step, and in the
     third none is; those are not faster, but may take less memory. In the last segment as many
     values as possible are packed, if any can be. There, sums are one step wherever that is faster,
-    because that never takes more memory. And convolutions add up maps for the norms after them,
-    wherever that is faster.
+    because that never takes more memory. And convolutions add up maps for the norms after them, and
+    heads apply the norms before them, wherever that is faster.
 
     Args:
         nodes: the nodes of the network.
@@ -100,7 +101,7 @@ def exact_segments(
             choices.append(choice)
             yield exact_segment(nodes, storage, choice, device)
     if parts and (packed := packed_operations(nodes, storage, options.applies, parts)):
-        packed = _with_sums(packed, nodes, storage, options)
+        packed = _with_norms(packed, nodes, storage, options)
         able = (it for it in packed_summed if it.add.name in packed and packed[it.conv.name].reads)
         in_place = {it.add.name: it for it in able if storage.sums_in_place(it)}
         faster = {
@@ -152,13 +153,15 @@ def _summed_step(
     return bare_step(operation, shape, storage.shape_made(nodes.add.name), nodes.takes)
 
 
-def _with_sums(
+def _with_norms(
     packed: Mapping[str, PackedLayer],
     nodes: tuple[Node, ...],
     storage: BlockStorage,
     options: StepOptions,
 ) -> Mapping[str, PackedLayer]:
-    """Return packed steps of which convolutions add up maps for norms, wherever that is faster.
+    """Return packed steps in which layers before and after norms do a part of these.
+
+    Convolutions add up maps, and layers apply norms to what they load, wherever that is faster.
 
     Args:
         packed: the steps, by name.
@@ -168,18 +171,22 @@ def _with_sums(
     """
     known = {node.name: node for node in nodes}
 
-    def seconds(*operations: tuple[str, PackedLayer]) -> float:
+    def seconds(operations: Mapping[str, PackedLayer]) -> float:
         found = (
             options.whole(_block_step(known[name], storage, operation), in_place=True)
-            for name, operation in operations
+            for name, operation in operations.items()
         )
         return sum(steps[0].seconds if steps else inf for steps in found)
 
-    found = dict(packed)
+    changes: list[dict[str, dict[str, Any]]] = []
     for norm, conv in summing_norms(packed, storage, nodes):
-        now = (conv, found[conv]), (norm.name, found[norm.name])
-        then = [(name, replace(operation, sums=True)) for name, operation in now]
-        if seconds(*then) < seconds(*now):
+        changes.append({conv: {"sums": True}, norm.name: {"sums": True}})
+    for norm, after in left_norms(packed, storage, nodes):
+        changes.append({norm.name: {"leaves": True}, after.name: {"norm": norm.layer}})
+    found = dict(packed)
+    for change in changes:
+        then = {name: replace(found[name], **values) for name, values in change.items()}
+        if seconds(then) < seconds({name: found[name] for name in change}):
             found.update(then)
     return found
 

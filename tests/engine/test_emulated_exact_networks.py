@@ -204,8 +204,7 @@ def test_random_networks_of_packed_values(
 def test_windows_of_packed_values_are_blended(accuracy: Accuracy) -> None:
     network = network_from_text(PLAIN_UNET, "plain")
     network = with_window(network, Window(Vec3(8, 8, 12), 0.3, "gaussian", "", "monai"))
-    # Those of first layers add up no maps.
-    known = of_class(primitives(lambda it: "packed" in it and "first" not in it), accuracy)
+    known = of_class(primitives(lambda it: "packed" in it), accuracy)
     volume = np.random.default_rng(0).standard_normal((1, 8, 11, 12), np.float32)
     job = make_job(network, Vec3(*volume.shape[1:]), "valid", None, None)
     plan = plan_for(network, job.output, job.output, known, "valid")
@@ -215,6 +214,11 @@ def test_windows_of_packed_values_are_blended(accuracy: Accuracy) -> None:
     every = ["conv1", "skip", "conv2", "instance_norm2", "conv3", "instance_norm3"]
     strided = every[2:4]  # sums of few voxels cost more than a pass over float16
     assert with_sums == [it for it in every if accuracy == "float32" or it not in strided]
+    assert [operation.name for operation in operations if operation.leaves] == ["instance_norm3"]
+    (head,) = (operation for operation in operations if operation.norm)
+    assert (head.name, head.norm.name) == ("head", "instance_norm3")
+    bounds = DeviceSearch(plan.network, tuple(known.values()), BUILT_IN, "none").bounds
+    assert all(0 < bounds.of_step(step) <= step.seconds for step in plan.steps)
     weights = random_weights(network, 7)
     with emulated_gpu(ORDERS[1]):
         found = run(PatchRunner(plan, known, weights), weights, volume, pad=None)

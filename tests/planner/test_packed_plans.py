@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable
 from dataclasses import replace
-from itertools import chain, combinations
+from itertools import chain, combinations, product
 from typing import Any, cast
 
 import pytest
@@ -42,7 +42,12 @@ from znni.network.network_file import load_network
 from znni.network.window import Window
 from znni.plans.accuracy import of_class
 from znni.plans.block_storage import block_storage
-from znni.plans.packed import packed_operations, reads_what_is_made, summing_norms
+from znni.plans.packed import (
+    left_norms,
+    packed_operations,
+    reads_what_is_made,
+    summing_norms,
+)
 from znni.plans.plan import Plan
 from znni.plans.primitive import Catalogue, Primitive, by_values, on_device
 from znni.plans.segments import Segment, Step
@@ -168,7 +173,7 @@ def normed() -> Network:
     return with_window(network, Window(Vec3(48, 48, 48), overlap=0))
 
 
-def test_the_choice_of_convolutions_that_add_up_maps_is_the_fastest_of_all() -> None:
+def test_the_choice_of_layers_that_do_a_part_of_norms_is_the_fastest_of_all() -> None:
     there, patch = machine(), Vec3(48, 48, 48)
     known = primitives(there)
     search = searched(normed(), known, there, patch)
@@ -179,10 +184,19 @@ def test_the_choice_of_convolutions_that_add_up_maps_is_the_fastest_of_all() -> 
     packed = packed_operations(nodes, storage, options.applies)
     pairs = [(norm.name, conv) for norm, conv in summing_norms(packed, storage, nodes)]
     assert pairs == [(f"norm{index}", f"conv{index}") for index in range(3)]
+    left = [(norm.name, after.name) for norm, after in left_norms(packed, storage, nodes)]
+    assert left == [("norm0", "conv1"), ("norm1", "conv2"), ("norm2", "last")]
+    norm2 = {
+        "norm2": {"leaves": True},
+        "last": {"norm": next(node.layer for node in nodes if node.name == "norm2")},
+    }
+    choices = chain.from_iterable(combinations(pairs, count) for count in range(4))
     seconds = []
-    for some in chain.from_iterable(combinations(pairs, count) for count in range(4)):
-        summing = {name: replace(packed[name], sums=True) for name in chain.from_iterable(some)}
-        segment = exact_segment(nodes, storage, {}, "gpu", {**packed, **summing})
+    for some, after in product(choices, ({}, norm2)):
+        changed = {name: replace(packed[name], **values) for name, values in after.items()}
+        for name in chain.from_iterable(some):
+            changed[name] = replace(changed.get(name, packed[name]), sums=True)
+        segment = exact_segment(nodes, storage, {}, "gpu", {**packed, **changed})
         assert reads_what_is_made(segment.steps, storage)
         each = [seconds_of(step, known.values()) for step in segment.steps]
         for step, least in zip(segment.steps, each, strict=True):
@@ -190,9 +204,18 @@ def test_the_choice_of_convolutions_that_add_up_maps_is_the_fastest_of_all() -> 
         seconds.append(sum(each))
     assert sum(step.seconds for step in plan.steps) == pytest.approx(min(seconds))
     assert min(seconds) < seconds[0]
-    alone = {**packed, "norm1": replace(packed["norm1"], sums=True)}
-    wrong = exact_segment(nodes, storage, {}, "gpu", alone)
-    assert not reads_what_is_made(wrong.steps, storage)
+    norm1 = nodes[3].layer
+    assert isinstance(norm1, Normalize)
+    for changed in (
+        {"norm1": {"sums": True}},
+        {"norm2": {"leaves": True}},
+        {"last": norm2["last"]},
+        {"norm2": {"leaves": True}, "last": {"norm": norm1}},
+    ):
+        alone = {name: replace(packed[name], **values) for name, values in changed.items()}
+        wrong = exact_segment(nodes, storage, {}, "gpu", {**packed, **alone})
+        assert not reads_what_is_made(wrong.steps, storage)
+    assert Plan.from_json(plan.to_json()) == plan
 
 
 @pytest.mark.parametrize(("accuracy", "parts"), [("tf32", 1), ("float32", 2)])

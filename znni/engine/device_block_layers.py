@@ -1,10 +1,10 @@
 """The layers of an exact network on a GPU, which blocks go through.
 
 All arrays of a block lie in one arena, at places that the plan decided. Those of packed values have
-records beside it, which every block begins with zeros. Some have sums of their maps, too. Each step
-reads views of them and writes into a view. What lies outside the volume is then set to zero, as
-padding. A convolution or a pooling whose view has gaps makes its output apart, and it is copied
-from there.
+records beside it, which every block begins with zeros. Some have sums of their maps, too, or a norm
+that the next step applies. Each step reads views of them and writes into a view. What lies outside
+the volume is then set to zero, as padding. A convolution or a pooling whose view has gaps makes its
+output apart, and it is copied from there.
 
 The work of a block depends only on the place of its input, and on what of it lies outside the
 volume. So most blocks, and all windows, take one launch of what was recorded before. The time of
@@ -28,7 +28,14 @@ from znni.engine.upload import Span
 from znni.machine.arena import output_into
 from znni.machine.cuda import cupy
 from znni.machine.device_arena import ALIGNMENT, device_workspace
-from znni.machine.packed_arrays import GROUP, PackedArray, in_words, stored, voxel_shape
+from znni.machine.packed_arrays import (
+    GROUP,
+    LeftNorm,
+    PackedArray,
+    in_words,
+    stored,
+    voxel_shape,
+)
 from znni.network.layers import PackedLayer
 from znni.network.network import INPUT
 from znni.network.weights import Weights
@@ -167,7 +174,7 @@ class DeviceBlockLayers(DeviceLayers):
             steps: takes each step with its work, if that is to be timed.
         """
         arrays = {INPUT: x}
-        self._sums: dict[str, Any] = {}
+        self._beside: dict[str, tuple[Any, LeftNorm | None]] = {}
         if self._packed:
             self._records.all.fill(0)
         for ready, of_step in zip(self._ready, edges, strict=True):
@@ -207,7 +214,7 @@ class DeviceBlockLayers(DeviceLayers):
                 with output_into(view):
                     made = ready.run(*given)
                 if isinstance(made, PackedArray):
-                    self._sums[step.gives] = made.sums
+                    self._beside[step.gives] = made.sums, made.norm
         if not ready.cleared:
             return
         if isinstance(held, PackedArray):
@@ -233,7 +240,7 @@ class DeviceBlockLayers(DeviceLayers):
         groups = slice(at.first_map // GROUP, (at.first_map + count) // GROUP)
         records = self._records.of(name, count // GROUP)
         voxels = array[:, stored(groups, self._packed[at.storage])]
-        return PackedArray(voxels, records, self._sums.get(name))
+        return PackedArray(voxels, records, *self._beside.get(name, ()))
 
 
 class _Records(NamedTuple):

@@ -25,6 +25,20 @@ RECORD_BYTES = 8
 SUMS_BYTES = 16
 
 
+class LeftNorm(NamedTuple):
+    """A norm that whoever reads a packed value applies to it.
+
+    Attributes:
+        scaling: float32 (n, factor or shift, f).
+        slopes: float32 (f), of the activation after it.
+        largest: a bound on the numbers that it gives.
+    """
+
+    scaling: Any
+    slopes: Any
+    largest: np.float32
+
+
 class PackedArray(NamedTuple):
     """A packed value, or a part of one.
 
@@ -34,11 +48,13 @@ class PackedArray(NamedTuple):
         records: uint32 (group, largest number or scale).
         sums: float64 (part, map, sum or sum of squares), if the layer that made the value also
             added up its maps.
+        norm: a norm that is not yet applied to the numbers.
     """
 
     voxels: Any
     records: Any
     sums: Any = None
+    norm: LeftNorm | None = None
 
     @property
     def parts(self) -> int:

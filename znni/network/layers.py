@@ -110,6 +110,8 @@ class PackedLayer:
         sums: whether a convolution also adds up each map that it makes, for the norm after it; or
             whether a norm takes such sums.
         parts: the float16 whose sum is a number, one or two.
+        leaves: whether a norm leaves its numbers to the layer after it, and changes no voxel.
+        norm: the norm before, if it leaves that: the layer applies it to what it loads.
     """
 
     layer: Layer | SummedConv
@@ -117,6 +119,8 @@ class PackedLayer:
     writes: bool
     sums: bool = False
     parts: int = 1
+    leaves: bool = False
+    norm: Normalize | None = None
 
     @property
     def name(self) -> str:
@@ -134,7 +138,8 @@ def unnamed(operation: Operation) -> Operation:
         case PooledConv(conv, pool):
             return PooledConv(replace(conv, name="conv"), replace(pool, name="pool"))
         case PackedLayer():
-            return replace(operation, layer=_unnamed_layer(operation.layer))
+            norm = operation.norm and replace(operation.norm, name=operation.norm.kind)
+            return replace(operation, layer=_unnamed_layer(operation.layer), norm=norm)
         case _:
             return _unnamed_layer(operation)
 

@@ -6,12 +6,13 @@ kind. So values that such layers connect are packed together, or none of them is
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from znni.core.shapes import Shape5
 from znni.network.layers import Concat, Conv, Normalize, PackedLayer
 from znni.network.network import INPUT, Node
-from znni.plans.block_storage import BlockStorage
+from znni.plans.block_storage import ZERO, BlockStorage
 from znni.plans.segments import Step
 
 # Maps that lie together, and maps that a product of tensor cores sums over. Values that are joined
@@ -82,6 +83,37 @@ def summing_norms(
             yield node, name
 
 
+def left_norms(
+    packed: Mapping[str, PackedLayer], storage: BlockStorage, nodes: Iterable[Node]
+) -> Iterator[tuple[Node, Node]]:
+    """Yield norms of packed values, each with the layer that may apply it to what it loads.
+
+    No other layer reads the norm's value. The norm lies where its input does, so that no voxel
+    changes.
+
+    Args:
+        packed: the steps that read or write packed values, by name.
+        storage: the arrays of the block.
+        nodes: the nodes of the network.
+    """
+    nodes = tuple(nodes)
+    for node in nodes:
+        if isinstance(node.layer, Normalize) and node.name in packed:
+            readers = [it for it in nodes if node.name in it.inputs]
+            if len(readers) != 1 or readers[0].name not in packed:
+                continue
+            if readers[0].inputs == (node.name,) and stays(storage, node.inputs[0], node.name):
+                yield node, readers[0]
+
+
+def stays(storage: BlockStorage, name: str, norm: str) -> bool:
+    """Return whether a norm lies in its own storage, and there where its input does."""
+    before, at = storage.locations[name], storage.locations[norm]
+    read = storage.geometry.reads[norm][0].shifted(ZERO - before.start)
+    where = (before.storage, before.first_map, read)
+    return at.storage == norm and where == (at.storage, at.first_map, storage.made(norm))
+
+
 def norms_whole(storage: BlockStorage, name: str, norm: str) -> bool:
     """Return whether a norm reads all samples that the step of a value computes, and no others."""
     geometry = storage.geometry
@@ -98,22 +130,35 @@ def packed_storages(steps: Iterable[Step], storage: BlockStorage) -> Mapping[str
 
 
 def reads_what_is_made(steps: Iterable[Step], storage: BlockStorage) -> bool:
-    """Return whether all steps agree which values are packed, and of which maps are added up."""
+    """Return whether all steps agree which values are packed, added up, or to be normalized."""
     steps = tuple(steps)
     packed = packed_storages(steps, storage)
     added_up = {step.gives for step in steps if _has_sums(step, Conv)}
+    left = {
+        step.gives: step.on_float32
+        for step in steps
+        if isinstance(step.operation, PackedLayer) and step.operation.leaves
+    }
+    read = Counter(name for step in steps for name in step.takes)
 
     def parts(name: str) -> int:
         return packed.get(storage.locations[name].storage, 0)
 
     for step in steps:
-        operation, reads, writes = step.operation, 0, 0
+        operation, reads, writes, norm = step.operation, 0, 0, None
         if isinstance(operation, PackedLayer):
             reads, writes = operation.reads * operation.parts, operation.writes * operation.parts
+            norm = operation.norm
         if _has_sums(step, Normalize):
             (name,) = step.takes
             if name not in added_up or not norms_whole(storage, name, step.gives):
                 return False
+        if step.gives in left and (
+            read[step.gives] != 1 or not stays(storage, step.takes[0], step.gives)
+        ):
+            return False
+        if [left[name] for name in step.takes if name in left] != ([norm] if norm else []):
+            return False
         if parts(step.gives) != writes or any(parts(it) != reads for it in step.takes):
             return False
     return True

@@ -18,7 +18,7 @@ from znni.machine.cuda_kernels import resource_usage
 from znni.machine.device_arena import ALIGNMENT, DeviceArena
 from znni.machine.machine import Device
 from znni.machine.packed_arrays import packed_array
-from znni.network.layers import Conv, PackedLayer
+from znni.network.layers import Conv, Normalize, PackedLayer
 from znni.network.weights import Weights
 from znni.plans.nominal_time import nominal_time
 from znni.primitives import reference
@@ -26,7 +26,6 @@ from znni.primitives.gpu.common.hardware import REGISTERS, Chip
 from znni.primitives.gpu.common.number_formats import FLOAT16, FLOAT16_PAIR, TensorFormat
 from znni.primitives.gpu.packed.convolution import GpuPackedConvolution
 from znni.primitives.gpu.packed.last_layer import (
-    BLOCKS,
     THREADS,
     GpuPackedLastLayer,
     LastLayerWork,
@@ -136,11 +135,16 @@ def test_lanes_have_all_weights(numbers: TensorFormat) -> None:
 def test_kernels_fit_every_chip(chip: Chip, numbers: TensorFormat) -> None:
     for layer, given in (CASES["two chunks"], CASES["many chunks"]):
         shape = given._replace(x=192)
-        work = LastLayerWork(shape, shape._replace(f=layer.out_features), layer, chip, numbers)
-        (usage,) = resource_usage(source(work), chip.architecture).values()
-        assert usage.spills == 0
-        assert usage.registers * THREADS * BLOCKS <= REGISTERS
-        assert usage.shared == 0
+        out = shape._replace(f=layer.out_features)
+        norms = (
+            Normalize("norm", shape.f, shape.f, activation=it) for it in ("leaky_relu", "gelu")
+        )
+        works = (LastLayerWork(shape, out, layer, chip, numbers, it) for it in (None, *norms))
+        for work in works:
+            (usage,) = resource_usage(source(work), chip.architecture).values()
+            assert usage.spills == 0
+            assert usage.registers * THREADS * work.blocks <= REGISTERS
+            assert usage.shared == 0
 
 
 @in_both_formats

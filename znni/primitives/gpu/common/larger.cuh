@@ -1,3 +1,6 @@
+// Several sources of a kernel may need this.
+#ifndef LARGER
+#define LARGER
 // Returns the larger of two numbers, or NaN if one of them is NaN.
 __device__ __forceinline__ float larger(float a, float b) {
 #if __CUDA_ARCH__ >= 800
@@ -8,3 +11,4 @@ __device__ __forceinline__ float larger(float a, float b) {
     return a > b || a != a ? a : b;
 #endif
 }
+#endif

@@ -45,6 +45,7 @@ class GpuPackedPass:
     family: ClassVar[str]
     version: ClassVar[int] = 1
     takes_sums: ClassVar[bool] = False  # of its input's maps, for one image
+    may_leave: ClassVar[bool] = False  # its numbers to the layer after it
     resident: ClassVar[int] = 0  # bytes for each map
 
     @property
@@ -83,6 +84,8 @@ class GpuPackedPass:
         if shape.f % GROUP:
             return None
         if layer.sums and (not self.takes_sums or shape.n > 1):
+            return None
+        if layer.norm or (layer.leaves and not self.may_leave):
             return None
         out = self.made(layer.layer, shape)
         return out if out and out.f % GROUP == 0 and countable(out) else None

@@ -55,7 +55,7 @@ class GpuPackedConvolution(ShapedPrimitive[Pieces]):
         """Decline what ``GpuDirectTensor`` declines, parts of groups, and a packed softmax."""
         if not isinstance(layer, PackedLayer) or not (layer.reads or layer.writes):
             return None
-        if layer.parts != self.numbers.parts:
+        if layer.parts != self.numbers.parts or layer.norm or layer.leaves:
             return None
         conv, adds = convolution_of(layer.layer), isinstance(layer.layer, SummedConv)
         reads, writes, phases = layer.reads, layer.writes, ONE

@@ -146,7 +146,9 @@ class GpuPackedFirstLayer(ShapedPrimitive[FirstLayerWork]):
         conv = layer.layer
         if layer.reads or not layer.writes or layer.parts != self.numbers.parts:
             return None
-        if conv.in_features > MOST_MAPS or (layer.sums and shape.n > 1):
+        if layer.norm or layer.leaves or (layer.sums and shape.n > 1):
+            return None
+        if conv.in_features > MOST_MAPS:
             return None
         if conv.out_features % GROUP or conv.activation == "softmax" or not has_source(conv):
             return None

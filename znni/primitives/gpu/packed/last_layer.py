@@ -1,6 +1,7 @@
 """Pointwise convolution on tensor cores of packed values, to few float32 maps.
 
-It reads each packed voxel once, straight into the registers that products take it from.
+It reads each packed voxel once, straight into the registers that products take it from. There it
+may apply the norm before it.
 """
 
 from __future__ import annotations
@@ -16,19 +17,21 @@ from znni.machine.cuda import cupy
 from znni.machine.cuda_kernels import compiled, source_beside
 from znni.machine.device_arena import new_device_output
 from znni.machine.packed_arrays import GROUP, PackedArray, packed_bytes
-from znni.network.layers import Activation, Conv, Operation, PackedLayer
+from znni.network.layers import Activation, Conv, Normalize, Operation, PackedLayer
 from znni.network.weights import ConvWeights, Float32, conv_weights
 from znni.plans.primitive import Run, convolved
 from znni.primitives.gpu.common.activation import (
     activate_over_maps,
     activation_source,
     has_source,
+    sloped_activation_source,
 )
 from znni.primitives.gpu.common.base import ConvolutionWork, ShapedPrimitive
 from znni.primitives.gpu.common.hardware import LANES, Chip, chip_of
 from znni.primitives.gpu.common.kernels import definitions, warp_mma_source
 from znni.primitives.gpu.common.number_formats import FLOAT16, FLOAT_BYTES, TensorFormat
 from znni.primitives.gpu.common.voxels import strided as strided_array
+from znni.primitives.gpu.direct_tensor.launch import ranges_source
 from znni.primitives.gpu.direct_tensor.weights import scales_of
 from znni.primitives.gpu.packed.base import common_source, strided
 
@@ -38,14 +41,15 @@ CHUNK = 2 * GROUP
 PRODUCT_FLOPS = 2 * PRODUCT_VOXELS * CHUNK * GROUP
 
 # Products of voxels side by side that a warp has, at most; threads of a block, and blocks of a
-# multiprocessor.
+# multiprocessor. A norm needs more registers.
 MOST_UNITS = 4
 THREADS = 256
-BLOCKS = 3
+BLOCKS, NORM_BLOCKS = 3, 2
 
-# Cycles of an H200's multiprocessor for a product with its loads, and to store 16 voxels. They are
-# estimates by the count of instructions.
+# Cycles of an H200's multiprocessor for a product with its loads, for a norm of what it loads, and
+# to store 16 voxels. They are estimates by the count of instructions.
 PRODUCT_CYCLES = 4.0
+NORM_CYCLES = 10.0
 STORE_CYCLES = 6.0
 
 
@@ -56,10 +60,12 @@ class LastLayerWork(ConvolutionWork):
     Attributes:
         chip: the chip that computes it.
         numbers: the format of packed values and weights.
+        norm: the norm that is applied to the input.
     """
 
     chip: Chip
     numbers: TensorFormat = FLOAT16
+    norm: Normalize | None = None
     writes_views: ClassVar[bool] = True
 
     @property
@@ -71,6 +77,11 @@ class LastLayerWork(ConvolutionWork):
     def units(self) -> int:
         """Products of voxels side by side that a warp has."""
         return min(MOST_UNITS // self.numbers.parts, -(-self.out.x // PRODUCT_VOXELS))
+
+    @property
+    def blocks(self) -> int:
+        """Blocks of a multiprocessor."""
+        return NORM_BLOCKS if self.norm else BLOCKS
 
     @property
     def spans(self) -> int:
@@ -95,7 +106,8 @@ class LastLayerWork(ConvolutionWork):
     @property
     def efficiency(self) -> float:
         """Share of the GPU's nominal float32 rate that products sustain, with loads and stores."""
-        cycles = self.count * self.units * (self._products * PRODUCT_CYCLES + STORE_CYCLES)
+        of_chunk = self.numbers.terms * PRODUCT_CYCLES + (NORM_CYCLES if self.norm else 0.0)
+        cycles = self.count * self.units * (self.chunks * of_chunk + STORE_CYCLES)
         return self.flops / (self.chip.cycle_flops * cycles)
 
     @property
@@ -112,7 +124,10 @@ class LastLayerWork(ConvolutionWork):
 
 @dataclass(frozen=True)
 class GpuPackedLastLayer(ShapedPrimitive[LastLayerWork]):
-    """Pointwise convolution of packed values to up to 8 maps that are not packed."""
+    """Pointwise convolution of packed values to up to 8 maps that are not packed.
+
+    It may apply the norm before it to what it loads.
+    """
 
     numbers: TensorFormat = FLOAT16
     family: ClassVar[str] = "gpu_packed_last_layer"
@@ -131,10 +146,14 @@ class GpuPackedLastLayer(ShapedPrimitive[LastLayerWork]):
             return None
         if conv.kernel != Vec3(1, 1, 1):
             return None
+        if layer.norm and layer.norm.activation == "softmax":
+            return None
         if conv.in_features % GROUP or conv.out_features > GROUP or not has_source(conv):
             return None
         out, chip = convolved(conv, shape), chip_of(self.device)
-        return LastLayerWork(shape, out, conv, chip, self.numbers) if out and chip else None
+        if out is None or chip is None:
+            return None
+        return LastLayerWork(shape, out, conv, chip, self.numbers, layer.norm)
 
     def prepare(self, work: LastLayerWork, weights: ConvWeights | None) -> Run:
         """Compile or load the kernel; lay out the weights."""
@@ -147,14 +166,16 @@ class GpuPackedLastLayer(ShapedPrimitive[LastLayerWork]):
         constants = [
             cupy().asarray(array) for array in (weights_by_lane(scaled, self.numbers), *rows)
         ]
-        blocks = cupy().cuda.Device().attributes["MultiProcessorCount"] * BLOCKS
+        blocks = cupy().cuda.Device().attributes["MultiProcessorCount"] * work.blocks
         needed = -(-work.count * LANES // THREADS)
         numbers = [np.int32(it) for it in (maps, *work.out.size, work.spans)]
 
         def run(x: PackedArray) -> Any:
             y = new_device_output(work.out)
-            arguments = (*strided(x), *constants, *strided_array(y), *numbers)
-            kernel((min(blocks, needed),), (THREADS,), (*arguments, np.int64(work.count)))
+            arguments = (*strided(x), *constants, *strided_array(y), *numbers, np.int64(work.count))
+            if x.norm:
+                arguments += x.norm
+            kernel((min(blocks, needed),), (THREADS,), arguments)
             activate_over_maps(y, work.conv.activation)
             return y
 
@@ -167,13 +188,17 @@ def source(work: LastLayerWork) -> str:
         "UNITS": work.units,
         "IN_GROUPS": work.shape.f // GROUP,
         "THREADS": THREADS,
-        "BLOCKS": BLOCKS,
+        "BLOCKS": work.blocks,
+        "NORMS": int(work.norm is not None),
     }
     activation: Activation = work.conv.activation
+    of_norm = work.norm.activation if work.norm else "identity"
     parts = (
         definitions(values),
         common_source(work.numbers),
+        ranges_source(work.numbers),
         activation_source(activation),
+        sloped_activation_source(of_norm, rounded=True),
         warp_mma_source(work.numbers),
         source_beside(__file__, "last_layer.cu"),
     )

@@ -1,6 +1,7 @@
 """Instance and group norm of packed values: one pass adds up each map, another scales it.
 
 The convolution that makes a value may have added up its maps. Then there is only the second pass.
+The layer after a norm may apply it to what it loads. Then there is only the first one.
 
 A normalized number is no larger than the square root of the count of those that are normalized
 together. So the scale of the output is known before anything is read.
@@ -8,9 +9,10 @@ together. So the scale of the output is known before anything is read.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import sqrt
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import numpy as np
 
@@ -18,16 +20,23 @@ from znni.core.shapes import Shape5
 from znni.machine.cuda import cupy
 from znni.machine.cuda_kernels import compiled, source_beside
 from znni.machine.device_arena import device_workspace, new_device_output
-from znni.machine.packed_arrays import GROUP, PackedArray, packed_bytes
+from znni.machine.packed_arrays import GROUP, LeftNorm, PackedArray, packed_bytes
 from znni.network.layers import Layer, Normalize, Operation, PackedLayer
 from znni.network.weights import ConvWeights, conv_weights
 from znni.plans.cost import Cost, Memory
-from znni.plans.primitive import Run
+from znni.plans.primitive import Run, applying
 from znni.primitives.gpu.common import map_sums
 from znni.primitives.gpu.common.map_sums import PARTIAL_BYTES, MapSums
 from znni.primitives.gpu.common.number_formats import FLOAT_BYTES, TensorFormat
 from znni.primitives.gpu.common.voxels import THREADS, launch
-from znni.primitives.gpu.packed.base import GpuPackedPass, groups_of, records_source, strided
+from znni.primitives.gpu.packed.base import (
+    FLOPS,
+    GpuPackedPass,
+    groups_of,
+    made_into,
+    records_source,
+    strided,
+)
 from znni.primitives.gpu.packed.pointwise import largest_bound, pointwise_kernel
 
 
@@ -39,6 +48,7 @@ class GpuPackedNormalization(GpuPackedPass):
     family: ClassVar[str] = "gpu_packed_normalization"
     version: ClassVar[int] = 2
     takes_sums: ClassVar[bool] = True
+    may_leave: ClassVar[bool] = True
 
     def made(self, layer: Normalize, shape: Shape5) -> Shape5 | None:
         """Decline softmax, and more blocks than a launch counts."""
@@ -46,7 +56,7 @@ class GpuPackedNormalization(GpuPackedPass):
         return shape if possible and layer.features == shape.f else None
 
     def cost(self, layer: Operation, shape: Shape5) -> Cost:
-        """Return the cost: two passes over the input, or one, and one over the output."""
+        """Return the cost: two passes over the input and one over the output, or fewer."""
         cost = super().cost(layer, shape)
         summed = isinstance(layer, PackedLayer) and layer.sums
         # Weights, biases and slopes, and a factor and a shift for each map of each image.
@@ -54,56 +64,90 @@ class GpuPackedNormalization(GpuPackedPass):
         workspace = 0 if summed else self._parts_bytes(shape)
         memory = Memory.beside(cost.memory.working, workspace, cost.memory.resident + numbers)
         again = 0 if summed else packed_bytes(shape, self.numbers.parts)
+        if isinstance(layer, PackedLayer) and layer.leaves:
+            cost = replace(cost, flops=float(FLOPS * shape.f), bytes_moved=numbers)
         return replace(cost.plus(0.0, 1.0, again), memory=memory)
+
+    def build(self, layer: Operation, shape: Shape5, weights: ConvWeights | None) -> Run:
+        """Prepare all that can be done once."""
+        if not isinstance(layer, PackedLayer) or not layer.leaves:
+            return super().build(layer, shape, weights)
+        applying(self.out_shape(layer, shape), self, layer, shape)
+        find = self._finding(cast(Normalize, layer.layer), shape, weights)
+
+        def run(x: PackedArray) -> Any:
+            y = new_device_output(shape)
+            if not y.lies_with(x):
+                y.voxels[...] = x.voxels
+            y.records[...] = x.records
+            return y._replace(norm=find(x))
+
+        return lambda x: made_into(shape, self.numbers.parts, lambda: run(x))
 
     def _parts_bytes(self, shape: Shape5) -> int:
         return PARTIAL_BYTES * GROUP * MapSums(groups_of(shape)).blocks
 
     def prepare(self, layer: Normalize, out: Shape5, weights: ConvWeights | None) -> Run:
         """Compile the kernels, and bring factors and shifts to the GPU."""
+        find = self._finding(layer, out, weights)
+        scale = pointwise_kernel("SCALE", layer.activation, self.numbers)
+
+        def run(x: PackedArray) -> Any:
+            y, norm = new_device_output(out), find(x)
+            for image in range(out.n):
+                items = slice(image, image + 1)
+                one, made = (it._replace(voxels=it.voxels[items]) for it in (x, y))
+                launch(
+                    scale,
+                    groups_of(out._replace(n=1)),
+                    *strided(one),
+                    *strided(one),
+                    *norm.scaling[image],
+                    norm.slopes,
+                    np.float32(0),
+                    norm.largest,
+                    *strided(made),
+                )
+            return y
+
+        return run
+
+    def _finding(
+        self, layer: Normalize, shape: Shape5, weights: ConvWeights | None
+    ) -> Callable[[PackedArray], LeftNorm]:
+        """Return what finds the factors and shifts of an input's maps."""
         given = conv_weights(layer, weights)
         slope = layer.slope if given.slope is None else given.slope
         together = layer.features // layer.groups
         module = compiled(source(self.numbers), options(layer))
         names = "reduce_packed", "set_scaling", "set_scaling_of_sums"
         reduce_packed, set_scaling, set_scaling_of_sums = map(module.get_function, names)
-        scale = pointwise_kernel("SCALE", layer.activation, self.numbers)
-        slopes = cupy().asarray(np.full(out.f, slope, np.float32))
+        slopes = cupy().asarray(np.full(shape.f, slope, np.float32))
         trained = *map(cupy().asarray, (given.weight, given.bias)), np.float32(layer.eps)
-        scaling = cupy().empty((out.n, 2, out.f), np.float32)
-        sums = MapSums(groups_of(out))
-        count = together * out.size.volume
+        scaling = cupy().empty((shape.n, 2, shape.f), np.float32)
+        sums = MapSums(groups_of(shape))
+        count = together * shape.size.volume
         weight, bias, steep = (float(np.abs(it).max()) for it in (given.weight, given.bias, slope))
-        bound = largest_bound(layer.activation, 0.0, sqrt(count) * weight + bias, steep)
+        _, largest = largest_bound(layer.activation, 0.0, sqrt(count) * weight + bias, steep)
 
-        def run(x: PackedArray) -> Any:
-            y = new_device_output(out)
-            voxels, set_from, parts = np.int64(out.size.volume), set_scaling_of_sums, x.sums
+        def find(x: PackedArray) -> LeftNorm:
+            voxels, set_from, parts = np.int64(shape.size.volume), set_scaling_of_sums, x.sums
             if parts is None:
-                set_from, parts = set_scaling, device_workspace((self._parts_bytes(out),), np.uint8)
-                counts = map(np.int32, (sums.columns, sums.shares, *groups_of(out)[1:]))
+                set_from, parts = (
+                    set_scaling,
+                    device_workspace((self._parts_bytes(shape),), np.uint8),
+                )
+                counts = map(np.int32, (sums.columns, sums.shares, *groups_of(shape)[1:]))
                 reduce_packed((sums.blocks,), (THREADS,), (*strided(x), parts, *counts))
             each = np.int32(sums.parts if x.sums is None else len(parts))
             set_from(
-                (out.n * layer.groups,),
+                (shape.n * layer.groups,),
                 (THREADS,),
-                (parts, each, voxels, *trained, scaling, np.int32(out.f)),
+                (parts, each, voxels, *trained, scaling, np.int32(shape.f)),
             )
-            for image in range(out.n):
-                items = slice(image, image + 1)
-                one, made = (it._replace(voxels=it.voxels[items]) for it in (x, y))
-                numbers = *scaling[image], slopes, *bound
-                launch(
-                    scale,
-                    groups_of(out._replace(n=1)),
-                    *strided(one),
-                    *strided(one),
-                    *numbers,
-                    *strided(made),
-                )
-            return y
+            return LeftNorm(scaling, slopes, largest)
 
-        return run
+        return find
 
 
 def source(numbers: TensorFormat) -> str:
