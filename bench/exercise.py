@@ -15,6 +15,7 @@ themselves. Plans count it among ``DEVICE_BYTES``.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Annotated, Any, cast, get_args
 
@@ -33,8 +34,10 @@ from znni.core.shapes import Shape5, Vec3, offsets
 from znni.engine.device_recombine import DeviceRecombination
 from znni.engine.host_layers import place
 from znni.engine.pipeline import convert
+from znni.machine.arena import output_into
 from znni.machine.cuda import cupy
 from znni.machine.device_arena import DeviceArena
+from znni.machine.machine import Device
 from znni.machine.packed_arrays import PackedArray, packed_copy
 from znni.network.layers import (
     Add,
@@ -51,6 +54,7 @@ from znni.network.layers import (
     PackedLayer,
     Pool,
     PooledConv,
+    SummedConv,
     Upsample,
     Weighted,
 )
@@ -58,6 +62,8 @@ from znni.network.weights import ConvWeights, Float32, Weights
 from znni.plans.primitive import Primitive, on_device
 from znni.primitives import reference
 from znni.primitives.catalogue import catalogue
+from znni.primitives.gpu.common.number_formats import FLOAT16, FLOAT16_PAIR
+from znni.primitives.gpu.packed.normalization import GpuPackedNormalization
 
 FIRST = Conv("first", 1, 19, Vec3(2, 3, 4), "relu")
 HIDDEN = Conv("hidden", 80, 80, Vec3(3, 3, 3), "relu")
@@ -139,8 +145,29 @@ PACKED: tuple[tuple[PackedLayer, Shape5], ...] = tuple(
     for reads, writes in kinds
 )
 
+# Steps of packed values that do more. A convolution adds to a value, or adds up maps for a norm, or
+# applies the norm before it. A norm takes such sums, and leaves its numbers to the next layer.
+BEFORE_HEAD = Normalize("before", 24, 24, activation="leaky_relu")
+TOGETHER: tuple[tuple[PackedLayer, Shape5], ...] = tuple(
+    (replace(packed, parts=parts), Shape5(1, maps, 9, 12, 17))
+    for parts in (1, 2)
+    for packed, maps in (
+        (
+            PackedLayer(
+                SummedConv(Conv("residual", 24, 40, TWO, "identity"), Add("sum", "elu")), True, True
+            ),
+            24,
+        ),
+        (PackedLayer(Conv("dense", 24, 40, Vec3(3, 2, 3), "relu"), True, True, sums=True), 24),
+        (PackedLayer(Conv("input", 2, 40, TWO, "identity"), False, True, sums=True), 2),
+        (PackedLayer(Normalize("groups", 24, 3), True, True, sums=True), 24),
+        (PackedLayer(Normalize("left", 24, 24), True, True, sums=True, leaves=True), 24),
+        (PackedLayer(Conv("head", 24, 3, Vec3(1, 1, 1), "elu"), True, False, norm=BEFORE_HEAD), 24),
+    )
+)
+
 # Layers whose reference is that of exact networks.
-LOCAL = (*(layer for layer, _ in EXACT), *(packed.layer for packed, _ in PACKED))
+LOCAL = tuple(layer for layer, _ in EXACT)
 
 # Voxels that a case's last or first axis may be longer.
 STRETCH = 64
@@ -177,7 +204,7 @@ def exercise_command(
 
 def cases_for(primitive: Primitive) -> Iterator[tuple[Operation, Shape5]]:
     """Yield the cases that a primitive does, each as near to its original size as possible."""
-    for layer, shape in (*CASES, *EXACT, *PACKED):
+    for layer, shape in (*CASES, *EXACT, *PACKED, *TOGETHER):
         for axis in "xz":
             extents = range(getattr(shape, axis), getattr(shape, axis) + STRETCH)
             longer = (shape._replace(**{axis: extent}) for extent in extents)
@@ -223,11 +250,8 @@ def relative_error(
     """Return the largest error, relative to the largest sum or output."""
     expected: NDArray[np.floating] = x
     scale = 0.0
-    if isinstance(layer, PackedLayer):
-        layer = layer.layer
-    if layer in LOCAL:
-        known = Weights({} if weights is None else {layer.name: weights}, "random")
-        expected = reference.local(cast(Layer, layer), known, inputs_in(layer, x))
+    if layer in LOCAL or isinstance(layer, PackedLayer):
+        expected = _of_exact_network(layer, x, weights)
         return _largest(y - expected, np.abs(expected).max())
     for part in (layer.conv, layer.pool) if isinstance(layer, PooledConv) else (layer,):
         if isinstance(part, Pool):
@@ -242,6 +266,35 @@ def relative_error(
     return _largest(y - expected, max(scale, np.abs(expected).max()))
 
 
+def _of_exact_network(
+    layer: Operation, x: Float32, weights: ConvWeights | None
+) -> NDArray[np.floating]:
+    """Return the reference of a layer of an exact network, perhaps on packed values."""
+    inputs: tuple[Any, ...] = _inputs(layer, x)
+    if isinstance(layer, PackedLayer):
+        norm, layer = layer.norm, layer.layer
+        if norm:
+            inputs = (reference.local(norm, _weights_of(norm, _random_weights(norm)), inputs),)
+    if isinstance(layer, SummedConv):
+        first, other = inputs
+        linear = reference.local(layer.conv, _weights_of(layer.conv, weights), (first,))
+        return reference.activation(linear + other, layer.add.activation, layer.add.slope)
+    return reference.local(cast(Layer, layer), _weights_of(layer, weights), inputs)
+
+
+def _weights_of(layer: Operation, weights: ConvWeights | None) -> Weights:
+    return Weights({} if weights is None else {layer.name: weights}, "random")
+
+
+def _inputs(layer: Operation, x: Float32) -> tuple[Float32, ...]:
+    """Return the arrays that a layer takes. A summed convolution adds to random numbers."""
+    first, *others = inputs_in(layer, x)
+    if isinstance(layer, PackedLayer) and isinstance(layer.layer, SummedConv):
+        drawn = np.random.default_rng(3)
+        others = [drawn.standard_normal(it.shape, np.float32) for it in others]
+    return first, *others
+
+
 def _largest(differences: NDArray[np.floating], scale: float) -> float:
     """Return the largest error, relative to a scale; infinite if there is a NaN."""
     return float(np.nan_to_num(np.abs(differences).max() / scale, nan=np.inf))
@@ -251,7 +304,7 @@ def _row(primitive: Primitive, layer: Operation, shape: Shape5, poison: bool) ->
     x = np.random.default_rng(0).standard_normal(shape, np.float32)
     conv = layer.conv if isinstance(layer, PooledConv) else layer
     if isinstance(conv, PackedLayer):
-        conv = conv.layer
+        conv = conv.layer.conv if isinstance(conv.layer, SummedConv) else conv.layer
     weights = _random_weights(conv) if isinstance(conv, Weighted) else None
     error = relative_error(layer, x, weights, _run(primitive, layer, x, weights, poison))
     return {
@@ -288,11 +341,51 @@ def _run(
     with arena.in_use():
         if poison:
             _fill_with_nan(arena)
-        there: Any = [cupy().asarray(part) for part in inputs_in(layer, x)]
+        there: Any = [cupy().asarray(part) for part in _inputs(layer, x)]
+        into: AbstractContextManager[None] = nullcontext()
         if isinstance(layer, PackedLayer) and layer.reads:
             there = [packed_copy(part, layer.parts) for part in there]
-        y: Any = run(*there)
-        return unpacked(y) if isinstance(y, PackedArray) else np.asarray(y.get())
+            there[0] = _with_all(there[0], layer, primitive.device)
+            if isinstance(layer.layer, SummedConv):  # the sum is made in place
+                records = cupy().zeros(there[1].records.shape, np.uint32)
+                into = output_into(there[1]._replace(records=records))
+        with into:
+            y: Any = run(*there)
+        return _numbers(y) if isinstance(y, PackedArray) else np.asarray(y.get())
+
+
+def _with_all(x: PackedArray, layer: PackedLayer, device: Device) -> PackedArray:
+    """Return a packed input with sums of its maps or a norm, if a layer takes these."""
+    if isinstance(layer.layer, Normalize) and layer.sums:
+        return x._replace(sums=cupy().asarray(map_sums(unpacked(x))))
+    if layer.norm is None:
+        return x
+    numbers = FLOAT16 if layer.parts == 1 else FLOAT16_PAIR
+    left = PackedLayer(layer.norm, True, True, parts=layer.parts, leaves=True)
+    leave = GpuPackedNormalization(device, numbers).build(
+        left, Shape5(*x.shape), _random_weights(layer.norm)
+    )
+    return cast(PackedArray, leave(x))
+
+
+def map_sums(x: Float32) -> NDArray[np.float64]:
+    """Return the sum and the sum of squares of each map, as one part."""
+    numbers = x.astype(np.float64)
+    both = (np.sum(numbers**power, axis=(0, 2, 3, 4)) for power in (1, 2))
+    return np.stack(list(both), axis=-1)[None]
+
+
+def _numbers(made: PackedArray) -> NDArray[np.float32]:
+    """Return the numbers of a packed value, with the norm that is left. Wrong sums give NaN."""
+    numbers = unpacked(made)
+    if made.sums is not None:
+        found, right = made.sums.get().sum(axis=0), map_sums(numbers)[0]
+        if not np.allclose(found, right, rtol=1e-3, atol=1e-3 * map_sums(np.abs(numbers)).max()):
+            return np.full_like(numbers, np.nan)
+    if made.norm is None:
+        return numbers
+    factors, shifts = np.moveaxis(made.norm.scaling.get()[..., None, None, None], 1, 0)
+    return np.asarray(numbers * factors + shifts)
 
 
 def unpacked(made: PackedArray) -> Float32:
