@@ -53,8 +53,9 @@ TILES = (
 WARPS = 8
 THREADS = WARPS * LANES
 
-# Registers of a thread beside its sums, and blocks that share a multiprocessor, at most.
-OTHER_REGISTERS = 48
+# Registers of a thread beside its sums, and more if it adds up maps of pairs; blocks that share a
+# multiprocessor, at most.
+OTHER_REGISTERS, SUM_REGISTERS = 48, 8
 MOST_BLOCKS = 4
 
 # Cycles of an H200's multiprocessor: of a product, if tensor cores are fast enough; to bring one
@@ -143,7 +144,8 @@ class Tile:
     def blocks(self) -> int:
         """Blocks that share a multiprocessor: as many as have registers and shared memory."""
         room = self.chip.shared_bytes // (self.shared_bytes + RESERVED_SHARED)
-        needed = 4 * self.units * self.groups + OTHER_REGISTERS
+        beside = OTHER_REGISTERS + SUM_REGISTERS * self.sums * (self.numbers.parts - 1)
+        needed = 4 * self.units * self.groups + beside
         return next(
             blocks
             for blocks in range(min(MOST_BLOCKS, room), 0, -1)
