@@ -220,6 +220,7 @@ COLUMNS: dict[Kind | Literal["choices"], dict[str, Forms]] = {
         "voxels/s": "{voxels_per_s:,.0f}",
         "predicted": "{predicted_voxels_per_s:,.0f}",
         "error": "{error:.1e}",
+        "allowed GiB": "{allowed_gib:.0f}",
         "declared GiB": "{declared_gib:.2f}",
         "peak GiB": "{peak_gib:.2f}",
         "skipped": "{skipped}",

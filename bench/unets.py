@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,7 +19,6 @@ from bench.record import Row
 from bench.rounds import Effort, Result, rounds_on_gpu, run_rounds, stopwatch
 from bench.session import (
     RAM,
-    AccuracyClass,
     Budget,
     CostsChoice,
     Device,
@@ -39,6 +38,7 @@ from bench.session import (
 from bench.unet_networks import UNETS, unet_weights
 from planner.exhaustive import Search
 from znni.core.errors import InvalidInput
+from znni.core.options import ACCURACIES, Accuracy
 from znni.core.shapes import Box, Vec3
 from znni.engine.executor import placed
 from znni.engine.stopwatch import Stopwatch
@@ -55,6 +55,7 @@ from znni.plans.plan import Plan
 if TYPE_CHECKING:
     from bench.peers.torch_windows import TorchWindows
 
+OURS = "znni"
 ZERO = Vec3(0, 0, 0)
 
 # Voxels of a window per axis, unless another number is given. The valid U-Net takes some more, so
@@ -63,20 +64,25 @@ WINDOWS: dict[DeviceKind, int] = {"cpu": 128, "gpu": 192}
 VALID_MORE = 12
 
 Names = Annotated[list[str] | None, typer.Option("--net", help="A U-Net; repeatable.")]
-Extent = Annotated[
-    int | None,
-    typer.Option(min=1, help="Voxels of a window per axis. Default: 128, on a GPU 192."),
+Extents = Annotated[
+    list[int] | None,
+    typer.Option(
+        min=1, help="Voxels of a window per axis; repeatable. Default: 128, on a GPU 192."
+    ),
+]
+Classes = Annotated[
+    list[str], typer.Option("--accuracy", help="Accuracy class of our plan; repeatable.")
 ]
 
 
 def unets_command(
     net: Names = None,
     device: Device = "cpu",
-    window: Extent = None,
+    window: Extents = None,
     ram: RamByDevice = None,
     gpu_memory: GpuMemory = None,
     costs: CostsChoice = "auto",
-    accuracy: AccuracyClass = "float32",
+    accuracy: Classes = ["float32"],  # noqa: B006 - typer reads it
     peer: Peer = None,
     threads: Threads = None,
     repeats: Repeats = 3,
@@ -85,9 +91,11 @@ def unets_command(
 ) -> None:
     """Compare U-Nets with other engines on one whole window.
 
-    On a CPU these are PyTorch, ONNX Runtime and OpenVINO, on a GPU PyTorch.
+    On a CPU these are PyTorch, ONNX Runtime and OpenVINO, on a GPU PyTorch. Our plan always takes
+    part; ``--peer znni`` leaves out all others.
     """
     check_known("net", net or [], UNETS)
+    check_known("accuracy", accuracy, ACCURACIES)
     if device == "cpu":
         refuse(device, gpu_memory=gpu_memory)
     elif not has_torch():
@@ -96,27 +104,36 @@ def unets_command(
     ceilings = ceilings_with(device, machine.host.threads)
     effort = Effort(repeats, budget)
 
-    def measured(name: str) -> Iterator[list[Row]]:
-        network = UNETS[name]()
-        size = window or WINDOWS[device] + VALID_MORE * (name == "valid-unet")
-        if network.window_layer:
-            network = with_window(network, Window(Vec3.of(size), overlap=0))
+    def planned(network: Network, size: int, allowed: Accuracy) -> Search:
         limit = ram or (RAM if device == "cpu" else None)
         space = search(
             network, Vec3.of(size), ram=limit, threads=threads, device=device, costs=costs,
-            accuracy=accuracy, gpu_memory=gpu_memory,
+            accuracy=allowed, gpu_memory=gpu_memory,
         )  # fmt: skip
         # A job of many windows transforms kernels once, so that time is left out.
         handling = replace(space.overhead.handling, resident=0.0)
         space.overhead = replace(space.overhead, handling=handling)
-        if device == "cpu":
-            yield _compared(network, fastest(space)[0], size, peer, effort)
-        else:
-            about = {"window": str(Vec3.of(size)), "accuracy": accuracy}
-            for row in _compared_on_gpu(network, _in_one_block(space), size, peer, effort):
-                yield [row | about]
+        return space
 
-    found = (rows for name in net or UNETS for rows in measured(name))
+    def measured(name: str, size: int) -> Iterator[list[Row]]:
+        network = UNETS[name]()
+        if network.window_layer:
+            network = with_window(network, Window(Vec3.of(size), overlap=0))
+        spaces = {each: planned(network, size, each) for each in ACCURACIES if each in accuracy}
+        if device == "cpu":
+            for space in spaces.values():
+                yield _compared(network, fastest(space)[0], size, peer, effort)
+            return
+        for row in _compared_on_gpu(network, spaces, size, peer, effort):
+            allowed = {"allowed_gib": gpu_memory / 2**30} if gpu_memory else {}
+            yield [row | {"window": str(Vec3.of(size))} | allowed]
+
+    found = (
+        rows
+        for name in net or UNETS
+        for size in window or [WINDOWS[device] + VALID_MORE * (name == "valid-unet")]
+        for rows in measured(name, size)
+    )
     report_all("unets", found, [ceilings], out)
 
 
@@ -134,56 +151,80 @@ def _compared(
     with TemporaryDirectory() as folder:
         found = peers(network, weights, x, plan.machine.host.threads, Path(folder))
         makers: dict[str, Callable[[], Compute]] = dict(found)
-        check_known("peer", wanted or [], makers)
-        ready: dict[str, Compute] = {"znni": _ours(plan, weights)}
-        for name in wanted if wanted is not None else makers:
+        ready: dict[str, Compute] = {OURS: _ours(plan, weights)}
+        for name in _peers(wanted, makers):
             progress(f"{network.name}: making {name} ready")
             ready[name] = makers[name]()
         errors = {name: _error(compute(x), exact) for name, compute in ready.items()}
         timed = {name: stopwatch(partial(compute, x)) for name, compute in ready.items()}
         results = run_rounds(timed, effort, warm=ready, progress=progress)
     return [
-        _row(network, name, result, exact, errors[name], plan if name == "znni" else None)
+        _row(network, name, result, exact, errors[name], plan if name == OURS else None)
         | {"window": str(Vec3.of(size))}
         for name, result in results.items()
     ]
 
 
+def _peers(wanted: list[str] | None, makers: Collection[str]) -> list[str]:
+    """Return the peers that are measured; by default all."""
+    check_known("peer", wanted or [], (OURS, *makers))
+    return [name for name in (makers if wanted is None else wanted) if name != OURS]
+
+
 def _compared_on_gpu(
     network: Network,
-    plan: Plan,
+    spaces: Mapping[Accuracy, Search],
     size: int,
     wanted: list[str] | None,
     effort: Effort,
 ) -> Iterator[Row]:
-    """Yield a row for our plan on a GPU, and for each of PyTorch's ways.
+    """Yield rows for our plans on a GPU, and for PyTorch's ways.
 
     Our windows come from the host's memory and go back to it. PyTorch's stay on the GPU.
+
+    Args:
+        network: the network.
+        spaces: the plans that there are, by our class of accuracy.
+        size: voxels of the window per axis.
+        wanted: the peers, or ``znni`` for none; by default all.
+        effort: how long to measure.
     """
     from bench.peers.torch_windows import torch_ways
 
     weights, x = unet_weights(network), _window(network, size)
     makers = torch_ways(network, weights)
-    check_known("peer", wanted or [], makers)
+    rivals = _peers(wanted, makers)
     progress(f"{network.name}: float64")
     exact = exact_output(network, weights, x, "cuda")
     free_torch_memory()
-    progress(f"{network.name}: znni")
-    blocks = PatchesOnGpu(plan, "float32", weights, reader(plan, x))
-    result = Result(blocks.seconds(effort.repeats))
-    ours = _row(network, "znni", result, exact, _error(_cropped(plan, blocks.output), exact), plan)
-    ours |= {
-        "layers_seconds": sum(blocks.layer_seconds().values()),
-        "peak_gib": blocks.peak / 2**30,
-        "by_layer": blocks.layer_seconds(),
-    }
-    del blocks
-    release_gpu_memory()
-    yield ours
-    for name in wanted if wanted is not None else makers:
+    for accuracy, space in spaces.items():
+        progress(f"{network.name}: {OURS}, {accuracy}")
+        yield _our_row_on_gpu(space, weights, x, exact, effort) | {"accuracy": accuracy}
+    for name in rivals:
         progress(f"{network.name}: {name}")
         yield _row_of_peer(network, name, makers[name], x, exact, effort)
         free_torch_memory()
+
+
+def _our_row_on_gpu(space: Search, weights: Weights, x: Float32, exact: Any, effort: Effort) -> Row:
+    """Return the row of our fastest plan that computes the whole output at once."""
+    network = space.network
+    plan = space.fastest_for(space.output)
+    if plan is None:
+        reason = "no plan for a window in one block fits into the memory"
+        return {"network": network.name, "name": OURS, "skipped": reason}
+    blocks = PatchesOnGpu(plan, "float32", weights, reader(plan, x))
+    result = Result(blocks.seconds(effort.repeats))
+    error = _error(_cropped(plan, blocks.output), exact)
+    by_layer = blocks.layer_seconds()
+    row = _row(network, OURS, result, exact, error, plan) | {
+        "layers_seconds": sum(by_layer.values()),
+        "peak_gib": blocks.peak / 2**30,
+        "by_layer": by_layer,
+    }
+    del blocks
+    release_gpu_memory()
+    return row
 
 
 def _row_of_peer(
@@ -209,21 +250,6 @@ def _row_of_peer(
         return {
             "network": network.name, "name": name, "skipped": str(failure).splitlines()[0]
         }  # fmt: skip
-
-
-def _in_one_block(space: Search) -> Plan:
-    """Return the fastest plan that computes the whole output at once.
-
-    Raises:
-        InvalidInput: none fits into the memory allowed.
-    """
-    plan = space.fastest_for(space.output)
-    if plan is None:
-        raise InvalidInput(
-            f"no plan of {space.network.name} for a window in one block fits into the memory; give "
-            f"a smaller --window"
-        )
-    return plan
 
 
 def _window(network: Network, size: int) -> Float32:

@@ -27,6 +27,9 @@ from znni.network.layers import (
 from znni.network.network import INPUT, Network, Node
 from znni.network.weights import Weights
 
+# Values of a tap's input that are copied at a time.
+MOST_TAP_VALUES = 2**28
+
 
 class TorchGraph(nn.Module):
     """A network that PyTorch computes over one whole input (1, f, z, y, x).
@@ -49,6 +52,10 @@ class TorchGraph(nn.Module):
         super().__init__()
         self._network = network
         self._by_taps = by_taps
+        last = {name: index for index, node in enumerate(network.nodes) for name in node.inputs}
+        self._dying: list[list[str]] = [[] for _ in network.nodes]
+        for name, index in last.items():
+            self._dying[index] += [name] * (name != network.output)
         for index, node in enumerate(network.nodes):
             if node.name in weights.layers:
                 for kind, array in weights[node.name].arrays.items():
@@ -56,10 +63,13 @@ class TorchGraph(nn.Module):
                     self.register_buffer(f"{kind}{index}", values)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the output (1, f', z', y', x')."""
+        """Return the output (1, f', z', y', x'). Values that nobody needs any more are let go."""
         values = {INPUT: x}
+        del x
         for index, node in enumerate(self._network.nodes):
             given = [values[name] for name in node.inputs]
+            for name in self._dying[index]:
+                del values[name]
             values[node.name] = self._computed(index, node, given)
         return values[self._network.output]
 
@@ -112,17 +122,26 @@ class TorchGraph(nn.Module):
 
 
 def _sum_of_taps(x: Tensor, layer: Conv, weight: Tensor, bias: Tensor) -> Tensor:
-    """Return a convolution as a sum of products over its taps, which takes little memory."""
+    """Return a convolution as a sum of products over its taps, some planes at a time.
+
+    So it takes little memory beside input and output.
+    """
     size = layer.local_size(Vec3(*x.shape[2:]))
-    y = bias.view(1, -1, 1, 1, 1).expand(1, -1, *size).clone()
-    for tap in offsets(layer.kernel):
-        first = tap * layer.dilation
-        z, y_, x_ = (
-            slice(start, start + (extent - 1) * step + 1, step)
-            for start, extent, step in zip(first, size, layer.stride, strict=True)
-        )
-        seen = x[0, :, z, y_, x_].reshape(layer.in_features, -1)
-        y.view(layer.out_features, -1).addmm_(weight[:, :, tap.z, tap.y, tap.x], seen)
+    y = x.new_empty((1, layer.out_features, *size))
+    depth = max(1, MOST_TAP_VALUES // (layer.in_features * size.y * size.x))
+    for first in range(0, size.z, depth):
+        part = y[:, :, first : first + depth]
+        planes = Vec3(first, 0, 0)
+        made = bias.view(-1, 1).repeat(1, part[0, 0].numel())
+        for tap in offsets(layer.kernel):
+            begin = tap * layer.dilation + planes * layer.stride
+            z, y_, x_ = (
+                slice(start, start + (extent - 1) * step + 1, step)
+                for start, extent, step in zip(begin, part.shape[2:], layer.stride, strict=True)
+            )
+            seen = x[0, :, z, y_, x_].reshape(layer.in_features, -1)
+            made.addmm_(weight[:, :, tap.z, tap.y, tap.x], seen)
+        part.copy_(made.view(part.shape))
     return y
 
 

@@ -104,7 +104,8 @@ def test_windows_are_handed_over_as_in_a_run(
     monkeypatch.setattr(patches, "free_gpu_bytes", lambda: 0)
     locked = EMULATED_CUPY.cuda.runtime.locked
     with emulated_gpu():
-        plan = unets._in_one_block(space)
+        plan = space.fastest_for(job.output)
+        assert plan is not None
         read = unets.reader(plan, x)
         blocks = patches.PatchesOnGpu(plan, "float32", weights, read)
         assert (blocks._given.values.ctypes.data in locked) is not windows
