@@ -95,7 +95,7 @@ class _Case:
 
     def ours(self, extent: int) -> Path:
         """The file of znni's labels of a volume."""
-        return self.folder / f"znni-{extent}.zarr"
+        return self.folder / f"znni-{extent}.h5"
 
 
 def labels_memory_command(

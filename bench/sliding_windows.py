@@ -2,7 +2,8 @@
 
 Each run is a process of its own, as a user starts it: from reading its code to its end. ``work s``
 is the time without starting, preparing, compiling and tuning. A peer's is that from one array to
-another. Ours has reading and writing in it, because both go on at the same time.
+another. Ours has reading and writing in it, because both go on at the same time. The first run may
+compile what later ones find; ``s`` is the median of the later ones, if there are any.
 """
 
 from __future__ import annotations
@@ -91,7 +92,13 @@ AsLabels = Annotated[
     bool, typer.Option("--labels", help="Store the label of the largest map, instead of values.")
 ]
 Batch = Annotated[list[int], typer.Option(min=1, help="Windows in one call by MONAI; repeatable.")]
-Runs = Annotated[int, typer.Option(min=1, help="Runs of each contestant, one after the other.")]
+Runs = Annotated[
+    int,
+    typer.Option(
+        min=1,
+        help="Runs of each contestant, one after the other. The first is only told, unless alone.",
+    ),
+]
 Keep = Annotated[
     bool, typer.Option("--keep", help="Keep the record's rows of contestants that do not run now.")
 ]
@@ -275,14 +282,15 @@ def _row(case: _Case, one: _Contestant) -> Row:
             found.append({"skipped": str(failure).strip().splitlines()[-1]})
         if "skipped" in found[-1]:
             return about | found[-1]
-    seconds = median(row["seconds"] for row in found)
+    first, *later = found
+    seconds = median(row["seconds"] for row in later or found)
     row = about | found[-1]
     row |= {
         "seconds": seconds,
-        "first_seconds": found[0]["seconds"] if case.runs > 1 else None,
+        "first_seconds": first["seconds"] if later else None,
         "all_seconds": [row["seconds"] for row in found],
         "voxels_per_s": case.size.volume / seconds,
-        "work_seconds": median(row["work_seconds"] for row in found),
+        "work_seconds": median(row["work_seconds"] for row in later or found),
     }
     return row | _apart(case, one, rules)
 
@@ -328,12 +336,12 @@ def _apart(case: _Case, one: _Contestant, rules: WindowRules) -> Row:
     """Return how far an output is from ours in windows by the same rules, if there is one.
 
     That is the largest difference as a share of the largest value, or the share of other labels.
+    Without windows the output is another one, so it is compared with nothing.
     """
     ours = case.ours(rules)
-    if one.name in (OURS, OURS_AS_NNUNET) or not ours.exists():
+    if one.name in OUR_WAYS or not ours.exists():
         return {}
-    other = case.ours(None) if one.name == OURS_EXACT else case.theirs
-    first, second = open_volume(str(ours)), open_volume(str(other))
+    first, second = open_volume(str(ours)), open_volume(str(case.theirs))
     apart, largest, labels = 0.0, 0.0, 0
     for z in range(0, case.size.z, SLAB):
         box = Box(Vec3(z, 0, 0), case.size._replace(z=min(z + SLAB, case.size.z)))
