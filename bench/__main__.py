@@ -44,6 +44,7 @@ COMMANDS = {
     "cluster-simulation": "bench.cluster_simulation",
     "table": "bench.report",
     "report": "bench.report",
+    "rooflines": "bench.rooflines",
     "plot": "bench.report",
 }
 PAPER_COMMANDS = {

@@ -16,6 +16,7 @@ from bench.accuracy import patch_input
 from bench.ceilings import AnyCeilings
 from bench.patches import Asked, PatchesOnGpu
 from bench.record import Row
+from bench.rooflines import step_rows
 from planner.cost_model import BUILT_IN
 from znni.calibration.database import CostDatabase
 from znni.calibration.measure import Workbench
@@ -167,28 +168,18 @@ def profile(plan: Plan, ceilings: AnyCeilings, times: PatchTimes) -> list[Row]:
     total = max(median(times.totals), inside)
     known = catalogue(plan.machine)
     rows: list[Row] = []
-    for step, runs in _steps(plan):
-        cost, name = step.cost, step.operation.name
-        seconds = median(times.layers[name])
-        primitive = named(known, step.primitive)
-        built_in = BUILT_IN.estimate(primitive, step.operation, step.shape_in, cost).seconds
-        floor = ceilings.floor(cost)
+    layers = {name: median(seconds) for name, seconds in times.layers.items()}
+    found = step_rows(plan, ceilings, layers)
+    for row, (step, runs) in zip(found, _steps(plan), strict=True):
+        name, primitive = step.operation.name, named(known, step.primitive)
+        built_in = BUILT_IN.estimate(primitive, step.operation, step.shape_in, step.cost).seconds
         rows.append(
-            {
-                "layer": name,
-                "primitive": str(step.primitive),
-                "input": str(step.shape_in),
-                "runs": runs,
-                "seconds": seconds,
-                "share": seconds / total,
+            row
+            | {
+                "share": row["seconds"] / total,
                 "predicted_seconds": runs * step.seconds,
                 "built_in_seconds": runs * built_in,
                 **_alone(times.layers[name], times.alone.get(name, ())),
-                "gflops": runs * cost.flops / seconds / 1e9,
-                "gbytes": runs * cost.bytes_moved / seconds / 1e9,
-                "floor_seconds": runs * floor.seconds,
-                "bound": floor.bound,
-                "achieved": floor.share(seconds / runs),
             }
         )
     floor_seconds, built_in_seconds = (

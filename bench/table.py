@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Literal, TypeAlias
 
 from bench.record import Kind, Row
@@ -452,3 +453,9 @@ def _filled(forms: Forms, row: Row) -> str:
         except KeyError:
             continue
     return ABSENT
+
+
+def markdown(lines: Sequence[Mapping[str, str]]) -> str:
+    """Return a Markdown table of lines: cells by their titles, which are the same in each line."""
+    cells = [lines[0], ["---"] * len(lines[0]), *(line.values() for line in lines)]
+    return "\n".join(f"| {' | '.join(row)} |" for row in cells)

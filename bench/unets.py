@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 import typer
 
+from bench.ceilings import AnyCeilings
 from bench.patches import PatchesOnGpu, release_gpu_memory
 from bench.peers.torch_settings import NOT_INSTALLED, free_torch_memory, gpu_peak_bytes, has_torch
 from bench.peers.whole_windows import Compute, exact_output, peers
 from bench.record import Row
+from bench.rooflines import step_rows
 from bench.rounds import Effort, Result, rounds_on_gpu, run_rounds, stopwatch
 from bench.session import (
     RAM,
@@ -124,7 +126,7 @@ def unets_command(
             for space in spaces.values():
                 yield _compared(network, fastest(space)[0], size, peer, effort)
             return
-        for row in _compared_on_gpu(network, spaces, size, peer, effort):
+        for row in _compared_on_gpu(network, spaces, ceilings, size, peer, effort):
             allowed = {"allowed_gib": gpu_memory / 2**30} if gpu_memory else {}
             yield [row | {"window": str(Vec3.of(size))} | allowed]
 
@@ -174,6 +176,7 @@ def _peers(wanted: list[str] | None, makers: Collection[str]) -> list[str]:
 def _compared_on_gpu(
     network: Network,
     spaces: Mapping[Accuracy, Search],
+    ceilings: AnyCeilings,
     size: int,
     wanted: list[str] | None,
     effort: Effort,
@@ -185,6 +188,7 @@ def _compared_on_gpu(
     Args:
         network: the network.
         spaces: the plans that there are, by our class of accuracy.
+        ceilings: those of the GPU.
         size: voxels of the window per axis.
         wanted: the peers, or ``znni`` for none; by default all.
         effort: how long to measure.
@@ -199,14 +203,22 @@ def _compared_on_gpu(
     free_torch_memory()
     for accuracy, space in spaces.items():
         progress(f"{network.name}: {OURS}, {accuracy}")
-        yield _our_row_on_gpu(space, weights, x, exact, effort) | {"accuracy": accuracy}
+        ours = _our_row_on_gpu(space, ceilings, weights, x, exact, effort)
+        yield ours | {"accuracy": accuracy}
     for name in rivals:
         progress(f"{network.name}: {name}")
         yield _row_of_peer(network, name, makers[name], x, exact, effort)
         free_torch_memory()
 
 
-def _our_row_on_gpu(space: Search, weights: Weights, x: Float32, exact: Any, effort: Effort) -> Row:
+def _our_row_on_gpu(
+    space: Search,
+    ceilings: AnyCeilings,
+    weights: Weights,
+    x: Float32,
+    exact: Any,
+    effort: Effort,
+) -> Row:
     """Return the row of our fastest plan that computes the whole output at once."""
     network = space.network
     plan = space.fastest_for(space.output)
@@ -220,7 +232,7 @@ def _our_row_on_gpu(space: Search, weights: Weights, x: Float32, exact: Any, eff
     row = _row(network, OURS, result, exact, error, plan) | {
         "layers_seconds": sum(by_layer.values()),
         "peak_gib": blocks.peak / 2**30,
-        "by_layer": by_layer,
+        "steps": step_rows(plan, ceilings, by_layer),
     }
     del blocks
     release_gpu_memory()

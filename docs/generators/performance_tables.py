@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import prod
 
 from bench.record import Record, Row
+from bench.rooflines import PatchOfSteps, by_kernel, by_network, patches_of
+from bench.table import markdown
 
 NETWORKS = ("n337", "n537", "n726", "n926")
 UNETS = {
@@ -14,6 +16,9 @@ UNETS = {
     "rsunet": "residual symmetric U-Net",
     "valid-unet": "valid U-Net",
 }
+
+# The windows of a U-Net that tables show: of most, and of the valid one.
+USUAL_WINDOWS = ("192x192x192", "204x204x204")
 
 Records = Mapping[str, Record]
 Line = dict[str, str]  # cells of a table by their titles
@@ -50,7 +55,7 @@ def readme_table(records: Records) -> str:
                 "PyTorch tf32": _beside(gpu["torch_tf32_fused"], gpu["znni"], _millions),
             }
         )
-    return _markdown(lines)
+    return markdown(lines)
 
 
 def readme_unets(records: Records) -> str:
@@ -67,7 +72,7 @@ def readme_unets(records: Records) -> str:
                 "OpenVINO bfloat16": _beside(rows["openvino bf16"], ours, _millions),
             }
         )
-    return _markdown(lines)
+    return markdown(lines)
 
 
 def cpu_unets(records: Records) -> str:
@@ -120,6 +125,25 @@ def gpu_unets(records: Records) -> str:
             }
         )
     return _captioned(records, names, lines)
+
+
+def rooflines(records: Records) -> str:
+    """Return what bounds networks on a GPU, and what bounds each kernel in them.
+
+    These are the dense networks, and each U-Net whose record has its steps for a usual window.
+    """
+    found: dict[str, PatchOfSteps] = {}
+    used: dict[str, None] = {}
+    for name, record in records.items():
+        if name != "predicted-h200.json" and not name.startswith("gpu-unets-"):
+            continue
+        for patch in patches_of(record):
+            usual = record.kind == "profile" or patch.patch in USUAL_WINDOWS
+            if usual and patch.accuracy in (None, "tf32") and patch.network not in found:
+                found[patch.network] = patch
+                used[name] = None
+    lines = by_network(found.values())
+    return f"{markdown(lines)}\n\n{_captioned(records, used, by_kernel(found.values()))}"
 
 
 def cpu_networks(records: Records) -> str:
@@ -293,7 +317,7 @@ def predicted_gpus(records: Records) -> str:
                 f"{rate:.0f}" if rate >= 10 else f"{rate:.2g}" for rate in rates
             )
         lines.append(line)
-    return _markdown(lines)
+    return markdown(lines)
 
 
 def gpu_runs(records: Records) -> str:
@@ -368,6 +392,7 @@ TABLES: dict[str, Callable[[Records], str]] = {
     "cpu-scaling": cpu_scaling,
     "gpu-networks": gpu_networks,
     "gpu-unets": gpu_unets,
+    "rooflines": rooflines,
     "gpu-layers": gpu_layers,
     "older-gpu": older_gpu,
     "older-layers": older_layers,
@@ -438,10 +463,4 @@ def _beside(peer: Row, ours: Row, form: Callable[[Row], str] = _rate) -> str:
 
 
 def _captioned(records: Records, names: Iterable[str], lines: Sequence[Line]) -> str:
-    return f"{_markdown(lines)}\n\n{caption(records, names)}"
-
-
-def _markdown(lines: Sequence[Line]) -> str:
-    """Return a table of lines that have the same titles."""
-    cells = [lines[0], ["---"] * len(lines[0]), *(line.values() for line in lines)]
-    return "\n".join(f"| {' | '.join(row)} |" for row in cells)
+    return f"{markdown(lines)}\n\n{caption(records, names)}"

@@ -18,11 +18,12 @@ from quick_benchmarks import CEILINGS, NETWORK, PATCH, QUICK, in_process
 from typer.testing import CliRunner
 
 import bench.record
+from bench import rooflines
 from bench.__main__ import app
 from bench.ceilings import Ceilings
 from bench.layers import compare_layer, layer
 from bench.paper.published import published_rows
-from bench.record import Record, join, load, save
+from bench.record import Record, Row, join, load, save
 from bench.report import colours_of, plot, report
 from bench.scaling import layer_rows, network_rows, with_efficiency
 from bench.table import table
@@ -264,3 +265,26 @@ def test_the_command_refuses_to_measure_nothing(command: list[str], none: list[s
     refused = CliRunner().invoke(app, [*command, *none])
     assert refused.exit_code == 2
     assert none[0] in refused.output
+
+
+def test_rooflines_say_what_bounds_each_kernel() -> None:
+    steps: list[Row] = [
+        {"primitive": "fast", "seconds": 0.002, "floor_seconds": 0.0015, "bound": "bytes"},
+        {"primitive": "slow", "seconds": 0.003, "floor_seconds": 0.001, "bound": "flops"},
+        {"primitive": "slow", "seconds": 0.003, "floor_seconds": 0.0005, "bound": "bytes"},
+    ]
+    row: Row = {"network": "net", "window": "8x8x8", "seconds": 0.006, "steps": steps}
+    peer: Row = {"network": "net", "window": "8x8x8", "seconds": 0.006, "name": "torch"}
+    found = list(rooflines.patches_of(Record("unets", [row, peer], {})))
+    (line,) = rooflines.by_network(found)
+    assert (line["floor"], line["by bytes"], line["achieved"]) == ("3.00 ms", "2.00 ms", "50%")
+    slow, fast = rooflines.by_kernel(found)
+    assert (slow["primitive"], slow["share"], slow["mostly"]) == ("`slow`", "75%", "operations")
+    assert (fast["steps"], fast["achieved"], fast["mostly"]) == ("1", "75%", "bytes")
+
+
+def test_rooflines_of_a_profile_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    rooflines.rooflines_command([RESULTS / "predicted-h200.json"])
+    assert capsys.readouterr().out.count("| n337 |") == 6
+    with pytest.raises(InvalidInput, match="have no steps; measure again"):
+        rooflines.rooflines_command([RESULTS / "unets-nnunet-2-cores.json"])
