@@ -111,11 +111,22 @@ def test_small_outputs_are_divided_among_all_multiprocessors(
     (divided,) = strips_for(layer, numbers, size, chip, 1, 132)
     assert divided.blocks(size) > 4 * alone.blocks(size)
     assert divided.cycles_to_the_end(size, 1, 132) < alone.cycles_to_the_end(size, 1, 132) / 3
-    assert strips_for(layer, numbers, size, chip, 132, 132) == (alone,)
-    large = Vec3(64, 64, 64)
+    (together,) = strips_for(layer, numbers, size, chip, 132, 132)
+    ends = [it.cycles_to_the_end(size, 132, 132) for it in (together, alone, divided)]
+    assert ends[0] <= min(ends)
+    large = Vec3(128, 128, 128)
     assert strips_for(layer, numbers, large, chip, 1, 132) == strips_for(
         layer, numbers, large, chip
     )
+
+
+@formats
+def test_multiprocessors_do_not_wait_for_the_last_blocks(numbers: TensorFormat) -> None:
+    layer, size = layer_of((768, 768), Vec3(3, 3, 3)), Vec3(18, 18, 18)
+    divided = strips_for(layer, numbers, size, HOPPER, 1, 132)
+    ends = sum(strip.cycles_to_the_end(size, 1, 132) for strip in divided)
+    others = strips_for(layer, numbers, size, HOPPER)
+    assert ends < 0.75 * sum(strip.cycles_to_the_end(size, 1, 132) for strip in others)
 
 
 # All small blocks for the two kinds of instructions, and the largest for the other chips.
@@ -224,8 +235,9 @@ def test_strips_are_the_whole_output(size: Vec3) -> None:
 @maps
 def test_memory_is_the_image_and_the_weights(numbers: TensorFormat, maps: tuple[int, int]) -> None:
     conv, shape = layer_of(maps, Vec3(2, 3, 1)), Shape5(3, maps[0], 20, 31, 40)
-    pieces = pieces_of(conv, numbers, shape)
-    memory = GpuDirectTensor(H200, numbers).cost(conv, shape).memory
+    primitive = GpuDirectTensor(H200, numbers)
+    pieces, memory = primitive.work(conv, shape), primitive.cost(conv, shape).memory
+    assert pieces is not None
     assert memory.workspace == pieces.image_bytes + 4
     assert memory.working == shape.nbytes + pieces.out.nbytes + memory.workspace
     ordered = weights_by_stage(random_weights(conv).weight, pieces.block)

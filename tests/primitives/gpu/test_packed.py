@@ -41,6 +41,7 @@ from znni.primitives.gpu.common.hardware import AMPERE, HOPPER, REGISTERS, Chip
 from znni.primitives.gpu.common.number_formats import FLOAT16, FLOAT16_PAIR, TensorFormat
 from znni.primitives.gpu.direct_tensor.geometry import strips_for
 from znni.primitives.gpu.direct_tensor.launch import convolution_source
+from znni.primitives.gpu.direct_tensor.weights import weights_by_stage
 from znni.primitives.gpu.direct_tensor.work import Packing
 from znni.primitives.gpu.packed import copies, normalization, pointwise, pooling
 from znni.primitives.gpu.packed import primitive as packed_layers
@@ -456,7 +457,7 @@ def test_sums_stay_in_registers(chip: Chip, numbers: TensorFormat) -> None:
         Packing(True, False, 10),
     )
     for packing in every if chip in (AMPERE, HOPPER) else every[1:2]:
-        (strip,) = strips_for(layer, numbers, Vec3(64, 64, 64), chip, adds_up=numbers.parts > 1)
+        (strip,) = strips_for(layer, numbers, Vec3(64, 64, 64), chip, exact=numbers.parts > 1)
         block = strip.block
         source = convolution_source(block, "relu", packing=packing)
         usage = resource_usage(source, chip.architecture)["convolve"]
@@ -474,6 +475,35 @@ def test_sums_stay_in_registers(chip: Chip, numbers: TensorFormat) -> None:
 
 
 @needs_compiler
+@pytest.mark.parametrize("columns", [16, 32, 40, 56])
+def test_products_of_both_parts_of_weights_stay_in_registers(columns: int) -> None:
+    layer = Conv("layer", 64, columns, THREE, "elu")
+    for packing in (
+        Packing(True, True, 8),
+        Packing(True, True, 8, adds=True),
+        Packing(True, True, 8, sums=True),
+        Packing(True, False, 8),
+    ):
+        block = strips_for(layer, FLOAT16_PAIR, Vec3(64, 64, 64), HOPPER, exact=True)[0].block
+        assert block.both_parts
+        assert block.product_cycles < replace(block, both_parts=False).product_cycles
+        source = convolution_source(block, "elu", packing=packing)
+        usage = resource_usage(source, HOPPER.architecture)["convolve"]
+        assert usage.spills == 0
+        assert usage.registers * block.threads <= REGISTERS
+        assert usage.shared + block.shared_bytes <= HOPPER.block_shared_bytes
+
+
+def test_parts_of_weights_are_columns_side_by_side() -> None:
+    layer = Conv("layer", 24, 40, Vec3(2, 1, 3), "relu")
+    block = strips_for(layer, FLOAT16_PAIR, Vec3(64, 64, 64), HOPPER, exact=True)[0].block
+    weight = random_weights(layer).weight
+    beside = weights_by_stage(weight, replace(block, both_parts=True))
+    apart = weights_by_stage(weight, replace(block, both_parts=False))
+    np.testing.assert_array_equal(beside, apart.swapaxes(4, 5))
+
+
+@needs_compiler
 @in_both_formats
 @chips
 def test_sums_of_strided_and_transposed_convolutions_stay_in_registers(
@@ -483,8 +513,8 @@ def test_sums_of_strided_and_transposed_convolutions_stay_in_registers(
         (Conv("layer", 64, 640, ONE, "leaky_relu"), Packing(True, True, 8, phases=TWO)),
         (Conv("layer", 64, 80, THREE, "leaky_relu", stride=TWO), Packing(True, True, 8)),
     ):
-        size, adds_up = Vec3(64, 64, 64), numbers.parts > 1
-        block = strips_for(layer, numbers, size, chip, adds_up=adds_up)[0].block
+        size, exact = Vec3(64, 64, 64), numbers.parts > 1
+        block = strips_for(layer, numbers, size, chip, exact=exact)[0].block
         source = convolution_source(block, "leaky_relu", packing=packing)
         usage = resource_usage(source, chip.architecture)["convolve"]
         assert usage.spills == 0

@@ -39,14 +39,18 @@ SUBTILES = (
 )
 MOST_COLUMNS = 80
 
-# If an output has fewer blocks than a GPU has multiprocessors, these are tried, too. They make more
-# blocks with fewer products each. Such a block has a share of the output maps, at least 8.
+# If an output has fewer blocks for each multiprocessor of a GPU, these are tried, too. They make
+# more blocks with fewer products each, so that fewer multiprocessors wait for the last ones. Such a
+# block has a share of the output maps, at least 8.
+FEW_BLOCKS = 8
 SMALL_SUBTILES = (Vec3(2, 1, 1), Vec3(1, 1, 1))
+SMALL_COLUMNS = (80, 72, 64, 48, 40, 24, 16, 8)
 
-# If sums are added up in registers of their own, more columns leave room for two products.
-MOST_ADDED_UP = 40
+# If all digits of pairs count, so many products are summed at most, or products of high parts
+# alone. Beside other sums in registers, more columns than so many leave room for two products.
+MOST_EXACT_SUMS, MOST_EXACT_HIGH_SUMS = 64, 256
+MOST_COLUMNS_BESIDE = 40
 TWO_PRODUCTS = (Vec3(2, 1, 1), Vec3(1, 2, 1), Vec3(1, 1, 2))
-SMALL_COLUMNS = (80, 40, 24, 16, 8)
 
 # Warpgroups that sum, one upon the other along z. For products of warpgroups, one more brings image
 # and weights; for products of warps, those that sum bring them.
@@ -54,7 +58,7 @@ WARPGROUPS = 2
 
 # Products of 16 maps that may be summed. Tensor cores cut off what they add, which amounts to an
 # error of 2.3e-8 for each. Layers with more are computed in several passes over some input maps
-# each, whose sums are added in float32; or a block adds up the sums of each 16 maps in float32.
+# each, whose sums are added in float32; or a block adds up the sums of a chunk or stage in float32.
 MOST_SUMS = {FLOAT16: 16384, FLOAT16_PAIR: 512}
 
 # Shared memory of a block that barriers may take. The rest holds the image of one or two chunks of
@@ -79,6 +83,10 @@ SECTOR_CYCLES, PART_CYCLES = 4.2, 6.8
 COLUMN_FLOPS = 2 * IN_MAPS * PRODUCT_VOXELS
 BYTE_CYCLES, FIRST_CYCLES = 1 / 32, 1000
 
+# Cycles of a multiprocessor for a byte of weights, if all bring them from the second-level cache:
+# an estimate.
+WEIGHT_BYTE_CYCLES = 1 / 20
+
 
 @dataclass(frozen=True)
 class Block:
@@ -95,7 +103,9 @@ class Block:
         taps: extents of a stage: the taps whose weights are brought together.
         image_places: places in shared memory for a chunk of the image, or a shift of it.
         step: the input voxels from one output voxel to the next.
-        adds_up: whether the sums of each chunk are added to those before it in float32.
+        adds_up: whether sums of a chunk, or of a stage, are added to those before it in float32.
+        both_parts: whether a product has both parts of weights as its columns, and the products of
+            low parts have sums of their own.
     """
 
     chip: Chip
@@ -109,6 +119,7 @@ class Block:
     image_places: int
     step: Vec3 = ONE
     adds_up: bool = False
+    both_parts: bool = False
 
     @property
     def threads(self) -> int:
@@ -123,7 +134,8 @@ class Block:
     @cached_property
     def sums(self) -> tuple[int, ...]:
         """Chunks of each pass over input maps, whose sums are added in float32."""
-        share = self.chunks if self.adds_up else even_share(self.chunks, self.most_chunks)
+        is_one = self.adds_up or self.both_parts
+        share = self.chunks if is_one else even_share(self.chunks, self.most_chunks)
         return tuple(min(share, self.chunks - i) for i in range(0, self.chunks, share))
 
     @cached_property
@@ -224,11 +236,18 @@ class Block:
 
         Warps read the right side once for all of a warpgroup's products.
         """
+        if self.both_parts:  # two instructions for three products
+            both = self._warpgroup_cycles(2 * self.columns) + self._warpgroup_cycles(self.columns)
+            return both / self.numbers.terms
         if self.chip.has_warpgroups:
-            sides = SIDE_CYCLES + SIDE_COLUMN_CYCLES * self.columns
-            return max(COLUMN_CYCLES * self.columns, sides)
+            return self._warpgroup_cycles(self.columns)
         sides = SIDE_CYCLES + self.columns / self.subtile.volume
         return max(COLUMN_FLOPS / self.chip.tensor_flops * self.columns, sides)
+
+    @staticmethod
+    def _warpgroup_cycles(columns: int) -> float:
+        """Return the cycles of a warpgroup's product of some columns."""
+        return max(COLUMN_CYCLES * columns, SIDE_CYCLES + SIDE_COLUMN_CYCLES * columns)
 
     @property
     def waiting_cycles(self) -> float:
@@ -313,7 +332,10 @@ class Block:
     def _cycles_with(self, stores: float) -> float:
         """Return the cycles of one block and pass, of which its stores take so many."""
         products = self.products * self.product_cycles / SUSTAINED + self.waiting_cycles
-        return max(products, len(self.sums) * stores, self._image_cycles)
+        brought = self._image_cycles
+        if not self.keeps_weights:
+            brought += WEIGHT_BYTE_CYCLES * self.all_stages * self.stage_bytes
+        return max(products, len(self.sums) * stores, brought)
 
     @cached_property
     def out_together(self) -> int:
@@ -328,7 +350,7 @@ def blocks_for(
     subtiles: tuple[Vec3, ...] = SUBTILES,
     most_columns: int = MOST_COLUMNS,
     *,
-    adds_up: bool = False,
+    exact: bool = False,
 ) -> tuple[Block, ...]:
     """Return a block of each subtile that shared memory and registers have room for.
 
@@ -338,10 +360,10 @@ def blocks_for(
         chip: the chip.
         subtiles: the subtiles.
         most_columns: output maps of a pass, at most.
-        adds_up: whether blocks add up the sums of each chunk in float32.
+        exact: whether all digits of pairs count, so that tensor cores cut off none of them.
     """
     maps = conv.in_features, conv.out_features
-    return _blocks(conv.kernel, conv.stride, maps, numbers, chip, subtiles, most_columns, adds_up)
+    return _blocks(conv.kernel, conv.stride, maps, numbers, chip, subtiles, most_columns, exact)
 
 
 @lru_cache(maxsize=1024)  # a search asks for the same blocks of thousands of outputs
@@ -353,7 +375,7 @@ def _blocks(
     chip: Chip,
     subtiles: tuple[Vec3, ...],
     most_columns: int,
-    adds_up: bool,
+    exact: bool,
 ) -> tuple[Block, ...]:
     """Return the blocks of a kernel between numbers of input and output maps."""
     if kernel.volume * numbers.terms > MOST_SUMS[numbers]:
@@ -362,18 +384,28 @@ def _blocks(
     chunks = -(-given // IN_MAPS)
     passes = -(-wanted // most_columns)
     columns = -(-wanted // (GROUP * passes)) * GROUP
-    if adds_up and columns > MOST_ADDED_UP:
+    many = exact and chunks * kernel.volume * numbers.terms > MOST_EXACT_SUMS
+    if many and columns > MOST_COLUMNS_BESIDE:
         fewer = (it for it in subtiles if it.volume <= TWO_PRODUCTS[0].volume)
         subtiles = tuple(dict.fromkeys((*TWO_PRODUCTS, *fewer)))
     whole = (
         Block(
-            chip, numbers, kernel, chunks, columns, passes, subtile, kernel, IMAGE_PLACES[0], step,
-            adds_up,
+            chip, numbers, kernel, chunks, columns, passes, subtile, kernel, IMAGE_PLACES[0], step
         )
         for subtile in subtiles
-    )  # fmt: skip
-    found = (next(_fitting(block), None) for block in whole)
+    )
+    exact_ones = (_with_other_sums(block) if many else block for block in whole)
+    found = (next(_fitting(block), None) for block in exact_ones)
     return tuple(block for block in found if block is not None)
+
+
+def _with_other_sums(block: Block) -> Block:
+    """Return a block with the second set of sums by which it is fastest, and exact."""
+    both_parts = replace(block, both_parts=True)
+    is_exact = block.chunks * block.kernel.volume <= MOST_EXACT_HIGH_SUMS
+    if block.chip.has_warpgroups and is_exact and both_parts.product_cycles < block.product_cycles:
+        return both_parts
+    return replace(block, adds_up=True)
 
 
 def _fitting(block: Block) -> Iterator[Block]:
@@ -432,14 +464,14 @@ def small_strip(
     items: int,
     processors: int,
     *,
-    adds_up: bool = False,
+    exact: bool = False,
 ) -> Strip:
     """Return the strip that a GPU computes soonest if its blocks are few."""
     subtiles = SUBTILES + SMALL_SUBTILES
     strips = [
         Strip(block, 0, out.x)
         for columns in SMALL_COLUMNS
-        for block in blocks_for(conv, numbers, chip, subtiles, columns, adds_up=adds_up)
+        for block in blocks_for(conv, numbers, chip, subtiles, columns, exact=exact)
     ]
     return min(
         strips,
@@ -456,11 +488,11 @@ def strips_for(
     items: int = 1,
     processors: int = 1,
     *,
-    adds_up: bool = False,
+    exact: bool = False,
 ) -> tuple[Strip, ...]:
-    """Return the strips that take the fewest cycles: one, or one of wide blocks and a rest.
+    """Return the strips that end soonest: one, or one of wide blocks and a rest.
 
-    If they have fewer blocks than there are multiprocessors, it is the strip that ends soonest.
+    If multiprocessors have few blocks each, the one strip may be of smaller blocks.
 
     Args:
         conv: the convolution.
@@ -469,17 +501,21 @@ def strips_for(
         chip: the chip.
         items: outputs that are computed together.
         processors: multiprocessors of the GPU.
-        adds_up: whether blocks add up the sums of each chunk in float32.
+        exact: whether all digits of pairs count, so that tensor cores cut off none of them.
 
     Returns:
         No strip if shared memory has no room for the kernel, or if sums would not keep the
         format's accuracy.
     """
-    blocks = blocks_for(conv, numbers, chip, adds_up=adds_up)
+    blocks = blocks_for(conv, numbers, chip, exact=exact)
     divisions: list[tuple[Strip, ...]] = []
 
     def cycles(strip: Strip) -> float:
         return strip.cycles(out)
+
+    def to_the_end(strips: tuple[Strip, ...]) -> tuple[float, float]:
+        ends = (strip.cycles_to_the_end(out, items, processors) for strip in strips)
+        return sum(ends), sum(map(cycles, strips))
 
     for block in blocks:
         divisions.append((Strip(block, 0, out.x),))
@@ -487,9 +523,10 @@ def strips_for(
         if 0 < wide < out.x:
             rest = min((Strip(other, wide, out.x) for other in blocks), key=cycles)
             divisions.append((Strip(block, 0, wide), rest))
-    best = min(divisions, key=lambda strips: sum(map(cycles, strips)), default=())
-    if best and items * sum(strip.blocks(out) for strip in best) < processors:
-        return (small_strip(conv, numbers, out, chip, items, processors, adds_up=adds_up),)
+    best = min(divisions, key=to_the_end, default=())
+    if best and items * sum(strip.blocks(out) for strip in best) < FEW_BLOCKS * (processors - 1):
+        small = small_strip(conv, numbers, out, chip, items, processors, exact=exact)
+        return min(best, (small,), key=to_the_end)
     return best
 
 

@@ -78,9 +78,8 @@ class GpuPackedConvolution(ShapedPrimitive[Pieces]):
         if out is None or chip is None or (layer.sums and out.n > 1):
             return None
         processors = processors_of(self.device, chip)
-        # The low parts of numbers would be lost in what tensor cores cut off many sums.
-        adds_up = self.numbers.parts > 1
-        strips = strips_for(conv, self.numbers, out.size, chip, out.n, processors, adds_up=adds_up)
+        exact = self.numbers.parts > 1
+        strips = strips_for(conv, self.numbers, out.size, chip, out.n, processors, exact=exact)
         if not strips or any(len(strip.block.sums) > 1 for strip in strips):
             return None
         groups = conv.in_features // GROUP if reads else 0
