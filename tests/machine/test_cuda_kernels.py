@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from gpu_layers import needs_compiler
 
 from znni.machine import cuda_kernels
+from znni.machine.cuda import cupy
 from znni.machine.cuda_kernels import ResourceUsage, compile_offline, parsed_usage, resource_usage
 
 KERNELS = """
@@ -38,7 +42,7 @@ def test_a_virtual_architecture_gives_what_the_driver_translates(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cuda_kernels, "user_cache", lambda: tmp_path)
-    file = cuda_kernels._stored.__wrapped__(KERNELS, "compute_80", ("-DWIDTH=64",))
+    file = cuda_kernels.stored.__wrapped__(KERNELS, "compute_80", ("-DWIDTH=64",))
     assert file.suffix == ".ptx"
     assert b".target sm_80" in file.read_bytes()
 
@@ -73,25 +77,78 @@ def test_compiled_code_is_kept_and_found_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cuda_kernels, "user_cache", lambda: tmp_path)
-    file = cuda_kernels._stored.__wrapped__(KERNELS, "sm_90a", ("-DWIDTH=32",))
+    file = cuda_kernels.stored.__wrapped__(KERNELS, "sm_90a", ("-DWIDTH=32",))
     assert file.read_bytes()[:4] == b"\x7fELF"
     monkeypatch.setattr(cuda_kernels, "compile_offline", lambda *_: pytest.fail("compiled again"))
-    assert cuda_kernels._stored.__wrapped__(KERNELS, "sm_90a", ("-DWIDTH=32",)) == file
+    assert cuda_kernels.stored.__wrapped__(KERNELS, "sm_90a", ("-DWIDTH=32",)) == file
     assert list(file.parent.iterdir()) == [file]
 
 
-@needs_compiler
-def test_modules_that_are_compiled_together_are_found(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(cuda_kernels, "user_cache", lambda: tmp_path)
+class OneDevice:
+    """CuPy with a device whose modules are the paths of their files."""
+
+    def __init__(self) -> None:
+        self.cuda = SimpleNamespace(Device=lambda: SimpleNamespace(id=0), nvrtc=cupy().cuda.nvrtc)
+        self.loaded: list[str] = []
+
+    def RawModule(self, path: str) -> Any:  # noqa: N802 - CuPy's name
+        self.loaded.append(path)
+        return SimpleNamespace(get_function=lambda name: SimpleNamespace(name=name))
+
+
+@pytest.fixture
+def one_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[OneDevice]:
+    """A device of capability 8.0, with an empty cache of kernels in ``tmp_path``."""
+    device, caches = OneDevice(), (cuda_kernels._module, cuda_kernels._loaded, cuda_kernels.stored)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(cuda_kernels, "_architecture", lambda: "sm_80")
-    sources = [f'extern "C" __global__ void f{i}(float* x) {{ x[{i}] = 1; }}' for i in range(3)]
-    cuda_kernels.compile_together(sources)
-    monkeypatch.setattr(cuda_kernels, "compile_offline", lambda *_: pytest.fail("compiled again"))
-    assert {cuda_kernels._stored(source, "sm_80", ()) for source in sources} == set(
-        (tmp_path / "kernels").iterdir()
-    )
+    monkeypatch.setattr(cuda_kernels, "_waiting", [])
+    for each in caches:
+        each.cache_clear()
+    cuda_kernels._nvrtc()
+    monkeypatch.setattr(cuda_kernels, "cupy", lambda: device)
+    yield device
+    for each in caches:
+        each.cache_clear()
+
+
+def module_source(number: int) -> str:
+    return f'extern "C" __global__ void f(float* x) {{ x[{number}] = 1; }}'
+
+
+@needs_compiler
+def test_modules_that_wait_are_compiled_by_processes_and_loaded(
+    one_device: OneDevice, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cuda_kernels, "compile_offline", lambda *_: pytest.fail("compiled here"))
+    for number in range(cuda_kernels.MODULES_FOR_PROCESSES):
+        cuda_kernels.compiled(module_source(number)).get_function("f")
+    assert not one_device.loaded
+    cuda_kernels.load_kernels()
+    files = [str(file) for file in tmp_path.rglob("*.cubin")]
+    assert len(files) == cuda_kernels.MODULES_FOR_PROCESSES
+    assert sorted(one_device.loaded) == sorted(files)
+    cuda_kernels.compiled(module_source(0)).get_function("f")
+    cuda_kernels.load_kernels()
+    assert len(one_device.loaded) == len(files)
+
+
+@needs_compiler
+def test_what_processes_could_not_compile_is_told_here(one_device: OneDevice) -> None:
+    for number in range(cuda_kernels.MODULES_FOR_PROCESSES):
+        cuda_kernels.compiled(module_source(number) + "wrong")
+    with pytest.raises(RuntimeError, match="NVRTC cannot compile for sm_80"):
+        cuda_kernels.load_kernels()
+    assert not one_device.loaded
+
+
+@needs_compiler
+def test_a_kernel_that_is_called_is_loaded_with_its_shared_memory(one_device: OneDevice) -> None:
+    kernel = cuda_kernels.kernel_with_shared(module_source(0), "f", 70_000)
+    assert not one_device.loaded
+    function = kernel._function
+    assert len(one_device.loaded) == 1
+    assert (function.name, function.max_dynamic_shared_size_bytes) == ("f", 70_000)
 
 
 @needs_compiler
@@ -101,7 +158,7 @@ def test_a_cache_that_cannot_be_written_costs_no_run(
     in_the_way = tmp_path / "file"
     in_the_way.touch()
     monkeypatch.setattr(cuda_kernels, "user_cache", lambda: in_the_way)
-    file = cuda_kernels._stored.__wrapped__(KERNELS, "sm_90a", ("-DWIDTH=32",))
+    file = cuda_kernels.stored.__wrapped__(KERNELS, "sm_90a", ("-DWIDTH=32",))
     assert file.read_bytes()[:4] == b"\x7fELF"
     assert file.parent == cuda_kernels._own_folder()
 

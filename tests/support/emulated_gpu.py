@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from math import prod
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
@@ -196,7 +197,10 @@ def emulated_gpu(order: Order = ORDERS[0]) -> Iterator[None]:
         for where, name, value in (
             (cuda, "import_module", lambda _name: EMULATED_CUPY),
             (cuda_kernels, "_loaded", loaded),
-            (cuda_kernels, "_stored", stored),
+            (cuda_kernels, "stored", stored),
+            (cuda_kernels, "_waiting", []),
+            (cuda_kernels, "_file", lambda *_code: Path()),
+            (cuda_kernels, "kept", lambda _file: True),
             (device_graphs, "PLAIN_RUNS", sys.maxsize),
         ):
             patches.enter_context(mock.patch.object(where, name, value))

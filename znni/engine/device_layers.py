@@ -28,6 +28,7 @@ from znni.engine.stages import Work
 from znni.engine.stopwatch import Stopwatch
 from znni.engine.upload import Parts, Span, Upload
 from znni.machine.cuda import cupy, device_errors
+from znni.machine.cuda_kernels import load_kernels
 from znni.machine.device_arena import ALIGNMENT, SPARE, DeviceArena, capacity_with_alignment
 from znni.network.weights import ConvWeights, Weights
 from znni.plans.device_partition import DevicePart
@@ -122,6 +123,7 @@ class DeviceLayers:
             with self._compute:
                 arena_size = self._prepare(part, catalogue, weights)
                 self._recombine = DeviceRecombination(plan.patch, dtype)
+                load_kernels()
             self._compute.synchronize()
             cupy().get_default_memory_pool().free_all_blocks()  # only preparation needed these
             self._arena = DeviceArena(arena_size, spare=0)

@@ -3,20 +3,27 @@
 Kernels are compiled to machine code for one architecture. No GPU is needed, so they can be checked
 on any machine. Compiled code is kept in the user's cache, under a hash of everything that it
 depends on.
+
+A module is compiled when one of its kernels is first called, or by ``load_kernels`` together with
+all others that wait. NVRTC compiles one module at a time, so several are compiled by processes.
 """
 
 from __future__ import annotations
 
 import atexit
+import os
+import pickle
 import re
+import subprocess
+import sys
 import tempfile
-from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from znni.core.errors import InvalidInput
 from znni.core.user_cache import keep, kept, user_cache, write_whole
@@ -36,6 +43,9 @@ VIRTUAL = "compute_"
 # From this version on, NVRTC keeps compiled code where there is a driver. It reports nothing about
 # code that it finds there.
 KEEPS_CODE = 12, 9
+
+# Fewer modules are compiled by this process: a new one takes as long to start as two take.
+MODULES_FOR_PROCESSES = 4
 
 _ENTRY = re.compile(r"Compiling entry function '(?P<kernel>\w+)'")
 _SPILLS = re.compile(r"(?P<stores>\d+) bytes spill stores, (?P<loads>\d+) bytes spill loads")
@@ -58,6 +68,75 @@ class ResourceUsage:
     shared: int
 
 
+class Code(NamedTuple):
+    """What a compiled module depends on, but for NVRTC's version.
+
+    Attributes:
+        source: CUDA C++; its kernels are ``extern "C"``.
+        architecture: NVRTC's name of the architecture.
+        options: options for NVRTC, such as ``-DTILE=32``.
+    """
+
+    source: str
+    architecture: str
+    options: tuple[str, ...]
+
+
+class KernelModule:
+    """A module of kernels for a device, which is compiled and loaded when it is first needed.
+
+    Args:
+        code: its code.
+        device: the number of the device.
+    """
+
+    def __init__(self, code: Code, device: int) -> None:
+        self.code = code
+        self._device = device
+
+    def get_function(self, name: str) -> Kernel:
+        """Return a kernel by its name."""
+        return Kernel(self, name)
+
+    @property
+    def loaded(self) -> Any:
+        """The ``cupy.RawModule``, compiled now if it was not."""
+        return _loaded(*self.code, self._device)
+
+
+class Kernel:
+    """A kernel of a module.
+
+    Args:
+        module: the module.
+        name: the kernel's name.
+
+    Attributes:
+        max_dynamic_shared_size_bytes: the shared memory per block that a launch may ask for; None:
+            what every kernel may.
+    """
+
+    def __init__(self, module: KernelModule, name: str) -> None:
+        self._module = module
+        self._name = name
+        self.max_dynamic_shared_size_bytes: int | None = None
+
+    def __call__(self, *arguments: Any, **options: Any) -> None:
+        """Launch the kernel, as a ``cupy.RawKernel``."""
+        self._function(*arguments, **options)
+
+    @cached_property
+    def _function(self) -> Any:
+        function = self._module.loaded.get_function(self._name)
+        if self.max_dynamic_shared_size_bytes is not None:
+            function.max_dynamic_shared_size_bytes = self.max_dynamic_shared_size_bytes
+        return function
+
+
+# Modules that somebody asked for, but that may not be loaded yet.
+_waiting: list[KernelModule] = []
+
+
 @cache
 def source_beside(module: str, name: str) -> str:
     """Return the CUDA C++ in a file beside a module.
@@ -69,22 +148,33 @@ def source_beside(module: str, name: str) -> str:
     return Path(module).with_name(name).read_text()
 
 
-def compiled(source: str, options: tuple[str, ...] = ()) -> Any:
-    """Return a module of kernels for the current device, from the cache or compiled now.
+def compiled(source: str, options: tuple[str, ...] = ()) -> KernelModule:
+    """Return a module of kernels for the current device.
 
     Args:
         source: CUDA C++; its kernels are ``extern "C"``.
         options: options for NVRTC, such as ``-DTILE=32``.
-
-    Returns:
-        A ``cupy.RawModule``: ``get_function(name)`` gives a kernel.
     """
-    return _loaded(source, _architecture(), options, cupy().cuda.Device().id)
+    return _module(Code(source, _architecture(), options), cupy().cuda.Device().id)
+
+
+def load_kernels() -> None:
+    """Load all modules that wait, after those that nobody compiled before were compiled together.
+
+    Raises:
+        RuntimeError: NVRTC does not compile one; the message has its log.
+    """
+    modules, _waiting[:] = list(_waiting), []
+    anew = {module.code for module in modules if not kept(_file(*module.code))}
+    if len(anew) >= MODULES_FOR_PROCESSES:
+        _compile_in_processes(sorted(anew, key=lambda code: -len(code.source)))
+    for module in modules:
+        _ = module.loaded
 
 
 def kernel_with_shared(
     source: str, name: str, shared_bytes: int, options: tuple[str, ...] = ()
-) -> Any:
+) -> Kernel:
     """Return a kernel that may use that much shared memory per block.
 
     Args:
@@ -96,18 +186,6 @@ def kernel_with_shared(
     kernel = compiled(source, options).get_function(name)
     kernel.max_dynamic_shared_size_bytes = shared_bytes
     return kernel
-
-
-def compile_together(sources: Iterable[str]) -> None:
-    """Compile several modules for the current device in parallel, so that ``compiled`` finds them.
-
-    Args:
-        sources: CUDA C++ of each module, as for ``compiled``.
-    """
-    architecture = _architecture()
-    with ThreadPoolExecutor() as pool:
-        for future in [pool.submit(_stored, source, architecture, ()) for source in sources]:
-            future.result()
 
 
 def compile_offline(
@@ -167,23 +245,60 @@ def _architecture() -> str:
 
 
 @cache
-def _loaded(source: str, architecture: str, options: tuple[str, ...], device: int) -> Any:  # noqa: ARG001 - each device loads its own
-    return cupy().RawModule(path=str(_stored(source, architecture, options)))
+def _module(code: Code, device: int) -> KernelModule:
+    module = KernelModule(code, device)
+    _waiting.append(module)
+    return module
 
 
 @cache
-def _stored(source: str, architecture: str, options: tuple[str, ...]) -> Path:
+def _loaded(source: str, architecture: str, options: tuple[str, ...], device: int) -> Any:  # noqa: ARG001 - each device loads its own
+    return cupy().RawModule(path=str(stored(source, architecture, options)))
+
+
+@cache
+def stored(source: str, architecture: str, options: tuple[str, ...]) -> Path:
     """Return the file of a compiled module: an earlier one, or one made now.
 
     The result is cached, because the file may be in a folder of this process alone.
     """
-    key = repr((_nvrtc().getVersion(), architecture, options, source))
-    suffix = "ptx" if architecture.startswith(VIRTUAL) else "cubin"
-    file = user_cache() / "kernels" / f"{sha256(key.encode()).hexdigest()[:32]}.{suffix}"
+    file = _file(source, architecture, options)
     if kept(file):
         return file
     code = compile_offline(source, architecture, options)
     return file if keep(file, code) else write_whole(_own_folder() / file.name, code)
+
+
+def _file(source: str, architecture: str, options: tuple[str, ...]) -> Path:
+    """Return the file of the user's cache in which a compiled module is kept."""
+    key = repr((_nvrtc().getVersion(), architecture, options, source))
+    suffix = "ptx" if architecture.startswith(VIRTUAL) else "cubin"
+    return user_cache() / "kernels" / f"{sha256(key.encode()).hexdigest()[:32]}.{suffix}"
+
+
+def _compile_in_processes(codes: Sequence[Code]) -> None:
+    """Compile modules by several processes, each of which keeps in the user's cache what it makes.
+
+    If one cannot keep or compile a module, this process does it again as it loads it, and tells.
+    """
+    count = min(len(codes), os.cpu_count() or 1)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-m", "znni.machine.kernel_compiler"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env=environment,
+        )
+        for _ in range(count)
+    ]
+    for i, process in enumerate(processes):
+        assert process.stdin is not None
+        with suppress(BrokenPipeError), process.stdin as given:
+            pickle.dump(list(map(tuple, codes[i::count])), given)
+    for process in processes:
+        process.wait()
 
 
 @cache

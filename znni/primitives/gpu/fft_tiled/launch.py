@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from znni.machine.cuda import cupy
-from znni.machine.cuda_kernels import compile_together, kernel_with_shared
+from znni.machine.cuda_kernels import kernel_with_shared
 from znni.machine.device_arena import device_workspace, for_now, new_device_output
 from znni.network.weights import ConvWeights
 from znni.primitives.gpu.common.activation import activate_over_maps
@@ -32,14 +32,6 @@ class Launcher:
         forward, inverse = batches.transforms
         self._batches, self._product = batches, product
         self._there, self._back = forward, inverse
-        compile_together(
-            (
-                forward.source(conv.activation),
-                inverse.source(conv.activation),
-                forward.kernel_spectra_source(),
-                product.source(),
-            )
-        )
         self._forward = kernel_with_shared(
             forward.source(conv.activation), "forward_transform", forward.shared_bytes
         )
