@@ -211,10 +211,11 @@ COLUMNS: dict[Kind | Literal["choices"], dict[str, Forms]] = {
     "gpu-networks": NETWORK_COLUMNS,
     "unets": {
         "network": "{network}",
-        "name": "{name}",
+        "name": ("{name}", "{processor}"),
         "window": "{window}",
         "class": "{accuracy}",
         "s": "{seconds:.4f}",
+        "predicted s": "{predicted_seconds:.4f}",
         "layers s": "{layers_seconds:.4f}",
         "rounds": "{rounds}",
         "spread": "{spread:.0%}",

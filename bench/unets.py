@@ -75,6 +75,10 @@ Extents = Annotated[
 Classes = Annotated[
     list[str], typer.Option("--accuracy", help="Accuracy class of our plan; repeatable.")
 ]
+MachineFiles = Annotated[
+    list[Path] | None,
+    typer.Option("--machine", help="A machine's file to predict for, not to measure; repeatable."),
+]
 
 
 def unets_command(
@@ -89,6 +93,7 @@ def unets_command(
     threads: Threads = None,
     repeats: Repeats = 3,
     budget: Budget = 120.0,
+    machine: MachineFiles = None,
     out: Out = None,
 ) -> None:
     """Compare U-Nets with other engines on one whole window.
@@ -100,28 +105,42 @@ def unets_command(
     check_known("accuracy", accuracy, ACCURACIES)
     if device == "cpu":
         refuse(device, gpu_memory=gpu_memory)
-    elif not has_torch():
-        raise InvalidInput(NOT_INSTALLED)
-    machine = machine_with(device, threads)
-    ceilings = ceilings_with(device, machine.host.threads)
-    effort = Effort(repeats, budget)
+    classes: list[Accuracy] = [each for each in ACCURACIES if each in accuracy]
+    windows = [
+        (_network(name, size), size)
+        for name in net or UNETS
+        for size in window or [WINDOWS[device] + VALID_MORE * (name == "valid-unet")]
+    ]
 
-    def planned(network: Network, size: int, allowed: Accuracy) -> Search:
+    def planned(
+        network: Network, size: int, allowed: Accuracy, there: Path | None = None
+    ) -> Search:
         limit = ram or (RAM if device == "cpu" else None)
         space = search(
             network, Vec3.of(size), ram=limit, threads=threads, device=device, costs=costs,
-            accuracy=allowed, gpu_memory=gpu_memory,
+            accuracy=allowed, gpu_memory=gpu_memory, machine=there,
         )  # fmt: skip
         # A job of many windows transforms kernels once, so that time is left out.
         handling = replace(space.overhead.handling, resident=0.0)
         space.overhead = replace(space.overhead, handling=handling)
         return space
 
-    def measured(name: str, size: int) -> Iterator[list[Row]]:
-        network = UNETS[name]()
-        if network.window_layer:
-            network = with_window(network, Window(Vec3.of(size), overlap=0))
-        spaces = {each: planned(network, size, each) for each in ACCURACIES if each in accuracy}
+    if machine:
+        predicted = (
+            [_predicted(planned(*each, allowed, there), device, allowed, each[1])]
+            for there in machine
+            for each in windows
+            for allowed in classes
+        )
+        report_all("unets", predicted, [], out)
+        return
+    if device == "gpu" and not has_torch():
+        raise InvalidInput(NOT_INSTALLED)
+    ceilings = ceilings_with(device, machine_with(device, threads).host.threads)
+    effort = Effort(repeats, budget)
+
+    def measured(network: Network, size: int) -> Iterator[list[Row]]:
+        spaces = {each: planned(network, size, each) for each in classes}
         if device == "cpu":
             for space in spaces.values():
                 yield _compared(network, fastest(space)[0], size, peer, effort)
@@ -130,13 +149,30 @@ def unets_command(
             allowed = {"allowed_gib": gpu_memory / 2**30} if gpu_memory else {}
             yield [row | {"window": str(Vec3.of(size))} | allowed]
 
-    found = (
-        rows
-        for name in net or UNETS
-        for size in window or [WINDOWS[device] + VALID_MORE * (name == "valid-unet")]
-        for rows in measured(name, size)
-    )
-    report_all("unets", found, [ceilings], out)
+    report_all("unets", (rows for each in windows for rows in measured(*each)), [ceilings], out)
+
+
+def _network(name: str, size: int) -> Network:
+    """Return a U-Net, computed in windows of that extent if one of its layers needs them."""
+    network = UNETS[name]()
+    if network.window_layer:
+        return with_window(network, Window(Vec3.of(size), overlap=0))
+    return network
+
+
+def _predicted(space: Search, device: DeviceKind, accuracy: Accuracy, size: int) -> Row:
+    """Return the row that predicts a window on a machine that is not here."""
+    plan, machine = _in_one_block(space), space.machine
+    progress(f"{space.network.name}: predicted")
+    return {
+        "network": space.network.name,
+        "processor": (machine.host if device == "cpu" else machine.gpus[0]).name,
+        "window": str(Vec3.of(size)),
+        "accuracy": accuracy,
+        "predicted_seconds": plan.patch_seconds,
+        "predicted_voxels_per_s": plan.patch.volume / plan.patch_seconds,
+        "declared_gib": plan.device_memory.total / 2**30,
+    }
 
 
 def _compared(

@@ -16,6 +16,13 @@ UNETS = {
     "rsunet": "residual symmetric U-Net",
     "valid-unet": "valid U-Net",
 }
+GPU_UNETS = {
+    "unet3d": UNETS["unet3d"],
+    "nnunet": UNETS["nnunet"],
+    "nnunet-instance": "nnU-Net, instance norm",
+    "rsunet": UNETS["rsunet"],
+    "valid-unet": UNETS["valid-unet"],
+}
 
 # The windows of a U-Net that tables show: of most, and of the valid one.
 USUAL_WINDOWS = ("192x192x192", "204x204x204")
@@ -101,16 +108,9 @@ def cpu_unets(records: Records) -> str:
 
 def gpu_unets(records: Records) -> str:
     """Return U-Nets on one window of a GPU beside compiled PyTorch, with their errors."""
-    titles = {
-        "unet3d": UNETS["unet3d"],
-        "nnunet": UNETS["nnunet"],
-        "nnunet-instance": "nnU-Net, instance norm",
-        "rsunet": UNETS["rsunet"],
-        "valid-unet": UNETS["valid-unet"],
-    }
-    names = [f"gpu-unets-{network}.json" for network in titles]
+    names = [f"gpu-unets-{network}.json" for network in GPU_UNETS]
     lines = []
-    for (network, title), name in zip(titles.items(), names, strict=True):
+    for (network, title), name in zip(GPU_UNETS.items(), names, strict=True):
         rows = _by_name(records[name].rows, network)
         ours, peer = rows["znni"], rows["torch-compiled fp16 channels_last_3d"]
         lines.append(
@@ -320,6 +320,16 @@ def predicted_gpus(records: Records) -> str:
     return markdown(lines)
 
 
+def predicted_unets(records: Records) -> str:
+    """Return the predicted milliseconds of one window of each U-Net on GPUs."""
+    lines: dict[str, Line] = {}
+    for row in records["gpu-predictions-unets.json"].rows:
+        gpu = str(row["processor"]).removeprefix("NVIDIA ")
+        line = lines.setdefault(gpu, {"GPU": gpu})
+        line[GPU_UNETS[str(row["network"])]] = f"{row['predicted_seconds'] * 1e3:.0f} ms"
+    return _markdown(list(lines.values()))
+
+
 def gpu_runs(records: Records) -> str:
     """Return whole runs over volumes on one and several GPUs."""
     name = "end-to-end-h200-x4.json"
@@ -397,6 +407,7 @@ TABLES: dict[str, Callable[[Records], str]] = {
     "older-gpu": older_gpu,
     "older-layers": older_layers,
     "predicted-gpus": predicted_gpus,
+    "predicted-unets": predicted_unets,
     "gpu-runs": gpu_runs,
     "gpu-predictions": gpu_predictions,
     "strategies": strategies,

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from emulated_gpu import EMULATED, EMULATED_CUPY, emulated_gpu, needs_emulation
+from paths import MACHINES
 from quick_benchmarks import CEILINGS, needs_torch
 from typer.testing import CliRunner
 
@@ -64,6 +65,28 @@ def test_a_window_on_the_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert set(found) == {"znni", PEER}
     assert all(row["error"] < ACCURACIES["float32"] for row in found.values())
     assert found["znni"]["predicted_voxels_per_s"] > 0
+
+
+def test_windows_are_predicted_for_machines_that_are_not_here(tmp_path: Path) -> None:
+    out = tmp_path / "unets.json"
+    asked = ["--net", "unet3d", "--net", "nnunet-instance", "--window", "64"]
+    for name in ("rtx4090", "a100-40"):
+        asked += ["--machine", str(MACHINES / f"{name}.yaml")]
+    done = CliRunner().invoke(
+        app, ["unets", "--device", "gpu", "--accuracy", "tf32", *asked, "--out", str(out)]
+    )
+    assert done.exit_code == 0, done.output
+    found = json.loads(out.read_text())["rows"]
+    assert [(row["processor"], row["network"]) for row in found] == [
+        (gpu, network)
+        for gpu in ("NVIDIA GeForce RTX 4090", "NVIDIA A100 40 GB")
+        for network in ("unet3d", "nnunet-instance")
+    ]
+    for row in found:
+        seconds = row["predicted_seconds"]
+        assert row["predicted_voxels_per_s"] * seconds == pytest.approx(64**3)
+        assert row["window"] == "64x64x64"
+        assert 0 < row["declared_gib"] < 1
 
 
 @pytest.mark.gpu
