@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from bench.peers.torch_windows import TorchWindows
 
 OURS = "znni"
+DOES_NOT_FIT = "no plan for a window in one block fits into the memory"
 ZERO = Vec3(0, 0, 0)
 
 # Voxels of a window per axis, unless another number is given. The valid U-Net takes some more, so
@@ -162,13 +163,17 @@ def _network(name: str, size: int) -> Network:
 
 def _predicted(space: Search, device: DeviceKind, accuracy: Accuracy, size: int) -> Row:
     """Return the row that predicts a window on a machine that is not here."""
-    plan, machine = _in_one_block(space), space.machine
+    plan, machine = space.fastest_for(space.output), space.machine
     progress(f"{space.network.name}: predicted")
-    return {
+    row: Row = {
         "network": space.network.name,
         "processor": (machine.host if device == "cpu" else machine.gpus[0]).name,
         "window": str(Vec3.of(size)),
         "accuracy": accuracy,
+    }
+    if plan is None:
+        return row | {"skipped": DOES_NOT_FIT}
+    return row | {
         "predicted_seconds": plan.patch_seconds,
         "predicted_voxels_per_s": plan.patch.volume / plan.patch_seconds,
         "declared_gib": plan.device_memory.total / 2**30,
@@ -259,8 +264,7 @@ def _our_row_on_gpu(
     network = space.network
     plan = space.fastest_for(space.output)
     if plan is None:
-        reason = "no plan for a window in one block fits into the memory"
-        return {"network": network.name, "name": OURS, "skipped": reason}
+        return {"network": network.name, "name": OURS, "skipped": DOES_NOT_FIT}
     blocks = PatchesOnGpu(plan, "float32", weights, reader(plan, x))
     result = Result(blocks.seconds(effort.repeats))
     error = _error(_cropped(plan, blocks.output), exact)
