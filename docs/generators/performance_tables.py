@@ -327,7 +327,7 @@ def predicted_unets(records: Records) -> str:
         gpu = str(row["processor"]).removeprefix("NVIDIA ")
         line = lines.setdefault(gpu, {"GPU": gpu})
         line[GPU_UNETS[str(row["network"])]] = f"{row['predicted_seconds'] * 1e3:.0f} ms"
-    return _markdown(list(lines.values()))
+    return markdown(list(lines.values()))
 
 
 def gpu_runs(records: Records) -> str:
