@@ -5,12 +5,16 @@ from __future__ import annotations
 import os
 import re
 import signal
+import time
+import weakref
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from threading import Timer
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 from command_line import read_main, refused, succeeds
 from doomed_runner import Doomed
@@ -27,6 +31,7 @@ from znni.engine.stopwatch import Stopwatch
 from znni.engine.tiles import Remaining, make_job
 from znni.engine.workers.fleet import Fleet, Member
 from znni.engine.workers.processes import WaitingProcesses
+from znni.engine.workers.slots import Slot, SlotShape
 from znni.network.weights import Weights, random_weights
 from znni.plans.plan import Plan
 from znni.volumes.array import ArrayOutput, ArrayVolume
@@ -255,6 +260,70 @@ def test_processes_start_before_they_are_needed(module: str) -> None:
     np.testing.assert_allclose(case.found, case.expected, rtol=1e-5)
     del workers, waiting
     assert not any(Path(f"/proc/{number}").exists() for number in started)
+
+
+def test_waiting_processes_import_their_modules(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "noted.py").write_text(f"open({str(tmp_path / 'seen')!r}, 'w').close()")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr("znni.engine.workers.processes.SLOTS", 0)
+    waiting = WaitingProcesses([{}], ("noted",))
+    until = time.monotonic() + 60
+    while not (tmp_path / "seen").exists():
+        assert time.monotonic() < until
+        time.sleep(0.02)
+    del waiting
+
+
+def test_a_start_that_fails_ends_those_before() -> None:
+    started: list[int] = []
+
+    def environments() -> Iterator[dict[str, str]]:
+        before = set(psutil.Process().children())
+        yield {}
+        started.extend(each.pid for each in set(psutil.Process().children()) - before)
+        yield {"NAME": "no variable holds \0"}
+
+    with pytest.raises(ValueError, match="null byte"):
+        WaitingProcesses(environments(), ())
+    (number,) = started
+    assert not Path(f"/proc/{number}").exists()
+
+
+def test_processes_without_a_member_end_with_the_preparation() -> None:
+    """A fleet keeps no process that it did not need."""
+    waiting = WaitingProcesses([{"NUMBER": "1"}], ())
+    (left,) = [each.process.pid for each in waiting._waiting.values()]
+    workers = Fleet(PLAN, [Member("worker", partial(Sums, PLAN, ""), {})], "float32", waiting)
+    assert Path(f"/proc/{left}").exists()
+    del waiting
+    assert not Path(f"/proc/{left}").exists()
+    case = Case()
+    case.run(workers)
+    np.testing.assert_allclose(case.found, case.expected, rtol=1e-5)
+
+
+def test_a_fleet_that_ends_frees_its_slots() -> None:
+    workers, case = fleet(), Case()
+    case.run(workers)
+    processes = [worker.process_id for worker in workers._workers]
+    freed = [weakref.ref(slot) for worker in workers._workers for slot in worker.slots]
+    workers.end()()
+    assert not any(Path(f"/proc/{number}").exists() for number in processes)
+    assert not any(slot() for slot in freed)
+
+
+def test_a_slot_is_touched_while_it_is_in_use() -> None:
+    shape = SlotShape((1, 300, 20, 20), (1, 5, 5, 5), "uint8")
+    descriptor = Slot.memory()
+    slot, other = Slot(shape, descriptor), Slot(shape, descriptor)
+    os.close(descriptor)
+    slot.block[...] = 7
+    slot.dense[...] = 3
+    other.touch()
+    slot.touch()
+    assert (other.block == 7).all() and (other.dense == 3).all()
 
 
 def test_a_process_whose_slots_cannot_be_made_ends(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,6 +38,7 @@ class SumsPlan:
     patch: Vec3
     network: Network = NETWORK
     memory: PlanMemory = NO_MEMORY
+    patches: int = 125
 
     @property
     def input_patch(self) -> Vec3:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import gc
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TypeAlias
 
 from znni.core.errors import OutOfDeviceMemory
 from znni.core.text import in_units
-from znni.engine.pipeline import Processes, RunState, run_volume
+from znni.engine.pipeline import Processes, RunState, nothing_to_wait_for, run_volume
 from znni.engine.stopwatch import Stopwatch
 from znni.machine.machine import DeviceKind
 from znni.plans.job_seconds import JobSeconds
@@ -71,10 +72,19 @@ class FallbackRunner:
             _tell(failed, found, short, remaining.voxels / remaining.total)
         return stopwatch.seconds
 
-    def release(self) -> None:
-        """Give back the memory of the last plan; nothing is run after this."""
+    @contextmanager
+    def released(self) -> Iterator[None]:
+        """Give back the memory of the last plan; nothing is run after this.
+
+        Other processes go within a ``with`` block, and are gone after it.
+        """
+        ended = self._processes.end() if self._processes else nothing_to_wait_for
         self._processes = None
         gc.collect()
+        try:
+            yield
+        finally:
+            ended()
 
     @property
     def workers_memory(self) -> int:

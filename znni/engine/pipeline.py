@@ -32,6 +32,10 @@ def no_progress(_done: int, _total: int) -> None:
     """Tell nobody."""
 
 
+def nothing_to_wait_for() -> None:
+    """Return at once."""
+
+
 class Runner(Protocol):
     """Computes patch after patch in one process."""
 
@@ -96,6 +100,13 @@ class Processes(Protocol):
             stopwatch: learns how long each stage in other processes works, on average.
         """
 
+    def end(self) -> Callable[[], None]:
+        """Begin to end all processes but this one. No run follows.
+
+        Returns:
+            A function that waits until they are gone.
+        """
+
     @property
     def workers_memory(self) -> int:
         """The peak resident bytes of all processes but this one."""
@@ -132,6 +143,10 @@ class ThisProcess:
     def in_use(self, _stopwatch: Stopwatch) -> AbstractContextManager[None]:
         """Do nothing: the stages end by themselves, and tell the stopwatch of their lanes."""
         return nullcontext()
+
+    def end(self) -> Callable[[], None]:
+        """Do nothing: there are no others."""
+        return nothing_to_wait_for
 
     @property
     def gpu_peak_memory(self) -> int:

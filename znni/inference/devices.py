@@ -11,8 +11,8 @@ from planner.partition import cut_points
 from znni.core.errors import InvalidInput, option
 from znni.core.options import Choices, DeviceChoice
 from znni.core.text import counted
-from znni.machine.gpus import why_no_gpu
-from znni.machine.machine import Device, Machine
+from znni.machine.gpus import has_driver, why_no_gpu
+from znni.machine.machine import Machine
 from znni.network.layers import Layer
 from znni.network.network import Network
 from znni.plans.primitive import Catalogue, Primitive, on_device, without_gpu
@@ -22,6 +22,9 @@ ALL = "all"
 # Memory that CUDA takes for a process on a GPU, measured on an H200, with a margin. The process
 # that looked at the GPUs already has its own share; every worker process takes another.
 CONTEXT_BYTES = 640 * 2**20
+
+# Processes that start before the GPUs are looked at. A larger number may be mistyped.
+MOST_UNSEEN = 16
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 
@@ -113,10 +116,27 @@ def choose_gpus(machine: Machine, choices: Choices) -> Machine:
     return replace(machine, gpus=(*chosen, *others), used_gpus=len(chosen))
 
 
-def seeing_only(gpu: Device) -> Mapping[str, str]:
-    """Return the environment variables that let a process see one GPU only."""
+def several_named(choices: Choices) -> list[int]:
+    """Return the positions of the chosen GPUs if choices name several; nothing is looked at.
+
+    Raises:
+        InvalidInput: the choice of GPUs is none.
+    """
+    if choices.device not in ("auto", "gpu") or not has_driver():
+        return []
+    numbers = _numbers(choices.gpus, there=0)
+    return numbers if 1 < len(numbers) <= MOST_UNSEEN else []
+
+
+def seeing_only(number: int) -> Mapping[str, str]:
+    """Return the environment variables that let a process see one GPU only.
+
+    Args:
+        number: the position of the GPU among those that this process sees.
+    """
     visible = os.environ.get(VISIBLE)
-    return {VISIBLE: visible.split(",")[gpu.number] if visible else str(gpu.number)}
+    others = visible.split(",") if visible else []
+    return {VISIBLE: others[number] if number < len(others) else str(number)}
 
 
 def why_none(machine: Machine) -> str:

@@ -380,17 +380,20 @@ def prepare(
         machine = replace(plan.machine, gpus=(gpu,), used_gpus=1)
         alone = replace(plan, network=network, machine=machine)
         made = partial(prepare_on_gpu, alone, weights, dtype=dtype)
-        members.append(Member(f"the worker of GPU {gpu.number}", made, seeing_only(gpu)))
+        members.append(Member(f"the worker of GPU {gpu.number}", made, seeing_only(gpu.number)))
     return Fleet(plan, members, dtype, waiting)
 
 
-def waiting_processes(machine: Machine) -> WaitingProcesses | None:
-    """Start the processes of a run on several GPUs, before it is planned; None for one GPU."""
-    if machine.used_gpus == 1:
+def waiting_processes(gpus: Sequence[int]) -> WaitingProcesses | None:
+    """Start the processes of a run on several GPUs, before it is planned; None for fewer.
+
+    Args:
+        gpus: the positions of the GPUs.
+    """
+    if len(gpus) < 2:
         return None
     from znni.engine.workers.processes import WaitingProcesses  # few runs need other processes
 
-    gpus = machine.gpus[: machine.used_gpus]
     return WaitingProcesses(map(seeing_only, gpus), (__name__,))
 
 

@@ -6,6 +6,7 @@ import gc
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -16,7 +17,7 @@ from znni.core.options import Choices
 from znni.engine.oom_fallback import FallbackRunner
 from znni.engine.pipeline import Processes
 from znni.engine.report import Report
-from znni.inference.devices import choose_gpus
+from znni.inference.devices import choose_gpus, several_named
 from znni.inference.plan_choice import given_or_found, smaller_plan
 from znni.inference.planning import as_here, waiting_processes
 from znni.inference.request import Requirements
@@ -43,13 +44,19 @@ class Readiness:
     Attributes:
         times: collects the times of steps.
         searching: the seconds of searches for plans.
-        waiting: processes for several GPUs, which have started while the run is planned.
     """
 
     def __init__(self) -> None:
         self.times = StepTimes()
         self.searching = 0.0
-        self.waiting: WaitingProcesses | None = None
+        self._waiting: WaitingProcesses | None = None
+
+    def begin(self, choices: Choices) -> None:
+        """Start the processes of a run on several GPUs if choices name them.
+
+        They start while the volume is opened and the run is planned.
+        """
+        self._waiting = waiting_processes(several_named(choices))
 
     def plan_for(self, given: Plan | None, required: Requirements) -> Plan:
         """Return the given plan after a check, or the fastest one, as ``given_or_found``."""
@@ -58,7 +65,15 @@ class Readiness:
         )
 
     def _start_processes(self, machine: Machine) -> None:
-        self.waiting = waiting_processes(machine)
+        """Start the processes of a run on all GPUs, now that they are known."""
+        if self._waiting is None:
+            numbers = [gpu.number for gpu in machine.gpus[: machine.used_gpus]]
+            self._waiting = waiting_processes(numbers)
+
+    def take_waiting(self) -> WaitingProcesses | None:
+        """Return the processes that have started. Those that the caller leaves end with them."""
+        waiting, self._waiting = self._waiting, None
+        return waiting
 
     def _add_search(self, seconds: float) -> None:
         self.searching += seconds
@@ -71,9 +86,12 @@ class Readiness:
         """Return a plan that takes less memory than a failed one, as ``smaller_plan``."""
         return smaller_plan(failed, short, required)
 
-    def release(self, runner: FallbackRunner) -> None:
-        """Give back the memory of a plan whose blocks are all computed."""
-        runner.release()
+    def releasing(self, runner: FallbackRunner) -> AbstractContextManager[None]:
+        """Give back the memory of a plan whose blocks are all computed.
+
+        Other processes go within a ``with`` block, and are gone after it.
+        """
+        return runner.released()
 
     def done(self, plan: Plan, choices: Choices) -> None:
         """Add the times of a finished run's steps to those of calibration."""
@@ -134,6 +152,9 @@ class KeptReadiness(Readiness):
         self._plans: OrderedDict[Hashable, Plan] = OrderedDict()
         self._processes: OrderedDict[Hashable, Processes] = OrderedDict()
 
+    def begin(self, choices: Choices) -> None:
+        """Do nothing: the processes of an earlier job may be kept for this one."""
+
     def plan_for(self, given: Plan | None, required: Requirements) -> Plan:
         """Return the plan kept for such a job; else check the given one, or find the fastest."""
         job = _job(required), given is None
@@ -163,8 +184,9 @@ class KeptReadiness(Readiness):
                 self._keep_plan(job, found)
         return found
 
-    def release(self, runner: FallbackRunner) -> None:
+    def releasing(self, _runner: FallbackRunner) -> AbstractContextManager[None]:
         """Do nothing: the next job may be of the same shape."""
+        return nullcontext()
 
     def release_all(self) -> None:
         """Release all processes; the plans stay."""

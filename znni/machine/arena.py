@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import mmap
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
@@ -285,10 +285,23 @@ class PageLock:
 
 def touch(values: NDArray[np.uint8]) -> None:
     """Make the system find and clear all pages of a mapping that still holds only zeros."""
+    _each_page(values, lambda pages: pages.fill(0))
+
+
+def touch_shared(values: NDArray[np.uint8]) -> None:
+    """Make the system find all pages of shared memory, and map them for this process.
+
+    The values stay, and others may set them at the same time.
+    """
+    _each_page(values, lambda pages: pages.max())
+
+
+def _each_page(values: NDArray[np.uint8], reach: Callable[[NDArray[np.uint8]], object]) -> None:
+    """Reach the first byte of each page. All cores share the work."""
     starts = range(0, len(values), TOUCHED)
     pages = [values[start : start + TOUCHED : mmap.PAGESIZE] for start in starts]
     with ThreadPoolExecutor(usable_cores()) as pool:
-        list(pool.map(lambda some: some.fill(0), pages))  # re-raises errors of the threads
+        list(pool.map(reach, pages))  # re-raises errors of the threads
 
 
 class _Block:

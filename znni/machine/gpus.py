@@ -59,11 +59,19 @@ def detect_gpus() -> list[Gpu]:
 
 
 @cache
-def why_no_gpu() -> str:
-    """Return what is missing, with a remedy, or an empty string if there is a GPU."""
+def has_driver() -> bool:
+    """Return whether there is a driver for GPUs. There may be no GPU, or no CuPy."""
     try:
         ctypes.CDLL("libcuda.so.1")
     except OSError:
+        return False
+    return True
+
+
+@cache
+def why_no_gpu() -> str:
+    """Return what is missing, with a remedy, or an empty string if there is a GPU."""
+    if not has_driver():
         return "there is no NVIDIA driver; install one if the machine has a GPU"
     if find_spec("cupy") is None:
         return f"CuPy is not installed; {INSTALL}"

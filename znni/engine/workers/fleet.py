@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from threading import Thread
 from typing import Any
 
 from znni.core.options import OutputType
@@ -15,7 +16,7 @@ from znni.engine.pipeline import Lane
 from znni.engine.stopwatch import Stopwatch
 from znni.engine.workers.processes import WaitingProcesses
 from znni.engine.workers.serving import Asked, Prepare
-from znni.engine.workers.slots import SLOTS, SlotShape
+from znni.engine.workers.slots import SLOTS, Slot, SlotShape
 from znni.engine.workers.worker import Worker, end_all
 from znni.machine.arrays import front
 from znni.network.geometry import extents_read
@@ -53,7 +54,7 @@ class Fleet:
         plan: what they run.
         members: what each worker is made from.
         dtype: the type of the output.
-        waiting: processes that have started already.
+        waiting: processes that have started already. It keeps those that it has no member for.
 
     Attributes:
         plan: what they run.
@@ -68,7 +69,6 @@ class Fleet:
     ) -> None:
         self.plan = plan
         self._members = members
-        self._waiting = waiting or WaitingProcesses((), ())
         network = plan.network
         self._shape = SlotShape(
             (network.in_features, *extents_read(network, plan.patch)),
@@ -78,24 +78,30 @@ class Fleet:
         self._workers: list[Worker] = []
         self._accounted: Mapping[Stage, float] = {}
         weakref.finalize(self, _end, self._workers)
-        self._start()
+        self._start(waiting or _none_waiting())
 
-    def _start(self) -> None:
+    def _start(self, waiting: WaitingProcesses) -> None:
         self._accounted = {}
         try:
             for made in self._members:
-                process = self._waiting.take(made.environment)
+                process = waiting.take(made.environment)
                 self._workers.append(Worker(made.name, self._shape, process))
             for worker, made in zip(self._workers, self._members, strict=True):
                 worker.prepare(made.prepare)
         except BaseException:
             _end(self._workers)
             raise
+        Thread(target=_touch, args=(self._slots(),), daemon=True).start()
+
+    def _slots(self) -> list[Slot]:
+        """Return the slots that blocks come into, in the order of their first blocks."""
+        most = min(SLOTS, -(-self.plan.patches // len(self._workers)))
+        return [worker.slots[number] for number in range(most) for worker in self._workers]
 
     def lanes(self, _stopwatch: Stopwatch, _labels: Labels | None = None) -> list[list[Lane]]:
         """Return the lanes of each worker, one for each slot."""
         if not self._workers:  # an earlier run failed
-            self._start()
+            self._start(_none_waiting())
         return [[self._lane(worker, slot) for slot in range(SLOTS)] for worker in self._workers]
 
     def _lane(self, worker: Worker, slot: int) -> Lane:
@@ -143,6 +149,16 @@ class Fleet:
         accounts = [worker.account().seconds.busy.by_stage() for worker in self._workers]
         return {stage: sum(busy[stage] for busy in accounts) for stage in accounts[0]}
 
+    def end(self) -> Callable[[], None]:
+        """Begin to end them, and to free the slots. No run may be at work, and none may follow.
+
+        Returns:
+            A function that waits until the system has released all that they held.
+        """
+        ending = Thread(target=_end_and_free, args=(self._workers,))
+        ending.start()
+        return ending.join
+
     @property
     def workers_memory(self) -> int:
         """The peak resident bytes of all workers, added up; shared memory counts in each."""
@@ -154,6 +170,26 @@ class Fleet:
         return max(worker.account().gpu_peak_memory for worker in self._workers)
 
 
+def _none_waiting() -> WaitingProcesses:
+    return WaitingProcesses((), ())
+
+
+def _touch(slots: Sequence[Slot]) -> None:
+    for slot in slots:
+        slot.touch()
+
+
 def _end(workers: list[Worker]) -> None:
     end_all(workers)
     workers.clear()
+
+
+def _end_and_free(workers: list[Worker]) -> None:
+    """End workers, and free all slots at the same time: each takes a tenth of a second or more."""
+    slots = [slot for worker in workers for slot in worker.slots]
+    _end(workers)
+    freeing = [Thread(target=slots.pop) for _ in slots]
+    for each in freeing:
+        each.start()
+    for each in freeing:
+        each.join()

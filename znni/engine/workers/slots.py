@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from znni.core.options import OutputType
+from znni.machine.arena import touch_shared
 from znni.network.weights import Float32
 
 # Slots of each worker: while a patch is computed, the next is read and the last one is written.
@@ -63,12 +64,21 @@ class Slot:
         os.truncate(descriptor, shape.nbytes)
         self.shape = shape
         memory = mmap.mmap(descriptor, shape.nbytes)
+        self._bytes = np.frombuffer(memory, np.uint8)
         self.block: Float32 = np.frombuffer(memory, np.float32, prod(shape.block)).reshape(
             shape.block
         )
         self.dense: NDArray[Any] = np.frombuffer(
             memory, shape.dtype, prod(shape.dense), shape.block_bytes
         ).reshape(shape.dense)
+
+    def touch(self) -> None:
+        """Have the system provide the memory, and map it for this process.
+
+        Without this, each block waits for it that is the first in a slot: half a second for a
+        gigabyte, in either process. The slot may be in use meanwhile.
+        """
+        touch_shared(self._bytes)
 
     @staticmethod
     def memory() -> int:
