@@ -35,7 +35,7 @@ from znni.cluster.run import infer_on_cluster
 from znni.core.shapes import Vec3
 from znni.core.text import counted
 from znni.inference import planning
-from znni.inference.devices import VISIBLE
+from znni.machine.chosen_gpus import VISIBLE
 from znni.machine.machine import DeviceKind
 from znni.network.network_file import load_network
 from znni.plans.plan import Plan

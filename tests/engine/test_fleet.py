@@ -323,7 +323,8 @@ def test_a_slot_is_touched_while_it_is_in_use() -> None:
     slot.dense[...] = 3
     other.touch()
     slot.touch()
-    assert (other.block == 7).all() and (other.dense == 3).all()
+    assert (other.block == 7).all()
+    assert (other.dense == 3).all()
 
 
 def test_a_process_whose_slots_cannot_be_made_ends(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,8 +23,6 @@ from znni.inference.devices import (
     CONTEXT_BYTES,
     choose_gpus,
     primitives_for,
-    seeing_only,
-    several_named,
 )
 from znni.machine.machine import Machine
 from znni.network.geometry import with_window
@@ -115,34 +113,6 @@ def test_layers_that_cannot_be_divided() -> None:
     for network in (exact, windows):
         with pytest.raises(InvalidInput, match=r"on one device; give device='gpu' .* or dev"):
             primitives_for(network, {}, FOUR, "cpu+gpu")
-
-
-@pytest.mark.parametrize(
-    ("gpus", "device", "numbers"),
-    [
-        (2, "auto", [0, 1]),
-        ("2,0", "gpu", [2, 0]),
-        (1, "gpu", []),
-        ("3", "gpu", [0, 1, 2]),
-        ("all", "gpu", []),
-        (2, "cpu", []),
-        (3000, "gpu", []),
-    ],
-)
-def test_several_gpus_are_known_before_they_are_looked_at(
-    gpus: int | str, device: DeviceChoice, numbers: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("znni.inference.devices.has_driver", lambda: True)
-    assert several_named(Choices(gpus=gpus, device=device)) == numbers
-    monkeypatch.setattr("znni.inference.devices.has_driver", lambda: False)
-    assert several_named(Choices(gpus=gpus, device=device)) == []
-
-
-def test_a_worker_sees_its_gpu_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    assert seeing_only(2) == {"CUDA_VISIBLE_DEVICES": "2"}
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,GPU-8f,7")
-    assert seeing_only(2) == {"CUDA_VISIBLE_DEVICES": "7"}
 
 
 def planned(gpus: int) -> Plan:

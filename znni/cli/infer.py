@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Unpack
 
@@ -15,11 +15,14 @@ from znni.cli.exclusions import are_several
 from znni.cli.many import show_dry_run, show_many
 from znni.cli.plan import plan_text
 from znni.cli.values import in_windows, parse_channel, parse_roi
-from znni.core.loading import loading
+from znni.core.loading import loading, nothing
 from znni.core.options import Bits, Choices, Pad, Recheck, parse_time
 
 if TYPE_CHECKING:
     from znni.core.shapes import Vec3
+    from znni.engine.report import Report
+    from znni.engine.workers.processes import WaitingProcesses
+    from znni.inference.request import WeightedRunOptions
     from znni.network.network import Network
 
 
@@ -126,7 +129,9 @@ def infer(
     **planned: Unpack[options.PlannedOptions],
 ) -> None:
     """Run a network over volumes, and write its dense outputs."""
-    with loading("llvmlite.binding"):
+    alone = len(volumes) == 1 and not dry_run and not cluster
+    waiting, begin = _begun(planned, alone=alone, looks=not cluster)
+    with loading("llvmlite.binding", begin=begin):
         from znni.cli.progress import show_progress
         from znni.inference import api
         from znni.inference.request import ChosenInput, WeightedRunOptions
@@ -219,20 +224,48 @@ def infer(
             )
         typer.echo(f"{out}: {computed}")
         return
-    with show_progress() as progress:
-        report = api.infer(
-            volume,
-            network,
-            out,
-            command=command,
-            waited=waited,
-            progress=progress,
-            part=part,
-            **given,
-        )
+    report = _run(volume, network, out, waiting, given, command=command, waited=waited, part=part)
     typer.echo(f"{out}{f', part {part}' * bool(part)}: {report}")
     if part:
         typer.echo(f"when all parts are finished: {shlex.join(['znni', 'finish', out])}")
+
+
+def _run(
+    volume: str,
+    network: Network,
+    out: str,
+    waiting: WaitingProcesses | None,
+    given: WeightedRunOptions,
+    **more: Any,
+) -> Report:
+    """Compute a volume in this process, and in those of its GPUs that have started."""
+    from znni.cli.progress import show_progress
+    from znni.inference import api
+    from znni.inference.ready import Readiness
+
+    options: dict[str, Any] = {**given, **more}
+    plan = options.pop("plan")
+    with show_progress() as progress:
+        return api.run(
+            volume, network, out, Readiness(waiting), made=plan, progress=progress, **options
+        )
+
+
+def _begun(
+    planned: options.PlannedOptions, *, alone: bool, looks: bool
+) -> tuple[WaitingProcesses | None, Callable[[], None]]:
+    """Begin what takes long, and return it with what a thread does meanwhile.
+
+    Args:
+        planned: limits and choices for plans.
+        alone: whether a single volume is computed, in this process and those of its GPUs.
+        looks: whether this machine's GPUs may be used.
+    """
+    from znni.inference.early import processes_for, start_cuda
+
+    device = planned["device"]
+    waiting = processes_for(device, planned["gpus"]) if alone else None
+    return waiting, start_cuda if looks and device != "cpu" else nothing
 
 
 def _formed(

@@ -10,7 +10,7 @@ import typer
 from znni.cli import options
 from znni.cli.values import are_extents, in_windows, parse_channel, parse_roi, three_extents
 from znni.core.errors import InvalidInput, option
-from znni.core.loading import loading
+from znni.core.loading import loading, nothing
 from znni.core.options import Accuracy, Choices, parse_time
 
 if TYPE_CHECKING:
@@ -78,7 +78,10 @@ def plan(
     **planned: Unpack[options.PlannedOptions],
 ) -> None:
     """Print the fastest plan with its predicted time and memory, without running it."""
-    with loading("llvmlite.binding"):
+    from znni.inference.early import start_cuda
+
+    looks = machine is None and planned["device"] != "cpu" and not cluster
+    with loading("llvmlite.binding", begin=start_cuda if looks else nothing):
         from znni.inference import planning
         from znni.network.network_file import load_network
         from znni.plans.plan_file import save_plans

@@ -30,7 +30,7 @@ from znni.cluster.cluster_file import Cluster, Group
 from znni.cluster.dask_clusters import CONNECT_SECONDS, connected, started_cluster
 from znni.cluster.engine_process import EngineProcess
 from znni.core.errors import InvalidInput, RunFailed
-from znni.inference.devices import VISIBLE
+from znni.machine.chosen_gpus import VISIBLE
 
 SETTINGS = {
     # A lost worker's calls are taken back by the coordinator, which counts their attempts itself.

@@ -16,7 +16,7 @@ from typing import Any
 from znni.cluster.calls import Answer, Call, EngineGone, GetReady, Limits, Recipe, Restart
 from znni.cluster.child import connection_pair
 from znni.core.errors import RunFailed
-from znni.inference.devices import VISIBLE
+from znni.machine.chosen_gpus import VISIBLE
 
 
 class EngineProcess:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib import import_module
 from threading import Thread
@@ -21,14 +21,19 @@ def own_process() -> None:
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
 
 
+def nothing() -> None:
+    """Begin nothing."""
+
+
 @contextmanager
-def loading(*ahead: str) -> Iterator[None]:
+def loading(*ahead: str, begin: Callable[[], None] = nothing) -> Iterator[None]:
     """Load modules within a ``with`` block without looking for garbage: they leave none.
 
     In a process that runs more than one command, nothing changes.
 
     Args:
         ahead: modules that are needed afterwards. A thread loads them meanwhile.
+        begin: what else that thread does, to have it begun.
     """
     if not _own:
         yield
@@ -36,14 +41,15 @@ def loading(*ahead: str) -> Iterator[None]:
     gc.disable()
     try:
         if ahead:
-            Thread(target=_load, args=ahead, daemon=True).start()
+            Thread(target=_load, args=(ahead, begin), daemon=True).start()
         yield
     finally:
         gc.freeze()
         gc.enable()
 
 
-def _load(*modules: str) -> None:
-    with suppress(Exception):  # importing the module where it is needed raises its error
+def _load(modules: Sequence[str], begin: Callable[[], None]) -> None:
+    with suppress(Exception):  # doing it where it is needed raises its error
         for module in modules:
             import_module(module)
+        begin()

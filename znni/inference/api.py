@@ -22,7 +22,7 @@ from znni.inference.parts import memory_ran_out, share_of
 from znni.inference.plan_choice import check_choices
 from znni.inference.planning import accuracy_note, plan, prepare, search
 from znni.inference.ready import Readiness
-from znni.inference.request import Request, RunOptions, choices_of
+from znni.inference.request import Request, RunOptions
 from znni.inference.resuming import agreed_plan, identified, remaining_of, way_on
 from znni.machine.arrays import peak_memory
 from znni.machine.machine import DeviceKind
@@ -162,8 +162,6 @@ def run(
     """
     before = waited if isinstance(waited, SecondsAround) else SecondsAround(start=waited)
     stopwatch = Stopwatch(before)
-    with stopwatch.during("opening"):
-        ready.begin(choices_of(options))
     asked = _request(source, network, out, made, stopwatch, shared=part is not None, **options)
     with stopwatch.during("opening"):
         weights = weights_for(asked.network, weights, random_seed)

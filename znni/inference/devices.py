@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping
 from dataclasses import replace
 
 from planner.bare_steps import sample_steps
@@ -11,22 +9,16 @@ from planner.partition import cut_points
 from znni.core.errors import InvalidInput, option
 from znni.core.options import Choices, DeviceChoice
 from znni.core.text import counted
-from znni.machine.gpus import has_driver, why_no_gpu
+from znni.machine.chosen_gpus import ALL, numbers_of
+from znni.machine.gpus import why_no_gpu
 from znni.machine.machine import Machine
 from znni.network.layers import Layer
 from znni.network.network import Network
 from znni.plans.primitive import Catalogue, Primitive, on_device, without_gpu
 
-ALL = "all"
-
 # Memory that CUDA takes for a process on a GPU, measured on an H200, with a margin. The process
 # that looked at the GPUs already has its own share; every worker process takes another.
 CONTEXT_BYTES = 640 * 2**20
-
-# Processes that start before the GPUs are looked at. A larger number may be mistyped.
-MOST_UNSEEN = 16
-
-VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 CPU = option("device", "cpu")
 USE_CPU = f"give {CPU}"
@@ -90,7 +82,7 @@ def choose_gpus(machine: Machine, choices: Choices) -> Machine:
             f"{option('gpu_memory', choices.gpu_memory)} limits a GPU, and {why_none(machine)}; "
             f"{LEAVE_OUT}"
         )
-    numbers = _numbers(choices.gpus, there)
+    numbers = numbers_of(choices.gpus, there)
     if numbers == [0] and (there or choices.gpus != ALL):
         return machine
     if len(numbers) > 1 and choices.device not in ("auto", "gpu"):
@@ -116,29 +108,6 @@ def choose_gpus(machine: Machine, choices: Choices) -> Machine:
     return replace(machine, gpus=(*chosen, *others), used_gpus=len(chosen))
 
 
-def several_named(choices: Choices) -> list[int]:
-    """Return the positions of the chosen GPUs if choices name several; nothing is looked at.
-
-    Raises:
-        InvalidInput: the choice of GPUs is none.
-    """
-    if choices.device not in ("auto", "gpu") or not has_driver():
-        return []
-    numbers = _numbers(choices.gpus, there=0)
-    return numbers if 1 < len(numbers) <= MOST_UNSEEN else []
-
-
-def seeing_only(number: int) -> Mapping[str, str]:
-    """Return the environment variables that let a process see one GPU only.
-
-    Args:
-        number: the position of the GPU among those that this process sees.
-    """
-    visible = os.environ.get(VISIBLE)
-    others = visible.split(",") if visible else []
-    return {VISIBLE: others[number] if number < len(others) else str(number)}
-
-
 def why_none(machine: Machine) -> str:
     """Return the reason why a machine has no GPU."""
     if machine.absent:
@@ -157,21 +126,3 @@ def _first_not_done(network: Network, primitives: Catalogue) -> Layer | None:
         ):
             return node.layer
     return None
-
-
-def _numbers(gpus: int | str, there: int) -> list[int]:
-    """Return the positions of the chosen GPUs among all GPUs of the machine."""
-    given = str(gpus).strip()
-    if given == ALL:
-        return list(range(max(1, there)))
-    parts = given.split(",")
-    if not all(part.strip().isdecimal() for part in parts):
-        raise InvalidInput(
-            f"{option('gpus', gpus)}: give how many, {ALL}, or which, as {option('gpus', '0,2')}"
-        )
-    numbers = [int(part) for part in parts]
-    if len(numbers) == 1:
-        numbers = list(range(numbers[0]))
-    if not numbers or len(set(numbers)) < len(numbers):
-        raise InvalidInput(f"{option('gpus', gpus)}: give one GPU or more, and each of them once")
-    return numbers

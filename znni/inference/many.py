@@ -13,7 +13,7 @@ from typing import TypeAlias, Unpack
 
 from znni.core.argument_types import checks_types
 from znni.core.errors import InvalidInput, ZnniError, in_one_line, option
-from znni.core.options import ACCURACIES, check_keywords
+from znni.core.options import ACCURACIES, Choices, PlanOptions, check_keywords
 from znni.core.text import counted, duration
 from znni.core.volume import SAME_COMMAND
 from znni.engine.report import Report
@@ -21,7 +21,7 @@ from znni.inference import api
 from znni.inference.model_choice import request_of_the_faster
 from znni.inference.planning import accuracy_of
 from znni.inference.ready import KeptReadiness
-from znni.inference.request import Request, RunOptions, choices_of
+from znni.inference.request import Request, RunOptions
 from znni.inference.resuming import identified
 from znni.network.network import Network
 from znni.network.network_file import load_network
@@ -248,6 +248,12 @@ def not_made(folder: str | Path, error: OSError) -> InvalidInput:
 def goes_on(options: RunOptions) -> bool:
     """Return whether finished outputs are left alone."""
     return options.get("resume", True) and not options.get("overwrite", False)
+
+
+def choices_of(options: RunOptions) -> Choices:
+    """Return the limits and choices for plans among the options of a run."""
+    given = {name: options[name] for name in PlanOptions.__annotations__ if name in options}  # type: ignore[literal-required]
+    return Choices(**given)
 
 
 def check_finished(out: Path, asked: Request, weights: Weights) -> None:

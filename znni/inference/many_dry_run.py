@@ -17,6 +17,7 @@ from znni.inference.many import (
     DEFAULT_FORMAT,
     Failure,
     check_finished,
+    choices_of,
     exit_code_of,
     goes_on,
     not_made,
@@ -24,7 +25,7 @@ from znni.inference.many import (
 )
 from znni.inference.model_choice import request_of_the_faster
 from znni.inference.ready import KeptReadiness
-from znni.inference.request import RunOptions, choices_of
+from znni.inference.request import RunOptions
 from znni.network.network import Network
 from znni.network.weights import Weights, weights_for
 from znni.plans.job_seconds import NOTHING_AROUND

@@ -46,10 +46,11 @@ from znni.engine.labels import labels_for
 from znni.engine.patch import PatchRunner
 from znni.engine.pipeline import Processes, ThisProcess
 from znni.engine.tiles import Job, Region, for_job, make_job
-from znni.inference.devices import choose_gpus, primitives_for, seeing_only
+from znni.inference.devices import choose_gpus, primitives_for
 from znni.inference.kept_plans import fastest_kept_or_found, keep
 from znni.inference.plan_checks import check_allowed, check_class, check_device, check_made_for
 from znni.inference.request import Requirements, stored_as
+from znni.machine.chosen_gpus import seeing_only
 from znni.machine.cold_pages import warm_bytes
 from znni.machine.detect import detect_for
 from znni.machine.machine import Machine
@@ -364,7 +365,7 @@ def prepare(
         weights: parameters of the plan's network.
         measured: function called after each call of a step in this process.
         dtype: type of the output values.
-        waiting: processes for several GPUs that have started already (``waiting_processes``).
+        waiting: processes for several GPUs that have started already (``several_waiting``).
 
     Raises:
         RunFailed: a GPU fails or lacks memory. With several GPUs ``run_volume`` raises this error
@@ -382,19 +383,6 @@ def prepare(
         made = partial(prepare_on_gpu, alone, weights, dtype=dtype)
         members.append(Member(f"the worker of GPU {gpu.number}", made, seeing_only(gpu.number)))
     return Fleet(plan, members, dtype, waiting)
-
-
-def waiting_processes(gpus: Sequence[int]) -> WaitingProcesses | None:
-    """Start the processes of a run on several GPUs, before it is planned; None for fewer.
-
-    Args:
-        gpus: the positions of the GPUs.
-    """
-    if len(gpus) < 2:
-        return None
-    from znni.engine.workers.processes import WaitingProcesses  # few runs need other processes
-
-    return WaitingProcesses(map(seeing_only, gpus), (__name__,))
 
 
 def prepare_alone(

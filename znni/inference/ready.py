@@ -17,9 +17,10 @@ from znni.core.options import Choices
 from znni.engine.oom_fallback import FallbackRunner
 from znni.engine.pipeline import Processes
 from znni.engine.report import Report
-from znni.inference.devices import choose_gpus, several_named
+from znni.inference.devices import choose_gpus
+from znni.inference.early import several_waiting
 from znni.inference.plan_choice import given_or_found, smaller_plan
-from znni.inference.planning import as_here, waiting_processes
+from znni.inference.planning import as_here
 from znni.inference.request import Requirements
 from znni.machine.detect import detect_for
 from znni.machine.machine import DeviceKind, Machine
@@ -41,22 +42,18 @@ MOST_PLANS = 256
 class Readiness:
     """Finds the plan of one run, and makes it ready. Nothing is kept.
 
+    Args:
+        waiting: processes for several GPUs that have started already.
+
     Attributes:
         times: collects the times of steps.
         searching: the seconds of searches for plans.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, waiting: WaitingProcesses | None = None) -> None:
         self.times = StepTimes()
         self.searching = 0.0
-        self._waiting: WaitingProcesses | None = None
-
-    def begin(self, choices: Choices) -> None:
-        """Start the processes of a run on several GPUs if choices name them.
-
-        They start while the volume is opened and the run is planned.
-        """
-        self._waiting = waiting_processes(several_named(choices))
+        self._waiting = waiting
 
     def plan_for(self, given: Plan | None, required: Requirements) -> Plan:
         """Return the given plan after a check, or the fastest one, as ``given_or_found``."""
@@ -65,10 +62,9 @@ class Readiness:
         )
 
     def _start_processes(self, machine: Machine) -> None:
-        """Start the processes of a run on all GPUs, now that they are known."""
-        if self._waiting is None:
-            numbers = [gpu.number for gpu in machine.gpus[: machine.used_gpus]]
-            self._waiting = waiting_processes(numbers)
+        """Start the processes of a run on several GPUs, unless they have started."""
+        if self._waiting is None and machine.used_gpus > 1:
+            self._waiting = several_waiting(gpu.number for gpu in machine.gpus[: machine.used_gpus])
 
     def take_waiting(self) -> WaitingProcesses | None:
         """Return the processes that have started. Those that the caller leaves end with them."""
@@ -151,9 +147,6 @@ class KeptReadiness(Readiness):
         self._warned: set[str] = set()
         self._plans: OrderedDict[Hashable, Plan] = OrderedDict()
         self._processes: OrderedDict[Hashable, Processes] = OrderedDict()
-
-    def begin(self, choices: Choices) -> None:
-        """Do nothing: the processes of an earlier job may be kept for this one."""
 
     def plan_for(self, given: Plan | None, required: Requirements) -> Plan:
         """Return the plan kept for such a job; else check the given one, or find the fastest."""

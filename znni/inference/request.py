@@ -168,12 +168,6 @@ class WeightedRunOptions(RunOptions, total=False):
     plan: Plan | None
 
 
-def choices_of(options: RunOptions) -> Choices:
-    """Return the limits and choices for plans among the options of a run."""
-    given = {name: options[name] for name in PlanOptions.__annotations__ if name in options}  # type: ignore[literal-required]
-    return Choices(**given)
-
-
 def request(
     source: str | Path | ArrayLike,
     network: Network,

@@ -1,0 +1,50 @@
+"""What a command begins before it loads the modules that plan and run.
+
+It imports few modules itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from znni.core.options import DeviceChoice
+from znni.machine.chosen_gpus import seeing_only, several_named
+from znni.machine.gpus import detect_gpus, has_driver
+
+if TYPE_CHECKING:
+    from znni.engine.workers.processes import WaitingProcesses
+
+# The module that makes the runner in a worker's process.
+PREPARES = "znni.inference.planning"
+
+
+def processes_for(device: DeviceChoice, gpus: int | str) -> WaitingProcesses | None:
+    """Start the processes of a run if a user names several GPUs; else return None.
+
+    Args:
+        device: where the layers run.
+        gpus: the choice of GPUs.
+
+    Raises:
+        InvalidInput: it is no choice.
+    """
+    numbers = several_named(device, gpus)
+    return several_waiting(numbers) if numbers else None
+
+
+def several_waiting(gpus: Iterable[int]) -> WaitingProcesses:
+    """Start the processes of a run on several GPUs.
+
+    Args:
+        gpus: the positions of the GPUs.
+    """
+    from znni.engine.workers.processes import WaitingProcesses  # few runs need other processes
+
+    return WaitingProcesses(map(seeing_only, gpus), (PREPARES,))
+
+
+def start_cuda() -> None:
+    """Load CuPy and start CUDA on all GPUs, if there is a driver."""
+    if has_driver():
+        detect_gpus()
