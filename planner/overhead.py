@@ -276,8 +276,8 @@ class Overhead:
             patch: the output voxels of a patch.
             first_input: the shape that the first layers on the GPU take at a time. It is None if no
                 layers run there and layers of the host use the GPU.
-            locked: the host bytes that the GPU copies from and to, without the output of its
-                layers.
+            locked: the host bytes that the GPU copies from and to, without the blocks that its
+                layers take and the output that they give.
         """
         blocks = 0
         if first_input:
@@ -287,6 +287,7 @@ class Overhead:
                 out = _bytes_of_blending(network, patch)
             labels = self.label_maps * self.label_itemsize * patch.volume
             locked += self._locked_for_output(network, patch)
+            locked += self._locked_for_input(network, patch)
             blocks = first_input.elements * self.gpu_value_in + out + labels
         return PlanMemory(
             process=self.gpu + -(-locked // LOCKED_BYTES_PER_TABLE_BYTE),
@@ -312,6 +313,11 @@ class Overhead:
     def _locks_input(self, network: Network) -> bool:
         """Return whether blocks for a GPU are read into page-locked memory, as slots are not."""
         return self.workers == 1 and locks_blocks(network)
+
+    def _locked_for_input(self, network: Network, patch: Vec3) -> int:
+        """Return the host bytes of two blocks for a GPU: one is copied, and one is read."""
+        values_in, _ = _values(network, patch)
+        return 2 * FLOAT_BYTES * values_in if self._locks_input(network) else 0
 
     def _locked_for_output(self, network: Network, patch: Vec3) -> int:
         """Return the host bytes of two outputs that a GPU copies back."""
@@ -358,8 +364,8 @@ class Overhead:
                 building += 2 * brought * each.pinned
         if gpu:
             locked = self._locked_for_output(network, patch)
-            if not host and self._locks_input(network):  # one block is copied, and one is read
-                locked += 2 * FLOAT_BYTES * values_in
+            if not host:
+                locked += self._locked_for_input(network, patch)
             building += locked * each.pinned
         if gpu or host_uses_gpu:
             building += each.cuda

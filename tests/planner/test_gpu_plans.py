@@ -14,7 +14,7 @@ from planner.exhaustive import Search
 from planner.overhead import LOCKED_BYTES_PER_TABLE_BYTE, Overhead
 from znni.core.errors import DoesNotFit, InvalidInput, RunFailed
 from znni.core.options import ANYTHING, AS_COMPUTED, DeviceChoice
-from znni.core.shapes import Vec3
+from znni.core.shapes import Shape5, Vec3
 from znni.engine.tiles import make_job
 from znni.inference import plan_choice as plan_of_run
 from znni.inference.devices import primitives_for
@@ -22,6 +22,9 @@ from znni.inference.plan_choice import smaller_plan
 from znni.inference.request import Requirements
 from znni.machine.gpus import Gpu
 from znni.machine.machine import Device, Machine, limited
+from znni.network.geometry import extents_read, over
+from znni.network.layers import Conv, Padding
+from znni.network.network import INPUT, Network, Node
 from znni.plans.plan import Plan
 
 NETWORK = chain(("conv", 3), ("pool", 2), ("conv", 3), features=1)
@@ -170,3 +173,16 @@ def test_auto_is_no_slower_than_one_device_if_prices_run_out(
         return space.fastest()[0].seconds
 
     assert seconds("auto") <= min(seconds("cpu"), seconds("gpu"))
+
+
+def test_tables_of_blocks_in_locked_memory_are_told() -> None:
+    """Blocks of an exact network are locked, unless other processes compute them."""
+    layer = Conv("layer", 1, 1, Vec3.of(3), "relu", padding=Padding(Vec3.of(1), Vec3.of(1)))
+    exact = over(Network("exact", 1, (Node(layer, (INPUT,)),), "layer"), Vec3.of(100))
+    patch, first = Vec3.of(64), Shape5.of(1, 1, Vec3.of(66))
+    alone = Overhead(process=0, voxel_in=0, voxel_out=0, workers=1)
+    told = [
+        replace(alone, workers=workers).of_gpu(exact, patch, first).process for workers in (1, 2)
+    ]
+    blocks = 2 * 4 * extents_read(exact, patch).volume
+    assert told[0] - told[1] == pytest.approx(blocks / LOCKED_BYTES_PER_TABLE_BYTE, abs=1)
