@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+from dataclasses import replace
 from functools import cache
 from typing import get_args
 
@@ -16,7 +18,14 @@ from znni.core.shapes import Shape5, Vec3
 from znni.engine import device_recombine
 from znni.machine.cuda_kernels import compile_offline, resource_usage
 from znni.network.layers import Pool
-from znni.primitives.gpu.common.hardware import HOPPER, REGISTERS, RESERVED_SHARED, Chip
+from znni.primitives.gpu.common.hardware import (
+    AMPERE,
+    CHIPS,
+    HOPPER,
+    REGISTERS,
+    RESERVED_SHARED,
+    Chip,
+)
 from znni.primitives.gpu.common.number_formats import BFLOAT16_PAIR, FLOAT16, TensorFormat
 from znni.primitives.gpu.fft_tiled.geometry import LENGTHS
 from znni.primitives.gpu.fft_tiled.primitive import FASTEST
@@ -126,3 +135,33 @@ def assert_products_fit(maps: tuple[int, int], numbers: TensorFormat, chip: Chip
     assert usage.spills == 0
     assert usage.registers * shape.threads <= REGISTERS
     assert usage.shared + shape.shared_bytes <= chip.block_shared_bytes
+
+
+def machine_code(cubin: bytes) -> dict[bytes, bytes]:
+    """Return the instructions of each kernel of a compiled module, which is a file in ELF."""
+    (table,) = struct.unpack_from("<Q", cubin, 40)
+    size, count, names = struct.unpack_from("<HHH", cubin, 58)
+    headers = [struct.unpack_from("<IIQQQQ", cubin, table + size * i) for i in range(count)]
+    found = {}
+    for name_at, _, _, _, begin, length in headers:
+        name = cubin[headers[names][4] + name_at :].partition(b"\0")[0]
+        if name.startswith(b".text."):
+            found[name] = cubin[begin : begin + length]
+    return found
+
+
+def test_capability_8_9_has_the_limits_and_the_machine_code_of_8_6() -> None:
+    """So kernels that fit 8.6 fit 8.9, which ``COMPILED`` leaves out."""
+    chip, later = CHIPS[86], CHIPS[89]
+    assert replace(later, capability=86) == chip
+    transform = transform_shape(Vec3.of(16), Vec3.of(3), SPECTRA[FLOAT16], chip, inverse=True)
+    product = product_shape(80, 80, SPECTRA[BFLOAT16_PAIR], chip, 1)
+    assert transform is not None
+    assert product is not None
+    for source in (transform.source("relu"), product.source()):
+        oldest, ours, other = (
+            machine_code(compile_offline(source, each.architecture))
+            for each in (AMPERE, chip, later)
+        )
+        assert ours == other
+        assert ours != oldest
