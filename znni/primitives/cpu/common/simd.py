@@ -22,6 +22,7 @@ from znni.primitives.cpu.common.vector_code import (
     VECTOR,
     Value,
     VectorCode,
+    shared_constant,
 )
 
 __all__ = ["FLOAT_BYTES", "LANES", "Argument", "Emitter", "Value", "Variable", "whole_vectors"]
@@ -173,7 +174,7 @@ class Emitter(VectorCode):
 
     def index(self, value: Value | int) -> Value:
         """Return an int as a constant of the kernel, or any other value unchanged."""
-        return ir.Constant(_INDEX, value) if isinstance(value, int) else value
+        return shared_constant(_INDEX, value) if isinstance(value, int) else value
 
     def plus(self, left: Value, right: Value | int) -> Value:
         """Return the sum of two indices."""
@@ -230,7 +231,7 @@ class Emitter(VectorCode):
         """Store 16 floats in a cache line, past the caches, for data that is read much later."""
         target = self._build.bitcast(address, VECTOR.as_pointer())
         stored = self._build.store(vector, target, align=VECTOR_BYTES)
-        one = self._module.add_metadata([ir.Constant(INT32, 1)])
+        one = self._module.add_metadata([shared_constant(INT32, 1)])
         stored.set_metadata("nontemporal", one)
 
     def store_lanes(self, vector: Value, address: Value, start: Value, stop: Value) -> None:
@@ -241,7 +242,7 @@ class Emitter(VectorCode):
             f"llvm.masked.store.v{LANES}f32.p0",
             ir.FunctionType(ir.VoidType(), [VECTOR, pointer, INT32, _MASK]),
         )
-        alignment = ir.Constant(INT32, FLOAT_BYTES)
+        alignment = shared_constant(INT32, FLOAT_BYTES)
         build.call(store, [vector, build.bitcast(address, pointer), alignment, mask])
 
     def load_lanes(self, address: Value, start: Value, stop: Value) -> Value:
@@ -252,7 +253,7 @@ class Emitter(VectorCode):
             f"llvm.masked.load.v{LANES}f32.p0",
             ir.FunctionType(VECTOR, [pointer, INT32, _MASK, VECTOR]),
         )
-        alignment, nothing = ir.Constant(INT32, FLOAT_BYTES), self.constant(0.0)
+        alignment, nothing = shared_constant(INT32, FLOAT_BYTES), self.constant(0.0)
         return build.call(load, [build.bitcast(address, pointer), alignment, mask, nothing])
 
     def _between(self, start: Value, stop: Value) -> Value:
@@ -264,7 +265,7 @@ class Emitter(VectorCode):
         byte = ir.IntType(8).as_pointer()
         signature = ir.FunctionType(ir.VoidType(), [byte, INT32, INT32, INT32])
         locality = 3 if near else 2
-        use, keep, data = (ir.Constant(INT32, value) for value in (int(written), locality, 1))
+        use, keep, data = (shared_constant(INT32, value) for value in (int(written), locality, 1))
         target = self._build.bitcast(address, byte)
         self._build.call(self.intrinsic("llvm.prefetch.p0", signature), [target, use, keep, data])
 

@@ -24,6 +24,21 @@ _FLAGS = ("contract", "nsz")
 
 Value: TypeAlias = Any  # an LLVM value: llvmlite has no types
 
+_CONSTANTS: dict[tuple[ir.Type, str], Value] = {}
+
+
+def shared_constant(kind: ir.Type, value: Any) -> Value:
+    """Return a constant, the same for all that ask for it: llvmlite takes long to write each one.
+
+    Args:
+        kind: its type in LLVM.
+        value: a number, a list of them, or ``ir.Undefined``.
+    """
+    asked = kind, repr(value)  # which tells -0.0 from 0.0
+    if asked not in _CONSTANTS:
+        _CONSTANTS[asked] = ir.Constant(kind, value)
+    return _CONSTANTS[asked]
+
 
 class VectorCode:
     """An emitter of vector operations, at the current place of a function being built."""
@@ -35,7 +50,7 @@ class VectorCode:
 
     def constant(self, value: float) -> Value:
         """Return a vector of 16 equal numbers."""
-        return ir.Constant(VECTOR, [value] * LANES)
+        return shared_constant(VECTOR, [value] * LANES)
 
     def broadcast(self, address: Value) -> Value:
         """Return 16 copies of the float at an address."""
@@ -163,10 +178,10 @@ class VectorCode:
 
     def gather(self, addresses: Sequence[Value]) -> Value:
         """Load one float from each of 16 addresses."""
-        vector: Value = ir.Constant(VECTOR, ir.Undefined)
+        vector: Value = shared_constant(VECTOR, ir.Undefined)
         for lane, address in enumerate(addresses):
             element = self._build.load(address)
-            vector = self._build.insert_element(vector, element, ir.Constant(INT32, lane))
+            vector = self._build.insert_element(vector, element, shared_constant(INT32, lane))
         return vector
 
     def transpose_within_quads(self, rows: Sequence[Value]) -> list[Value]:
@@ -206,12 +221,12 @@ class VectorCode:
     def _bits(self, operation: str, vector: Value, operand: int) -> Value:
         """Return the result of an operation on the bits of each lane."""
         bits = self._build.bitcast(vector, _INT32S)
-        operands = ir.Constant(_INT32S, [operand] * LANES)
+        operands = shared_constant(_INT32S, [operand] * LANES)
         return self._build.bitcast(getattr(self._build, operation)(bits, operands), VECTOR)
 
     def below(self, count: Value) -> Value:
         """Return a mask of the lanes whose numbers are below an index."""
-        lanes = ir.Constant(_INT32S, list(range(LANES)))
+        lanes = shared_constant(_INT32S, list(range(LANES)))
         limit = self._splat(self._build.trunc(count, INT32))
         return self._build.icmp_signed("<", lanes, limit)
 
@@ -220,12 +235,12 @@ class VectorCode:
         return self._shuffle(left, right, [i + quad for quad in range(0, LANES, 4) for i in pick])
 
     def _shuffle(self, left: Value, right: Value, lanes: list[int]) -> Value:
-        mask = ir.Constant(ir.VectorType(INT32, len(lanes)), lanes)
+        mask = shared_constant(ir.VectorType(INT32, len(lanes)), lanes)
         return self._build.shuffle_vector(left, right, mask)
 
     def _splat(self, scalar: Value) -> Value:
-        undefined = ir.Constant(ir.VectorType(scalar.type, LANES), ir.Undefined)
-        first = self._build.insert_element(undefined, scalar, ir.Constant(INT32, 0))
+        undefined = shared_constant(ir.VectorType(scalar.type, LANES), ir.Undefined)
+        first = self._build.insert_element(undefined, scalar, shared_constant(INT32, 0))
         return self._shuffle(first, undefined, [0] * LANES)
 
     def intrinsic(self, name: str, signature: ir.FunctionType) -> Value:
