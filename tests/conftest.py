@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import signal
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
@@ -153,6 +153,16 @@ def twice_as_slow(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Call]]:
     monkeypatch.setattr("znni.calibration.campaign.time", clock)
     monkeypatch.setattr(Workbench, "measure", pretend)
     return measured
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Look for no garbage while modules are imported: there is little, among a million objects."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

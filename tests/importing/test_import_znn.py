@@ -18,13 +18,13 @@ from import_cases import (
     write_znn,
     znn_fields,
 )
-from scipy.signal import convolve
 
 import znni
 
 
 def as_znn_computes(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Return the output of ``znn_fields``; filters are (in, out, z, y, x), and flipped."""
+    from scipy.signal import convolve  # its import takes a second, here of one worker alone
 
     def nodes(maps: np.ndarray[Any, Any], edge: str, node: str) -> np.ndarray[Any, Any]:
         filters = ZNN_FILTERS[edge].astype(np.float64)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from hashlib import sha256
 from typing import Any, NamedTuple, get_args
 
@@ -93,17 +94,18 @@ def suited(
     return None
 
 
-def primitives_for(layer: Operation, shape: Shape5) -> list[Any]:
+@cache  # modules ask for the same, while they are collected
+def primitives_for(layer: Operation, shape: Shape5) -> tuple[Any, ...]:
     """Return all primitives of the catalogue that can run such layers, as test parameters.
 
     Of the host primitives that use a GPU, only one is included. They differ only in the primitive
     that computes their pieces.
     """
-    return [
+    return tuple(
         pytest.param(p, id=p.name, marks=pytest.mark.gpu if p.device.kind == "gpu" else ())
         for p in catalogue(MACHINE).values()
         if is_tested(p) and suited(p, layer, shape) is not None
-    ]
+    )
 
 
 def is_tested(primitive: Primitive) -> bool:
