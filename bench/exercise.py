@@ -38,7 +38,7 @@ from znni.machine.arena import output_into
 from znni.machine.cuda import cupy
 from znni.machine.device_arena import DeviceArena
 from znni.machine.machine import Device
-from znni.machine.packed_arrays import PackedArray, packed_copy
+from znni.machine.packed_arrays import PackedArray, in_whole_groups, packed_copy
 from znni.network.layers import (
     Add,
     Affine,
@@ -114,23 +114,24 @@ EXACT: tuple[tuple[Operation, Shape5], ...] = tuple(
     )
 )
 
-# Layers of packed values, whose maps are whole groups. Convolutions take and make both kinds.
+# Layers of packed values, some of whose maps fill no group. Convolutions take and make both kinds.
 PACKED: tuple[tuple[PackedLayer, Shape5], ...] = tuple(
     (PackedLayer(layer, reads, writes, parts=parts), Shape5(images, maps, *size))
     for parts in (1, 2)
     for images, size in ((1, Vec3(9, 12, 17)), (2, Vec3(10, 7, 19)))
     for layer, maps, kinds in (
         (Conv("dense", 24, 40, Vec3(3, 2, 3), "elu"), 24, ((True, True), (True, False))),
-        (Conv("input", 3, 32, Vec3(3, 3, 3), "relu"), 3, ((False, True),)),
+        (Conv("filled", 12, 20, TWO, "sigmoid"), 12, ((True, True), (False, True))),
+        (Conv("input", 3, 12, Vec3(3, 3, 3), "relu"), 3, ((False, True),)),
         (Conv("head", 32, 3, Vec3(1, 1, 1), "sigmoid"), 32, ((True, False),)),
         *(
             (layer, maps, ((True, True),))
             for layer, maps in (
                 (Conv("strided", 16, 24, Vec3(3, 2, 3), "elu", stride=Vec3(2, 1, 2)), 16),
                 (ConvTranspose("transposed", 16, 8, TWO, "relu", TWO).local, 16),
-                (Affine("affine", 24, "relu"), 24),
+                (Affine("affine", 20, "relu"), 20),
                 (Normalize("instances", 16, 16, activation="leaky_relu"), 16),
-                (Normalize("groups", 24, 2, activation="elu"), 24),
+                (Normalize("groups", 20, 2, activation="elu"), 20),
                 (Concat("concatenation"), 32),
                 (Add("sum", "leaky_relu"), 16),
                 (Multiply("product"), 16),
@@ -147,7 +148,7 @@ PACKED: tuple[tuple[PackedLayer, Shape5], ...] = tuple(
 
 # Steps of packed values that do more. A convolution adds to a value, or adds up maps for a norm, or
 # applies the norm before it. A norm takes such sums, and leaves its numbers to the next layer.
-BEFORE_HEAD = Normalize("before", 24, 24, activation="leaky_relu")
+BEFORE_HEAD = Normalize("before", 20, 20, activation="leaky_relu")
 TOGETHER: tuple[tuple[PackedLayer, Shape5], ...] = tuple(
     (replace(packed, parts=parts), Shape5(1, maps, 9, 12, 17))
     for parts in (1, 2)
@@ -158,11 +159,11 @@ TOGETHER: tuple[tuple[PackedLayer, Shape5], ...] = tuple(
             ),
             24,
         ),
-        (PackedLayer(Conv("dense", 24, 40, Vec3(3, 2, 3), "relu"), True, True, sums=True), 24),
+        (PackedLayer(Conv("dense", 24, 36, Vec3(3, 2, 3), "relu"), True, True, sums=True), 24),
         (PackedLayer(Conv("input", 2, 40, TWO, "identity"), False, True, sums=True), 2),
-        (PackedLayer(Normalize("groups", 24, 3), True, True, sums=True), 24),
+        (PackedLayer(Normalize("groups", 20, 4), True, True, sums=True), 20),
         (PackedLayer(Normalize("left", 24, 24), True, True, sums=True, leaves=True), 24),
-        (PackedLayer(Conv("head", 24, 3, Vec3(1, 1, 1), "elu"), True, False, norm=BEFORE_HEAD), 24),
+        (PackedLayer(Conv("head", 20, 3, Vec3(1, 1, 1), "elu"), True, False, norm=BEFORE_HEAD), 20),
     )
 )
 
@@ -369,22 +370,25 @@ def _with_all(x: PackedArray, layer: PackedLayer, device: Device) -> PackedArray
 
 
 def map_sums(x: Float32) -> NDArray[np.float64]:
-    """Return the sum and the sum of squares of each map, as one part."""
-    numbers = x.astype(np.float64)
-    both = (np.sum(numbers**power, axis=(0, 2, 3, 4)) for power in (1, 2))
-    return np.stack(list(both), axis=-1)[None]
+    """Return the sum and the sum of squares of each map of all groups, as one part."""
+    sums = np.zeros((1, in_whole_groups(x.shape[1]), 2))
+    for power in (1, 2):
+        sums[0, : x.shape[1], power - 1] = np.sum(x.astype(np.float64) ** power, (0, 2, 3, 4))
+    return sums
 
 
 def _numbers(made: PackedArray) -> NDArray[np.float32]:
     """Return the numbers of a packed value, with the norm that is left. Wrong sums give NaN."""
     numbers = unpacked(made)
     if made.sums is not None:
-        found, right = made.sums.get().sum(axis=0), map_sums(numbers)[0]
+        total = made.sums.get().sum(axis=0, keepdims=True)
+        found, right = (it[0, : made.features] for it in (total, map_sums(numbers)))
         if not np.allclose(found, right, rtol=1e-3, atol=1e-3 * map_sums(np.abs(numbers)).max()):
             return np.full_like(numbers, np.nan)
     if made.norm is None:
         return numbers
-    factors, shifts = np.moveaxis(made.norm.scaling.get()[..., None, None, None], 1, 0)
+    scaling = made.norm.scaling.get()[:, :, : made.features, None, None, None]
+    factors, shifts = np.moveaxis(scaling, 1, 0)
     return np.asarray(numbers * factors + shifts)
 
 
@@ -394,8 +398,8 @@ def unpacked(made: PackedArray) -> Float32:
     n, _, *size, together = made.voxels.shape
     parts = made.voxels.get().astype(np.float32).reshape(n, -1, made.parts, *size, together)
     values = parts.sum(axis=2) / scales[:, None, None, None, None]
-    numbers: Float32 = np.moveaxis(values, -1, 2).reshape(made.shape)
-    return numbers
+    numbers: Float32 = np.moveaxis(values, -1, 2).reshape(n, -1, *size)
+    return numbers[:, : made.features]
 
 
 def _fill_with_nan(arena: DeviceArena) -> None:

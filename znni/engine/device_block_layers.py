@@ -32,6 +32,7 @@ from znni.machine.packed_arrays import (
     GROUP,
     LeftNorm,
     PackedArray,
+    groups_for,
     in_words,
     stored,
     voxel_shape,
@@ -120,7 +121,7 @@ class DeviceBlockLayers(DeviceLayers):
 
         A value that a later one joins without a step has a part of the later one's records.
         """
-        groups = {name: maps // GROUP for name, maps in self._storage.maps.items()}
+        groups = {name: groups_for(maps) for name, maps in self._storage.maps.items()}
         stepped = {node.name for node in self._storage.steps_of(self._network.nodes)}
         first: dict[str, int] = {}
         count = 0
@@ -237,10 +238,10 @@ class DeviceBlockLayers(DeviceLayers):
         array = arrays[at.storage]
         if at.storage not in self._packed:
             return array[:, at.first_map : at.first_map + count]
-        groups = slice(at.first_map // GROUP, (at.first_map + count) // GROUP)
-        records = self._records.of(name, count // GROUP)
-        voxels = array[:, stored(groups, self._packed[at.storage])]
-        return PackedArray(voxels, records, *self._beside.get(name, ()))
+        first, groups = at.first_map // GROUP, groups_for(count)
+        records = self._records.of(name, groups)
+        voxels = array[:, stored(slice(first, first + groups), self._packed[at.storage])]
+        return PackedArray(voxels, records, count, *self._beside.get(name, ()))
 
 
 class _Records(NamedTuple):

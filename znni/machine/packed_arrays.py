@@ -5,6 +5,9 @@ each group of 8 maps has the bits of the largest number, without the scale, and 
 
 A number has one part or two. The high part is the nearest float16, and the low part is that of what
 is left. Their sum is nearly as exact as float32. All low parts of a group lie behind its high ones.
+
+If maps do not fill their last group, it has further numbers that belong to no map. They are finite
+where those of the maps are, and not larger than the largest one. No layer's result depends on them.
 """
 
 from __future__ import annotations
@@ -29,8 +32,8 @@ class LeftNorm(NamedTuple):
     """A norm that whoever reads a packed value applies to it.
 
     Attributes:
-        scaling: float32 (n, factor or shift, f).
-        slopes: float32 (f), of the activation after it.
+        scaling: float32 (n, factor or shift, map of all groups).
+        slopes: float32 (map of all groups), of the activation after it.
         largest: a bound on the numbers that it gives.
     """
 
@@ -46,13 +49,15 @@ class PackedArray(NamedTuple):
         voxels: float16 (n, group and part, z, y, x, map of the group); the last axis has no gaps,
             and along x there are none either. The parts of a group follow each other.
         records: uint32 (group, largest number or scale).
-        sums: float64 (part, map, sum or sum of squares), if the layer that made the value also
-            added up its maps.
+        features: the number of maps.
+        sums: float64 (part, map of all groups, sum or sum of squares), if the layer that made the
+            value also added up its maps.
         norm: a norm that is not yet applied to the numbers.
     """
 
     voxels: Any
     records: Any
+    features: int
     sums: Any = None
     norm: LeftNorm | None = None
 
@@ -65,7 +70,7 @@ class PackedArray(NamedTuple):
     def shape(self) -> tuple[int, ...]:
         """The shape (n, f, z, y, x)."""
         n, _, *size, _ = self.voxels.shape
-        return n, GROUP * self.records.shape[0], *size
+        return n, self.features, *size
 
     @property
     def words(self) -> Any:
@@ -75,9 +80,9 @@ class PackedArray(NamedTuple):
         return cupy().ndarray(shape, np.float32, self.voxels.data, (*self.voxels.strides[:4], 4))
 
     def maps(self, first: int, count: int) -> PackedArray:
-        """Return some of the maps, which are whole groups."""
-        groups = slice(first // GROUP, (first + count) // GROUP)
-        return PackedArray(self.voxels[:, stored(groups, self.parts)], self.records[groups])
+        """Return some of the maps, from the first one of a group on."""
+        groups = slice(first // GROUP, first // GROUP + groups_for(count))
+        return PackedArray(self.voxels[:, stored(groups, self.parts)], self.records[groups], count)
 
     def lies_with(self, other: PackedArray) -> bool:
         """Return whether this and another value have the same memory, with equal shapes."""
@@ -87,6 +92,16 @@ class PackedArray(NamedTuple):
     def within(self, box: Box) -> PackedArray:
         """Return the voxels of a box."""
         return self._replace(voxels=self.voxels[:, :, *box.slices])
+
+
+def groups_for(maps: int) -> int:
+    """Return the groups that hold a number of maps."""
+    return -(-maps // GROUP)
+
+
+def in_whole_groups(maps: int) -> int:
+    """Return the numbers of a voxel in the groups that hold a number of maps."""
+    return GROUP * groups_for(maps)
 
 
 def in_words(box: Box) -> Box:
@@ -109,30 +124,29 @@ def strides_in_voxels(array: PackedArray) -> tuple[np.int64, ...]:
 
 def packed_bytes(shape: Shape5, parts: int) -> int:
     """Return the bytes of a packed value whose numbers have so many parts, without its records."""
-    return parts * shape.n * -(-shape.f // GROUP) * shape.size.volume * VOXEL_BYTES
+    return parts * shape.n * groups_for(shape.f) * shape.size.volume * VOXEL_BYTES
 
 
 def packed_array(shape: Shape5, parts: int) -> PackedArray:
-    """Return a new packed array, whose maps are whole groups and whose records are zero."""
+    """Return a new packed array, whose records are zero."""
     voxels = cupy().empty(voxel_shape(shape, parts), np.float16)
-    return PackedArray(voxels, cupy().zeros((shape.f // GROUP, 2), np.uint32))
+    return PackedArray(voxels, cupy().zeros((groups_for(shape.f), 2), np.uint32), shape.f)
 
 
 def packed_copy(x: Any, parts: int) -> PackedArray:
     """Return the numbers of an array on the GPU, packed with a scale of 1.
 
     Args:
-        x: float32 (n, f, z, y, x), whose maps are whole groups.
+        x: float32 (n, f, z, y, x).
         parts: the parts of a number.
     """
     made = packed_array(Shape5(*x.shape), parts)
-    n, f, *size = x.shape
-    grouped = x.reshape(n, f // GROUP, GROUP, *size)
-    for index in range(GROUP):
-        left = grouped[:, :, index]
+    made.voxels.fill(0)
+    for index in range(min(GROUP, x.shape[1])):
+        left = x[:, index::GROUP]
         for part in range(parts):
             rounded = left.astype(np.float16)
-            made.voxels[:, part::parts, ..., index] = rounded
+            made.voxels[:, part::parts][:, : left.shape[1], ..., index] = rounded
             left = left - rounded
     records = np.array((max(x.max().item(), -x.min().item()), 1), np.float32).view(np.uint32)
     made.records[...] = cupy().asarray(records)
@@ -140,5 +154,5 @@ def packed_copy(x: Any, parts: int) -> PackedArray:
 
 
 def voxel_shape(shape: Shape5, parts: int) -> tuple[int, ...]:
-    """Return the shape of the voxels of a packed value, whose maps are whole groups."""
-    return shape.n, shape.f // GROUP * parts, *shape.size, GROUP
+    """Return the shape of the voxels of a packed value."""
+    return shape.n, groups_for(shape.f) * parts, *shape.size, GROUP

@@ -44,10 +44,10 @@ def packed_operations(
     kinds.forbid((INPUT, nodes[-1].name))
     for node in nodes:
         maps = [storage.maps[name] for name in node.inputs]
-        together = TOGETHER if isinstance(node.layer, Concat) else GROUP
-        if storage.maps[node.name] % GROUP or storage.locations[node.name].first_map % GROUP:
+        starts_group = storage.locations[node.name].first_map % GROUP == 0
+        if not (starts_group and _fill_groups(storage.maps[node.name])):
             kinds.forbid((node.name,))
-        if any(count % together for count in maps[:-1]):
+        if isinstance(node.layer, Concat) and any(count % TOGETHER for count in maps[:-1]):
             kinds.forbid(node.inputs)
     found: dict[str, PackedLayer] = {}
     wrong = True
@@ -62,6 +62,11 @@ def packed_operations(
                     wrong = True
                 found[node.name] = operation
     return found
+
+
+def _fill_groups(maps: int) -> bool:
+    """Return whether maps fill more than half of their groups. Else packed values save no bytes."""
+    return 2 * maps > GROUP * -(-maps // GROUP)
 
 
 def summing_norms(

@@ -10,7 +10,7 @@ from znni.core.shapes import Vec3
 from znni.machine.cuda import cupy
 from znni.machine.cuda_kernels import compiled, kernel_with_shared, source_beside
 from znni.machine.device_arena import device_workspace, new_device_output
-from znni.machine.packed_arrays import VOXEL_BYTES, PackedArray, strides_in_voxels
+from znni.machine.packed_arrays import VOXEL_BYTES, PackedArray, in_whole_groups, strides_in_voxels
 from znni.network.layers import Activation
 from znni.network.weights import ConvWeights
 from znni.primitives.gpu.common.activation import activate_over_maps, activation_source
@@ -102,7 +102,8 @@ class Launcher:
         self._sums = None
         if pieces.packing.sums:
             self._processors = min(self._processors, MOST_SUMMING)
-            sums = cupy().empty((pieces.most_sum_parts, pieces.out.f, 2), np.float64)
+            maps = in_whole_groups(pieces.out.f)
+            sums = cupy().empty((pieces.most_sum_parts, maps, 2), np.float64)
             self._sums = sums[: pieces.sum_parts(self._processors)]
 
     def __call__(self, x: Any, other: PackedArray | None = None) -> Any:
@@ -166,7 +167,8 @@ class Launcher:
         items, maps, *extents = y.shape
         reads, writes = isinstance(image, PackedArray), isinstance(y, PackedArray)
         phases = self._pieces.packing.phases
-        out, maps = Vec3(*extents) // phases, maps * phases.volume
+        out = Vec3(*extents) // phases
+        maps = (in_whole_groups(maps) if writes else maps) * phases.volume
         strides: tuple[Any, ...] = ()
         made: tuple[Any, ...]
         noted: tuple[Any, ...]

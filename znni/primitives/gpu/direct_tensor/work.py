@@ -12,7 +12,13 @@ from functools import cached_property
 from typing import ClassVar, NamedTuple
 
 from znni.core.shapes import Shape5, Vec3
-from znni.machine.packed_arrays import RECORD_BYTES, SUMS_BYTES, packed_bytes
+from znni.machine.packed_arrays import (
+    RECORD_BYTES,
+    SUMS_BYTES,
+    groups_for,
+    in_whole_groups,
+    packed_bytes,
+)
 from znni.plans.cost import Cost, Memory
 from znni.primitives.gpu.common.base import ConvolutionWork, Pass
 from znni.primitives.gpu.common.division import even_share
@@ -207,7 +213,8 @@ class Pieces(ConvolutionWork):
     @property
     def sums_bytes(self) -> int:
         """Bytes of the sums of the maps, which are set to zero and added to."""
-        return SUMS_BYTES * self.most_sum_parts * self.out.f if self.packing.sums else 0
+        maps = in_whole_groups(self.out.f)
+        return SUMS_BYTES * self.most_sum_parts * maps if self.packing.sums else 0
 
     @property
     def workspace_bytes(self) -> int:
@@ -219,7 +226,7 @@ class Pieces(ConvolutionWork):
         """Bytes of weights, scales and biases, and of the records of a packed output."""
         block = self.block
         columns = block.passes * block.columns
-        records = RECORD_BYTES * self.out.f // GROUP if self.packing.writes else 0
+        records = RECORD_BYTES * groups_for(self.out.f) if self.packing.writes else 0
         return (
             records
             + self.sums_bytes

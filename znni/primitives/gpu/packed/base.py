@@ -14,6 +14,7 @@ from znni.machine.packed_arrays import (
     GROUP,
     RECORD_BYTES,
     PackedArray,
+    groups_for,
     packed_array,
     packed_bytes,
     strides_in_voxels,
@@ -76,25 +77,23 @@ class GpuPackedPass:
         raise NotImplementedError
 
     def out_shape(self, layer: Operation, shape: Shape5) -> Shape5 | None:
-        """Return the output's shape for a packed layer of its kind, of whole groups of maps."""
+        """Return the output's shape for a packed layer of its kind."""
         if not isinstance(layer, PackedLayer) or not isinstance(layer.layer, self.kind):
             return None
         if not layer.reads or not layer.writes or layer.parts != self.numbers.parts:
-            return None
-        if shape.f % GROUP:
             return None
         if layer.sums and (not self.takes_sums or shape.n > 1):
             return None
         if layer.norm or (layer.leaves and not self.may_leave):
             return None
         out = self.made(layer.layer, shape)
-        return out if out and out.f % GROUP == 0 and countable(out) else None
+        return out if out and countable(out) else None
 
     def cost(self, layer: Operation, shape: Shape5) -> Cost:
         """Return the cost: one pass over packed arrays."""
         out = applying(self.out_shape(layer, shape), self, layer, shape)
         moved = sum(packed_bytes(it, self.numbers.parts) for it in (shape, out))
-        resident = self.resident * out.f + RECORD_BYTES * out.f // GROUP
+        resident = groups_for(out.f) * (self.resident * GROUP + RECORD_BYTES)
         memory = Memory.beside(moved, 0, resident)
         flops = self.flops(_layer_of(layer)) * out.elements
         return Cost(flops, moved, memory, EFFICIENCY, writes_views=True)
@@ -130,7 +129,7 @@ def made_into(out: Shape5, parts: int, run: Callable[[], Any]) -> Any:
 
 def groups_of(shape: Shape5) -> Shape5:
     """Return a shape whose maps are groups."""
-    return shape._replace(f=shape.f // GROUP)
+    return shape._replace(f=groups_for(shape.f))
 
 
 def strided(array: PackedArray) -> tuple[Any, ...]:

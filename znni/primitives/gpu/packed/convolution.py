@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from znni.core.shapes import Shape5
-from znni.machine.packed_arrays import GROUP
+from znni.machine.packed_arrays import GROUP, groups_for
 from znni.network.layers import Conv, ConvTranspose, Operation, PackedLayer, SummedConv
 from znni.network.weights import ConvWeights, conv_weights
 from znni.plans.primitive import Run, convolution_of, convolved_with_gaps
@@ -52,7 +52,7 @@ class GpuPackedConvolution(ShapedPrimitive[Pieces]):
         return self.numbers.parts
 
     def work(self, layer: Operation, shape: Shape5) -> Pieces | None:
-        """Decline what ``GpuDirectTensor`` declines, parts of groups, and a packed softmax."""
+        """Decline what ``GpuDirectTensor`` declines, and a packed softmax."""
         if not isinstance(layer, PackedLayer) or not (layer.reads or layer.writes):
             return None
         if layer.parts != self.numbers.parts or layer.norm or layer.leaves:
@@ -68,9 +68,7 @@ class GpuPackedConvolution(ShapedPrimitive[Pieces]):
             return None
         if (adds and not (reads and writes)) or (layer.sums and (adds or not writes)):
             return None
-        if (reads and conv.in_features % GROUP) or (
-            writes and (conv.out_features % GROUP or conv.activation == "softmax")
-        ):
+        if writes and conv.activation == "softmax":
             return None
         if conv.groups != 1 or conv.reach != conv.kernel:
             return None
@@ -82,7 +80,7 @@ class GpuPackedConvolution(ShapedPrimitive[Pieces]):
         strips = strips_for(conv, self.numbers, out.size, chip, out.n, processors, exact=exact)
         if not strips or any(len(strip.block.sums) > 1 for strip in strips):
             return None
-        groups = conv.in_features // GROUP if reads else 0
+        groups = groups_for(conv.in_features) if reads else 0
         packing = Packing(reads, writes, groups, adds, layer.sums, phases)
         made = Shape5.of(out.n, out.f // phases.volume, out.size * phases)
         pieces = Pieces(shape, made, conv, strips, processors, packing)

@@ -16,7 +16,15 @@ from znni.core.shapes import Shape5
 from znni.machine.cuda import cupy
 from znni.machine.cuda_kernels import compiled, kernel_with_shared, source_beside
 from znni.machine.device_arena import device_workspace, new_device_output
-from znni.machine.packed_arrays import GROUP, RECORD_BYTES, SUMS_BYTES, PackedArray, packed_bytes
+from znni.machine.packed_arrays import (
+    GROUP,
+    RECORD_BYTES,
+    SUMS_BYTES,
+    PackedArray,
+    groups_for,
+    in_whole_groups,
+    packed_bytes,
+)
 from znni.network.layers import Activation, Conv, Operation, PackedLayer
 from znni.network.weights import ConvWeights, Float32, conv_weights
 from znni.plans.primitive import Run, convolved
@@ -110,7 +118,7 @@ class FirstLayerWork(ConvolutionWork):
         groups = tile.groups * tile.passes
         weights = 2 * tile.numbers.parts * groups * GROUP * 2 * PAIRS * tile.steps
         rows = 2 * FLOAT_BYTES * groups * GROUP
-        records = self.out.f // GROUP * RECORD_BYTES
+        records = groups_for(self.out.f) * RECORD_BYTES
         return weights + rows + FLOAT_BYTES * PAIRS * tile.steps + records + self.sums_bytes
 
     @property
@@ -121,7 +129,7 @@ class FirstLayerWork(ConvolutionWork):
     @property
     def sums_bytes(self) -> int:
         """Bytes of the sums of all output maps."""
-        return SUMS_BYTES * self.sum_parts * self.out.f if self.tile.sums else 0
+        return SUMS_BYTES * self.sum_parts * in_whole_groups(self.out.f) if self.tile.sums else 0
 
 
 @dataclass(frozen=True)
@@ -150,7 +158,7 @@ class GpuPackedFirstLayer(ShapedPrimitive[FirstLayerWork]):
             return None
         if conv.in_features > MOST_MAPS:
             return None
-        if conv.out_features % GROUP or conv.activation == "softmax" or not has_source(conv):
+        if conv.activation == "softmax" or not has_source(conv):
             return None
         out, chip = convolved(conv, shape), chip_of(self.device)
         if out is None or chip is None:
@@ -198,7 +206,7 @@ class FirstLayerLauncher:
         self._processors = cupy().cuda.Device().attributes["MultiProcessorCount"]
         self._sums = None
         if tile.sums:
-            sums = cupy().empty((work.sum_parts, work.out.f, 2), np.float64)
+            sums = cupy().empty((work.sum_parts, in_whole_groups(work.out.f), 2), np.float64)
             self._sums = sums[: min(work.tiles, self._processors * tile.blocks)]
 
     def __call__(self, x: Any) -> Any:
@@ -241,7 +249,7 @@ class FirstLayerLauncher:
                 *out_planes,
                 np.int32(out_rows),
                 records,
-                np.int32(work.out.f // GROUP),
+                np.int32(groups_for(work.out.f)),
                 *map(np.int32, work.out.size),
                 *map(np.uint32, work.out.size.ceil_div(tile.out)),
                 np.uint32(work.tiles),

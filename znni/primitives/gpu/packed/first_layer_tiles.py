@@ -11,7 +11,7 @@ from functools import cache, lru_cache
 from itertools import product
 
 from znni.core.shapes import Vec3
-from znni.machine.packed_arrays import GROUP, SUMS_BYTES
+from znni.machine.packed_arrays import GROUP, SUMS_BYTES, groups_for
 from znni.network.layers import Conv
 from znni.primitives.gpu.common.banks import quickest_pitch
 from znni.primitives.gpu.common.division import even_share
@@ -208,7 +208,7 @@ def tile_for(
     """
     if conv.in_features * conv.kernel.volume > MOST_TAPS:
         return None
-    groups = conv.out_features // GROUP
+    groups = groups_for(conv.out_features)
     together = even_share(groups, MOST_GROUPS)
     passes = -(-groups // together)
     tiles = (

@@ -16,7 +16,7 @@ from znni.core.shapes import Shape5, Vec3
 from znni.machine.cuda import cupy
 from znni.machine.cuda_kernels import compiled, source_beside
 from znni.machine.device_arena import new_device_output
-from znni.machine.packed_arrays import GROUP, PackedArray, packed_bytes
+from znni.machine.packed_arrays import GROUP, PackedArray, groups_for, packed_bytes
 from znni.network.layers import Activation, Conv, Normalize, Operation, PackedLayer
 from znni.network.weights import ConvWeights, Float32, conv_weights
 from znni.plans.primitive import Run, convolved
@@ -138,7 +138,7 @@ class GpuPackedLastLayer(ShapedPrimitive[LastLayerWork]):
         return self.numbers.parts
 
     def work(self, layer: Operation, shape: Shape5) -> LastLayerWork | None:
-        """Decline larger kernels, many maps, and parts of groups."""
+        """Decline larger kernels and many maps."""
         if not isinstance(layer, PackedLayer) or not isinstance(layer.layer, Conv):
             return None
         conv = layer.layer
@@ -148,7 +148,7 @@ class GpuPackedLastLayer(ShapedPrimitive[LastLayerWork]):
             return None
         if layer.norm and layer.norm.activation == "softmax":
             return None
-        if conv.in_features % GROUP or conv.out_features > GROUP or not has_source(conv):
+        if conv.out_features > GROUP or not has_source(conv):
             return None
         out, chip = convolved(conv, shape), chip_of(self.device)
         if out is None or chip is None:
@@ -186,7 +186,7 @@ def source(work: LastLayerWork) -> str:
     """Return the CUDA source of ``convolve``."""
     values = {
         "UNITS": work.units,
-        "IN_GROUPS": work.shape.f // GROUP,
+        "IN_GROUPS": groups_for(work.shape.f),
         "THREADS": THREADS,
         "BLOCKS": work.blocks,
         "NORMS": int(work.norm is not None),

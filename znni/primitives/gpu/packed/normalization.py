@@ -20,7 +20,13 @@ from znni.core.shapes import Shape5
 from znni.machine.cuda import cupy
 from znni.machine.cuda_kernels import compiled, source_beside
 from znni.machine.device_arena import device_workspace, new_device_output
-from znni.machine.packed_arrays import GROUP, LeftNorm, PackedArray, packed_bytes
+from znni.machine.packed_arrays import (
+    GROUP,
+    LeftNorm,
+    PackedArray,
+    in_whole_groups,
+    packed_bytes,
+)
 from znni.network.layers import Layer, Normalize, Operation, PackedLayer
 from znni.network.weights import ConvWeights, conv_weights
 from znni.plans.cost import Cost, Memory
@@ -60,7 +66,7 @@ class GpuPackedNormalization(GpuPackedPass):
         cost = super().cost(layer, shape)
         summed = isinstance(layer, PackedLayer) and layer.sums
         # Weights, biases and slopes, and a factor and a shift for each map of each image.
-        numbers = FLOAT_BYTES * shape.f * (3 + 2 * shape.n)
+        numbers = FLOAT_BYTES * in_whole_groups(shape.f) * (3 + 2 * shape.n)
         workspace = 0 if summed else self._parts_bytes(shape)
         memory = Memory.beside(cost.memory.working, workspace, cost.memory.resident + numbers)
         again = 0 if summed else packed_bytes(shape, self.numbers.parts)
@@ -122,9 +128,12 @@ class GpuPackedNormalization(GpuPackedPass):
         module = compiled(source(self.numbers), options(layer))
         names = "reduce_packed", "set_scaling", "set_scaling_of_sums"
         reduce_packed, set_scaling, set_scaling_of_sums = map(module.get_function, names)
-        slopes = cupy().asarray(np.full(shape.f, slope, np.float32))
-        trained = *map(cupy().asarray, (given.weight, given.bias)), np.float32(layer.eps)
-        scaling = cupy().empty((shape.n, 2, shape.f), np.float32)
+        maps = in_whole_groups(shape.f)
+        of_maps = np.zeros((3, maps), np.float32)  # those that fill a group become zero
+        of_maps[:, : shape.f] = given.weight, given.bias, np.broadcast_to(slope, shape.f)
+        weights, biases, slopes = map(cupy().asarray, of_maps)
+        trained = weights, biases, np.float32(layer.eps)
+        scaling = cupy().zeros((shape.n, 2, maps), np.float32)
         sums = MapSums(groups_of(shape))
         count = together * shape.size.volume
         weight, bias, steep = (float(np.abs(it).max()) for it in (given.weight, given.bias, slope))
@@ -141,9 +150,9 @@ class GpuPackedNormalization(GpuPackedPass):
                 reduce_packed((sums.blocks,), (THREADS,), (*strided(x), parts, *counts))
             each = np.int32(sums.parts if x.sums is None else len(parts))
             set_from(
-                (shape.n * layer.groups,),
+                (shape.n * (maps // together),),
                 (THREADS,),
-                (parts, each, voxels, *trained, scaling, np.int32(shape.f)),
+                (parts, each, voxels, *trained, scaling, np.int32(maps)),
             )
             return LeftNorm(scaling, slopes, largest)
 

@@ -11,7 +11,7 @@ from znni.core.shapes import Shape5
 from znni.machine.cuda import cupy
 from znni.machine.cuda_kernels import compiled, source_beside
 from znni.machine.device_arena import new_device_output
-from znni.machine.packed_arrays import PackedArray
+from znni.machine.packed_arrays import PackedArray, in_whole_groups
 from znni.network.layers import Activation, Add, Affine, Layer, Maximum, Multiply
 from znni.network.weights import ConvWeights, conv_weights
 from znni.plans.primitive import Run, joined
@@ -46,7 +46,8 @@ class GpuPackedPointwise(GpuPackedPass):
     def prepare(self, layer: Any, out: Shape5, weights: ConvWeights | None) -> Run:
         """Compile the kernel, and bring factors, shifts and slopes to the GPU."""
         kernel = pointwise_kernel(self.combination, layer.activation, self.numbers)
-        numbers = np.zeros((NUMBERS, out.f), np.float32)
+        whole = np.zeros((NUMBERS, in_whole_groups(out.f)), np.float32)
+        numbers = whole[:, : out.f]
         numbers[0], numbers[2] = 1, layer.slope
         if isinstance(layer, Affine):
             given = conv_weights(layer, weights)
@@ -55,7 +56,7 @@ class GpuPackedPointwise(GpuPackedPass):
                 numbers[2] = given.slope
         factor, shift, steepest = map(float, np.abs(numbers).max(axis=1))
         bound = largest_bound(layer.activation, factor, shift, steepest)
-        on_gpu = cupy().asarray(numbers)
+        constants = cupy().asarray(whole)
 
         def run(first: PackedArray, second: PackedArray | None = None) -> Any:
             y = new_device_output(out)
@@ -65,7 +66,7 @@ class GpuPackedPointwise(GpuPackedPass):
                 groups_of(out),
                 *strided(first),
                 *strided(other),
-                *on_gpu,
+                *constants,
                 *bound,
                 *strided(y),
             )
