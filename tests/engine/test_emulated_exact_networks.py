@@ -59,6 +59,23 @@ layers:
   - conv: {features: 8, kernel: 3, padding: same, activation: elu}
   - conv: {features: 2, kernel: 1}
 """
+# A U-Net without padding, some of whose values have maps that fill no group.
+VALID_UNET = """\
+name: valid
+layers:
+  - conv: {features: 12, kernel: 3, activation: relu}
+  - name: skip
+    conv: {features: 12, kernel: 3, activation: relu}
+  - pool: {window: 2, stride: 2}
+  - conv: {features: 20, kernel: 3, activation: elu}
+  - conv: {features: 16, kernel: 1}
+  - upsample: {factor: 2}
+  - concat: {}
+    from: [upsample1, skip]
+  - conv: {features: 12, kernel: 3, activation: relu}
+  - conv: {features: 3, kernel: 1, activation: sigmoid}
+"""
+
 # The second convolution adds to the first, which is stored without zeros around it.
 RESIDUAL = """\
 name: residual
@@ -165,7 +182,9 @@ def test_blocks_give_what_one_evaluation_gives() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "size"), [(UNET, Vec3(9, 8, 12)), (RESIDUAL, Vec3(4, 8, 12))], ids=["unet", "residual"]
+    ("text", "size"),
+    [(UNET, Vec3(9, 8, 12)), (RESIDUAL, Vec3(4, 8, 12)), (VALID_UNET, Vec3(8, 6, 12))],
+    ids=["unet", "residual", "valid"],
 )
 @in_both_classes
 def test_blocks_of_packed_values_give_what_one_evaluation_gives(
@@ -177,6 +196,8 @@ def test_blocks_of_packed_values_give_what_one_evaluation_gives(
     assert len(packed) > 4
     summed = [step.gives for step in packed if isinstance(step.on_float32, SummedConv)]
     assert summed == ["level"] * (text == RESIDUAL)
+    if text == VALID_UNET:
+        assert len(packed) == len(plan.steps)
     assert_exact(network, size, plan, known, ERRORS[accuracy])
 
 

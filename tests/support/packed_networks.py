@@ -75,7 +75,7 @@ class PackedGraph:
         for _ in range(self._draw.randint(1, 2)):
             match self._draw.choice(["conv", "residual", "affine", "join", "pool"]):
                 case "conv":
-                    x = self._conv(x, [8, 16, 16, 24, 32, 5])
+                    x = self._conv(x, [8, 16, 16, 12, 32, 5])
                 case "residual":
                     first = self._conv(x, [8, 16, 16])
                     maps = [self._maps[first]]
