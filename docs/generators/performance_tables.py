@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import prod
 
 from bench.record import Record, Row
-from bench.rooflines import PatchOfSteps, by_kernel, by_network, patches_of
+from bench.rooflines import by_kernel, by_network, patches_of
 from bench.table import markdown
 
 NETWORKS = ("n337", "n537", "n726", "n926")
@@ -24,8 +24,8 @@ GPU_UNETS = {
     "valid-unet": UNETS["valid-unet"],
 }
 
-# The windows of a U-Net that tables show: of most, and of the valid one.
-USUAL_WINDOWS = ("192x192x192", "204x204x204")
+GPU_UNET_RECORDS = ("gpu-unets-h200-192.json", "gpu-unets-h200-192-valid.json")
+ROOFLINE_RECORDS = ("predicted-h200.json", *GPU_UNET_RECORDS)
 
 Records = Mapping[str, Record]
 Line = dict[str, str]  # cells of a table by their titles
@@ -108,42 +108,47 @@ def cpu_unets(records: Records) -> str:
 
 def gpu_unets(records: Records) -> str:
     """Return U-Nets on one window of a GPU beside compiled PyTorch, with their errors."""
-    names = [f"gpu-unets-{network}.json" for network in GPU_UNETS]
+    rows = [row for name in GPU_UNET_RECORDS for row in records[name].rows]
     lines = []
-    for (network, title), name in zip(GPU_UNETS.items(), names, strict=True):
-        rows = _by_name(records[name].rows, network)
-        ours, peer = rows["znni"], rows["torch-compiled fp16 channels_last_3d"]
+    for network, title in GPU_UNETS.items():
+        own = [row for row in rows if row["network"] == network]
+        ours = {row["accuracy"]: row for row in own if row["name"] == "znni"}
+        peer = _by_name(own, network)["torch-compiled fp16 channels_last_3d"]
         lines.append(
             {
                 "network": title,
-                "window": str(ours["window"]),
-                "memory": f"{ours['declared_gib']:.1f} GiB",
-                "znni": f"{ours['seconds'] * 1e3:.1f} ms, error {ours['error']:.0e}",
-                "its layers one by one": f"{ours['layers_seconds'] * 1e3:.1f} ms",
-                "PyTorch float16, compiled": f"{peer['seconds'] * 1e3:.1f} ms, "
-                f"error {peer['error']:.0e}",
+                "window": str(peer["window"]),
+                "memory": f"{ours['tf32']['declared_gib']:.1f} GiB",
+                "class tf32": _window(ours["tf32"]),
+                "its layers one by one": f"{ours['tf32']['layers_seconds'] * 1e3:.1f} ms",
+                "float32": _window(ours["float32"]),
+                "PyTorch float16, compiled": _window(peer),
             }
         )
-    return _captioned(records, names, lines)
+    return _captioned(records, GPU_UNET_RECORDS, lines)
+
+
+def _window(row: Row) -> str:
+    """Return the time of a window, that of an output voxel, and the error."""
+    milliseconds, nanoseconds = row["seconds"] * 1e3, 1e9 / _speed(row)
+    return f"{milliseconds:.1f} ms ({nanoseconds:.2f} ns a voxel), error {row['error']:.0e}"
 
 
 def rooflines(records: Records) -> str:
     """Return what bounds networks on a GPU, and what bounds each kernel in them.
 
-    These are the dense networks, and each U-Net whose record has its steps for a usual window.
+    These are the dense networks, and U-Nets in class tf32.
     """
-    found: dict[str, PatchOfSteps] = {}
-    used: dict[str, None] = {}
-    for name, record in records.items():
-        if name != "predicted-h200.json" and not name.startswith("gpu-unets-"):
-            continue
-        for patch in patches_of(record):
-            usual = record.kind == "profile" or patch.patch in USUAL_WINDOWS
-            if usual and patch.accuracy in (None, "tf32") and patch.network not in found:
-                found[patch.network] = patch
-                used[name] = None
+    found = {
+        patch.network: patch
+        for name in ROOFLINE_RECORDS
+        for patch in patches_of(records[name])
+        if patch.accuracy != "float32"
+    }
     lines = by_network(found.values())
-    return f"{markdown(lines)}\n\n{_captioned(records, used, by_kernel(found.values()))}"
+    return (
+        f"{markdown(lines)}\n\n{_captioned(records, ROOFLINE_RECORDS, by_kernel(found.values()))}"
+    )
 
 
 def cpu_networks(records: Records) -> str:
