@@ -18,12 +18,13 @@ from znni.core.options import Choices, DeviceChoice
 from znni.core.shapes import Vec3
 from znni.engine.workers import fleet
 from znni.engine.workers.fleet import Member
-from znni.inference import planning
+from znni.inference import devices, planning
 from znni.inference.devices import (
     CONTEXT_BYTES,
     choose_gpus,
     primitives_for,
 )
+from znni.machine.gpus import Missing
 from znni.machine.machine import Machine
 from znni.network.geometry import with_window
 from znni.network.layers import Conv, Padding
@@ -85,6 +86,26 @@ def test_without_gpus_none_is_needed() -> None:
         InvalidInput, match=r"gpus=2 .*: there is no NVIDIA .*; without a GPU, leave it out"
     ):
         choose_gpus(machine(), Choices(gpus=2))
+
+
+@pytest.mark.parametrize(
+    ("device", "in_vain", "warned"),
+    [("auto", True, True), ("auto", False, False), ("cpu", True, False)],
+)
+def test_a_warning_says_why_installed_libraries_use_no_gpu(
+    device: DeviceChoice,
+    in_vain: bool,
+    warned: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(devices, "missing_for_gpu", lambda: Missing("the driver is old", in_vain))
+    devices._warn_of_gpu_libraries_in_vain.cache_clear()
+    for _ in range(2):
+        choose_gpus(machine(), Choices(device=device))
+    devices._warn_of_gpu_libraries_in_vain.cache_clear()
+    said = ["no GPU is used: the driver is old"] if warned else []
+    assert [record.getMessage() for record in caplog.records] == said
 
 
 @pytest.mark.parametrize(

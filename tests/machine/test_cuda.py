@@ -75,24 +75,26 @@ def runtime_with(driver: int, count: int | None) -> SimpleNamespace:
 
 
 @pytest.mark.parametrize(
-    ("driver", "count", "said"),
+    ("driver", "count", "said", "in_vain"),
     [
-        (12040, None, r"driver supports CUDA 12\.4, and CuPy is for CUDA 13\.1; update .*gpu12"),
-        (13000, None, r"CUDA finds no GPU \(cudaErrorInsufficientDriver\)"),
-        (13020, 0, r"^CUDA finds no GPU$"),
-        (13020, 2, r"^$"),
+        (12040, None, r"supports CUDA 12\.4, and CuPy is for CUDA 13\.1; update .*gpu12", True),
+        (13000, None, r"CUDA finds no GPU \(cudaErrorInsufficientDriver\)", False),
+        (13020, 0, r"^CUDA finds no GPU$", False),
+        (13020, 2, r"^$", False),
     ],
 )
 def test_an_old_driver_is_named_with_its_remedy(
-    driver: int, count: int | None, said: str, monkeypatch: pytest.MonkeyPatch
+    driver: int, count: int | None, said: str, in_vain: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runtime = runtime_with(driver, count)
-    monkeypatch.setattr(gpus.ctypes, "CDLL", lambda _name: None)
+    monkeypatch.setattr(gpus, "has_driver", lambda: True)
     monkeypatch.setattr(gpus, "find_spec", lambda _name: True)
     monkeypatch.setattr(
         gpus, "cupy", lambda: SimpleNamespace(cuda=SimpleNamespace(runtime=runtime))
     )
-    assert re.search(said, gpus.why_no_gpu.__wrapped__())
+    found = gpus.missing_for_gpu.__wrapped__()
+    assert re.search(said, found.what)
+    assert found.in_vain == in_vain
 
 
 def test_what_declares_costs_is_imported_without_cupy() -> None:

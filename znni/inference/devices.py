@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
+from functools import cache
 
 from planner.bare_steps import sample_steps
 from planner.partition import cut_points
@@ -10,11 +12,13 @@ from znni.core.errors import InvalidInput, option
 from znni.core.options import Choices, DeviceChoice
 from znni.core.text import counted
 from znni.machine.chosen_gpus import ALL, numbers_of
-from znni.machine.gpus import why_no_gpu
+from znni.machine.gpus import missing_for_gpu, why_no_gpu
 from znni.machine.machine import Machine
 from znni.network.layers import Layer
 from znni.network.network import Network
 from znni.plans.primitive import Catalogue, Primitive, on_device, without_gpu
+
+log = logging.getLogger("znni")
 
 # Memory that CUDA takes for a process on a GPU, measured on an H200, with a margin. The process
 # that looked at the GPUs already has its own share; every worker process takes another.
@@ -77,6 +81,8 @@ def choose_gpus(machine: Machine, choices: Choices) -> Machine:
             f"with {option('device', 'cpu')}; leave one of them out"
         )
     there = len(machine.gpus)
+    if choices.device == "auto" and not there and not machine.absent:
+        _warn_of_gpu_libraries_in_vain()
     if choices.gpu_memory is not None and not there:
         raise InvalidInput(
             f"{option('gpu_memory', choices.gpu_memory)} limits a GPU, and {why_none(machine)}; "
@@ -106,6 +112,14 @@ def choose_gpus(machine: Machine, choices: Choices) -> Machine:
         chosen = [replace(gpu, memory=least) for gpu in chosen]
     others = [gpu for gpu in gpus if gpu.number not in numbers]
     return replace(machine, gpus=(*chosen, *others), used_gpus=len(chosen))
+
+
+@cache
+def _warn_of_gpu_libraries_in_vain() -> None:
+    """Warn, once in a process, if the processors compute because libraries for GPUs do not work."""
+    missing = missing_for_gpu()
+    if missing.in_vain:
+        log.warning("no GPU is used: %s", missing.what)
 
 
 def why_none(machine: Machine) -> str:

@@ -68,33 +68,51 @@ def has_driver() -> bool:
     return True
 
 
+class Missing(NamedTuple):
+    """What a GPU lacks to be used.
+
+    Attributes:
+        what: what it lacks, with a remedy; nothing if there is a GPU.
+        in_vain: whether driver and CuPy are installed, but do not go together.
+    """
+
+    what: str
+    in_vain: bool = False
+
+
 @cache
-def why_no_gpu() -> str:
-    """Return what is missing, with a remedy, or an empty string if there is a GPU."""
+def missing_for_gpu() -> Missing:
+    """Return what is missing to use a GPU."""
     if not has_driver():
-        return "there is no NVIDIA driver; install one if the machine has a GPU"
+        return Missing("there is no NVIDIA driver; install one if the machine has a GPU")
     if find_spec("cupy") is None:
-        return f"CuPy is not installed; {INSTALL}"
+        return Missing(f"CuPy is not installed; {INSTALL}")
     try:
         runtime = cupy().cuda.runtime
     except InvalidInput as error:
-        return str(error)
+        return Missing(str(error), in_vain=True)
     try:
         count = runtime.getDeviceCount()
     except runtime.CUDARuntimeError as error:
         return _why_cuda_fails(runtime, error)
-    return "" if count else "CUDA finds no GPU"
+    return Missing("" if count else "CUDA finds no GPU")
 
 
-def _why_cuda_fails(runtime: Any, error: Exception) -> str:
+def why_no_gpu() -> str:
+    """Return what is missing, with a remedy, or an empty string if there is a GPU."""
+    return missing_for_gpu().what
+
+
+def _why_cuda_fails(runtime: Any, error: Exception) -> Missing:
     """Return why CUDA finds no GPU: often the driver is older than CuPy's CUDA."""
     driver, needed = runtime.driverGetVersion(), runtime.runtimeGetVersion()
     if driver >= needed // 1000 * 1000:  # a CUDA runs with the drivers of its major version
-        return f"CUDA finds no GPU ({error})"
-    return (
+        return Missing(f"CUDA finds no GPU ({error})")
+    return Missing(
         f"the NVIDIA driver supports CUDA {_version(driver)}, and CuPy is for CUDA "
         f"{_version(needed)}; update the driver, or remove {' and '.join(cupy_packages())} with "
-        f"pip uninstall, then install CuPy for the driver's CUDA: {CHOICES}"
+        f"pip uninstall, then install CuPy for the driver's CUDA: {CHOICES}",
+        in_vain=True,
     )
 
 
