@@ -67,7 +67,7 @@ Allowed = Annotated[str, typer.Option(help="Memory beyond which a contestant is 
 
 @dataclass(frozen=True)
 class _Case:
-    """What all contestants compute, and where.
+    """A job that all contestants do.
 
     Attributes:
         folder: holds volumes, the network, its weights, and the outputs.

@@ -122,7 +122,7 @@ class _Contestant(NamedTuple):
 
 @dataclass(frozen=True)
 class _Case:
-    """What all contestants compute, and where.
+    """A job that all contestants do.
 
     Attributes:
         network: the network, with windows as MONAI has them.

@@ -1,4 +1,4 @@
-"""What a command begins before it loads the modules that plan and run.
+"""Work that a command begins before it loads the modules that plan and run.
 
 It imports few modules itself.
 """

@@ -69,7 +69,7 @@ class ResourceUsage:
 
 
 class Code(NamedTuple):
-    """What a compiled module depends on, but for NVRTC's version.
+    """All that a compiled module depends on, but for NVRTC's version.
 
     Attributes:
         source: CUDA C++; its kernels are ``extern "C"``.

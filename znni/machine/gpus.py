@@ -69,7 +69,7 @@ def has_driver() -> bool:
 
 
 class Missing(NamedTuple):
-    """What a GPU lacks to be used.
+    """A reason why no GPU can be used.
 
     Attributes:
         what: what it lacks, with a remedy; nothing if there is a GPU.
