@@ -1,4 +1,4 @@
-"""Which GPUs a user chose, before any is looked at."""
+"""The GPUs that a user chose, known before any is looked at."""
 
 from __future__ import annotations
 
