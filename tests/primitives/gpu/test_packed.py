@@ -41,7 +41,6 @@ from znni.primitives.gpu.common.hardware import AMPERE, HOPPER, REGISTERS, Chip
 from znni.primitives.gpu.common.number_formats import FLOAT16, FLOAT16_PAIR, TensorFormat
 from znni.primitives.gpu.direct_tensor.geometry import strips_for
 from znni.primitives.gpu.direct_tensor.launch import convolution_source
-from znni.primitives.gpu.direct_tensor.weights import weights_by_stage
 from znni.primitives.gpu.direct_tensor.work import Packing
 from znni.primitives.gpu.packed import copies, normalization, pointwise, pooling
 from znni.primitives.gpu.packed import primitive as packed_layers
@@ -496,32 +495,24 @@ def test_sums_stay_in_registers(chip: Chip, numbers: TensorFormat) -> None:
 
 
 @needs_compiler
-@pytest.mark.parametrize("columns", [16, 32, 40, 56])
-def test_products_of_both_parts_of_weights_stay_in_registers(columns: int) -> None:
-    layer = Conv("layer", 64, columns, THREE, "elu")
+@pytest.mark.parametrize("maps", [(16, 40), (64, 32), (8, 64)], ids=str)
+def test_sums_of_few_columns_and_of_few_products_stay_in_registers(maps: tuple[int, int]) -> None:
+    layer = Conv("layer", *maps, THREE, "elu")
+    block = strips_for(layer, FLOAT16_PAIR, Vec3(64, 64, 64), HOPPER, exact=True)[0].block
+    assert block.adds_up
+    assert block.subtile.volume == (2 if maps[1] > 40 else 4)
+    pointwise = strips_for(replace(layer, kernel=ONE), FLOAT16_PAIR, TWO, HOPPER, exact=True)
+    assert not pointwise[0].block.adds_up
     for packing in (
-        Packing(True, True, 8),
-        Packing(True, True, 8, adds=True),
-        Packing(True, True, 8, sums=True),
-        Packing(True, False, 8),
+        Packing(True, True, maps[0] // 8),
+        Packing(True, True, maps[0] // 8, adds=True),
+        Packing(True, True, maps[0] // 8, sums=True),
     ):
-        block = strips_for(layer, FLOAT16_PAIR, Vec3(64, 64, 64), HOPPER, exact=True)[0].block
-        assert block.both_parts
-        assert block.product_cycles < replace(block, both_parts=False).product_cycles
         source = convolution_source(block, "elu", packing=packing)
         usage = resource_usage(source, HOPPER.architecture)["convolve"]
         assert usage.spills == 0
         assert usage.registers * block.threads <= REGISTERS
         assert usage.shared + block.shared_bytes <= HOPPER.block_shared_bytes
-
-
-def test_parts_of_weights_are_columns_side_by_side() -> None:
-    layer = Conv("layer", 24, 40, Vec3(2, 1, 3), "relu")
-    block = strips_for(layer, FLOAT16_PAIR, Vec3(64, 64, 64), HOPPER, exact=True)[0].block
-    weight = random_weights(layer).weight
-    beside = weights_by_stage(weight, replace(block, both_parts=True))
-    apart = weights_by_stage(weight, replace(block, both_parts=False))
-    np.testing.assert_array_equal(beside, apart.swapaxes(4, 5))
 
 
 @needs_compiler

@@ -38,12 +38,7 @@ def bfloat16_pair_source() -> str:
 
 
 def products_source(
-    chip: Chip,
-    columns: int,
-    numbers: TensorFormat,
-    *,
-    left_in_registers: bool,
-    side_by_side: bool = False,
+    chip: Chip, columns: int, numbers: TensorFormat, *, left_in_registers: bool
 ) -> str:
     """Return CUDA functions for products of four warps on a chip's tensor cores.
 
@@ -56,14 +51,9 @@ def products_source(
         left_in_registers: whether the left side is four registers of each thread, rather than in
             shared memory: only warpgroups can read it there. The right side always is in shared
             memory.
-        side_by_side: whether there is another product with twice the columns, for warpgroups only.
-            Its sums are two arrays.
     """
     if chip.has_warpgroups:
-        found = source_beside(__file__, "wgmma.cuh")
-        for arrays in range(1, 2 + side_by_side):
-            found += _wgmma_source(columns, numbers, arrays, left_in_registers=left_in_registers)
-        return found
+        return _wgmma_source(columns, numbers, left_in_registers=left_in_registers)
     if not left_in_registers:
         raise ValueError(f"chips of capability {chip.capability} take the left side in registers")
     return warp_mma_source(numbers) + source_beside(__file__, "warp_products.cuh")
@@ -84,22 +74,12 @@ def warp_mma_source(numbers: TensorFormat) -> str:
     )
 
 
-def _wgmma_source(
-    columns: int, numbers: TensorFormat, arrays: int, *, left_in_registers: bool
-) -> str:
-    """Return the CUDA function for products of warpgroups on Hopper's tensor cores.
+def _wgmma_source(columns: int, numbers: TensorFormat, *, left_in_registers: bool) -> str:
+    """Return CUDA functions for products of warpgroups on Hopper's tensor cores.
 
-    Its number of operands depends on the arguments.
-
-    Args:
-        columns: columns of the product that each array has the sums of.
-        numbers: the format of both sides.
-        arrays: the arrays of sums, whose columns follow each other.
-        left_in_registers: whether the left side is four registers of each thread.
+    ``wgmma.cuh`` has all but ``multiply_add``, whose number of operands depends on the arguments.
     """
-    each = columns // 2
-    names = ["sum", "next"][:arrays]
-    count = arrays * each
+    count = columns // 2
     left = [f"a{i}" for i in range(4)] if left_in_registers else ["a"]
     declared, constraint = ("unsigned", "r") if left_in_registers else ("Side", "l")
     # The instruction says of each 16-bit side in shared memory whether it is transposed.
@@ -108,16 +88,15 @@ def _wgmma_source(
     taken = f"{{{', '.join(a)}}}" if left_in_registers else a[0]
     sums = ", ".join(f"%{i}" for i in range(count))
     types = f"f32.{numbers.part}.{numbers.part}"
-    outputs = ", ".join(f'"+f"({name}[{i}])' for name in names for i in range(each))
-    taken_sums = ", ".join(f"float (&{name})[{each}]" for name in names)
+    outputs = ", ".join(f'"+f"(sum[{i}])' for i in range(count))
     inputs = ", ".join(f'"{constraint}"({name})' for name in left)
-    return (
+    return source_beside(__file__, "wgmma.cuh") + (
         "\n// Adds a product to the warpgroup's sums, or puts it in their place.\n"
-        f"__device__ __forceinline__ void multiply_add({taken_sums}, "
+        f"__device__ __forceinline__ void multiply_add(float (&sum)[{count}], "
         f"{', '.join(f'{declared} {name}' for name in left)}, "
         "Side b, bool add) {\n"
         '  asm volatile("{.reg .pred p; setp.ne.b32 p, '
-        f"{add}, 0; wgmma.mma_async.sync.aligned.m64n{arrays * columns}k{numbers.depth}.{types} "
+        f"{add}, 0; wgmma.mma_async.sync.aligned.m64n{columns}k{numbers.depth}.{types} "
         f'{{{sums}}}, {taken}, {b}, p, 1, 1{transposed};}}"\n'
         f'      : {outputs}\n      : {inputs}, "l"(b), "r"((int)add));\n}}\n'
     )

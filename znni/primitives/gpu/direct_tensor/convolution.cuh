@@ -14,9 +14,8 @@
 //
 // Each of two warpgroups sums TILES times 64 voxels in registers. A pass over some of the input
 // maps may begin with the sums of the pass before it (ADDS), and only the last one (LAST) applies
-// the activation: tensor cores cut off what they add, so they add no more than is exact. Or sums of
-// some products are added to those of all before, in other registers (ADDS_UP). Or products of low
-// parts have sums of their own (BOTH_PARTS), as convolution_wgmma.cu says.
+// the activation: tensor cores cut off what they add, so they add no more than is exact. Or the sums
+// of each 16 maps are added to those of all before, in other registers (ADDS_UP).
 //
 // An image may also be a packed value, as other layers made it (READS_PACKED): its strides are
 // given, and each group of 8 maps has a record of {largest number, scale}. If its numbers have two
@@ -182,7 +181,7 @@ __device__ __forceinline__ float made_scale(const unsigned* records, float weigh
   return scale_below(fmaf(largest_of(other, maps / ROWS), most_of_other, bound));
 }
 
-// Adds sums to those of all chunks, times a scale.
+// Adds the sums of a chunk to those of all chunks, in whose unit they are then.
 __device__ __forceinline__ void add_up(float (&all)[TILES][COLUMNS / 2],
                                        const float (&sum)[TILES][COLUMNS / 2], float scale) {
 #pragma unroll

@@ -128,42 +128,27 @@ __device__ __forceinline__ void bring_weights(const char* weights, long long fir
   }
 }
 
-// Makes the products of a stage: each tap with all voxels of the warpgroup. The first one is put in
-// the sums' place if there are none before (`first`).
-//
-// High parts are multiplied with high ones, low ones with high ones, and high ones with low ones.
-// Products of low parts with low ones are below the rounding. If sums are added up after each stage,
-// products of low parts come first, because tensor cores cut off less of what is small.
-//
-// A product of few columns takes as long as its left side. So the low parts of weights are columns
-// beside the high ones (BOTH_PARTS), and high parts of the image are read once. Sums of products with
-// low parts are then in `low`.
-__device__ __forceinline__ void multiply_stage(float (&sum)[TILES][COLUMNS / 2],
-                                               float (&low)[TILES][COLUMNS / 2], unsigned left,
+// Makes the products of a stage: each tap with all voxels of the warpgroup.
+__device__ __forceinline__ void multiply_stage(float (&sum)[TILES][COLUMNS / 2], unsigned left,
                                                unsigned right, bool first) {
-  constexpr int TAPS = TAPS_Z * TAPS_Y * TAPS_X, TERMS = PARTS + (PARTS == 2 && !BOTH_PARTS);
   const auto a_first = descriptor(left, GROUP_BYTES, SEEN_X * VOXEL);
-  const auto b_first = descriptor(right, (1 + BOTH_PARTS) * COLUMNS * VOXEL, ROWS * VOXEL);
+  const auto b_first = descriptor(right, COLUMNS * VOXEL, ROWS * VOXEL);
 #pragma unroll
-  for (int product = 0; product < TAPS * TERMS; ++product) {
-    const int tap = ADDS_UP ? product % TAPS : product / TERMS;
-    const int term = ADDS_UP ? TERMS - 1 - product / TAPS : product % TERMS;
+  for (int tap = 0; tap < TAPS_Z * TAPS_Y * TAPS_X; ++tap) {
     const int z = tap / TAPS_X / TAPS_Y, y = tap / TAPS_X % TAPS_Y, x = tap % TAPS_X;
-    const int b = (tap * TAP_BYTES + (term == 2 ? RIGHT_BYTES : 0)) >> 4;
+    // High parts with high ones, low ones with high ones, high ones with low ones. Products of low
+    // parts with low ones are below the rounding.
 #pragma unroll
-    for (int tile = 0; tile < TILES; ++tile) {
-      const int row = (z + tile / TILES_X / TILES_Y) * SEEN_Y + y +
-                      tile / TILES_X % TILES_Y * ROWS;
-      const int voxel = row * SEEN_X + along_row(x) + tile % TILES_X * ROWS;
-      const int a = (voxel * VOXEL + (term == 1 ? PART_BYTES : 0)) >> 4;
-#if BOTH_PARTS
-      if (term == 0)
-        multiply_add(sum[tile], low[tile], a_first + a, b_first + b, product > 0 || !first);
-      else
-        multiply_add(low[tile], a_first + a, b_first + b, true);
-#else
-      multiply_add(sum[tile], a_first + a, b_first + b, product > 0 || !first);
-#endif
+    for (int term = 0; term < (PARTS == 2 ? 3 : 1); ++term) {
+      const int b = (tap * TAP_BYTES + (term == 2 ? RIGHT_BYTES : 0)) >> 4;
+#pragma unroll
+      for (int tile = 0; tile < TILES; ++tile) {
+        const int row = (z + tile / TILES_X / TILES_Y) * SEEN_Y + y +
+                        tile / TILES_X % TILES_Y * ROWS;
+        const int voxel = row * SEEN_X + along_row(x) + tile % TILES_X * ROWS;
+        const int a = (voxel * VOXEL + (term == 1 ? PART_BYTES : 0)) >> 4;
+        multiply_add(sum[tile], a_first + a, b_first + b, tap + term > 0 || !first);
+      }
     }
   }
 }
@@ -223,11 +208,6 @@ extern "C" __global__ void __launch_bounds__(128 * WARPGROUPS + 128, 1)
     float all[TILES][COLUMNS / 2];
     clear(all);
 #endif
-#if BOTH_PARTS
-    float low[TILES][COLUMNS / 2];
-#else
-    float(&low)[TILES][COLUMNS / 2] = sum;
-#endif
 #if ADDS_TO_OUTPUT
     prefetch_packed(y, item_stride, map_stride, plane_stride, row_stride, maps,
                     {out_z, out_y, out_x}, place_of(index, passes, tiles, first_x), warpgroup);
@@ -235,10 +215,7 @@ extern "C" __global__ void __launch_bounds__(128 * WARPGROUPS + 128, 1)
     for (int chunk = 0; chunk < CHUNKS; ++chunk) {
       if (JOINED) {
         const float of_chunk = 1.0f / image_scale(largest, chunk);
-        if (!ADDS_UP && chunk > 0 && of_chunk != scale) {
-          rescale(sum, scale / of_chunk);
-          if (BOTH_PARTS) rescale(low, scale / of_chunk);
-        }
+        if (!ADDS_UP && chunk > 0 && of_chunk != scale) rescale(sum, scale / of_chunk);
         scale = of_chunk;
       }
       for (int shift = 0; shift < SHIFTS; ++shift) {
@@ -248,23 +225,22 @@ extern "C" __global__ void __launch_bounds__(128 * WARPGROUPS + 128, 1)
         for (int stage = 0; stage < of_shift; ++stage) {
           wait(stages.filled(), KEEP_WEIGHTS ? 0 : stages.phase);
           begin_products();
-          multiply_stage(sum, low,
+          multiply_stage(sum,
                          seen + images.place * IMAGE_BYTES + first_voxel(stage, shift) * VOXEL,
                          weights_shared + stages.place * STAGE_BYTES,
-                         ADDS_UP || chunk + shift + stage == 0);
+                         (ADDS_UP ? 0 : chunk) + shift + stage == 0);
           commit_products();
           wait_for_products();
           if (!KEEP_WEIGHTS && elected) arrive(stages.freed());
           stages.next();
-#if ADDS_UP
-          add_up(all, sum, JOINED ? scale : 1.0f);
-#endif
         }
         if (elected) arrive(images.freed());
         images.next();
       }
+#if ADDS_UP
+      add_up(all, sum, JOINED ? scale : 1.0f);
+#endif
     }
-    if (BOTH_PARTS) add_up(sum, low, 1.0f);
 #if WRITES_PACKED
     most = max(most, store_packed(MADE, y, item_stride, map_stride, plane_stride, row_stride, maps,
                                   {out_z, out_y, out_x},

@@ -46,10 +46,9 @@ FEW_BLOCKS = 8
 SMALL_SUBTILES = (Vec3(2, 1, 1), Vec3(1, 1, 1))
 SMALL_COLUMNS = (80, 72, 64, 48, 40, 24, 16, 8)
 
-# If all digits of pairs count, so many products are summed at most, or products of high parts
-# alone. Beside other sums in registers, more columns than so many leave room for two products.
-MOST_EXACT_SUMS, MOST_EXACT_HIGH_SUMS = 64, 256
-MOST_COLUMNS_BESIDE = 40
+# If all digits of pairs count, tensor cores sum so many products at most. If a block adds up more,
+# more columns than so many leave room for two products in its registers.
+MOST_EXACT_SUMS, MOST_ADDED_UP = 64, 40
 TWO_PRODUCTS = (Vec3(2, 1, 1), Vec3(1, 2, 1), Vec3(1, 1, 2))
 
 # Warpgroups that sum, one upon the other along z. For products of warpgroups, one more brings image
@@ -58,7 +57,7 @@ WARPGROUPS = 2
 
 # Products of 16 maps that may be summed. Tensor cores cut off what they add, which amounts to an
 # error of 2.3e-8 for each. Layers with more are computed in several passes over some input maps
-# each, whose sums are added in float32; or a block adds up the sums of a chunk or stage in float32.
+# each, whose sums are added in float32; or a block adds up the sums of each chunk in float32.
 MOST_SUMS = {FLOAT16: 16384, FLOAT16_PAIR: 512}
 
 # Shared memory of a block that barriers may take. The rest holds the image of one or two chunks of
@@ -103,9 +102,7 @@ class Block:
         taps: extents of a stage: the taps whose weights are brought together.
         image_places: places in shared memory for a chunk of the image, or a shift of it.
         step: the input voxels from one output voxel to the next.
-        adds_up: whether sums of a chunk, or of a stage, are added to those before it in float32.
-        both_parts: whether a product has both parts of weights as its columns, and the products of
-            low parts have sums of their own.
+        adds_up: whether the sums of each chunk are added to those before it in float32.
     """
 
     chip: Chip
@@ -119,7 +116,6 @@ class Block:
     image_places: int
     step: Vec3 = ONE
     adds_up: bool = False
-    both_parts: bool = False
 
     @property
     def threads(self) -> int:
@@ -134,8 +130,7 @@ class Block:
     @cached_property
     def sums(self) -> tuple[int, ...]:
         """Chunks of each pass over input maps, whose sums are added in float32."""
-        is_one = self.adds_up or self.both_parts
-        share = self.chunks if is_one else even_share(self.chunks, self.most_chunks)
+        share = self.chunks if self.adds_up else even_share(self.chunks, self.most_chunks)
         return tuple(min(share, self.chunks - i) for i in range(0, self.chunks, share))
 
     @cached_property
@@ -236,18 +231,11 @@ class Block:
 
         Warps read the right side once for all of a warpgroup's products.
         """
-        if self.both_parts:  # two instructions for three products
-            both = self._warpgroup_cycles(2 * self.columns) + self._warpgroup_cycles(self.columns)
-            return both / self.numbers.terms
         if self.chip.has_warpgroups:
-            return self._warpgroup_cycles(self.columns)
+            sides = SIDE_CYCLES + SIDE_COLUMN_CYCLES * self.columns
+            return max(COLUMN_CYCLES * self.columns, sides)
         sides = SIDE_CYCLES + self.columns / self.subtile.volume
         return max(COLUMN_FLOPS / self.chip.tensor_flops * self.columns, sides)
-
-    @staticmethod
-    def _warpgroup_cycles(columns: int) -> float:
-        """Return the cycles of a warpgroup's product of some columns."""
-        return max(COLUMN_CYCLES * columns, SIDE_CYCLES + SIDE_COLUMN_CYCLES * columns)
 
     @property
     def waiting_cycles(self) -> float:
@@ -384,28 +372,19 @@ def _blocks(
     chunks = -(-given // IN_MAPS)
     passes = -(-wanted // most_columns)
     columns = -(-wanted // (GROUP * passes)) * GROUP
-    many = exact and chunks * kernel.volume * numbers.terms > MOST_EXACT_SUMS
-    if many and columns > MOST_COLUMNS_BESIDE:
+    adds_up = exact and chunks * kernel.volume * numbers.terms > MOST_EXACT_SUMS
+    if adds_up and columns > MOST_ADDED_UP:
         fewer = (it for it in subtiles if it.volume <= TWO_PRODUCTS[0].volume)
         subtiles = tuple(dict.fromkeys((*TWO_PRODUCTS, *fewer)))
     whole = (
         Block(
-            chip, numbers, kernel, chunks, columns, passes, subtile, kernel, IMAGE_PLACES[0], step
+            chip, numbers, kernel, chunks, columns, passes, subtile, kernel, IMAGE_PLACES[0], step,
+            adds_up,
         )
         for subtile in subtiles
-    )
-    exact_ones = (_with_other_sums(block) if many else block for block in whole)
-    found = (next(_fitting(block), None) for block in exact_ones)
+    )  # fmt: skip
+    found = (next(_fitting(block), None) for block in whole)
     return tuple(block for block in found if block is not None)
-
-
-def _with_other_sums(block: Block) -> Block:
-    """Return a block with the second set of sums by which it is fastest, and exact."""
-    both_parts = replace(block, both_parts=True)
-    is_exact = block.chunks * block.kernel.volume <= MOST_EXACT_HIGH_SUMS
-    if block.chip.has_warpgroups and is_exact and both_parts.product_cycles < block.product_cycles:
-        return both_parts
-    return replace(block, adds_up=True)
 
 
 def _fitting(block: Block) -> Iterator[Block]:

@@ -277,7 +277,6 @@ def convolution_source(
         "ALL_CHUNKS": block.chunks,
         "ADDS": int(number > 0),
         "ADDS_UP": int(block.adds_up),
-        "BOTH_PARTS": int(block.both_parts),
         "LAST": int(number + 1 == len(sums)),
         "COLUMNS": block.columns,
         "PARTS": block.numbers.parts,
@@ -289,11 +288,7 @@ def convolution_source(
     }
     if block.chip.has_warpgroups:
         products = products_source(
-            block.chip,
-            block.columns,
-            block.numbers,
-            left_in_registers=False,
-            side_by_side=block.both_parts,
+            block.chip, block.columns, block.numbers, left_in_registers=False
         )
         kernel = "convolution_wgmma.cu"
     else:

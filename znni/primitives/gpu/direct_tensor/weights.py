@@ -39,7 +39,7 @@ def weights_by_stage(weight: Float32, block: Block) -> NDArray[Any]:
 
     Returns:
         float16 (pass, chunk of 16 input maps, row of taps, x, part, half of the chunk, output map
-        of the pass, input map of the half). Parts come after halves if a product has both.
+        of the pass, input map of the half).
     """
     maps, features, *kernel = weight.shape
     whole = np.zeros((block.passes * block.columns, block.chunks * IN_MAPS, *kernel), np.float32)
@@ -49,6 +49,4 @@ def weights_by_stage(weight: Float32, block: Block) -> NDArray[Any]:
         len(parts), block.passes, block.columns, block.chunks, IN_MAPS // GROUP, GROUP, *kernel
     )
     z, y = np.array(block.rows).T
-    parts_and_halves = (4, 0) if block.both_parts else (0, 4)
-    by_tap = split.transpose(1, 3, 6, 7, 8, *parts_and_halves, 2, 5)
-    return np.ascontiguousarray(by_tap[:, :, z, y])
+    return np.ascontiguousarray(split.transpose(1, 3, 6, 7, 8, 0, 4, 2, 5)[:, :, z, y])
