@@ -15,7 +15,7 @@ from znni.core.options import Border, Pad, check_names
 from znni.core.shapes import Box, Vec3
 from znni.core.volume import Volume
 from znni.engine.large_integers import warn_of_large_integers
-from znni.machine.io_threads import for_each, io_threads
+from znni.machine.io_threads import io_threads, mapped
 from znni.network.geometry import context, over, whole_input
 from znni.network.input_scaling import Fixed, InputScaling
 from znni.network.network import Network
@@ -470,7 +470,7 @@ def _scale(raw: NDArray[Any], scaling: InputScaling, values: Float32) -> bool:
         _scale_planes(ends, np.empty_like(ends), scaling, one) for one in fixed
     )
 
-    def scale(first: int) -> None:
+    def scale(first: int) -> bool:
         finite = True
         for z in range(first, min(first + share, count), depth):
             slab = raw[:, z : z + depth]
@@ -480,12 +480,10 @@ def _scale(raw: NDArray[Any], scaling: InputScaling, values: Float32) -> bool:
                 finite &= _scale_planes(stored, planes, scaling, one, checks=not unchecked)
                 if ignored is not None:
                     planes[ignored] = 0
-        all_finite.append(finite)
+        return finite
 
-    all_finite: list[bool] = []
     share = depth * max(1, -(-count // (depth * SHARES * io_threads())))
-    for_each(scale, range(0, count, share), io_threads())
-    return all(all_finite)
+    return all([*mapped(scale, range(0, count, share), SHARES * io_threads())])
 
 
 def _ends(dtype: np.dtype[Any]) -> Float32 | None:

@@ -11,7 +11,6 @@ from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache
 from itertools import islice
-from threading import Lock
 from typing import TypeVar
 
 from znni.machine.detect import detect_host
@@ -56,41 +55,6 @@ def mapped(
         for future in begun:
             if not future.cancel():
                 future.exception()  # waits for it
-
-
-def for_each(task: Callable[[Item], object], items: Iterable[Item], most: int) -> None:
-    """Do a task for every item, in this thread and beside it in these threads.
-
-    A thread that is free takes the next item. So nothing waits until a thread wakes up, which takes
-    long while all cores compute. The first failure is raised unchanged, after all running tasks
-    have ended. No task begins after a failure.
-
-    Args:
-        task: function called in any thread; it must not wait for these threads.
-        items: items, taken one by one.
-        most: largest number of tasks at a time; at least one.
-    """
-    remaining, taking = iter(items), Lock()
-    errors: list[BaseException] = []
-
-    def work() -> None:
-        while not errors:
-            try:
-                with taking:
-                    found = [*islice(remaining, 1)]
-                if not found:
-                    return
-                task(found[0])
-            except BaseException as error:
-                errors.append(error)
-
-    helpers = [_pool().submit(work) for _ in range(min(most, io_threads()) - 1)]
-    work()
-    for helper in helpers:
-        if not helper.cancel():
-            helper.result()
-    if errors:
-        raise errors[0]
 
 
 def beside(task: Callable[[], Result]) -> Future[Result]:

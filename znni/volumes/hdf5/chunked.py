@@ -12,7 +12,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from znni.machine.io_threads import at_once, for_each
+from znni.machine.io_threads import at_once, finish, mapped
 
 
 class ChunkedDataset(ABC):
@@ -62,7 +62,7 @@ class ChunkedDataset(ABC):
             )
             found[place] = self.part(start, inside)
 
-        for_each(read, self._starts(ranges), at_once(found.nbytes, self._task_bytes))
+        finish(mapped(read, self._starts(ranges), at_once(found.nbytes, self._task_bytes)))
         return found
 
     def _starts(self, ranges: list[range]) -> Iterator[tuple[int, ...]]:

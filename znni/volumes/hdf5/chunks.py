@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from znni.core.shapes import Box, Vec3
-from znni.machine.io_threads import at_once, for_each
+from znni.machine.io_threads import at_once, finish, mapped
 from znni.volumes.partial_file import write_all
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class ChunkWriter:
         row = self._chunk._replace(x=self._whole.stop.x)
         parts = ((feature, part) for part in box.cut(row) for feature in range(len(values)))
         most = max(row.minimum(box.size).volume, self._chunk.volume) * values.itemsize
-        for_each(write, parts, at_once(values.nbytes, 2 * most))
+        finish(mapped(write, parts, at_once(values.nbytes, 2 * most)))
 
     def _write_row(self, feature: int, row: Box, values: NDArray[np.generic]) -> None:
         """Store part of a row of chunks: wholly covered chunks together, the others one by one."""

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from znni.core.shapes import Box, Vec3
 from znni.core.volume import NewOutput
-from znni.machine.io_threads import at_once, finish, for_each, mapped
+from znni.machine.io_threads import at_once, finish, mapped
 from znni.volumes.zarr.encoding import Encoded, encoder, file_of
 
 ZERO = Vec3(0, 0, 0)
@@ -106,14 +106,9 @@ class ZarrChunks:
                 chunks[0] = self._encode(np.zeros((0, 0, 0), values.dtype), self._chunk, True)
             self._folder.put(name, *file_of(chunks, self._in_shard))
 
-        per_file = (self._file // self._chunk).volume
-        if per_file == 1:
-            for_each(
-                lambda file: write((file, [*map(encoded, self._chunks_of(file))])), files, encoding
-            )
-            return
         chunks = (chunk for file in files for chunk in self._chunks_of(file))
         with closing(mapped(encoded, chunks, encoding)) as done:
+            per_file = (self._file // self._chunk).volume
             finish(mapped(write, ((file, list(islice(done, per_file))) for file in files), writing))
 
     def _chunks_of(self, file: _Part) -> Iterator[_Part]:
@@ -128,4 +123,4 @@ class ZarrChunks:
 
         # The file as read, decoded, changed and encoded again.
         changing = at_once(values.nbytes, 4 * self._file.volume * values.itemsize)
-        for_each(change, files, changing)
+        finish(mapped(change, files, changing))
