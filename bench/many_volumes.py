@@ -18,8 +18,10 @@ import typer
 from bench import session
 from bench.record import Row
 from znni.core.errors import RunFailed
+from znni.core.options import DeviceChoice
 from znni.core.shapes import Vec3
 from znni.inference.many import ManyReport, infer_many
+from znni.inference.request import RunOptions
 from znni.network.network import Network
 from znni.network.network_file import load_network
 
@@ -31,18 +33,26 @@ def many_volumes_command(
     size: Annotated[int, typer.Option(min=1, help="Voxels per axis of each volume.")] = 48,
     volumes: Annotated[int, typer.Option(min=1, help="Volumes of each kind of file.")] = 200,
     ram: Annotated[str, typer.Option(help="Memory that a plan may take.")] = "1GiB",
+    device: Annotated[DeviceChoice, typer.Option(help="Where layers run.")] = "cpu",
     out: session.Out = None,
 ) -> None:
-    """Time a loop over many small volumes on the CPU, and what it adds to the layers' time."""
+    """Time a loop over many small volumes, and what it adds to the layers' time."""
     found = (
-        [time_volumes(load_network(path), size, volumes, ending, ram)]
+        [time_volumes(load_network(path), size, volumes, ending, ram, device)]
         for path in net
         for ending in ENDINGS
     )
     session.report_all("many-volumes", found, [], out)
 
 
-def time_volumes(network: Network, size: int, volumes: int, ending: str, ram: str) -> Row:
+def time_volumes(
+    network: Network,
+    size: int,
+    volumes: int,
+    ending: str,
+    ram: str,
+    device: DeviceChoice = "cpu",
+) -> Row:
     """Return the milliseconds that a volume took on average.
 
     Args:
@@ -51,6 +61,7 @@ def time_volumes(network: Network, size: int, volumes: int, ending: str, ram: st
         volumes: their number.
         ending: the kind of file.
         ram: memory that a plan may take.
+        device: where layers run.
 
     Raises:
         RunFailed: a volume failed.
@@ -64,9 +75,11 @@ def time_volumes(network: Network, size: int, volumes: int, ending: str, ram: st
             write(path, generator.integers(0, 256, Vec3(size, size, size), np.uint8))
         session.progress(f"{network.name}: {volumes} volumes of {size}^3 in {ending} files")
         first, *rest = files
-        infer_many([first], network, folder / "first", random_seed=seed, ram=ram, device="cpu")
-        report = infer_many(rest, network, folder / "out", random_seed=seed, ram=ram, device="cpu")
-    return {"network": network.name, "size": size, "files": ending} | row_of(report)
+        options = RunOptions(ram=ram, device=device)
+        infer_many([first], network, folder / "first", random_seed=seed, **options)
+        report = infer_many(rest, network, folder / "out", random_seed=seed, **options)
+    about: Row = {"network": network.name, "device": device, "size": size, "files": ending}
+    return about | row_of(report)
 
 
 def write(path: Path, values: np.ndarray) -> None:
@@ -87,7 +100,8 @@ def row_of(report: ManyReport) -> Row:
     if report.failures:
         raise RunFailed(str(report.failures[0]))
     count = len(report.reports)
-    layers = sum(found.time.busy.host_layers for found in report.reports.values())
+    stages = [found.time.busy for found in report.reports.values()]
+    layers = sum(busy.host_layers + busy.gpu_layers for busy in stages)
     return {
         "volumes": count,
         "ms": 1e3 * report.seconds / count,

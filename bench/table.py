@@ -123,7 +123,7 @@ COLUMNS: dict[Kind | Literal["choices"], dict[str, Forms]] = {
         **PHASE_COLUMNS,
     },
     "many-volumes": {
-        **as_is("network", "size", "files", "volumes"),
+        **as_is("network", "device", "size", "files", "volumes"),
         "ms a volume": "{ms:.1f}",
         "in layers": "{layers_ms:.1f}",
         "overhead": "{overhead_ms:.1f}",
