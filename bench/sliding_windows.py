@@ -12,7 +12,6 @@ import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 from math import inf
 from pathlib import Path
 from statistics import median
@@ -27,7 +26,7 @@ from bench.many_patches import ZNNI
 from bench.nnunet import timed_command
 from bench.peers.sliding_window import NNUNET, NNUNET_COMPILED, NNUNETS, SlidingRun
 from bench.peers.torch_settings import CPU_KINDS, ENVIRONMENT, LAYOUTS, TYPES
-from bench.record import SAME, Row, circumstances, load
+from bench.record import SAME, Record, Row, circumstances, join, load, write
 from bench.session import (
     AccuracyClass,
     Device,
@@ -235,10 +234,14 @@ def sliding_windows_command(
             for name in peer or able
             for count in (batch if name.split()[0] in WAYS else [None])
         ]
-        kept = _kept(out, [case.about(each) for each in wanted]) if keep else []
+        kept = _kept(out, [case.about(each) for each in wanted]) if keep else None
         _prepare(case)
-        tables = chain([kept] if kept else [], ([_row(case, each)] for each in wanted))
-        report_all("sliding-windows", tables, [ceilings_with(device, cores)], out)
+        tables = ([_row(case, each)] for each in wanted)
+        made = out.with_name(f"{out.name}.new") if out and kept else out
+        report_all("sliding-windows", tables, [ceilings_with(device, cores)], made)
+    if out and made and kept:
+        write(out, join([kept, load(made)]) if kept.rows else load(made))
+        made.unlink()
 
 
 def _able(network: Network, device: DeviceKind) -> list[str]:
@@ -256,14 +259,15 @@ def _prepare(case: _Case) -> None:
     save_weights(unet_weights(case.network), case.weights)
 
 
-def _kept(out: Path | None, measured: list[Row]) -> list[Row]:
-    """Return the rows of a record, without those that are measured again."""
+def _kept(out: Path | None, measured: list[Row]) -> Record:
+    """Return a record without the rows of contestants that are measured again."""
     if out is None or not out.exists():
         raise InvalidInput("--keep keeps rows of a record; give its file as --out")
     before, now = load(out, "sliding-windows"), circumstances()
     if changed := [kind for kind in SAME if before.about[kind] != now[kind]]:
         raise InvalidInput(f"{out} was measured with another {' and '.join(changed)}")
-    return [row for row in before.rows if all(row | one != row for one in measured)]
+    rows = [row for row in before.rows if all(row | one != row for one in measured)]
+    return replace(before, rows=rows)
 
 
 def _row(case: _Case, one: _Contestant) -> Row:

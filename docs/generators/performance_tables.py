@@ -27,6 +27,14 @@ GPU_UNETS = {
 GPU_UNET_RECORDS = ("gpu-unets-h200-192.json", "gpu-unets-h200-192-valid.json")
 ROOFLINE_RECORDS = ("predicted-h200.json", *GPU_UNET_RECORDS)
 
+# Contestants of whole runs in windows, where a page names them otherwise.
+WINDOWED = {
+    "znni": "znni, windows as MONAI's",
+    "znni, as nnU-Net": "znni, windows as nnU-Net's",
+    "znni, no windows": "znni, exact",
+    "torch-compiled fp16 channels_last_3d": "MONAI's inferer, PyTorch float16, compiled",
+}
+
 Records = Mapping[str, Record]
 Line = dict[str, str]  # cells of a table by their titles
 
@@ -132,6 +140,26 @@ def _window(row: Row) -> str:
     """Return the time of a window, that of an output voxel, and the error."""
     milliseconds, nanoseconds = row["seconds"] * 1e3, 1e9 / _speed(row)
     return f"{milliseconds:.1f} ms ({nanoseconds:.2f} ns a voxel), error {row['error']:.0e}"
+
+
+def gpu_windows(records: Records) -> str:
+    """Return whole runs of U-Nets over a volume on a GPU, beside MONAI and nnU-Net."""
+    names = [name for name in records if name.startswith("gpu-sliding-windows-")]
+    lines = [
+        {
+            "network": GPU_UNETS[str(row["network"])],
+            "contestant": WINDOWED.get(str(row["name"]), str(row["name"])),
+            "first run": f"{row.get('first_seconds') or row['seconds']:.1f} s",
+            "later runs": f"{row['seconds']:.1f} s" if row.get("first_seconds") else "",
+            "without starting": f"{row['work_seconds']:.2f} s",
+            "GPU memory": f"{row['gpu_peak_gib']:.1f} GiB",
+            "other labels": f"{row['labels_apart']:.1e}" if row.get("labels_apart") else "",
+        }
+        for name in names
+        for row in records[name].rows
+        if "skipped" not in row
+    ]
+    return _captioned(records, names, lines)
 
 
 def rooflines(records: Records) -> str:
@@ -407,6 +435,7 @@ TABLES: dict[str, Callable[[Records], str]] = {
     "cpu-scaling": cpu_scaling,
     "gpu-networks": gpu_networks,
     "gpu-unets": gpu_unets,
+    "gpu-windows": gpu_windows,
     "rooflines": rooflines,
     "gpu-layers": gpu_layers,
     "older-gpu": older_gpu,
