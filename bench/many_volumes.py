@@ -32,11 +32,15 @@ def many_volumes_command(
     net: session.Nets,
     size: Annotated[int, typer.Option(min=1, help="Voxels per axis of each volume.")] = 48,
     volumes: Annotated[int, typer.Option(min=1, help="Volumes of each kind of file.")] = 200,
-    ram: Annotated[str, typer.Option(help="Memory that a plan may take.")] = "1GiB",
+    ram: Annotated[
+        str | None,
+        typer.Option(help="Memory that a plan may take. Default: 1GiB, or 4GiB with CUDA."),
+    ] = None,
     device: Annotated[DeviceChoice, typer.Option(help="Where layers run.")] = "cpu",
     out: session.Out = None,
 ) -> None:
     """Time a loop over many small volumes, and what it adds to the layers' time."""
+    ram = ram or ("1GiB" if device == "cpu" else "4GiB")
     found = (
         [time_volumes(load_network(path), size, volumes, ending, ram, device)]
         for path in net

@@ -33,5 +33,19 @@ def test_a_command_looks_for_no_garbage_while_it_loads() -> None:
     assert said(WITHOUT_GARBAGE, "own") == "False True True"
 
 
+BEGUN = """
+import threading
+from znni.core import loading
+loading.own_process()
+begun = threading.Event()
+with loading.loading("json", begin=begun.set):
+    print(begun.wait(60))
+"""
+
+
+def test_other_work_begins_meanwhile() -> None:
+    assert said(BEGUN) == "True"
+
+
 def test_a_process_of_someone_else_stays_as_it_is() -> None:
     assert said(WITHOUT_GARBAGE, "other") == "True True False"
