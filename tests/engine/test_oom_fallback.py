@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 from collections.abc import Callable
 from logging import WARNING
 from pathlib import Path
 from typing import Any
+from weakref import WeakSet
 
 import numpy as np
 import pytest
@@ -175,6 +177,28 @@ def test_an_inferer_keeps_the_plan_that_memory_sufficed_for(
     assert caplog.text.count("memory ran out") == 1
     np.testing.assert_allclose(inferer(voxels(LONG_VOLUME)), expected, atol=1e-6)
     assert caplog.text.count("memory ran out") == 1
+
+
+def test_a_finished_run_gives_its_memory_back_without_a_search_for_garbage(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A search takes long where a caller has many objects."""
+    made: WeakSet[arena.Arena] = WeakSet()
+    begin, most = arena.Arena.__init__, 0
+
+    def noting(self: arena.Arena, *given: Any, **named: Any) -> None:
+        nonlocal most
+        begin(self, *given, **named)
+        made.add(self)
+        most = max(most, len(made))
+
+    monkeypatch.setattr(arena.Arena, "__init__", noting)
+    gc.disable()
+    try:
+        znni.infer("volume.h5", "tiny.yaml", "out.h5", ram=TIGHT)
+        assert len(made) == 0 < most
+    finally:
+        gc.enable()
 
 
 def test_pages_that_cannot_be_had_are_a_memory_error() -> None:

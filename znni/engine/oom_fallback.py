@@ -74,13 +74,12 @@ class FallbackRunner:
 
     @contextmanager
     def released(self) -> Iterator[None]:
-        """Give back the memory of the last plan; nothing is run after this.
+        """Give back the memory of the last plan, at once; nothing is run after this.
 
         Other processes go within a ``with`` block, and are gone after it.
         """
         ended = self._processes.end() if self._processes else nothing_to_wait_for
         self._processes = None
-        gc.collect()
         try:
             yield
         finally:
