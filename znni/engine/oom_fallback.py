@@ -80,6 +80,8 @@ class FallbackRunner:
         """
         ended = self._processes.end() if self._processes else nothing_to_wait_for
         self._processes = None
+        if self.plans[-1].gpu_memory:
+            gc.collect()  # references alone are known to free only what the host holds
         try:
             yield
         finally:
