@@ -99,6 +99,7 @@ class TwoPlaces:
     """
 
     patch = Vec3(4, 4, 4)
+    patches = 16
     memory = NO_MEMORY
     room = staticmethod(new_room)
     machine = SimpleNamespace(host=SimpleNamespace(threads=1))
