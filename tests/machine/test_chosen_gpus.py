@@ -23,10 +23,23 @@ from znni.machine.chosen_gpus import seeing_only, several_named
 def test_several_gpus_are_known_before_they_are_looked_at(
     gpus: int | str, device: DeviceChoice, numbers: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setattr("znni.machine.chosen_gpus.has_driver", lambda: True)
     assert several_named(device, gpus) == numbers
     monkeypatch.setattr("znni.machine.chosen_gpus.has_driver", lambda: False)
     assert several_named(device, gpus) == []
+
+
+@pytest.mark.parametrize(
+    ("visible", "gpus", "numbers"),
+    [("4,5", 2, [0, 1]), ("4,5", 3, []), ("4,5", "0,2", []), ("", 2, [])],
+)
+def test_nothing_starts_on_gpus_that_are_not_visible(
+    visible: str, gpus: int | str, numbers: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("znni.machine.chosen_gpus.has_driver", lambda: True)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert several_named("gpu", gpus) == numbers
 
 
 def test_a_worker_sees_its_gpu_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -56,6 +56,9 @@ def several_named(device: DeviceChoice, gpus: int | str) -> list[int]:
     if device not in ("auto", "gpu") or not has_driver():
         return []
     numbers = numbers_of(gpus, there=0)
+    visible = os.environ.get(VISIBLE)
+    if visible is not None and max(numbers) >= len(visible.split(",")):
+        return []  # others may be at work on the GPUs that this process does not see
     return numbers if 1 < len(numbers) <= MOST_UNSEEN else []
 
 

@@ -285,7 +285,7 @@ def _compile_in_processes(codes: Sequence[Code]) -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     processes = [
         subprocess.Popen(
-            [sys.executable, "-m", "znni.machine.kernel_compiler"],
+            [sys.executable, "-P", "-m", "znni.machine.kernel_compiler"],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
