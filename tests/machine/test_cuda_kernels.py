@@ -112,6 +112,9 @@ def one_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[OneD
         each.cache_clear()
 
 
+ROOM = 4 * cuda_kernels.COMPILER_BYTES
+
+
 def module_source(number: int) -> str:
     return f'extern "C" __global__ void f(float* x) {{ x[{number}] = 1; }}'
 
@@ -126,12 +129,12 @@ def test_modules_that_wait_are_compiled_by_processes_and_loaded(
     for number in range(cuda_kernels.MODULES_FOR_PROCESSES):
         cuda_kernels.compiled(module_source(number)).get_function("f")
     assert not one_device.loaded
-    cuda_kernels.load_kernels()
+    cuda_kernels.load_kernels(ROOM)
     files = [str(file) for file in tmp_path.rglob("*.cubin")]
     assert len(files) == cuda_kernels.MODULES_FOR_PROCESSES
     assert sorted(one_device.loaded) == sorted(files)
     cuda_kernels.compiled(module_source(0)).get_function("f")
-    cuda_kernels.load_kernels()
+    cuda_kernels.load_kernels(ROOM)
     assert len(one_device.loaded) == len(files)
 
 
@@ -140,8 +143,28 @@ def test_what_processes_could_not_compile_is_told_here(one_device: OneDevice) ->
     for number in range(cuda_kernels.MODULES_FOR_PROCESSES):
         cuda_kernels.compiled(module_source(number) + "wrong")
     with pytest.raises(RuntimeError, match="NVRTC cannot compile for sm_80"):
-        cuda_kernels.load_kernels()
+        cuda_kernels.load_kernels(ROOM)
     assert not one_device.loaded
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    ("room", "interpreter"), [(2 * cuda_kernels.COMPILER_BYTES - 1, sys.executable), (ROOM, "")]
+)
+def test_without_room_or_processes_modules_are_compiled_here(
+    one_device: OneDevice, monkeypatch: pytest.MonkeyPatch, room: int, interpreter: str
+) -> None:
+    compiled_here, compile_it = [], cuda_kernels.compile_offline
+    monkeypatch.setattr(sys, "executable", interpreter)
+    monkeypatch.setattr(
+        cuda_kernels,
+        "compile_offline",
+        lambda *code: compiled_here.append(code) or compile_it(*code),
+    )
+    for number in range(cuda_kernels.MODULES_FOR_PROCESSES):
+        cuda_kernels.compiled(module_source(number))
+    cuda_kernels.load_kernels(room)
+    assert len(compiled_here) == len(one_device.loaded) == cuda_kernels.MODULES_FOR_PROCESSES
 
 
 @needs_compiler

@@ -123,7 +123,7 @@ class DeviceLayers:
             with self._compute:
                 arena_size = self._prepare(part, catalogue, weights)
                 self._recombine = DeviceRecombination(plan.patch, dtype)
-                load_kernels()
+                load_kernels(_room_to_compile(plan))
             self._compute.synchronize()
             cupy().get_default_memory_pool().free_all_blocks()  # only preparation needed these
             self._arena = DeviceArena(arena_size, spare=0)
@@ -234,3 +234,8 @@ class _Place:
     def __init__(self, shape: tuple[int, ...], dtype: OutputType) -> None:
         self.dense = cupy().empty(shape, dtype)
         self.computed = cupy().cuda.Event(block=True)
+
+
+def _room_to_compile(plan: Plan) -> int:
+    """Return the bytes of the host that no block takes yet. Other workers' blocks may have them."""
+    return plan.memory.working + plan.memory.blocks if plan.workers == 1 else 0

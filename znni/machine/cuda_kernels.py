@@ -34,6 +34,7 @@ from znni.machine.cuda import (
     cupy,
     stands_in,
 )
+from znni.machine.detect import usable_cores
 
 STANDARD = "-std=c++17"
 
@@ -46,6 +47,9 @@ KEEPS_CODE = 12, 9
 
 # Fewer modules are compiled by this process: a new one takes as long to start as two take.
 MODULES_FOR_PROCESSES = 4
+
+# Bytes that a process takes that compiles; 170 MiB were measured.
+COMPILER_BYTES = 256 * 2**20
 
 _ENTRY = re.compile(r"Compiling entry function '(?P<kernel>\w+)'")
 _SPILLS = re.compile(r"(?P<stores>\d+) bytes spill stores, (?P<loads>\d+) bytes spill loads")
@@ -158,16 +162,21 @@ def compiled(source: str, options: tuple[str, ...] = ()) -> KernelModule:
     return _module(Code(source, _architecture(), options), cupy().cuda.Device().id)
 
 
-def load_kernels() -> None:
+def load_kernels(room: int) -> None:
     """Load all modules that wait, after those that nobody compiled before were compiled together.
+
+    Args:
+        room: the bytes of the host that processes may take meanwhile. If two do not fit, this
+            process compiles all.
 
     Raises:
         RuntimeError: NVRTC does not compile one; the message has its log.
     """
     modules, _waiting[:] = list(_waiting), []
     anew = {module.code for module in modules if not kept(_file(*module.code))}
-    if len(anew) >= MODULES_FOR_PROCESSES:
-        _compile_in_processes(sorted(anew, key=lambda code: -len(code.source)))
+    count = min(len(anew), usable_cores(), room // COMPILER_BYTES)
+    if len(anew) >= MODULES_FOR_PROCESSES and count > 1:
+        _compile_in_processes(sorted(anew, key=lambda code: -len(code.source)), count)
     for module in modules:
         _ = module.loaded
 
@@ -276,27 +285,29 @@ def _file(source: str, architecture: str, options: tuple[str, ...]) -> Path:
     return user_cache() / "kernels" / f"{sha256(key.encode()).hexdigest()[:32]}.{suffix}"
 
 
-def _compile_in_processes(codes: Sequence[Code]) -> None:
+def _compile_in_processes(codes: Sequence[Code], count: int) -> None:
     """Compile modules by several processes, each of which keeps in the user's cache what it makes.
 
-    If one cannot keep or compile a module, this process does it again as it loads it, and tells.
+    If one cannot start, keep or compile a module, this process does it again as it loads it, and
+    tells.
     """
-    count = min(len(codes), os.cpu_count() or 1)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-P", "-m", "znni.machine.kernel_compiler"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            env=environment,
-        )
-        for _ in range(count)
-    ]
+    processes: list[subprocess.Popen[bytes]] = []
+    with suppress(OSError):
+        while len(processes) < count:
+            processes.append(
+                subprocess.Popen(
+                    [sys.executable, "-P", "-m", "znni.machine.kernel_compiler"],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                    env=environment,
+                )
+            )
     for i, process in enumerate(processes):
         assert process.stdin is not None
         with suppress(BrokenPipeError), process.stdin as given:
-            pickle.dump(list(map(tuple, codes[i::count])), given)
+            pickle.dump(list(map(tuple, codes[i :: len(processes)])), given)
     for process in processes:
         process.wait()
 
