@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import re
 import signal
@@ -10,7 +11,7 @@ import weakref
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from threading import Timer
+from threading import Event, Timer
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ import znni
 from znni.core.errors import InvalidInput, RunFailed, Unreadable
 from znni.core.options import OutputType
 from znni.core.shapes import Box, Vec3
+from znni.engine.last_blocks import LastBlocks
 from znni.engine.pipeline import RunState, run_volume
 from znni.engine.skipping import Blocks
 from znni.engine.stopwatch import Stopwatch
@@ -64,7 +66,7 @@ class Case:
         self.volume = ArrayVolume(self.x)
         self.mask: ArrayVolume | None = None
 
-    def run(self, workers: Fleet, output: Any = None) -> None:
+    def run(self, workers: Fleet, output: Any = None, *, last: bool = False) -> None:
         features, dtype = len(self.found), self.found.dtype
         weights = random_weights(NETWORK, 0)
         state = RunState(
@@ -74,7 +76,7 @@ class Case:
             self.remaining,
             lambda done, _: self.told.append(done),
         )
-        run_volume(state, workers, self.stopwatch)
+        run_volume(state, workers, self.stopwatch, last=last)
 
     def check_finished_blocks(self) -> None:
         """Check that all that is written is right, and that the rest is still to be done."""
@@ -237,7 +239,7 @@ def test_a_late_failure_is_told_though_no_patch_follows() -> None:
 
 def test_workers_that_nobody_refers_to_end() -> None:
     workers = fleet()
-    processes = [worker.process_id for worker in workers._workers]
+    processes = [worker.process_id for worker in workers._crew.workers]
     assert all(Path(f"/proc/{number}").exists() for number in processes)
     del workers
     assert not any(Path(f"/proc/{number}").exists() for number in processes)
@@ -253,7 +255,7 @@ def test_processes_start_before_they_are_needed(module: str) -> None:
     prepare = partial(Sums, PLAN, "")
     members = [Member(f"worker {number}", prepare, environments[number]) for number in (0, 1)]
     workers = Fleet(PLAN, members, "float32", waiting)
-    taken = {worker.process_id for worker in workers._workers}
+    taken = {worker.process_id for worker in workers._crew.workers}
     assert taken < started
     case = Case()
     case.run(workers)
@@ -307,11 +309,120 @@ def test_processes_without_a_member_end_with_the_preparation() -> None:
 def test_a_fleet_that_ends_frees_its_slots() -> None:
     workers, case = fleet(), Case()
     case.run(workers)
-    processes = [worker.process_id for worker in workers._workers]
-    freed = [weakref.ref(slot) for worker in workers._workers for slot in worker.slots]
+    processes = [worker.process_id for worker in workers._crew.workers]
+    freed = [weakref.ref(slot) for worker in workers._crew.workers for slot in worker.slots]
     workers.end()()
     assert not any(Path(f"/proc/{number}").exists() for number in processes)
     assert not any(slot() for slot in freed)
+
+
+def test_workers_end_while_the_last_block_of_the_last_run_is_written() -> None:
+    class Waiting(ArrayOutput):
+        def write(self, box: Box, values: NDArray[Any]) -> None:
+            super().write(box, values)
+            if case.remaining.voxels == box.size.volume:
+                until = time.monotonic() + 20
+                while any(each.status() != psutil.STATUS_ZOMBIE for each in processes):
+                    assert time.monotonic() < until
+                    time.sleep(0.01)
+
+    case, workers = Case(), fleet()
+    processes = [psutil.Process(worker.process_id) for worker in workers._crew.workers]
+    case.run(workers, Waiting(case.found, 2, case.job.output), last=True)
+    np.testing.assert_allclose(case.found, case.expected, rtol=1e-5)
+    assert case.stopwatch.seconds.busy.host_layers > 0
+    assert workers.workers_memory > 2 * 2**20
+    workers.end()()
+    assert not any(each.is_running() for each in processes)
+
+
+def test_no_worker_ends_before_it_has_started_though_no_block_needs_it() -> None:
+    case, workers = Case(), fleet()
+    case.mask = ArrayVolume(np.zeros(case.x.shape, np.uint8))
+    case.run(workers, last=True)
+    assert not case.found.any()
+    assert workers.workers_memory > 2 * 2**20
+
+
+def test_a_process_is_told_once_when_all_its_blocks_are_computed() -> None:
+    told: list[int] = []
+    blocks = LastBlocks([partial(told.append, number) for number in range(3)])
+    tiles = blocks.handed_out(make_job(NETWORK, SIZE, "valid", None, None).tiles(SIZE // 2))
+    next(tiles)
+    next(tiles)
+    blocks.begun(1)
+    blocks.ready()
+    blocks.computed(1)
+    for _ in tiles:
+        blocks.begun(2)
+    assert not told  # the reading of one block has not begun: any process may have taken it
+    blocks.begun(0)
+    assert told == [1]
+    blocks.computed(0)
+    assert told == [1, 0]
+    while len(told) < 3:
+        blocks.computed(2)
+    assert told == [1, 0, 2]
+
+
+def test_a_slot_gives_back_the_memory_of_its_input_alone() -> None:
+    shape = SlotShape((1, 300, 20, 20), (1, 90, 20, 20), "uint8")
+    descriptor = Slot.memory()
+    slot, other = Slot(shape, descriptor), Slot(shape, descriptor)
+    slot.block[...] = 7
+    slot.dense[...] = 3
+    before = os.fstat(descriptor).st_blocks
+    slot.free_input()
+    pages = shape.block_bytes // mmap.PAGESIZE
+    assert before - os.fstat(descriptor).st_blocks == pages * mmap.PAGESIZE // 512
+    assert (other.dense == 3).all()
+    assert not other.block[0, 0].any()
+    os.close(descriptor)
+
+
+def test_a_slot_is_touched_until_that_is_over() -> None:
+    shape = SlotShape((1, 300, 20, 20), (1, 5, 5, 5), "uint8")
+    descriptor, over = Slot.memory(), Event()
+    slot = Slot(shape, descriptor)
+    over.set()
+    slot.touch(over)
+    assert not os.fstat(descriptor).st_blocks
+    over.clear()
+    slot.touch(over)
+    assert os.fstat(descriptor).st_blocks * 512 >= shape.nbytes
+    os.close(descriptor)
+
+
+def test_a_fleet_that_ends_waits_for_no_slot_to_be_touched(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    touched: list[Slot] = []
+
+    def touch(slot: Slot, over: Event) -> None:
+        touched.append(slot)
+        assert over.wait(20)
+
+    monkeypatch.setattr(Slot, "touch", touch)
+    workers = fleet()
+    slots = [slot for worker in workers._crew.workers for slot in worker.slots]
+    workers.end()()
+    touching = workers._crew._touching
+    assert touching is not None
+    assert not touching.is_alive()
+    assert 1 <= len(touched) <= len(slots)
+    touched.clear()
+    freed = [weakref.ref(slots.pop()) for _ in range(len(slots))]
+    assert not any(slot() for slot in freed)
+
+
+def test_workers_import_nothing_from_the_folder_of_the_user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "pickle.py").write_text("raise ImportError")
+    monkeypatch.chdir(tmp_path)
+    case = Case()
+    case.run(fleet())
+    np.testing.assert_allclose(case.found, case.expected, rtol=1e-5)
 
 
 def test_a_slot_is_touched_while_it_is_in_use() -> None:
@@ -321,8 +432,8 @@ def test_a_slot_is_touched_while_it_is_in_use() -> None:
     os.close(descriptor)
     slot.block[...] = 7
     slot.dense[...] = 3
-    other.touch()
-    slot.touch()
+    other.touch(Event())
+    slot.touch(Event())
     assert (other.block == 7).all()
     assert (other.dense == 3).all()
 
@@ -348,6 +459,25 @@ def run_in_two_processes(monkeypatch: pytest.MonkeyPatch, fate: str) -> None:
         return fleet_of(partial(Doomed, plan, weights, fate), 2, plan, dtype)
 
     monkeypatch.setattr("znni.inference.api.prepare", prepare)
+
+
+@pytest.mark.usefixtures("small_case")
+def test_workers_stay_for_further_volumes(monkeypatch: pytest.MonkeyPatch) -> None:
+    left: list[int] = []
+    leave = Fleet.leave
+
+    def noted(workers: Fleet, number: int) -> None:
+        left.append(number)
+        leave(workers, number)
+
+    monkeypatch.setattr(Fleet, "leave", noted)
+    run_in_two_processes(monkeypatch, fate="")
+    run = ("--net", "tiny.yaml", "--out", "many/", "--device", "cpu", "--ram", "1GiB")
+    Path("other.h5").write_bytes(Path("volume.h5").read_bytes())
+    succeeds("infer", "volume.h5", "other.h5", *run)
+    assert not left
+    succeeds("infer", "volume.h5", *run[:3], "one.h5", *run[4:])
+    assert sorted(left) == [0, 1]
 
 
 @pytest.mark.usefixtures("small_case")

@@ -41,7 +41,7 @@ class FallbackRunner:
         self._prepare = prepare
         self._processes: Processes | None = None
 
-    def run(self, state: RunState, smaller: Smaller) -> JobSeconds:
+    def run(self, state: RunState, smaller: Smaller, *, last: bool = False) -> JobSeconds:
         """Compute what is left of a job with ``run_volume``, and return where the time went.
 
         Processes made ready for one job are kept for the next.
@@ -49,6 +49,7 @@ class FallbackRunner:
         Args:
             state: what is left of the job.
             smaller: finds the plan to go on with.
+            last: whether no run follows, as for ``run_volume``.
         """
         remaining, stopwatch = state.remaining, Stopwatch()
 
@@ -57,7 +58,7 @@ class FallbackRunner:
             try:
                 with stopwatch.during("building"):
                     processes = self._processes = self._processes or self._prepare(self.plans[-1])
-                run_volume(state, processes, stopwatch)
+                run_volume(state, processes, stopwatch, last=last)
             except MemoryError as error:
                 return "gpu" if isinstance(error, OutOfDeviceMemory) else "cpu"
             return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from statistics import fmean
 from threading import Lock
 from typing import Any, NamedTuple, Protocol, TypeAlias
@@ -17,6 +18,7 @@ from znni.core.shapes import Box, Vec3
 from znni.core.volume import Sink
 from znni.engine.blended import BlendedBlock, clear_unwanted
 from znni.engine.labels import Labels
+from znni.engine.last_blocks import LastBlocks
 from znni.engine.skipping import Block, Blocks, InputBlock, StoredBlock
 from znni.engine.stages import Line, Lines, Work, in_turn, through
 from znni.engine.stopwatch import Stopwatch
@@ -100,6 +102,15 @@ class Processes(Protocol):
             stopwatch: learns how long each stage in other processes works, on average.
         """
 
+    def leave(self, number: int) -> None:
+        """Begin to end a process, unless it is this one: it has computed all its blocks.
+
+        They may not be written yet. Other processes may be at work. No run follows.
+
+        Args:
+            number: the place of its lanes among all.
+        """
+
     def end(self) -> Callable[[], None]:
         """Begin to end all processes but this one. No run follows.
 
@@ -143,6 +154,9 @@ class ThisProcess:
     def in_use(self, _stopwatch: Stopwatch) -> AbstractContextManager[None]:
         """Do nothing: the stages end by themselves, and tell the stopwatch of their lanes."""
         return nullcontext()
+
+    def leave(self, number: int) -> None:
+        """Do nothing: this process goes on."""
 
     def end(self) -> Callable[[], None]:
         """Do nothing: there are no others."""
@@ -238,7 +252,9 @@ class RunState:
         self.progress(total - self.remaining.voxels, total)
 
 
-def run_volume(state: RunState, processes: Processes, stopwatch: Stopwatch) -> None:
+def run_volume(
+    state: RunState, processes: Processes, stopwatch: Stopwatch, *, last: bool = False
+) -> None:
     """Compute what is left of a job block by block, and write each output voxel once.
 
     Each process has one block read at a time, and all together have one written at a time. A block
@@ -252,6 +268,7 @@ def run_volume(state: RunState, processes: Processes, stopwatch: Stopwatch) -> N
         state: what is left of the job.
         processes: compute the blocks.
         stopwatch: learns where the time goes.
+        last: whether no run follows. Then each process ends while its last blocks are written.
     """
     writing = Lock()
 
@@ -265,25 +282,40 @@ def run_volume(state: RunState, processes: Processes, stopwatch: Stopwatch) -> N
         with stopwatch.during("host_layers"):
             return state.stored(block)
 
-    def line(lane: Lane, reading: Lock, clock: Stopwatch) -> Line:
+    def line(process: int, lane: Lane, reading: Lock, clock: Stopwatch) -> Line:
         def read(tile: Tile) -> Block:
+            last_blocks.begun(process)
             with reading, clock.during("reading"):
                 return state.blocks.read(tile, lane.room)
 
+        def computed(block: Block) -> Block:
+            last_blocks.computed(process)
+            return block
+
         stages: list[Work] = [read, *map(through, lane.stages), write]
-        if processes.plan.network.window:
-            stages[-2] = in_turn([stages[-2], store])
+        made = [computed, store] if processes.plan.network.window else [computed]
+        stages[-2] = in_turn([stages[-2], *made])
         return Line([in_turn(stages)]) if lane.one_at_a_time else Line(stages, here=1)
 
     per_process = [
         (lanes, Lock(), Stopwatch()) for lanes in processes.lanes(stopwatch, state.labels)
     ]
-    lines = [line(lane, reading, clock) for lanes, reading, clock in per_process for lane in lanes]
-    tiles = state.remaining.tiles(processes.plan.patch)
+    leaves = (
+        partial(processes.leave, number) if last else nothing_to_wait_for
+        for number in range(len(per_process))
+    )
+    last_blocks = LastBlocks(leaves)
+    lines = [
+        line(number, lane, reading, clock)
+        for number, (lanes, reading, clock) in enumerate(per_process)
+        for lane in lanes
+    ]
+    tiles = last_blocks.handed_out(state.remaining.tiles(processes.plan.patch))
     try:
         with Lines(tiles, lines, state.remaining.stop) as work, processes.in_use(stopwatch):
             with stopwatch.during("building"):
                 work.meanwhile(processes.wait_until_ready)
+            last_blocks.ready()
             with stopwatch.during("running"):
                 work.finish()
         memory = processes.plan.memory

@@ -194,7 +194,7 @@ def run(
         compiled_before = compiled_seconds()
         with peak_memory() as peak:
             spent = recheck(runner, state, output, job, choices.accuracy, smaller)
-            spent += runner.run(state, smaller)
+            spent += runner.run(state, smaller, last=not ready.keeps)
             gpu_peak = runner.gpu_peak_memory if plan.gpu_memory else 0
             taken = runner.workers_memory
         taken += peak.highest

@@ -46,9 +46,12 @@ class Readiness:
         waiting: processes for several GPUs that have started already.
 
     Attributes:
+        keeps: whether processes stay for a further run.
         times: collects the times of steps.
         searching: the seconds of searches for plans.
     """
+
+    keeps = False
 
     def __init__(self, waiting: WaitingProcesses | None = None) -> None:
         self.times = StepTimes()
@@ -138,6 +141,8 @@ class KeptReadiness(Readiness):
     Args:
         choices: limits and choices for all plans.
     """
+
+    keeps = True
 
     def __init__(self, choices: Choices) -> None:
         super().__init__()

@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from math import prod
+from threading import Event
 from typing import Any
 from weakref import finalize
 
@@ -288,12 +289,16 @@ def touch(values: NDArray[np.uint8]) -> None:
     _each_page(values, lambda pages: pages.fill(0))
 
 
-def touch_shared(values: NDArray[np.uint8]) -> None:
+def touch_shared(values: NDArray[np.uint8], over: Event) -> None:
     """Make the system find all pages of shared memory, and map them for this process.
 
     The values stay, and others may set them at the same time.
+
+    Args:
+        values: the memory.
+        over: ends this early once it is set.
     """
-    _each_page(values, lambda pages: pages.max())
+    _each_page(values, lambda pages: over.is_set() or pages.max())
 
 
 def _each_page(values: NDArray[np.uint8], reach: Callable[[NDArray[np.uint8]], object]) -> None:

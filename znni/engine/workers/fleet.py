@@ -6,7 +6,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from threading import Thread
+from threading import Event, Thread
 from typing import Any
 
 from znni.core.options import OutputType
@@ -75,9 +75,9 @@ class Fleet:
             (network.out_features, *plan.patch),
             dtype,
         )
-        self._workers: list[Worker] = []
+        self._crew = _Crew()
         self._accounted: Mapping[Stage, float] = {}
-        weakref.finalize(self, _end, self._workers)
+        weakref.finalize(self, self._crew.end)
         self._start(waiting or _none_waiting())
 
     def _start(self, waiting: WaitingProcesses) -> None:
@@ -85,24 +85,20 @@ class Fleet:
         try:
             for made in self._members:
                 process = waiting.take(made.environment)
-                self._workers.append(Worker(made.name, self._shape, process))
-            for worker, made in zip(self._workers, self._members, strict=True):
+                self._crew.workers.append(Worker(made.name, self._shape, process))
+            for worker, made in zip(self._crew.workers, self._members, strict=True):
                 worker.prepare(made.prepare)
         except BaseException:
-            _end(self._workers)
+            self._crew.end()
             raise
-        Thread(target=_touch, args=(self._slots(),), daemon=True).start()
-
-    def _slots(self) -> list[Slot]:
-        """Return the slots that blocks come into, in the order of their first blocks."""
-        most = min(SLOTS, -(-self.plan.patches // len(self._workers)))
-        return [worker.slots[number] for number in range(most) for worker in self._workers]
+        self._crew.touch(min(SLOTS, -(-self.plan.patches // len(self._members))))
 
     def lanes(self, _stopwatch: Stopwatch, _labels: Labels | None = None) -> list[list[Lane]]:
         """Return the lanes of each worker, one for each slot."""
-        if not self._workers:  # an earlier run failed
+        workers = self._crew.workers
+        if not workers:  # an earlier run failed
             self._start(_none_waiting())
-        return [[self._lane(worker, slot) for slot in range(SLOTS)] for worker in self._workers]
+        return [[self._lane(worker, slot) for slot in range(SLOTS)] for worker in workers]
 
     def _lane(self, worker: Worker, slot: int) -> Lane:
         """Return the way of blocks through one slot of a worker."""
@@ -125,7 +121,7 @@ class Fleet:
             BaseException: what was raised in one of them as it got ready.
             RunFailed: one is gone.
         """
-        for worker in self._workers:
+        for worker in self._crew.workers:
             worker.wait_until_ready()
 
     @contextmanager
@@ -138,7 +134,7 @@ class Fleet:
         try:
             yield
         except BaseException:
-            _end(self._workers)
+            self._crew.end()
             raise
         before, self._accounted = self._accounted, self._busy()
         for stage, seconds in self._accounted.items():
@@ -146,8 +142,13 @@ class Fleet:
 
     def _busy(self) -> dict[Stage, float]:
         """Return the seconds that all workers together have been at each stage."""
-        accounts = [worker.account().seconds.busy.by_stage() for worker in self._workers]
+        accounts = [worker.account().seconds.busy.by_stage() for worker in self._crew.workers]
         return {stage: sum(busy[stage] for busy in accounts) for stage in accounts[0]}
+
+    def leave(self, number: int) -> None:
+        """Begin to end a worker that has computed all its blocks. No run follows."""
+        self._crew.stop_touching()
+        self._crew.workers[number].leave()
 
     def end(self) -> Callable[[], None]:
         """Begin to end them, and to free the slots. No run may be at work, and none may follow.
@@ -155,41 +156,71 @@ class Fleet:
         Returns:
             A function that waits until the system has released all that they held.
         """
-        ending = Thread(target=_end_and_free, args=(self._workers,))
+        ending = Thread(target=self._crew.end_and_free)
         ending.start()
         return ending.join
 
     @property
     def workers_memory(self) -> int:
         """The peak resident bytes of all workers, added up; shared memory counts in each."""
-        return sum(worker.account().peak_memory for worker in self._workers)
+        return sum(worker.account().peak_memory for worker in self._crew.workers)
 
     @property
     def gpu_peak_memory(self) -> int:
         """The most bytes that arrays took of one of the GPUs."""
-        return max(worker.account().gpu_peak_memory for worker in self._workers)
+        return max(worker.account().gpu_peak_memory for worker in self._crew.workers)
 
 
 def _none_waiting() -> WaitingProcesses:
     return WaitingProcesses((), ())
 
 
-def _touch(slots: Sequence[Slot]) -> None:
+class _Crew:
+    """The workers of a fleet that have started, and the thread that touches their slots.
+
+    Attributes:
+        workers: the workers; none before they start, and after they have ended.
+    """
+
+    def __init__(self) -> None:
+        self.workers: list[Worker] = []
+        self._over = Event()
+        self._touching: Thread | None = None
+
+    def touch(self, slots: int) -> None:
+        """Begin to touch so many slots of each worker, in the order of their first blocks."""
+        touched = [worker.slots[number] for number in range(slots) for worker in self.workers]
+        self._over = Event()
+        self._touching = Thread(target=_touch, args=(touched, self._over), daemon=True)
+        self._touching.start()
+
+    def stop_touching(self) -> None:
+        """Have no more slots touched: those that blocks come into are in use."""
+        self._over.set()
+
+    def end(self) -> None:
+        """End the workers.
+
+        Any thread may do this while it looks for garbage. So it does not wait for the one that
+        touches slots.
+        """
+        self.stop_touching()
+        end_all(self.workers)
+        self.workers.clear()
+
+    def end_and_free(self) -> None:
+        """End the workers, and free all slots together: each takes a tenth of a second or more."""
+        slots = [slot for worker in self.workers for slot in worker.slots]
+        self.end()
+        if self._touching:
+            self._touching.join()  # it holds slots
+        freeing = [Thread(target=slots.pop) for _ in slots]
+        for each in freeing:
+            each.start()
+        for each in freeing:
+            each.join()
+
+
+def _touch(slots: Sequence[Slot], over: Event) -> None:
     for slot in slots:
-        slot.touch()
-
-
-def _end(workers: list[Worker]) -> None:
-    end_all(workers)
-    workers.clear()
-
-
-def _end_and_free(workers: list[Worker]) -> None:
-    """End workers, and free all slots at the same time: each takes a tenth of a second or more."""
-    slots = [slot for worker in workers for slot in worker.slots]
-    _end(workers)
-    freeing = [Thread(target=slots.pop) for _ in slots]
-    for each in freeing:
-        each.start()
-    for each in freeing:
-        each.join()
+        slot.touch(over)

@@ -17,8 +17,9 @@ from znni.engine.workers.slots import SLOTS, Slot
 class WorkerProcess:
     """A process that waits for the task of a worker.
 
-    It is a new process of the same interpreter, with the same search path. Ctrl-C in a terminal
-    does not reach it: the process that started it ends it. It also ends when that process is gone.
+    It is a new process of the same interpreter, with the same search path and nothing before it:
+    a user's folder may have any file. Ctrl-C in a terminal does not reach it: the process that
+    started it ends it. It also ends when that process is gone.
 
     Args:
         environment: variables that it has beside those of this process.
@@ -39,7 +40,7 @@ class WorkerProcess:
         self.descriptors = tuple(zip(self.memory, theirs[1:], strict=True))
         try:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "znni.engine.workers", str(theirs[0]), *modules],
+                [sys.executable, "-P", "-m", "znni.engine.workers", str(theirs[0]), *modules],
                 stdin=subprocess.DEVNULL,
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **environment},
                 pass_fds=[*theirs, *self.memory],

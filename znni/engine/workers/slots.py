@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import mmap
 import os
+from contextlib import suppress
 from dataclasses import dataclass
 from math import prod
+from threading import Event
 from typing import Any
 
 import numpy as np
@@ -63,7 +65,7 @@ class Slot:
         """
         os.truncate(descriptor, shape.nbytes)
         self.shape = shape
-        memory = mmap.mmap(descriptor, shape.nbytes)
+        self._memory = memory = mmap.mmap(descriptor, shape.nbytes)
         self._bytes = np.frombuffer(memory, np.uint8)
         self.block: Float32 = np.frombuffer(memory, np.float32, prod(shape.block)).reshape(
             shape.block
@@ -72,13 +74,23 @@ class Slot:
             memory, shape.dtype, prod(shape.dense), shape.block_bytes
         ).reshape(shape.dense)
 
-    def touch(self) -> None:
+    def touch(self, over: Event) -> None:
         """Have the system provide the memory, and map it for this process.
 
         Without this, each block waits for it that is the first in a slot: half a second for a
         gigabyte, in either process. The slot may be in use meanwhile.
+
+        Args:
+            over: ends this early once it is set.
         """
-        touch_shared(self._bytes)
+        touch_shared(self._bytes, over)
+
+    def free_input(self) -> None:
+        """Give the memory of the input back to the system. Nobody may use it any more."""
+        whole = self.shape.block_bytes // mmap.PAGESIZE * mmap.PAGESIZE
+        if whole:
+            with suppress(OSError):  # if the system cannot do it now, it does when the slot goes
+                self._memory.madvise(mmap.MADV_REMOVE, 0, whole)
 
     @staticmethod
     def memory() -> int:

@@ -6,6 +6,7 @@ import signal
 from collections.abc import Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection
+from threading import Thread
 from typing import Any
 
 from numpy.typing import NDArray
@@ -45,6 +46,8 @@ class Worker:
         self.process_id = self._process.pid
         self._shape = shape
         self._ready = False
+        self._last_account: Account | None = None
+        self._freeing: list[Thread] = []
         try:
             self.slots = [Slot(shape, memory) for memory in process.memory]
         except BaseException:
@@ -86,16 +89,33 @@ class Worker:
         return front(self.slots[slot].dense, self._receive(self._sockets[slot]))
 
     def account(self) -> Account:
-        """Wait until it is ready, and return what it has done so far.
+        """Wait until it is ready, and return what it has done so far, or until it was to leave.
 
         Raises:
             BaseException: what was raised in it.
             RunFailed: it is gone.
         """
+        if self._last_account:
+            return self._last_account
         self.wait_until_ready()
         self._send(self._control, None)
         answer: Account = self._receive(self._control)
         return answer
+
+    def leave(self) -> None:
+        """Begin to end it, and to free the inputs of its slots. It computes no more patches.
+
+        Their outputs stay.
+
+        Raises:
+            BaseException: what was raised in it.
+            RunFailed: it is gone.
+        """
+        self._last_account = self.account()
+        self.kill()
+        self._freeing = [Thread(target=slot.free_input) for slot in self.slots]
+        for each in self._freeing:
+            each.start()
 
     def kill(self) -> None:
         """Begin to end it, whatever it does. Threads that wait for it get an error."""
@@ -104,6 +124,8 @@ class Worker:
     def wait_until_gone(self) -> None:
         """Wait until the system has released all that it held."""
         self._process.wait()
+        for each in self._freeing:
+            each.join()
 
     def _send(self, connection: Connection, what: Any) -> None:
         with suppress(OSError):  # it is gone: receiving says how
