@@ -10,14 +10,15 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from znni.core.shapes import Shape5
+from znni.machine.packed_arrays import GROUP, in_whole_groups
 from znni.network.layers import Concat, Conv, Normalize, PackedLayer
 from znni.network.network import INPUT, Node
 from znni.plans.block_storage import ZERO, BlockStorage
 from znni.plans.segments import Step
 
-# Maps that lie together, and maps that a product of tensor cores sums over. Values that are joined
-# have whole sums, because each has a scale of its own.
-GROUP, TOGETHER = 8, 16
+# Maps that a product of tensor cores sums over. Values that are joined have whole sums, because
+# each has a scale of its own.
+TOGETHER = 16
 
 # A function that tells whether a packed layer can be computed on an input of a shape.
 Computes = Callable[[PackedLayer, Shape5], bool]
@@ -66,7 +67,7 @@ def packed_operations(
 
 def _fill_groups(maps: int) -> bool:
     """Return whether maps fill more than half of their groups. Else packed values save no bytes."""
-    return 2 * maps > GROUP * -(-maps // GROUP)
+    return 2 * maps > in_whole_groups(maps)
 
 
 def summing_norms(
