@@ -26,7 +26,7 @@ from znni.network.layers import (
     SummedConv,
     unnamed,
 )
-from znni.network.network import Network, Node
+from znni.network.network import Network, Node, readers_of
 from znni.plans.primitive import Primitive, UsesGpu
 from znni.plans.segments import Step
 
@@ -200,16 +200,13 @@ class Bounds:
         for pair in fusible:
             first, second = _both_layers(pair)
             self._fused.setdefault(second, []).append(_Fused(first, pair))
-        self._packed: dict[Operation, list[PackedLayer]] = {
-            layer: list(_packed_near_norms(network, name, parts)) if parts else []
-            for name, (layer, _) in network.operations.items()
-        }
+        self._packed = dict(_packed_near_norms(network, parts)) if parts else {}
         operations: list[tuple[Operation, int]] = [
             *network.operations.values(),
             *(
                 (packed_layer, features)
                 for layer, features in network.operations.values()
-                for packed_layer in self._packed[layer]
+                for packed_layer in self._packed.get(layer, ())
             ),
             *((pair, _both_layers(pair)[0].in_features) for pair in fusible),
         ]
@@ -236,7 +233,7 @@ class Bounds:
         bounds: dict[str, Numbers] = {}
         for node in self._network.nodes:
             (layer, _), made = self._network.operations[node.name], voxels[node.name]
-            rates = (self._rates[each] for each in (layer, *self._packed[layer]))
+            rates = (self._rates[each] for each in (layer, *self._packed.get(layer, ())))
             bounds[node.name] = made * min(rates)
             if isinstance(layer, Concat):
                 bounds[node.name] = np.where(copied.get(node.name, False), bounds[node.name], 0.0)
@@ -256,17 +253,28 @@ class Bounds:
         return out.n * out.size.volume * self._rates.get(step.operation, inf)
 
 
-def _packed_near_norms(network: Network, name: str, parts: int) -> Iterator[PackedLayer]:
-    """Yield a layer as it may read and write packed values, and do a part of norms."""
-    (node,) = (it for it in network.nodes if it.name == name)
-    readers = [it for it in network.nodes if name in it.inputs]
-    norms = [it for it in readers if isinstance(it.layer, Normalize)]
-    before = [it.layer for it in network.nodes if it.name in node.inputs]
-    norm = before[0] if len(before) == 1 and isinstance(before[0], Normalize) else None
-    is_norm = isinstance(node.layer, Normalize)
-    may_leave = is_norm and [isinstance(it.layer, Conv) for it in readers] == [True]
-    layer, _ = network.operations[name]
-    yield from packed_layers(layer, parts, sums=is_norm or bool(norms), leaves=may_leave, norm=norm)
+def _packed_near_norms(
+    network: Network, parts: int
+) -> Iterator[tuple[Operation, list[PackedLayer]]]:
+    """Yield each layer with what it may do on packed values, such as a part of norms."""
+    readers = readers_of(network.nodes)
+    norms = {it.name: it.layer for it in network.nodes if isinstance(it.layer, Normalize)}
+    for node in network.nodes:
+        layer, _ = network.operations[node.name]
+        after = [it.layer for it in readers[node.name]]
+        is_norm = node.name in norms
+        yield (
+            layer,
+            list(
+                packed_layers(
+                    layer,
+                    parts,
+                    sums=is_norm or any(isinstance(it, Normalize) for it in after),
+                    leaves=is_norm and [isinstance(it, Conv) for it in after] == [True],
+                    norm=norms.get(node.inputs[0]) if len(node.inputs) == 1 else None,
+                )
+            ),
+        )
 
 
 def _items(network: Network, operation: Operation) -> set[int]:

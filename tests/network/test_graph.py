@@ -12,7 +12,7 @@ from znni.core.errors import InvalidInput
 from znni.core.shapes import Box, Vec3
 from znni.network.geometry import block_geometry, context, over, whole_input
 from znni.network.layers import Add, Conv, Multiply, Pool
-from znni.network.network import INPUT, Network, Node
+from znni.network.network import INPUT, Network, Node, readers_of
 
 ZERO = Vec3(0, 0, 0)
 
@@ -42,6 +42,20 @@ def test_a_value_is_alive_until_its_last_use() -> None:
         ("join",),
         ("last",),
     )
+
+
+def test_each_value_is_read_once_by_each_node_that_takes_it() -> None:
+    twice = Add("twice"), ("first", "first")
+    readers = readers_of((*with_a_skip().nodes, Node(*twice)))
+    assert {name: [node.name for node in nodes] for name, nodes in readers.items()} == {
+        INPUT: ["first"],
+        "first": ["deep", "join", "twice"],
+        "deep": ["deeper"],
+        "deeper": ["join"],
+        "join": ["last"],
+        "last": [],
+        "twice": [],
+    }
 
 
 def test_a_value_is_known_where_any_of_its_uses_needs_it() -> None:

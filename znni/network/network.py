@@ -430,6 +430,19 @@ class Network:
         return f"field of view {self.field_of_view}, total pooling {self.total_pooling}"
 
 
+def readers_of(nodes: Iterable[Node]) -> dict[str, list[Node]]:
+    """Return the nodes that take each value, by the value's name, in their order.
+
+    A node that takes a value twice is listed once. A value that no node takes has an empty list.
+    """
+    readers: dict[str, list[Node]] = {}
+    for node in nodes:
+        readers.setdefault(node.name, [])
+        for name in dict.fromkeys(node.inputs):
+            readers.setdefault(name, []).append(node)
+    return readers
+
+
 def maps_of(node: Node, maps: Mapping[str, int]) -> int:
     """Return the maps of a node's value, given the maps of the values before it."""
     for name in node.inputs:

@@ -30,7 +30,7 @@ from znni.network.layers import (
     Pool,
     Upsample,
 )
-from znni.network.network import INPUT, Network, Node
+from znni.network.network import INPUT, Network, Node, readers_of
 from znni.plans.summed import SummedNodes, summed_convolutions
 
 ZERO = Vec3(0, 0, 0)
@@ -352,6 +352,7 @@ class _Sharing:
         self._uses = Counter([network.output, *(name for name, _ in reads)])
         self._last_read = {name: self._made[name] for name in self._nodes} | dict(reads)
         self._last_read[network.output] = len(network.nodes)
+        self._readers = readers_of(network.nodes)
         self._joined_in: dict[str, str] = {}
 
     def may_take(
@@ -388,11 +389,10 @@ class _Sharing:
         """Return whether a join may hold an input's samples beyond its own, which it crops."""
         if self._sizes[name] == self._sizes[node.name]:
             return True
-        readers = [reader for reader in self._network.nodes if node.name in reader.inputs]
         return not any(
             needs_zeros(reader.layer)
             or (isinstance(reader.layer, Concat) and not self._keeps_zeros(reader, name))
-            for reader in readers
+            for reader in self._readers[node.name]
         )
 
     def allows(self, name: str, place: Location, found: Mapping[str, Location]) -> bool:

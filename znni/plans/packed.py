@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from znni.core.shapes import Shape5
 from znni.machine.packed_arrays import GROUP, in_whole_groups
 from znni.network.layers import Concat, Conv, Normalize, PackedLayer
-from znni.network.network import INPUT, Node
+from znni.network.network import INPUT, Node, readers_of
 from znni.plans.block_storage import ZERO, BlockStorage
 from znni.plans.segments import Step
 
@@ -103,13 +103,14 @@ def left_norms(
         nodes: the nodes of the network.
     """
     nodes = tuple(nodes)
+    readers = readers_of(nodes)
     for node in nodes:
         if isinstance(node.layer, Normalize) and node.name in packed:
-            readers = [it for it in nodes if node.name in it.inputs]
-            if len(readers) != 1 or readers[0].name not in packed:
+            after = readers[node.name]
+            if len(after) != 1 or after[0].name not in packed:
                 continue
-            if readers[0].inputs == (node.name,) and stays(storage, node.inputs[0], node.name):
-                yield node, readers[0]
+            if after[0].inputs == (node.name,) and stays(storage, node.inputs[0], node.name):
+                yield node, after[0]
 
 
 def stays(storage: BlockStorage, name: str, norm: str) -> bool:
