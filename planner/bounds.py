@@ -120,7 +120,7 @@ class BoundsUsingGpu:
 
 def packed_layers(
     layer: Layer,
-    parts: int = 1,
+    parts: int,
     *,
     sums: bool = False,
     leaves: bool = False,

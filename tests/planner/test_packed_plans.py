@@ -145,7 +145,7 @@ def test_the_choice_of_packed_sums_is_the_fastest_of_all() -> None:
     options, storage = StepOptions(known.values(), BUILT_IN), block_storage(plan.network, patch)
     nodes, sums = plan.network.nodes, fusible_sums(plan.network, options, parts=1)
     assert [it.add.name for it in sums if storage.sums_in_place(it)] == ["as", "bs"]
-    packed = packed_operations(nodes, storage, options.applies)
+    packed = packed_operations(nodes, storage, options.applies, parts=1)
     seconds = []
     for some in chain.from_iterable(combinations(sums, count) for count in range(3)):
         chosen = {it.add.name: it for it in some}
@@ -181,7 +181,7 @@ def test_the_choice_of_layers_that_do_a_part_of_norms_is_the_fastest_of_all() ->
     assert plan is not None
     options, storage = StepOptions(known.values(), BUILT_IN), block_storage(plan.network, patch)
     nodes = plan.network.nodes
-    packed = packed_operations(nodes, storage, options.applies)
+    packed = packed_operations(nodes, storage, options.applies, parts=1)
     pairs = [(norm.name, conv) for norm, conv in summing_norms(packed, storage, nodes)]
     assert pairs == [(f"norm{index}", f"conv{index}") for index in range(3)]
     left = [(norm.name, after.name) for norm, after in left_norms(packed, storage, nodes)]
@@ -250,13 +250,13 @@ def test_the_order_of_segments_costs_no_prices(monkeypatch: pytest.MonkeyPatch) 
 def test_only_convolutions_read_or_write_packed_values_alone() -> None:
     both = [(True, True)]
     pool, conv = Pool("pool", THREE), Conv("conv", 8, 8, THREE, "relu")
-    assert [(it.reads, it.writes) for it in packed_layers(pool)] == both
-    assert [(it.reads, it.writes) for it in packed_layers(conv)] == [
+    assert [(it.reads, it.writes) for it in packed_layers(pool, 1)] == both
+    assert [(it.reads, it.writes) for it in packed_layers(conv, 1)] == [
         (True, False),
         *both,
         (False, True),
     ]
-    assert [it.reads for it in packed_layers(conv, sums=True) if it.sums] == [True, False]
+    assert [it.reads for it in packed_layers(conv, 1, sums=True) if it.sums] == [True, False]
 
 
 def test_primitives_decline_values_of_the_other_kind() -> None:

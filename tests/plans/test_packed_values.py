@@ -50,7 +50,10 @@ def unet(skip: int = 16, deep: int = 24) -> tuple[Network, BlockStorage]:
 def packed_names(network: Network, storage: BlockStorage, *, pools: bool = True) -> set[str]:
     """The steps that write packed values, with or without a pooling that can."""
     found = packed_operations(
-        network.nodes, storage, lambda operation, _: pools or not isinstance(operation.layer, Pool)
+        network.nodes,
+        storage,
+        lambda operation, _: pools or not isinstance(operation.layer, Pool),
+        parts=1,
     )
     return {name for name, operation in found.items() if operation.writes}
 
@@ -59,7 +62,7 @@ def test_all_but_input_and_output_are_packed() -> None:
     network, storage = unet()
     steps = {node.name for node in storage.steps_of(network.nodes)}
     assert packed_names(network, storage) == steps - {"last"}
-    found = packed_operations(network.nodes, storage, lambda *_: True)
+    found = packed_operations(network.nodes, storage, lambda *_: True, parts=1)
     assert (found["conv1"].reads, found["conv1"].writes) == (False, True)
     assert (found["last"].reads, found["last"].writes) == (True, False)
 
@@ -124,7 +127,7 @@ def test_steps_of_any_network_agree(network: Network, volume: Vec3, data: st.Dat
         assert not operation.reads or 2 * shape.f > 8
         return operation.name not in unable
 
-    packed = packed_operations(network.nodes, storage, computes)
+    packed = packed_operations(network.nodes, storage, computes, parts=1)
     segment = exact_segment(network.nodes, storage, {}, "gpu", packed)
     assert reads_what_is_made(segment.steps, storage)
     assert not unable & set(packed)

@@ -25,7 +25,7 @@ Computes = Callable[[PackedLayer, Shape5], bool]
 
 
 def packed_operations(
-    nodes: tuple[Node, ...], storage: BlockStorage, computes: Computes, parts: int = 1
+    nodes: tuple[Node, ...], storage: BlockStorage, computes: Computes, parts: int
 ) -> Mapping[str, PackedLayer]:
     """Return the steps that read or write packed values, by name, if as many as can be are packed.
 
