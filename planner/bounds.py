@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.bare_steps import sample_steps
-from planner.overhead import FLOAT_BYTES, Numbers
+from planner.overhead import FLOAT_BYTES
 from planner.step_options import StepOptions
 from znni.network.layers import (
     Add,
@@ -29,6 +29,7 @@ from znni.network.layers import (
 from znni.network.network import Network, Node, readers_of
 from znni.plans.primitive import Primitive, UsesGpu
 from znni.plans.segments import Step
+from znni.plans.totals import Numbers
 
 # For each concatenation that copies its inputs, the patches for which it does.
 Copied: TypeAlias = "Mapping[str, NDArray[np.bool_]]"

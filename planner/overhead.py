@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import inf
-from typing import Generic, NamedTuple, TypeAlias, TypeVar
+from typing import Generic, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,13 +17,7 @@ from znni.network.geometry import extents_read, input_box
 from znni.network.network import Network
 from znni.plans.device_partition import locks_blocks
 from znni.plans.job_seconds import NOTHING_AROUND, SecondsAround, Stage, StageSeconds
-from znni.plans.totals import PlanMemory, PlanTime
-
-# A number for each of several patches.
-Numbers: TypeAlias = "NDArray[np.float64]"
-
-# A number for one patch, or for each of several.
-Number = TypeVar("Number", float, Numbers)
+from znni.plans.totals import Number, Numbers, PlanMemory, PlanTime
 
 FLOAT_BYTES = 4
 MASK_COPIES = 3  # of which voxels are wanted: in the writer, on the way, and in the worker

@@ -11,7 +11,7 @@ from typing import TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.overhead import FLOAT_BYTES, Counts, Numbers, voxels_decoded
+from planner.overhead import FLOAT_BYTES, Counts, voxels_decoded
 from planner.partition import CutPoint
 from planner.patch_candidate import HOST_PROCESSORS, PatchCandidate
 from planner.space import Space
@@ -22,6 +22,7 @@ from znni.network.geometry import extents_read, shapes
 from znni.network.layers import Conv
 from znni.network.network import INPUT, Network
 from znni.plans.block_storage import MOST_GROWTH, joined_sizes
+from znni.plans.totals import Numbers, seconds_after_first
 
 Bools: TypeAlias = "NDArray[np.bool_]"
 Key = TypeVar("Key")
@@ -131,14 +132,8 @@ def _seconds_of_jobs(
     uses_gpu = "gpu" in layers or in_turn
     once += each.cuda if uses_gpu else 0.0
     stages = overhead.stages(network, counts, layers, brought)
-    rounds = np.ceil(number / overhead.workers) - 1 if uses_gpu else number - 1
-    further = {
-        stage: seconds * (number - 1 if stage == "writing" else rounds)
-        for stage, seconds in stages.items()
-    }
-    if in_turn:
-        turns = [further.pop(stage) for stage in ("transfer", "gpu_layers")]
-        further["host_layers"] = further["host_layers"] + sum(turns)
+    workers = overhead.workers if uses_gpu else 1
+    further = seconds_after_first(stages, number, workers, in_turn=in_turn)
     found: Numbers = once + sum(stages.values()) + np.maximum.reduce(list(further.values()))
     return found
 

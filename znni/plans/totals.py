@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from math import ceil, isfinite
+from math import isfinite
+from typing import TypeAlias, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from znni.plans.job_seconds import NOTHING_AROUND, JobSeconds, SecondsAround, Stage, StageSeconds
+
+# A number for each of several plans.
+Numbers: TypeAlias = "NDArray[np.float64]"
+
+# A number for one plan, or for each of several.
+Number = TypeVar("Number", float, Numbers)
 
 
 @dataclass(frozen=True)
@@ -80,47 +91,27 @@ class PlanTime:
 
     def _of_patches(self, patches: int) -> float:
         """Return the seconds of a job's patches, but for what the first takes longer."""
-        return self.patch.together + max(self._further(patches).values())
+        return self.patch.together + max(self._after_first(patches).values())
 
     @property
     def pace(self) -> StageSeconds:
         """The seconds between two patches that each stage hands on, with all workers together."""
         seconds = self.patch.by_stage().items()
-        return StageSeconds(**{stage: s / self._at_once(stage) for stage, s in seconds})
+        return StageSeconds(**{stage: s / _at_once(stage, self.workers) for stage, s in seconds})
 
     @property
     def between(self) -> float:
         """The seconds between two patches of a long job, with all workers together."""
-        seconds: dict[str, float] = {}
-        for stage, taken in self.pace.by_stage().items():
-            group = self._group(stage)
-            seconds[group] = seconds.get(group, 0.0) + taken
-        return max(seconds.values())
+        return max(_grouped(self.pace.by_stage(), in_turn=self.in_turn).values())
 
-    def _at_once(self, stage: Stage) -> int:
-        return 1 if stage == "writing" else self.workers
-
-    def _further(self, patches: int) -> dict[str, float]:
-        """Return the seconds of all patches after the first, by groups of stages that work at once.
-
-        Stages that take turns are one group.
-        """
-        seconds: dict[str, float] = {}
-        for stage, taken in self.patch.by_stage().items():
-            group = self._group(stage)
-            seconds[group] = seconds.get(group, 0.0) + self._times(stage, patches) * taken
-        return seconds
-
-    def _times(self, stage: Stage, patches: int) -> int:
-        """Return how many of the patches after the first a stage takes, one after another."""
-        return ceil(patches / self._at_once(stage)) - 1
+    def _after_first(self, patches: int) -> dict[str, float]:
+        return seconds_after_first(
+            self.patch.by_stage(), patches, self.workers, in_turn=self.in_turn
+        )
 
     def most_counted(self, patches: int, stage: Stage) -> int:
         """Return how many times a stage's seconds count in a job, if it sets the pace."""
-        return 1 + self._times(stage, patches)
-
-    def _group(self, stage: Stage) -> str:
-        return "layers" if self.in_turn and stage not in ("reading", "writing") else stage
+        return 1 + int(_times_after_first(stage, patches, self.workers))
 
     def of_job(self, patches: int) -> JobSeconds:
         """Return the seconds of a job of so many patches by stage, averaged over the workers."""
@@ -137,8 +128,52 @@ class PlanTime:
 
         All other stages keep their times. The result is negative if they take more than ``total``.
         """
-        further, own = self._further(patches), self.patch.by_stage()[stage]
-        times = self._times(stage, patches)
-        in_turn = further.pop(self._group(stage)) - times * own  # stages it takes turns with
+        further, own = self._after_first(patches), self.patch.by_stage()[stage]
+        times = _times_after_first(stage, patches, self.workers)
+        group = _group(stage, in_turn=self.in_turn)
+        in_turn = further.pop(group) - times * own  # stages it takes turns with
         left = total - self.once - (self.patch.together - own)
         return min(left - max(further.values()), (left - in_turn) / (1 + times))
+
+
+def seconds_after_first(
+    patch: Mapping[Stage, Number], patches: Number, workers: int, *, in_turn: bool
+) -> dict[str, Number]:
+    """Return the seconds of all patches after the first, by groups of stages that work at once.
+
+    Stages that take turns are one group.
+
+    Args:
+        patch: the seconds of each patch, by stage.
+        patches: the number of patches.
+        workers: the number of patches at each stage at a time, except for writing.
+        in_turn: whether the stages of layers, and the transfer between them, take turns.
+    """
+    seconds = {
+        stage: _times_after_first(stage, patches, workers) * taken for stage, taken in patch.items()
+    }
+    return _grouped(seconds, in_turn=in_turn)
+
+
+def _times_after_first(stage: Stage, patches: Number, workers: int) -> Number:
+    """Return how many of the patches after the first a stage takes, one after another."""
+    return -(-patches // _at_once(stage, workers)) - 1
+
+
+def _at_once(stage: Stage, workers: int) -> int:
+    """Return the number of patches that a stage takes at a time."""
+    return 1 if stage == "writing" else workers
+
+
+def _grouped(seconds: Mapping[Stage, Number], *, in_turn: bool) -> dict[str, Number]:
+    """Return the sums of the seconds of stages that take turns."""
+    sums: dict[str, Number] = {}
+    for stage, taken in seconds.items():
+        group = _group(stage, in_turn=in_turn)
+        sums[group] = sums[group] + taken if group in sums else taken
+    return sums
+
+
+def _group(stage: Stage, *, in_turn: bool) -> str:
+    """Return the name of the stages with which a stage takes turns, or its own."""
+    return "layers" if in_turn and stage not in ("reading", "writing") else stage
