@@ -24,6 +24,7 @@ from znni.network.layers import (
     Pool,
     PooledConv,
     SummedConv,
+    on_float32,
     unnamed,
 )
 from znni.network.network import Network, Node, readers_of
@@ -167,7 +168,7 @@ def _both_layers(operation: PooledConv | SummedConv | PackedLayer) -> tuple[Conv
     Raises:
         ValueError: it has one layer.
     """
-    match operation.layer if isinstance(operation, PackedLayer) else operation:
+    match on_float32(operation):
         case PooledConv(conv, pool):
             return conv, pool
         case SummedConv(conv, add):

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from znni.calibration.measure import NOISE, inputs_in, memory_for, some_weights
+from znni.calibration.measure import NOISE, inputs_in, memory_for, output_in_run, some_weights
 from znni.calibration.shapes import Call
+from znni.machine.arena import output_into
 from znni.machine.cuda import cupy, device_errors
 from znni.machine.device_arena import DeviceArena
 from znni.machine.packed_arrays import packed_copy
@@ -51,9 +52,10 @@ class DeviceWorkbench:
             inputs: tuple[Any, ...] = inputs_in(operation, x)
             if isinstance(operation, PackedLayer) and operation.reads:
                 inputs = tuple(packed_copy(it, operation.parts) for it in inputs)
+            output = output_in_run(operation, inputs)
 
             def run_once() -> None:
-                with self._arena.in_use():
+                with self._arena.in_use(), output_into(output):
                     run(*inputs)
 
             return timed_on_device(run_once, repeats)

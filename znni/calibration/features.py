@@ -13,11 +13,11 @@ from znni.network.layers import (
     Conv,
     ConvTranspose,
     Operation,
-    PackedLayer,
     Pool,
     PooledConv,
     SummedConv,
     Upsample,
+    on_float32,
 )
 from znni.plans.cost import Cost
 from znni.plans.nominal_time import nominal_seconds
@@ -38,23 +38,20 @@ def place(primitive: Primitive, operation: Operation, shape: Shape5, cost: Cost)
     Axes are the batch, input and output maps, the mean extents of image, kernel and window, and the
     balance of arithmetic and memory traffic. A stride or a factor counts as a window.
     """
-    if isinstance(operation, PackedLayer):
-        operation = operation.layer
     kernel = window = 1.0
     features = shape.f
-    match operation:
-        case Conv() | ConvTranspose():
-            kernel, features = operation.kernel.volume, operation.out_features
-            window = operation.stride.volume
-        case Upsample():
-            window = operation.factor.volume
-        case Pool():
-            window = operation.window.volume
-        case SummedConv():
-            kernel, features = operation.conv.kernel.volume, operation.conv.out_features
-        case PooledConv():
-            kernel, window = operation.conv.kernel.volume, operation.pool.window.volume
-            features = operation.conv.out_features
+    match on_float32(operation):
+        case Conv() | ConvTranspose() as layer:
+            kernel, features = layer.kernel.volume, layer.out_features
+            window = layer.stride.volume
+        case Upsample(factor=factor):
+            window = factor.volume
+        case Pool() as pool:
+            window = pool.window.volume
+        case SummedConv(conv=conv):
+            kernel, features = conv.kernel.volume, conv.out_features
+        case PooledConv(conv, pool):
+            kernel, window, features = conv.kernel.volume, pool.window.volume, conv.out_features
     arithmetic, traffic = (max(s, LEAST_SECONDS) for s in nominal_seconds(primitive, cost))
     balance = max(-EXTREME, min(EXTREME, log2(arithmetic / traffic)))
     image = shape.size.volume

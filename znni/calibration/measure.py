@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from functools import partial
+from typing import Any
 
 import numpy as np
 
 from znni.calibration.shapes import Call
 from znni.core.shapes import Vec3
 from znni.machine.arena import Arena, output_into
+from znni.machine.cuda import cupy
+from znni.machine.packed_arrays import PackedArray
 from znni.machine.timing import Timing, timed
 from znni.network.layers import (
     Add,
@@ -18,10 +19,10 @@ from znni.network.layers import (
     Maximum,
     Multiply,
     Operation,
-    PackedLayer,
     PooledConv,
     SummedConv,
     Weighted,
+    on_float32,
 )
 from znni.network.weights import ConvWeights, Float32, random_layer_weights
 from znni.plans.primitive import Primitive
@@ -59,15 +60,30 @@ class Workbench:
         operation, shape = call
         run = primitive.build(operation, shape, some_weights(operation))
         inputs = inputs_in(operation, self._noise[: shape.elements].reshape(shape))
-        into: Callable[[], AbstractContextManager[None]] = nullcontext
-        if isinstance(operation, SummedConv):
-            into = partial(output_into, inputs[-1])  # the sum is made in place
+        output = output_in_run(operation, inputs)
 
         def run_once() -> None:
-            with self._arena.in_use(), into():
+            with self._arena.in_use(), output_into(output):
                 run(*inputs)
 
         return run_once
+
+
+def output_in_run(operation: Operation, inputs: Sequence[Any]) -> Any:
+    """Return the array in which a run has a call's output; None if it is one of the arena.
+
+    A run has a sum in the memory of the value to which it adds.
+
+    Args:
+        operation: the operation.
+        inputs: the arrays that it takes, on the host or a GPU, perhaps packed.
+    """
+    if not isinstance(on_float32(operation), SummedConv):
+        return None
+    _, other = inputs
+    if isinstance(other, PackedArray):  # the sum has records of its own
+        other = other._replace(records=cupy().zeros(other.records.shape, other.records.dtype))
+    return other
 
 
 def memory_for(calls: Sequence[tuple[Primitive, Call]]) -> tuple[int, int]:
@@ -83,8 +99,9 @@ def memory_for(calls: Sequence[tuple[Primitive, Call]]) -> tuple[int, int]:
 
 def some_weights(operation: Operation) -> ConvWeights | None:
     """Return random weights for a layer that has any; None for another."""
-    unpacked = operation.layer if isinstance(operation, PackedLayer) else operation
-    layer = unpacked.conv if isinstance(unpacked, PooledConv | SummedConv) else unpacked
+    layer = on_float32(operation)
+    if isinstance(layer, PooledConv | SummedConv):
+        layer = layer.conv
     if not isinstance(layer, Weighted):
         return None
     return random_layer_weights(layer, np.random.default_rng(0))
@@ -95,13 +112,12 @@ def inputs_in(operation: Operation, x: Float32) -> tuple[Float32, ...]:
 
     A summed convolution adds to zeros.
     """
-    if isinstance(operation, PackedLayer):
-        operation = operation.layer
+    operation = on_float32(operation)
     match operation:
         case SummedConv():
             conv = operation.conv
             size = Vec3(*x.shape[2:]) - conv.kernel + 1
-            return x, np.zeros((len(x), conv.out_features, *size), np.float32)
+            return x, np.zeros_like(x, shape=(len(x), conv.out_features, *size))
         case Multiply(is_gate=True):
             first = x.shape[1] - 1
         case Concat() | Add() | Multiply() | Maximum():

@@ -42,7 +42,7 @@ def output_into(array: Any) -> Iterator[None]:
     """Use this array for the one output that is made within a ``with`` block.
 
     Args:
-        array: the array, of the host or a GPU. It may be packed.
+        array: the array, of the host or a GPU. It may be packed. None: the output is a new one.
     """
     token = _given.set(array)
     try:

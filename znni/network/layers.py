@@ -132,6 +132,11 @@ class PackedLayer:
 Operation: TypeAlias = Layer | PooledConv | SummedConv | PackedLayer
 
 
+def on_float32(operation: Operation) -> Layer | PooledConv | SummedConv:
+    """Return an operation as it is if no value is packed."""
+    return operation.layer if isinstance(operation, PackedLayer) else operation
+
+
 def unnamed(operation: Operation) -> Operation:
     """Return an operation with neutral names, which all layers that are alike share."""
     match operation:

@@ -18,10 +18,10 @@ from znni.network.layers import (
     Conv,
     Layer,
     Operation,
-    PackedLayer,
     Pool,
     PooledConv,
     SummedConv,
+    on_float32,
 )
 from znni.plans.chosen import Chosen
 from znni.plans.cost import Cost
@@ -54,7 +54,7 @@ class Step:
     @property
     def on_float32(self) -> Layer | PooledConv | SummedConv:
         """The operation if no value is packed."""
-        return self.operation.layer if isinstance(self.operation, PackedLayer) else self.operation
+        return on_float32(self.operation)
 
     @property
     def layers(self) -> tuple[Layer, ...]:

@@ -19,7 +19,7 @@ from znni.machine.packed_arrays import (
     packed_bytes,
     strides_in_voxels,
 )
-from znni.network.layers import Layer, Operation, PackedLayer
+from znni.network.layers import Layer, Operation, PackedLayer, on_float32
 from znni.network.weights import ConvWeights
 from znni.plans.cost import Cost, Memory
 from znni.plans.primitive import Run, applying
@@ -95,22 +95,18 @@ class GpuPackedPass:
         moved = sum(packed_bytes(it, self.numbers.parts) for it in (shape, out))
         resident = groups_for(out.f) * (self.resident * GROUP + RECORD_BYTES)
         memory = Memory.beside(moved, 0, resident)
-        flops = self.flops(_layer_of(layer)) * out.elements
+        flops = self.flops(on_float32(layer)) * out.elements
         return Cost(flops, moved, memory, EFFICIENCY, writes_views=True)
 
     def build(self, layer: Operation, shape: Shape5, weights: ConvWeights | None) -> Run:
         """Prepare all that can be done once."""
         out = applying(self.out_shape(layer, shape), self, layer, shape)
-        run = self.prepare(_layer_of(layer), out, weights)
+        run = self.prepare(on_float32(layer), out, weights)
 
         def into(*inputs: Any) -> Any:
             return made_into(out, self.numbers.parts, lambda: run(*inputs))
 
         return into
-
-
-def _layer_of(operation: Operation) -> Operation:
-    return operation.layer if isinstance(operation, PackedLayer) else operation
 
 
 def made_into(out: Shape5, parts: int, run: Callable[[], Any]) -> Any:
