@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from dataclasses import replace
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -17,6 +19,7 @@ from znni.machine.arena import output_into
 from znni.machine.cuda import cupy
 from znni.machine.cuda_kernels import resource_usage
 from znni.machine.device_arena import ALIGNMENT, DeviceArena, allocate
+from znni.machine.io_threads import io_threads
 from znni.machine.machine import Device
 from znni.network.layers import Activation, Conv
 from znni.network.weights import ConvWeights, Weights
@@ -24,6 +27,7 @@ from znni.primitives import reference
 from znni.primitives.gpu.common.hardware import AMPERE, CHIPS, COMPILED, HOPPER, REGISTERS, Chip
 from znni.primitives.gpu.common.number_formats import FLOAT16, FLOAT16_PAIR, TensorFormat
 from znni.primitives.gpu.direct_tensor import primitive as direct_tensor
+from znni.primitives.gpu.direct_tensor import weights as laying_out
 from znni.primitives.gpu.direct_tensor.geometry import (
     BARRIER_BYTES,
     GROUP,
@@ -39,7 +43,11 @@ from znni.primitives.gpu.direct_tensor.geometry import (
 )
 from znni.primitives.gpu.direct_tensor.launch import convolution_source, image_source
 from znni.primitives.gpu.direct_tensor.primitive import GpuDirectTensor
-from znni.primitives.gpu.direct_tensor.weights import scales_of, weights_by_stage
+from znni.primitives.gpu.direct_tensor.weights import (
+    scales_of,
+    sums_of,
+    weights_by_stage,
+)
 from znni.primitives.gpu.direct_tensor.work import Pieces
 
 formats = pytest.mark.parametrize(
@@ -240,7 +248,7 @@ def test_memory_is_the_image_and_the_weights(numbers: TensorFormat, maps: tuple[
     assert pieces is not None
     assert memory.workspace == pieces.image_bytes + 4
     assert memory.working == shape.nbytes + pieces.out.nbytes + memory.workspace
-    ordered = weights_by_stage(random_weights(conv).weight, pieces.block)
+    ordered = weights_by_stage(random_weights(conv).weight, ones(conv), pieces.block)
     assert memory.resident == ordered.nbytes + 2 * 4 * pieces.block.passes * pieces.block.columns
 
 
@@ -259,6 +267,54 @@ def test_weights_are_scaled_to_the_upper_range_of_float16(exponent: int) -> None
     assert (largest < 2**15).all() or exponent > 100
 
 
+def ones(conv: Conv) -> np.ndarray:
+    """Return scales that leave the weights as they are."""
+    return np.ones(conv.out_features, np.float32)
+
+
+def plainly(weight: np.ndarray, scales: np.ndarray, block: Block) -> np.ndarray:
+    """Return what ``weights_by_stage`` gives, made from whole arrays."""
+    maps, features, *kernel = weight.shape
+    padded = np.zeros((block.passes * block.columns, block.chunks * IN_MAPS, *kernel), np.float32)
+    padded[:maps, :features] = weight * scales[:, None, None, None, None]
+    parts = block.numbers.split(padded).astype(np.float16)
+    split = parts.reshape(-1, block.passes, block.columns, block.chunks, 2, GROUP, *kernel)
+    z, y = np.array(block.rows).T
+    return split.transpose(1, 3, 6, 7, 8, 0, 4, 2, 5)[:, :, z, y]
+
+
+@given(st.integers(1, 200), st.integers(1, 40), extents(1, 4), extents(1, 2), st.data())
+def test_shares_of_weights_are_laid_out_as_the_whole(
+    maps: int, features: int, kernel: Vec3, stride: Vec3, data: st.DataObject
+) -> None:
+    conv = replace(layer_of((features, maps), kernel), stride=stride.minimum(kernel))
+    numbers, chip = data.draw(st.sampled_from([FLOAT16, FLOAT16_PAIR])), CHIPS[HOPPER.capability]
+    weight = random_weights(conv).weight * np.float32(data.draw(st.sampled_from([1, 1e-6, 1e6])))
+    block = next(iter(blocks_for(conv, numbers, chip)))
+    with mock.patch.object(laying_out, "SHARE_BYTES", data.draw(st.integers(1, weight.nbytes))):
+        scales = scales_of(weight)
+        found, sums = weights_by_stage(weight, scales, block), sums_of(weight)
+    expected = plainly(weight, scales, block)
+    np.testing.assert_array_equal(found.view(np.uint16), expected.view(np.uint16), strict=True)
+    whole = np.abs(weight).astype(np.float64).sum(axis=(1, 2, 3, 4))
+    np.testing.assert_array_equal(sums, whole, strict=True)
+
+
+@formats
+def test_threads_take_little_memory_to_lay_out_weights(numbers: TensorFormat) -> None:
+    conv, share = layer_of((320, 320), Vec3(3, 3, 3)), 2**17
+    block = next(iter(blocks_for(conv, numbers, HOPPER)))
+    weight = random_weights(conv).weight
+    tracemalloc.start()
+    try:
+        with mock.patch.object(laying_out, "SHARE_BYTES", share):
+            made = weights_by_stage(weight, scales_of(weight), block)
+        _, taken = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert taken < made.nbytes + 5 * io_threads() * share
+
+
 @formats
 def test_sums_of_a_block_are_the_convolution(numbers: TensorFormat) -> None:
     """Repeat the kernel's work on the layouts, with its addresses, in float64."""
@@ -272,7 +328,8 @@ def test_sums_of_a_block_are_the_convolution(numbers: TensorFormat) -> None:
             replace(conv, activation="identity"),
             ConvWeights(weights.weight, np.zeros(13, np.float32)),
         )[0]
-        found = sums_of(block, image_of(x[0], block), weights_by_stage(weights.weight, block))
+        laid_out = weights_by_stage(weights.weight, ones(conv), block)
+        found = sums_of_block(block, image_of(x[0], block), laid_out)
         tolerance = 2e-6 if numbers is FLOAT16_PAIR else 2e-3
         np.testing.assert_allclose(found[:13], expected, atol=tolerance * np.abs(expected).max())
 
@@ -289,7 +346,7 @@ def image_of(x: np.ndarray, block: Block) -> np.ndarray:
     return split.transpose(1, 0, 2, 4, 3).astype(float)
 
 
-def sums_of(block: Block, image: np.ndarray, weights: np.ndarray) -> np.ndarray:
+def sums_of_block(block: Block, image: np.ndarray, weights: np.ndarray) -> np.ndarray:
     """Return the output (map, z, y, x) of a block, with the addresses of ``multiply_stage``."""
     k, seen, tiles = block.kernel, block.seen, block.subtile
     out = np.zeros((block.columns, *block.out))
@@ -341,9 +398,9 @@ def test_warps_find_their_matrices(numbers: TensorFormat) -> None:
     conv = layer_of((16, 24), Vec3(2, 2, 3))
     block = next(iter(blocks_for(conv, numbers, AMPERE)))
     x, weights = random_input(Shape5.of(1, 16, block.seen)), random_weights(conv)
-    ordered = weights_by_stage(weights.weight, block)
+    ordered = weights_by_stage(weights.weight, ones(conv), block)
     image = image_of(x[0], block)
-    expected = sums_of(block, image, ordered)[:, :, :16, :16]
+    expected = sums_of_block(block, image, ordered)[:, :, :16, :16]
     k, seen, tiles, lane = block.kernel, block.seen, block.subtile, np.arange(32)
     parts, columns, matrix = numbers.parts, block.columns, np.arange(32) // 8
     image_rows, weight_rows = image.reshape(-1, 8), ordered.astype(float).reshape(-1, 8)

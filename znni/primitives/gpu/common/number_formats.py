@@ -6,8 +6,9 @@ rounding to the first leaves: products of pairs are about as exact as products o
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +26,7 @@ ERROR_OF_11_BITS = 1e-3
 BFLOAT16_LACKS, TF32_LACKS = 16, 13
 
 Part: TypeAlias = Literal["f16", "bf16", "tf32"]
+Number = TypeVar("Number", bound=np.floating[Any])
 
 
 @dataclass(frozen=True)
@@ -69,11 +71,10 @@ class TensorFormat(NumberFormat):
 
     def split(self, values: Float32) -> Float32:
         """Return the parts of numbers as float32 (part, ...), each rounded to its type."""
-        parts = []
-        for _ in range(self.parts):
-            parts.append(_rounded_to(self.part, values))
-            values = values - parts[-1]
-        return np.stack(parts)
+        if self.part == "f16":
+            return np.stack([*float16_parts(values, self.parts)]).astype(np.float32)
+        lacks = BFLOAT16_LACKS if self.part == "bf16" else TF32_LACKS
+        return np.stack([*_parts(values, self.parts, lambda rest: rounded(rest, lacks))])
 
 
 FLOAT32 = NumberFormat("float32", ACCURACIES["float32"])
@@ -100,7 +101,23 @@ def bits_of_bfloat16(values: Float32) -> NDArray[np.uint16]:
     return (values.view(np.uint32) >> 16).astype(np.uint16)
 
 
-def _rounded_to(part: Part, values: Float32) -> Float32:
-    if part == "f16":
-        return values.astype(np.float16).astype(np.float32)
-    return rounded(values, BFLOAT16_LACKS if part == "bf16" else TF32_LACKS)
+def float16_parts(values: Float32, count: int) -> Iterator[NDArray[np.float16]]:
+    """Yield the parts of numbers: each is the rest of those before, rounded to float16.
+
+    Args:
+        values: the numbers, in float16's range.
+        count: the parts of each.
+    """
+    return _parts(values, count, lambda rest: rest.astype(np.float16))
+
+
+def _parts(
+    values: Float32, count: int, to_part: Callable[[Float32], NDArray[Number]]
+) -> Iterator[NDArray[Number]]:
+    """Yield the parts of numbers, each of which a function rounds from the rest."""
+    part = to_part(values)
+    yield part
+    for _ in range(1, count):
+        values = values - part
+        part = to_part(values)
+        yield part

@@ -26,7 +26,7 @@ from znni.primitives.gpu.common.kernels import (
 from znni.primitives.gpu.common.number_formats import FLOAT16, FLOAT16_PAIR, TensorFormat
 from znni.primitives.gpu.common.voxels import strided
 from znni.primitives.gpu.direct_tensor.geometry import Block
-from znni.primitives.gpu.direct_tensor.weights import scales_of, weights_by_stage
+from znni.primitives.gpu.direct_tensor.weights import scales_of, sums_of, weights_by_stage
 from znni.primitives.gpu.direct_tensor.work import (
     MOST_SUMMING,
     UNPACKED,
@@ -92,8 +92,7 @@ class Launcher:
             for strip in pieces.strips
         ]
         scales = scales_of(weights.weight)
-        scaled = weights.weight * scales[:, None, None, None, None]
-        self._weights = cupy().asarray(weights_by_stage(scaled, block))
+        self._weights = cupy().asarray(weights_by_stage(weights.weight, scales, block))
         rows = np.zeros((2, block.passes * block.columns), np.float32)
         rows[:, : len(scales)] = 1 / scales, weights.bias
         self._factors_and_bias = cupy().asarray(rows)
@@ -246,9 +245,8 @@ def bounds_of(activation: Activation, weights: ConvWeights) -> OutputBounds:
     """
     if activation == "sigmoid":
         return OutputBounds(np.float32(0), np.float32(1), np.float32(0))
-    sums = np.abs(weights.weight).astype(np.float64).sum(axis=(1, 2, 3, 4))
     of_bias = np.float32(np.abs(weights.bias).max())
-    return OutputBounds(np.float32(sums.max()), of_bias, np.float32(1))
+    return OutputBounds(np.float32(sums_of(weights.weight).max()), of_bias, np.float32(1))
 
 
 def convolution_source(

@@ -1,13 +1,20 @@
-"""The weights of a convolution as tensor cores read them."""
+"""The weights of a convolution as tensor cores read them.
+
+A network has some hundred megabytes of weights, and a run waits for them. So several threads lay
+them out, some output maps at a time. What a thread needs beside the result stays in caches.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from znni.machine.io_threads import finish, io_threads, mapped
 from znni.network.weights import Float32
+from znni.primitives.gpu.common.number_formats import float16_parts
 from znni.primitives.gpu.direct_tensor.geometry import GROUP, IN_MAPS, Block
 
 # The weights of an output map are multiplied by a power of two, so that the largest is in float16's
@@ -17,6 +24,14 @@ BITS = 9
 # Largest exponent of these powers: they and their inverses are normal numbers of float32.
 MOST_EXPONENT = 100
 
+# Bytes of the weights that a thread takes at a time. It needs about four times as much.
+SHARE_BYTES = 2**20
+
+# A type of the size of a group of maps in float16, which NumPy copies as a whole.
+WHOLE_GROUP = np.complex128
+
+Number = TypeVar("Number", bound=np.floating[Any])
+
 
 def scales_of(weight: Float32) -> Float32:
     """Return powers of two that the weights of each output map are multiplied by.
@@ -24,29 +39,78 @@ def scales_of(weight: Float32) -> Float32:
     Args:
         weight: (f', f, z, y, x).
     """
-    largest = np.abs(weight).max(axis=(1, 2, 3, 4))
+    largest = _of_all_maps(_largest, weight)
     exponents = np.clip(BITS - np.frexp(largest)[1], -MOST_EXPONENT, MOST_EXPONENT)
     scales: Float32 = np.ldexp(np.float32(1), exponents).astype(np.float32)
     return scales
 
 
-def weights_by_stage(weight: Float32, block: Block) -> NDArray[Any]:
+def sums_of(weight: Float32) -> NDArray[np.float64]:
+    """Return the sum of the absolute weights of each output map.
+
+    Args:
+        weight: (f', f, z, y, x).
+    """
+    return _of_all_maps(_sums, weight)
+
+
+def weights_by_stage(weight: Float32, scales: Float32, block: Block) -> NDArray[np.float16]:
     """Return weights in the order in which blocks bring them, padded with zeros.
 
     Args:
-        weight: (f', f, z, y, x), in float16's range.
+        weight: (f', f, z, y, x).
+        scales: factors of the output maps, which bring their weights into float16's range.
         block: the block that brings them.
 
     Returns:
         float16 (pass, chunk of 16 input maps, row of taps, x, part, half of the chunk, output map
         of the pass, input map of the half).
     """
-    maps, features, *kernel = weight.shape
-    whole = np.zeros((block.passes * block.columns, block.chunks * IN_MAPS, *kernel), np.float32)
-    whole[:maps, :features] = weight
-    parts = block.numbers.split(whole).astype(np.float16)
-    split = parts.reshape(
-        len(parts), block.passes, block.columns, block.chunks, IN_MAPS // GROUP, GROUP, *kernel
-    )
-    z, y = np.array(block.rows).T
-    return np.ascontiguousarray(split.transpose(1, 3, 6, 7, 8, 0, 4, 2, 5)[:, :, z, y])
+    features, *kernel = weight.shape[1:]
+    parts, halves = block.numbers.parts, IN_MAPS // GROUP
+    rows, columns = len(block.rows), block.columns
+    shape = (block.passes, block.chunks, rows, kernel[-1], parts, halves, columns, GROUP)
+    made = np.zeros(shape, np.float16)
+    groups = made.view(WHOLE_GROUP)[..., 0]
+
+    def lay_out(share: slice) -> None:
+        """Lay out some output maps of one pass."""
+        count = share.stop - share.start
+        number, first = divmod(share.start, columns)
+        taps = np.zeros((*kernel, count, block.chunks * IN_MAPS), np.float32)
+        scaled = taps[..., :features]
+        np.multiply(weight[share].transpose(2, 3, 4, 0, 1), scales[share, None], out=scaled)
+        for part, rounded in enumerate(float16_parts(taps, parts)):
+            found = rounded.view(WHOLE_GROUP).reshape(*kernel, count, block.chunks, halves)
+            for row, (z, y) in enumerate(block.rows):
+                place = groups[number, :, row, :, part, :, first : first + count]
+                place[...] = found[z, y].transpose(2, 0, 3, 1)
+
+    finish(mapped(lay_out, _shares(weight, columns), 2 * io_threads()))
+    return made
+
+
+def _largest(weight: Float32) -> Float32:
+    """Return the largest absolute weight of each output map."""
+    largest: Float32 = np.abs(weight).max(axis=(1, 2, 3, 4))
+    return largest
+
+
+def _sums(weight: Float32) -> NDArray[np.float64]:
+    """Return the sum of the absolute weights of each output map."""
+    sums: NDArray[np.float64] = np.abs(weight).astype(np.float64).sum(axis=(1, 2, 3, 4))
+    return sums
+
+
+def _of_all_maps(task: Callable[[Float32], NDArray[Number]], weight: Float32) -> NDArray[Number]:
+    """Return what a function finds for each output map."""
+    shares = (weight[share] for share in _shares(weight, len(weight)))
+    return np.concatenate([*mapped(task, shares, 2 * io_threads())])
+
+
+def _shares(weight: Float32, columns: int) -> Iterator[slice]:
+    """Return all output maps as slices, each of one pass."""
+    most = max(1, SHARE_BYTES // weight[0].nbytes)
+    for first in range(0, len(weight), columns):
+        last = min(first + columns, len(weight))
+        yield from (slice(start, min(start + most, last)) for start in range(first, last, most))
