@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +100,20 @@ def test_the_hash_tells_weights_apart() -> None:
     same = random_weights(NETWORK, seed=3)
     assert same.sha256 == random_weights(NETWORK, seed=3).sha256
     assert same.sha256 != random_weights(NETWORK, seed=4).sha256
+
+
+def test_the_hash_is_that_of_the_values_in_order_and_takes_no_memory() -> None:
+    weight = np.random.default_rng(1).standard_normal((300, 200, 3, 3, 3), np.float32)
+    given = Weights({"first": ConvWeights(weight, np.zeros(300, np.float32))}, "mine")
+    tracemalloc.start()
+    try:
+        found = given.sha256
+        _, taken = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert taken < weight.nbytes / 100
+    turned = replace(given["first"], weight=np.asfortranarray(weight))
+    assert Weights({"first": turned}, "mine").sha256 == found
 
 
 def test_missing_and_unknown_arrays(tmp_path: Path) -> None:

@@ -88,7 +88,7 @@ class Weights:
         for name in sorted(self.layers):
             digest.update(name.encode())
             for array in self.layers[name].arrays.values():
-                digest.update(array.tobytes())
+                digest.update(np.ascontiguousarray(array).data)
         return digest.hexdigest()
 
 
@@ -318,7 +318,9 @@ def _checked_array(name: str, array: object, shape: tuple[int, ...]) -> Float32:
         )
     with np.errstate(over="ignore"):  # an overflow becomes inf, which is reported below
         values = np.ascontiguousarray(array, dtype=np.float32)
-    if bad := int(values.size - np.isfinite(values).sum()):
+    finite = np.isfinite(values)
+    if not finite.all():  # counting takes much longer
+        bad = int(values.size - np.count_nonzero(finite))
         raise InvalidInput(
             f"{name} has {counted(bad, 'value')} not finite in float32 (NaN or infinite); "
             f"export the weights again"
