@@ -69,7 +69,7 @@ def profile_command(
         else:
             times = time_on_gpu(chosen, count, asked.written)
         if record:
-            record_steps(times.calls(chosen), host_threads, CostDatabase(), device)
+            record_steps(times.calls(chosen), chosen.machine, CostDatabase(), device)
         return profile(chosen, limits, times)
 
     session.report_all("profile", map(profiled, asked.plans()), ceilings, out)

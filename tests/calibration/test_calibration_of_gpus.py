@@ -135,24 +135,22 @@ def test_plans_for_a_gpu_are_made_from_what_was_measured_of_it() -> None:
 
 
 @pytest.mark.usefixtures("both_here")
-def test_runs_on_a_gpu_refine_its_calibration(
+def test_runs_on_a_gpu_refine_its_calibration_without_looking_at_it_again(
     small_case: Path, database: CostDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        "znni.calibration.record.detect_for",
-        lambda *_, **__: Machine(BOTH["conv"].device, (gpu(),)),
-    )
+    monkeypatch.setattr("znni.machine.detect.detect_gpus", lambda: pytest.fail("looked again"))
     show = ("plan", "--net", "tiny.yaml", "--volume", "volume.h5", "--device", "gpu")
     succeeds(*show, "--out", "plan.json")
-    steps = Plan.from_json((small_case / "plan.json").read_bytes()).steps
+    made = Plan.from_json((small_case / "plan.json").read_bytes())
+    steps, machine = made.steps, made.machine
     timings = [(step, 0.25) for step in steps]
-    refine(timings, 1, "gpu")
+    refine(timings, machine, "gpu")
     assert database.measured(Conditions.of(gpu())) == []
     record([(BOTH["conv"], CONVOLUTION, 0.5)], database)
-    refine(timings, 1, "gpu")
+    refine(timings, machine, "gpu")
     assert database.measured(Conditions.of(gpu())) == []
     record([(BOTH["gpu_conv"], CONVOLUTION, 0.5)], database)
-    refine(timings, 1, "gpu")
+    refine(timings, machine, "gpu")
     calibrated, *refined = database.measured(Conditions.of(gpu()))
     assert calibrated.seconds == 0.5
     assert [(m.primitive, m.seconds) for m in refined] == [(s.primitive, 0.25) for s in steps]

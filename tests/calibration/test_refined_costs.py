@@ -41,8 +41,9 @@ def several_patches() -> tuple[tuple[Step, ...], tuple[str, ...]]:
 
 
 def test_what_steps_took_is_kept(database: CostDatabase) -> None:
-    steps = plan("tiny.yaml", (7, 20, 23)).steps
-    record_steps([(step, 0.125) for step in steps], 1, database)
+    made = plan("tiny.yaml", (7, 20, 23))
+    steps = made.steps
+    record_steps([(step, 0.125) for step in steps], made.machine, database)
     assert [(m.primitive, m.shape, m.seconds, m.day) for m in database.measured(HERE)] == [
         (step.primitive, step.shape_in, 0.125, today()) for step in steps
     ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from statistics import median
 
 from znni.calibration.choice import measurements_of
@@ -12,8 +13,8 @@ from znni.calibration.conditions import Conditions
 from znni.calibration.database import CostDatabase, Measurement, today
 from znni.calibration.shapes import Call
 from znni.core.errors import InvalidInput
-from znni.machine.detect import detect_for
-from znni.machine.machine import DeviceKind
+from znni.machine.detect import detect_host
+from znni.machine.machine import DeviceKind, Machine
 from znni.plans.primitive import Primitive, on_device
 from znni.plans.segments import Step
 from znni.primitives.catalogue import catalogue
@@ -39,7 +40,7 @@ def record(timings: Iterable[tuple[Primitive, Call, float]], database: CostDatab
 
 def record_steps(
     timings: Iterable[tuple[Step, float]],
-    threads: int,
+    machine: Machine,
     database: CostDatabase,
     device: DeviceKind = "cpu",
 ) -> None:
@@ -48,14 +49,14 @@ def record_steps(
     Args:
         timings: times of warm calls. Steps computed in pieces are left out: their times are not
             known per piece.
-        threads: worker threads of the calls.
+        machine: the plan's machine, as ``_primitives_here`` takes it.
         database: database to store them in.
         device: device that ran the steps.
 
     Raises:
         InvalidInput: the database cannot be written.
     """
-    primitives = on_device(catalogue(detect_for(device, threads=threads)), device)
+    primitives = _primitives_here(machine, device)
     of_primitives = (
         (primitives[step.primitive], Call(step.operation, step.shape_in), seconds)
         for step, seconds in timings
@@ -64,23 +65,36 @@ def record_steps(
     record(of_primitives, database)
 
 
-def refine(timings: Iterable[tuple[Step, float]], threads: int, device: DeviceKind = "cpu") -> None:
+def refine(
+    timings: Iterable[tuple[Step, float]], machine: Machine, device: DeviceKind = "cpu"
+) -> None:
     """Add the times of a run to those of a calibration, if its device has had one.
 
     An unreadable or unwritable file is only logged, because the run itself has succeeded.
 
     Args:
         timings: times of warm calls of the steps.
-        threads: worker threads of the calls.
+        machine: the plan's machine, as ``_primitives_here`` takes it.
         device: device that ran the steps.
     """
     database = CostDatabase()
     try:
-        primitives = on_device(catalogue(detect_for(device, threads=threads)), device)
-        if next(measurements_of(primitives, database), None):
-            record_steps(timings, threads, database, device)
+        if next(measurements_of(_primitives_here(machine, device), database), None):
+            record_steps(timings, machine, database, device)
     except InvalidInput as error:
         log.warning("%s", error)
+
+
+def _primitives_here(machine: Machine, device: DeviceKind) -> dict[str, Primitive]:
+    """Return the primitives that ran a plan's steps.
+
+    Args:
+        machine: the plan's machine. Its GPUs are those of this machine, which are not looked at
+            again. Its host may be another one's, if the plan is, but for the number of threads.
+        device: device that ran the steps.
+    """
+    here = replace(detect_host(threads=machine.host.threads), gpus=machine.gpus)
+    return on_device(catalogue(here), device)
 
 
 class StepTimes:

@@ -148,7 +148,7 @@ class KeptReadiness(Readiness):
         super().__init__()
         self._choices = choices
         self._allowed: dict[DeviceKind, int] = {}
-        self._measured: set[tuple[int, DeviceKind]] = set()
+        self._measured: dict[tuple[int, DeviceKind], Machine] = {}
         self._warned: set[str] = set()
         self._plans: OrderedDict[Hashable, Plan] = OrderedDict()
         self._processes: OrderedDict[Hashable, Processes] = OrderedDict()
@@ -251,17 +251,18 @@ class KeptReadiness(Readiness):
         return sum(_idle_memory(kept.plan, device) for kept in self._processes.values())
 
 
-def _timed_on(plan: Plan, choices: Choices) -> set[tuple[int, DeviceKind]]:
-    """Return the threads and devices of a plan, unless plans use the built-in model of costs."""
+def _timed_on(plan: Plan, choices: Choices) -> dict[tuple[int, DeviceKind], Machine]:
+    """Return a plan's machine for its threads and devices; none if costs are built in."""
     if choices.costs == "built-in":
-        return set()
-    return {(plan.machine.host.threads, part.device) for part in plan.parts}
+        return {}
+    machine = plan.machine
+    return {(machine.host.threads, part.device): machine for part in plan.parts}
 
 
-def _refine(times: StepTimes, measured: set[tuple[int, DeviceKind]]) -> None:
+def _refine(times: StepTimes, measured: dict[tuple[int, DeviceKind], Machine]) -> None:
     """Add the times of steps to those of calibration."""
-    for threads, device in measured:
-        refine(times.warm(), threads, device)
+    for (_, device), machine in measured.items():
+        refine(times.warm(), machine, device)
 
 
 def _idle_memory(plan: Plan, device: DeviceKind) -> int:
