@@ -5,13 +5,16 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
+from fcntl import LOCK_EX, flock
 from pathlib import Path
+from threading import Thread
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from gpu_layers import needs_compiler
 
+from znni.core.user_cache import write_whole
 from znni.machine import cuda_kernels
 from znni.machine.cuda import cupy
 from znni.machine.cuda_kernels import ResourceUsage, compile_offline, parsed_usage, resource_usage
@@ -165,6 +168,46 @@ def test_without_room_or_processes_modules_are_compiled_here(
         cuda_kernels.compiled(module_source(number))
     cuda_kernels.load_kernels(room)
     assert len(compiled_here) == len(one_device.loaded) == cuda_kernels.MODULES_FOR_PROCESSES
+
+
+@pytest.fixture
+def others_compile(tmp_path: Path) -> Iterator[None]:
+    """Another process that compiles, from the view of this one."""
+    folder = tmp_path / "znni" / "kernels"
+    folder.mkdir(parents=True)
+    with (folder / "lock").open("ab") as lock:
+        flock(lock, LOCK_EX)
+        yield
+
+
+@needs_compiler
+@pytest.mark.usefixtures("others_compile")
+def test_a_process_waits_while_another_compiles_the_same(
+    one_device: OneDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = module_source(0)
+    code = compile_offline(source, "sm_80")
+    monkeypatch.setattr(cuda_kernels, "compile_offline", lambda *_: pytest.fail("compiled here"))
+    cuda_kernels.compiled(source)
+    loading = Thread(target=cuda_kernels.load_kernels, args=(ROOM,))
+    loading.start()
+    loading.join(0.2)
+    assert loading.is_alive()
+    file = cuda_kernels._file(source, "sm_80", ())
+    write_whole(file, code)
+    loading.join()
+    assert one_device.loaded == [str(file)]
+
+
+@needs_compiler
+@pytest.mark.usefixtures("others_compile")
+def test_a_process_waits_not_for_ever_while_another_compiles(
+    one_device: OneDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cuda_kernels, "LONGEST_WAIT", 0.1)
+    cuda_kernels.compiled(module_source(0))
+    cuda_kernels.load_kernels(ROOM)
+    assert len(one_device.loaded) == 1
 
 
 @needs_compiler

@@ -13,6 +13,7 @@ import znni
 from znni.core.errors import InvalidInput
 from znni.core.options import Choices, Stored
 from znni.engine.checks import check_runnable
+from znni.engine.device_layers import room_to_compile
 from znni.inference import planning
 from znni.machine.detect import detect_machine
 from znni.machine.machine import Machine, limited
@@ -64,6 +65,18 @@ def test_plans_for_a_gpu_that_is_not_here() -> None:
     found = znni.search("tiny.yaml", (7, 20, 23), machine="there.yaml", device="gpu")
     for plan in found.fastest(2):
         assert plan.gpu.name == "Card"
+
+
+@pytest.mark.parametrize("gpus", [1, 2])
+def test_processes_that_compile_take_what_nothing_takes_yet(gpus: int) -> None:
+    there = {"machine": "there.yaml", "device": "gpu", "gpus": gpus, "ram": "8GiB"}
+    plan = znni.plan("tiny.yaml", (7, 20, 23), **there)  # type: ignore[arg-type]
+    assert plan.workers == gpus
+    alone = replace(plan, machine=replace(plan.machine, used_gpus=1))
+    taken = plan.memory.total
+    if gpus == 1:
+        taken -= plan.memory.working + plan.memory.blocks  # they are taken later
+    assert room_to_compile(alone) == 8 * 2**30 - taken
 
 
 def test_plans_for_several_gpus() -> None:

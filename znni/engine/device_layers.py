@@ -123,7 +123,7 @@ class DeviceLayers:
             with self._compute:
                 arena_size = self._prepare(part, catalogue, weights)
                 self._recombine = DeviceRecombination(plan.patch, dtype)
-                load_kernels(_room_to_compile(plan))
+                load_kernels(room_to_compile(plan))
             self._compute.synchronize()
             cupy().get_default_memory_pool().free_all_blocks()  # only preparation needed these
             self._arena = DeviceArena(arena_size, spare=0)
@@ -236,6 +236,12 @@ class _Place:
         self.computed = cupy().cuda.Event(block=True)
 
 
-def _room_to_compile(plan: Plan) -> int:
-    """Return the bytes of the host that no block takes yet. Other workers' blocks may have them."""
-    return plan.memory.working + plan.memory.blocks if plan.workers == 1 else 0
+def room_to_compile(plan: Plan) -> int:
+    """Return the bytes of the host that are allowed, and that nothing takes yet.
+
+    This process takes memory for its blocks later. But while a worker gets ready, the process that
+    reads has blocks in its slots already.
+    """
+    memory = plan.memory
+    later = memory.working + memory.blocks if plan.time.workers == 1 else 0
+    return plan.machine.host.memory - memory.total + later

@@ -6,6 +6,7 @@ depends on.
 
 A module is compiled when one of its kernels is first called, or by ``load_kernels`` together with
 all others that wait. NVRTC compiles one module at a time, so several are compiled by processes.
+Workers of several GPUs need the same modules: one has them compiled, and the others wait for it.
 """
 
 from __future__ import annotations
@@ -17,13 +18,15 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from fcntl import LOCK_EX, LOCK_NB, flock
 from functools import cache, cached_property
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, NamedTuple
+from time import perf_counter, sleep
+from typing import IO, Any, NamedTuple
 
 from znni.core.errors import InvalidInput
 from znni.core.user_cache import keep, kept, user_cache, write_whole
@@ -50,6 +53,10 @@ MODULES_FOR_PROCESSES = 4
 
 # Bytes that a process takes that compiles; 170 MiB were measured.
 COMPILER_BYTES = 256 * 2**20
+
+# Seconds to wait for another process that compiles, and from one look at it to the next.
+LONGEST_WAIT = 120.0
+LOOK_SECONDS = 0.02
 
 _ENTRY = re.compile(r"Compiling entry function '(?P<kernel>\w+)'")
 _SPILLS = re.compile(r"(?P<stores>\d+) bytes spill stores, (?P<loads>\d+) bytes spill loads")
@@ -165,6 +172,8 @@ def compiled(source: str, options: tuple[str, ...] = ()) -> KernelModule:
 def load_kernels(room: int) -> None:
     """Load all modules that wait, after those that nobody compiled before were compiled together.
 
+    While another process compiles, this one waits. Then it need not compile the same.
+
     Args:
         room: the bytes of the host that processes may take meanwhile. If two do not fit, this
             process compiles all.
@@ -173,10 +182,14 @@ def load_kernels(room: int) -> None:
         RuntimeError: NVRTC does not compile one; the message has its log.
     """
     modules, _waiting[:] = list(_waiting), []
-    anew = {module.code for module in modules if not kept(_file(*module.code))}
-    count = min(len(anew), usable_cores(), room // COMPILER_BYTES)
-    if len(anew) >= MODULES_FOR_PROCESSES and count > 1:
-        _compile_in_processes(sorted(anew, key=lambda code: -len(code.source)), count)
+    files = {module.code: _file(*module.code) for module in modules}
+
+    def anew() -> list[Code]:
+        return [code for code, file in files.items() if not kept(file)]
+
+    if anew():
+        with _in_turn(lambda: bool(anew())):
+            _compile_all(anew(), room)
     for module in modules:
         _ = module.loaded
 
@@ -283,6 +296,49 @@ def _file(source: str, architecture: str, options: tuple[str, ...]) -> Path:
     key = repr((_nvrtc().getVersion(), architecture, options, source))
     suffix = "ptx" if architecture.startswith(VIRTUAL) else "cubin"
     return user_cache() / "kernels" / f"{sha256(key.encode()).hexdigest()[:32]}.{suffix}"
+
+
+@contextmanager
+def _in_turn(needed: Callable[[], bool]) -> Iterator[None]:
+    """Keep other processes from compiling within a ``with`` block, once none does.
+
+    Do not wait longer if nothing needs to be compiled any more, or for a process that hangs.
+
+    Args:
+        needed: says whether something still needs to be compiled.
+    """
+    with ExitStack() as entered:
+        with suppress(OSError):  # a file that cannot be locked keeps nobody from compiling
+            folder = user_cache() / "kernels"
+            folder.mkdir(parents=True, exist_ok=True)
+            lock = entered.enter_context((folder / "lock").open("ab"))
+            until = perf_counter() + LONGEST_WAIT
+            while needed() and perf_counter() < until and not _locked(lock):
+                sleep(LOOK_SECONDS)
+        yield
+
+
+def _locked(file: IO[bytes]) -> bool:
+    """Lock a file until it is closed, unless somebody else has locked it."""
+    try:
+        flock(file, LOCK_EX | LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _compile_all(codes: Sequence[Code], room: int) -> None:
+    """Compile modules, by several processes if they are many enough.
+
+    Args:
+        codes: the modules.
+        room: the bytes of the host that processes may take.
+    """
+    count = min(len(codes), usable_cores(), room // COMPILER_BYTES)
+    if len(codes) >= MODULES_FOR_PROCESSES and count > 1:
+        _compile_in_processes(sorted(codes, key=lambda code: -len(code.source)), count)
+    for code in codes:
+        stored(*code)
 
 
 def _compile_in_processes(codes: Sequence[Code], count: int) -> None:
