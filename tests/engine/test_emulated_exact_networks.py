@@ -25,7 +25,8 @@ from znni.core.options import Accuracy, Border
 from znni.core.shapes import Vec3
 from znni.engine.checks import check_runnable
 from znni.engine.patch import PatchRunner
-from znni.engine.tiles import for_job, make_job, read_input, seen_by
+from znni.engine.reading import read_input
+from znni.engine.tiles import for_job, make_job, seen_by
 from znni.machine.machine import Device, Machine
 from znni.network.geometry import with_window
 from znni.network.layers import PackedLayer, SummedConv

@@ -32,7 +32,8 @@ from znni.core.shapes import Box, Shape5, Vec3
 from znni.engine.checks import check_runnable
 from znni.engine.patch import PatchRunner
 from znni.engine.pipeline import convert
-from znni.engine.tiles import make_job, read_input, tiles
+from znni.engine.reading import read_input
+from znni.engine.tiles import make_job, tiles
 from znni.machine import arena
 from znni.network.geometry import input_box
 from znni.network.input_scaling import InputScaling

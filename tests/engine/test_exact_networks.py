@@ -13,7 +13,8 @@ from random_plans import run
 from znni.core.options import Border, Pad
 from znni.core.shapes import Box, Vec3
 from znni.engine.patch import PatchRunner
-from znni.engine.tiles import make_job, read_input, seen_by
+from znni.engine.reading import read_input
+from znni.engine.tiles import make_job, seen_by
 from znni.inference.planning import search
 from znni.network.geometry import context
 from znni.network.network import Network

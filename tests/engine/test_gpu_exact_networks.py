@@ -16,7 +16,8 @@ from znni.calibration.overhead_figures import run_overhead
 from znni.core.shapes import Vec3
 from znni.engine import device_graphs
 from znni.engine.patch import PatchRunner
-from znni.engine.tiles import for_job, make_job, read_input, seen_by
+from znni.engine.reading import read_input
+from znni.engine.tiles import for_job, make_job, seen_by
 from znni.machine.cuda import cupy
 from znni.machine.detect import detect_machine
 from znni.network.network import Network

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from znni.core.shapes import Box, Vec3
-from znni.engine.tiles import Job, make_job, read_input
+from znni.engine.reading import read_input
+from znni.engine.tiles import Job, make_job
 from znni.network.input_scaling import InputScaling
 from znni.network.layers import Conv
 from znni.network.network import Network

@@ -19,7 +19,8 @@ from znni.core.options import ACCURACIES
 from znni.core.shapes import Vec3
 from znni.engine.checks import check_runnable
 from znni.engine.patch import PatchRunner
-from znni.engine.tiles import make_job, read_input, seen_by
+from znni.engine.reading import read_input
+from znni.engine.tiles import make_job, seen_by
 from znni.inference.planning import search
 from znni.network.layers import Activation, Add, Conv, Padding, SummedConv
 from znni.network.network import INPUT, Network, Node

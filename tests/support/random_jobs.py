@@ -36,7 +36,8 @@ from random_job_run import JOB, OUTPUT, VOLUME, WEIGHTS_SEED, Kind, Ran, RandomJ
 from bench.record import circumstances
 from znni.core.options import Pad
 from znni.core.shapes import Box, Vec3
-from znni.engine.tiles import make_job, read_input, seen_by
+from znni.engine.reading import read_input
+from znni.engine.tiles import make_job, seen_by
 from znni.network.geometry import context, whole_sizes
 from znni.network.layers import Conv, ConvTranspose
 from znni.network.network import Network

@@ -8,7 +8,8 @@ import numpy as np
 
 from znni.core.options import Border, Pad
 from znni.core.shapes import Box, Vec3
-from znni.engine.tiles import make_job, read_input
+from znni.engine.reading import read_input
+from znni.engine.tiles import make_job
 from znni.network.geometry import with_window
 from znni.network.network import Network
 from znni.network.network_file import network_from_text

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from znni.core.errors import InvalidInput
 from znni.core.shapes import Box, Vec3
-from znni.engine.tiles import make_job, read_input, tiles
+from znni.engine.reading import read_input
+from znni.engine.tiles import make_job, tiles
 from znni.network.geometry import input_box
 from znni.network.input_scaling import InputScaling
 from znni.network.layers import Conv

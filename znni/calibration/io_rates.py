@@ -28,7 +28,8 @@ from znni.core.text import aligned
 from znni.core.volume import NewOutput
 from znni.engine.host_layers import place
 from znni.engine.pipeline import convert
-from znni.engine.tiles import make_job, read_input, tiles
+from znni.engine.reading import read_input
+from znni.engine.tiles import make_job, tiles
 from znni.machine.arena import map_pages
 from znni.machine.cold_pages import note_warm, warm_bytes
 from znni.machine.machine import Machine

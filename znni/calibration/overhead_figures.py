@@ -26,9 +26,9 @@ from znni.engine.device_layers import (
 )
 from znni.engine.pipeline import (
     bytes_per_blended_voxel,
-    bytes_per_input_voxel,
     bytes_per_output_voxel,
 )
+from znni.engine.reading import bytes_per_input_voxel
 from znni.engine.workers.slots import (
     SLOTS,
 )

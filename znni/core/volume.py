@@ -160,6 +160,8 @@ class Volume(Protocol):
         size: voxels per axis.
         itemsize: bytes of one stored value.
         grid: position of the voxels in space.
+        pieces: extents of the pieces that threads may read at the same time, each by itself. They
+            begin at multiples of these extents. None: one call reads a large box faster.
     """
 
     @property
@@ -177,6 +179,10 @@ class Volume(Protocol):
     @property
     def grid(self) -> Grid:
         """Position of the voxels in space."""
+
+    @property
+    def pieces(self) -> Vec3 | None:
+        """Extents of the pieces that threads may read at the same time, if there are any."""
 
     def read(self, box: Box) -> NDArray[Any]:
         """Return the values (f, z, y, x) of a box within the volume."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from threading import Lock
 from typing import Any
 from weakref import WeakSet
 
@@ -15,6 +16,7 @@ WIDE = 8  # bytes of integers that may be larger
 
 log = logging.getLogger("znni")
 _warned: WeakSet[Volume] = WeakSet()
+_warning = Lock()
 
 
 def warn_of_large_integers(volume: Volume, values: NDArray[Any]) -> None:
@@ -22,7 +24,11 @@ def warn_of_large_integers(volume: Volume, values: NDArray[Any]) -> None:
     if values.dtype.kind not in "iu" or values.dtype.itemsize < WIDE or volume in _warned:
         return
     low, high = int(values.min()), int(values.max())
-    if max(-low, high) > EXACT:
+    if max(-low, high) <= EXACT:
+        return
+    with _warning:
+        if volume in _warned:
+            return
         _warned.add(volume)
         log.warning(
             "the volume holds integers beyond 2^53, such as %d: the network sees float32, which "

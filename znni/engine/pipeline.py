@@ -340,11 +340,6 @@ def convert(values: NDArray[Any], dtype: OutputType) -> NDArray[Any]:
         return values.astype(dtype)
 
 
-def bytes_per_input_voxel(itemsize: int) -> int:
-    """Return the host bytes of a block read ahead: as stored, a padded copy, and as float32."""
-    return 2 * itemsize + 4
-
-
 def bytes_per_blended_voxel(dtype: OutputType) -> int:
     """Return the host bytes of a block of windows as it is stored, and of a copy of it.
 

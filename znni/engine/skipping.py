@@ -15,8 +15,9 @@ from znni.core.shapes import Box, Vec3
 from znni.core.text import counted
 from znni.core.volume import Volume
 from znni.engine.executor import placed
+from znni.engine.reading import read_input
 from znni.engine.stages import Work
-from znni.engine.tiles import Job, Room, Tile, new_room, read_input
+from znni.engine.tiles import Job, Room, Tile, new_room
 from znni.engine.windows import WindowedBlock
 from znni.network.geometry import input_box, reach
 from znni.network.network import Network
@@ -225,10 +226,9 @@ def _known(tile: Tile, values: Float32) -> KnownBlock:
 
 def is_constant(block: Float32) -> bool:
     """Return whether each map of (f, z, y, x) has one value."""
-    last = block[:, -1, -1, -1]
-    if (block[:, 0, 0, 0] != last).any():
-        return False  # this tells of most blocks at once
-    return bool((block.min(axis=(1, 2, 3)) == block.max(axis=(1, 2, 3))).all())
+    last = block[:, -1:, -1:, -1:]
+    # Most blocks differ in the first planes already.
+    return all(bool((block[:, z : z + 1] == last).all()) for z in range(block.shape[1]))
 
 
 def of_constant(network: Network, weights: Weights, values: Float32) -> Float32:

@@ -1,32 +1,21 @@
-"""The boxes of a volume that are read, computed and written, and reading beyond its edges."""
+"""The boxes of a volume that are read, computed and written."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import Any, SupportsIndex, TypeAlias
+from typing import SupportsIndex, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
-from znni.core.errors import InvalidInput, UnusableValues, option
+from znni.core.errors import InvalidInput, option
 from znni.core.options import Border, Pad, check_names
 from znni.core.shapes import Box, Vec3
-from znni.core.volume import Volume
-from znni.engine.large_integers import warn_of_large_integers
-from znni.machine.io_threads import io_threads, mapped
 from znni.network.geometry import context, over, whole_input
-from znni.network.input_scaling import Fixed, InputScaling
 from znni.network.network import Network
 from znni.network.weights import Float32
 from znni.network.window import Window, missing_window
-
-# Values that are scaled at a time: a mebibyte of float32.
-CACHED_VALUES = 2**18
-
-# Parts of a block that each thread scales.
-SHARES = 2
 
 # Returns an array of a shape (f, z, y, x), whose values are not set.
 Room: TypeAlias = Callable[[tuple[int, ...]], Float32]
@@ -392,155 +381,3 @@ class Remaining:
 def new_room(shape: tuple[int, ...]) -> Float32:
     """Return a new array, as every ``Room`` does."""
     return np.empty(shape, np.float32)
-
-
-def read_input(
-    volume: Volume,
-    job: Job,
-    box: Box,
-    scaling: InputScaling,
-    room: Room = new_room,
-) -> Float32:
-    """Read what the network sees in a box: float32 (f, z, y, x), scaled, padded at the edges.
-
-    Args:
-        volume: the input.
-        job: which output is wanted.
-        box: the voxels that the network sees for a tile, from ``Job.seen``.
-        scaling: how values are scaled.
-        room: gives the array for the result.
-
-    Raises:
-        UnusableValues: a value is NaN, or infinite as float32, and would spread to its neighbours.
-    """
-    sources = [
-        _source(start, stop, extent, job.pad)
-        for start, stop, extent in zip(box.start, box.stop, job.volume, strict=True)
-    ]
-    start = Vec3(*(int(source.min()) for source in sources))
-    stop = Vec3(*(int(source.max()) + 1 for source in sources))
-    raw = volume.read(Box(start, stop))
-    warn_of_large_integers(volume, raw)
-    for axis, source in enumerate(sources):
-        if source.size != stop[axis] - start[axis] or np.any(np.diff(source) != 1):
-            raw = raw.take(source - start[axis], axis=axis + 1)
-    values = room(raw.shape)
-    if not _scale(raw, scaling, values):
-        raise _not_finite(values, raw, sources)
-    if scaling.box:
-        _blank_outside(values, box, scaling.box)
-    elif job.pad == "constant":
-        _blank_outside(values, box, Box(ZERO, job.volume))
-    if job.whole:
-        _blank_outside(values, box, Box(job.origin, job.origin + job.whole))
-    return values
-
-
-def _source(start: int, stop: int, extent: int, pad: Pad) -> NDArray[np.int64]:
-    """Return the index of the voxel seen at each position of an axis, in the volume or beyond."""
-    position = np.arange(start, stop)
-    if pad != "reflect" or extent == 1:
-        return position.clip(0, extent - 1)
-    period = 2 * (extent - 1)
-    return (extent - 1) - np.abs((extent - 1) - position % period)
-
-
-def _blank_outside(values: Float32, box: Box, known: Box) -> None:
-    """Set the values (f, z, y, x) of a box to zero where it lies outside another."""
-    inside = [
-        slice(max(low - start, 0), max(min(stop, high) - start, 0))
-        for start, stop, low, high in zip(*box, *known, strict=True)
-    ]
-    for axis, kept in enumerate(inside, start=1):
-        along = np.moveaxis(values, axis, 0)
-        along[: kept.start] = 0
-        along[kept.stop :] = 0
-
-
-def _scale(raw: NDArray[Any], scaling: InputScaling, values: Float32) -> bool:
-    """Scale stored values, whatever the order of their axes, and return whether all are finite.
-
-    Each thread takes some planes at a time, which stay in its core's cache for all passes.
-    """
-    count = raw.shape[1]
-    depth = max(1, CACHED_VALUES // (raw.shape[2] * raw.shape[3]))
-    fixed = scaling.fixed(len(raw)) or (None,) * len(raw)
-    ends = _ends(raw.dtype)
-    unchecked = ends is not None and all(
-        _scale_planes(ends, np.empty_like(ends), scaling, one) for one in fixed
-    )
-
-    def scale(first: int) -> bool:
-        finite = True
-        for z in range(first, min(first + share, count), depth):
-            slab = raw[:, z : z + depth]
-            ignored = (slab == 0).all(axis=0) if scaling.within == "nonzero" else None
-            for stored, one, made in zip(slab, fixed, values, strict=True):
-                planes = made[z : z + depth]
-                finite &= _scale_planes(stored, planes, scaling, one, checks=not unchecked)
-                if ignored is not None:
-                    planes[ignored] = 0
-        return finite
-
-    share = depth * max(1, -(-count // (depth * SHARES * io_threads())))
-    return all([*mapped(scale, range(0, count, share), SHARES * io_threads())])
-
-
-def _ends(dtype: np.dtype[Any]) -> Float32 | None:
-    """Return the least and the largest value of a type of integers; None for another type."""
-    if dtype.kind not in "iu":
-        return None
-    limits = np.iinfo(dtype)
-    return np.array((limits.min, limits.max), np.float32)
-
-
-def _scale_planes(
-    stored: NDArray[Any],
-    planes: Float32,
-    scaling: InputScaling,
-    fixed: Fixed | None,
-    *,
-    checks: bool = True,
-) -> bool:
-    """Scale stored values, and return whether all are finite, which holds if it is not checked.
-
-    Numbers that normalize are used in the order of nnU-Net's steps, which sets their rounding.
-    """
-    finite = True
-    with np.errstate(over="ignore", invalid="ignore"):  # the check finds what overflows
-        np.copyto(planes, stored, casting="unsafe")
-        if fixed is None:
-            planes *= np.float32(scaling.scale)
-            planes += np.float32(scaling.offset)
-        else:
-            finite = not checks or _all_finite(planes)  # before what is infinite is clipped
-            if fixed.clip:
-                np.clip(planes, np.float32(fixed.clip[0]), np.float32(fixed.clip[1]), out=planes)
-            planes -= np.float32(fixed.mean)
-            planes /= np.float32(fixed.std)
-    return finite and (not checks or _all_finite(planes))
-
-
-def _all_finite(planes: Float32) -> bool:
-    return bool(np.isfinite(planes.min()) and np.isfinite(planes.max()))  # NaN: both
-
-
-def _not_finite(
-    values: Float32, raw: NDArray[Any], sources: list[NDArray[np.int64]]
-) -> UnusableValues:
-    """Return the error that names the first value that is not finite."""
-    with np.errstate(over="ignore"):
-        stored = np.isfinite(raw.astype(np.float32))  # what is clipped is finite afterwards
-    first = np.unravel_index(
-        (np.isfinite(values) if stored.all() else stored).argmin(), values.shape
-    )
-    z, y, x = (int(source[at]) for source, at in zip(sources, first[1:], strict=True))
-    found = f"the volume holds {raw[first]} at voxel z={z}, y={y}, x={x}"
-    if stored.all():
-        problem = f"{found}, which is infinite when scaled; change input: in the network file"
-    else:
-        problem = (
-            f"{found}; replace what is NaN, or infinite as float32, before running a network over "
-            f"it"
-        )
-    return UnusableValues(problem, Vec3(z, y, x))

@@ -11,12 +11,16 @@ from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache
 from itertools import islice
+from threading import local
 from typing import TypeVar
 
 from znni.machine.detect import detect_host
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+
+# Knows in each thread whether it is one of these.
+_this_thread = local()
 
 # More threads of one process do not help: storage and memory are busy long before.
 MOST_THREADS = 16
@@ -34,13 +38,16 @@ def mapped(
     """Yield ``task(item)`` for every item, in order, computed by these threads.
 
     The first failure is raised unchanged, after all running tasks have ended. No task begins after
-    a failure.
+    a failure. If one of these threads calls this, it computes all results itself.
 
     Args:
-        task: function called in any thread; it must not wait for these threads.
+        task: function called in any thread; it must not wait for these threads in another way.
         items: items, taken one by one as there is room for them.
         most: largest number of begun tasks whose results are not yet taken; at least one.
     """
+    if getattr(_this_thread, "is_one", False):
+        yield from map(task, items)
+        return
     remaining = iter(items)
     begun: deque[Future[Result]] = deque()
     try:
@@ -78,6 +85,10 @@ def at_once(allowed: int, each: int) -> int:
     return max(1, min(allowed // each, 2 * io_threads()))
 
 
+def _note_thread() -> None:
+    _this_thread.is_one = True
+
+
 @cache
 def _pool() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(io_threads(), thread_name_prefix="znni-io")
+    return ThreadPoolExecutor(io_threads(), "znni-io", _note_thread)

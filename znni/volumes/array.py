@@ -44,6 +44,8 @@ class ArrayVolume:
         maps: names of its maps; empty if they have none.
         assumed: what its grid assumes beyond what is known of the volume; empty if nothing.
         packed: how its values are compressed; None if they are not, or if that is not known.
+        pieces: extents of the pieces that threads may read at the same time; None if the array has
+            no attribute ``pieces``, with such extents for each of its axes.
 
     Raises:
         InvalidInput: the array has another number of axes, is empty or endless, or holds values
@@ -75,6 +77,8 @@ class ArrayVolume:
         self.size = Vec3(*shape[-3:])
         self.itemsize = self.dtype.itemsize
         self.maps: tuple[str, ...] = getattr(array, "maps", ())
+        pieces: tuple[int, ...] | None = getattr(array, "pieces", None)
+        self.pieces = Vec3(*pieces[-3:]) if pieces else None
 
     def _repr_html_(self) -> str:
         from znni.volumes.shown import volume_html

@@ -85,7 +85,7 @@ class ChosenVolume(ArrayVolume):
         self.assumed = "" if voxels else volume.assumed
         self.grid = voxels.given_to(volume.grid, finest) if voxels else volume.grid
         self.dtype, self.itemsize = volume.dtype, volume.itemsize
-        self.packed = volume.packed
+        self.packed, self.pieces = volume.packed, volume.pieces
         self.shape = (self.features, *self.size)
 
     def read(self, box: Box, maps: slice = ALL) -> NDArray[Any]:

@@ -10,18 +10,23 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.lib.array_utils import byte_bounds
 from numpy.typing import DTypeLike, NDArray
+
+from znni.core.shapes import round_up
 
 # Tells the system that pages read so far need not stay in the process's memory. Not everywhere.
 FORGET = getattr(mmap, "MADV_DONTNEED", None)
 
+# Bytes that Linux maps around a page that is read, if they are in memory already.
+AROUND = max(2**16, mmap.PAGESIZE)
+
 
 class MappedArray:
-    """An array of a file that is mapped into memory anew for each read.
+    """An array of a file that is mapped into memory. Several threads may read it.
 
-    The file stays open, so that the array is the same if another file takes its name. Pages are
-    given back plane by plane, because the process's memory would hold all that were read, and
-    their neighbours.
+    The array is the same if another file takes the name of its file. Pages are given back plane by
+    plane, because the process's memory would hold all that were read, and their neighbours.
 
     Args:
         path: the file.
@@ -30,9 +35,15 @@ class MappedArray:
         shape: the extents.
         fortran: the first axis is that of neighbouring values, and not the last one.
 
+    Attributes:
+        shape: the extents.
+        dtype: the type of the values.
+        pieces: the extents of a plane, which threads may read at the same time; None if the planes
+            of an array with this order of axes lie in one another.
+
     Raises:
         ValueError: the file is too short.
-        OSError: it cannot be opened.
+        OSError: it cannot be opened or mapped.
     """
 
     def __init__(
@@ -45,30 +56,45 @@ class MappedArray:
         fortran: bool = False,
     ) -> None:
         self.shape, self.dtype = shape, np.dtype(dtype)
-        self._offset, self._fortran = offset, fortran
+        self.pieces = None if fortran else (*(1 for _ in shape[:-2]), *shape[-2:])
+        self._end = offset + prod(shape) * self.dtype.itemsize
         self._file = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
         weakref.finalize(self, os.close, self._file)
-        missing = offset + prod(shape) * self.dtype.itemsize - os.fstat(self._file).st_size
+        self._check_length()
+        if not prod(shape):  # nothing can be mapped of an empty file
+            self._whole: NDArray[Any] = np.empty(shape, self.dtype)
+            return
+        self._pages = mmap.mmap(self._file, 0, access=mmap.ACCESS_READ)
+        flat = np.frombuffer(self._pages, self.dtype, prod(shape), offset)
+        self._whole = flat.reshape(shape, order="F" if fortran else "C")
+        self._start = byte_bounds(self._whole)[0] - offset
+
+    def __getitem__(self, key: Any, /) -> NDArray[Any]:
+        """Return a copy of the values at integers and slices.
+
+        Raises:
+            ValueError: the file is too short meanwhile.
+        """
+        self._check_length()  # the system ends a process that reads mapped pages beyond the end
+        given = self._whole[key]
+        if not given.ndim:
+            return np.asarray(given)  # one value is no view
+        made = np.empty(given.shape, given.dtype)
+        for at in np.ndindex(given.shape[:-2]):
+            made[at] = given[at]
+            self._give_back(given[at])
+        return made
+
+    def _check_length(self) -> None:
+        missing = self._end - os.fstat(self._file).st_size
         if missing > 0:
             raise ValueError(f"its last {missing} bytes are missing")
 
-    def __getitem__(self, key: Any, /) -> NDArray[Any]:
-        """Return a copy of the values at integers and slices."""
-        if not prod(self.shape):
-            return np.array(np.empty(self.shape, self.dtype)[key])
-        pages = mmap.mmap(self._file, 0, access=mmap.ACCESS_READ)  # until nothing refers to it
-        whole: NDArray[Any] = np.ndarray(
-            self.shape, self.dtype, pages, self._offset, order="F" if self._fortran else "C"
-        )
-        return _copied(whole[key], pages)
-
-
-def _copied(values: Any, pages: mmap.mmap) -> NDArray[Any]:
-    """Return a copy of values in mapped pages, and give the pages back."""
-    given = np.asarray(values)
-    made = np.empty(given.shape, given.dtype)
-    for at in np.ndindex(given.shape[:-2]):
-        made[at] = given[at]
-        if FORGET is not None:
-            pages.madvise(FORGET)
-    return made
+    def _give_back(self, values: NDArray[Any]) -> None:
+        """Give back the pages of some values, and those around them that were mapped with them."""
+        if FORGET is None or not values.size:
+            return
+        low, high = (place - self._start for place in byte_bounds(values))
+        first = low // AROUND * AROUND
+        length = min(round_up(high, AROUND), len(self._pages)) - first
+        self._pages.madvise(FORGET, first, length)

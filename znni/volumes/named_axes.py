@@ -36,6 +36,8 @@ class NamedAxes:
         shape: extents (c, z, y, x).
         dtype: type of the values.
         maps: names of the maps.
+        pieces: extents (c, z, y, x) of the pieces that threads may read at the same time, if the
+            array has such pieces.
 
     Raises:
         InvalidInput: the names do not match the array, or it holds more than one volume, or no such
@@ -91,6 +93,9 @@ class NamedAxes:
         self._kept = [axis for axis in axes if axis in ORDER]
         self.shape = tuple(extents.get(axis, 1) for axis in ORDER)
         self.dtype = array.dtype
+        pieces = getattr(array, "pieces", None)
+        by_axis = dict(zip(axes, pieces or (), strict=bool(pieces)))
+        self.pieces = tuple(by_axis.get(axis, 1) for axis in ORDER) if pieces else None
 
     def __getitem__(self, key: tuple[slice, slice, slice, slice], /) -> NDArray[Any]:
         """Return the values (c, z, y, x) of four slices."""

@@ -30,13 +30,14 @@ class ChunkedDataset(ABC):
         shape: extents.
         dtype: type of its values.
         chunks: extents of its chunks.
+        pieces: the same extents: threads may read chunks at the same time.
     """
 
     def __init__(self, dataset: h5py.Dataset, chunks: tuple[int, ...], copies: int) -> None:
         self.name: str = dataset.name
         self.shape: tuple[int, ...] = dataset.shape
         self.dtype: np.dtype[Any] = dataset.dtype
-        self.chunks = chunks
+        self.chunks = self.pieces = chunks
         self._dataset = dataset
         self._task_bytes = copies * prod(chunks) * self.dtype.itemsize
 

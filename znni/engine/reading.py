@@ -1,0 +1,318 @@
+"""Reading what the network sees: values are scaled, checked, and repeated beyond the edges."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache, partial
+from itertools import product
+from math import prod
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from znni.core.errors import UnusableValues
+from znni.core.options import Pad
+from znni.core.shapes import Box, Vec3
+from znni.core.volume import Volume
+from znni.engine.large_integers import warn_of_large_integers
+from znni.engine.tiles import ZERO, Job, Room, new_room
+from znni.machine.io_threads import at_once, finish, io_threads, mapped
+from znni.network.input_scaling import Fixed, InputScaling
+from znni.network.weights import Float32
+
+# Values of a piece that stays in a core's cache: a mebibyte of float32.
+CACHED_VALUES = 2**18
+
+# Runs of pieces for each thread.
+SHARES = 2
+
+# Copies of a piece as it is stored that a thread holds at most, with those that decoding takes.
+COPIES = 4
+
+# Returns the values (f, z, y, x) of a box, as they are stored.
+Read: TypeAlias = Callable[[Box], NDArray[Any]]
+
+# The part of an axis that is set, and the part of a piece from which it is set.
+Placed: TypeAlias = tuple[slice, slice]
+
+
+def bytes_per_input_voxel(itemsize: int) -> int:
+    """Return the host bytes of a block read ahead: as float32, and what reading takes beside it.
+
+    That is the whole block as it is stored, or pieces of it. Threads also hold pieces as float32.
+    """
+    return 4 + 2 * itemsize
+
+
+def read_input(
+    volume: Volume,
+    job: Job,
+    box: Box,
+    scaling: InputScaling,
+    room: Room = new_room,
+) -> Float32:
+    """Read what the network sees in a box: float32 (f, z, y, x), scaled, padded at the edges.
+
+    Each thread reads piece after piece, scales and checks it in its core's cache, and places it. If
+    the volume has no pieces, it is read at once before.
+
+    Args:
+        volume: the input.
+        job: which output is wanted.
+        box: the voxels that the network sees for a tile, from ``Job.seen``.
+        scaling: how values are scaled.
+        room: gives the array for the result.
+
+    Raises:
+        UnusableValues: a value is NaN, or infinite as float32, and would spread to its neighbours.
+    """
+    axes = [
+        _runs(_source(start, stop, extent, job.pad))
+        for start, stop, extent in zip(box.start, box.stop, job.volume, strict=True)
+    ]
+    start = Vec3(*(min(run.lowest for run in runs) for runs in axes))
+    stop = Vec3(*(max(run.lowest + run.extent for run in runs) for runs in axes))
+    seen, maps = Box(start, stop), volume.features
+    read: Read = volume.read
+    stored = volume.pieces
+    if stored is None:
+        read, stored = _read_before(volume, seen), Vec3(1, stop.y, stop.x)
+    values = room((maps, *box.size))
+    filling = _Filling(values, axes, scaling)
+
+    def fill(pieces: list[Box]) -> None:
+        for piece in pieces:
+            found = read(piece)
+            warn_of_large_integers(volume, found)
+            filling.take(piece, found)
+
+    tasks = SHARES * io_threads()
+    of_task = seen.size.volume // tasks
+    joined = _joined(stored, seen.size, min(CACHED_VALUES // maps, of_task))
+    pieces = list(seen.cut(joined))
+    share = -(-len(pieces) // tasks)
+    per_voxel = volume.itemsize * (COPIES if volume.pieces else 1) + 4
+    allowed = seen.size.volume * volume.itemsize * (2 if volume.pieces else 1)
+    most = at_once(allowed, joined.minimum(seen.size).volume * per_voxel)
+    starts = range(0, len(pieces), share)
+    finish(mapped(fill, (pieces[first : first + share] for first in starts), most))
+    if scaling.box:
+        _blank_outside(values, box, scaling.box)
+    elif job.pad == "constant":
+        _blank_outside(values, box, Box(ZERO, job.volume))
+    if job.whole:
+        _blank_outside(values, box, Box(job.origin, job.origin + job.whole))
+    return values
+
+
+def _read_before(volume: Volume, seen: Box) -> Read:
+    """Read a box, and return a function that returns parts of it."""
+    found = volume.read(seen)
+    return lambda piece: found[:, *piece.shifted(ZERO - seen.start).slices]
+
+
+def _joined(stored: Vec3, size: Vec3, most: int) -> Vec3:
+    """Return how many neighbouring pieces, x first, have no more voxels than given, as extents.
+
+    Args:
+        stored: extents of a piece.
+        size: extents of all that is read.
+        most: voxels; one piece may have more.
+    """
+    joined = list(stored)
+    for axis in (2, 1, 0):
+        each = prod(map(min, joined, size))
+        joined[axis] *= max(1, min(most // each, -(-size[axis] // joined[axis])))
+    return Vec3(*joined)
+
+
+class _Run(NamedTuple):
+    """Positions along an axis that see voxels in a row, forward or backward, or all one voxel.
+
+    Attributes:
+        first: the first position.
+        length: the number of positions.
+        voxel: the voxel that the first position sees.
+        step: the way from one position's voxel to the next one's: 1, -1 or 0.
+    """
+
+    first: int
+    length: int
+    voxel: int
+    step: int
+
+    @property
+    def lowest(self) -> int:
+        """The first voxel, along the axis, that is seen."""
+        return min(self.voxel, self.voxel + (self.length - 1) * self.step)
+
+    @property
+    def extent(self) -> int:
+        """The number of voxels that are seen."""
+        return (self.length - 1) * abs(self.step) + 1
+
+    def placed(self, start: int, stop: int) -> Placed | None:
+        """Return which positions see voxels of a piece, and which; None if none does.
+
+        Args:
+            start: the first voxel of the piece.
+            stop: the voxel after its last.
+        """
+        low, high = max(self.lowest, start), min(self.lowest + self.extent, stop)
+        if low >= high:
+            return None
+        if self.step == 0:
+            return slice(self.first, self.first + self.length), slice(low - start, high - start)
+        before, after = low - start, high - start
+        if self.step > 0:
+            nearest, part = low, slice(before, after)
+        else:
+            nearest, part = high - 1, slice(after - 1, before - 1 if before else None, -1)
+        first = self.first + abs(nearest - self.voxel)
+        return slice(first, first + high - low), part
+
+
+def _runs(source: NDArray[np.int64]) -> list[_Run]:
+    """Return the voxels that the positions of an axis see as runs, in order."""
+    found, first = [], 0
+    steps = [*map(int, np.diff(source)), 0]
+    while first < len(source):
+        step, last = steps[first], first
+        while last < len(source) - 1 and steps[last] == step:
+            last += 1
+        found.append(_Run(first, last - first + 1, int(source[first]), step))
+        first = last + 1
+    return found
+
+
+def _source(start: int, stop: int, extent: int, pad: Pad) -> NDArray[np.int64]:
+    """Return the index of the voxel seen at each position of an axis, in the volume or beyond."""
+    position = np.arange(start, stop)
+    if pad != "reflect" or extent == 1:
+        return position.clip(0, extent - 1)
+    period = 2 * (extent - 1)
+    return (extent - 1) - np.abs((extent - 1) - position % period)
+
+
+class _Filling:
+    """Sets the input (f, z, y, x) of a network piece by piece. Several threads may do so.
+
+    Args:
+        values: the input, which is not set yet.
+        axes: the voxels that the positions of each axis see.
+        scaling: how values are scaled.
+    """
+
+    def __init__(self, values: Float32, axes: list[list[_Run]], scaling: InputScaling) -> None:
+        self._values = values
+        self._scaling = scaling
+        self._fixed = scaling.fixed(len(values)) or (None,) * len(values)
+        # Neither refers to this object, so the values are freed at once.
+        self._placed = cache(partial(_placed, axes))
+        self._stay_finite = cache(partial(_stay_finite, scaling, self._fixed))
+
+    def take(self, piece: Box, stored: NDArray[Any]) -> None:
+        """Set all positions that see voxels of a piece.
+
+        Args:
+            piece: voxels of the volume.
+            stored: their values (f, z, y, x), in any order of the axes in memory.
+
+        Raises:
+            UnusableValues: a value is NaN, or infinite as float32.
+        """
+        by_axis = [self._placed(axis, *ends) for axis, ends in enumerate(zip(*piece, strict=True))]
+        places = [tuple(zip(*each, strict=True)) for each in product(*by_axis)]
+        ignored = (stored == 0).all(axis=0) if self._scaling.within == "nonzero" else None
+        checks = not self._stay_finite(stored.dtype)
+        for values, found, fixed in zip(self._values, stored, self._fixed, strict=True):
+            scaled = values[places[0][0]]
+            if len(places) > 1 or scaled.shape != found.shape or not scaled.flags.c_contiguous:
+                scaled = np.empty(found.shape, np.float32)
+            if not _scale(found, scaled, self._scaling, fixed, checks=checks):
+                raise _not_finite(scaled, found, piece.start)
+            if ignored is not None:
+                scaled[ignored] = 0
+            for positions, part in places:
+                values[positions] = scaled[part]  # NumPy copies nothing if both are the same
+
+
+def _placed(axes: list[list[_Run]], axis: int, start: int, stop: int) -> list[Placed]:
+    """Return all positions of an axis that see voxels of a piece, and which."""
+    return [part for run in axes[axis] if (part := run.placed(start, stop))]
+
+
+def _stay_finite(scaling: InputScaling, each: Sequence[Fixed | None], dtype: np.dtype[Any]) -> bool:
+    """Return whether all values of a type are finite when they are scaled."""
+    if dtype.kind not in "iu":
+        return False
+    limits = np.iinfo(dtype)
+    ends = np.array((limits.min, limits.max), np.float32)
+    return all(_scale(ends, np.empty_like(ends), scaling, fixed) for fixed in each)
+
+
+def _scale(
+    stored: NDArray[Any],
+    planes: Float32,
+    scaling: InputScaling,
+    fixed: Fixed | None,
+    *,
+    checks: bool = True,
+) -> bool:
+    """Scale stored values, and return whether all are finite, which holds if it is not checked.
+
+    Numbers that normalize are used in the order of nnU-Net's steps, which sets their rounding.
+    """
+    finite = True
+    with np.errstate(over="ignore", invalid="ignore"):  # the check finds what overflows
+        np.copyto(planes, stored, casting="unsafe")
+        if fixed is None:
+            planes *= np.float32(scaling.scale)
+            planes += np.float32(scaling.offset)
+        else:
+            finite = not checks or _all_finite(planes)  # before what is infinite is clipped
+            if fixed.clip:
+                np.clip(planes, np.float32(fixed.clip[0]), np.float32(fixed.clip[1]), out=planes)
+            planes -= np.float32(fixed.mean)
+            planes /= np.float32(fixed.std)
+    return finite and (not checks or _all_finite(planes))
+
+
+def _all_finite(planes: Float32) -> bool:
+    return bool(np.isfinite(planes.min()) and np.isfinite(planes.max()))  # NaN: both
+
+
+def _not_finite(scaled: Float32, raw: NDArray[Any], start: Vec3) -> UnusableValues:
+    """Return the error that names the first value (z, y, x) of a piece that is not finite.
+
+    Args:
+        scaled: the values of the piece, scaled.
+        raw: its values, as stored.
+        start: its first voxel in the volume.
+    """
+    with np.errstate(over="ignore"):
+        stored = np.isfinite(raw.astype(np.float32))  # what is clipped is finite afterwards
+    first = np.unravel_index((np.isfinite(scaled) if stored.all() else stored).argmin(), raw.shape)
+    z, y, x = voxel = start + Vec3(*map(int, first))
+    found = f"the volume holds {raw[first]} at voxel z={z}, y={y}, x={x}"
+    if stored.all():
+        problem = f"{found}, which is infinite when scaled; change input: in the network file"
+    else:
+        problem = (
+            f"{found}; replace what is NaN, or infinite as float32, before running a network over "
+            f"it"
+        )
+    return UnusableValues(problem, voxel)
+
+
+def _blank_outside(values: Float32, box: Box, known: Box) -> None:
+    """Set the values (f, z, y, x) of a box to zero where it lies outside another."""
+    inside = [
+        slice(max(low - start, 0), max(min(stop, high) - start, 0))
+        for start, stop, low, high in zip(*box, *known, strict=True)
+    ]
+    for axis, kept in enumerate(inside, start=1):
+        along = np.moveaxis(values, axis, 0)
+        along[: kept.start] = 0
+        along[kept.stop :] = 0
