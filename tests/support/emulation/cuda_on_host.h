@@ -244,9 +244,6 @@ template <class T>
 inline void store_if(unsigned wanted, T* target, T value) {
   if (wanted) *target = value;
 }
-inline void store_value_if(float* target, float value, int wanted) {
-  store_if(wanted, target, value);
-}
 
 struct LoadMatrices {
   unsigned row;

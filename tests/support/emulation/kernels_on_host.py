@@ -45,7 +45,6 @@ INSTRUCTIONS = {
     "ld.shared.f32 %0, [%1];": "load_shared",
     "{.reg .pred p; setp.ne.b32 p, %0, 0; @p st.global.f32 [%1], %2;}": "store_if",
     "{.reg .pred p; setp.ne.b32 p, %0, 0; @p st.global.b32 [%1], %2;}": "store_if",
-    "{ .reg .pred p; setp.ne.s32 p, %2, 0; @p st.global.f32 [%0], %1; }": "store_value_if",
     "ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];": "four_matrices",
     "ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];": "two_matrices",
     "cp.async.ca.shared.global [%0], [%1], 4;": "copy<4>",

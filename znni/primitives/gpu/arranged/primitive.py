@@ -30,6 +30,7 @@ from znni.primitives.gpu.arranged.arrangement import (
 )
 from znni.primitives.gpu.common.activation import has_source, sloped_activation_source
 from znni.primitives.gpu.common.hardware import AMPERE_NEEDED
+from znni.primitives.gpu.common.kernels import compiler_options, of_axes
 from znni.primitives.gpu.common.number_formats import FLOAT_BYTES
 from znni.primitives.gpu.common.voxels import countable, launch, strided, voxels_source
 from znni.primitives.gpu.direct import primitive as direct
@@ -222,7 +223,7 @@ def source(activation: Activation) -> str:
 
 def steps(step: Any) -> tuple[str, ...]:
     """Return options of the compiler, which define the source's macros."""
-    return tuple(f"-DSTEP_{axis}={extent}" for axis, extent in zip("ZYX", step, strict=True))
+    return compiler_options(of_axes("STEP", step))
 
 
 # The GPUs that have these primitives.

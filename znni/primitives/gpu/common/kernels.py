@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,16 @@ from znni.primitives.gpu.common.number_formats import TensorFormat
 def definitions(values: Mapping[str, int]) -> str:
     """Return macros that define names as numbers."""
     return "".join(f"#define {name} {value}\n" for name, value in values.items())
+
+
+def compiler_options(values: Mapping[str, int]) -> tuple[str, ...]:
+    """Return options of the compiler that define names as numbers."""
+    return tuple(f"-D{name}={value}" for name, value in values.items())
+
+
+def of_axes(name: str, extents: Iterable[int]) -> dict[str, int]:
+    """Return the extent of each axis by a macro's name, such as ``TILE_Z``."""
+    return {f"{name}_{axis}": extent for axis, extent in zip("ZYX", extents, strict=True)}
 
 
 def larger_source() -> str:
@@ -30,6 +40,11 @@ def float16_pair_source() -> str:
 def lane_sums_source() -> str:
     """Return the CUDA function that adds up numbers of a warp's voxels."""
     return source_beside(__file__, "lane_sums.cuh")
+
+
+def store_source() -> str:
+    """Return the CUDA functions that store a word if it is wanted."""
+    return source_beside(__file__, "store_if.cuh")
 
 
 def bfloat16_pair_source() -> str:

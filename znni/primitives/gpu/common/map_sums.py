@@ -10,7 +10,7 @@ import numpy as np
 from znni.core.shapes import Shape5
 from znni.machine.cuda_kernels import source_beside
 from znni.machine.device_arena import device_workspace
-from znni.primitives.gpu.common.kernels import larger_source
+from znni.primitives.gpu.common.kernels import compiler_options, larger_source
 from znni.primitives.gpu.common.voxels import MOST, THREADS, strided, voxels_source
 
 # Blocks of a launch that keep the memory of any GPU busy. More would leave less to each.
@@ -46,7 +46,7 @@ def options(*, maps_together: int = 0, is_max: bool = False, together: int = 1) 
         together: voxels of a row that a thread reads at once, 1 or 4.
     """
     values = {"MAPS_TOGETHER": maps_together, "IS_MAX": int(is_max), "TOGETHER": together}
-    return tuple(f"-D{name}={value}" for name, value in values.items())
+    return compiler_options(values)
 
 
 def in_fours(array: Any) -> bool:

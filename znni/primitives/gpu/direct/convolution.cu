@@ -148,14 +148,6 @@ __device__ __forceinline__ void begin_sums(Sums &sums, const float *bias) {
     }
 }
 
-// Stores if `present`, without a branch.
-__device__ __forceinline__ void store_word(float *device, float value, bool present) {
-    asm volatile("{\n.reg .pred p;\nsetp.ne.s32 p, %2, 0;\n@p st.global.f32 [%0], %1;\n}\n" ::"l"(
-                     device),
-                 "f"(value), "r"(static_cast<int>(present))
-                 : "memory");
-}
-
 // Hides the origin of a pointer from the compiler, which would compute it anew rather than keep it.
 __device__ __forceinline__ float *kept(float *pointer) {
     asm volatile("" : "+l"(pointer));
@@ -180,7 +172,7 @@ __device__ __forceinline__ void store(const Sums &sums, float *out, Index stride
                     for (int x = 0; x < WINDOW_X; ++x)
                         if (z + y + x > 0)
                             value = larger(value, sums[z][row * WINDOW_Y + y][x][map]);
-            store_word(target, activation(value), row < present);
+            store_if(row < present, target, activation(value));
             target = kept(target + stride_y);
         }
         out += stride_f;

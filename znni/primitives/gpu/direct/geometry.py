@@ -18,6 +18,7 @@ from znni.primitives.gpu.common.hardware import (
     LANES,
     SCHEDULERS,
 )
+from znni.primitives.gpu.common.kernels import compiler_options, of_axes
 
 # Sixteen warps share a multiprocessor, with 128 registers a thread. Sums take as many of these as
 # leave enough for a column of inputs, the weights of a tap and addresses.
@@ -141,25 +142,19 @@ class Tile:
     def options(self) -> tuple[str, ...]:
         """Options of the compiler, which define the source's macros."""
         sizes = {
-            "KERNEL_Z": self.kernel.z,
-            "KERNEL_Y": self.kernel.y,
-            "KERNEL_X": self.kernel.x,
-            "WINDOW_Z": self.window.z,
-            "WINDOW_Y": self.window.y,
-            "WINDOW_X": self.window.x,
+            **of_axes("KERNEL", self.kernel),
+            **of_axes("WINDOW", self.window),
             "TAPS_Z": self.taps_z,
             "TAPS_Y": self.taps_y,
             "MAPS": self.maps,
             "ROWS": self.rows,
             "LANES_X": self.lanes_x,
-            "WARPS_Z": self.warps.z,
-            "WARPS_Y": self.warps.y,
-            "WARPS_X": self.warps.x,
+            **of_axes("WARPS", self.warps),
             "BLOCKS": WARPS_TOGETHER // WARPS,
             "PITCH": self.pitch,
             "ONE_INPUT_STAGE": int(self.one_input_stage),
         }
-        return tuple(f"-D{name}={value}" for name, value in sizes.items())
+        return compiler_options(sizes)
 
     def groups(self, out_features: int) -> int:
         """Return how many groups of output maps there are."""

@@ -19,6 +19,7 @@ from znni.primitives.gpu.common.hardware import (
     RESERVED_SHARED,
     Chip,
 )
+from znni.primitives.gpu.common.kernels import of_axes
 from znni.primitives.gpu.common.number_formats import FLOAT_BYTES, TensorFormat
 
 # Sizes of a product: output maps, taps, and pooled voxels side by side along x. A lane has the
@@ -117,15 +118,9 @@ class Tile:
         """Macros of the CUDA source."""
         return {
             "IN_MAPS": self.in_maps,
-            "WINDOW_Z": self.window.z,
-            "WINDOW_Y": self.window.y,
-            "WINDOW_X": self.window.x,
-            "TILE_Z": self.out.z,
-            "TILE_Y": self.out.y,
-            "TILE_X": self.out.x,
-            "SEEN_Z": self.seen.z,
-            "SEEN_Y": self.seen.y,
-            "SEEN_X": self.seen.x,
+            **of_axes("WINDOW", self.window),
+            **of_axes("TILE", self.out),
+            **of_axes("SEEN", self.seen),
             "PITCH": self.pitch,
             "STEPS": self.steps,
             "PARTS": self.numbers.parts,

@@ -238,14 +238,6 @@ __device__ __forceinline__ View view_of(const uint4* image, Vec3 size, const Ima
           {size.z - first.z, size.y - first.y, size.x - first.x}};
 }
 
-// Stores without a branch, because a branch would cost more than the store.
-__device__ __forceinline__ void store_if(unsigned wanted, float* target, float value) {
-  asm volatile("{.reg .pred p; setp.ne.b32 p, %0, 0; @p st.global.f32 [%1], %2;}" ::"r"(
-                   wanted),
-               "l"(target), "f"(value)
-               : "memory");
-}
-
 // Exchanges a with the b of the lane DISTANCE further. Neighbours along x, which were in two
 // registers of a lane, are then in two lanes.
 template <int DISTANCE>
@@ -318,12 +310,6 @@ __device__ __forceinline__ void store(float (&sum)[TILES][COLUMNS / 2], float* y
 }
 
 #if WRITES_PACKED
-__device__ __forceinline__ void store_bits_if(unsigned wanted, unsigned* target, unsigned bits) {
-  asm volatile("{.reg .pred p; setp.ne.b32 p, %0, 0; @p st.global.b32 [%1], %2;}" ::"r"(wanted),
-               "l"(target), "r"(bits)
-               : "memory");
-}
-
 // Brings what lies in the output's memory to the second-level cache, where it is waited for less.
 // A lane asks for one of a warp's rows of 8 voxels, in some groups. A group's stride leads over all
 // parts of its numbers.
@@ -457,9 +443,9 @@ __device__ __forceinline__ unsigned store_packed(
       }
       const float a = total[0] * out_scale, b = total[1] * out_scale;
       const unsigned rounded = rounded_pair(a, b);
-      store_bits_if(stored & 1u << i, group + voxel(i), rounded);
+      store_if(stored & 1u << i, group + voxel(i), rounded);
       if (PARTS == 2)
-        store_bits_if(stored & 1u << i, group + to_part + voxel(i),
+        store_if(stored & 1u << i, group + to_part + voxel(i),
                       rounding_of(a, b, rounded));
     }
 #if SUMS_MAPS

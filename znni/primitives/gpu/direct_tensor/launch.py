@@ -19,7 +19,9 @@ from znni.primitives.gpu.common.kernels import (
     definitions,
     float16_pair_source,
     lane_sums_source,
+    of_axes,
     products_source,
+    store_source,
     strides_in_elements,
     warp_mma_source,
 )
@@ -176,7 +178,8 @@ class Launcher:
             image, strides = image.voxels, (*of_planes, np.int32(of_rows))
         if writes:
             words = (stride * (VOXEL_BYTES // WORD_BYTES) for stride in strides_in_voxels(y))
-            made, noted = (y.voxels, *words), (y.records, *self._bounds[:2])
+            made = y.voxels, *words
+            noted = y.records, self._bounds.of_input, self._bounds.least
         else:
             made, noted = strided(y), ()
         if self._sums is not None:
@@ -216,8 +219,7 @@ class Launcher:
 def image_source(numbers: TensorFormat, gathering: Gathering = IN_PLACE) -> str:
     """Return the CUDA source of ``lay_out``."""
     values = {"PARTS": numbers.parts, "GATHERS": int(gathering != IN_PLACE)}
-    for axis, step, shifts in zip("ZYX", *gathering, strict=True):
-        values |= {f"STEP_{axis}": step, f"SHIFTS_{axis}": shifts}
+    values |= of_axes("STEP", gathering.step) | of_axes("SHIFTS", gathering.shifts)
     parts = (
         definitions(values),
         ranges_source(numbers),
@@ -298,15 +300,11 @@ def convolution_source(
         lane_sums_source() if packing.sums else "",
         activation_source(activation, rounded=packing.writes),
         products,
+        store_source(),
         source_beside(__file__, "convolution.cuh"),
         source_beside(__file__, kernel),
     )
     return "\n".join(parts)
-
-
-def of_axes(name: str, extents: Vec3) -> dict[str, int]:
-    """Return the values of a macro for each axis."""
-    return {f"{name}_{axis}": extent for axis, extent in zip("ZYX", extents, strict=True)}
 
 
 def ranges_source(numbers: TensorFormat) -> str:

@@ -21,7 +21,7 @@ from znni.primitives.gpu.common.hardware import (
     Chip,
     thread_registers,
 )
-from znni.primitives.gpu.common.kernels import definitions
+from znni.primitives.gpu.common.kernels import definitions, of_axes
 from znni.primitives.gpu.common.number_formats import FLOAT_BYTES
 from znni.primitives.gpu.fft_tiled.geometry import columns, frequencies, half
 from znni.primitives.gpu.fft_tiled.product import spectrum_source
@@ -158,12 +158,8 @@ class TransformShape:
         row, plane, image = self._strides
         return definitions(
             {
-                "TILE_Z": self.tile.z,
-                "TILE_Y": self.tile.y,
-                "TILE_X": self.tile.x,
-                "VALID_Z": self.valid.z,
-                "VALID_Y": self.valid.y,
-                "VALID_X": self.valid.x,
+                **of_axes("TILE", self.tile),
+                **of_axes("VALID", self.valid),
                 "MAPS": self.maps,
                 "TURNS": self.turns,
                 "HAS_CLUSTERS": int(self.chip.has_clusters),
@@ -205,10 +201,9 @@ class TransformShape:
 
     def kernel_spectra_source(self) -> str:
         """Return the CUDA source of ``transform_kernels``."""
-        z, y, x = self.kernel
         parts = (
             self._definitions,
-            definitions({"KERNEL_Z": z, "KERNEL_Y": y, "KERNEL_X": x}),
+            definitions(of_axes("KERNEL", self.kernel)),
             _text("tile_geometry.cuh"),
             spectrum_source(self.spectra),
             _text("kernel_spectra.cu"),

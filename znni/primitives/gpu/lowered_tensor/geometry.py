@@ -19,6 +19,7 @@ from znni.primitives.gpu.common.hardware import (
     Chip,
     thread_registers,
 )
+from znni.primitives.gpu.common.kernels import of_axes
 from znni.primitives.gpu.common.number_formats import FLOAT_BYTES, TensorFormat
 
 # Voxels of a product; and input maps that a thread brings and multiplies at a time, a unit.
@@ -182,9 +183,7 @@ class Block:
     def macros(self) -> Mapping[str, int]:
         """Macros of the CUDA source."""
         return {
-            "KERNEL_Z": self.kernel.z,
-            "KERNEL_Y": self.kernel.y,
-            "KERNEL_X": self.kernel.x,
+            **of_axes("KERNEL", self.kernel),
             "IN_MAPS": self.in_maps,
             "OUT_MAPS": self.out_maps,
             "WARPGROUPS": self.warpgroups,

@@ -16,7 +16,12 @@ from znni.network.weights import ConvWeights
 from znni.plans.primitive import Run, fragmented, pooled
 from znni.primitives.gpu.common.base import ShapedPrimitive, Work
 from znni.primitives.gpu.common.hardware import LANES
-from znni.primitives.gpu.common.kernels import larger_source, strides_in_elements
+from znni.primitives.gpu.common.kernels import (
+    compiler_options,
+    larger_source,
+    of_axes,
+    strides_in_elements,
+)
 from znni.primitives.gpu.common.number_formats import NumberFormat
 
 # Threads of a block, by the maxima that each of them keeps in registers.
@@ -87,11 +92,8 @@ def source() -> str:
 
 def constants(window: Vec3, offsets: Vec3) -> tuple[str, ...]:
     """Return options of the compiler, which define the source's macros."""
-    return (
-        f"-DMOST_THREADS={most_threads(window, offsets)}",
-        *(f"-DWINDOW_{axis}={extent}" for axis, extent in zip("ZYX", window, strict=True)),
-        *(f"-DOFFSETS_{axis}={extent}" for axis, extent in zip("ZYX", offsets, strict=True)),
-    )
+    most = {"MOST_THREADS": most_threads(window, offsets)}
+    return compiler_options(most | of_axes("WINDOW", window) | of_axes("OFFSETS", offsets))
 
 
 def most_threads(window: Vec3, offsets: Vec3) -> int:

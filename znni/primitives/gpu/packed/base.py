@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from znni.core.shapes import Shape5, Vec3
+from znni.core.shapes import Shape5
 from znni.machine.arena import given_output, output_into
 from znni.machine.cuda_kernels import source_beside
 from znni.machine.machine import Device
@@ -145,8 +145,3 @@ def records_source(numbers: TensorFormat) -> str:
 def common_source(numbers: TensorFormat) -> str:
     """Return the functions of ``records_source``, and the loop over the voxels of an output."""
     return voxels_source() + records_source(numbers)
-
-
-def of_axes(name: str, extents: Vec3) -> tuple[str, ...]:
-    """Return options of the compiler that define a macro for each axis."""
-    return tuple(f"-D{name}_{axis}={extent}" for axis, extent in zip("ZYX", extents, strict=True))

@@ -15,13 +15,13 @@ from znni.machine.packed_arrays import PackedArray
 from znni.network.layers import Concat, Layer, Upsample
 from znni.network.weights import ConvWeights
 from znni.plans.primitive import Run, upsampled
+from znni.primitives.gpu.common.kernels import compiler_options, of_axes
 from znni.primitives.gpu.common.number_formats import TensorFormat
 from znni.primitives.gpu.common.voxels import launch
 from znni.primitives.gpu.packed.base import (
     GpuPackedPass,
     common_source,
     groups_of,
-    of_axes,
     strided,
 )
 from znni.primitives.gpu.upsampling.primitive import FLOPS, neighbours_source
@@ -123,4 +123,4 @@ def upsampling_source(numbers: TensorFormat) -> str:
 
 def upsampling_options(factor: Vec3) -> tuple[str, ...]:
     """Return options of the compiler, which define the source's macros."""
-    return of_axes("FACTOR", factor)
+    return compiler_options(of_axes("FACTOR", factor))

@@ -69,13 +69,6 @@ __device__ __forceinline__ Place place_of(unsigned tile, unsigned tiles_z, unsig
     return place;
 }
 
-// Stores without a branch, because a branch would cost more than the store.
-__device__ __forceinline__ void store_if(unsigned wanted, unsigned* target, unsigned bits) {
-    asm volatile("{.reg .pred p; setp.ne.b32 p, %0, 0; @p st.global.b32 [%1], %2;}" ::"r"(wanted),
-                 "l"(target), "r"(bits)
-                 : "memory");
-}
-
 // Starts to copy a number to shared memory, or zero.
 __device__ __forceinline__ void copy_number(unsigned target, const float* source, bool present) {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(target), "l"(source),

@@ -34,6 +34,7 @@ from znni.primitives.gpu.common.hardware import LANES, chip_of
 from znni.primitives.gpu.common.kernels import (
     definitions,
     lane_sums_source,
+    store_source,
     strides_in_elements,
     warp_mma_source,
 )
@@ -202,7 +203,7 @@ class FirstLayerLauncher:
             for array in (weights_by_lane(scaled, tile), pairs_by_lane(tile), *rows)
         ]
         bounds = bounds_of(work.conv.activation, weights)
-        self._bounds = bounds[:2]  # no value is added
+        self._bounds = bounds.of_input, bounds.least  # no value is added
         self._processors = cupy().cuda.Device().attributes["MultiProcessorCount"]
         self._sums = None
         if tile.sums:
@@ -268,6 +269,7 @@ def source(tile: Tile, activation: Activation) -> str:
         lane_sums_source() if tile.sums else "",
         activation_source(activation, rounded=True),
         warp_mma_source(tile.numbers),
+        store_source(),
         source_beside(__file__, "first_layer.cu"),
     )
     return "\n".join(parts)

@@ -23,6 +23,7 @@ from znni.primitives.gpu.common.hardware import (
     Chip,
     thread_registers,
 )
+from znni.primitives.gpu.common.kernels import of_axes
 from znni.primitives.gpu.common.number_formats import FLOAT16, FLOAT_BYTES, TensorFormat
 
 # Input maps of a first layer, and taps of all of them, beyond which transforms are faster.
@@ -170,13 +171,9 @@ class Tile:
     @property
     def macros(self) -> dict[str, int]:
         """Macros of the CUDA source."""
-        sizes = {"TILE": self.out, "SEEN": self.seen}
-        named = {
-            f"{name}_{axis}": extent
-            for name, extents in sizes.items()
-            for axis, extent in zip("ZYX", extents, strict=True)
-        }
-        return named | {
+        return {
+            **of_axes("TILE", self.out),
+            **of_axes("SEEN", self.seen),
             "KERNEL_X": self.kernel.x,
             "IN_MAPS": self.in_maps,
             "PITCH": self.pitch,

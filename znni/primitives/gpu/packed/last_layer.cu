@@ -17,13 +17,6 @@ constexpr int CHUNKS = (IN_GROUPS + 1) / 2;  // of 16 input maps
 constexpr int SPAN = UNITS * 16;             // voxels of a warp
 constexpr int WORDS = 4;                     // of a voxel of a group
 
-// Stores without a branch, because a branch would cost more than the store.
-__device__ __forceinline__ void store_if(unsigned wanted, float* target, float value) {
-    asm volatile("{.reg .pred p; setp.ne.b32 p, %0, 0; @p st.global.f32 [%1], %2;}" ::"r"(wanted),
-                 "l"(target), "f"(value)
-                 : "memory");
-}
-
 // A norm of two neighbouring maps, and the activation after it.
 struct PairNorm {
     float2 factor, shift, slope;

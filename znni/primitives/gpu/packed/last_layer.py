@@ -28,7 +28,7 @@ from znni.primitives.gpu.common.activation import (
 )
 from znni.primitives.gpu.common.base import ConvolutionWork, ShapedPrimitive
 from znni.primitives.gpu.common.hardware import LANES, Chip, chip_of
-from znni.primitives.gpu.common.kernels import definitions, warp_mma_source
+from znni.primitives.gpu.common.kernels import definitions, store_source, warp_mma_source
 from znni.primitives.gpu.common.number_formats import FLOAT16, FLOAT_BYTES, TensorFormat
 from znni.primitives.gpu.common.voxels import strided as strided_array
 from znni.primitives.gpu.direct_tensor.launch import ranges_source
@@ -200,6 +200,7 @@ def source(work: LastLayerWork) -> str:
         activation_source(activation),
         sloped_activation_source(of_norm, rounded=True),
         warp_mma_source(work.numbers),
+        store_source(),
         source_beside(__file__, "last_layer.cu"),
     )
     return "\n".join(parts)

@@ -14,14 +14,13 @@ from znni.machine.packed_arrays import PackedArray
 from znni.network.layers import Layer, Pool
 from znni.network.weights import ConvWeights
 from znni.plans.primitive import Run
-from znni.primitives.gpu.common.kernels import larger_source
+from znni.primitives.gpu.common.kernels import compiler_options, larger_source, of_axes
 from znni.primitives.gpu.common.number_formats import TensorFormat
 from znni.primitives.gpu.common.voxels import launch
 from znni.primitives.gpu.packed.base import (
     GpuPackedPass,
     common_source,
     groups_of,
-    of_axes,
     strided,
 )
 
@@ -65,5 +64,5 @@ def pooling_source(numbers: TensorFormat) -> str:
 
 def pooling_options(pool: Pool) -> tuple[str, ...]:
     """Return options of the compiler, which define the source's macros."""
-    is_max = f"-DIS_MAX={int(pool.reduce == 'max')}"
-    return *of_axes("WINDOW", pool.window), *of_axes("STRIDE", pool.stride), is_max
+    extents = of_axes("WINDOW", pool.window) | of_axes("STRIDE", pool.stride)
+    return compiler_options(extents | {"IS_MAX": int(pool.reduce == "max")})

@@ -12,6 +12,7 @@ from znni.network.layers import Operation, Upsample
 from znni.network.weights import ConvWeights
 from znni.plans.cost import Cost
 from znni.plans.primitive import Run, applied_to, upsampled
+from znni.primitives.gpu.common.kernels import compiler_options, of_axes
 from znni.primitives.gpu.common.voxels import (
     cost_by_voxel,
     countable,
@@ -77,10 +78,8 @@ def neighbours_source() -> str:
 
 def options(layer: Upsample) -> tuple[str, ...]:
     """Return options of the compiler, which define the source's macros."""
-    return (
-        *(f"-DFACTOR_{axis}={extent}" for axis, extent in zip("ZYX", layer.factor, strict=True)),
-        f"-DINTERPOLATES={int(layer.mode == 'trilinear')}",
-    )
+    interpolates = {"INTERPOLATES": int(layer.mode == "trilinear")}
+    return compiler_options(of_axes("FACTOR", layer.factor) | interpolates)
 
 
 def primitives(device: Device) -> tuple[GpuUpsampling, ...]:

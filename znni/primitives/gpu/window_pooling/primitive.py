@@ -11,7 +11,7 @@ from znni.network.layers import Operation, Pool
 from znni.network.weights import ConvWeights
 from znni.plans.cost import Cost
 from znni.plans.primitive import Run, applied_to, window_pooled
-from znni.primitives.gpu.common.kernels import larger_source
+from znni.primitives.gpu.common.kernels import compiler_options, larger_source, of_axes
 from znni.primitives.gpu.common.voxels import (
     cost_by_voxel,
     countable,
@@ -61,11 +61,8 @@ def source() -> str:
 
 def options(pool: Pool) -> tuple[str, ...]:
     """Return options of the compiler, which define the source's macros."""
-    return (
-        *(f"-DWINDOW_{axis}={extent}" for axis, extent in zip("ZYX", pool.window, strict=True)),
-        *(f"-DSTRIDE_{axis}={extent}" for axis, extent in zip("ZYX", pool.stride, strict=True)),
-        f"-DIS_MAX={int(pool.reduce == 'max')}",
-    )
+    extents = of_axes("WINDOW", pool.window) | of_axes("STRIDE", pool.stride)
+    return compiler_options(extents | {"IS_MAX": int(pool.reduce == "max")})
 
 
 def primitives(device: Device) -> tuple[GpuWindowPooling, ...]:
