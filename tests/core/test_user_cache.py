@@ -3,9 +3,23 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
+from time import time
 
-from znni.core.user_cache import state_of_source
+import pytest
+
+from znni.core import user_cache
+from znni.core.user_cache import (
+    DAY,
+    MOST_DAYS,
+    can_keep,
+    delete_unused,
+    keep_code,
+    kept,
+    state_of_source,
+)
 
 
 def state(root: Path) -> str:
@@ -34,3 +48,70 @@ def test_the_state_of_code_changes_with_each_file(tmp_path: Path) -> None:
     (inner / "__pycache__" / "b.py").write_text("no code of ours")
     (inner / "data.txt").write_text("no code")
     assert state(tmp_path) == states[-1]
+
+
+def used(folder: Path, name: str, days: float, size: int = 1) -> Path:
+    """Make a file that was used some days ago."""
+    file = folder / name
+    file.write_bytes(bytes(size))
+    before = time() - days * DAY
+    os.utime(file, (before, before))
+    return file
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(file.name for file in folder.iterdir())
+
+
+def test_code_that_nobody_uses_is_deleted_as_new_code_is_kept(tmp_path: Path) -> None:
+    used(tmp_path, "old", MOST_DAYS + 1)
+    again = used(tmp_path, "again", MOST_DAYS + 1)
+    used(tmp_path, "young", MOST_DAYS - 1)
+    (tmp_path / "folder").mkdir()
+    assert kept(again) == b"\0"
+    assert keep_code(tmp_path / "new", b"code")
+    assert names(tmp_path) == ["again", "folder", "new", "young"]
+    used(tmp_path, "old", MOST_DAYS + 1)
+    assert keep_code(tmp_path / "newer", b"code")  # a process looks once
+    assert "old" in names(tmp_path)
+
+
+def test_too_much_code_goes_oldest_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(user_cache, "MOST_BYTES", 25)
+    for days in (1, 3, 5, 7):
+        used(tmp_path, str(days), days, size=10)
+    delete_unused(tmp_path)
+    assert names(tmp_path) == ["1", "3"]
+    monkeypatch.setattr(user_cache, "MOST_BYTES", 5)
+    delete_unused(tmp_path)
+    assert names(tmp_path) == ["1"]  # a process may be about to load it
+
+
+def test_several_processes_may_delete_at_once(tmp_path: Path) -> None:
+    for number in range(200):
+        used(tmp_path, str(number), MOST_DAYS + 1)
+    used(tmp_path, "young", 1)
+    code = f"from znni.core.user_cache import *; delete_unused(Path({str(tmp_path)!r}))"
+    started = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(3)]
+    assert [process.wait() for process in started] == [0] * 3
+    assert names(tmp_path) == ["young"]
+
+
+def test_the_time_of_a_file_is_that_of_its_last_use(tmp_path: Path) -> None:
+    before = used(tmp_path, "before", 2), used(tmp_path, "today", 0.5)
+    times = [file.stat().st_mtime for file in before]
+    assert all(kept(file) for file in before)
+    after = [file.stat().st_mtime for file in before]
+    assert after[0] > times[0] + DAY
+    assert after[1] == times[1]
+
+
+def test_a_folder_that_takes_no_files_is_noticed_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert can_keep(tmp_path / "new")
+    assert names(tmp_path / "new") == []
+    in_the_way = used(tmp_path, "file", 0)
+    assert not can_keep(in_the_way / "kernels")
+    assert not can_keep(in_the_way / "kernels")
+    assert caplog.text.count("cannot be written") == 1

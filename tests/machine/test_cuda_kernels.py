@@ -211,6 +211,25 @@ def test_a_process_waits_not_for_ever_while_another_compiles(
 
 
 @needs_compiler
+def test_without_a_cache_no_process_compiles_in_vain(
+    one_device: OneDevice,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    in_the_way = tmp_path / "file"
+    in_the_way.touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(in_the_way))
+    monkeypatch.setattr(cuda_kernels.subprocess, "Popen", lambda *_, **__: pytest.fail("started"))
+    for number in range(cuda_kernels.MODULES_FOR_PROCESSES):
+        cuda_kernels.compiled(module_source(number))
+    cuda_kernels.load_kernels(ROOM)
+    assert len(one_device.loaded) == cuda_kernels.MODULES_FOR_PROCESSES
+    assert {Path(file).parent for file in one_device.loaded} == {cuda_kernels._own_folder()}
+    assert caplog.text.count("cannot be written") == 1
+
+
+@needs_compiler
 def test_a_kernel_that_is_called_is_loaded_with_its_shared_memory(one_device: OneDevice) -> None:
     kernel = cuda_kernels.kernel_with_shared(module_source(0), "f", 70_000)
     assert not one_device.loaded

@@ -6,12 +6,23 @@ import logging
 import os
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
 from tempfile import NamedTemporaryFile
+from time import time
 
 _log = logging.getLogger("znni")
+
+# Seconds of a day.
+DAY = 24 * 60 * 60
+
+# Compiled code that nobody used for so many days is deleted. So is what was used longest ago if all
+# takes more bytes, but for what was used within the fewest days.
+MOST_DAYS = 90
+MOST_BYTES = 2**30
+FEWEST_DAYS = 2
 
 
 def user_cache() -> Path:
@@ -64,12 +75,72 @@ def keep(path: Path, content: bytes) -> bool:
     return True
 
 
-def kept(path: Path) -> bytes | None:
-    """Return the contents of such a file, or None if there is none that can be read."""
+def keep_code(path: Path, content: bytes) -> bool:
+    """Make a file of compiled code as ``keep`` does, and delete what nobody uses beside it.
+
+    Each process does that once for each folder.
+    """
+    is_made = keep(path, content)
+    if is_made:
+        _delete_unused_once(path.parent)
+    return is_made
+
+
+def can_keep(folder: Path) -> bool:
+    """Return whether files can be made in a folder. If they cannot, warn once."""
     try:
-        return path.read_bytes()
+        folder.mkdir(parents=True, exist_ok=True)
+        with NamedTemporaryFile(dir=folder, suffix=".partial") as file:
+            file.write(b"a")  # which a full disk refuses
+    except OSError as error:
+        warn_not_kept(folder / "any", error)
+        return False
+    return True
+
+
+def kept(path: Path) -> bytes | None:
+    """Return the contents of such a file, or None if there is none that can be read.
+
+    The file's time is that of its last use, give or take a day.
+    """
+    try:
+        with path.open("rb") as file:
+            content = file.read()
+            unused = time() - os.fstat(file.fileno()).st_mtime
     except OSError:
         return None
+    if unused > DAY:
+        with suppress(OSError):  # somebody else's file, or a disk that is only read
+            os.utime(path)
+    return content
+
+
+@cache
+def _delete_unused_once(folder: Path) -> None:
+    delete_unused(folder)
+
+
+def delete_unused(folder: Path) -> None:
+    """Delete files of compiled code that nobody uses, as far as that is possible.
+
+    These are files that were not used for ``MOST_DAYS``, and those used longest ago while all have
+    more than ``MOST_BYTES``. Files that were used within ``FEWEST_DAYS`` stay, because a process
+    may be about to load them. Other processes may do the same at the same time.
+    """
+    with suppress(OSError):
+        files = [Path(entry.path) for entry in os.scandir(folder) if entry.is_file()]
+        found: list[tuple[float, int, Path]] = []
+        for file in files:
+            with suppress(FileNotFoundError):
+                about = file.stat()
+                found.append((about.st_mtime, about.st_size, file))
+        left, now = sum(size for _, size, _ in found), time()
+        for used, size, file in sorted(found):
+            days = (now - used) / DAY
+            if days < FEWEST_DAYS or (days < MOST_DAYS and left <= MOST_BYTES):
+                return
+            file.unlink(missing_ok=True)
+            left -= size
 
 
 def warn_not_kept(path: Path, error: OSError) -> None:

@@ -29,7 +29,7 @@ from time import perf_counter, sleep
 from typing import IO, Any, NamedTuple
 
 from znni.core.errors import InvalidInput
-from znni.core.user_cache import keep, kept, user_cache, write_whole
+from znni.core.user_cache import can_keep, keep_code, kept, user_cache, write_whole
 from znni.machine.cuda import (
     INSTALL,
     OWN_INSTRUCTIONS,
@@ -172,7 +172,9 @@ def compiled(source: str, options: tuple[str, ...] = ()) -> KernelModule:
 def load_kernels(room: int) -> None:
     """Load all modules that wait, after those that nobody compiled before were compiled together.
 
-    While another process compiles, this one waits. Then it need not compile the same.
+    Processes hand on what they compile in the user's cache. While another process compiles, this
+    one waits. Then it need not compile the same. If nothing can be kept there, this process
+    compiles all.
 
     Args:
         room: the bytes of the host that processes may take meanwhile. If two do not fit, this
@@ -187,7 +189,7 @@ def load_kernels(room: int) -> None:
     def anew() -> list[Code]:
         return [code for code, file in files.items() if not kept(file)]
 
-    if anew():
+    if anew() and can_keep(_folder()):
         with _in_turn(lambda: bool(anew())):
             _compile_all(anew(), room)
     for module in modules:
@@ -288,14 +290,19 @@ def stored(source: str, architecture: str, options: tuple[str, ...]) -> Path:
     if kept(file):
         return file
     code = compile_offline(source, architecture, options)
-    return file if keep(file, code) else write_whole(_own_folder() / file.name, code)
+    return file if keep_code(file, code) else write_whole(_own_folder() / file.name, code)
 
 
 def _file(source: str, architecture: str, options: tuple[str, ...]) -> Path:
     """Return the file of the user's cache in which a compiled module is kept."""
     key = repr((_nvrtc().getVersion(), architecture, options, source))
     suffix = "ptx" if architecture.startswith(VIRTUAL) else "cubin"
-    return user_cache() / "kernels" / f"{sha256(key.encode()).hexdigest()[:32]}.{suffix}"
+    return _folder() / f"{sha256(key.encode()).hexdigest()[:32]}.{suffix}"
+
+
+def _folder() -> Path:
+    """Return the folder of the user's cache for compiled kernels."""
+    return user_cache() / "kernels"
 
 
 @contextmanager
@@ -309,9 +316,7 @@ def _in_turn(needed: Callable[[], bool]) -> Iterator[None]:
     """
     with ExitStack() as entered:
         with suppress(OSError):  # a file that cannot be locked keeps nobody from compiling
-            folder = user_cache() / "kernels"
-            folder.mkdir(parents=True, exist_ok=True)
-            lock = entered.enter_context((folder / "lock").open("ab"))
+            lock = entered.enter_context((_folder() / "lock").open("ab"))
             until = perf_counter() + LONGEST_WAIT
             while needed() and perf_counter() < until and not _locked(lock):
                 sleep(LOOK_SECONDS)
