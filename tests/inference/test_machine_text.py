@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,8 @@ from command_line import refused, succeeds
 from gpu_layers import H200
 
 from znni.inference.machine_text import describe_machine
+from znni.machine import cuda_kernels
+from znni.machine.cuda import cupy
 from znni.machine.detect import detect_host
 from znni.machine.machine import Machine
 
@@ -17,7 +20,7 @@ from znni.machine.machine import Machine
 def described(capability: int, *, cudnn: bool = False) -> dict[str, str]:
     """Return the line of each family of primitives."""
     gpu = replace(H200, capability=capability, cudnn=cudnn)
-    lines = describe_machine(Machine(detect_host().host, (gpu,))).splitlines()
+    lines = describe_machine(Machine(detect_host().host, (gpu,), absent=True)).splitlines()
     return dict(line.split(maxsplit=1) for line in lines if line.startswith("  "))
 
 
@@ -34,6 +37,21 @@ def test_what_is_missing_has_a_reason() -> None:
     assert turing["gpu_fft_tiled"] == "missing: needs compute capability 8.0 (Ampere) or later"
     assert "gpu_max_pooling_fragments" in turing["gpu_max_pooling"]
     assert "pip install" in turing["gpu_cudnn"]
+
+
+@pytest.mark.skipif(find_spec("cupy") is None, reason="needs CuPy")
+def test_without_a_compiler_all_primitives_are_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails() -> None:
+        raise RuntimeError("libnvrtc.so.13: cannot open shared object file")
+
+    cuda_kernels._nvrtc.cache_clear()
+    monkeypatch.setattr(cupy().cuda.nvrtc, "getVersion", fails)
+    *_, gpu, missing = describe_machine(Machine(detect_host().host, (H200,))).splitlines()
+    assert H200.name in gpu
+    said = "all primitives            missing: a GPU needs CUDA's compiler NVRTC (libnvrtc.so.13: "
+    assert missing.strip().startswith(said)
+    assert "pip install 'znni[gpu]'" in missing
+    assert "missing" not in described(90)["gpu_direct"]
 
 
 def test_info_without_a_file_describes_this_machine() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from znni.core.text import in_units
 from znni.inference.devices import why_none
+from znni.machine.cuda_kernels import why_no_compiler
 from znni.machine.machine import Device, Machine
 from znni.primitives.catalogue import gpu_offers
 
@@ -18,16 +19,26 @@ def describe_machine(machine: Machine) -> str:
     lines = [
         f"processor     {machine.host.name}, {machine.host.threads} threads, {_rates(machine.host)}"
     ]
+    missing = why_no_compiler() if machine.gpus and not machine.absent else ""
     for gpu in machine.gpus:
-        lines += _of_gpu(gpu)
+        lines += _of_gpu(gpu, missing)
     if not machine.gpus:
         lines.append(f"GPU           none: {why_none(machine)}")
     return "\n".join(lines)
 
 
-def _of_gpu(gpu: Device) -> Iterator[str]:
+def _of_gpu(gpu: Device, missing: str) -> Iterator[str]:
+    """Yield the lines of a GPU.
+
+    Args:
+        gpu: the GPU.
+        missing: what all of its primitives lack; nothing if they lack nothing.
+    """
     capability = f"{gpu.capability / 10:.1f}" if gpu.capability else "unknown"
     yield f"GPU           {gpu.name}, compute capability {capability}, {_rates(gpu)}"
+    if missing:
+        yield f"  {'all primitives':<26}missing: {missing}"
+        return
     for offer in gpu_offers(gpu):
         if offer.names:
             yield f"  {offer.family:<26}{', '.join(offer.names)}"

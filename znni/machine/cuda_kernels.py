@@ -257,6 +257,16 @@ def parsed_usage(report: str) -> dict[str, ResourceUsage]:
     return usage
 
 
+def why_no_compiler() -> str:
+    """Return what is missing to compile kernels, with a remedy; nothing if they can be compiled."""
+    try:
+        _nvrtc()
+        _headers()
+    except InvalidInput as error:
+        return str(error)
+    return ""
+
+
 def architecture_of(capability: int) -> str:
     """Return NVRTC's name of the architecture of a compute capability, such as 90 for 9.0."""
     return f"sm_{capability}" + ("a" if capability >= OWN_INSTRUCTIONS else "")
