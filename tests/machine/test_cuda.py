@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from importlib.metadata import distributions
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -47,11 +49,32 @@ def test_a_broken_cupy_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
         cuda.cupy.__wrapped__()
 
 
-def test_several_cupy_packages_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    both = [SimpleNamespace(name=name) for name in ("cupy-cuda13x", "numpy", "cupy-cuda12x")]
-    monkeypatch.setattr(cuda, "distributions", lambda: both)
+def test_several_cupy_packages_are_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Folders name them: other packages for CuPy, and files of another kind, do not count."""
+    for number, name in enumerate(
+        [
+            "cupy_cuda13x-14.2.0.dist-info",
+            "cupy_cuda13x-14.1.0.dist-info",
+            "numpy-2.0.0.dist-info",
+            "cupy_cuda12x-13.6.0-py3.11.egg-info",
+            "cupyx_tools-1.0.dist-info",
+            "cupy",
+        ]
+    ):
+        (tmp_path / str(number % 2) / name).mkdir(parents=True)
+    paths = [str(tmp_path / name) for name in ("0", "1", "missing.zip")]
+    monkeypatch.setattr(sys, "path", paths)
+    assert cuda.cupy_packages() == ["cupy-cuda12x", "cupy-cuda13x"]
     with pytest.raises(InvalidInput, match=r"\(cupy-cuda12x, cupy-cuda13x\).*pip uninstall"):
         cuda.cupy.__wrapped__()
+
+
+def test_packages_are_known_as_their_metadata_names_them() -> None:
+    named = {found.name for found in distributions() if found.name}
+    there = {name for name in named if name == "cupy" or name.startswith("cupy-cuda")}
+    assert set(cuda.cupy_packages()) == there
 
 
 class CudaFailed(Exception):

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
-from importlib.metadata import distributions
+from pathlib import Path
 from typing import Any
 
 from znni.core.errors import InvalidInput, OutOfDeviceMemory, RunFailed, option
@@ -61,14 +62,17 @@ def cupy() -> Any:
 
 
 def cupy_packages() -> list[str]:
-    """Return the names of the installed packages that bring the module ``cupy``."""
-    return sorted(
-        {
-            name
-            for found in distributions()
-            if (name := found.name or "") == "cupy" or name.startswith("cupy-cuda")
-        }
+    """Return the names of the installed packages that bring the module ``cupy``.
+
+    The names of folders tell them: reading the metadata of all packages takes up to half a second.
+    """
+    found = (
+        path.stem.partition("-")[0].replace("_", "-")
+        for folder in sys.path
+        for kind in ("dist-info", "egg-info")
+        for path in Path(folder).glob(f"cupy*.{kind}")
     )
+    return sorted({name for name in found if name == "cupy" or name.startswith("cupy-cuda")})
 
 
 @contextmanager
