@@ -40,6 +40,7 @@ class Space:
         division: the sizes of the pieces that a layer's batch may be computed in.
         device: the device for the layers. It is ``cpu``, ``gpu``, some layers on each
             (``cpu+gpu``), or whatever is fastest.
+        allowed_cut_points: the only cut points to try; None for all.
     """
 
     network: Network
@@ -53,14 +54,19 @@ class Space:
 
     def __post_init__(self) -> None:
         self.network = replace(self.network, weights=None)
-        self._allowed_cut_points: frozenset[CutPoint] | None = None
+        self.allowed_cut_points: frozenset[CutPoint] | None = None
+
+    @cached_property
+    def _searches(self) -> dict[Processor, DeviceSearch]:
+        """The searches on each processor, made when they are needed: a kept plan needs none."""
         alone = without_gpu(self.catalogue), on_device(self.catalogue, "gpu")
         on_host, on_gpu = (
             DeviceSearch(self.network, some.values(), self.model, self.division) for some in alone
         )
-        self._searches: dict[Processor, DeviceSearch] = {"cpu": on_host, "gpu": on_gpu}
+        found: dict[Processor, DeviceSearch] = {"cpu": on_host, "gpu": on_gpu}
         if any(isinstance(primitive, UsesGpu) for primitive in self.catalogue.values()):
-            self._searches["host using gpu"] = self._search_host_using_gpu()
+            found["host using gpu"] = self._search_host_using_gpu()
+        return found
 
     def _search_host_using_gpu(self) -> DeviceSearch:
         """Return the search for layers on the host that may compute on the GPU."""
@@ -99,19 +105,19 @@ class Space:
             using = cut_points_using_gpu(self.network, self.device)
             found += [CutPoint(n, host_uses_gpu=True) for n in using]
         return [
-            it for it in found if self._allowed_cut_points is None or it in self._allowed_cut_points
+            it for it in found if self.allowed_cut_points is None or it in self.allowed_cut_points
         ]
 
     def on(self, device: DeviceChoice) -> Self:
         """Return the search with layers on that device. It shares the known prices."""
-        other = copy(self)
+        other = self._copied()
         other.device = device
         return other
 
     def through(self, cut_points: Iterable[CutPoint]) -> Self:
         """Return the search among plans with one of these cut points."""
-        other = copy(self)
-        other._allowed_cut_points = frozenset(cut_points)
+        other = self._copied()
+        other.allowed_cut_points = frozenset(cut_points)
         return other
 
     def within(self, memory: int, device: DeviceKind = "cpu") -> Self:
@@ -121,7 +127,7 @@ class Space:
             memory: the bytes of the device.
             device: the host or the GPU.
         """
-        other = copy(self)
+        other = self._copied()
         if device == "cpu":
             host = replace(self.machine.host, memory=memory)
             other.machine = replace(self.machine, host=host)
@@ -154,6 +160,11 @@ class Space:
         other.division = division
         return other
 
+    def _copied(self) -> Self:
+        """Return a copy that shares the searches, which are made now."""
+        _ = self._searches
+        return copy(self)
+
     def _with_searches(self, change: Callable[[DeviceSearch], DeviceSearch]) -> Self:
         other = copy(self)
         other._searches = {
@@ -169,7 +180,7 @@ class Space:
     @property
     def calls(self) -> int:
         """The number of prices worked out so far: one for each primitive and different call."""
-        return sum(map(len, self._searches.values()))
+        return sum(map(len, self.__dict__.get("_searches", {}).values()))
 
     def patches(self) -> Iterator[Vec3]:
         """Yield the patches to try first: a spread, if many sizes differ by little."""

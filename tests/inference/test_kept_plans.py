@@ -162,11 +162,34 @@ def test_another_release_or_another_cut_point_searches_anew() -> None:
     fastest_kept_or_found(small_search())
     with mock.patch.object(kept_plans.znni, "__version__", "another"):
         assert not fastest_kept_or_found(small_search())[1]
-    search = small_search()
-    others = mock.PropertyMock(return_value=[*search.cut_points, *search.cut_points])
-    with mock.patch.object(Search, "cut_points", others):
-        assert not fastest_kept_or_found(small_search())[1]
+    through = small_search().through(small_search().cut_points)
+    assert not fastest_kept_or_found(through)[1]
+    assert fastest_kept_or_found(through)[1]
     assert fastest_kept_or_found(small_search())[1]
+
+
+def real_search(**options: Any) -> Search:
+    return planning.search(small_search().network, (40, 40, 48), **options)
+
+
+def test_a_kept_plan_needs_only_the_primitives_that_it_names() -> None:
+    """Neither prices nor the other primitives are looked at."""
+    found, kept = fastest_kept_or_found(real_search(device="cpu"))
+    assert not kept
+    again = real_search(device="cpu")
+    assert fastest_kept_or_found(again) == (found, True)
+    assert again.calls == 0
+    assert "all_found" not in again.catalogue.__dict__
+
+
+@pytest.mark.parametrize(
+    "options", [{"accuracy": "bfloat16"}, {"device": "auto"}, {"costs": "built-in"}, {"threads": 1}]
+)
+def test_primitives_that_were_not_looked_at_are_told_apart(options: dict[str, Any]) -> None:
+    usual = {"device": "cpu", "accuracy": "float32", "threads": 2}
+    fastest_kept_or_found(real_search(**usual))
+    assert not fastest_kept_or_found(real_search(**usual | options))[1]
+    assert fastest_kept_or_found(real_search(**usual))[1]
 
 
 def test_other_code_searches_anew() -> None:

@@ -97,7 +97,7 @@ def test_the_primitives_are_those_of_the_devices_that_are_wanted() -> None:
     assert primitives_for(NETWORK, both, there, "gpu") == fake_gpu_catalogue()
     without_conv = {name: found for name, found in both.items() if name != "gpu_conv"}
     with pytest.raises(InvalidInput, match="no GPU primitive of this accuracy does layer l0"):
-        primitives_for(NETWORK, without_conv, there, "gpu")
+        list(primitives_for(NETWORK, without_conv, there, "gpu"))
     for device in ("gpu", "cpu+gpu"):
         asked = rf"device='{re.escape(device)}' \(--device .*\): .*; give device='cpu'"
         with pytest.raises(InvalidInput, match=asked):

@@ -21,7 +21,7 @@ from znni.core.text import in_units
 from znni.machine.detect import detect_for
 from znni.machine.gpus import why_no_gpu
 from znni.machine.machine import DeviceKind
-from znni.plans.primitive import Primitive, on_device, without_gpu
+from znni.plans.primitive import Catalogue, Primitive, on_device, without_gpu
 from znni.primitives.catalogue import catalogue
 
 Progress: TypeAlias = Callable[[int, int], None]
@@ -84,7 +84,7 @@ def _chosen(threads: int | None, only: Sequence[str], device: Calibrated) -> dic
         )
     everything = catalogue(machine)
     # Primitives that use a GPU from the host are predicted from the GPU's own ones and the link.
-    known = without_gpu(everything) | on_device(everything, "gpu")
+    known: Catalogue = {**without_gpu(everything), **on_device(everything, "gpu")}
     if device != "all":
         known = on_device(known, device)
     for name in only:

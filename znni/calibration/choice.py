@@ -11,7 +11,7 @@ from znni.calibration.database import CostDatabase, Measurement
 from znni.calibration.model import MeasuredModel
 from znni.core.errors import InvalidInput, option
 from znni.core.options import Costs
-from znni.plans.primitive import Catalogue, Primitive
+from znni.plans.primitive import Catalogue, Primitive, devices_of
 
 log = logging.getLogger("znni")
 
@@ -60,7 +60,7 @@ def cost_model(catalogue: Catalogue, costs: Costs = "auto", *, absent: bool = Fa
     return BUILT_IN
 
 
-def of_measured_devices(catalogue: Catalogue) -> dict[str, Primitive]:
+def of_measured_devices(catalogue: Catalogue) -> Catalogue:
     """Return the primitives of all devices that have measurements on this machine.
 
     Raises:
@@ -76,7 +76,7 @@ def measurements_of(catalogue: Catalogue, database: CostDatabase) -> Iterator[Me
     Raises:
         InvalidInput: the database cannot be read.
     """
-    for conditions in _conditions(catalogue):
+    for conditions in _conditions(catalogue) if database.there else ():
         for measured in database.measured(conditions):
             primitive = catalogue.get(measured.primitive)
             if primitive and _is_of(measured, primitive):
@@ -93,4 +93,4 @@ def _is_of(measured: Measurement, primitive: Primitive) -> bool:
 
 def _conditions(catalogue: Catalogue) -> list[Conditions]:
     """Return the conditions of each device that the primitives run on."""
-    return sorted({Conditions.of(primitive.device) for primitive in catalogue.values()})
+    return sorted({Conditions.of(device) for device in devices_of(catalogue)})

@@ -70,6 +70,16 @@ class CostFile:
     def __init__(self, path: Path | None = None) -> None:
         self.path = path or Path(os.environ.get(VARIABLE) or user_cache() / "costs.sqlite")
 
+    @property
+    def there(self) -> bool:
+        """Whether there is such a file. Without it, nobody needs the conditions of this machine.
+
+        Raises:
+            InvalidInput: its folder cannot be read.
+        """
+        with self._errors("read"):
+            return self.path.exists()
+
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection | None]:
         """Yield a connection for reading; None if there are no tables yet.
@@ -78,7 +88,7 @@ class CostFile:
             InvalidInput: the file cannot be read, or is not such a database.
         """
         with self._errors("read"):
-            if not self.path.exists():
+            if not self.there:
                 yield None
                 return
             import sqlite3  # most runs have no such file

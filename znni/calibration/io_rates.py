@@ -137,10 +137,11 @@ def handling_times(machine: Machine, costs: Costs) -> HandlingTimes | None:
         InvalidInput: ``measured`` costs are required and cannot be read. For ``auto``, reading the
             costs of primitives reports the failure.
     """
-    if machine.absent or costs == "built-in":
+    database = CostDatabase()
+    if machine.absent or costs == "built-in" or not database.there:
         return None
     try:
-        named = CostDatabase().rates(Conditions.of(machine.host))
+        named = database.rates(Conditions.of(machine.host))
     except InvalidInput:
         if costs == "measured":
             raise

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 
 from planner.bare_steps import sample_steps
 from planner.partition import cut_points
@@ -16,7 +16,7 @@ from znni.machine.gpus import missing_for_gpu, why_no_gpu
 from znni.machine.machine import Machine
 from znni.network.layers import Layer
 from znni.network.network import Network
-from znni.plans.primitive import Catalogue, Primitive, on_device, without_gpu
+from znni.plans.primitive import Catalogue, on_device, without_gpu
 
 log = logging.getLogger("znni")
 
@@ -31,8 +31,11 @@ LEAVE_OUT = "without a GPU, leave it out"
 
 def primitives_for(
     network: Network, primitives: Catalogue, machine: Machine, device: DeviceChoice
-) -> dict[str, Primitive]:
-    """Return the primitives of the devices that may run layers.
+) -> Catalogue:
+    """Return the primitives of the devices that may run layers. They are found when needed.
+
+    If the GPU must run all layers and no GPU primitive can run one of them, finding them raises
+    ``InvalidInput``.
 
     Args:
         network: the network to run.
@@ -41,11 +44,11 @@ def primitives_for(
         device: the user's choice of device; ``gpu`` is the machine's first one.
 
     Raises:
-        InvalidInput: a GPU is requested and the machine has none. Or the GPU must run all layers,
-            and no GPU primitive can run one of them. Or the network cannot be divided so.
+        InvalidInput: a GPU is requested and the machine has none. Or the network cannot be divided
+            so.
     """
     if device == "auto":
-        return dict(primitives)
+        return primitives
     if device == "cpu":
         return without_gpu(primitives)
     if not machine.gpus:
@@ -57,13 +60,20 @@ def primitives_for(
             f"give {gpu}, or {CPU}"
         )
     if device == "cpu+gpu":
-        return dict(primitives)
-    on_gpu = on_device(primitives, "gpu")
+        return primitives
+    return on_device(primitives, "gpu", partial(_check_all_done, network))
+
+
+def _check_all_done(network: Network, on_gpu: Catalogue) -> None:
+    """Check that a GPU can run all layers.
+
+    Raises:
+        InvalidInput: no GPU primitive can run one of them.
+    """
     if missing := _first_not_done(network, on_gpu):
         raise InvalidInput(
             f"no GPU primitive of this accuracy does layer {missing.name}, {missing}; {USE_CPU}"
         )
-    return on_gpu
 
 
 def choose_gpus(machine: Machine, choices: Choices) -> Machine:

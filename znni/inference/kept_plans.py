@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from hashlib import sha256
@@ -23,7 +23,7 @@ from znni.core.user_cache import state_of_source, user_cache, warn_not_kept, wri
 from znni.machine.machine import Machine
 from znni.plans.micro_batches import found as found_in
 from znni.plans.plan import Plan
-from znni.plans.primitive import UsesGpu
+from znni.plans.primitive import Catalogue, told_of
 
 # The environment variable that names the folder; ``none`` keeps no plans.
 VARIABLE = "ZNNI_PLANS"
@@ -161,21 +161,27 @@ def _key(search: Search) -> str | None:
             host=replace(machine.host, memory=0),
             gpus=tuple(replace(gpu, memory=0) for gpu in machine.gpus),
         ),
-        sorted(
-            (name, primitive.version, primitive.accuracy, type(primitive).__qualname__)
-            for name, primitive in search.catalogue.items()
-        ),
+        told_of(search.catalogue) or _each(search.catalogue),
         overhead,
         times,
         search.division,
         search.device,
-        search.cut_points,
+        sorted(search.allowed_cut_points or ()),
+        search.allowed_cut_points is None,
         znni.__version__,
         *(state_of_source(Path(package.__path__[0])) for package in (znni, planner)),
     ]
-    if any(isinstance(primitive, UsesGpu) for primitive in search.catalogue.values()):
-        parts.append(machine.gpus[0].memory)  # it is shared out beforehand
+    if machine.gpus and search.device not in ("cpu", "gpu"):
+        parts.append(machine.gpus[0].memory)  # layers on the host that use it share it out
     return sha256("\n".join(map(repr, parts)).encode()).hexdigest()[:32]
+
+
+def _each(catalogue: Catalogue) -> Sequence[object]:
+    """Return what tells the primitives of a catalogue apart, in order."""
+    return sorted(
+        (name, primitive.version, primitive.accuracy, type(primitive).__qualname__)
+        for name, primitive in catalogue.items()
+    )
 
 
 def _folder() -> Path | None:

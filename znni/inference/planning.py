@@ -62,8 +62,8 @@ from znni.plans.accuracy import class_of_plan, note_on, of_class
 from znni.plans.job_seconds import SecondsAround
 from znni.plans.plan import Plan
 from znni.plans.plan_text import explanation
-from znni.plans.primitive import Primitive
-from znni.primitives.catalogue import catalogue, families, other_libraries
+from znni.plans.primitive import Catalogue
+from znni.primitives.catalogue import catalogue, families
 
 if TYPE_CHECKING:
     from znni.engine.workers.processes import WaitingProcesses
@@ -221,10 +221,9 @@ def _with_passes(
     return replace(overhead, handling=replace(each, around=around))
 
 
-def _catalogue(network: Network, machine: Machine) -> dict[str, Primitive]:
+def _catalogue(network: Network, machine: Machine) -> Catalogue:
     """Return the primitives that a network may need on a machine."""
-    others = other_libraries(machine) if network.models else {}
-    return catalogue(machine) | others
+    return catalogue(machine, models=True) if network.models else catalogue(machine)
 
 
 def fastest(search: Search, count: int = 1, *, fresh: bool = False) -> list[Plan]:

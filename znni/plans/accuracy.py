@@ -5,13 +5,13 @@ from __future__ import annotations
 from znni.core.options import ACCURACIES, Accuracy
 from znni.plans.micro_batches import named
 from znni.plans.plan import Plan
-from znni.plans.primitive import Catalogue, Primitive
+from znni.plans.primitive import Among, Catalogue, LateCatalogue, Primitive
 
 
-def of_class(primitives: Catalogue, accuracy: Accuracy) -> dict[str, Primitive]:
+def of_class(primitives: Catalogue, accuracy: Accuracy) -> LateCatalogue:
     """Return the primitives that stay within an accuracy class."""
     most = ACCURACIES[accuracy]
-    return {name: found for name, found in primitives.items() if found.accuracy <= most}
+    return Among(primitives, lambda found: found.accuracy <= most, f"class {accuracy}")
 
 
 def class_of(primitive: Primitive) -> Accuracy:

@@ -6,8 +6,10 @@ primitives.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar, runtime_checkable
+from abc import abstractmethod
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar, get_args, runtime_checkable
 
 from znni.core.shapes import Shape5, fragments, max_pooling, valid_convolution
 from znni.machine.machine import Device, DeviceKind
@@ -136,15 +138,105 @@ def by_values(
     return tuple(packed), tuple(others)
 
 
-def on_device(primitives: Catalogue, kind: DeviceKind) -> dict[str, Primitive]:
-    """Return the primitives that run on the host, or those that run on a GPU."""
-    return {name: found for name, found in primitives.items() if found.device.kind == kind}
+class LateCatalogue(Mapping[str, Primitive]):
+    """A catalogue that finds a primitive when it is looked up, and all of them when it is iterated.
+
+    Attributes:
+        told: a text that differs if other primitives are found on the same machine by the same
+            code. It is None if nobody knows.
+        devices: the devices that its primitives may run on.
+    """
+
+    told: str | None
+    devices: tuple[Device, ...]
+
+    @property
+    @abstractmethod
+    def all_found(self) -> Mapping[str, Primitive]:
+        """All primitives by name, in the order of the catalogue."""
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.all_found)
+
+    def __len__(self) -> int:
+        return len(self.all_found)
 
 
-def without_gpu(primitives: Catalogue) -> dict[str, Primitive]:
+class Among(LateCatalogue):
+    """The primitives of a catalogue that meet a condition.
+
+    Args:
+        catalogue: the catalogue.
+        condition: the condition.
+        told: a text that differs for other conditions.
+        kinds: the kinds of devices that the primitives may run on.
+        check: is called with all primitives that meet the condition, when they are found.
+    """
+
+    def __init__(
+        self,
+        catalogue: Catalogue,
+        condition: Callable[[Primitive], bool],
+        told: str,
+        kinds: Collection[DeviceKind] = get_args(DeviceKind),
+        check: Callable[[Catalogue], None] | None = None,
+    ) -> None:
+        self._catalogue, self._condition, self._check = catalogue, condition, check
+        known = told_of(catalogue)
+        self.told = known and f"{known}, {told}"
+        self.devices = tuple(it for it in devices_of(catalogue) if it.kind in kinds)
+
+    @cached_property
+    def all_found(self) -> dict[str, Primitive]:
+        """All primitives that meet the condition, by name."""
+        found = {name: it for name, it in self._catalogue.items() if self._condition(it)}
+        if self._check:
+            self._check(found)
+        return found
+
+    def __getitem__(self, name: str) -> Primitive:
+        found = self._catalogue[name]
+        if not self._condition(found):
+            raise KeyError(name)
+        return found
+
+
+def told_of(catalogue: Catalogue) -> str | None:
+    """Return the text of a late catalogue that tells it apart; None for another catalogue."""
+    return catalogue.told if isinstance(catalogue, LateCatalogue) else None
+
+
+def devices_of(catalogue: Catalogue) -> tuple[Device, ...]:
+    """Return the devices that primitives run on; those of a late one are not looked up."""
+    if isinstance(catalogue, LateCatalogue):
+        return catalogue.devices
+    return tuple({primitive.device: None for primitive in catalogue.values()})
+
+
+def on_device(
+    primitives: Catalogue, kind: DeviceKind, check: Callable[[Catalogue], None] | None = None
+) -> LateCatalogue:
+    """Return the primitives that run on the host, or those that run on a GPU.
+
+    Args:
+        primitives: the primitives to choose from.
+        kind: the kind of device.
+        check: is called with all of them, when they are found.
+    """
+
+    def there(found: Primitive) -> bool:
+        return found.device.kind == kind
+
+    return Among(primitives, there, f"on {kind}", {kind}, check)
+
+
+def without_gpu(primitives: Catalogue) -> LateCatalogue:
     """Return the primitives that run on the host alone."""
-    on_host = on_device(primitives, "cpu")
-    return {name: found for name, found in on_host.items() if not isinstance(found, UsesGpu)}
+
+    def alone(found: Primitive) -> bool:
+        return found.device.kind == "cpu" and not isinstance(found, UsesGpu)
+
+    return Among(primitives, alone, "on the host alone", {"cpu"})
 
 
 def applying(found: Found | None, primitive: Primitive, layer: Operation, shape: Shape5) -> Found:

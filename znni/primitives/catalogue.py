@@ -9,14 +9,14 @@ says in ``NEEDS`` what a GPU needs.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from importlib import import_module
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from itertools import chain
 from typing import NamedTuple
 
-from znni.core.members import members
+from znni.core.members import member, member_names, members
 from znni.machine.machine import Device, Machine, Processors
-from znni.plans.primitive import Catalogue, Primitive
-from znni.primitives.other_library import primitive as other_library
+from znni.plans.primitive import Catalogue, LateCatalogue, Primitive
 
 # Beginnings of the primitives' names in each family, without the prefix gpu_ of GPU primitives.
 FAMILIES: dict[str, tuple[str, ...]] = {
@@ -28,25 +28,102 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     "cuDNN": ("cudnn",),
 }
 
+# Beginnings of the primitives' names of modules that are not named after them. They only say where
+# to look first.
+JOINS = ("concatenation", "addition", "multiplication", "maximum")
+BEGINNINGS: dict[str, tuple[str, ...]] = {
+    "cpu/joins": JOINS,
+    "gpu/joins": tuple(f"gpu_{name}" for name in JOINS),
+    "cpu/fft_whole_image": ("fft_data_parallel", "fft_task_parallel"),
+    "gpu/arranged": ("arranged_gpu",),
+}
 
-def catalogue(machine: Machine, processors: Processors = "cpu+gpu") -> dict[str, Primitive]:
+
+class _Member:
+    """The primitives of one module, found when they are looked up.
+
+    Args:
+        kind: the folder of the module.
+        name: the name of the module within it.
+        given: what its function ``primitives`` takes.
+    """
+
+    def __init__(self, kind: str, name: str, *given: Device | Catalogue) -> None:
+        self._kind, self._name, self._given = kind, name, given
+        own = f"gpu_{name}" if kind == "gpu" else name
+        self._beginnings = BEGINNINGS.get(f"{kind}/{name}", (own,))
+
+    @cached_property
+    def primitives(self) -> dict[str, Primitive]:
+        """The primitives by name; none if the module is no primitive's."""
+        module = member(f"{__package__}.{self._kind}", self._name, "primitive")
+        made = getattr(module, "primitives", None)
+        return _by_name(made(*self._given)) if made else {}
+
+    def alike(self, name: str) -> int:
+        """Return how many letters of a primitive's name suggest that it is here."""
+        return max(len(it) if name.startswith(it) else 0 for it in self._beginnings)
+
+
+class _OfMembers(LateCatalogue):
+    """The primitives of modules, which are imported when one of theirs is looked up.
+
+    Args:
+        members: the modules, in the order of the catalogue.
+        told: a text that differs for other members.
+        devices: the devices that they are for.
+    """
+
+    def __init__(self, members: Sequence[_Member], told: str, devices: tuple[Device, ...]) -> None:
+        self._members, self.told, self.devices = members, told, devices
+
+    @cached_property
+    def all_found(self) -> dict[str, Primitive]:
+        """All primitives by name."""
+        return _by_name(chain.from_iterable(it.primitives.values() for it in self._members))
+
+    def __getitem__(self, name: str) -> Primitive:
+        if "all_found" in self.__dict__:
+            return self.all_found[name]
+        for it in sorted(self._members, key=lambda it: -it.alike(name)):
+            if name in it.primitives:
+                return it.primitives[name]
+        raise KeyError(name)
+
+
+def catalogue(
+    machine: Machine, processors: Processors = "cpu+gpu", *, models: bool = False
+) -> LateCatalogue:
     """Return all primitives that the machine's devices can run, by name.
 
     Only the first GPU counts. Host primitives that use a GPU are built on the GPU's own primitives.
+    A module is imported when one of its primitives is looked up.
 
     Args:
         machine: the machine.
-        processors: the processors that compute; other primitives are not loaded.
+        processors: the processors that compute; other primitives are not offered.
+        models: whether to add the primitives of networks that have a model in a file.
     """
-    found: dict[str, Primitive] = {}
+    found: list[_Member] = []
+    devices: list[Device] = []
     if processors != "gpu":
-        found |= _by_name(_primitives_of("cpu", machine.host))
+        found += _members("cpu", machine.host)
+        devices.append(machine.host)
     for gpu in machine.gpus[:1] if processors != "cpu" else ():
-        on_gpu = _by_name(_primitives_of("gpu", gpu))
-        found |= on_gpu
+        on_gpu = _members("gpu", gpu)
+        found += on_gpu
+        devices.append(gpu)
         if processors == "cpu+gpu":
-            found |= _by_name(_primitives_of("host_and_gpu", machine.host, gpu, on_gpu))
-    return found
+            own = _OfMembers(on_gpu, "gpu", (gpu,))
+            found += _members("host_and_gpu", machine.host, gpu, own)
+    if models:
+        found += [_Member("other_library", "primitive", machine.host)]
+    told = f"{processors}{' and models' * models}"
+    return _OfMembers(found, told, tuple(devices))
+
+
+def _members(kind: str, *given: Device | Catalogue) -> list[_Member]:
+    return [_Member(kind, name, *given) for name in member_names(f"{__package__}.{kind}")]
 
 
 class GpuOffer(NamedTuple):
@@ -66,17 +143,12 @@ class GpuOffer(NamedTuple):
 def gpu_offers(gpu: Device) -> list[GpuOffer]:
     """Return what a GPU has of each module of GPU primitives."""
     found = []
-    for module in members(import_module("znni.primitives.gpu"), "primitive"):
+    for module in members(f"{__package__}.gpu", "primitive"):
         if hasattr(module, "primitives"):
             family = f"gpu_{module.__name__.split('.')[-2]}"
             names = tuple(primitive.name for primitive in module.primitives(gpu))
             found.append(GpuOffer(family, names, getattr(module, "NEEDS", "")))
     return found
-
-
-def other_libraries(machine: Machine) -> dict[str, Primitive]:
-    """Return the primitives of networks that have a model in a file, by name."""
-    return _by_name(other_library.primitives(machine.host))
 
 
 def families(primitives: Catalogue) -> dict[str, set[str]]:
@@ -96,9 +168,3 @@ def _by_name(primitives: Iterable[Primitive]) -> dict[str, Primitive]:
             raise RuntimeError(f"two primitives are named {primitive.name!r}")
         found[primitive.name] = primitive
     return found
-
-
-def _primitives_of(kind: str, *devices: Device | Catalogue) -> Iterator[Primitive]:
-    for module in members(import_module(f"znni.primitives.{kind}"), "primitive"):
-        if hasattr(module, "primitives"):
-            yield from module.primitives(*devices)

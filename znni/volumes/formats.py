@@ -16,7 +16,6 @@ from typing import IO, Any, Protocol, TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-import znni.volumes
 from znni.core.errors import InvalidInput, option
 from znni.core.members import members
 from znni.core.options import Moment, Packing, Recheck
@@ -158,7 +157,7 @@ class Format:
 @cache
 def formats() -> tuple[Format, ...]:
     """Return all formats."""
-    modules = members(znni.volumes, "format")
+    modules = members("znni.volumes", "format")
     return tuple(module.FORMAT for module in modules if hasattr(module, "FORMAT"))
 
 
