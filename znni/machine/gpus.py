@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from importlib.util import find_spec
-from typing import Any, NamedTuple
+from threading import Thread
+from typing import Any, NamedTuple, TypeVar
 
 from znni.core.errors import InvalidInput
 from znni.machine.cuda import (
@@ -17,6 +19,8 @@ from znni.machine.cuda import (
     cupy_packages,
     device_errors,
 )
+
+Found = TypeVar("Found")
 
 # Float32 multiply-adds of a multiprocessor in a cycle. Compute capabilities made for double
 # precision have half as many.
@@ -54,18 +58,50 @@ def detect_gpus() -> list[Gpu]:
     """
     if why_no_gpu():
         return []
-    with device_errors("the GPU"), ThreadPoolExecutor() as pool:
-        return list(pool.map(_look_at, range(cupy().cuda.runtime.getDeviceCount())))
+    with device_errors("the GPU"):
+        return in_threads(_look_at, cupy().cuda.runtime.getDeviceCount())
 
 
 @cache
 def has_driver() -> bool:
     """Return whether there is a driver for GPUs. There may be no GPU, or no CuPy."""
+    return _driver() is not None
+
+
+@cache
+def _driver() -> Any:
+    """Return the driver's library, or None if there is none."""
     try:
-        ctypes.CDLL("libcuda.so.1")
+        return ctypes.CDLL("libcuda.so.1")
     except OSError:
-        return False
-    return True
+        return None
+
+
+def start_driver(driver: Any) -> None:
+    """Start a driver, and a context on each GPU, which CUDA and CuPy go on with.
+
+    Each takes 0.1 to 0.2 s. CuPy would keep all threads of Python waiting meanwhile. An error is
+    left to CuPy, which meets and reports the same one.
+
+    Args:
+        driver: the driver's library; if it is None, nothing is done.
+    """
+    count = ctypes.c_int()
+    if driver is None or driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count)):
+        return
+
+    def start_context(number: int) -> None:
+        device, context = ctypes.c_int(), ctypes.c_void_p()
+        if not driver.cuDeviceGet(ctypes.byref(device), number):
+            driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device)
+
+    in_threads(start_context, count.value)
+
+
+def in_threads(work: Callable[[int], Found], count: int) -> list[Found]:
+    """Return the results of a function for the positions of all GPUs, called at the same time."""
+    with ThreadPoolExecutor(max(1, count)) as pool:
+        return list(pool.map(work, range(count)))
 
 
 class Missing(NamedTuple):
@@ -87,10 +123,14 @@ def missing_for_gpu() -> Missing:
         return Missing("there is no NVIDIA driver; install one if the machine has a GPU")
     if find_spec("cupy") is None:
         return Missing(f"CuPy is not installed; {INSTALL}")
+    starting = Thread(target=start_driver, args=(_driver(),))
+    starting.start()
     try:
         runtime = cupy().cuda.runtime
     except InvalidInput as error:
         return Missing(str(error), in_vain=True)
+    finally:
+        starting.join()
     try:
         count = runtime.getDeviceCount()
     except runtime.CUDARuntimeError as error:
