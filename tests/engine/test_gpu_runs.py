@@ -57,7 +57,7 @@ def test_first_layers_on_the_host_change_nothing(
 ) -> None:
     """Patch after patch at a time, as in a run."""
     patch = network.total_pooling
-    catalogue = on_device(primitives(detect_machine()), "gpu") | fake_catalogue()
+    catalogue = {**on_device(primitives(detect_machine()), "gpu"), **fake_catalogue()}
     plan = any_plan(data.draw, network, patch * 2, patch, "auto", catalogue)
     weights, volume = random_weights(network, 7), random_volume(network, patch * 2, seed)
     expected = dense(network, weights, volume * np.float32(0.5) + np.float32(0.25))

@@ -110,7 +110,7 @@ def test_the_fastest_plan_of_each_patch_may_be_in_pieces(search: Search) -> None
 def test_only_convolutions_are_in_families() -> None:
     node = load_machine(MACHINES / "h200-node.yaml")
     packed = {it.name: it for it in packed_primitives(node.gpus[0])}
-    primitives = catalogue(node) | packed
+    primitives = {**catalogue(node), **packed}
     others = set.intersection(*families(primitives).values())
     assert {"max_pooling", "gpu_max_pooling_fragments", "concatenation"} <= others
     assert "gpu_packed_pooling" in others

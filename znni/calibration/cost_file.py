@@ -72,7 +72,7 @@ class CostFile:
 
     @property
     def there(self) -> bool:
-        """Whether there is such a file. Without it, nobody needs the conditions of this machine.
+        """True if there is such a file. Without it, nobody needs the conditions of this machine.
 
         Raises:
             InvalidInput: its folder cannot be read.

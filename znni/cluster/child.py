@@ -60,7 +60,7 @@ from znni.inference.resuming import identified
 from znni.machine.arrays import high_water_mark
 from znni.machine.detect import detect_for
 from znni.machine.device_arena import device_peak
-from znni.machine.gpus import detect_gpus, why_no_gpu
+from znni.machine.gpus import look_at_gpus, why_no_gpu
 from znni.machine.machine import Machine
 from znni.network.weights import weights_for
 from znni.plans.plan import Plan
@@ -211,7 +211,7 @@ class Child:
                 options[name] = limit  # type: ignore[literal-required]
         if limits.gpus:
             options["gpus"] = limits.gpus
-            if not detect_gpus():
+            if not look_at_gpus():
                 raise InvalidInput(
                     f"the worker's group has gpus: {limits.gpus}, and its machine has no GPU that "
                     f"can be used: {why_no_gpu()}"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from znni.core.options import DeviceChoice
 from znni.machine.chosen_gpus import seeing_only, several_named
-from znni.machine.gpus import detect_gpus, has_driver
+from znni.machine.gpus import detect_gpus, has_driver, look_at_gpus
 
 if TYPE_CHECKING:
     from znni.engine.workers.processes import WaitingProcesses
@@ -46,5 +46,11 @@ def several_waiting(gpus: Iterable[int]) -> WaitingProcesses:
 
 def start_cuda() -> None:
     """Load CuPy and start CUDA on all GPUs, if there is a driver."""
+    if has_driver():
+        look_at_gpus()
+
+
+def find_gpus() -> None:
+    """Look for GPUs. CUDA starts only if it has not found the same ones in an earlier run."""
     if has_driver():
         detect_gpus()

@@ -53,6 +53,7 @@ from znni.inference.request import Requirements, stored_as
 from znni.machine.chosen_gpus import seeing_only
 from znni.machine.cold_pages import warm_bytes
 from znni.machine.detect import detect_for
+from znni.machine.gpus import check_gpus
 from znni.machine.machine import Machine
 from znni.machine.machine_choice import machine_for
 from znni.network.network import Network
@@ -367,10 +368,13 @@ def prepare(
         waiting: processes for several GPUs that have started already (``several_waiting``).
 
     Raises:
-        RunFailed: a GPU fails or lacks memory. With several GPUs ``run_volume`` raises this error
-            instead, because the worker processes start while this process continues.
+        RunFailed: a GPU fails, lacks memory, or is not the one planned for. With several GPUs
+            ``run_volume`` raises this error instead, because the worker processes start while this
+            process continues.
     """
     if plan.workers == 1:
+        if plan.gpu_memory:
+            check_gpus()
         return ThisProcess(prepare_alone(plan, weights, measured, dtype))
     from znni.engine.workers.fleet import Fleet, Member  # few runs need other processes
 

@@ -62,17 +62,22 @@ def cupy() -> Any:
 
 
 def cupy_packages() -> list[str]:
-    """Return the names of the installed packages that bring the module ``cupy``.
+    """Return the names of the installed packages that bring the module ``cupy``."""
+    return sorted({folder.partition("-")[0].replace("_", "-") for folder in cupy_folders()})
+
+
+def cupy_folders() -> list[str]:
+    """Return names and versions of these packages, such as ``cupy_cuda13x-14.2.0``.
 
     The names of folders tell them: reading the metadata of all packages takes up to half a second.
     """
     found = (
-        path.stem.partition("-")[0].replace("_", "-")
+        path.stem
         for folder in sys.path
         for kind in ("dist-info", "egg-info")
         for path in Path(folder).glob(f"cupy*.{kind}")
     )
-    return sorted({name for name in found if name == "cupy" or name.startswith("cupy-cuda")})
+    return sorted({name for name in found if re.match(r"cupy(_cuda|-|$)", name)})
 
 
 @contextmanager
@@ -118,7 +123,15 @@ def compute_capability(device: Any) -> int:
     Raises:
         InvalidInput: the variable names none that the GPU can stand for.
     """
-    own = int(device.compute_capability)
+    return stood_for(int(device.compute_capability))
+
+
+def stood_for(own: int) -> int:
+    """Return the compute capability that kernels are made for on a GPU of some capability.
+
+    Raises:
+        InvalidInput: the variable ``STAND_IN`` names none that the GPU can stand for.
+    """
     if (named := os.environ.get(STAND_IN)) is None:
         return own
     if not re.fullmatch(r"\d+\.\d", named) or not (

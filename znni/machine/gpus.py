@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache
+from dataclasses import dataclass
+from functools import cache, partial
 from importlib.util import find_spec
-from threading import Thread
+from threading import Lock
 from typing import Any, NamedTuple, TypeVar
+from uuid import UUID
 
-from znni.core.errors import InvalidInput
-from znni.machine.cuda import (
-    CHOICES,
-    INSTALL,
-    compute_capability,
-    cupy,
-    cupy_packages,
-    device_errors,
-)
+from znni.core.errors import InvalidInput, RunFailed, option
+from znni.machine import nvml
+from znni.machine.cuda import CHOICES, INSTALL, cupy, cupy_packages, device_errors, stood_for
+from znni.machine.known_gpus import KnownGpu, keep_gpus, known_gpus
+from znni.machine.nvml import Driver
 
 Found = TypeVar("Found")
 
@@ -30,6 +28,12 @@ HALF_THE_LANES = {60, 70, 72, 75, 80}
 # Share of the memory clock's bandwidth that copies within a GPU reach. On an H200 they reach 4.27
 # of 4.81 TB/s.
 SUSTAINED = 0.887
+
+
+# The driver and CUDA count the free memory alike if they differ by less than so many bytes.
+ALIKE = 256 * 2**20
+
+CPU = option("device", "cpu")
 
 
 class Gpu(NamedTuple):
@@ -50,16 +54,134 @@ class Gpu(NamedTuple):
     capability: int
 
 
+class Started(NamedTuple):
+    """The start of CUDA's driver.
+
+    Attributes:
+        uuids: the identities of the GPUs, in CUDA's order, as the driver tells them.
+        alone: whether none of them had a context in this process before.
+    """
+
+    uuids: tuple[str, ...] = ()
+    alone: bool = False
+
+
+NOT_STARTED = Started()
+
+
+@dataclass
+class _Cuda:
+    """The start of CUDA in this process.
+
+    Attributes:
+        seen: what the driver told before CUDA took memory of the GPUs; None if it did not tell all.
+        begun: whether CUDA has begun to start.
+        started: the contexts that were started.
+        looked: whether CUDA has looked at all GPUs.
+        promised: the identities of the GPUs that were returned before CUDA looked at them.
+        looking: is held while CUDA looks at the GPUs.
+    """
+
+    seen: Driver | None = None
+    begun: bool = False
+    started: Started = NOT_STARTED
+    looked: bool = False
+    promised: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        self._asking, self.looking = Lock(), Lock()
+
+    def begin(self) -> None:
+        """Ask the driver, before CUDA starts."""
+        with self._asking:
+            if not self.begun:
+                self.seen = nvml.look()
+                self.begun = True
+
+    def before(self) -> Driver | None:
+        """Return what the driver tells, without the memory that CUDA takes in this process."""
+        with self._asking:
+            return self.seen if self.begun else nvml.look()
+
+
+_cuda = _Cuda()
+
+
 def detect_gpus() -> list[Gpu]:
     """Return all GPUs that CUDA can use now; none if CuPy or a driver is missing.
+
+    If CUDA has found the same GPUs before, it is not started. Only the driver is asked.
 
     Raises:
         RunFailed: CUDA finds a GPU but cannot use it.
     """
-    if why_no_gpu():
-        return []
-    with device_errors("the GPU"):
-        return in_threads(_look_at, cupy().cuda.runtime.getDeviceCount())
+    driver = None if _cuda.looked or not has_driver() else _cuda.before()
+    known = known_gpus(driver) if driver else []
+    if not driver or not known:
+        return look_at_gpus()
+    _cuda.promised = tuple(gpu.uuid for gpu in known)
+    free = {gpu.uuid: gpu.free for gpu in driver.gpus}
+    return [_nominal(gpu, max(0, free[gpu.uuid] - gpu.taken)) for gpu in known]
+
+
+def look_at_gpus() -> list[Gpu]:
+    """Start CUDA on all GPUs, and return them, as ``detect_gpus``.
+
+    Raises:
+        RunFailed: CUDA finds a GPU but cannot use it.
+    """
+    with _cuda.looking:  # a thread may be starting CUDA already
+        found = list[tuple[KnownGpu, int]]()
+        try:
+            if not why_no_gpu():
+                with device_errors("the GPU"):
+                    found = in_threads(_look_at, cupy().cuda.runtime.getDeviceCount())
+        finally:
+            if not _cuda.looked:
+                _keep(found)
+        _cuda.looked = True
+    return [_nominal(gpu, free) for gpu, free in found]
+
+
+def check_gpus() -> None:
+    """Start CUDA, and check that its GPUs are those that plans were made for.
+
+    Raises:
+        RunFailed: they are others, or CUDA cannot use them.
+    """
+    if not _cuda.looked:
+        look_at_gpus()
+    why = why_no_gpu()
+    if _cuda.promised and (why or _cuda.promised != _cuda.started.uuids):
+        why = why or "CUDA finds others than in earlier runs"
+        raise RunFailed(f"the GPUs cannot be used: {why}; run again, or with {CPU}")
+
+
+def _keep(found: Sequence[tuple[KnownGpu, int]]) -> None:
+    """Keep what CUDA found, if the driver counts memory as CUDA does.
+
+    The bytes that CUDA took are those that were free before. So no context may have been there.
+    """
+    before, started = _cuda.seen, _cuda.started
+    if before is None:
+        return
+    if not found:
+        keep_gpus(before, [])
+        return
+    after = nvml.look()
+    if not started.alone or len(started.uuids) != len(found) or not after:
+        return
+    then, now = ({gpu.uuid: gpu.free for gpu in it.gpus} for it in (before, after))
+    gpus = [
+        gpu._replace(uuid=uuid, taken=then.get(uuid, 0) - free)
+        for uuid, (gpu, free) in zip(started.uuids, found, strict=True)
+    ]
+    counted = (
+        abs(now.get(uuid, 0) - free) < ALIKE
+        for uuid, (_, free) in zip(started.uuids, found, strict=True)
+    )
+    if all(counted):
+        keep_gpus(before, gpus)
 
 
 @cache
@@ -77,7 +199,7 @@ def _driver() -> Any:
         return None
 
 
-def start_driver(driver: Any) -> None:
+def start_driver(driver: Any) -> Started:
     """Start a driver, and a context on each GPU, which CUDA and CuPy go on with.
 
     Each takes 0.1 to 0.2 s. CuPy would keep all threads of Python waiting meanwhile. An error is
@@ -88,14 +210,25 @@ def start_driver(driver: Any) -> None:
     """
     count = ctypes.c_int()
     if driver is None or driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count)):
-        return
+        return NOT_STARTED
+    try:
+        found = in_threads(partial(_start_context, driver), count.value)
+    except AttributeError:  # the driver is older than these functions
+        return NOT_STARTED
+    return Started(tuple(uuid for uuid, _ in found), all(alone for _, alone in found))
 
-    def start_context(number: int) -> None:
-        device, context = ctypes.c_int(), ctypes.c_void_p()
-        if not driver.cuDeviceGet(ctypes.byref(device), number):
-            driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device)
 
-    in_threads(start_context, count.value)
+def _start_context(driver: Any, number: int) -> tuple[str, bool]:
+    """Start a context on a GPU; return its identity, and whether there was none before."""
+    device, context, identity = ctypes.c_int(), ctypes.c_void_p(), (ctypes.c_ubyte * 16)()
+    flags, active = ctypes.c_uint(), ctypes.c_int()
+    failed = (
+        driver.cuDeviceGet(ctypes.byref(device), number)
+        or driver.cuDeviceGetUuid(ctypes.byref(identity), device)
+        or driver.cuDevicePrimaryCtxGetState(device, ctypes.byref(flags), ctypes.byref(active))
+        or driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device)
+    )
+    return f"GPU-{UUID(bytes=bytes(identity))}", not failed and not active.value
 
 
 def in_threads(work: Callable[[int], Found], count: int) -> list[Found]:
@@ -123,14 +256,14 @@ def missing_for_gpu() -> Missing:
         return Missing("there is no NVIDIA driver; install one if the machine has a GPU")
     if find_spec("cupy") is None:
         return Missing(f"CuPy is not installed; {INSTALL}")
-    starting = Thread(target=start_driver, args=(_driver(),))
-    starting.start()
-    try:
-        runtime = cupy().cuda.runtime
-    except InvalidInput as error:
-        return Missing(str(error), in_vain=True)
-    finally:
-        starting.join()
+    _cuda.begin()
+    with ThreadPoolExecutor(1) as pool:
+        starting = pool.submit(start_driver, _driver())
+        try:
+            runtime = cupy().cuda.runtime
+        except InvalidInput as error:
+            return Missing(str(error), in_vain=True)
+        _cuda.started = starting.result()
     try:
         count = runtime.getDeviceCount()
     except runtime.CUDARuntimeError as error:
@@ -160,24 +293,39 @@ def _version(number: int) -> str:
     return f"{number // 1000}.{number % 1000 // 10}"
 
 
-def _look_at(number: int) -> Gpu:
-    """Return the figures of one GPU. The first use of a GPU takes half a second."""
+def _look_at(number: int) -> tuple[KnownGpu, int]:
+    """Return what CUDA finds about one GPU, but its identity, and its free bytes."""
     cuda = cupy().cuda
     with cuda.Device(number) as device:
         cupy().get_default_memory_pool().free_all_blocks()  # unused blocks count as free
-        capability = compute_capability(device)
         attributes = device.attributes
-        return Gpu(
+        found = KnownGpu(
+            uuid="",
+            taken=0,
             name=cuda.runtime.getDeviceProperties(number)["name"].decode(),
-            free=device.mem_info[0],
-            flops=nominal_flops(
-                capability, attributes["MultiProcessorCount"], attributes["ClockRate"]
-            ),
-            bandwidth=nominal_bandwidth(
-                attributes["GlobalMemoryBusWidth"], attributes["MemoryClockRate"]
-            ),
-            capability=capability,
+            capability=int(device.compute_capability),
+            multiprocessors=attributes["MultiProcessorCount"],
+            kilohertz=attributes["ClockRate"],
+            bits=attributes["GlobalMemoryBusWidth"],
+            memory_kilohertz=attributes["MemoryClockRate"],
         )
+        return found, device.mem_info[0]
+
+
+def _nominal(gpu: KnownGpu, free: int) -> Gpu:
+    """Return the nominal figures of a GPU.
+
+    Raises:
+        InvalidInput: it should stand for a GPU that it cannot stand for.
+    """
+    capability = stood_for(gpu.capability)
+    return Gpu(
+        name=gpu.name,
+        free=free,
+        flops=nominal_flops(capability, gpu.multiprocessors, gpu.kilohertz),
+        bandwidth=nominal_bandwidth(gpu.bits, gpu.memory_kilohertz),
+        capability=capability,
+    )
 
 
 def nominal_flops(capability: int, multiprocessors: int, kilohertz: int) -> float:

@@ -9,14 +9,14 @@ from importlib import import_module
 from multiprocessing.connection import Connection
 
 from znni.engine.workers.serving import serve
-from znni.machine.gpus import detect_gpus
+from znni.machine.gpus import look_at_gpus
 
 if __name__ == "__main__":
     descriptor, *modules = sys.argv[1:]
     socket = Connection(int(descriptor))
     if modules:
         with suppress(Exception):  # the task meets the same error, and reports it
-            detect_gpus()
+            look_at_gpus()
             for module in modules:
                 import_module(module)
     serve(socket)

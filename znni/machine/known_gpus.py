@@ -1,0 +1,114 @@
+"""Figures of this machine's GPUs as CUDA found them, kept in the user's cache.
+
+With it, and with the free memory that the driver tells, a plan needs neither CUDA nor CuPy, which
+take about a second to start. It is kept for one driver and CuPy, and for the same GPUs to be seen.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from hashlib import sha256
+from pathlib import Path
+from typing import NamedTuple
+
+from znni.core.user_cache import keep, kept, user_cache
+from znni.machine.cuda import cupy_folders
+from znni.machine.nvml import Driver
+
+# Environment variables by which CUDA chooses GPUs, and orders them.
+CHOOSING = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
+
+# The most bytes of a GPU that CUDA may plausibly take for itself. The figure changes by less than
+# the second number from run to run.
+MOST_TAKEN = 2 * 2**30
+STEADY_TAKEN = 32 * 2**20
+
+
+class KnownGpu(NamedTuple):
+    """Figures of a GPU as CUDA found them.
+
+    Attributes:
+        uuid: its identity, as the driver tells it.
+        taken: bytes of its memory that CUDA takes for a process.
+        name: name by the driver.
+        capability: its own compute capability, such as 90.
+        multiprocessors: their number.
+        kilohertz: their clock.
+        bits: width of the bus to its memory.
+        memory_kilohertz: clock of the memory.
+    """
+
+    uuid: str
+    taken: int
+    name: str
+    capability: int
+    multiprocessors: int
+    kilohertz: int
+    bits: int
+    memory_kilohertz: int
+
+
+def known_gpus(driver: Driver) -> list[KnownGpu]:
+    """Return what is known of the GPUs, in CUDA's order; nothing if that is not all.
+
+    Args:
+        driver: the driver and its GPUs.
+    """
+    try:
+        entries = json.loads(kept(_file(driver)) or b"[]")
+        found = [_sound(KnownGpu(**entry)) for entry in entries]
+    except (ValueError, TypeError):
+        return []
+    there = {gpu.uuid for gpu in driver.gpus}
+    return found if all(gpu.uuid in there for gpu in found) else []
+
+
+def keep_gpus(driver: Driver, gpus: Sequence[KnownGpu]) -> None:
+    """Keep what CUDA found about all GPUs, in its order, if that is plausible and new.
+
+    Args:
+        driver: the driver and its GPUs.
+        gpus: what CUDA found; if it is nothing, what is kept is deleted.
+    """
+    before = known_gpus(driver)
+    if not gpus:
+        if before:
+            _file(driver).unlink(missing_ok=True)
+        return
+    if not all(0 <= gpu.taken <= MOST_TAKEN for gpu in gpus):
+        return
+    if len(before) == len(gpus) and all(map(_alike, before, gpus)):
+        return
+    keep(_file(driver), json.dumps([gpu._asdict() for gpu in gpus]).encode())
+
+
+def _alike(one: KnownGpu, other: KnownGpu) -> bool:
+    same = one._replace(taken=0) == other._replace(taken=0)
+    return same and abs(one.taken - other.taken) < STEADY_TAKEN
+
+
+def _sound(gpu: KnownGpu) -> KnownGpu:
+    """Return what is known of a GPU after a check.
+
+    Raises:
+        ValueError: a value has another type, or is negative.
+    """
+    texts, numbers = (gpu.uuid, gpu.name), (gpu.taken, *gpu[3:])
+    if not all(isinstance(text, str) for text in texts) or not all(
+        isinstance(number, int) and number >= 0 for number in numbers
+    ):
+        raise ValueError(f"{gpu} is no GPU")
+    return gpu
+
+
+def _file(driver: Driver) -> Path:
+    """Return the file for a driver, its GPUs, CuPy, and the choice of GPUs."""
+    parts = [
+        driver.version,
+        [gpu.uuid for gpu in driver.gpus],
+        cupy_folders(),
+        [os.environ.get(name) for name in CHOOSING],
+    ]
+    return user_cache() / "gpus" / f"{sha256(json.dumps(parts).encode()).hexdigest()[:32]}.json"
