@@ -19,6 +19,7 @@ from bench.ceilings import AnyCeilings
 from znni.core.options import Choices, OutputType, PlanOptions, Stored
 from znni.core.shapes import Vec3
 from znni.engine.device_graphs import PLAIN_RUNS
+from znni.engine.patch import room_of
 from znni.engine.stages import in_turn, run_stages
 from znni.engine.stopwatch import Stopwatch
 from znni.engine.tiles import Room
@@ -170,7 +171,7 @@ class PatchesOnGpu:
         weights = weights or random_weights(plan.network, 0)
         self._runner = planning.prepare_alone(plan, weights, self._measured, dtype)
         # A run reads each block into such an array. It may lie in page-locked memory.
-        self._given = (read or partial(_noise, plan))(self._runner.room)
+        self._given = (read or partial(_noise, plan))(room_of(plan))
         self.output: Any = None
         self.peak = 0
 

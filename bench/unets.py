@@ -43,6 +43,7 @@ from znni.core.errors import InvalidInput
 from znni.core.options import ACCURACIES, Accuracy
 from znni.core.shapes import Box, Vec3
 from znni.engine.executor import placed
+from znni.engine.patch import room_of
 from znni.engine.stopwatch import Stopwatch
 from znni.engine.tiles import Room
 from znni.engine.windows import WindowedBlock
@@ -330,9 +331,10 @@ def _ours(plan: Plan, weights: Weights) -> Compute:
     """Return our own contestant: the plan's block, whose input is the whole window."""
     runner = prepare_alone(plan, weights)
     (work,) = runner.stages(Stopwatch())
+    room = room_of(plan)
 
     def compute(x: Float32) -> Float32:
-        made = work(reader(plan, x)(runner.room))
+        made = work(reader(plan, x)(room))
         return _cropped(plan, made.maps() if plan.network.window else made)
 
     return compute

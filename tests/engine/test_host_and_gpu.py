@@ -179,7 +179,7 @@ def test_what_fails_in_a_stage_ends_all_and_what_was_past_it_is_written(
                 "float32",
                 remaining,
             ),
-            ThisProcess(runner),
+            ThisProcess(plan, lambda: runner),
             Stopwatch(),
         )
     assert raised.value is error

@@ -180,3 +180,27 @@ def test_what_stops_the_source_is_called_once(lines: int) -> None:
     with pytest.raises(ValueError, match="same time"), work:
         work.finish()
     assert called == [1]
+
+
+def test_later_stages_are_asked_for_while_the_first_ones_work() -> None:
+    taken, handed = threading.Event(), threading.Event()
+    done: list[int] = []
+    main = threading.current_thread()
+
+    def first(number: int) -> int:
+        taken.set()
+        assert handed.wait(60)
+        return number
+
+    def later() -> list[Any]:
+        def here(number: int) -> int:
+            assert threading.current_thread() is main
+            return number + 1
+
+        return [here, done.append]
+
+    with Lines(range(5), [Line([first], here=1, later=later)]) as lines:
+        assert taken.wait(60)
+        lines.meanwhile(handed.set)
+        lines.finish()
+    assert done == [1, 2, 3, 4, 5]

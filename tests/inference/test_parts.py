@@ -308,7 +308,7 @@ def test_a_folder_of_something_else_is_left_alone() -> None:
 def test_a_part_that_runs_out_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     compute("0/2")
 
-    def fail(*_arguments: object) -> None:
+    def fail(*_arguments: object, **_options: object) -> None:
         raise MemoryError
 
     monkeypatch.setattr("znni.engine.oom_fallback.run_volume", fail)

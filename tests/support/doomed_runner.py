@@ -9,7 +9,6 @@ from worker_runners import meet
 
 from znni.engine.labels import Labels
 from znni.engine.stopwatch import Stopwatch
-from znni.engine.tiles import new_room
 from znni.inference.planning import prepare_alone
 from znni.network.weights import Weights
 from znni.plans.plan import Plan
@@ -23,7 +22,6 @@ class Doomed:
 
     def __init__(self, plan: Plan, weights: Weights, fate: str) -> None:
         self.plan = plan
-        self.room = new_room
         self._runner = prepare_alone(plan, weights)
         self._begun = 0
         self._fate = fate

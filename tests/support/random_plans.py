@@ -105,7 +105,7 @@ def run(runner: Runner, weights: Weights, volume: Float32, **job_options: Any) -
     remaining = Remaining(job)
     blocks = Blocks(ArrayVolume(volume), job, network, weights)
     state = RunState(blocks, output, "float32", remaining)
-    run_volume(state, ThisProcess(runner), Stopwatch())
+    run_volume(state, ThisProcess(runner.plan, lambda: runner), Stopwatch())
     assert remaining.voxels == 0
     assert (written == 1).all(), "every output voxel is written exactly once"
     return result

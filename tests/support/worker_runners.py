@@ -19,11 +19,9 @@ from znni.core.errors import RunFailed
 from znni.core.shapes import Vec3
 from znni.engine.labels import Labels
 from znni.engine.stopwatch import Stopwatch
-from znni.engine.tiles import new_room
 from znni.engine.windows import WindowedBlock
 from znni.network.layers import Conv
 from znni.network.network import Network
-from znni.network.weights import Float32
 from znni.plans.totals import PlanMemory
 
 VIEW = Vec3(3, 2, 4)
@@ -58,9 +56,6 @@ class Sums:
     plan: SumsPlan
     fate: str = ""
     begun: int = 0
-
-    def room(self, shape: tuple[int, ...]) -> Float32:
-        return new_room(shape)
 
     def stages(self, stopwatch: Stopwatch, _labels: Labels | None = None) -> list[Any]:
         def total(block: NDArray[Any]) -> NDArray[Any]:
@@ -101,7 +96,6 @@ class TwoPlaces:
     patch = Vec3(4, 4, 4)
     patches = 16
     memory = NO_MEMORY
-    room = staticmethod(new_room)
     machine = SimpleNamespace(host=SimpleNamespace(threads=1))
 
     def __init__(self, network: Network) -> None:

@@ -15,7 +15,7 @@ from znni.calibration.shapes import Call
 from znni.core.errors import InvalidInput
 from znni.machine.detect import detect_host
 from znni.machine.machine import DeviceKind, Machine
-from znni.plans.primitive import Primitive, on_device
+from znni.plans.primitive import Catalogue, Primitive, on_device
 from znni.plans.segments import Step
 from znni.primitives.catalogue import catalogue
 
@@ -85,7 +85,7 @@ def refine(
         log.warning("%s", error)
 
 
-def _primitives_here(machine: Machine, device: DeviceKind) -> dict[str, Primitive]:
+def _primitives_here(machine: Machine, device: DeviceKind) -> Catalogue:
     """Return the primitives that ran a plan's steps.
 
     Args:

@@ -36,6 +36,12 @@ class Layers(Protocol):
         """Return the stages for the fragments of a patch, in order."""
 
 
+def room_of(plan: Plan) -> Room:
+    """Return what gives the arrays that patches of a plan are read into."""
+    locks = plan.parts[0].device == "gpu" and locks_blocks(plan.network)
+    return LockedArrays().array if locks else new_room
+
+
 class PatchRunner:
     """A runner of patches through a plan, with everything prepared that can be prepared once.
 
@@ -52,7 +58,6 @@ class PatchRunner:
 
     Attributes:
         plan: the plan.
-        room: gives the array that a patch's input is read into.
     """
 
     def __init__(
@@ -80,8 +85,6 @@ class PatchRunner:
             return HostLayers(plan, part, catalogue, weights, measured)
 
         self._layers = [ready(part) for part in plan.parts]
-        locks = plan.parts[0].device == "gpu" and locks_blocks(plan.network)
-        self.room: Room = LockedArrays().array if locks else new_room
 
     def __call__(self, block: Float32) -> NDArray[Any]:
         """Return the dense output (f', Z, Y, X) of one input patch (f, z, y, x)."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from statistics import fmean
 from threading import Lock
 from typing import Any, NamedTuple, Protocol, TypeAlias
@@ -45,10 +45,6 @@ class Runner(Protocol):
     def plan(self) -> Plan:
         """The plan that it runs."""
 
-    @property
-    def room(self) -> Room:
-        """Gives the array that a patch's input is read into."""
-
     def stages(self, stopwatch: Stopwatch, labels: Labels | None = None) -> Sequence[Work]:
         """Return what is done with a patch, in order: the first stage in the thread that asks.
 
@@ -66,13 +62,13 @@ class Lane(NamedTuple):
     """A way for blocks from reading to writing.
 
     Attributes:
-        stages: what computes a block.
+        stages: returns what computes a block, once the process is ready.
         room: gives the array that a block is read into.
         one_at_a_time: whether the lane takes the next block when one is written. Else its stages
             work at the same time, each on a block of its own.
     """
 
-    stages: Sequence[Work]
+    stages: Callable[[], Sequence[Work]]
     room: Room = new_room
     one_at_a_time: bool = False
 
@@ -85,7 +81,7 @@ class Processes(Protocol):
         """The plan that they run."""
 
     def lanes(self, stopwatch: Stopwatch, labels: Labels | None = None) -> Sequence[Sequence[Lane]]:
-        """Return the lanes of each process. Blocks may be read before it is ready.
+        """Return the lanes of each process. Blocks are read before it is ready.
 
         Args:
             stopwatch: learns how long each stage in this process works.
@@ -131,7 +127,10 @@ class ThisProcess:
     """This process alone, which computes beside its reading and writing.
 
     Args:
-        runner: computes the patches.
+        plan: the plan that it runs.
+        make: makes the runner of patches, in the thread that waits until it is ready. Meanwhile
+            another thread reads the first block.
+        room: gives the array that a block is read into.
 
     Attributes:
         plan: the plan that it runs.
@@ -140,16 +139,22 @@ class ThisProcess:
 
     workers_memory = 0
 
-    def __init__(self, runner: Runner) -> None:
-        self.plan = runner.plan
-        self._runner = runner
+    def __init__(self, plan: Plan, make: Callable[[], Runner], room: Room = new_room) -> None:
+        self.plan = plan
+        self._runner = cache(make)
+        self._room = room
 
     def lanes(self, stopwatch: Stopwatch, labels: Labels | None = None) -> list[list[Lane]]:
         """Return one lane."""
-        return [[Lane(self._runner.stages(stopwatch, labels), self._runner.room)]]
+        return [[Lane(lambda: self._runner().stages(stopwatch, labels), self._room)]]
 
     def wait_until_ready(self) -> None:
-        """Do nothing: the runner is ready."""
+        """Make the runner, unless an earlier run has made it.
+
+        Raises:
+            BaseException: what is raised as it is made. The next run makes it anew.
+        """
+        self._runner()
 
     def in_use(self, _stopwatch: Stopwatch) -> AbstractContextManager[None]:
         """Do nothing: the stages end by themselves, and tell the stopwatch of their lanes."""
@@ -292,10 +297,14 @@ def run_volume(
             last_blocks.computed(process)
             return block
 
-        stages: list[Work] = [read, *map(through, lane.stages), write]
-        made = [computed, store] if processes.plan.network.window else [computed]
-        stages[-2] = in_turn([stages[-2], *made])
-        return Line([in_turn(stages)]) if lane.one_at_a_time else Line(stages, here=1)
+        def others() -> list[Work]:
+            *before, final = map(through, lane.stages())
+            made = [computed, store] if processes.plan.network.window else [computed]
+            return [*before, in_turn([final, *made]), write]
+
+        if lane.one_at_a_time:
+            return Line([in_turn([read, *others()])])
+        return Line([read], here=1, later=others)
 
     per_process = [
         (lanes, Lock(), Stopwatch()) for lanes in processes.lanes(stopwatch, state.labels)

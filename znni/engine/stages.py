@@ -34,17 +34,25 @@ def in_turn(stages: Sequence[Work]) -> Work:
     return work
 
 
+def no_more() -> Sequence[Work]:
+    """Return no stages."""
+    return ()
+
+
 class Line(NamedTuple):
     """Stages that items go through, in order.
 
     Attributes:
         stages: what each does with an item.
-        here: the stage that works in the thread that waits for the line; None for no stage. The
-            others have threads of their own.
+        here: the stage that works in the thread that waits for the line, counted from the first of
+            all; None for no stage. The others have threads of their own.
+        later: returns the stages after these. It is called when their first item is waited for, so
+            that the stages before work while these are made.
     """
 
     stages: Sequence[Work]
     here: int | None = None
+    later: Callable[[], Sequence[Work]] = no_more
 
 
 class Over(Exception):
@@ -152,20 +160,30 @@ class Lines:
         # What runs in this thread. A bound method would make a cycle, which would keep the stages,
         # and the memory of their arenas, until the garbage collector runs.
         self._here: list[tuple[Work, Handover, Handover]] = []
-        for stages, here in lines:
-            between = [source, *(Handover() for _ in stages[1:]), _End()]
-            self._handovers += between[1:]
-            for index, stage in enumerate(stages):
-                work = stage, between[index], between[index + 1]
-                if index == here:
-                    self._here.append(work)
-                else:
-                    self._threads.append(Thread(target=self._run, args=work))
+        self._later: list[tuple[Handover, Line]] = []
+        for line in lines:
+            after = _End() if line.later is no_more else Handover()
+            self._handovers.append(after)
+            self._add(line, 0, line.stages, source, after)
+            self._later.append((after, line))
 
     def __enter__(self) -> Self:
         for thread in self._threads:
             thread.start()
         return self
+
+    def _add(
+        self, line: Line, first: int, stages: Sequence[Work], before: Handover, after: Handover
+    ) -> None:
+        """Add stages of a line, the first of which has a number."""
+        between = [before, *(Handover() for _ in stages[1:]), after]
+        self._handovers += between[1:-1]
+        for number, stage in enumerate(stages):
+            work = stage, between[number], between[number + 1]
+            if first + number == line.here:
+                self._here.append(work)
+            else:
+                self._threads.append(Thread(target=self._run, args=work))
 
     def meanwhile(self, work: Callable[[], None]) -> None:
         """Do something in this thread while the others work.
@@ -182,11 +200,17 @@ class Lines:
         raise self._errors[0]
 
     def finish(self) -> None:
-        """Do the work of the stages of this thread, and wait for all others.
+        """Begin the later stages, do the work of those of this thread, and wait for all others.
 
         Raises:
             BaseException: the first that was raised in a stage.
         """
+        begun = len(self._threads)
+        for before, line in self._later:
+            if later := line.later():
+                self._add(line, len(line.stages), later, before, _End())
+        for thread in self._threads[begun:]:
+            thread.start()
         for work in self._here:
             self._run(*work)
         _wait_for(self._threads)

@@ -43,7 +43,7 @@ from znni.core.text import in_units
 from znni.engine.checks import check_runnable
 from znni.engine.executor import Measured, not_measured
 from znni.engine.labels import labels_for
-from znni.engine.patch import PatchRunner
+from znni.engine.patch import PatchRunner, room_of
 from znni.engine.pipeline import Processes, ThisProcess
 from znni.engine.tiles import Job, Region, for_job, make_job
 from znni.inference.devices import choose_gpus, primitives_for
@@ -368,14 +368,12 @@ def prepare(
         waiting: processes for several GPUs that have started already (``several_waiting``).
 
     Raises:
-        RunFailed: a GPU fails, lacks memory, or is not the one planned for. With several GPUs
-            ``run_volume`` raises this error instead, because the worker processes start while this
-            process continues.
+        RunFailed: a process of a GPU cannot start. ``run_volume`` raises all other errors, because
+            layers are made ready while it reads the first blocks.
     """
     if plan.workers == 1:
-        if plan.gpu_memory:
-            check_gpus()
-        return ThisProcess(prepare_alone(plan, weights, measured, dtype))
+        made = partial(prepare_alone, plan, weights, measured, dtype)
+        return ThisProcess(plan, made, room_of(plan))
     from znni.engine.workers.fleet import Fleet, Member  # few runs need other processes
 
     members = []
@@ -394,14 +392,20 @@ def prepare_alone(
     measured: Measured = not_measured,
     dtype: OutputType = "float32",
 ) -> PatchRunner:
-    """Prepare a plan to run in this process, with the arguments and errors of ``prepare``."""
+    """Prepare a plan to run in this process, with the arguments of ``prepare``.
+
+    Raises:
+        RunFailed: a GPU fails, lacks memory, or is not the one planned for.
+    """
+    if plan.gpu_memory:
+        check_gpus()
     return PatchRunner(plan, _catalogue(plan.network, plan.machine), weights, measured, dtype)
 
 
 def prepare_on_gpu(plan: Plan, weights: Weights, dtype: OutputType) -> PatchRunner:
     """Prepare a plan that runs only on a GPU, in a worker process of its own.
 
-    Arguments and errors are those of ``prepare``.
+    Arguments and errors are those of ``prepare_alone``.
     """
     return PatchRunner(plan, catalogue(plan.machine, "gpu"), weights, dtype=dtype)
 

@@ -111,8 +111,8 @@ class JobSeconds:
 
     Attributes:
         building: the seconds to build the primitives: to load code and transform kernels.
-        running: the seconds from the first block read to the last block written. If workers compute
-            the blocks, it begins when all workers are ready; the first blocks are read before.
+        running: the seconds from when the primitives are built to the last block written. The first
+            blocks are read before, while the primitives are built.
         busy: the seconds of the running time that each stage worked. Stages work at the same time.
         around: the seconds before building, and after running.
     """

@@ -112,7 +112,7 @@ class Fleet:
             return Blended(made, None, wanted, plan.machine.host.threads)
 
         block = worker.slots[slot].block
-        return Lane([compute], lambda shape: front(block, shape), one_at_a_time=True)
+        return Lane(lambda: [compute], lambda shape: front(block, shape), one_at_a_time=True)
 
     def wait_until_ready(self) -> None:
         """Wait until all workers can compute.

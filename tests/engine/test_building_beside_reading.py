@@ -1,0 +1,170 @@
+"""Tests of a run in one process whose layers are made while the first block is read."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from worker_runners import NETWORK, Sums, SumsPlan, sums
+
+from znni.core.errors import OutOfDeviceMemory, Unreadable
+from znni.core.shapes import Box, Vec3
+from znni.engine.pipeline import RunState, ThisProcess, run_volume
+from znni.engine.skipping import Blocks
+from znni.engine.stopwatch import Stopwatch
+from znni.engine.tiles import Remaining, make_job
+from znni.network.weights import random_weights
+from znni.volumes.array import ArrayOutput, ArrayVolume
+
+PATCH = Vec3(5, 4, 3)
+PLAN: Any = SumsPlan(PATCH)
+
+
+class Steps:
+    """Says when the first block is read and when the layers are made, and lets each wait."""
+
+    def __init__(self) -> None:
+        self.reading, self.building, self.go_on = (threading.Event() for _ in range(3))
+
+
+class Seen(ArrayVolume):
+    """A volume whose reading does something before."""
+
+    def __init__(self, values: NDArray[Any], before: Callable[[], object]) -> None:
+        super().__init__(values)
+        self._before = before
+
+    def read(self, box: Box, maps: slice = slice(None)) -> NDArray[Any]:
+        self._before()
+        return super().read(box, maps)
+
+
+class Case:
+    """A run, and what it gives."""
+
+    def __init__(self, before: Callable[[], object]) -> None:
+        x = np.random.default_rng(0).random((22, 14, 13), np.float32)
+        self.volume = Seen(x, before)
+        self.job = make_job(NETWORK, self.volume.size, "valid", "reflect", None)
+        self.remaining = Remaining(self.job)
+        self.expected = np.stack([sums(x), -sums(x)])
+        self.found = np.zeros_like(self.expected)
+
+    def run(self, processes: ThisProcess) -> Stopwatch:
+        watch = Stopwatch()
+        blocks = Blocks(self.volume, self.job, NETWORK, random_weights(NETWORK, 0))
+        output = ArrayOutput(self.found, 2, self.job.output)
+        run_volume(RunState(blocks, output, "float32", self.remaining), processes, watch)
+        return watch
+
+
+def wait(event: threading.Event) -> None:
+    assert event.wait(60)
+
+
+def test_the_first_block_is_read_while_the_layers_are_made() -> None:
+    steps = Steps()
+
+    def before_reading() -> None:
+        steps.reading.set()
+        wait(steps.building)
+
+    def made() -> Sums:
+        steps.building.set()
+        wait(steps.reading)
+        built.append(threading.current_thread())
+        return Sums(PLAN)
+
+    built: list[threading.Thread] = []
+    case, processes = Case(before_reading), ThisProcess(PLAN, made)
+    watch = case.run(processes)
+    np.testing.assert_allclose(case.found, case.expected, rtol=1e-5)
+    assert built == [threading.main_thread()]
+    assert watch.seconds.building > 0
+    case.found[...], case.remaining = 0, Remaining(case.job)
+    case.run(processes)
+    np.testing.assert_allclose(case.found, case.expected, rtol=1e-5)
+    assert len(built) == 1, "a later run uses the same layers"
+
+
+@pytest.mark.parametrize(
+    "error", [OSError("as it is"), MemoryError(), OutOfDeviceMemory("full"), KeyboardInterrupt()]
+)
+@pytest.mark.parametrize("while_read", [True, False])
+def test_layers_that_cannot_be_made_end_the_run_though_a_block_is_read(
+    error: BaseException, *, while_read: bool
+) -> None:
+    """It is being read, or it waits for the layers."""
+    steps, threads = Steps(), threading.active_count()
+
+    def before_reading() -> None:
+        steps.reading.set()
+        if while_read:
+            wait(steps.building)
+
+    def not_made() -> Sums:
+        wait(steps.reading)
+        if not while_read:
+            steps.go_on.wait(0.1)
+        steps.building.set()
+        raise error
+
+    case = Case(before_reading)
+    with pytest.raises(type(error)) as raised:
+        case.run(ThisProcess(PLAN, not_made))
+    assert raised.value is error
+    assert threading.active_count() <= threads + 1  # that of Python's own pool may be new
+    assert case.remaining.voxels == case.job.output.volume
+    assert not case.found.any()
+
+
+def test_a_block_that_cannot_be_read_ends_the_run_when_the_layers_are_made() -> None:
+    steps = Steps()
+
+    def torn() -> None:
+        steps.reading.set()
+        raise Unreadable("the disk is torn")
+
+    def made() -> Sums:
+        wait(steps.reading)
+        return Sums(PLAN)
+
+    with pytest.raises(Unreadable, match="the disk is torn"):
+        Case(torn).run(ThisProcess(PLAN, made))
+
+
+def test_what_failed_first_is_raised_if_both_fail() -> None:
+    steps = Steps()
+
+    def torn() -> None:
+        try:
+            raise Unreadable("the disk is torn")
+        finally:
+            steps.reading.set()
+
+    def not_made() -> Sums:
+        wait(steps.reading)
+        steps.go_on.wait(0.1)
+        raise OSError("no kernel")
+
+    with pytest.raises(Unreadable, match="the disk is torn"):
+        Case(torn).run(ThisProcess(PLAN, not_made))
+
+
+def test_layers_that_could_not_be_made_are_made_by_the_next_run() -> None:
+    failures = [OSError("once")]
+
+    def made() -> Sums:
+        if failures:
+            raise failures.pop()
+        return Sums(PLAN)
+
+    case, processes = Case(lambda: None), ThisProcess(PLAN, made)
+    with pytest.raises(OSError, match="once"):
+        case.run(processes)
+    case.run(processes)
+    np.testing.assert_allclose(case.found, case.expected, rtol=1e-5)
