@@ -20,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("own_folder", "nothing_partial")
 
 
 @pytest.mark.parametrize("source", ["named.zarr", "named.ome.tif"])
-@pytest.mark.parametrize("target", ["copy.zarr", "copy.tif"])
+@pytest.mark.parametrize("target", ["copy.zarr", "copy.tif", "copy.h5"])
 def test_names_of_channels_stay(source: str, target: str) -> None:
     values = np.stack([voxels(SIZE), np.full(SIZE, 7, np.uint8)])
     write_named(values)
@@ -31,8 +31,10 @@ def test_names_of_channels_stay(source: str, target: str) -> None:
     validate_zarr_store("one.zarr")
     (channel,) = zarr.open_group("one.zarr").attrs["ome"]["omero"]["channels"]  # type: ignore[index, call-overload]
     assert channel["window"] == {"start": 7, "end": 8, "min": 7, "max": 8}
-    succeeds("export", target, "plain.zarr", "--labels")
-    assert open_volume("plain.zarr").maps == ()
+    for plain in ("plain.zarr", "plain.h5"):
+        succeeds("export", target, plain, "--labels")
+        assert open_volume(plain).maps == ()
+    assert "maps 0 (nuclei), 1 (µ membrane)" in succeeds("info", target)
 
 
 def write_named(values: NDArray[Any]) -> None:

@@ -65,3 +65,17 @@ def test_ilastik_s_usual_export_has_five_axes() -> None:
             open_volume("v.h5", "exported_data")
     plain = open_volume("v.h5", "plain")
     np.testing.assert_array_equal(plain.read(BOX), VALUES[:, *BOX.slices])
+
+
+def test_names_that_do_not_fit_count_as_none() -> None:
+    with h5py.File("v.h5", "w") as file:
+        file["main"] = VALUES
+        for names, read in (
+            (["a", "b"], ()),
+            ([1, 2, 3], ()),
+            ("abc", ()),
+            (["a", "b", "c"], ("a", "b", "c")),
+        ):
+            file["main"].attrs["channel_names"] = names
+            file.flush()
+            assert open_volume("v.h5").maps == read

@@ -86,7 +86,7 @@ class NewOutput:
         identity: everything that the values depend on, by names that users see. A run continues
             an unfinished output only if its identity is the same.
         resume: True to continue what earlier runs left, False to start afresh.
-        maps: names of the maps, as OME-Zarr and OME-TIFF store them; empty if they have none.
+        maps: names of the maps, as OME-Zarr, OME-TIFF and HDF5 store them; empty if they have none.
 
     Raises:
         InvalidInput: there is no such compression.

@@ -26,6 +26,7 @@ from znni.volumes.array import ArrayLike, ArrayVolume
 from znni.volumes.fingerprint import fingerprint
 from znni.volumes.formats import CHUNK, Content
 from znni.volumes.grid_attributes import grid_attributes
+from znni.volumes.hdf5.axis_tags import NAMES
 from znni.volumes.label_values import holds_labels
 from znni.volumes.locate import open_output, sequential_at
 from znni.volumes.planes import planes
@@ -273,7 +274,8 @@ def _attributes(
         if isinstance(offset, list | tuple) and len(offset) == 3:
             start = Vec3(*map(int, offset)) + box.start
             found |= {"voxel_offset": start, "roi": str(Box(start, start + box.size))}
-        found.pop("pyramid", None)
+        for own in ("pyramid", NAMES):  # the copy may have others
+            found.pop(own, None)
         if values.labels:
             found |= _label_attributes(values, found)
         found["scale"] = 1 / 255 if values.scales else 1.0 if _unscaled(values) else values.scale

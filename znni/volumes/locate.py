@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -102,11 +103,11 @@ def describe_volume(source: str) -> str:
     place, inside = split_dataset(source)
     form = _format_to_read(place)
     described = form.describe(place, inside)
-    try:
-        volume = form.open(place, inside, 0)
-    except InvalidInput:  # it has several volumes, or none
-        return described
-    return f"{described}\n    maps {listed(volume)}" if volume.maps else described
+    for time in (None, 0):  # a volume may have several points in time
+        with suppress(InvalidInput):
+            volume = form.open(place, inside, time)
+            return f"{described}\n    maps {listed(volume)}" if volume.maps else described
+    return described  # it has several volumes, or none
 
 
 def read_ledger(place: str) -> Ledger:

@@ -122,20 +122,29 @@ def _check_one_map(given: str, maps: int) -> None:
         )
 
 
-def at_time(array: ArrayLike, name: str, time: Moment | None) -> ArrayLike:
+def at_time(
+    array: ArrayLike, name: str, time: Moment | None, maps: Sequence[str] = ()
+) -> ArrayLike:
     """Return an array without names of its axes, at a point in time if one is chosen.
 
     Then its axes are (t, z, y, x) or (t, c, z, y, x).
+
+    Args:
+        array: the array.
+        name: its name, for messages.
+        time: the chosen point in time, as ``NamedAxes`` takes it.
+        maps: names of the maps; empty if they have none.
 
     Raises:
         InvalidInput: the array has another number of axes, or no such point in time.
     """
     if time is None:
-        return array
+        is_named = maps and len(array.shape) == len(ORDER)
+        return NamedAxes(array, ORDER, name, maps=maps) if is_named else array
     axes = {4: "tzyx", 5: "tczyx"}.get(len(array.shape))
     if axes is None:
         raise InvalidInput(
             f"{option('time', time)}: {name} has shape {array.shape}; with time, its axes are "
             f"{AXES[1]}"
         )
-    return NamedAxes(array, axes, name, time)
+    return NamedAxes(array, axes, name, time, maps)

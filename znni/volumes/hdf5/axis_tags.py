@@ -1,4 +1,7 @@
-"""Axes of HDF5 datasets, as ilastik notes them in ``axistags`` and ``axis_units``."""
+"""Axes of HDF5 datasets, as ilastik notes them in ``axistags`` and ``axis_units``.
+
+HDF5 has no place for names of maps, so copies have them in an attribute of znni's own.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ from znni.volumes.grid_attributes import UNITS_BY_SYMBOL
 TAGS = "axistags"
 UNITS = "axis_units"
 AXES = "tczyx"
+NAMES = "channel_names"
 
 
 def tagged_axes(attributes: Mapping[str, Any], count: int) -> tuple[str, ...]:
@@ -39,6 +43,16 @@ def tagged_grid(attributes: Mapping[str, Any]) -> Grid:
     z, y, x = (_size(sizes.get(axis)) or 1.0 for axis in "zyx")
     in_z, in_y, in_x = (UNITS_BY_SYMBOL.get(str(given.get(axis, ""))) for axis in "zyx")
     return Grid((z, y, x), units=(in_z, in_y, in_x))
+
+
+def named_maps(attributes: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the names of a dataset's maps; empty if they have none."""
+    try:
+        found = attributes.get(NAMES, ())
+        is_list = not isinstance(found, str) and all(isinstance(name, str) for name in found)
+        return tuple(found) if is_list else ()
+    except Exception:  # libraries raise all kinds of errors about damaged attributes
+        return ()
 
 
 def _size(given: object) -> float:

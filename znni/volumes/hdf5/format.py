@@ -14,7 +14,7 @@ from znni.core.volume import Begun, Grid, NewOutput
 from znni.volumes.array import ArrayLike
 from znni.volumes.formats import Format, Writer, check_plain, described, likely_image
 from znni.volumes.grid_attributes import grid_of
-from znni.volumes.hdf5.axis_tags import TAGS, tagged_axes, tagged_grid
+from znni.volumes.hdf5.axis_tags import NAMES, TAGS, named_maps, tagged_axes, tagged_grid
 from znni.volumes.hdf5.compressed import decoded_by_threads
 from znni.volumes.hdf5.output import LEDGER, Hdf5Output, begun_output
 from znni.volumes.hdf5.plain import read_past_hdf5
@@ -44,9 +44,9 @@ def open_hdf5(place: str, dataset: str | None, time: Moment | None = None) -> St
         decoded = decoded_by_threads(found)
         stored: ArrayLike = decoded or read_past_hdf5(found) or found
         if axes := tagged_axes(found.attrs, len(found.shape)):
-            stored = NamedAxes(stored, axes, name, time)
+            stored = NamedAxes(stored, axes, name, time, named_maps(found.attrs))
         else:
-            stored = at_time(stored, name, time)
+            stored = at_time(stored, name, time, named_maps(found.attrs))
         return StoredVolume(
             stored,
             name,
@@ -71,7 +71,7 @@ def describe_hdf5(place: str, dataset: str | None) -> str:
                 lines.append(f"    axes {' '.join(axes)}")
             if (grid := _grid(found)) != Grid():
                 lines.append(f"    {grid}")
-            lines += described(found.attrs, TAGS)
+            lines += described(found.attrs, TAGS, NAMES)
     return "\n".join(lines)
 
 

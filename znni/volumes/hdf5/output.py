@@ -17,6 +17,7 @@ from znni.core.text import counted
 from znni.core.volume import SAME_COMMAND, Begun, NewOutput
 from znni.volumes.block_checks import check_written, strike_off_damaged, write_block
 from znni.volumes.formats import chunk_extents
+from znni.volumes.hdf5.axis_tags import NAMES
 from znni.volumes.hdf5.chunks import ChunkWriter, HeldChanges, make_changes
 from znni.volumes.ledger_entries import block_entry, checksum_of
 from znni.volumes.ledger_file import LedgerFile, unfinished
@@ -135,6 +136,8 @@ class Hdf5Output:
                 dcpl=early,
             )
             dataset.attrs.update(attributes)
+            if wanted.maps:
+                dataset.attrs[NAMES] = wanted.maps
             if values is not None:
                 dataset[...] = values
                 _keep(file, np.frombuffer(self._ledger.content.summary(), np.uint8))
