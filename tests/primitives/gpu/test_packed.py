@@ -382,6 +382,7 @@ LAYERS = {
     ),
     "instance norm": (Normalize("layer", 24, 24, 1e-5, "leaky_relu"), Shape5(2, 24, 9, 15, 20)),
     "group norm": (Normalize("layer", 16, 2, 1e-2, "sigmoid"), Shape5(1, 16, 4, 5, 6)),
+    "sum of several blocks": (Add("layer", "relu"), Shape5(2, 32, 9, 15, 20)),
     "strided": (
         Conv("layer", 32, 16, THREE, "leaky_relu", stride=Vec3(2, 1, 2)),
         Shape5(1, 32, 8, 7, 20),
@@ -431,6 +432,28 @@ def test_other_layers(device: Device, numbers: TensorFormat, name: str) -> None:
         run(*inputs)
     found = unpacked(y)
     np.testing.assert_allclose(found, right, rtol=0, atol=numbers.accuracy * np.abs(right).max())
+
+
+@pytest.mark.parametrize(
+    ("groups", "most"),
+    [
+        (Shape5(1, 4, 192, 192, 192), 4096),
+        (Shape5(1, 8, 96, 96, 96), 4096),
+        (Shape5(2, 32, 24, 24, 24), 4096),
+        (Shape5(1, 40, 6, 6, 6), 80),
+        (Shape5(1, 64, 3, 500, 500), 64 * 977),
+    ],
+    ids=str,
+)
+def test_few_blocks_have_all_voxels_of_a_pass(groups: Shape5, most: int) -> None:
+    launches: list[Any] = []
+    pointwise.launch(lambda *launched: launches.append(launched), groups)
+    (((blocks,), (threads,), (columns, shares, *sizes)),) = launches
+    assert tuple(sizes) == groups[1:]
+    assert blocks == groups.n * groups.f * columns * shares <= most
+    assert (columns - 1) * threads < groups.y * groups.x <= columns * threads
+    each = -(-groups.z // pointwise.TOGETHER // shares) * pointwise.TOGETHER
+    assert (shares - 1) * each < groups.z, "a block has nothing to do"
 
 
 @in_both_formats
@@ -488,6 +511,7 @@ def test_sums_stay_in_registers(chip: Chip, numbers: TensorFormat) -> None:
         (copies.upsampling_source(numbers), copies.upsampling_options(TWO)),
         (pooling.pooling_source(numbers), pooling.pooling_options(Pool("pool", TWO))),
         (pointwise.pointwise_source("gelu", numbers), ("-DOPERATION=ADD",)),
+        (pointwise.pointwise_source("elu", numbers), ("-DOPERATION=SCALE",)),
         (normalization.source(numbers), normalization.options(Normalize("norm", 32, 8))),
     ):
         for usage in resource_usage(source, chip.architecture, options).values():

@@ -20,3 +20,16 @@ __device__ __forceinline__ float scale_below(float bound) {
   const int exponent = (int)(__float_as_uint(bound) >> 23) - 127;
   return __uint_as_float(bits_of(max(-60, min(60, MOST_EXPONENT - 1 - exponent))));
 }
+
+// Notes the bits of a block's largest number, if they are more than what is noted. All threads of the
+// block call it once. At one address a GPU takes a maximum in 1 ns, so warps do not note their own.
+__device__ __forceinline__ void note_largest(unsigned* noted, unsigned largest) {
+  __shared__ unsigned of_warps[32];
+  const unsigned warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  largest = __reduce_max_sync(0xffffffffu, largest);
+  if (lane == 0) of_warps[warp] = largest;
+  __syncthreads();
+  if (warp > 0) return;
+  largest = __reduce_max_sync(0xffffffffu, lane < blockDim.x / 32 ? of_warps[lane] : 0);
+  if (lane == 0) atomicMax(noted, largest);
+}

@@ -34,7 +34,7 @@ from znni.plans.primitive import Run, applying
 from znni.primitives.gpu.common import map_sums
 from znni.primitives.gpu.common.map_sums import PARTIAL_BYTES, MapSums
 from znni.primitives.gpu.common.number_formats import FLOAT_BYTES, TensorFormat
-from znni.primitives.gpu.common.voxels import THREADS, launch
+from znni.primitives.gpu.common.voxels import THREADS
 from znni.primitives.gpu.packed.base import (
     FLOPS,
     GpuPackedPass,
@@ -43,7 +43,7 @@ from znni.primitives.gpu.packed.base import (
     records_source,
     strided,
 )
-from znni.primitives.gpu.packed.pointwise import largest_bound, pointwise_kernel
+from znni.primitives.gpu.packed.pointwise import largest_bound, launch, pointwise_kernel
 
 
 @dataclass(frozen=True)
@@ -100,20 +100,11 @@ class GpuPackedNormalization(GpuPackedPass):
 
         def run(x: PackedArray) -> Any:
             y, norm = new_device_output(out), find(x)
-            for image in range(out.n):
-                items = slice(image, image + 1)
-                one, made = (it._replace(voxels=it.voxels[items]) for it in (x, y))
-                launch(
-                    scale,
-                    groups_of(out._replace(n=1)),
-                    *strided(one),
-                    *strided(one),
-                    *norm.scaling[image],
-                    norm.slopes,
-                    np.float32(0),
-                    norm.largest,
-                    *strided(made),
-                )
+            factors, shifts = norm.scaling[:, 0], norm.scaling[:, 1]
+            constants = factors, shifts, norm.slopes, np.float32(0), norm.largest
+            of_image = np.int32(norm.scaling[0].size)
+            given = *strided(x), *strided(x), *constants, *strided(y)
+            launch(scale, groups_of(out), *given, of_image)
             return y
 
         return run

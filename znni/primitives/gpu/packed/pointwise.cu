@@ -4,23 +4,32 @@
 // Macros: OPERATION: ADD, MULTIPLY, MAXIMUM, or SCALE: a factor and a shift for each map. The
 // output's scale comes from a bound on its numbers: of what the operation makes of the largest
 // numbers, times most_factor, plus most_shift. Those of SCALE are its largest factor and shift;
-// others have the activation's.
+// others have the activation's. TOGETHER: voxels that a thread loads before it stores them.
+//
+// A block has a group of 8 maps, whose constants stay in registers.
 
 #define ADD 1
 #define MULTIPLY 2
 #define MAXIMUM 3
 #define SCALE 4
 
-extern "C" __global__ void __launch_bounds__(256)
+// Blocks of a group follow each other: `shares` of its planes, each with `columns` blocks. The factors
+// and shifts of an image's maps are `of_image` further than those of the image before it.
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     pointwise(const uint4* a, Index a_n, Index a_f, Index a_z, Index a_y,
               const Record* __restrict__ a_records, const uint4* b, Index b_n, Index b_f,
               Index b_z, Index b_y, const Record* __restrict__ b_records,
               const float* __restrict__ factors, const float* __restrict__ shifts,
               const float* __restrict__ slopes, float most_factor, float most_shift, uint4* out,
               Index out_n, Index out_f, Index out_z, Index out_y, Record* __restrict__ made,
-              int images, int groups, int size_z, int size_y, int size_x) {
-    const Strides of_a = {a_n, a_f, a_z, a_y}, of_b = {b_n, b_f, b_z, b_y};
-    const Strides of_out = {out_n, out_f, out_z, out_y};
+              int of_image, int columns, int shares, int groups, int size_z, int size_y,
+              int size_x) {
+    const unsigned of_group = blockIdx.x / columns, share = of_group % shares;
+    const int image = of_group / shares / groups, group = of_group / shares % groups;
+    const unsigned cell = blockIdx.x % columns * THREADS + threadIdx.x;
+    const int runs = (size_z + TOGETHER - 1) / TOGETHER;
+    const int each = (runs + shares - 1) / shares * TOGETHER;
+    const int first = share * each, last = min(size_z, first + each);
     float bound = largest_of(a_records, groups);
     if (OPERATION != SCALE) {
         const float other = largest_of(b_records, groups);
@@ -28,45 +37,57 @@ extern "C" __global__ void __launch_bounds__(256)
                 : OPERATION == MULTIPLY ? bound * other
                                         : fmaxf(bound, other);
     }
-    const float scale = scale_below(fmaf(bound, most_factor, most_shift));
-    if (blockIdx.x == 0 && blockIdx.y == 0)
-        for (int group = threadIdx.x; group < groups; group += blockDim.x)
-            made[group].scale = scale;
-    struct Loaded {
-        Stored first, second;
-    };
-    const auto load = [&](const Voxel& at) {
-        Loaded loaded = {stored_at(a + at.in(of_a), a_f)};
-        if (OPERATION != SCALE) loaded.second = stored_at(b + at.in(of_b), b_f);
-        return loaded;
-    };
-    unsigned most = 0;
-    const auto finish = [&](const Voxel& at, const Loaded& loaded) {
-        Eight numbers = numbers_of(loaded.first, 1.0f / a_records[at.map].scale);
-        Eight others = {};
-        if (OPERATION != SCALE)
-            others = numbers_of(loaded.second, 1.0f / b_records[at.map].scale);
-        const Eight slope = of_eight_maps(slopes, at.map);
+    bound = fmaf(bound, most_factor, most_shift);
+    const float scale = scale_below(bound);
+    if (blockIdx.x == 0)
+        for (int other = threadIdx.x; other < groups; other += THREADS) made[other].scale = scale;
+    float most = 0.0f;
+    if (cell < unsigned(size_y) * size_x) {
+        float unscaled = 1.0f / a_records[group].scale, other_unscaled = 0.0f;
+        const Eight slope = of_eight_maps(slopes, group);
         Eight factor = {}, shift = {};
         if (OPERATION == SCALE) {
-            factor = of_eight_maps(factors, at.map);
-            shift = of_eight_maps(shifts, at.map);
-        }
+            factor = of_eight_maps(factors + (Index)image * of_image, group);
+            shift = of_eight_maps(shifts + (Index)image * of_image, group);
 #pragma unroll
-        for (int i = 0; i < 8; ++i) {
-            float value = numbers.of[i];
-            value = OPERATION == ADD        ? value + others.of[i]
-                    : OPERATION == MULTIPLY ? value * others.of[i]
-                    : OPERATION == MAXIMUM  ? larger(value, others.of[i])
-                                            : fmaf(value, factor.of[i], shift.of[i]);
-            value = activated(value, slope.of[i]);
-            const unsigned bits = __float_as_uint(value) & 0x7fffffffu;
-            if (bits < bits_of(128)) most = max(most, bits);
-            numbers.of[i] = value;
+            for (int map = 0; map < 8; ++map) factor.of[map] *= unscaled;
+            unscaled = 1.0f;
+        } else {
+            other_unscaled = 1.0f / b_records[group].scale;
         }
-        store(out + at.in(of_out), out_f, stored_of(numbers, scale));
-    };
-    for_each_voxel(images, groups, size_z, size_y, size_x, load, finish);
-    most = __reduce_max_sync(0xffffffffu, most);
-    if (threadIdx.x % 32 == 0) atomicMax(&made->largest, most);
+        const int y = cell / size_x, x = cell % size_x;
+        const uint4* of_a = a + image * a_n + group * a_f + y * a_y + x;
+        const uint4* of_b = b + image * b_n + group * b_f + y * b_y + x;
+        uint4* of_out = out + image * out_n + group * out_f + y * out_y + x;
+        for (int start = first; start < last; start += TOGETHER) {
+            Stored loaded[TOGETHER], others[TOGETHER];
+#pragma unroll
+            for (int i = 0; i < TOGETHER; ++i) {
+                // The last voxel stands for those after it: no load waits for a branch.
+                const int z = min(start + i, last - 1);
+                loaded[i] = stored_at(of_a + z * a_z, a_f);
+                if (OPERATION != SCALE) others[i] = stored_at(of_b + z * b_z, b_f);
+            }
+#pragma unroll
+            for (int i = 0; i < TOGETHER; ++i) {
+                if (start + i >= last) break;
+                Eight numbers = numbers_of(loaded[i], unscaled), other = {};
+                if (OPERATION != SCALE) other = numbers_of(others[i], other_unscaled);
+#pragma unroll
+                for (int map = 0; map < 8; ++map) {
+                    float value = numbers.of[map];
+                    value = OPERATION == ADD        ? value + other.of[map]
+                            : OPERATION == MULTIPLY ? value * other.of[map]
+                            : OPERATION == MAXIMUM  ? larger(value, other.of[map])
+                                                    : fmaf(value, factor.of[map], shift.of[map]);
+                    value = activated(value, slope.of[map]);
+                    most = fmaxf(most, fabsf(value));  // NaN is no number
+                    numbers.of[map] = value;
+                }
+                store(of_out + (start + i) * out_z, out_f, stored_of(numbers, scale));
+            }
+        }
+    }
+    // If a number is infinite, the largest of the others is below the bound.
+    note_largest(&made->largest, __float_as_uint(fminf(most, bound)));
 }

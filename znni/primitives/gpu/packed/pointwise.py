@@ -16,13 +16,21 @@ from znni.network.layers import Activation, Add, Affine, Layer, Maximum, Multipl
 from znni.network.weights import ConvWeights, conv_weights
 from znni.plans.primitive import Run, joined
 from znni.primitives.gpu.common.activation import sloped_activation_source
+from znni.primitives.gpu.common.kernels import definitions
 from znni.primitives.gpu.common.number_formats import FLOAT_BYTES, TensorFormat
-from znni.primitives.gpu.common.voxels import launch
+from znni.primitives.gpu.common.voxels import THREADS
 from znni.primitives.gpu.direct_tensor.launch import ranges_source
 from znni.primitives.gpu.packed.base import GpuPackedPass, common_source, groups_of, strided
 
 # A factor, a shift and a slope for each map.
 NUMBERS = 3
+
+# Voxels that a thread loads before it stores them, and blocks that a multiprocessor has room for.
+TOGETHER = 4
+BLOCKS = {1: 4, 2: 2}  # by the parts of a number
+
+# Blocks of a launch, unless planes have more. Each has some planes, because it takes long to begin.
+ENOUGH_BLOCKS = 2**12
 
 
 @dataclass(frozen=True)
@@ -61,15 +69,8 @@ class GpuPackedPointwise(GpuPackedPass):
         def run(first: PackedArray, second: PackedArray | None = None) -> Any:
             y = new_device_output(out)
             other = first if second is None else second
-            launch(
-                kernel,
-                groups_of(out),
-                *strided(first),
-                *strided(other),
-                *constants,
-                *bound,
-                *strided(y),
-            )
+            given = *strided(first), *strided(other), *constants, *bound
+            launch(kernel, groups_of(out), *given, *strided(y), np.int32(0))
             return y
 
         return run
@@ -113,8 +114,10 @@ class GpuPackedAffine(GpuPackedPointwise):
 
 def pointwise_source(activation: Activation, numbers: TensorFormat) -> str:
     """Return the CUDA source of ``pointwise``, compiled with ``-DOPERATION=``."""
+    values = {"THREADS": THREADS, "TOGETHER": TOGETHER, "BLOCKS": BLOCKS[numbers.parts]}
     return (
-        common_source(numbers)
+        definitions(values)
+        + common_source(numbers)
         + ranges_source(numbers)
         + sloped_activation_source(activation, rounded=True)
         + source_beside(__file__, "pointwise.cu")
@@ -125,6 +128,22 @@ def pointwise_kernel(combination: str, activation: Activation, numbers: TensorFo
     """Return the kernel ``pointwise`` for an operation."""
     options = (f"-DOPERATION={combination}",)
     return compiled(pointwise_source(activation, numbers), options).get_function("pointwise")
+
+
+def launch(kernel: Any, out: Shape5, *arguments: Any) -> None:
+    """Launch ``pointwise``; the division of the output among blocks and its extents come last.
+
+    Args:
+        kernel: the kernel.
+        out: the shape of the output, whose maps are groups.
+        arguments: all others.
+    """
+    columns, runs = -(-out.y * out.x // THREADS), -(-out.z // TOGETHER)
+    of_planes = out.n * out.f * columns
+    each = -(-runs // max(1, min(runs, ENOUGH_BLOCKS // of_planes)))
+    shares = -(-runs // each)
+    numbers = map(np.int32, (columns, shares, *out[1:]))
+    kernel((of_planes * shares,), (THREADS,), (*arguments, *numbers))
 
 
 def largest_bound(
