@@ -82,7 +82,8 @@ constexpr int SEEN_Y = OUT_Y + (KERNEL_Y - 1) / STEP_Y;
 constexpr int SHIFT_X = OUT_X + (KERNEL_X - 1) / STEP_X;  // voxels of a row from each first one on
 constexpr int SEEN_X = SHIFTS_X * SHIFT_X;
 constexpr int VOXEL = 16;  // bytes of a group of 8 maps
-constexpr int GROUP_BYTES = SEEN_Z * SEEN_Y * SEEN_X * VOXEL;
+constexpr int GROUP_VOXELS = SEEN_Z * SEEN_Y * SEEN_X;
+constexpr int GROUP_BYTES = GROUP_VOXELS * VOXEL;
 constexpr int PART_BYTES = 2 * GROUP_BYTES;
 constexpr int IMAGE_BYTES = PARTS * PART_BYTES;
 constexpr int RIGHT_BYTES = 2 * COLUMNS * VOXEL;  // weights of a tap, for 16 input maps
@@ -120,9 +121,8 @@ __device__ __forceinline__ constexpr int along_row(int tap) {
   return tap % STEP_X * SHIFT_X + tap / STEP_X;
 }
 
-// A voxel of a chunk that a block sees at a shift.
+// A voxel that a block sees at a shift.
 struct Seen {
-  int group;  // of two, part after part
   Vec3 from;  // its place in the image, from the block's first voxel on
   int to;     // its place in shared memory
 
@@ -131,8 +131,7 @@ struct Seen {
     const int x = i % SEEN_X;
     from.x = x / SHIFTS_X * STEP_X + x % SHIFTS_X;
     from.y = i / SEEN_X % SEEN_Y * STEP_Y + shift % SHIFTS_Y;
-    from.z = i / SEEN_X / SEEN_Y % SEEN_Z * STEP_Z + shift / SHIFTS_Y;
-    group = i / SEEN_X / SEEN_Y / SEEN_Z;
+    from.z = i / SEEN_X / SEEN_Y * STEP_Z + shift / SHIFTS_Y;
     to = i - x + x % SHIFTS_X * SHIFT_X + x / SHIFTS_X;
   }
 };
@@ -140,22 +139,23 @@ struct Seen {
 // Where the voxels of an image lie, in voxels. A group has one part of its numbers.
 struct ImageStrides {
   long long item, group, plane;
-  int row, planes;
+  int row;
 
-  // Returns the place of a voxel. Planes of an image without gaps are counted through its groups.
-  __device__ __forceinline__ long long to(int of_group, int z, int y, int x) const {
-    if (READS_PACKED) {
-      const int place = PARTS == 1 ? of_group : of_group % 2 * PARTS + of_group / 2;
-      return place * group + z * plane + (y * row + x);
-    }
-    return (of_group * planes + z) * plane + (y * row + x);
+  // Returns the place of a voxel in a group.
+  __device__ __forceinline__ long long to(const Vec3& voxel) const {
+    return voxel.z * plane + (voxel.y * row + voxel.x);
+  }
+
+  // Returns the place of a chunk's group, of two, part after part.
+  __device__ __forceinline__ long long to_group(int of_chunk) const {
+    return (READS_PACKED ? of_chunk % 2 * PARTS + of_chunk / 2 : of_chunk) * group;
   }
 };
 
 // Those of an image without gaps.
 __device__ __forceinline__ ImageStrides strides_of(Vec3 size) {
   const long long plane = (long long)size.y * size.x;
-  return {ALL_CHUNKS * 2 * PARTS * size.z * plane, size.z * plane, plane, size.x, size.z};
+  return {ALL_CHUNKS * 2 * PARTS * size.z * plane, size.z * plane, plane, size.x};
 }
 
 // The scale of a chunk of an image's maps.
@@ -236,6 +236,32 @@ __device__ __forceinline__ View view_of(const uint4* image, Vec3 size, const Ima
   return {image + place.item * strides.item + first.z * strides.plane +
               (long long)first.y * strides.row + first.x,
           {size.z - first.z, size.y - first.y, size.x - first.x}};
+}
+
+// Brings the voxels of a chunk that a block sees at a shift, of which a thread has every `threads`-th
+// one. To find where a voxel lies takes many instructions, so it is done once for all groups. Voxels
+// beyond the image are left as they are: no output that depends on them is stored. If a packed image
+// has an odd number of groups, zeros stand for the last one. `copy` takes a place in shared memory,
+// a voxel, and whether it is there.
+template <class Copy>
+__device__ __forceinline__ void bring_voxels(unsigned target, const View& view, const uint4* source,
+                                             const ImageStrides& strides, int chunk, int shift,
+                                             int thread, int threads, const Copy& copy) {
+#pragma unroll(PARTS == 1 ? 2 : 1)
+  for (int i = thread; i < GROUP_VOXELS; i += threads) {
+    const Seen seen(i, shift);
+    const Vec3 from = seen.from;
+    if (from.z < view.size.z && from.y < view.size.y && from.x < view.size.x) {
+      const uint4* voxel = source + strides.to(from);
+#pragma unroll
+      for (int group = 0; group < 2 * PARTS; ++group) {
+        const bool present =
+            !READS_PACKED || IMAGE_GROUPS % 2 == 0 || 2 * chunk + group % 2 < IMAGE_GROUPS;
+        const uint4* of_group = present ? voxel + strides.to_group(group) : voxel;
+        copy(target + seen.to * VOXEL + group * GROUP_BYTES, of_group, present);
+      }
+    }
+  }
 }
 
 // Exchanges a with the b of the lane DISTANCE further. Neighbours along x, which were in two

@@ -8,25 +8,17 @@
 constexpr int THREADS = 128 * WARPGROUPS;
 constexpr int EIGHTS = COLUMNS / 8;
 
-// Starts to bring a chunk at a shift. Voxels beyond the image are left as they are: no output that
-// depends on them is stored. If a packed image has an odd number of groups, zeros stand for the last
-// one.
+// Starts to bring a chunk at a shift.
 __device__ __forceinline__ void bring_image(unsigned target, const View& view, int chunk,
                                             int shift, const ImageStrides& strides) {
-  const uint4* source = view.first + chunk * (2 * PARTS * strides.group);
-#pragma unroll 2
-  for (int i = threadIdx.x; i < IMAGE_BYTES / VOXEL; i += THREADS) {
-    const Seen seen(i, shift);
-    const Vec3 from = seen.from;
-    if (from.z < view.size.z && from.y < view.size.y && from.x < view.size.x) {
-      const uint4* voxel = source + strides.to(seen.group, from.z, from.y, from.x);
-      const bool present = 2 * chunk + seen.group % 2 < IMAGE_GROUPS;
-      if (READS_PACKED && IMAGE_GROUPS % 2)
-        copy_16_bytes_or_zeros(target + seen.to * VOXEL, present ? voxel : view.first, present);
-      else
-        copy_16_bytes(target + seen.to * VOXEL, voxel);
-    }
-  }
+  const auto copy = [](unsigned to, const uint4* voxel, bool present) {
+    if (READS_PACKED && IMAGE_GROUPS % 2)
+      copy_16_bytes_or_zeros(to, voxel, present);
+    else
+      copy_16_bytes(to, voxel);
+  };
+  bring_voxels(target, view, view.first + chunk * (2 * PARTS * strides.group), strides, chunk, shift,
+               threadIdx.x, THREADS, copy);
 }
 
 // Starts to bring the weights of a stage.
@@ -113,7 +105,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
   const unsigned weights_shared = image_shared + IMAGE_PLACES * IMAGE_BYTES;
   const Vec3 tiles = {tiles_z, tiles_y, tiles_x}, size = {in_z, in_y, in_x};
 #if READS_PACKED
-  const ImageStrides strides = {image_item, image_group / PARTS, image_plane, image_row, in_z};
+  const ImageStrides strides = {image_item, image_group / PARTS, image_plane, image_row};
 #else
   const ImageStrides strides = strides_of(size);
 #endif

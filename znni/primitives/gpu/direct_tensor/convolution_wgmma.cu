@@ -38,15 +38,15 @@ __device__ __forceinline__ void copy(unsigned target, const void* source, int by
       : "memory");
 }
 
-__device__ __forceinline__ void copy_voxel(unsigned target, const uint4* source) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(target), "l"(source) : "memory");
-}
-
-__device__ __forceinline__ void copy_voxel_or_zeros(unsigned target, const uint4* source,
-                                                    bool present) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(target), "l"(source),
-               "r"(present ? 16 : 0)
-               : "memory");
+// Copies a voxel of a group, or zeros.
+__device__ __forceinline__ void copy_voxel(unsigned target, const uint4* source, bool present) {
+  if (READS_PACKED && IMAGE_GROUPS % 2)
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(target), "l"(source),
+                 "r"(present ? 16 : 0)
+                 : "memory");
+  else
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(target), "l"(source)
+                 : "memory");
 }
 
 // Arrives at a barrier when all copies that the thread has started are done. Meanwhile it goes on.
@@ -72,9 +72,7 @@ struct Ring {
   }
 };
 
-// Brings the voxels that blocks see, 16 maps after 16, and shift after shift. Voxels beyond the image
-// are left as they are: no output that depends on them is stored. If a packed image has an odd number
-// of groups, zeros stand for the last one.
+// Brings the voxels that blocks see, 16 maps after 16, and shift after shift.
 __device__ __forceinline__ void bring_image(const uint4* image, Vec3 size,
                                             const ImageStrides& strides, long long first,
                                             long long count, int passes, Vec3 tiles, int first_x,
@@ -86,20 +84,8 @@ __device__ __forceinline__ void bring_image(const uint4* image, Vec3 size,
     for (int part = 0; part < CHUNKS * SHIFTS; ++part) {
       const int chunk = part / SHIFTS, shift = part % SHIFTS;
       wait(ring.freed(), ring.phase ^ 1);
-      const unsigned part_target = target + ring.place * IMAGE_BYTES;
-#pragma unroll 2
-      for (int i = threadIdx.x % 128; i < IMAGE_BYTES / VOXEL; i += IMAGE_THREADS) {
-        const Seen seen(i, shift);
-        const Vec3 from = seen.from;
-        if (from.z < view.size.z && from.y < view.size.y && from.x < view.size.x) {
-          const uint4* voxel = source + strides.to(seen.group, from.z, from.y, from.x);
-          const bool present = 2 * chunk + seen.group % 2 < IMAGE_GROUPS;
-          if (READS_PACKED && IMAGE_GROUPS % 2)
-            copy_voxel_or_zeros(part_target + seen.to * VOXEL, present ? voxel : image, present);
-          else
-            copy_voxel(part_target + seen.to * VOXEL, voxel);
-        }
-      }
+      bring_voxels(target + ring.place * IMAGE_BYTES, view, source, strides, chunk, shift,
+                   threadIdx.x % 128, IMAGE_THREADS, copy_voxel);
       arrive_after_copies(ring.filled());
       ring.next();
       if (shift + 1 == SHIFTS) source += 2 * PARTS * strides.group;
@@ -170,7 +156,7 @@ extern "C" __global__ void __launch_bounds__(128 * WARPGROUPS + 128, 1)
   Ring<STAGES> stages(shared_address(barriers + 4));
   const Vec3 tiles = {tiles_z, tiles_y, tiles_x}, size = {in_z, in_y, in_x};
 #if READS_PACKED
-  const ImageStrides strides = {image_item, image_group / PARTS, image_plane, image_row, in_z};
+  const ImageStrides strides = {image_item, image_group / PARTS, image_plane, image_row};
 #else
   const ImageStrides strides = strides_of(size);
 #endif
