@@ -167,6 +167,17 @@ TOGETHER: tuple[tuple[PackedLayer, Shape5], ...] = tuple(
     )
 )
 
+# Blocks compute several places of these, all passes of each.
+SEVERAL_PLACES: tuple[tuple[PackedLayer, Shape5], ...] = tuple(
+    (
+        PackedLayer(
+            ConvTranspose("transposed", 16, 24, TWO, "elu", TWO).local, True, True, parts=parts
+        ),
+        Shape5(1, 16, 25, 33, 65),
+    )
+    for parts in (1, 2)
+)
+
 # Layers whose reference is that of exact networks.
 LOCAL = tuple(layer for layer, _ in EXACT)
 
@@ -205,7 +216,7 @@ def exercise_command(
 
 def cases_for(primitive: Primitive) -> Iterator[tuple[Operation, Shape5]]:
     """Yield the cases that a primitive does, each as near to its original size as possible."""
-    for layer, shape in (*CASES, *EXACT, *PACKED, *TOGETHER):
+    for layer, shape in (*CASES, *EXACT, *PACKED, *TOGETHER, *SEVERAL_PLACES):
         for axis in "xz":
             extents = range(getattr(shape, axis), getattr(shape, axis) + STRETCH)
             longer = (shape._replace(**{axis: extent}) for extent in extents)

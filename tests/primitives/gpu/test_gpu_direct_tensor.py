@@ -32,6 +32,7 @@ from znni.primitives.gpu.direct_tensor.geometry import (
     BARRIER_BYTES,
     GROUP,
     IN_MAPS,
+    MOST_PLACES,
     ROWS,
     SMALL_COLUMNS,
     SMALL_SUBTILES,
@@ -164,7 +165,50 @@ def test_there_is_room_for_the_barriers_of_many_stages() -> None:
     for strip in strips_for(layer, FLOAT16, Vec3(32, 32, 32), HOPPER):
         block = strip.block
         assert block.all_stages > 100
-        assert block.shared_bytes + 8 * (4 + 2 * block.stages) <= HOPPER.block_shared_bytes
+        barriers = 2 * (block.image_places + block.stages)
+        assert block.shared_bytes + 8 * barriers <= HOPPER.block_shared_bytes
+
+
+@pytest.mark.parametrize(
+    ("maps", "size", "places", "keeps_weights"),
+    [((64, 256), 96, 8, True), ((128, 512), 48, 8, False), ((192, 192), 46, 12, False)],
+)
+def test_the_image_stays_for_all_passes_of_a_place(
+    maps: tuple[int, int], size: int, places: int, keeps_weights: bool
+) -> None:
+    layer, out = layer_of(maps, Vec3(1, 1, 1)), Vec3(size, size, size)
+    (strip, *_) = strips_for(layer, FLOAT16, out, HOPPER, processors=132)
+    block = strip.block
+    assert block.keeps_image
+    assert block.image_places == places >= block.images == maps[0] // IN_MAPS
+    assert block.keeps_weights == keeps_weights
+    if keeps_weights:
+        assert block.stages == block.passes * block.all_stages
+    assert strip.blocks(out) == strip.tiles(out).volume
+    assert block.image_places + block.stages <= MOST_PLACES
+    assert block.shared_bytes <= HOPPER.block_shared_bytes - BARRIER_BYTES
+
+
+@formats
+def test_an_image_is_brought_again_where_that_is_better(numbers: TensorFormat) -> None:
+    for maps, kernel, size, chip in (
+        ((64, 256), Vec3(1, 1, 1), 96, AMPERE),  # its warps bring the image themselves
+        ((64, 256), Vec3(3, 3, 3), 96, HOPPER),  # products take longer
+        ((320, 2560), Vec3(1, 1, 1), 6, HOPPER),  # multiprocessors would have nothing to do
+        ((64, 64), Vec3(1, 1, 1), 96, HOPPER),  # there is one pass
+    ):
+        out = Vec3(size, size, size)
+        for strip in strips_for(layer_of(maps, kernel), numbers, out, chip, processors=132):
+            assert not strip.block.keeps_image
+            assert strip.blocks(out) == strip.block.passes * strip.tiles(out).volume
+
+
+@needs_compiler
+@formats
+def test_sums_of_blocks_that_keep_the_image_stay_in_registers(numbers: TensorFormat) -> None:
+    layer = layer_of((64, 256), Vec3(1, 1, 1))
+    (block,) = blocks_for(layer, numbers, HOPPER, (Vec3(4, 1, 1),), keeps_images=True)
+    assert_fits(block)
 
 
 def test_kernels_without_room_are_left_to_others() -> None:

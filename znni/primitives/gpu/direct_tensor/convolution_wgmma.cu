@@ -72,12 +72,28 @@ struct Ring {
   }
 };
 
+// The places and passes of a block: one pass of every few, or all passes of a place, if the image is
+// kept for them (KEEP_IMAGE).
+__device__ __forceinline__ long long first_of_block(int passes) {
+  return (long long)blockIdx.x * (KEEP_IMAGE ? passes : 1);
+}
+
+__device__ __forceinline__ bool is_last_of_image(long long index, int passes) {
+  return !KEEP_IMAGE || (index + 1) % passes == 0;
+}
+
+__device__ __forceinline__ long long next_of_block(long long index, int passes) {
+  if (!KEEP_IMAGE) return index + gridDim.x;
+  return index + 1 + (is_last_of_image(index, passes) ? (gridDim.x - 1ll) * passes : 0);
+}
+
 // Brings the voxels that blocks see, 16 maps after 16, and shift after shift.
 __device__ __forceinline__ void bring_image(const uint4* image, Vec3 size,
-                                            const ImageStrides& strides, long long first,
-                                            long long count, int passes, Vec3 tiles, int first_x,
-                                            unsigned target, Ring<2> ring) {
-  for (long long index = first; index < count; index += gridDim.x) {
+                                            const ImageStrides& strides, long long count,
+                                            int passes, Vec3 tiles, int first_x, unsigned target,
+                                            Ring<IMAGE_PLACES> ring) {
+  const long long step = (long long)gridDim.x * (KEEP_IMAGE ? passes : 1);
+  for (long long index = first_of_block(passes); index < count; index += step) {
     const View view = view_of(image, size, strides, place_of(index, passes, tiles, first_x));
     const uint4* source = view.first;
 #pragma unroll 1
@@ -93,13 +109,13 @@ __device__ __forceinline__ void bring_image(const uint4* image, Vec3 size,
   }
 }
 
-// Brings weights, stage after stage; if there is room for all, once.
-__device__ __forceinline__ void bring_weights(const char* weights, long long first,
-                                              long long count, int passes, unsigned target,
-                                              Ring<STAGES> ring) {
+// Brings weights, stage after stage; if there is room for those of all passes, once.
+__device__ __forceinline__ void bring_weights(const char* weights, long long count, int passes,
+                                              unsigned target, Ring<STAGES> ring) {
   constexpr int ALL = CHUNKS * CHUNK_STAGES;
   if (threadIdx.x % 32) return;
-  for (long long index = first; index < count; index += gridDim.x) {
+  for (long long index = first_of_block(passes); index < count;
+       index = next_of_block(index, passes)) {
     const char* source =
         weights + index % passes * ALL_CHUNKS * CHUNK_STAGES * (long long)STAGE_BYTES;
 #pragma unroll 1
@@ -110,7 +126,7 @@ __device__ __forceinline__ void bring_weights(const char* weights, long long fir
            ring.filled());
       ring.next();
     }
-    if (KEEP_WEIGHTS) return;
+    if (KEEP_WEIGHTS && is_last_of_image(index, passes)) return;
   }
 }
 
@@ -147,13 +163,13 @@ extern "C" __global__ void __launch_bounds__(128 * WARPGROUPS + 128, 1)
              int out_x, int passes, int tiles_z, int tiles_y, int tiles_x, int first_x,
              long long count MADE_RECORDS MAP_SUMS OTHER_RECORDS) {
   extern __shared__ __align__(128) char shared[];
-  __shared__ __align__(8) unsigned long long barriers[4 + 2 * STAGES];
+  __shared__ __align__(8) unsigned long long barriers[2 * IMAGE_PLACES + 2 * STAGES];
   const int warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);
   const int warpgroup = warp / 4;
   const unsigned image_shared = shared_address(shared);
-  const unsigned weights_shared = image_shared + 2 * IMAGE_BYTES;
-  Ring<2> images(shared_address(barriers));
-  Ring<STAGES> stages(shared_address(barriers + 4));
+  const unsigned weights_shared = image_shared + IMAGE_PLACES * IMAGE_BYTES;
+  Ring<IMAGE_PLACES> images(shared_address(barriers));
+  Ring<STAGES> stages(shared_address(barriers + 2 * IMAGE_PLACES));
   const Vec3 tiles = {tiles_z, tiles_y, tiles_x}, size = {in_z, in_y, in_x};
 #if READS_PACKED
   const ImageStrides strides = {image_item, image_group / PARTS, image_plane, image_row};
@@ -161,11 +177,12 @@ extern "C" __global__ void __launch_bounds__(128 * WARPGROUPS + 128, 1)
   const ImageStrides strides = strides_of(size);
 #endif
 
-  if (threadIdx.x < 2 + STAGES) {
-    const bool of_images = threadIdx.x < 2;
-    const int place = of_images ? threadIdx.x : 2 + threadIdx.x;
+  if (threadIdx.x < IMAGE_PLACES + STAGES) {
+    const bool of_images = threadIdx.x < IMAGE_PLACES;
+    const int place = of_images ? threadIdx.x : IMAGE_PLACES + threadIdx.x;
     init_barrier(shared_address(barriers + place), of_images ? IMAGE_THREADS : 1);
-    init_barrier(shared_address(barriers + place + (of_images ? 2 : STAGES)), 4 * WARPGROUPS);
+    init_barrier(shared_address(barriers + place + (of_images ? IMAGE_PLACES : STAGES)),
+                 4 * WARPGROUPS);
     publish_to_tensor_cores();
   }
   __syncthreads();
@@ -173,10 +190,9 @@ extern "C" __global__ void __launch_bounds__(128 * WARPGROUPS + 128, 1)
   if (warpgroup == WARPGROUPS) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
     if (warp % 4 < IMAGE_WARPS)
-      bring_image(image, size, strides, blockIdx.x, count, passes, tiles, first_x, image_shared,
-                  images);
+      bring_image(image, size, strides, count, passes, tiles, first_x, image_shared, images);
     else
-      bring_weights(weights, blockIdx.x, count, passes, weights_shared, stages);
+      bring_weights(weights, count, passes, weights_shared, stages);
     return;
   }
   asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
@@ -188,7 +204,12 @@ extern "C" __global__ void __launch_bounds__(128 * WARPGROUPS + 128, 1)
   unsigned most = 0;
 #endif
   const unsigned seen = image_shared + warpgroup * TILES_Z * SEEN_Y * SEEN_X * VOXEL;
-  for (long long index = blockIdx.x; index < count; index += gridDim.x) {
+  Ring<IMAGE_PLACES> of_first_pass = images;
+  for (long long index = first_of_block(passes); index < count;
+       index = next_of_block(index, passes)) {
+    const bool frees_image = is_last_of_image(index, passes);
+    if (KEEP_IMAGE && index % passes) images = of_first_pass;
+    of_first_pass = images;
     float sum[TILES][COLUMNS / 2];
 #if ADDS_UP
     float all[TILES][COLUMNS / 2];
@@ -220,7 +241,7 @@ extern "C" __global__ void __launch_bounds__(128 * WARPGROUPS + 128, 1)
           if (!KEEP_WEIGHTS && elected) arrive(stages.freed());
           stages.next();
         }
-        if (elected) arrive(images.freed());
+        if (elected && frees_image) arrive(images.freed());
         images.next();
       }
 #if ADDS_UP

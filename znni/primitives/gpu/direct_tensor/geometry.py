@@ -67,7 +67,12 @@ BARRIER_BYTES = KIB
 IMAGE_PLACES = 2, 1
 MOST_STAGE_BYTES = 24 * 1024
 LEAST_STAGES, MOST_STAGES = 2, 8
-MOST_KEPT = 60  # each has two barriers of 8 bytes
+MOST_PLACES = 62  # of image and weights, each with two barriers of 8 bytes
+
+# Taps of kernels whose products take less time than to bring the image again for a pass. A block
+# that keeps the image then takes at most this share of the time that one would take, an estimate.
+MOST_KEEPING_TAPS = 1
+KEEPING_SHARE = 0.7
 
 # Cycles of an H200's multiprocessor, measured. A product takes cycles for each of its columns, or
 # for its two sides, which it reads from shared memory; it sustains a share of that rate. A sector
@@ -103,6 +108,7 @@ class Block:
         image_places: places in shared memory for a chunk of the image, or a shift of it.
         step: the input voxels from one output voxel to the next.
         adds_up: whether the sums of each chunk are added to those before it in float32.
+        keeps_image: whether the image of a place stays in shared memory for all passes.
     """
 
     chip: Chip
@@ -116,6 +122,7 @@ class Block:
     image_places: int
     step: Vec3 = ONE
     adds_up: bool = False
+    keeps_image: bool = False
 
     @property
     def threads(self) -> int:
@@ -187,11 +194,15 @@ class Block:
 
     @cached_property
     def stages(self) -> int:
-        """Stages that shared memory has places for: all, if there is room."""
-        room = self.shared_room // self.stage_bytes
-        if self.is_one_pass and self.all_stages <= min(room, MOST_KEPT):
-            return self.all_stages
+        """Stages that shared memory has places for: those of all passes, if there is room."""
+        room = min(self.shared_room // self.stage_bytes, MOST_PLACES - self.image_places)
+        if (self.is_one_pass or self.keeps_image) and self._stages_of_passes <= room:
+            return self._stages_of_passes
         return min(room, MOST_STAGES, min(self.sums) * self.chunk_stages + 1)
+
+    @property
+    def _stages_of_passes(self) -> int:
+        return self.passes * self.all_stages
 
     @property
     def is_one_pass(self) -> bool:
@@ -201,7 +212,8 @@ class Block:
     @property
     def keeps_weights(self) -> bool:
         """True if weights are brought once for all blocks that follow each other."""
-        return self.is_one_pass and self.stages == self.all_stages
+        known = self.is_one_pass or self.keeps_image
+        return known and self.stages == self._stages_of_passes
 
     @property
     def shared_room(self) -> int:
@@ -242,15 +254,15 @@ class Block:
         """Cycles without products, for the image, if a chunk of it has no second place."""
         if self.image_places > 1:
             return 0.0
-        return self._images * FIRST_CYCLES + self._image_cycles
+        return self.images * FIRST_CYCLES + self._image_cycles
 
     @property
     def _image_cycles(self) -> float:
         """Cycles for the bytes of all chunks of the image."""
-        return BYTE_CYCLES * self._images * self.image_bytes
+        return BYTE_CYCLES * self.images * self.image_bytes
 
     @property
-    def _images(self) -> int:
+    def images(self) -> int:
         """Chunks of the image, each as often as there are shifts."""
         return self.chunks * self.shifts.z * self.shifts.y
 
@@ -320,7 +332,7 @@ class Block:
     def _cycles_with(self, stores: float) -> float:
         """Return the cycles of one block and pass, of which its stores take so many."""
         products = self.products * self.product_cycles / SUSTAINED + self.waiting_cycles
-        brought = self._image_cycles
+        brought = self._image_cycles / (self.passes if self.keeps_image else 1)
         if not self.keeps_weights:
             brought += WEIGHT_BYTE_CYCLES * self.all_stages * self.stage_bytes
         return max(products, len(self.sums) * stores, brought)
@@ -339,6 +351,7 @@ def blocks_for(
     most_columns: int = MOST_COLUMNS,
     *,
     exact: bool = False,
+    keeps_images: bool = False,
 ) -> tuple[Block, ...]:
     """Return a block of each subtile that shared memory and registers have room for.
 
@@ -349,9 +362,13 @@ def blocks_for(
         subtiles: the subtiles.
         most_columns: output maps of a pass, at most.
         exact: whether all digits of pairs count, so that tensor cores cut off none of them.
+        keeps_images: whether blocks keep the image of a place for all passes. There is no other
+            block then, and none for kernels for which that gains nothing.
     """
     maps = conv.in_features, conv.out_features
-    return _blocks(conv.kernel, conv.stride, maps, numbers, chip, subtiles, most_columns, exact)
+    return _blocks(
+        conv.kernel, conv.stride, maps, numbers, chip, subtiles, most_columns, exact, keeps_images
+    )
 
 
 @lru_cache(maxsize=1024)  # a search asks for the same blocks of thousands of outputs
@@ -364,6 +381,7 @@ def _blocks(
     subtiles: tuple[Vec3, ...],
     most_columns: int,
     exact: bool,
+    keeps_images: bool,
 ) -> tuple[Block, ...]:
     """Return the blocks of a kernel between numbers of input and output maps."""
     if kernel.volume * numbers.terms > MOST_SUMS[numbers]:
@@ -383,20 +401,27 @@ def _blocks(
         )
         for subtile in subtiles
     )  # fmt: skip
-    found = (next(_fitting(block), None) for block in whole)
+    found = (next(_fitting(block, keeps_images), None) for block in whole)
     return tuple(block for block in found if block is not None)
 
 
-def _fitting(block: Block) -> Iterator[Block]:
+def _fitting(block: Block, keeps_images: bool) -> Iterator[Block]:
     """Yield blocks that fit, the one with most places for the image and largest stages first.
 
-    The threads of wgmma that bring the image need two places, because they are ahead. For products
-    of warps, pairs leave no registers for stages of several rows. With a stride, a stage is a row.
+    The threads of wgmma that bring the image need two places, because they are ahead. If the image
+    is kept, they need places for all input maps, and are ahead if there are twice as many.
+    For products of warps, pairs leave no registers for stages of several rows. With a stride, a
+    stage is a row.
     """
     most_rows = 1 if block.numbers.parts > 1 and not block.chip.has_warpgroups else block.kernel.y
-    for places in IMAGE_PLACES[: 1 if block.chip.has_warpgroups else None]:
+    places: tuple[int, ...] = IMAGE_PLACES[: 1 if block.chip.has_warpgroups else None]
+    if keeps_images:
+        gains = block.kernel.volume <= MOST_KEEPING_TAPS and block.passes > 1
+        known = block.chip.has_warpgroups and len(block.sums) == 1
+        places = (2 * block.images, block.images) if gains and known else ()
+    for image_places in places:
         for taps in _stages(block.kernel) if block.step == ONE else (Vec3(1, 1, block.kernel.x),):
-            found = replace(block, taps=taps, image_places=places)
+            found = replace(block, taps=taps, image_places=image_places, keeps_image=keeps_images)
             if taps.y <= most_rows and found.stage_bytes <= MOST_STAGE_BYTES and found.fits:
                 yield found
 
@@ -420,8 +445,8 @@ class Strip(NamedTuple):
         return self.block.cycles(part, out.x, packed=packed, adds=adds, sums=sums)
 
     def blocks(self, out: Vec3) -> int:
-        """Return the number of blocks of its part of an output, in all passes."""
-        return self.block.passes * self.tiles(out).volume
+        """Return the number of blocks of its part of an output, each of one pass or of all."""
+        return (1 if self.block.keeps_image else self.block.passes) * self.tiles(out).volume
 
     def cycles_to_the_end(self, out: Vec3, items: int, processors: int) -> float:
         """Return the cycles from beginning to end, if a GPU computes nothing else.
@@ -486,27 +511,35 @@ def strips_for(
         No strip if shared memory has no room for the kernel, or if sums would not keep the
         format's accuracy.
     """
-    blocks = blocks_for(conv, numbers, chip, exact=exact)
-    divisions: list[tuple[Strip, ...]] = []
-
-    def cycles(strip: Strip) -> float:
-        return strip.cycles(out)
 
     def to_the_end(strips: tuple[Strip, ...]) -> tuple[float, float]:
         ends = (strip.cycles_to_the_end(out, items, processors) for strip in strips)
-        return sum(ends), sum(map(cycles, strips))
+        return sum(ends), sum(strip.cycles(out) for strip in strips)
 
-    for block in blocks:
-        divisions.append((Strip(block, 0, out.x),))
-        wide = out.x // block.out.x * block.out.x
-        if 0 < wide < out.x:
-            rest = min((Strip(other, wide, out.x) for other in blocks), key=cycles)
-            divisions.append((Strip(block, 0, wide), rest))
-    best = min(divisions, key=to_the_end, default=())
+    def soonest(*, keeps_images: bool) -> tuple[Strip, ...]:
+        blocks = blocks_for(conv, numbers, chip, exact=exact, keeps_images=keeps_images)
+        return min(_divisions(blocks, out), key=to_the_end, default=())
+
+    best = soonest(keeps_images=False)
     if best and items * sum(strip.blocks(out) for strip in best) < FEW_BLOCKS * (processors - 1):
         small = small_strip(conv, numbers, out, chip, items, processors, exact=exact)
-        return min(best, (small,), key=to_the_end)
+        best = min(best, (small,), key=to_the_end)
+    keeping = soonest(keeps_images=True)
+    if keeping and KEEPING_SHARE * to_the_end(keeping)[0] <= to_the_end(best)[0]:
+        return keeping
     return best
+
+
+def _divisions(blocks: tuple[Block, ...], out: Vec3) -> Iterator[tuple[Strip, ...]]:
+    """Yield strips that cover an output: one of each block, or one of wide blocks and a rest."""
+    for block in blocks:
+        yield (Strip(block, 0, out.x),)
+        wide = out.x // block.out.x * block.out.x
+        if 0 < wide < out.x:
+            rest = min(
+                (Strip(other, wide, out.x) for other in blocks), key=lambda it: it.cycles(out)
+            )
+            yield Strip(block, 0, wide), rest
 
 
 def _stages(kernel: Vec3) -> Iterator[Vec3]:

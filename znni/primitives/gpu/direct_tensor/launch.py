@@ -190,10 +190,11 @@ class Launcher:
         for strip, kernels in zip(self._pieces.strips, self._kernels, strict=True):
             block, tiles = strip.block, strip.tiles(out)
             count = items * tiles.volume * block.passes
+            blocks = min(items * strip.blocks(out), self._processors)
             first = 0
             for chunks, kernel in zip(block.sums, kernels, strict=True):
                 kernel(
-                    (min(count, self._processors),),
+                    (blocks,),
                     (block.threads,),
                     (
                         image if reads else image[first * seen.volume * block.chunk_voxel_bytes :],
@@ -284,6 +285,7 @@ def convolution_source(
         **of_axes("TAPS", block.taps),
         "STAGES": block.stages,
         "IMAGE_PLACES": block.image_places,
+        "KEEP_IMAGE": int(block.keeps_image),
         "KEEP_WEIGHTS": int(block.keeps_weights),
     }
     if block.chip.has_warpgroups:
