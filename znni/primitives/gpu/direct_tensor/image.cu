@@ -67,6 +67,5 @@ extern "C" __global__ void __launch_bounds__(THREADS, GATHERS ? 4 : 6)
                        pair_of(low[4], low[5]), pair_of(low[6], low[7]));
     }
   }
-  most = __reduce_max_sync(0xffffffffu, most);
-  if (!again && threadIdx.x % 32 == 0) atomicMax(largest, most);
+  if (!again) note_largest(largest, most);
 }

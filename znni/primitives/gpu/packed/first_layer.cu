@@ -48,8 +48,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         for (int x = threadIdx.x % LANES; x < size_x; x += LANES)
             most = max(most, finite_bits(values[x]));
     }
-    most = __reduce_max_sync(0xffffffffu, most);
-    if (threadIdx.x % LANES == 0) atomicMax(largest, most);
+    note_largest(largest, most);
 }
 
 // The first output voxel of a tile.
