@@ -15,6 +15,7 @@ from tiny_network import close, expected
 import znni
 import znni.inference.api
 import znni.inference.planning
+import znni.inference.ready
 from znni.core.errors import InvalidInput
 from znni.core.options import Choices
 from znni.inference.many import Failure
@@ -56,6 +57,28 @@ def test_each_volume_gets_its_output_and_shapes_are_planned_and_prepared_once(
         assert out == Path("out") / f"{Path(name).stem}-{network.name}.h5"
         with h5py.File(out) as file:
             assert close(file["main"][()], expected(np.load(name)))
+
+
+def test_weights_are_checked_and_notes_are_read_once(
+    files: list[str], network: Network, weights: Weights, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checked: list[Any] = []
+    noted: list[Any] = []
+    check, look = znni.inference.ready.weights_for, znni.inference.ready.as_here
+    monkeypatch.setattr(
+        znni.inference.ready, "weights_for", lambda *a: checked.append(a) or check(*a)
+    )
+    monkeypatch.setattr(
+        znni.inference.ready, "as_here", lambda *a, **k: noted.append(a) or look(*a, **k)
+    )
+    report = znni.infer_many(files, network, "out", weights=weights)
+    assert not report.failures
+    assert len(checked) == 1
+    assert len(noted) == 1
+    other = znni.random_weights(network, 1)
+    ready = KeptReadiness(Choices())
+    found = [ready.weights_for(network, each, None) for each in (weights, other, weights)]
+    assert [each.sha256 for each in found] == [each.sha256 for each in (weights, other, weights)]
 
 
 def test_outputs_are_those_of_single_runs(

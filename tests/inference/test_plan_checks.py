@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from znni.core.errors import InvalidInput
@@ -21,3 +23,12 @@ def test_a_plan_of_an_exact_network_names_the_input_that_it_is_for() -> None:
     check_made_for(plan, over(network, Vec3(20, 20, 20)), None)
     with pytest.raises(InvalidInput, match=r"for an input of 20x20x20 voxels, not 20x20x30"):
         check_made_for(plan, over(network, Vec3(20, 20, 30)), None)
+
+
+def test_a_plan_is_another_one_only_for_an_input_with_other_statistics() -> None:
+    layer = Conv("conv", 1, 2, Vec3(3, 3, 3), "relu")
+    network = Network.chain("chain", 1, (layer,))
+    plan = search(network, Vec3(20, 20, 20), device="cpu", costs="built-in").fastest(1)[0]
+    assert plan.normalized_as(network) is plan
+    brighter = replace(network, scaling=replace(network.scaling, scale=2.0))
+    assert plan.normalized_as(brighter).network.scaling == brighter.scaling

@@ -13,6 +13,7 @@ from znni.core.errors import InvalidInput, RunFailed
 from znni.core.shapes import Box, Vec3
 from znni.core.volume import NewOutput
 from znni.volumes.hdf5.format import Hdf5Output
+from znni.volumes.hdf5.output import describe
 from znni.volumes.locate import describe_volume
 from znni.volumes.partial_file import PartialFile
 
@@ -47,6 +48,25 @@ def test_an_output_is_chunked_described_and_whole(tmp_path: Path) -> None:
     assert "seconds: 0.5" in described
     assert "/ledger" not in described
     assert "xxx" not in described
+
+
+def test_attributes_have_the_types_that_h5py_gives_them(tmp_path: Path) -> None:
+    values = {
+        "int": 3, "large": 2**40, "float": 1.5, "text": "täxt", "nothing": "", "flag": True,
+        "list": [1.0, 2.0], "texts": ["a", "b"], "number": np.float32(2),
+    }  # fmt: skip
+    with h5py.File(tmp_path / "both.h5", "w") as file:
+        ours, theirs = (file.create_dataset(name, (2,), np.uint8) for name in ("a", "b"))
+        describe(ours, values)
+        theirs.attrs.update(values)
+        assert list(ours.attrs) == list(theirs.attrs)
+        for name in values:
+            one, other = (each.attrs.get_id(name) for each in (ours, theirs))
+            assert one.get_type().equal(other.get_type())
+            assert one.get_space().get_simple_extent_type() == (
+                other.get_space().get_simple_extent_type()
+            )
+            np.testing.assert_array_equal(ours.attrs[name], theirs.attrs[name])
 
 
 def test_an_abandoned_output_keeps_its_blocks_and_its_partial_name(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from znni.machine.arrays import peak_memory
 from znni.machine.machine import DeviceKind
 from znni.network.network import Network
 from znni.network.network_file import load_network
-from znni.network.weights import Weights, load_weights, random_weights, weights_for
+from znni.network.weights import Weights, load_weights, random_weights
 from znni.plans.job_seconds import SecondsAround
 from znni.plans.plan import Plan
 from znni.plans.plan_file import load_plan
@@ -164,7 +164,7 @@ def run(
     stopwatch = Stopwatch(before)
     asked = _request(source, network, out, made, stopwatch, shared=part is not None, **options)
     with stopwatch.during("opening"):
-        weights = weights_for(asked.network, weights, random_seed)
+        weights = ready.weights_for(asked.network, weights, random_seed)
         share = None if part is None else share_of(part, asked)
         wanted, output = _opened(out, source, asked, weights, share)
         if asked.stored.dtype == "uint8" and asked.network.last_activation not in SHARES:
@@ -174,7 +174,8 @@ def run(
         plan, earlier, asked = agreed_plan(output, made, asked, ready.plan_for, stopwatch, progress)
         with stopwatch.during("opening"):
             blocks = Blocks(asked.volume, job, asked.network, weights, asked.mask)
-            attributes = provenance(plan, weights, asked, command, ready.expected(plan))
+            expected = ready.expected(plan)
+            attributes = provenance(plan, weights, asked, command, expected)
             attributes |= grid_attributes(wanted.grid)
             output.describe(attributes, plan.patch)
             remaining = remaining_of(output, job, progress, share and share(plan.patch))
@@ -211,7 +212,7 @@ def run(
     spent += stopwatch.seconds
     attributes |= measured
     report = Report(
-        ready.expected(plan), tuple(runner.plans[1:]), left, spent, taken, attributes,
+        expected, tuple(runner.plans[1:]), left, spent, taken, attributes,
         accuracy_note(runner.plans[-1], choices.accuracy), remaining.total - left, blocks.skipped,
         gpu_peak, compiled_seconds() - compiled_before,
     )  # fmt: skip

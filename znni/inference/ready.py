@@ -8,10 +8,11 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from znni.calibration.overhead_figures import cuda_seconds
-from znni.calibration.phase_notes import FixedSeconds, kind_of, note
+from znni.calibration.phase_notes import FixedSeconds, Kind, kind_of, note
 from znni.calibration.record import StepTimes, refine
 from znni.core.options import Choices
 from znni.engine.oom_fallback import FallbackRunner
@@ -25,6 +26,8 @@ from znni.inference.request import Requirements
 from znni.machine.detect import detect_for
 from znni.machine.machine import DeviceKind, Machine
 from znni.network.network import Network
+from znni.network.weights import Weights, weights_for
+from znni.plans.job_seconds import SecondsAround
 from znni.plans.plan import Plan
 
 log = logging.getLogger("znni")
@@ -57,6 +60,12 @@ class Readiness:
         self.times = StepTimes()
         self.searching = 0.0
         self._waiting = waiting
+
+    def weights_for(
+        self, network: Network, given: Weights | str | Path | None, random_seed: int | None
+    ) -> Weights:
+        """Return the weights of a run, as ``weights_for``."""
+        return weights_for(network, given, random_seed)
 
     def plan_for(self, given: Plan | None, required: Requirements) -> Plan:
         """Return the given plan after a check, or the fastest one, as ``given_or_found``."""
@@ -150,8 +159,19 @@ class KeptReadiness(Readiness):
         self._allowed: dict[DeviceKind, int] = {}
         self._measured: dict[tuple[int, DeviceKind], Machine] = {}
         self._warned: set[str] = set()
+        self._around: dict[tuple[SecondsAround, Kind], SecondsAround] = {}
+        self._weights: tuple[object, object, Weights] | None = None
         self._plans: OrderedDict[Hashable, Plan] = OrderedDict()
         self._processes: OrderedDict[Hashable, Processes] = OrderedDict()
+
+    def weights_for(
+        self, network: Network, given: Weights | str | Path | None, random_seed: int | None
+    ) -> Weights:
+        """Return the weights of all runs. They are checked, and hashed, in the first one alone."""
+        asked = network.weighted, network.weights, id(given), random_seed
+        if self._weights is None or self._weights[0] != asked:
+            self._weights = asked, given, super().weights_for(network, given, random_seed)
+        return self._weights[-1]
 
     def plan_for(self, given: Plan | None, required: Requirements) -> Plan:
         """Return the plan kept for such a job; else check the given one, or find the fastest."""
@@ -189,6 +209,13 @@ class KeptReadiness(Readiness):
     def release_all(self) -> None:
         """Release all processes; the plans stay."""
         self._processes.clear()
+
+    def expected(self, plan: Plan) -> Plan:
+        """Return a plan as ``as_here``, by the notes at the first such plan."""
+        before = plan.time.around, kind_of(plan)
+        if before not in self._around:
+            self._around[before] = super().expected(plan).time.around
+        return replace(plan, time=replace(plan.time, around=self._around[before]))
 
     def done(self, plan: Plan, choices: Choices) -> None:
         """Note where the steps were timed, for ``close``."""

@@ -196,6 +196,8 @@ class Network:
         window = self.window
         if window and window.volume:
             window = window.over(window.volume, scaling.box)
+        if (scaling, window) == (self.scaling, self.window):
+            return self
         return replace(self, scaling=scaling, window=window)
 
     def with_head_apart(self) -> Network:

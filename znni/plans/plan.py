@@ -98,7 +98,8 @@ class Plan:
 
     def normalized_as(self, network: Network) -> Plan:
         """Return the same plan with the input of a network whose normalization is known."""
-        return replace(self, network=self.network.scaled_by(network.scaling))
+        scaled = self.network.scaled_by(network.scaling)
+        return self if scaled is self.network else replace(self, network=scaled)
 
     def memory_on(self, device: DeviceKind) -> PlanMemory:
         """Return the peak bytes on a device; those on the host if the plan does not use the GPU."""
