@@ -10,6 +10,7 @@ import pytest
 from emulated_gpu import EMULATED, ORDERS, Memory, emulated_gpu, needs_emulation
 from gpu_layers import H200, chips, needs_compiler
 from layers import Case, random_case, random_weights, scaled
+from packed_layers import in_both_formats
 from packed_values import empty, unpacked
 
 from znni.core.shapes import Shape5, Vec3
@@ -30,7 +31,7 @@ from znni.primitives.gpu.common.hardware import (
     RESERVED_SHARED,
     Chip,
 )
-from znni.primitives.gpu.common.number_formats import FLOAT16, FLOAT16_PAIR, TensorFormat
+from znni.primitives.gpu.common.number_formats import FLOAT16, TensorFormat
 from znni.primitives.gpu.packed import first_layer
 from znni.primitives.gpu.packed.convolution import GpuPackedConvolution
 from znni.primitives.gpu.packed.first_layer import (
@@ -43,7 +44,6 @@ from znni.primitives.gpu.packed.first_layer_tiles import TILES, Tile, tile_for
 
 ONE, TWO, THREE, FLAT = Vec3(1, 1, 1), Vec3(2, 2, 2), Vec3(3, 3, 3), Vec3(1, 5, 5)
 orders = cycle(ORDERS)
-in_both_formats = pytest.mark.parametrize("numbers", [FLOAT16, FLOAT16_PAIR], ids=["", "pairs"])
 
 CASES = {
     "one map": (Conv("layer", 1, 32, THREE, "leaky_relu"), Shape5(1, 1, 7, 15, 40)),

@@ -9,6 +9,7 @@ import pytest
 from emulated_gpu import EMULATED, ORDERS, Memory, emulated_gpu, needs_emulation
 from gpu_layers import H200, chips, needs_compiler
 from layers import random_case, random_weights
+from packed_layers import in_both_formats
 from packed_values import packed
 
 from znni.core.shapes import Shape5, Vec3
@@ -23,7 +24,7 @@ from znni.network.weights import Weights
 from znni.plans.nominal_time import nominal_time
 from znni.primitives import reference
 from znni.primitives.gpu.common.hardware import REGISTERS, Chip
-from znni.primitives.gpu.common.number_formats import FLOAT16, FLOAT16_PAIR, TensorFormat
+from znni.primitives.gpu.common.number_formats import TensorFormat
 from znni.primitives.gpu.packed.convolution import GpuPackedConvolution
 from znni.primitives.gpu.packed.last_layer import (
     THREADS,
@@ -35,7 +36,6 @@ from znni.primitives.gpu.packed.last_layer import (
 
 ONE = Vec3(1, 1, 1)
 orders = cycle(ORDERS)
-in_both_formats = pytest.mark.parametrize("numbers", [FLOAT16, FLOAT16_PAIR], ids=["", "pairs"])
 
 CASES = {
     "two chunks": (Conv("layer", 32, 3, ONE, "identity"), Shape5(1, 32, 3, 5, 75)),
