@@ -1,0 +1,163 @@
+"""Processes of workers start early, and none outlives its work."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+from fleet_cases import PLAN, SIZE, Case, fleet
+from numpy.typing import NDArray
+from worker_runners import NETWORK, Sums
+
+from znni.core.shapes import Box
+from znni.engine.last_blocks import LastBlocks
+from znni.engine.tiles import make_job
+from znni.engine.workers.fleet import Fleet, Member
+from znni.engine.workers.processes import WaitingProcesses
+from znni.volumes.array import ArrayOutput, ArrayVolume
+
+
+def test_workers_that_nobody_refers_to_end() -> None:
+    workers = fleet()
+    processes = [worker.process_id for worker in workers._crew.workers]
+    assert all(Path(f"/proc/{number}").exists() for number in processes)
+    del workers
+    assert not any(Path(f"/proc/{number}").exists() for number in processes)
+
+
+@pytest.mark.parametrize("module", ["json", "no_such_module"])
+def test_processes_start_before_they_are_needed(module: str) -> None:
+    """Those that a fleet needs are taken, and the others end."""
+    environments = [{"NUMBER": str(number)} for number in range(3)]
+    waiting = WaitingProcesses(environments, (module,))
+    started = {each.process.pid for each in waiting._waiting.values()}
+    assert len(started) == 3
+    prepare = partial(Sums, PLAN, "")
+    members = [Member(f"worker {number}", prepare, environments[number]) for number in (0, 1)]
+    workers = Fleet(PLAN, members, "float32", waiting)
+    taken = {worker.process_id for worker in workers._crew.workers}
+    assert taken < started
+    case = Case()
+    case.run(workers)
+    np.testing.assert_allclose(case.found, case.expected, rtol=1e-5)
+    del workers, waiting
+    assert not any(Path(f"/proc/{number}").exists() for number in started)
+
+
+def test_waiting_processes_import_their_modules(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "noted.py").write_text(f"open({str(tmp_path / 'seen')!r}, 'w').close()")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr("znni.engine.workers.processes.SLOTS", 0)
+    waiting = WaitingProcesses([{}], ("noted",))
+    until = time.monotonic() + 60
+    while not (tmp_path / "seen").exists():
+        assert time.monotonic() < until
+        time.sleep(0.02)
+    del waiting
+
+
+def test_a_start_that_fails_ends_those_before() -> None:
+    started: list[int] = []
+
+    def environments() -> Iterator[dict[str, str]]:
+        before = set(psutil.Process().children())
+        yield {}
+        started.extend(each.pid for each in set(psutil.Process().children()) - before)
+        yield {"NAME": "no variable holds \0"}
+
+    with pytest.raises(ValueError, match="null byte"):
+        WaitingProcesses(environments(), ())
+    (number,) = started
+    assert not Path(f"/proc/{number}").exists()
+
+
+def test_processes_without_a_member_end_with_the_preparation() -> None:
+    """A fleet keeps no process that it did not need."""
+    waiting = WaitingProcesses([{"NUMBER": "1"}], ())
+    (left,) = [each.process.pid for each in waiting._waiting.values()]
+    workers = Fleet(PLAN, [Member("worker", partial(Sums, PLAN, ""), {})], "float32", waiting)
+    assert Path(f"/proc/{left}").exists()
+    del waiting
+    assert not Path(f"/proc/{left}").exists()
+    case = Case()
+    case.run(workers)
+    np.testing.assert_allclose(case.found, case.expected, rtol=1e-5)
+
+
+def test_workers_end_while_the_last_block_of_the_last_run_is_written() -> None:
+    class Waiting(ArrayOutput):
+        def write(self, box: Box, values: NDArray[Any]) -> None:
+            super().write(box, values)
+            if case.remaining.voxels == box.size.volume:
+                until = time.monotonic() + 20
+                while any(each.status() != psutil.STATUS_ZOMBIE for each in processes):
+                    assert time.monotonic() < until
+                    time.sleep(0.01)
+
+    case, workers = Case(), fleet()
+    processes = [psutil.Process(worker.process_id) for worker in workers._crew.workers]
+    case.run(workers, Waiting(case.found, 2, case.job.output), last=True)
+    np.testing.assert_allclose(case.found, case.expected, rtol=1e-5)
+    assert case.stopwatch.seconds.busy.host_layers > 0
+    assert workers.workers_memory > 2 * 2**20
+    workers.end()()
+    assert not any(each.is_running() for each in processes)
+
+
+def test_no_worker_ends_before_it_has_started_though_no_block_needs_it() -> None:
+    case, workers = Case(), fleet()
+    case.mask = ArrayVolume(np.zeros(case.x.shape, np.uint8))
+    case.run(workers, last=True)
+    assert not case.found.any()
+    assert workers.workers_memory > 2 * 2**20
+
+
+def test_a_process_is_told_once_when_all_its_blocks_are_computed() -> None:
+    told: list[int] = []
+    blocks = LastBlocks([partial(told.append, number) for number in range(3)])
+    tiles = blocks.handed_out(make_job(NETWORK, SIZE, "valid", None, None).tiles(SIZE // 2))
+    next(tiles)
+    next(tiles)
+    blocks.begun(1)
+    blocks.ready()
+    blocks.computed(1)
+    for _ in tiles:
+        blocks.begun(2)
+    assert not told  # the reading of one block has not begun: any process may have taken it
+    blocks.begun(0)
+    assert told == [1]
+    blocks.computed(0)
+    assert told == [1, 0]
+    while len(told) < 3:
+        blocks.computed(2)
+    assert told == [1, 0, 2]
+
+
+def test_workers_import_nothing_from_the_folder_of_the_user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "pickle.py").write_text("raise ImportError")
+    monkeypatch.chdir(tmp_path)
+    case = Case()
+    case.run(fleet())
+    np.testing.assert_allclose(case.found, case.expected, rtol=1e-5)
+
+
+def test_a_process_whose_slots_cannot_be_made_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_memory(*_: Any) -> Any:
+        raise MemoryError
+
+    waiting = WaitingProcesses([{}], ())
+    (started,) = [each.process.pid for each in waiting._waiting.values()]
+    monkeypatch.setattr("znni.engine.workers.worker.Slot", no_memory)
+    with pytest.raises(MemoryError):
+        Fleet(PLAN, [Member("worker", partial(Sums, PLAN, ""), {})], "float32", waiting)
+    assert not Path(f"/proc/{started}").exists()

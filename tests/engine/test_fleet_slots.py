@@ -1,0 +1,87 @@
+"""Slots of workers give back their memory."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import weakref
+from pathlib import Path
+from threading import Event
+
+import pytest
+from fleet_cases import Case, fleet
+
+from znni.engine.workers.slots import Slot, SlotShape
+
+
+def test_a_fleet_that_ends_frees_its_slots() -> None:
+    workers, case = fleet(), Case()
+    case.run(workers)
+    processes = [worker.process_id for worker in workers._crew.workers]
+    freed = [weakref.ref(slot) for worker in workers._crew.workers for slot in worker.slots]
+    workers.end()()
+    assert not any(Path(f"/proc/{number}").exists() for number in processes)
+    assert not any(slot() for slot in freed)
+
+
+def test_a_slot_gives_back_the_memory_of_its_input_alone() -> None:
+    shape = SlotShape((1, 300, 20, 20), (1, 90, 20, 20), "uint8")
+    descriptor = Slot.memory()
+    slot, other = Slot(shape, descriptor), Slot(shape, descriptor)
+    slot.block[...] = 7
+    slot.dense[...] = 3
+    before = os.fstat(descriptor).st_blocks
+    slot.free_input()
+    pages = shape.block_bytes // mmap.PAGESIZE
+    assert before - os.fstat(descriptor).st_blocks == pages * mmap.PAGESIZE // 512
+    assert (other.dense == 3).all()
+    assert not other.block[0, 0].any()
+    os.close(descriptor)
+
+
+def test_a_slot_is_touched_until_that_is_over() -> None:
+    shape = SlotShape((1, 300, 20, 20), (1, 5, 5, 5), "uint8")
+    descriptor, over = Slot.memory(), Event()
+    slot = Slot(shape, descriptor)
+    over.set()
+    slot.touch(over)
+    assert not os.fstat(descriptor).st_blocks
+    over.clear()
+    slot.touch(over)
+    assert os.fstat(descriptor).st_blocks * 512 >= shape.nbytes
+    os.close(descriptor)
+
+
+def test_a_slot_is_touched_while_it_is_in_use() -> None:
+    shape = SlotShape((1, 300, 20, 20), (1, 5, 5, 5), "uint8")
+    descriptor = Slot.memory()
+    slot, other = Slot(shape, descriptor), Slot(shape, descriptor)
+    os.close(descriptor)
+    slot.block[...] = 7
+    slot.dense[...] = 3
+    other.touch(Event())
+    slot.touch(Event())
+    assert (other.block == 7).all()
+    assert (other.dense == 3).all()
+
+
+def test_a_fleet_that_ends_waits_for_no_slot_to_be_touched(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    touched: list[Slot] = []
+
+    def touch(slot: Slot, over: Event) -> None:
+        touched.append(slot)
+        assert over.wait(20)
+
+    monkeypatch.setattr(Slot, "touch", touch)
+    workers = fleet()
+    slots = [slot for worker in workers._crew.workers for slot in worker.slots]
+    workers.end()()
+    touching = workers._crew._touching
+    assert touching is not None
+    assert not touching.is_alive()
+    assert 1 <= len(touched) <= len(slots)
+    touched.clear()
+    freed = [weakref.ref(slots.pop()) for _ in range(len(slots))]
+    assert not any(slot() for slot in freed)

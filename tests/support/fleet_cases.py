@@ -1,0 +1,71 @@
+"""Volumes that workers compute, and workers that sum."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from worker_runners import NETWORK, Sums, SumsPlan, sums
+
+from znni.core.options import OutputType
+from znni.core.shapes import Vec3
+from znni.engine.pipeline import RunState, run_volume
+from znni.engine.skipping import Blocks
+from znni.engine.stopwatch import Stopwatch
+from znni.engine.tiles import Remaining, make_job
+from znni.engine.workers.fleet import Fleet, Member
+from znni.network.weights import random_weights
+from znni.volumes.array import ArrayOutput, ArrayVolume
+
+SIZE = Vec3(22, 14, 13)
+PATCH = Vec3(5, 4, 3)
+PLAN = SumsPlan(PATCH)
+
+
+def fleet_of(prepare: Any, count: int = 2, plan: Any = PLAN, dtype: Any = "float32") -> Fleet:
+    """Return workers that are prepared by a function."""
+    members = [Member(f"worker {number + 1}", prepare, {}) for number in range(count)]
+    return Fleet(plan, members, dtype)
+
+
+def fleet(count: int = 2, fate: str = "", dtype: OutputType = "float32") -> Fleet:
+    """Return workers that sum, each with a fate."""
+    return fleet_of(partial(Sums, PLAN, fate), count, dtype=dtype)
+
+
+class Case:
+    """A volume, what is wanted of it, and what was written."""
+
+    def __init__(self, dtype: OutputType = "float32", size: Vec3 = SIZE) -> None:
+        self.x = np.random.default_rng(0).random(size, np.float32) / 30
+        self.job = make_job(NETWORK, Vec3(*self.x.shape), "valid", "reflect", None)
+        self.expected = np.stack([sums(self.x), -sums(self.x)])
+        self.found: NDArray[Any] = np.zeros(self.expected.shape, dtype)
+        self.remaining = Remaining(self.job)
+        self.stopwatch = Stopwatch()
+        self.told: list[int] = []
+        self.volume = ArrayVolume(self.x)
+        self.mask: ArrayVolume | None = None
+
+    def run(self, workers: Fleet, output: Any = None, *, last: bool = False) -> None:
+        """Run the volume."""
+        features, dtype = len(self.found), self.found.dtype
+        weights = random_weights(NETWORK, 0)
+        state = RunState(
+            Blocks(self.volume, self.job, NETWORK, weights, self.mask),
+            output or ArrayOutput(self.found, features, self.job.output, dtype),
+            dtype.name,  # type: ignore[arg-type]
+            self.remaining,
+            lambda done, _: self.told.append(done),
+        )
+        run_volume(state, workers, self.stopwatch, last=last)
+
+    def check_finished_blocks(self) -> None:
+        """Check that all that is written is right, and that the rest is still to be done."""
+        left = np.ones(self.found.shape[1:], bool)
+        for tile in self.remaining.tiles(PATCH):
+            left[tile.written.slices] = False
+        np.testing.assert_allclose(self.found[:, left], self.expected[:, left], rtol=1e-5)
+        assert not self.found[:, ~left].any()
