@@ -1,4 +1,6 @@
-"""A GPU of compute capability 8.0 that the host emulates: primitives build and run unchanged.
+"""A GPU that the host emulates: primitives build and run unchanged.
+
+It is one of compute capability 8.0, or one of 9.0 for direct convolution on tensor cores.
 
 CuPy is replaced by arrays of the host, and kernels are compiled by the host's compiler
 (``emulation``). Every array is full of NaN at first and ends where nobody may read.
@@ -11,6 +13,7 @@ import platform
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import replace
 from math import prod
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,17 +24,21 @@ import numpy as np
 import pytest
 from emulation.kernels_on_host import Kernel, Order, compiled, compiler, runtime
 from fake_cupy import CUPY, Array, Device, Runtime
-from gpu_layers import AS_AMPERE
+from gpu_layers import AS_AMPERE, H200
 from numpy.typing import DTypeLike, NDArray
 
 from znni.engine import device_graphs
 from znni.machine import cuda, cuda_kernels
 from znni.primitives.gpu.common import activation, clearing
+from znni.primitives.gpu.common.hardware import HOPPER, processors_of
 
 EMULATED = AS_AMPERE
 
 # Few, so that blocks take one place after another even of small layers.
 MULTIPROCESSORS = 3
+
+# One with products of warpgroups, and a rate of so few multiprocessors.
+EMULATED_HOPPER = replace(H200, flops=H200.flops / processors_of(H200, HOPPER) * MULTIPROCESSORS)
 
 needs_emulation = pytest.mark.skipif(
     compiler() is None or (platform.system(), platform.machine()) != ("Linux", "x86_64"),

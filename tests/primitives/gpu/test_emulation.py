@@ -39,6 +39,33 @@ extern "C" __global__ void some_wait(int wait, int shuffle) {
   if (threadIdx.x % 32 < shuffle) __shfl_xor_sync(0xffffffffu, 1.0f, 1);
 }
 
+// The first thread copies bytes, and all may wait for them. `arrivals` are expected.
+extern "C" __global__ void counted(const float* in, float* out, int waits, int arrivals) {
+  extern __shared__ __align__(16) float shared[];
+  __shared__ __align__(8) unsigned long long barriers[1];
+  const unsigned barrier = (unsigned)__cvta_generic_to_shared(barriers);
+  const unsigned target = (unsigned)__cvta_generic_to_shared(shared);
+  if (threadIdx.x == 0)
+    asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
+  __syncthreads();
+  if (threadIdx.x + 1 == blockDim.x) {
+    asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(barrier),
+                 "r"(4 * blockDim.x)
+                 : "memory");
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
+                 "[%0], [%1], %2, [%3];" ::"r"(target),
+                 "l"(in), "r"(4 * blockDim.x), "r"(barrier)
+                 : "memory");
+  }
+  if (waits)
+    asm volatile("{\n.reg .pred done;\nagain:\n"
+                 "mbarrier.try_wait.parity.shared.b64 done, [%0], %1;\n"
+                 "@!done bra again;\n}" ::"r"(barrier),
+                 "r"(0)
+                 : "memory");
+  out[threadIdx.x] = shared[threadIdx.x];
+}
+
 extern "C" __global__ void unknown() { asm volatile("discard.global.L2 [%0], 128;" ::"l"(0)); }
 
 extern "C" __global__ void kinds(const float* place, int number, long long large, float value) {
@@ -98,6 +125,22 @@ def test_threads_that_do_not_come_show(
         else:
             with pytest.raises(KernelFailed, match=rf"some_wait: thread \d+ of block .*{says}"):
                 kernel("some_wait", order)(*arguments)
+
+
+def test_bytes_that_nobody_waits_for_show() -> None:
+    def are_there(order: Order, waits: int, arrivals: int) -> bool:
+        x, y = given()
+        numbers = np.int32(waits), np.int32(arrivals)
+        kernel("counted", order)((1,), (THREADS,), (x, y, *numbers), 4 * THREADS)
+        return bool((np.asarray(y) == np.arange(THREADS)).all())
+
+    with emulated_gpu():
+        assert all(are_there(order, 1, 1) for order in ORDERS)
+        assert not all(are_there(order, 0, 1) for order in ORDERS)
+        with pytest.raises(KernelFailed, match="at a barrier that others never reach"):
+            are_there(ORDERS[0], 1, 2)
+        with pytest.raises(KernelFailed, match="more arrive at a barrier"):
+            are_there(ORDERS[0], 1, 0)
 
 
 @pytest.mark.parametrize("shared", [False, True])

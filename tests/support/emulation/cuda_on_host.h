@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <initializer_list>
 #include <type_traits>
 #include <utility>
 
@@ -63,7 +64,21 @@ template <class T>
 inline T __ldg(const T* from) { return *from; }
 template <class T>
 inline T __ldcs(const T* from) { return *from; }
-inline size_t __cvta_generic_to_shared(const void* pointer) { return (size_t)pointer; }
+
+namespace emulation {
+// Assembly has 32 bits for a place in shared memory. Of dynamic memory these are the bytes from its
+// origin on, as on a GPU; of static memory those from an object of the same library, and some more.
+static char near_static_memory;
+constexpr unsigned STATIC = 1u << 31, MIDDLE = 3u << 30;
+inline void* at_place(unsigned place) {
+  return place < STATIC ? shared_origin + place : &near_static_memory + (int)(place - MIDDLE);
+}
+}  // namespace emulation
+inline size_t __cvta_generic_to_shared(const void* pointer) {
+  const ptrdiff_t place = (const char*)pointer - emulation::shared_origin;
+  if (place >= 0 && place < emulation::STATIC) return place;
+  return emulation::MIDDLE + ((const char*)pointer - &emulation::near_static_memory);
+}
 
 inline unsigned __byte_perm(unsigned low, unsigned high, unsigned chosen) {
   const uint64_t bytes = (uint64_t)high << 32 | low;
@@ -237,7 +252,7 @@ inline void tf32(unsigned& bits, float value) {
 }
 
 template <class T>
-inline T* at(unsigned shared) { return (T*)(uintptr_t)shared; }
+inline T* at(unsigned shared) { return (T*)at_place(shared); }
 
 inline void load_shared(float& value, unsigned shared) { value = *at<float>(shared); }
 template <class T>
@@ -328,6 +343,86 @@ inline void commit_and_wait() {
   finish_copies(0);
 }
 inline void barrier(int id, int threads) { at_barrier(id, threads); }
+
+// A barrier in shared memory, of 8 bytes. A phase ends when all have arrived and all bytes are there.
+struct Phases {
+  short expected, missing;
+  int bytes : 31;
+  unsigned odd : 1;
+
+  void look() {
+    if (missing < 0) not_emulated("more arrive at a barrier than it expects");
+    if (missing || bytes) return;
+    missing = expected;
+    odd ^= 1;
+    wake_all();
+  }
+};
+static_assert(sizeof(Phases) == 8);
+inline void begin_counting(unsigned barrier, int expected) {
+  *at<Phases>(barrier) = {(short)expected, (short)expected, 0, 0};
+}
+inline void arrive_expecting(unsigned barrier, int bytes) {
+  Phases& phases = *at<Phases>(barrier);
+  phases.bytes += bytes;
+  --phases.missing;
+  phases.look();
+}
+inline void arrive(unsigned barrier) { arrive_expecting(barrier, 0); }
+inline void wait_for_phase(unsigned barrier, unsigned odd) {
+  while (at<Phases>(barrier)->odd == odd) sleep();
+}
+inline void arrive_after_copies(unsigned barrier) {
+  finish_copies(-1);
+  arrive(barrier);
+}
+inline void copy_of_bytes(unsigned target, const void* source, int bytes, unsigned barrier) {
+  memcpy(at<void>(target), source, bytes);
+  at<Phases>(barrier)->bytes -= bytes;
+  at<Phases>(barrier)->look();
+}
+
+// What all lanes of a warp do at the same time.
+inline void together() { __syncwarp(); }
+
+// A side of a product in shared memory, as common/wgmma.cuh describes it.
+struct SideOfProduct {
+  unsigned first, next_sum, next_row;
+
+  explicit SideOfProduct(uint64_t side)
+      : first((side & 0x3fff) << 4), next_sum((side >> 16 & 0x3fff) << 4),
+        next_row((side >> 32 & 0x3fff) << 4) {}
+  float number(int row, int depth) const {
+    const unsigned matrix = first + row / 8 * next_row + depth / 8 * next_sum;
+    return from_half_bits(at<uint16_t>(matrix)[row % 8 * 8 + depth % 8]);
+  }
+};
+
+// A sum of a thread, or one of the last three operands: two sides, and whether to add.
+struct Operand {
+  float* sum = nullptr;
+  uint64_t number = 0;
+
+  Operand(float& of_thread) : sum(&of_thread) {}
+  template <class T, class = std::enable_if_t<std::is_integral_v<T>>>
+  Operand(T given) : number(given) {}
+};
+
+// Adds a product of float16 to a warpgroup's sums. Each thread computes its own.
+inline void product_of_warpgroup(std::initializer_list<Operand> operands) {
+  constexpr int DEPTH = 16;
+  together();
+  const int count = (int)operands.size() - 3, lane = threadIdx.x % 32;
+  const Operand* const all = operands.begin();
+  const SideOfProduct left(all[count].number), right(all[count + 1].number);
+  for (int i = 0; i < count; ++i) {
+    const int row = threadIdx.x % 128 / 32 * 16 + lane / 4 + i / 2 % 2 * 8;
+    const int column = i / 4 * 8 + lane % 4 * 2 + i % 2;
+    float sum = all[count + 2].number ? *all[i].sum : 0.0f;
+    for (int k = 0; k < DEPTH; ++k) sum += left.number(row, k) * right.number(column, k);
+    *all[i].sum = sum;
+  }
+}
 
 }  // namespace ptx
 

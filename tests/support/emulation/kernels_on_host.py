@@ -56,6 +56,19 @@ INSTRUCTIONS = {
     "cp.async.wait_all;": "wait_all",
     "cp.async.commit_group; cp.async.wait_group 0;": "commit_and_wait",
     "bar.sync %0, %1;": "barrier",
+    "mbarrier.init.shared.b64 [%0], %1;": "begin_counting",
+    "mbarrier.arrive.shared.b64 _, [%0];": "arrive",
+    "mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;": "arrive_expecting",
+    "{ .reg .pred done; again: mbarrier.try_wait.parity.shared.b64 done, [%0], %1; "
+    "@!done bra again; }": "wait_for_phase",
+    "cp.async.mbarrier.arrive.noinc.shared.b64 [%0];": "arrive_after_copies",
+    "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];": (
+        "copy_of_bytes"
+    ),
+    "fence.proxy.async.shared::cta;": "nothing",
+    "wgmma.fence.sync.aligned;": "together",
+    "wgmma.commit_group.sync.aligned;": "together",
+    "wgmma.wait_group.sync.aligned 0;": "together",
 } | {
     f"mma.sync.aligned.m16n8k{depth}.row.col.f32.{part}.{part}.f32 "
     "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};": f"product<ptx::{numbers}>"
@@ -65,6 +78,18 @@ INSTRUCTIONS = {
         (8, "tf32", "Tf32s8"),
     )
 }
+
+# Those with a number of operands, or with constants, that depend on the kernel.
+OTHERS = (
+    (re.compile(r"setmaxnreg\.(inc|dec)\.sync\.aligned\.u32 \d+;"), "nothing({})"),
+    (
+        re.compile(
+            r"\{\.reg \.pred p; setp\.ne\.b32 p, %\d+, 0; wgmma\.mma_async\.sync\.aligned"
+            r"\.m64n\d+k16\.f32\.f16\.f16 \{[^}]*\}, %\d+, %\d+, p, 1, 1, 0, 0;\}"
+        ),
+        "product_of_warpgroup({{{}}})",
+    ),
+)
 
 _ASM = re.compile(r"\basm\b(?:\s+volatile)?\s*\(")
 _STRING = re.compile(r'"((?:[^"\\]|\\.)*)"')
@@ -228,6 +253,9 @@ def _as_call(statement: str) -> str:
     operands = [operand for section in sections[1:3] for operand in _operands(section)]
     if template in INSTRUCTIONS:
         return f"ptx::{INSTRUCTIONS[template]}({', '.join(operands)})"
+    for pattern, call in OTHERS:
+        if pattern.fullmatch(template):
+            return f"ptx::{call.format(', '.join(operands))}"
     return f'emulation::not_emulated("{template}")'
 
 

@@ -24,7 +24,7 @@ constexpr int LANES = 32, MOST_THREADS = 1024, BARRIERS = 16;
 constexpr size_t STACK = 128 << 10, PAGE = 4096, ALIGNMENT = 16, SHARED_ALIGNMENT = 128;
 constexpr size_t SHARED = 256 << 10;
 
-enum State { RUNNABLE, WAITS_FOR_WARP, WAITS_AT_BARRIER, ENDED };
+enum State { RUNNABLE, WAITS_FOR_WARP, WAITS_AT_BARRIER, SLEEPS, ENDED };
 
 struct Copy {
   void* target;
@@ -177,17 +177,18 @@ void on_fault(int, siginfo_t* info, void*) {
   stop("reads or writes at %p, which belongs to no array", info->si_addr);
 }
 
-void* mapped(size_t bytes, int flags = 0) {
+void* mapped(size_t bytes) {
   void* found = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
-                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | flags, -1, 0);
+                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   return found == MAP_FAILED ? nullptr : found;
 }
 
 bool reserve() {
   if (stacks) return true;
-  char* shared = (char*)mapped(SHARED + PAGE, MAP_32BIT);  // addresses of 32 bits
+  char* shared = (char*)mapped(SHARED + PAGE);
   stacks = (char*)mapped(MOST_THREADS * (STACK + PAGE));
   if (!shared || !stacks) return false;
+  emulation::shared_origin = shared;
   shared_end = shared + SHARED;
   mprotect(shared_end, PAGE, PROT_NONE);
   for (int i = 0; i < MOST_THREADS; ++i) mprotect(stacks + i * (STACK + PAGE), PAGE, PROT_NONE);
@@ -228,6 +229,13 @@ void at_barrier(int id, int expected) {
   }
 }
 
+void sleep() { wait_as(SLEEPS); }
+
+void wake_all() {
+  for (int thread = 0; thread < threads; ++thread)
+    if (fibers[thread].state == SLEEPS) fibers[thread].state = RUNNABLE;
+}
+
 void copy_later(void* target, const void* source, int bytes, int of_source) {
   if ((size_t)target % bytes || (of_source && (size_t)source % bytes))
     stop("copies %d bytes between addresses that are no multiples of them", bytes);
@@ -252,6 +260,8 @@ void finish_copies(int groups_left) {
   }
   fiber.copies.resize(kept);
 }
+
+char* shared_origin;
 
 void* shared_memory() { return shared_start; }
 

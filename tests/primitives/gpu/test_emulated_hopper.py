@@ -1,0 +1,77 @@
+"""Direct convolution by products of warpgroups gives the reference: the host emulates Hopper.
+
+Blocks compute several places. Some keep the image for all passes, with all weights or without.
+"""
+
+from __future__ import annotations
+
+from itertools import cycle
+
+import numpy as np
+import pytest
+from emulated_gpu import EMULATED_HOPPER, ORDERS, emulated_gpu, needs_emulation
+from layers import assert_accurate, random_case
+from packed_values import empty, packed, unpacked
+
+from znni.core.shapes import Shape5, Vec3
+from znni.machine.arena import output_into
+from znni.network.layers import Conv, ConvTranspose, PackedLayer
+from znni.network.weights import Weights
+from znni.primitives import reference
+from znni.primitives.gpu.common.number_formats import FLOAT16, FLOAT16_PAIR, TensorFormat
+from znni.primitives.gpu.direct_tensor.primitive import GpuDirectTensor
+from znni.primitives.gpu.packed.convolution import GpuPackedConvolution
+
+pytestmark = needs_emulation
+
+ONE, TWO, THREE = Vec3(1, 1, 1), Vec3(2, 2, 2), Vec3(3, 3, 3)
+PACKED = {
+    "one chunk": (Conv("layer", 16, 16, THREE, "elu"), Shape5(1, 16, 19, 19, 21)),
+    "odd groups": (Conv("layer", 24, 40, THREE, "relu"), Shape5(1, 24, 12, 20, 21)),
+    "strided": (Conv("layer", 24, 40, THREE, "relu", stride=TWO), Shape5(1, 24, 21, 20, 41)),
+    "several passes": (Conv("layer", 24, 168, ONE, "relu"), Shape5(1, 24, 9, 18, 35)),
+    "many chunks": (Conv("layer", 128, 320, ONE, "relu"), Shape5(1, 128, 9, 10, 12)),
+    "transposed": (
+        ConvTranspose("layer", 16, 24, TWO, "relu", TWO).local,
+        Shape5(2, 16, 9, 17, 17),
+    ),
+    "transposed, odd groups": (
+        ConvTranspose("layer", 40, 24, TWO, "elu", TWO).local,
+        Shape5(1, 40, 9, 18, 33),
+    ),
+}
+KEEP_IMAGES = "several passes", "transposed", "transposed, odd groups"
+orders = cycle(ORDERS)
+
+
+@pytest.mark.parametrize("numbers", [FLOAT16, FLOAT16_PAIR], ids=["", "pairs"])
+@pytest.mark.parametrize("name", PACKED)
+def test_convolutions_of_packed_values(numbers: TensorFormat, name: str) -> None:
+    layer, shape = PACKED[name]
+    sums = shape.n == 1 and isinstance(layer, Conv)
+    operation = PackedLayer(layer, True, True, sums, numbers.parts)
+    primitive = GpuPackedConvolution(EMULATED_HOPPER, numbers)
+    work = primitive.work(operation, shape)
+    assert work is not None
+    assert work.block.chip.has_warpgroups
+    assert work.block.keeps_image or name not in KEEP_IMAGES
+    case = random_case(layer, shape)
+    with emulated_gpu(next(orders)):
+        run = primitive.build(operation, shape, case.weights)
+        y = empty(work.out, numbers.parts, gaps=True)
+        with output_into(y):
+            run(packed(case.x, 4.0, numbers.parts, gaps=True))
+        found = unpacked(y)
+    given = {} if case.weights is None else {layer.name: case.weights}
+    right = reference.local(layer, Weights(given, "test"), case.inputs)
+    np.testing.assert_allclose(found, right, rtol=0, atol=numbers.accuracy * np.abs(right).max())
+
+
+@pytest.mark.parametrize("numbers", [FLOAT16, FLOAT16_PAIR], ids=lambda numbers: numbers.name)
+def test_convolutions_in_float32(numbers: TensorFormat) -> None:
+    for layer, shape in (
+        (Conv("layer", 40, 16, THREE, "relu"), Shape5(1, 40, 7, 12, 19)),
+        (Conv("layer", 3, 170, ONE, "elu"), Shape5(2, 3, 6, 9, 10)),
+    ):
+        with emulated_gpu(next(orders)):
+            assert_accurate(GpuDirectTensor(EMULATED_HOPPER, numbers), random_case(layer, shape))
