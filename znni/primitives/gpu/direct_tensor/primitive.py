@@ -31,7 +31,7 @@ class GpuDirectTensor(ShapedPrimitive[Pieces]):
 
     numbers: TensorFormat
     family: ClassVar[str] = "gpu_direct_tensor"
-    version: ClassVar[int] = 3
+    version: ClassVar[int] = 4
 
     def work(self, layer: Operation, shape: Shape5) -> Pieces | None:
         """Decline what shared memory does not hold, inexact sums, and planes beyond all counts."""

@@ -44,7 +44,7 @@ class GpuPackedConvolution(ShapedPrimitive[Pieces]):
 
     numbers: TensorFormat = FLOAT16
     family: ClassVar[str] = "gpu_packed_direct_tensor"
-    version: ClassVar[int] = 2
+    version: ClassVar[int] = 3
 
     @property
     def packed_parts(self) -> int:

@@ -52,7 +52,7 @@ class GpuPackedNormalization(GpuPackedPass):
 
     kind: ClassVar[type[Layer]] = Normalize
     family: ClassVar[str] = "gpu_packed_normalization"
-    version: ClassVar[int] = 2
+    version: ClassVar[int] = 3
     takes_sums: ClassVar[bool] = True
     may_leave: ClassVar[bool] = True
 
