@@ -13,6 +13,11 @@ from command_line import INFER, NET, VOLUME, attributes, read_main, succeeds, vo
 from tiny_network import close, expected, parts, whole
 
 from znni import __version__
+from znni.cli.infer import _begun
+from znni.core.loading import nothing
+from znni.core.options import DeviceChoice
+from znni.engine.workers.processes import WaitingProcesses
+from znni.inference.early import find_gpus, start_cuda
 from znni.plans.job_seconds import Stage
 from znni.plans.plan import Plan
 from znni.primitives.reference import dense
@@ -147,3 +152,17 @@ def test_several_maps_in() -> None:
     write_volume(volume)
     succeeds(*INFER, "--random-weights", 0)
     assert close(read_main("out.h5"), expected(volume, seed=0))
+
+
+@pytest.mark.parametrize(
+    ("device", "waiting", "begins"),
+    [("gpu", True, find_gpus), ("auto", False, start_cuda), ("cpu", False, nothing)],
+)
+def test_the_process_that_reads_for_others_starts_no_cuda(
+    device: DeviceChoice, waiting: bool, begins: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    processes = WaitingProcesses((), ()) if waiting else None
+    monkeypatch.setattr("znni.inference.early.processes_for", lambda *_: processes)
+    planned: Any = {"device": device, "gpus": 2}
+    assert _begun(planned, alone=True, looks=True) == (processes, begins)
+    assert _begun(planned, alone=True, looks=False) == (processes, nothing)

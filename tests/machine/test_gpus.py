@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from time import monotonic, sleep
 from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
@@ -17,6 +18,7 @@ import pytest
 
 from znni.core.errors import RunFailed
 from znni.core.user_cache import user_cache
+from znni.inference.early import several_waiting
 from znni.machine import cuda, gpus, known_gpus, nvml
 from znni.machine.gpus import check_gpus, detect_gpus, look_at_gpus, start_driver
 
@@ -232,6 +234,22 @@ def test_while_cuda_starts_free_memory_is_that_before(monkeypatch: pytest.Monkey
     gpus._cuda.begin()
     start_driver(machine)
     assert detect_gpus() == found
+
+
+def test_the_memory_that_workers_take_counts_as_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So the same run gets the same plan, whether they have started CUDA or not."""
+    machine = process_on(two_gpus(), monkeypatch)
+    found = look_at_gpus()
+    process_on(machine, monkeypatch)
+    monkeypatch.setattr("znni.engine.workers.processes.WaitingProcesses", lambda *_: "started")
+    assert several_waiting([0, 1]) == "started"
+    until = monotonic() + 20
+    while not gpus._cuda.begun:
+        assert monotonic() < until
+        sleep(0.001)
+    machine.free[5] -= CONTEXT
+    assert detect_gpus() == found
+    assert not started(machine)
 
 
 @pytest.mark.parametrize("what", ["driver", "cupy", "visible", "order", "another", "one less"])

@@ -261,11 +261,13 @@ def _begun(
         alone: whether a single volume is computed, in this process and those of its GPUs.
         looks: whether this machine's GPUs may be used.
     """
-    from znni.inference.early import processes_for, start_cuda
+    from znni.inference.early import find_gpus, processes_for, start_cuda
 
     device = planned["device"]
     waiting = processes_for(device, planned["gpus"]) if alone else None
-    return waiting, start_cuda if looks and device != "cpu" else nothing
+    if not looks or device == "cpu":
+        return waiting, nothing
+    return waiting, find_gpus if waiting else start_cuda  # CUDA starts where it computes
 
 
 def _formed(

@@ -6,11 +6,12 @@ It imports few modules itself.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from threading import Thread
 from typing import TYPE_CHECKING
 
 from znni.core.options import DeviceChoice
 from znni.machine.chosen_gpus import seeing_only, several_named
-from znni.machine.gpus import detect_gpus, has_driver, look_at_gpus
+from znni.machine.gpus import ask_driver, detect_gpus, has_driver, look_at_gpus
 
 if TYPE_CHECKING:
     from znni.engine.workers.processes import WaitingProcesses
@@ -41,7 +42,9 @@ def several_waiting(gpus: Iterable[int]) -> WaitingProcesses:
     """
     from znni.engine.workers.processes import WaitingProcesses  # few runs need other processes
 
-    return WaitingProcesses(map(seeing_only, gpus), (PREPARES,))
+    waiting = WaitingProcesses(map(seeing_only, gpus), (PREPARES,))
+    Thread(target=ask_driver).start()  # long before they have imported what starts CUDA
+    return waiting
 
 
 def start_cuda() -> None:

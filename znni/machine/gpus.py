@@ -124,6 +124,11 @@ def detect_gpus() -> list[Gpu]:
     return [_nominal(gpu, max(0, free[gpu.uuid] - gpu.taken)) for gpu in known]
 
 
+def ask_driver() -> None:
+    """Ask the driver for the free memory, before other processes of this run take some of it."""
+    _cuda.begin()
+
+
 def look_at_gpus() -> list[Gpu]:
     """Start CUDA on all GPUs, and return them, as ``detect_gpus``.
 
