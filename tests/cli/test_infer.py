@@ -17,7 +17,7 @@ from znni.cli.infer import _begun
 from znni.core.loading import nothing
 from znni.core.options import DeviceChoice
 from znni.engine.workers.processes import WaitingProcesses
-from znni.inference.early import find_gpus, start_cuda
+from znni.machine.gpus import detect_gpus, look_at_gpus
 from znni.plans.job_seconds import Stage
 from znni.plans.plan import Plan
 from znni.primitives.reference import dense
@@ -156,13 +156,14 @@ def test_several_maps_in() -> None:
 
 @pytest.mark.parametrize(
     ("device", "waiting", "begins"),
-    [("gpu", True, find_gpus), ("auto", False, start_cuda), ("cpu", False, nothing)],
+    [("gpu", True, detect_gpus), ("auto", False, look_at_gpus), ("cpu", False, nothing)],
 )
 def test_the_process_that_reads_for_others_starts_no_cuda(
     device: DeviceChoice, waiting: bool, begins: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     processes = WaitingProcesses((), ()) if waiting else None
     monkeypatch.setattr("znni.inference.early.processes_for", lambda *_: processes)
+    monkeypatch.setattr("znni.machine.gpus.has_driver", lambda: True)
     planned: Any = {"device": device, "gpus": 2}
-    assert _begun(planned, alone=True, looks=True) == (processes, begins)
-    assert _begun(planned, alone=True, looks=False) == (processes, nothing)
+    assert _begun(planned, alone=True, looks=True)[:2] == (processes, begins)
+    assert _begun(planned, alone=True, looks=False)[:2] == (processes, nothing)

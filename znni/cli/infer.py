@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Unpack
 
@@ -130,8 +130,8 @@ def infer(
 ) -> None:
     """Run a network over volumes, and write its dense outputs."""
     alone = len(volumes) == 1 and not dry_run and not cluster
-    waiting, begin = _begun(planned, alone=alone, looks=not cluster)
-    with loading("llvmlite.binding", begin=begin):
+    waiting, begin, ahead = _begun(planned, alone=alone, looks=not cluster)
+    with loading(*ahead, begin=begin):
         from znni.cli.progress import show_progress
         from znni.inference import api
         from znni.inference.request import ChosenInput, WeightedRunOptions
@@ -253,21 +253,22 @@ def _run(
 
 def _begun(
     planned: options.PlannedOptions, *, alone: bool, looks: bool
-) -> tuple[WaitingProcesses | None, Callable[[], None]]:
-    """Begin what takes long, and return it with what a thread does meanwhile.
+) -> tuple[WaitingProcesses | None, Callable[[], object], Sequence[str]]:
+    """Begin what takes long; return it, what a thread does meanwhile, and the modules it loads.
 
     Args:
         planned: limits and choices for plans.
         alone: whether a single volume is computed, in this process and those of its GPUs.
         looks: whether this machine's GPUs may be used.
     """
-    from znni.inference.early import find_gpus, processes_for, start_cuda
+    from znni.inference.early import processes_for
+    from znni.machine.gpus import detect_gpus, has_driver, look_at_gpus
 
     device = planned["device"]
     waiting = processes_for(device, planned["gpus"]) if alone else None
-    if not looks or device == "cpu":
-        return waiting, nothing
-    return waiting, find_gpus if waiting else start_cuda  # CUDA starts where it computes
+    if looks and device != "cpu" and has_driver():
+        return waiting, detect_gpus if waiting else look_at_gpus, ()  # CUDA starts where it computes
+    return waiting, nothing, ["llvmlite.binding"]  # it compiles what the host runs
 
 
 def _formed(

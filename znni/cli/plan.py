@@ -78,10 +78,10 @@ def plan(
     **planned: Unpack[options.PlannedOptions],
 ) -> None:
     """Print the fastest plan with its predicted time and memory, without running it."""
-    from znni.inference.early import find_gpus
+    from znni.machine.gpus import detect_gpus
 
     looks = machine is None and planned["device"] != "cpu" and not cluster
-    with loading("llvmlite.binding", begin=find_gpus if looks else nothing):
+    with loading(begin=detect_gpus if looks else nothing):
         from znni.inference import planning
         from znni.network.network_file import load_network
         from znni.plans.plan_file import save_plans

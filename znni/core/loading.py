@@ -26,7 +26,7 @@ def nothing() -> None:
 
 
 @contextmanager
-def loading(*ahead: str, begin: Callable[[], None] = nothing) -> Iterator[None]:
+def loading(*ahead: str, begin: Callable[[], object] = nothing) -> Iterator[None]:
     """Load modules within a ``with`` block without looking for garbage: they leave none.
 
     In a process that runs more than one command, nothing changes.
@@ -40,7 +40,7 @@ def loading(*ahead: str, begin: Callable[[], None] = nothing) -> Iterator[None]:
         return
     gc.disable()
     try:
-        if ahead:
+        if ahead or begin is not nothing:
             Thread(target=_load, args=(ahead, begin), daemon=True).start()
         yield
     finally:
@@ -48,7 +48,7 @@ def loading(*ahead: str, begin: Callable[[], None] = nothing) -> Iterator[None]:
         gc.enable()
 
 
-def _load(modules: Sequence[str], begin: Callable[[], None]) -> None:
+def _load(modules: Sequence[str], begin: Callable[[], object]) -> None:
     with suppress(Exception):  # doing it where it is needed raises its error
         for module in modules:
             import_module(module)

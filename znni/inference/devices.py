@@ -142,11 +142,10 @@ def why_none(machine: Machine) -> str:
 def _first_not_done(network: Network, primitives: Catalogue) -> Layer | None:
     """Return the first layer that no primitive can run alone in any of the sampled shapes."""
     for node in network.nodes:
-        steps = list(sample_steps(*network.operations[node.name]))
         if not any(
             primitive.out_shape(step.operation, step.shape_in) == step.shape_out
+            for step in sample_steps(*network.operations[node.name])  # most layers need few of them
             for primitive in primitives.values()
-            for step in steps
         ):
             return node.layer
     return None

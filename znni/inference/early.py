@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from znni.core.options import DeviceChoice
 from znni.machine.chosen_gpus import seeing_only, several_named
-from znni.machine.gpus import ask_driver, detect_gpus, has_driver, look_at_gpus
+from znni.machine.gpus import ask_driver
 
 if TYPE_CHECKING:
     from znni.engine.workers.processes import WaitingProcesses
@@ -45,15 +45,3 @@ def several_waiting(gpus: Iterable[int]) -> WaitingProcesses:
     waiting = WaitingProcesses(map(seeing_only, gpus), (PREPARES,))
     Thread(target=ask_driver).start()  # long before they have imported what starts CUDA
     return waiting
-
-
-def start_cuda() -> None:
-    """Load CuPy and start CUDA on all GPUs, if there is a driver."""
-    if has_driver():
-        look_at_gpus()
-
-
-def find_gpus() -> None:
-    """Look for GPUs. CUDA starts only if it has not found the same ones in an earlier run."""
-    if has_driver():
-        detect_gpus()

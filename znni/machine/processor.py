@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import platform
 from collections.abc import Mapping
+from hashlib import sha256
+from importlib.util import find_spec
 from pathlib import Path
 
+from znni.core.user_cache import keep, kept, user_cache
+
 INFO = Path("/proc/cpuinfo")
+
+# What Linux says of a core that decides on its instruction sets, on x86 and on ARM.
+SETS = ("flags", "Features")
+TOLD = (
+    "vendor_id", "cpu family", "model", "stepping", "microcode",
+    "CPU implementer", "CPU architecture", "CPU variant", "CPU part", "CPU revision", *SETS,
+)  # fmt: skip
 
 # Float32 operations of a core in a cycle, by SIMD width: two fused multiply-adds.
 FLOPS_PER_CYCLE = {"avx512f": 64, "avx2": 32, "neon": 16}
@@ -26,11 +38,35 @@ def processor_name() -> str:
 
 
 def processor_features() -> Mapping[str, bool]:
-    """Return whether the processor has each instruction set, by LLVM's names."""
+    """Return whether the processor has each instruction set, by LLVM's names.
+
+    They are kept in the user's cache, because LLVM takes some hundredths of a second to load.
+    """
+    file = _features_file()
+    try:
+        found = json.loads((kept(file) if file else None) or b"{}")
+        known = {str(name): bool(has) for name, has in found.items()}
+    except (ValueError, AttributeError):
+        known = {}
+    if known:
+        return known
     import llvmlite.binding
 
-    features: Mapping[str, bool] = llvmlite.binding.get_host_cpu_features()
+    features = dict(llvmlite.binding.get_host_cpu_features())
+    if file:
+        keep(file, json.dumps(features).encode())
     return features
+
+
+def _features_file() -> Path | None:
+    """Return the file for such a processor and LLVM; None if the system does not tell enough."""
+    core = _first_core()
+    llvm = find_spec("llvmlite")
+    if llvm is None or llvm.origin is None or not any(core.get(key) for key in SETS):
+        return None
+    told = [core.get(key) for key in TOLD]
+    about = f"{told} {llvm.origin} {Path(llvm.origin).stat().st_mtime_ns}"
+    return user_cache() / "processors" / f"{sha256(about.encode()).hexdigest()[:32]}.json"
 
 
 def nominal_flops(features: Mapping[str, bool]) -> float:
@@ -47,8 +83,19 @@ def pairs_per_cycle() -> float:
 
 def _cpuinfo(key: str) -> str:
     """Return what Linux says of the first core under a key, or an empty string."""
+    return _first_core().get(key, "")
+
+
+def _first_core() -> Mapping[str, str]:
+    """Return all that Linux says of the first core."""
+    found: dict[str, str] = {}
     try:
-        lines = INFO.read_text().splitlines()
+        with INFO.open() as lines:
+            for line in lines:
+                key, _, value = line.partition(":")
+                if not value:
+                    break
+                found[key.strip()] = value.strip()
     except OSError:
-        return ""
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith(key)), "")
+        pass
+    return found
