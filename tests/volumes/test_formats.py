@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -303,3 +304,18 @@ def test_a_run_over_any_format_gives_the_same(name: str) -> None:
     np.testing.assert_array_equal(read_main("volume-tiny.h5"), read_main("out.h5"))
     assert "memory" in succeeds("plan", "--net", "tiny.yaml", "--volume", name)
     assert "is the input" in refused("infer", name, "--net", "tiny.yaml", "--out", name)
+
+
+def test_a_format_is_imported_when_a_file_of_it_is_met() -> None:
+    code = (
+        "import sys; from znni.volumes.locate import check_ending, names_folder, stem; "
+        "assert stem('a.nii.gz') == 'a' and not names_folder('b.zarr'); "
+        "print(*sys.modules); check_ending('c.npy'); print(*sys.modules)"
+    )
+    shown = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    before, after = (
+        {name for name in line.split() if name.startswith("znni.volumes") and ".format" in name}
+        for line in shown.stdout.splitlines()
+    )
+    assert before == {"znni.volumes.formats"}
+    assert after == {"znni.volumes.formats", "znni.volumes.numpy_file.format"}

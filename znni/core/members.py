@@ -22,6 +22,17 @@ def member_names(package: str) -> tuple[str, ...]:
 
 
 @cache
+def subpackages(package: str) -> tuple[str, ...]:
+    """Return the names of a package's subpackages in alphabetical order.
+
+    Args:
+        package: the full name of the package.
+    """
+    found = iter_modules(import_module(package).__path__)
+    return tuple(it.name for it in found if it.ispkg)
+
+
+@cache
 def member(package: str, found: str, name: str) -> ModuleType | None:
     """Import one module of a package, and return it.
 

@@ -1,7 +1,7 @@
 """The file formats of volumes, chosen by the ending of a name, and functions that they share.
 
-To add a format, add a module to this folder that defines ``FORMAT``, or a package whose module
-``format`` defines it. ``formats`` finds it.
+To add a format, add a package to this folder that defines ``NAME`` and ``ENDINGS``. Its module
+``format`` defines ``FUNCTIONS``, and is imported when a file of that format is met.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from znni.core.errors import InvalidInput, option
-from znni.core.members import members
+from znni.core.members import subpackages
 from znni.core.options import Moment, Packing, Recheck
 from znni.core.shapes import Box, Vec3
 from znni.core.volume import Begun, BlockStore, NewOutput, Output
@@ -129,36 +129,68 @@ class Writer:
 
 
 @dataclass(frozen=True)
-class Format:
+class Functions:
     """Functions that read, describe and make volumes of one format.
 
     A dataset is one of several volumes in a file.
 
     Attributes:
-        name: name that users know.
-        endings: endings of its file names, with their dot, in lower case.
         open: opens the volume at a path or URL; takes the chosen dataset or None, and the point in
             time or None.
         describe: describes a path or URL in lines for people; takes a dataset too.
         writer: functions that make outputs; None if the format is only read.
     """
 
-    name: str
-    endings: tuple[str, ...]
     open: Callable[[str, str | None, Moment | None], ArrayVolume]
     describe: Callable[[str, str | None], str]
     writer: Writer | None = None
 
+
+@dataclass(frozen=True)
+class Format:
+    """A format. Its functions are imported when they are needed.
+
+    Attributes:
+        name: name that users know.
+        endings: endings of its file names, with their dot, in lower case.
+        package: the package that it is in.
+    """
+
+    name: str
+    endings: tuple[str, ...]
+    package: str
+
     def has(self, name: str) -> bool:
         """Return whether a file or folder, complete or partial, has an ending of this format."""
-        return name.lower().removesuffix(".partial").endswith(self.endings)
+        return names_one_of(self.endings, name)
+
+    @property
+    def functions(self) -> Functions:
+        """The functions for volumes of this format."""
+        found: Functions = import_module(f"{self.package}.format").FUNCTIONS
+        return found
+
+    @property
+    def writer(self) -> Writer | None:
+        """Functions that make outputs; None if the format is only read."""
+        return self.functions.writer
+
+
+def names_one_of(endings: tuple[str, ...], name: str) -> bool:
+    """Return whether a file or folder, complete or partial, has one of some endings."""
+    return name.lower().removesuffix(".partial").endswith(endings)
 
 
 @cache
 def formats() -> tuple[Format, ...]:
     """Return all formats."""
-    modules = members("znni.volumes", "format")
-    return tuple(module.FORMAT for module in modules if hasattr(module, "FORMAT"))
+    packages = (f"znni.volumes.{name}" for name in subpackages("znni.volumes"))
+    found = ((package, import_module(package)) for package in packages)
+    return tuple(
+        Format(module.NAME, module.ENDINGS, package)
+        for package, module in found
+        if hasattr(module, "ENDINGS")
+    )
 
 
 def described(attributes: Mapping[str, Any], *left_out: str) -> list[str]:

@@ -91,7 +91,7 @@ def _opened(
         raise InvalidInput(
             f"{source} names one dataset and {option('dataset', dataset)} another; give one"
         )
-    return _format_to_read(place).open(place, inside or dataset, time)
+    return _format_to_read(place).functions.open(place, inside or dataset, time)
 
 
 def describe_volume(source: str) -> str:
@@ -102,10 +102,10 @@ def describe_volume(source: str) -> str:
     """
     place, inside = split_dataset(source)
     form = _format_to_read(place)
-    described = form.describe(place, inside)
+    described = form.functions.describe(place, inside)
     for time in (None, 0):  # a volume may have several points in time
         with suppress(InvalidInput):
-            volume = form.open(place, inside, time)
+            volume = form.functions.open(place, inside, time)
             return f"{described}\n    maps {listed(volume)}" if volume.maps else described
     return described  # it has several volumes, or none
 
@@ -118,7 +118,7 @@ def read_ledger(place: str) -> Ledger:
     """
     place = place.rstrip("/")
     for form in formats():
-        if form.writer and form.has(PurePosixPath(place).name):
+        if form.has(PurePosixPath(place).name) and form.writer:
             found, _ = parse(form.writer.ledger(place))
             if found is not None:
                 return found
@@ -176,7 +176,7 @@ def packing_at(out: object, wanted: NewOutput) -> Packing | None:
     if isinstance(out, str | Path):
         place = _bare(str(out))
         for form in formats():
-            if form.writer and form.writer.sequential and form.has(PurePosixPath(place).name):
+            if form.has(PurePosixPath(place).name) and form.writer and form.writer.sequential:
                 return form.writer.sequential.packing(place, wanted)
     return None
 
@@ -324,7 +324,7 @@ def _format_to_read(place: str) -> Format:
     for part in reversed(PurePosixPath(place).parts):
         for form in formats():
             if form.has(part):
-                waits = form.writer and form.writer.sequential and part.endswith(".partial")
+                waits = part.endswith(".partial") and form.writer and form.writer.sequential
                 if not (waits and Path(place).is_dir()):
                     return form
                 name = "Zarr"
@@ -348,7 +348,7 @@ def check_ending(out: str) -> Writer:
         InvalidInput: no format that can be written has such an ending.
     """
     for form in formats():
-        if form.writer and form.has(PurePosixPath(out).name):
+        if form.has(PurePosixPath(out).name) and form.writer:
             return form.writer
     endings = ", ".join(ending for form in formats() if form.writer for ending in form.endings)
     raise InvalidInput(f"{out}: znni writes no format with this ending; use one of {endings}")

@@ -1,1 +1,4 @@
 """Volumes in HDF5 files."""
+
+NAME = "HDF5"
+ENDINGS = (".h5", ".hdf5")

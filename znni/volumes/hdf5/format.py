@@ -12,8 +12,9 @@ from znni.core.errors import InvalidInput, ZnniError
 from znni.core.options import Moment
 from znni.core.volume import Begun, Grid, NewOutput
 from znni.volumes.array import ArrayLike
-from znni.volumes.formats import Format, Writer, check_plain, described, likely_image
+from znni.volumes.formats import Functions, Writer, check_plain, described, likely_image
 from znni.volumes.grid_attributes import grid_of
+from znni.volumes.hdf5 import ENDINGS, NAME
 from znni.volumes.hdf5.axis_tags import NAMES, TAGS, named_maps, tagged_axes, tagged_grid
 from znni.volumes.hdf5.compressed import decoded_by_threads
 from znni.volumes.hdf5.output import LEDGER, Hdf5Output, begun_output
@@ -21,9 +22,6 @@ from znni.volumes.hdf5.plain import read_past_hdf5
 from znni.volumes.ledger_file import ledger_name
 from znni.volumes.named_axes import AXES, NamedAxes, at_time
 from znni.volumes.stored import StoredVolume, local_file, reason
-
-NAME = "HDF5"
-ENDINGS = (".h5", ".hdf5")
 
 
 def open_hdf5(place: str, dataset: str | None, time: Moment | None = None) -> StoredVolume:
@@ -201,6 +199,4 @@ def ledger_text(place: str) -> bytes:
         return bytes(file[LEDGER][()]) if LEDGER in file else b""
 
 
-FORMAT = Format(
-    NAME, ENDINGS, open_hdf5, describe_hdf5, Writer(begun_hdf5, create_hdf5, ledger_text)
-)
+FUNCTIONS = Functions(open_hdf5, describe_hdf5, Writer(begun_hdf5, create_hdf5, ledger_text))

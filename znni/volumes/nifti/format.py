@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 from znni.core.errors import InvalidInput
 from znni.core.options import Moment
 from znni.core.volume import Affine, Grid, Point
-from znni.volumes.formats import Format, Sequential, described, library
+from znni.volumes.formats import Functions, Sequential, described, library
 from znni.volumes.grid_attributes import grid_of
 from znni.volumes.named_axes import NamedAxes
-from znni.volumes.nifti.format_names import COMMENT, MARK, NAME, UNITS
+from znni.volumes.nifti import NAME
+from znni.volumes.nifti.format_names import COMMENT, MARK, UNITS
 from znni.volumes.nifti.output import check, packing, save
 from znni.volumes.staged_output import staged
 from znni.volumes.stored import StoredVolume, local_file, reason
@@ -150,4 +151,4 @@ def describe_nifti(place: str, dataset: str | None) -> str:
 
 
 WRITER = staged(Sequential(check, save, packing), ledger_text)
-FORMAT = Format(NAME, (".nii", ".nii.gz"), open_nifti, describe_nifti, WRITER)
+FUNCTIONS = Functions(open_nifti, describe_nifti, WRITER)

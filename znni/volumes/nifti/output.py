@@ -14,7 +14,8 @@ from znni.core.options import Packing
 from znni.core.volume import Affine, Grid, NewOutput
 from znni.volumes.formats import Content, check_plain, library
 from znni.volumes.grid_attributes import in_micrometers
-from znni.volumes.nifti.format_names import COMMENT, MARK, NAME, UNITS
+from znni.volumes.nifti import NAME
+from znni.volumes.nifti.format_names import COMMENT, MARK, UNITS
 
 MOST = np.iinfo(np.int16).max  # voxels along an axis in NIfTI-1
 LEVEL = 1  # of gzip

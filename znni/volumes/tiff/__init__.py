@@ -1,1 +1,4 @@
 """Volumes in TIFF stacks."""
+
+NAME = "TIFF"
+ENDINGS = (".tif", ".tiff")

@@ -14,13 +14,14 @@ from znni.core.errors import InvalidInput
 from znni.core.options import Moment
 from znni.core.shapes import Vec3
 from znni.volumes.array import ArrayLike
-from znni.volumes.formats import Format, Sequential, described, library
+from znni.volumes.formats import Functions, Sequential, described, library
 from znni.volumes.grid_attributes import with_affine
 from znni.volumes.mapped_array import MappedArray
 from znni.volumes.named_axes import NamedAxes
 from znni.volumes.staged_output import staged
 from znni.volumes.stored import StoredVolume, local_file, reason
-from znni.volumes.tiff.format_names import ATTRIBUTES, NAME
+from znni.volumes.tiff import NAME
+from znni.volumes.tiff.format_names import ATTRIBUTES
 from znni.volumes.tiff.grids import assumed_of, grid_of
 from znni.volumes.tiff.output import check, packing, save
 from znni.volumes.zarr.pyramid import coarser_grid
@@ -207,4 +208,4 @@ def ledger_text(place: str) -> bytes:
 
 
 WRITER = staged(Sequential(check, save, packing), ledger_text)
-FORMAT = Format(NAME, (".tif", ".tiff"), open_tiff, describe_tiff, WRITER)
+FUNCTIONS = Functions(open_tiff, describe_tiff, WRITER)

@@ -17,8 +17,9 @@ from znni.core.errors import InvalidInput, option
 from znni.core.options import Packing
 from znni.core.volume import Grid, NewOutput
 from znni.volumes.formats import Content, check_plain, library
+from znni.volumes.tiff import NAME
 from znni.volumes.tiff.coarser_planes import TILE, CoarserPlanes
-from znni.volumes.tiff.format_names import ATTRIBUTES, NAME, OME_UNITS
+from znni.volumes.tiff.format_names import ATTRIBUTES, OME_UNITS
 
 TYPES = ("uint8", "uint16", "uint32", "int8", "int16", "int32", "float32", "float64")
 BIG = 2**32 - 2**25  # bytes of a file above which offsets of 64 bits are needed

@@ -1,1 +1,4 @@
 """Volumes in Zarr, with OME-NGFF metadata or without."""
+
+NAME = "Zarr"
+ENDINGS = (".zarr",)

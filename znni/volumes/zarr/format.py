@@ -14,7 +14,7 @@ from znni.core.options import Codec, Moment, Recheck
 from znni.core.volume import Begun, BlockStore, NewOutput, Output
 from znni.volumes.array import ArrayVolume
 from znni.volumes.formats import (
-    Format,
+    Functions,
     Gathered,
     Share,
     SharedOutput,
@@ -23,17 +23,17 @@ from znni.volumes.formats import (
     described,
     library,
     likely_image,
+    names_one_of,
 )
 from znni.volumes.grid_attributes import grid_of, with_affine
 from znni.volumes.ledger_entries import Note
 from znni.volumes.ledger_file import ledger_name
 from znni.volumes.named_axes import AXES, NamedAxes, at_time
 from znni.volumes.stored import StoredVolume, is_url, no_such_file, reason
+from znni.volumes.zarr import ENDINGS
 from znni.volumes.zarr.absent_chunks import absent_chunks
 from znni.volumes.zarr.ome_metadata import LEVEL, Level, levels
 
-NAME = "Zarr"
-ENDING = ".zarr"
 OF_RUNS = "network_file"  # an attribute of outputs, which leave out chunks of zeros
 
 log = logging.getLogger("znni")
@@ -218,9 +218,7 @@ def ledger_text(place: str) -> bytes:
         return b""
 
 
-FORMAT = Format(
-    NAME,
-    (ENDING,),
+FUNCTIONS = Functions(
     open_zarr,
     describe_zarr,
     Writer(begun_zarr, create_zarr, ledger_text, join_zarr, gather_zarr, open_blocks),
@@ -233,7 +231,7 @@ def _split(place: str, dataset: str | None) -> tuple[str, str]:
     An unfinished output has no group yet, but its array.
     """
     parts = place.split("/")
-    ends = [i for i, part in enumerate(parts) if FORMAT.has(part)]
+    ends = [i for i, part in enumerate(parts) if names_one_of(ENDINGS, part)]
     end = ends[-1] + 1 if ends else len(parts)
     inside = [part for part in (*parts[end:], *(dataset or "").split("/")) if part]
     root = "/".join(parts[:end])

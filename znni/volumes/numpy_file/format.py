@@ -1,4 +1,4 @@
-"""Volumes in NumPy's .npy files."""
+"""Reading and writing of NumPy's .npy files."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ import numpy as np
 from znni.core.errors import InvalidInput
 from znni.core.options import Moment
 from znni.core.volume import NewOutput
-from znni.volumes.formats import Content, Format, Sequential, check_plain
+from znni.volumes.formats import Content, Functions, Sequential, check_plain
 from znni.volumes.mapped_array import MappedArray
 from znni.volumes.named_axes import at_time
+from znni.volumes.numpy_file import NAME
 from znni.volumes.staged_output import staged
 from znni.volumes.stored import StoredVolume, local_file, reason
-
-NAME = "NumPy"
 
 
 def open_numpy(place: str, dataset: str | None, time: Moment | None = None) -> StoredVolume:
@@ -65,4 +64,4 @@ def save(file: IO[bytes], _name: str, content: Content) -> None:
 
 
 WRITER = staged(Sequential(check, save, lambda _place, _wanted: "none"), lambda _: b"")
-FORMAT = Format(NAME, (".npy",), open_numpy, describe_numpy, WRITER)
+FUNCTIONS = Functions(open_numpy, describe_numpy, WRITER)

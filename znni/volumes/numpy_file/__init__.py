@@ -1,0 +1,4 @@
+"""Volumes in NumPy's .npy files."""
+
+NAME = "NumPy"
+ENDINGS = (".npy",)
