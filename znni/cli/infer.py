@@ -267,7 +267,8 @@ def _begun(
     device = planned["device"]
     waiting = processes_for(device, planned["gpus"]) if alone else None
     if looks and device != "cpu" and has_driver():
-        return waiting, detect_gpus if waiting else look_at_gpus, ()  # CUDA starts where it computes
+        # CUDA starts where it computes.
+        return waiting, detect_gpus if waiting else look_at_gpus, ()
     return waiting, nothing, ["llvmlite.binding"]  # it compiles what the host runs
 
 
