@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from command_line import INFER, dry_run_of_refused, read_main, succeeds, write_volume
 from command_line import refused_without_trace as refused
+from llvmlite.binding import get_host_cpu_name
 
 pytestmark = pytest.mark.usefixtures("small_case", "fake_primitives")
 
@@ -123,7 +124,8 @@ def test_a_plan_replaces_nothing_but_a_plan_and_that_only_if_asked() -> None:
 def test_a_folder_without_permission(small_case: Path) -> None:
     (small_case / "locked").mkdir(mode=0o555)
     small_case.chmod(0o755)
-    refused(*INFER, "--ram", "4096", code=3)  # loads all modules first
+    refused(*INFER, "--ram", "4096", code=3)  # loads all modules first,
+    get_host_cpu_name()  # and LLVM, which is loaded where the user's cache cannot be read
     with without_privileges():
         message = refused(*INFER[:-1], "locked/out.h5")
         shown = dry_run_of_refused(*INFER[:-1], "locked/out.h5")
