@@ -41,6 +41,24 @@ def test_the_file_may_be_replaced_meanwhile(tmp_path: Path) -> None:
     np.testing.assert_array_equal(volume.read(WHOLE), VALUES)
 
 
+@pytest.mark.parametrize("rows", [32, 2000])
+def test_pages_are_given_back_a_mebibyte_or_a_plane_at_a_time(
+    rows: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each time, the threads on other cores stop for a moment."""
+    values = np.arange(2 * 20 * rows * 1000, dtype=np.int32).reshape(2, 20, rows, 1000)
+    np.save(tmp_path / "v.npy", values)
+    volume = open_volume(tmp_path / "v.npy")
+    given: list[int] = []
+    monkeypatch.setattr(
+        MappedArray, "_give_back", lambda _self, planes: given.append(planes.nbytes)
+    )
+    np.testing.assert_array_equal(volume.read(Box(Vec3(0, 0, 0), volume.size)), values)
+    assert sum(given) == values.nbytes
+    assert max(given) <= max(2**20, rows * 4000)
+    assert len(given) <= 2 * -(-20 // max(1, 2**20 // (rows * 4000)))
+
+
 UUID = "urn:uuid:00000000-0000-0000-0000-00000000000"  # and a digit
 NARROW = """
 import resource, sys

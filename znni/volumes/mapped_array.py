@@ -18,6 +18,10 @@ from znni.core.shapes import round_up
 # Tells the system that pages read so far need not stay in the process's memory. Not everywhere.
 FORGET = getattr(mmap, "MADV_DONTNEED", None)
 
+# Bytes that a thread reads before it gives their pages back, or one plane if that is more. The
+# threads on other cores stop for a moment then.
+HELD = 2**20
+
 # Bytes that Linux maps around a page that is read, if they are in memory already.
 AROUND = max(2**16, mmap.PAGESIZE)
 
@@ -25,8 +29,9 @@ AROUND = max(2**16, mmap.PAGESIZE)
 class MappedArray:
     """An array of a file that is mapped into memory. Several threads may read it.
 
-    The array is the same if another file takes the name of its file. Pages are given back plane by
-    plane, because the process's memory would hold all that were read, and their neighbours.
+    The array is the same if another file takes the name of its file. Pages are given back as soon
+    as some planes are copied, because the process's memory would hold all that were read, and their
+    neighbours.
 
     Args:
         path: the file.
@@ -80,9 +85,15 @@ class MappedArray:
         if not given.ndim:
             return np.asarray(given)  # one value is no view
         made = np.empty(given.shape, given.dtype)
-        for at in np.ndindex(given.shape[:-2]):
-            made[at] = given[at]
-            self._give_back(given[at])
+        for at in np.ndindex(given.shape[:-3]):
+            planes, copies = (
+                array[at] if array.ndim > 2 else array[np.newaxis] for array in (given, made)
+            )
+            low, high = byte_bounds(planes)
+            depth = max(1, len(planes) * HELD // max(1, high - low))
+            for first in range(0, len(planes), depth):
+                copies[first : first + depth] = planes[first : first + depth]
+                self._give_back(planes[first : first + depth])
         return made
 
     def _check_length(self) -> None:
