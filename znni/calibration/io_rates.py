@@ -137,10 +137,12 @@ def handling_times(machine: Machine, costs: Costs) -> HandlingTimes | None:
         InvalidInput: ``measured`` costs are required and cannot be read. For ``auto``, reading the
             costs of primitives reports the failure.
     """
-    database = CostDatabase()
-    if machine.absent or costs == "built-in" or not database.there:
+    if machine.absent or costs == "built-in":
         return None
+    database = CostDatabase()
     try:
+        if not database.there:
+            return None
         named = database.rates(Conditions.of(machine.host))
     except InvalidInput:
         if costs == "measured":
