@@ -15,7 +15,7 @@ from znni.core.volume import NewOutput
 from znni.volumes.hdf5.format import Hdf5Output
 from znni.volumes.hdf5.output import describe
 from znni.volumes.locate import describe_volume
-from znni.volumes.partial_file import PartialFile
+from znni.volumes.partial_file import PartialFile, begin_flush
 
 
 def new_output(path: Path) -> Hdf5Output:
@@ -67,6 +67,45 @@ def test_attributes_have_the_types_that_h5py_gives_them(tmp_path: Path) -> None:
                 other.get_space().get_simple_extent_type()
             )
             np.testing.assert_array_equal(ours.attrs[name], theirs.attrs[name])
+
+
+def test_the_disk_is_given_whole_chunks_as_soon_as_they_are_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there: list[bytes] = []
+
+    def flush(descriptor: int, place: int, length: int) -> None:
+        there.append(os.pread(descriptor, length, place))
+
+    monkeypatch.setattr("znni.volumes.hdf5.chunks.begin_flush", flush)
+    output = new_output(tmp_path / "out.h5")
+    box = Box(Vec3(0, 0, 0), Vec3(3, 64, 9))  # as a chunk
+    values = np.random.default_rng(0).random((2, *box.size), np.float32)
+    output.describe({}, box.size)
+    output.write(box, values)
+    assert sorted(there) == sorted(each.tobytes() for each in values)
+    rest = Box(Vec3(0, 64, 0), Vec3(3, 70, 9))  # a part of a chunk, which may be written again
+    output.write(rest, np.ones((2, *rest.size), np.float32))
+    assert len(there) == 2
+    output.abandon()
+
+
+def test_a_system_that_cannot_flush_beforehand_does_so_in_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads, writes = os.pipe()
+    begin_flush(writes, 0, 1)  # a pipe has no disk
+    monkeypatch.setattr("znni.volumes.partial_file._sync_file_range", lambda: None)
+    begin_flush(writes, 0, 1)
+    os.close(reads)
+    os.close(writes)
+    output = new_output(tmp_path / "out.h5")
+    box = Box(Vec3(0, 0, 0), Vec3(3, 70, 9))
+    output.describe({}, Vec3(3, 64, 9))
+    output.write(box, np.ones((2, *box.size), np.float32))
+    output.finish({})
+    with h5py.File(tmp_path / "out.h5") as file:
+        assert (file["main"][()] == 1).all()
 
 
 def test_an_abandoned_output_keeps_its_blocks_and_its_partial_name(tmp_path: Path) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import fcntl
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from io import FileIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +20,8 @@ from znni.core.volume import SAME_COMMAND
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
+
+SYNC_FILE_RANGE_WRITE = 2
 
 AS_FILE = os.O_RDWR  # flags to open a partial file: locks on some file systems need write access
 
@@ -175,6 +179,25 @@ def write_all(descriptor: int, data: Any, place: int) -> None:
     written = 0
     while written < len(view):
         written += os.pwrite(descriptor, view[written:], place + written)
+
+
+def begin_flush(descriptor: int, place: int, length: int) -> None:
+    """Have the system begin to bring bytes of a file to the disk, where it can, and do not wait.
+
+    Otherwise the system begins only after seconds, and most runs wait for the disk at their end. A
+    failure is that of a later ``fsync``.
+    """
+    if sync_file_range := _sync_file_range():
+        sync_file_range(descriptor, place, length, SYNC_FILE_RANGE_WRITE)
+
+
+@cache
+def _sync_file_range() -> Callable[[int, int, int, int], int] | None:
+    """Return the system's function that begins to bring a file to the disk; only Linux has it."""
+    function = getattr(ctypes.CDLL(None), "sync_file_range", None)
+    if function is not None:
+        function.argtypes = ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint
+    return function
 
 
 class PartialFile(FileIO):

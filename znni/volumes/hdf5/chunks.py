@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from znni.core.shapes import Box, Vec3
 from znni.machine.io_threads import at_once, finish, mapped
-from znni.volumes.partial_file import write_all
+from znni.volumes.partial_file import begin_flush, write_all
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer, WriteableBuffer
@@ -76,7 +76,8 @@ class ChunkWriter:
     def _write_covered(self, feature: int, run: Box, values: NDArray[np.generic]) -> None:
         """Store whole chunks of a row. Neighbours in the file are written together.
 
-        HDF5 places most chunks one after the other.
+        HDF5 places most chunks one after the other. Nothing changes them later, so the disk may
+        have them at once.
 
         Args:
             feature: map of the chunks.
@@ -91,6 +92,7 @@ class ChunkWriter:
         breaks = np.flatnonzero(np.diff(places) != stored[0].nbytes) + 1
         for some, together in zip(np.split(places, breaks), np.split(stored, breaks), strict=True):
             write_all(self._descriptor, together, int(some[0]))
+            begin_flush(self._descriptor, int(some[0]), together.nbytes)
 
     def _write_to_chunk(self, feature: int, part: Box, values: NDArray[np.generic]) -> None:
         """Store part of a chunk; the rest stays as it is, except for voxels outside the volume."""
