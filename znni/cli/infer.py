@@ -19,11 +19,15 @@ from znni.core.loading import loading, nothing
 from znni.core.options import Bits, Choices, Pad, Recheck, parse_time
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
     from znni.core.shapes import Vec3
     from znni.engine.report import Report
     from znni.engine.workers.processes import WaitingProcesses
+    from znni.inference.ready import Readiness
     from znni.inference.request import WeightedRunOptions
     from znni.network.network import Network
+    from znni.network.weights import Weights
 
 
 @options.planned(before="plan")
@@ -132,8 +136,11 @@ def infer(
     alone = len(volumes) == 1 and not dry_run and not cluster
     waiting, begin, ahead = _begun(planned, alone=alone, looks=not cluster)
     with loading(*ahead, begin=begin):
+        network = in_windows(_loaded(net), window, overlap, blend, mirror)
+        begun = _weights_ahead(network, weights, random_weights, out) if alone else None
         from znni.cli.progress import show_progress
         from znni.inference import api
+        from znni.inference.ready import Readiness
         from znni.inference.request import ChosenInput, WeightedRunOptions
         from znni.machine.process_age import process_age
         from znni.plans.job_seconds import SecondsAround
@@ -152,7 +159,6 @@ def infer(
     )
     point = None if time is None else parse_time(time)
     asked = parse_channel(channel)
-    network = in_windows(api.load_network(net), window, overlap, blend, mirror)
     given = WeightedRunOptions(
         weights=weights,
         random_seed=random_weights,
@@ -177,26 +183,14 @@ def infer(
     )
     command = shlex.join(["znni", *sys.argv[1:]])
     if several:
-        from znni.inference.many import infer_many
-        from znni.inference.many_dry_run import rehearse_many
-
-        folder = str(out)
-        if dry_run:
-            show_dry_run(rehearse_many(volumes, network, folder, suffix=suffix, **given))
-            return
-        with show_progress("volumes") as done:
-            many = infer_many(
-                volumes, network, folder, suffix=suffix, command=command, progress=done, **given
-            )
-        show_many(many, folder)
+        _infer_many(volumes, network, str(out), given, suffix, command, dry_run=dry_run)
         return
     (volume,) = volumes
     out = out or f"{stem(volume)}-{network.name}.h5"
     waited = SecondsAround(start=process_age())
     if network.models and plan is None:
         size = ChosenInput(dataset, asked, point, invert).of(volume).size
-        shared = bool(part or cluster)
-        formed = _formed(network, size, planned, shared=shared)
+        formed = _formed(network, size, planned, shared=bool(part or cluster))
         network = network if cluster else formed  # workers import a model themselves
         waited = SecondsAround(waited.start, importing=process_age() - waited.start)
     if dry_run:
@@ -224,31 +218,77 @@ def infer(
             )
         typer.echo(f"{out}: {computed}")
         return
-    report = _run(volume, network, out, waiting, given, command=command, waited=waited, part=part)
+    ready = Readiness(waiting, begun)
+    more = {"command": command, "waited": waited, "part": part}
+    report = _run(api.run, volume, network, out, ready, given, **more)
     typer.echo(f"{out}{f', part {part}' * bool(part)}: {report}")
     if part:
         typer.echo(f"when all parts are finished: {shlex.join(['znni', 'finish', out])}")
 
 
+def _infer_many(
+    volumes: list[str],
+    network: Network,
+    folder: str,
+    given: WeightedRunOptions,
+    suffix: str | None,
+    command: str,
+    *,
+    dry_run: bool,
+) -> None:
+    """Compute volumes one after the other, and show what became of each, or what would."""
+    from znni.cli.progress import show_progress
+    from znni.inference.many import infer_many
+    from znni.inference.many_dry_run import rehearse_many
+
+    if dry_run:
+        show_dry_run(rehearse_many(volumes, network, folder, suffix=suffix, **given))
+        return
+    with show_progress("volumes") as done:
+        many = infer_many(
+            volumes, network, folder, suffix=suffix, command=command, progress=done, **given
+        )
+    show_many(many, folder)
+
+
 def _run(
+    run: Callable[..., Report],
     volume: str,
     network: Network,
     out: str,
-    waiting: WaitingProcesses | None,
+    ready: Readiness,
     given: WeightedRunOptions,
     **more: Any,
 ) -> Report:
     """Compute a volume in this process, and in those of its GPUs that have started."""
     from znni.cli.progress import show_progress
-    from znni.inference import api
-    from znni.inference.ready import Readiness
 
     options: dict[str, Any] = {**given, **more}
     plan = options.pop("plan")
     with show_progress() as progress:
-        return api.run(
-            volume, network, out, Readiness(waiting), made=plan, progress=progress, **options
-        )
+        return run(volume, network, out, ready, made=plan, progress=progress, **options)
+
+
+def _loaded(net: Path) -> Network:
+    """Return the network in a file, for which few modules are loaded."""
+    from znni.network.network_file import load_network
+
+    return load_network(net)
+
+
+def _weights_ahead(
+    network: Network, weights: Path | None, random_seed: int | None, out: str | None
+) -> Future[Weights] | None:
+    """Begin to read or draw the weights of a run.
+
+    None are begun of a model, whose file has them. An output in a folder is made as one of several.
+    """
+    from znni.inference.early import weights_ahead
+
+    in_folder = out is not None and (out.endswith("/") or Path(out).is_dir())
+    if network.models or in_folder:
+        return None
+    return weights_ahead(network, weights, random_seed)
 
 
 def _begun(

@@ -14,10 +14,33 @@ from znni.machine.chosen_gpus import seeing_only, several_named
 from znni.machine.gpus import ask_driver
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+    from pathlib import Path
+
     from znni.engine.workers.processes import WaitingProcesses
+    from znni.network.network import Network
+    from znni.network.weights import Weights
 
 # The module that makes the runner in a worker's process.
 PREPARES = "znni.inference.planning"
+
+
+def weights_ahead(
+    network: Network, given: Weights | str | Path | None, random_seed: int | None
+) -> Future[Weights]:
+    """Begin to read, check and hash a network's weights, or to draw them.
+
+    The result's errors are those of ``weights_for``, which has the same arguments.
+    """
+    from znni.machine.io_threads import beside
+    from znni.network.weights import weights_for
+
+    def ready() -> Weights:
+        weights = weights_for(network, given, random_seed)
+        _ = weights.sha256  # kept
+        return weights
+
+    return beside(ready)
 
 
 def processes_for(device: DeviceChoice, gpus: int | str) -> WaitingProcesses | None:

@@ -33,6 +33,8 @@ from znni.plans.plan import Plan
 log = logging.getLogger("znni")
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
     from znni.engine.workers.processes import WaitingProcesses
 
 # Makes a plan ready to run.
@@ -47,6 +49,7 @@ class Readiness:
 
     Args:
         waiting: processes for several GPUs that have started already.
+        weights: weights of the run that a thread reads or draws already (``weights_ahead``).
 
     Attributes:
         keeps: whether processes stay for a further run.
@@ -56,15 +59,20 @@ class Readiness:
 
     keeps = False
 
-    def __init__(self, waiting: WaitingProcesses | None = None) -> None:
+    def __init__(
+        self, waiting: WaitingProcesses | None = None, weights: Future[Weights] | None = None
+    ) -> None:
         self.times = StepTimes()
         self.searching = 0.0
         self._waiting = waiting
+        self._ahead = weights
 
     def weights_for(
         self, network: Network, given: Weights | str | Path | None, random_seed: int | None
     ) -> Weights:
-        """Return the weights of a run, as ``weights_for``."""
+        """Return the weights of a run, as ``weights_for``, as soon as there are any."""
+        if self._ahead is not None:
+            return self._ahead.result()
         return weights_for(network, given, random_seed)
 
     def plan_for(self, given: Plan | None, required: Requirements) -> Plan:
