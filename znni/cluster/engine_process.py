@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 from contextlib import suppress
 from itertools import count
 from multiprocessing.connection import Connection
@@ -15,6 +14,7 @@ from typing import Any
 
 from znni.cluster.calls import Answer, Call, EngineGone, GetReady, Limits, Recipe, Restart
 from znni.cluster.child import connection_pair
+from znni.core.child_process import command_of, environment
 from znni.core.errors import RunFailed
 from znni.machine.chosen_gpus import VISIBLE
 
@@ -114,9 +114,9 @@ class _Running:
     def _keep(self, started: SimpleQueue[BaseException | None]) -> None:
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "znni.cluster.child", str(self._theirs)],
+                command_of("znni.cluster.child", str(self._theirs)),
                 stdin=subprocess.DEVNULL,
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **self._visible},
+                env=environment(self._visible),
                 pass_fds=[self._theirs],
                 process_group=0,
             )

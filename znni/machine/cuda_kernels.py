@@ -12,11 +12,9 @@ Workers of several GPUs need the same modules: one has them compiled, and the ot
 from __future__ import annotations
 
 import atexit
-import os
 import pickle
 import re
 import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -28,6 +26,7 @@ from pathlib import Path
 from time import perf_counter, sleep
 from typing import IO, Any, NamedTuple
 
+from znni.core.child_process import command_of, environment
 from znni.core.errors import InvalidInput
 from znni.core.user_cache import can_keep, keep_code, kept, user_cache, write_whole
 from znni.machine.cuda import (
@@ -362,17 +361,16 @@ def _compile_in_processes(codes: Sequence[Code], count: int) -> None:
     If one cannot start, keep or compile a module, this process does it again as it loads it, and
     tells.
     """
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     processes: list[subprocess.Popen[bytes]] = []
     with suppress(OSError):
         while len(processes) < count:
             processes.append(
                 subprocess.Popen(
-                    [sys.executable, "-P", "-m", "znni.machine.kernel_compiler"],
+                    command_of("znni.machine.kernel_compiler"),
                     stdin=subprocess.PIPE,
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.DEVNULL,
-                    env=environment,
+                    env=environment(),
                 )
             )
     for i, process in enumerate(processes):

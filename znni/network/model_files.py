@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -17,6 +16,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from znni.core.child_process import command_of, environment
 from znni.core.errors import InvalidInput
 from znni.core.shapes import Vec3
 from znni.core.user_cache import keep, kept, user_cache
@@ -186,8 +186,8 @@ def _answer(runtime: Runtime, path: Path, sha256: str, asked: Sequence[str]) -> 
 
 
 def _asked_of_child(arguments: list[str]) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", CHILD, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+    command = command_of(CHILD, *arguments)
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=environment())
 
 
 def _problem(ended: subprocess.CompletedProcess[str], package: str) -> str:

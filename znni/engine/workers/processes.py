@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from multiprocessing.connection import Connection
 from socket import socketpair
 from typing import Any
 
+from znni.core import child_process
 from znni.engine.workers.slots import SLOTS, Slot
 
 
@@ -40,9 +40,9 @@ class WorkerProcess:
         self.descriptors = tuple(zip(self.memory, theirs[1:], strict=True))
         try:
             self.process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "znni.engine.workers", str(theirs[0]), *modules],
+                child_process.command_of("znni.engine.workers", str(theirs[0]), *modules),
                 stdin=subprocess.DEVNULL,
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **environment},
+                env=child_process.environment(environment),
                 pass_fds=[*theirs, *self.memory],
                 process_group=0,
             )

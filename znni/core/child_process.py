@@ -1,0 +1,29 @@
+"""Processes of the same Python: what starts them, and where they look for modules."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+
+
+def command_of(module: str, *arguments: str) -> list[str]:
+    """Return the command that runs a module in a new process of the same interpreter.
+
+    That looks for modules where ``environment`` says, and not in the folder where the user is,
+    which may have any file.
+
+    Args:
+        module: the full name of the module.
+        arguments: its arguments.
+    """
+    return [sys.executable, "-P", "-m", module, *arguments]
+
+
+def environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return the variables of such a process: those of this one, and its search path.
+
+    Args:
+        more: further ones.
+    """
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **(more or {})}
