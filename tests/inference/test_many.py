@@ -75,6 +75,9 @@ def test_weights_are_checked_and_notes_are_read_once(
     assert not report.failures
     assert len(checked) == 1
     assert len(noted) == 1
+    again = znni.infer_many(files, network, "out", weights=weights)
+    assert len(again.finished_before) == len(files)
+    assert len(checked) == 2
     other = znni.random_weights(network, 1)
     ready = KeptReadiness(Choices())
     found = [ready.weights_for(network, each, None) for each in (weights, other, weights)]

@@ -159,7 +159,7 @@ def infer_many(
     def run(source: str, out: Path) -> None:
         if goes_on(options) and os.path.lexists(out):
             asked = request_of_the_faster(source, network, out, made, **options)
-            check_finished(out, asked, weights_for(asked.network, weights, random_seed))
+            check_finished(out, asked, ready.weights_for(asked.network, weights, random_seed))
             report.finished_before.append(source)
             return
         report.reports[source] = api.run(
