@@ -47,6 +47,26 @@ def patch_input(network: Network, patch: Vec3, start: Vec3 = ORIGIN) -> Float32:
     return np.asarray(np.mod(x, 1, out=x))
 
 
+def gaps_of_labels(
+    ours: NDArray[np.integer[Any]], theirs: NDArray[np.integer[Any]], values: NDArray[Any]
+) -> NDArray[Any]:
+    """Return the gaps between the maps of two labels, for all voxels whose labels differ.
+
+    Args:
+        ours: the labels (z, y, x).
+        theirs: the other labels.
+        values: the maps (f, z, y, x) of either.
+
+    Returns:
+        A gap for each such voxel, relative to the largest value of all.
+    """
+    differ = ours != theirs
+    maps = values[:, differ]
+    voxels = np.arange(maps.shape[1])
+    gaps = np.abs(maps[ours[differ], voxels] - maps[theirs[differ], voxels])
+    return np.asarray(gaps / np.abs(values).max())
+
+
 class Elsewhere(Protocol):
     """An array, wherever it is, whose parts are NumPy arrays."""
 

@@ -17,6 +17,7 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
+from bench.peers.sliding_window import in_windows_of_monai
 from bench.record import Row
 from bench.session import Out, Threads, ceilings_with, check_known, machine_with, progress
 from bench.session import report_all as report
@@ -190,15 +191,11 @@ def _given(
 
 def _sliding(module: Any, volume: Any, window: Window, cores: int) -> Any:
     import torch
-    from monai.inferers import sliding_window_inference
 
     torch.set_num_threads(cores)
-    with torch.inference_mode():
-        found = sliding_window_inference(
-            torch.from_numpy(volume)[None], tuple(window.size), 1, module, window.overlap,
-            mode="gaussian",
-        )  # fmt: skip
-    return found[0].numpy()
+    return in_windows_of_monai(
+        torch.from_numpy(volume), window.size, window.overlap, module
+    ).numpy()
 
 
 def _timed(work: Callable[[], Any]) -> tuple[Any, float]:

@@ -18,6 +18,7 @@ import psutil
 import typer
 from numpy.typing import NDArray
 
+from bench.accuracy import gaps_of_labels
 from bench.peers.nnunet_model import image_of, make_model, save_image
 from bench.record import Row
 from bench.session import Out, Repeats, Threads, ceilings_with, machine_with, progress, report_all
@@ -108,7 +109,7 @@ def _compared(
     progress("znni's values, to see how close the maps are where labels differ")
     infer(source, net, folder / "values.zarr", weights=weights, threads=cores)
     found, values = _read_all(labels)[0], _read_all(folder / "values.zarr")
-    apart, gap = _labels_apart(found, _read_image(theirs / "case.nii.gz"), values)
+    gaps = gaps_of_labels(found, _read_image(theirs / "case.nii.gz"), values)
     rows = []
     for name, runs in taken.items():
         seconds = float(np.median([seconds for seconds, _ in runs]))
@@ -124,24 +125,11 @@ def _compared(
                 "voxels_per_s": extents.volume / seconds,
                 "peak_gib": max(peak for _, peak in runs) / 2**30,
                 "import_seconds": imported if name == "znni" else None,
-                "labels_apart": apart if name == "znni" else None,
-                "largest_gap": gap if name == "znni" else None,
+                "labels_apart": len(gaps) if name == "znni" else None,
+                "largest_gap": float(gaps.max(initial=0)) if name == "znni" else None,
             }
         )
     return rows
-
-
-def _labels_apart(
-    ours: NDArray[Any], theirs: NDArray[Any], values: NDArray[Any]
-) -> tuple[int, float]:
-    """Return in how many voxels labels differ, and the largest gap between their maps there.
-
-    The gap is relative to the largest value of all.
-    """
-    differ = ours != theirs
-    maps, voxels = values[:, differ], np.arange(int(differ.sum()))
-    gaps = np.abs(maps[ours[differ], voxels] - maps[theirs[differ], voxels])
-    return len(voxels), float(gaps.max(initial=0) / np.abs(values).max())
 
 
 def _read_all(path: Path) -> NDArray[Any]:

@@ -13,10 +13,12 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
+from bench.accuracy import gaps_of_labels
 from bench.peers.sliding_window import (
     NNUNET,
     NNUNET_IN_FLOAT32,
     float32_sums,
+    in_windows_of_monai,
     nnunet,
 )
 from bench.peers.torch_graph import TorchGraph
@@ -92,8 +94,8 @@ def _row(
             for batch in batches if name == "MONAI" else [1]:
                 theirs = _theirs(name, case, batch)
                 errors.append(float(np.abs(ours - theirs).max() / np.abs(theirs).max()))
-                differ, equal = _labels_apart(ours, theirs)
-                apart, ties = apart + differ, ties + equal
+                gaps = gaps_of_labels(ours.argmax(0), theirs.argmax(0), theirs)
+                apart, ties = apart + len(gaps), ties + int((gaps <= TIE).sum())
                 voxels, cases = voxels + extents.volume, cases + 1
     return {
         "name": name,
@@ -125,18 +127,6 @@ def _case(classes: int, extents: Vec3, window: Window) -> _Case:
     return _Case(with_window(network, window), random_weights(network, 0), volume)
 
 
-def _labels_apart(ours: Float32, theirs: Float32) -> tuple[int, int]:
-    """Return in how many voxels the largest map differs, and how many of these are ties."""
-    if len(ours) == 1:
-        return 0, 0
-    first, second = ours.argmax(0), theirs.argmax(0)
-    differ = first != second
-    values = theirs[:, differ]
-    voxels = np.arange(values.shape[1])
-    gaps = np.abs(values[second[differ], voxels] - values[first[differ], voxels])
-    return len(voxels), int((gaps <= TIE * np.abs(theirs).max()).sum())
-
-
 def _theirs(name: str, case: _Case, batch: int) -> Float32:
     if name == "MONAI":
         return _monai(case, batch)
@@ -150,7 +140,6 @@ def _module(case: _Case) -> Any:
 def _monai(case: _Case, batch: int) -> Float32:
     """Return what MONAI gives. It does not mirror, so its predictor does, window by window."""
     import torch
-    from monai.inferers import sliding_window_inference
 
     module = _module(case)
 
@@ -161,12 +150,10 @@ def _monai(case: _Case, batch: int) -> Float32:
         ]
         return torch.stack(copies).mean(0)
 
-    with torch.inference_mode():
-        found = sliding_window_inference(
-            torch.from_numpy(case.volume)[None], tuple(WINDOW), batch, mirrored,
-            case.window.overlap, mode="gaussian",
-        )  # fmt: skip
-    return np.asarray(found[0].numpy())
+    found = in_windows_of_monai(
+        torch.from_numpy(case.volume), WINDOW, case.window.overlap, mirrored, batch
+    )
+    return np.asarray(found.numpy())
 
 
 def _nnunet(case: _Case, *, in_float32: bool) -> Float32:

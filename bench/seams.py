@@ -18,6 +18,7 @@ import numpy as np
 import typer
 from numpy.typing import NDArray
 
+from bench.peers.sliding_window import in_windows_of_monai
 from bench.peers.whole_windows import peers
 from bench.record import Row
 from bench.session import (
@@ -182,7 +183,6 @@ def _sliding(
 ) -> Run:
     """Return MONAI's inferer with Gaussian weights, and the peer as its predictor."""
     import torch
-    from monai.inferers import sliding_window_inference
 
     window = np.zeros((network.in_features, *Vec3.of(tile)), np.float32)
     makers = dict(peers(network, weights, window, threads, folder))
@@ -193,9 +193,9 @@ def _sliding(
         return torch.from_numpy(np.stack([compute(each) for each in windows.numpy()]))
 
     def run(x: Float32) -> _Made:
-        y: Float32 = sliding_window_inference(
-            torch.from_numpy(x)[np.newaxis], (tile,) * 3, 1, predictor, overlap, mode="gaussian"
-        )[0].numpy()
+        y: Float32 = in_windows_of_monai(
+            torch.from_numpy(x), Vec3.of(tile), overlap, predictor
+        ).numpy()
         return _Made(Vec3.of(tile), y)
 
     return run

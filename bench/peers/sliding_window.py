@@ -21,6 +21,7 @@ from unittest.mock import patch
 import numpy as np
 
 from bench.peers.whole_windows import peers
+from znni.core.shapes import Vec3
 from znni.network.network import Network
 from znni.network.network_file import load_network
 from znni.network.weights import Float32, Weights, load_weights
@@ -124,7 +125,6 @@ class SlidingRun:
     ) -> Slide:
         """Return MONAI's inferer. It does not mirror, so windows must not ask for it."""
         import torch
-        from monai.inferers import sliding_window_inference
 
         from bench.peers.torch_windows import torch_ways
 
@@ -144,13 +144,31 @@ class SlidingRun:
         predictor(torch.from_numpy(first)[None].repeat(self.batch, 1, 1, 1, 1))
 
         def slide(given: Float32) -> Any:
-            with torch.inference_mode():
-                return sliding_window_inference(
-                    torch.from_numpy(given)[None].to(self.device), tuple(window.size), self.batch,
-                    predictor, window.overlap, mode="gaussian",
-                )[0]  # fmt: skip
+            there = torch.from_numpy(given).to(self.device)
+            return in_windows_of_monai(there, window.size, window.overlap, predictor, self.batch)
 
         return slide
+
+
+def in_windows_of_monai(
+    x: Any, window: Vec3, overlap: float, predictor: Callable[[Any], Any], batch: int = 1
+) -> Any:
+    """Return the maps (f', z, y, x) that MONAI's inferer makes, with Gaussian weights.
+
+    Args:
+        x: the volume (f, z, y, x), a tensor.
+        window: the voxels of a window.
+        overlap: the share of a window that the next one overlaps.
+        predictor: takes windows (n, f, z, y, x) to maps.
+        batch: the windows that the predictor takes at a time.
+    """
+    import torch
+    from monai.inferers import sliding_window_inference
+
+    with torch.inference_mode():
+        return sliding_window_inference(
+            x[None], tuple(window), batch, predictor, overlap, mode="gaussian"
+        )[0]
 
 
 def nnunet(

@@ -5,11 +5,13 @@ from __future__ import annotations
 from importlib.util import find_spec
 from pathlib import Path
 
+import numpy as np
 import pytest
 from quick_benchmarks import CEILINGS
 from typer.testing import CliRunner
 
 from bench.__main__ import app
+from bench.accuracy import gaps_of_labels
 from bench.record import Row, load
 
 PEER = "torch fp32 contiguous_format"
@@ -58,3 +60,10 @@ def test_windows_of_monai_give_the_same(tmp_path: Path, monkeypatch: pytest.Monk
 def test_contestants_that_cannot_take_part_are_refused(arguments: list[str]) -> None:
     found = CliRunner().invoke(app, ["sliding-windows", *arguments])
     assert "is unknown; choose from znni" in str(found.exception)
+
+
+def test_labels_differ_by_a_share_of_the_largest_value() -> None:
+    values = np.array([[[[4.0, 1.0, 2.0]]], [[[3.0, 1.0, -8.0]]]])
+    ours, theirs = values.argmax(0), np.array([[[1, 0, 0]]])
+    assert gaps_of_labels(ours, theirs, values).tolist() == [1 / 8]
+    assert gaps_of_labels(ours, ours, values).size == 0
