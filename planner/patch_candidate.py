@@ -151,9 +151,9 @@ class PatchCandidate:
     def by_least_time(self, cut_points: Iterable[CutPoint]) -> Iterator[tuple[float, CutPoint]]:
         """Yield lower bounds on the time of the job, each with its cut point, least first.
 
-        Two kinds of cut points are left out. Either a device has no primitive for one of its
-        layers; or it has no memory for a single fragment and the tensor that it hands on. The
-        memory is checked when a cut point's turn comes, which happens to few.
+        Two kinds of cut points are left out. In one, a device has no primitive for one of its
+        layers. In the other, it has no memory for a single fragment and the tensor that it hands
+        on. The memory is checked when a cut point's turn comes, which happens to few.
         """
         rounds = max(1, ceil(self._patches / self._overhead.workers) - 1)
         window = self._network.window

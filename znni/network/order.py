@@ -23,11 +23,10 @@ def order_of_lowest_peak(network: Network) -> tuple[Node, ...]:
     """Return the nodes in the order in which the largest sum of living values is least.
 
     A value counts by its maps and by the density of its samples; a globally pooled one does not
-    count. A join takes the place of the
-    inputs that end with it. The search is exact. It always
+    count. A join takes the place of the inputs that end with it. The search is exact. It always
     extends the set of computed nodes with the lowest peak (Dijkstra's algorithm, with maxima for
-    sums). If no order is better than the given one, or there are more than ``MOST_SETS``
-    sets, the given one stays.
+    sums). If no order is better than the given one, or there are more than ``MOST_SETS`` sets, the
+    given one stays.
     """
     nodes = network.nodes
     search = _Search(network)
