@@ -23,7 +23,7 @@ from znni.engine.patch import room_of
 from znni.engine.stages import in_turn, run_stages
 from znni.engine.stopwatch import Stopwatch
 from znni.engine.tiles import Room
-from znni.inference import planning
+from znni.inference import planning, preparing
 from znni.machine.cuda import cupy
 from znni.machine.machine import DeviceKind
 from znni.network.network import Network
@@ -122,7 +122,7 @@ class PlanPatch:
     def __init__(self, plan: str) -> None:
         made = Plan.from_json(plan)
         self._network = made.network
-        self._runner = planning.prepare_alone(made, random_weights(made.network, 0))
+        self._runner = preparing.prepare_alone(made, random_weights(made.network, 0))
         self._x = patch_input(made.network, made.patch)
         self._corners: Corners | None = None
 
@@ -169,7 +169,7 @@ class PatchesOnGpu:
         self._layer_seconds: dict[str, list[float]] = defaultdict(list)
         self._free = free_gpu_bytes()
         weights = weights or random_weights(plan.network, 0)
-        self._runner = planning.prepare_alone(plan, weights, self._measured, dtype)
+        self._runner = preparing.prepare_alone(plan, weights, self._measured, dtype)
         # A run reads each block into such an array. It may lie in page-locked memory.
         self._given = (read or partial(_noise, plan))(room_of(plan))
         self.output: Any = None

@@ -47,7 +47,8 @@ from znni.engine.patch import room_of
 from znni.engine.stopwatch import Stopwatch
 from znni.engine.tiles import Room
 from znni.engine.windows import WindowedBlock
-from znni.inference.planning import fastest, prepare_alone, search
+from znni.inference.planning import fastest, search
+from znni.inference.preparing import prepare_alone
 from znni.machine.machine import DeviceKind
 from znni.network.geometry import input_box, with_window
 from znni.network.network import Network

@@ -22,7 +22,8 @@ from znni.engine.stopwatch import Stopwatch
 from znni.engine.tiles import Remaining, for_job, make_job
 from znni.engine.workers.fleet import Fleet, Member
 from znni.inference import api
-from znni.inference.planning import prepare_alone, search, shared_out
+from znni.inference.planning import search, shared_out
+from znni.inference.preparing import prepare_alone
 from znni.network.geometry import with_window
 from znni.network.layers import Conv
 from znni.network.network import Network

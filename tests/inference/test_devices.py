@@ -18,7 +18,7 @@ from znni.core.options import Choices, DeviceChoice
 from znni.core.shapes import Vec3
 from znni.engine.workers import fleet
 from znni.engine.workers.fleet import Member
-from znni.inference import devices, planning
+from znni.inference import devices, preparing
 from znni.inference.devices import (
     CONTEXT_BYTES,
     choose_gpus,
@@ -185,7 +185,7 @@ def test_workers_take_patches_in_rounds() -> None:
 def test_a_run_has_a_worker_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
     plan, made = planned(3), list[Any]()
     monkeypatch.setattr(fleet, "Fleet", lambda _plan, members, *_: made.extend(members))
-    planning.prepare(plan, random_weights(NETWORK, 0), dtype="uint8")
+    preparing.prepare(plan, random_weights(NETWORK, 0), dtype="uint8")
     for number, member in enumerate(made):
         assert isinstance(member, Member)
         assert member.name == f"the worker of GPU {number}"

@@ -54,7 +54,7 @@ from znni.inference.model_choice import shared_form
 from znni.inference.output_attributes import as_run
 from znni.inference.parts import memory_ran_out
 from znni.inference.plan_choice import found_for, given_or_found
-from znni.inference.planning import prepare
+from znni.inference.preparing import prepare
 from znni.inference.request import Request, request
 from znni.inference.resuming import identified
 from znni.machine.arrays import high_water_mark

@@ -20,7 +20,8 @@ from znni.inference.model_choice import request_of_the_faster
 from znni.inference.output_attributes import as_run, provenance
 from znni.inference.parts import memory_ran_out, share_of
 from znni.inference.plan_choice import check_choices
-from znni.inference.planning import accuracy_note, plan, prepare, search
+from znni.inference.planning import accuracy_note, plan, search
+from znni.inference.preparing import prepare
 from znni.inference.ready import Readiness
 from znni.inference.request import Request, RunOptions
 from znni.inference.resuming import agreed_plan, identified, remaining_of, way_on

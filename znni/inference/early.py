@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from znni.network.weights import Weights
 
 # The module that makes the runner in a worker's process.
-PREPARES = "znni.inference.planning"
+PREPARES = "znni.inference.preparing"
 
 
 def weights_ahead(

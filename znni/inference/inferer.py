@@ -16,7 +16,7 @@ from znni.engine.pipeline import RunState
 from znni.engine.skipping import Blocks
 from znni.engine.statistics import normalized
 from znni.engine.tiles import Remaining, for_job, make_job
-from znni.inference.planning import prepare
+from znni.inference.preparing import prepare
 from znni.inference.ready import KeptReadiness
 from znni.inference.request import Requirements
 from znni.network.network import Network

@@ -1,15 +1,14 @@
-"""Plans for a job: find the fastest, check an earlier one, and prepare either to run here."""
+"""Plans for a job: find the fastest, or check an earlier one."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from functools import partial
 from math import inf
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Unpack
+from typing import Unpack
 
 from planner.alternatives import alternatives
 from planner.exhaustive import Search
@@ -41,33 +40,24 @@ from znni.core.options import (
 from znni.core.shapes import Vec3, is_extent
 from znni.core.text import in_units
 from znni.engine.checks import check_runnable
-from znni.engine.executor import Measured, not_measured
 from znni.engine.labels import labels_for
-from znni.engine.patch import PatchRunner, room_of
-from znni.engine.pipeline import Processes, ThisProcess
 from znni.engine.tiles import Job, Region, for_job, make_job
 from znni.inference.devices import choose_gpus, primitives_for
 from znni.inference.kept_plans import fastest_kept_or_found, keep
 from znni.inference.plan_checks import check_allowed, check_class, check_device, check_made_for
 from znni.inference.request import Requirements, stored_as
-from znni.machine.chosen_gpus import seeing_only
 from znni.machine.cold_pages import warm_bytes
 from znni.machine.detect import detect_for
-from znni.machine.gpus import check_gpus
 from znni.machine.machine import Machine
 from znni.machine.machine_choice import machine_for
 from znni.network.network import Network
 from znni.network.network_file import load_network
-from znni.network.weights import Weights
 from znni.plans.accuracy import class_of_plan, note_on, of_class
 from znni.plans.job_seconds import SecondsAround
 from znni.plans.plan import Plan
 from znni.plans.plan_text import explanation
 from znni.plans.primitive import Catalogue
 from znni.primitives.catalogue import catalogue, families
-
-if TYPE_CHECKING:
-    from znni.engine.workers.processes import WaitingProcesses
 
 log = logging.getLogger("znni")
 
@@ -192,7 +182,7 @@ def search_for(required: Requirements, machine: Machine) -> Search:
     """
     network = shared_out(required.network.with_head_apart(), machine.used_gpus)
     choices = required.choices
-    able = of_class(_catalogue(network, machine), choices.accuracy)
+    able = of_class(primitives_of(network, machine), choices.accuracy)
     device, costs = choices.device, choices.costs
     if device == "auto" and machine.used_gpus > 1:
         device = "gpu"  # layers on the host would keep several GPUs waiting
@@ -222,7 +212,7 @@ def _with_passes(
     return replace(overhead, handling=replace(each, around=around))
 
 
-def _catalogue(network: Network, machine: Machine) -> Catalogue:
+def primitives_of(network: Network, machine: Machine) -> Catalogue:
     """Return the primitives that a network may need on a machine."""
     return catalogue(machine, models=True) if network.models else catalogue(machine)
 
@@ -321,7 +311,7 @@ def checked_plan(
     given = replace(given, network=shared_out(given.network, here.used_gpus))
     host = given.machine.host
     able = Machine(replace(host, bfloat16=host.bfloat16 and here.host.bfloat16), here.gpus)
-    primitives = _catalogue(network, able)
+    primitives = primitives_of(network, able)
     check_runnable(given, primitives)
     check_class(given, primitives, choices.accuracy)
     there = replace(given.machine, gpus=here.gpus, used_gpus=here.used_gpus)
@@ -343,71 +333,12 @@ def checked_plan(
 
 def accuracy_of(plan: Plan) -> Accuracy:
     """Return the class of a plan's least accurate primitive on this machine."""
-    return class_of_plan(plan, _catalogue(plan.network, plan.machine))
+    return class_of_plan(plan, primitives_of(plan.network, plan.machine))
 
 
 def accuracy_note(plan: Plan, allowed: Accuracy) -> str:
     """Return a remark on a plan's accuracy; empty if float32 is allowed and used."""
-    return note_on(plan, _catalogue(plan.network, plan.machine), allowed)
-
-
-def prepare(
-    plan: Plan,
-    weights: Weights,
-    measured: Measured = not_measured,
-    dtype: OutputType = "float32",
-    waiting: WaitingProcesses | None = None,
-) -> Processes:
-    """Prepare a plan to run on this machine, in this process or in one process for each GPU.
-
-    Args:
-        plan: the plan to run.
-        weights: parameters of the plan's network.
-        measured: function called after each call of a step in this process.
-        dtype: type of the output values.
-        waiting: processes for several GPUs that have started already (``several_waiting``).
-
-    Raises:
-        RunFailed: a process of a GPU cannot start. ``run_volume`` raises all other errors, because
-            layers are made ready while it reads the first blocks.
-    """
-    if plan.workers == 1:
-        made = partial(prepare_alone, plan, weights, measured, dtype)
-        return ThisProcess(plan, made, room_of(plan))
-    from znni.engine.workers.fleet import Fleet, Member  # few runs need other processes
-
-    members = []
-    for gpu in plan.machine.gpus[: plan.workers]:
-        network = shared_out(plan.network, plan.workers)
-        machine = replace(plan.machine, gpus=(gpu,), used_gpus=1)
-        alone = replace(plan, network=network, machine=machine)
-        made = partial(prepare_on_gpu, alone, weights, dtype=dtype)
-        members.append(Member(f"the worker of GPU {gpu.number}", made, seeing_only(gpu.number)))
-    return Fleet(plan, members, dtype, waiting)
-
-
-def prepare_alone(
-    plan: Plan,
-    weights: Weights,
-    measured: Measured = not_measured,
-    dtype: OutputType = "float32",
-) -> PatchRunner:
-    """Prepare a plan to run in this process, with the arguments of ``prepare``.
-
-    Raises:
-        RunFailed: a GPU fails, lacks memory, or is not the one planned for.
-    """
-    if plan.gpu_memory:
-        check_gpus()
-    return PatchRunner(plan, _catalogue(plan.network, plan.machine), weights, measured, dtype)
-
-
-def prepare_on_gpu(plan: Plan, weights: Weights, dtype: OutputType) -> PatchRunner:
-    """Prepare a plan that runs only on a GPU, in a worker process of its own.
-
-    Arguments and errors are those of ``prepare_alone``.
-    """
-    return PatchRunner(plan, catalogue(plan.machine, "gpu"), weights, dtype=dtype)
+    return note_on(plan, primitives_of(plan.network, plan.machine), allowed)
 
 
 def shared_out(network: Network, processes: int) -> Network:

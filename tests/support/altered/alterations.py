@@ -33,9 +33,9 @@ def other_versions() -> None:
 
 def wrong_values() -> None:
     """Have the process compute with slightly other weights."""
-    from znni.inference import planning
+    from znni.inference import preparing
 
-    prepare = planning.prepare
+    prepare = preparing.prepare
 
     def prepared(plan: Any, weights: Any, **options: Any) -> Any:
         layers = {
@@ -44,7 +44,7 @@ def wrong_values() -> None:
         }
         return prepare(plan, replace(weights, layers=layers), **options)
 
-    planning.prepare = prepared
+    preparing.prepare = prepared
 
 
 def full_disk() -> None:
@@ -79,12 +79,12 @@ class TwoPartError(Exception):
 
 def odd_error() -> None:
     """Have the process fail with an error that cannot travel."""
-    from znni.inference import planning
+    from znni.inference import preparing
 
     def prepared(*_: Any, **__: Any) -> Any:
         raise TwoPartError("two", "parts")
 
-    planning.prepare = prepared
+    preparing.prepare = prepared
 
 
 def no_file() -> None:

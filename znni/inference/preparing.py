@@ -1,0 +1,80 @@
+"""Preparation of a plan to run on this machine, in this process or in several."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from znni.core.options import OutputType
+from znni.engine.executor import Measured, not_measured
+from znni.engine.patch import PatchRunner, room_of
+from znni.engine.pipeline import Processes, ThisProcess
+from znni.inference.planning import primitives_of, shared_out
+from znni.machine.chosen_gpus import seeing_only
+from znni.machine.gpus import check_gpus
+from znni.network.weights import Weights
+from znni.plans.plan import Plan
+from znni.primitives.catalogue import catalogue
+
+if TYPE_CHECKING:
+    from znni.engine.workers.processes import WaitingProcesses
+
+
+def prepare(
+    plan: Plan,
+    weights: Weights,
+    measured: Measured = not_measured,
+    dtype: OutputType = "float32",
+    waiting: WaitingProcesses | None = None,
+) -> Processes:
+    """Prepare a plan to run on this machine, in this process or in one process for each GPU.
+
+    Args:
+        plan: the plan to run.
+        weights: parameters of the plan's network.
+        measured: function called after each call of a step in this process.
+        dtype: type of the output values.
+        waiting: processes for several GPUs that have started already (``several_waiting``).
+
+    Raises:
+        RunFailed: a process of a GPU cannot start. ``run_volume`` raises all other errors, because
+            layers are made ready while it reads the first blocks.
+    """
+    if plan.workers == 1:
+        made = partial(prepare_alone, plan, weights, measured, dtype)
+        return ThisProcess(plan, made, room_of(plan))
+    from znni.engine.workers.fleet import Fleet, Member  # few runs need other processes
+
+    members = []
+    for gpu in plan.machine.gpus[: plan.workers]:
+        network = shared_out(plan.network, plan.workers)
+        machine = replace(plan.machine, gpus=(gpu,), used_gpus=1)
+        alone = replace(plan, network=network, machine=machine)
+        made = partial(prepare_on_gpu, alone, weights, dtype=dtype)
+        members.append(Member(f"the worker of GPU {gpu.number}", made, seeing_only(gpu.number)))
+    return Fleet(plan, members, dtype, waiting)
+
+
+def prepare_alone(
+    plan: Plan,
+    weights: Weights,
+    measured: Measured = not_measured,
+    dtype: OutputType = "float32",
+) -> PatchRunner:
+    """Prepare a plan to run in this process, with the arguments of ``prepare``.
+
+    Raises:
+        RunFailed: a GPU fails, lacks memory, or is not the one planned for.
+    """
+    if plan.gpu_memory:
+        check_gpus()
+    return PatchRunner(plan, primitives_of(plan.network, plan.machine), weights, measured, dtype)
+
+
+def prepare_on_gpu(plan: Plan, weights: Weights, dtype: OutputType) -> PatchRunner:
+    """Prepare a plan that runs only on a GPU, in a worker process of its own.
+
+    Arguments and errors are those of ``prepare_alone``.
+    """
+    return PatchRunner(plan, catalogue(plan.machine, "gpu"), weights, dtype=dtype)
