@@ -26,7 +26,7 @@ from bench.record import Row
 from bench.rounds import Effort, Result, run_rounds
 from znni.calibration.choice import measurements_of
 from znni.calibration.database import CostDatabase, Measurement
-from znni.calibration.io_rates import handling_times
+from znni.calibration.handling_times import handling_times
 from znni.calibration.measure import Workbench
 from znni.calibration.overhead_figures import run_overhead
 from znni.calibration.shapes import Call

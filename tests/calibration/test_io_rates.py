@@ -12,14 +12,13 @@ from fakes import machine
 import znni
 from znni.calibration.conditions import Conditions
 from znni.calibration.database import CostDatabase
-from znni.calibration.io_rates import (
+from znni.calibration.handling_times import (
     READ,
     HandlingTimes,
     SecondsPerValue,
-    calibrate_handling,
     handling_times,
-    measure_handling,
 )
+from znni.calibration.io_rates import calibrate_handling, measure_handling
 from znni.calibration.overhead_figures import COLD_SECONDS, run_overhead
 from znni.core.errors import InvalidInput
 from znni.core.options import OutputType, Stored

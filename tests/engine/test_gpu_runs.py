@@ -21,6 +21,7 @@ from znni.core.errors import OutOfDeviceMemory
 from znni.core.options import OutputType
 from znni.core.shapes import Vec3
 from znni.engine import device_layers
+from znni.engine.block_bytes import DEVICE_BYTES
 from znni.engine.device_layers import DeviceLayers, Launched
 from znni.engine.executor import Fragments
 from znni.engine.patch import PatchRunner
@@ -193,7 +194,7 @@ def test_a_volume_through_the_command_line(monkeypatch: pytest.MonkeyPatch) -> N
         assert "voxels in" in said
         noted = attributes("gpu.h5")
         taken, promised = noted["gpu_peak_memory_bytes"], noted["predicted_gpu_memory_bytes"]
-        assert (promised - device_layers.DEVICE_BYTES) / 2 < taken <= promised
+        assert (promised - DEVICE_BYTES) / 2 < taken <= promised
         found = read_main("gpu.h5")
         assert found.shape == OUTPUT
         assert found.dtype == dtype

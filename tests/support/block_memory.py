@@ -9,7 +9,8 @@ import numpy as np
 from znni.core.options import OutputType
 from znni.core.shapes import Box, Vec3
 from znni.core.volume import Output
-from znni.engine.pipeline import bytes_per_output_voxel, convert
+from znni.engine.block_bytes import bytes_per_output_voxel
+from znni.engine.pipeline import convert
 
 
 def taken_and_counted(

@@ -9,7 +9,7 @@ from fakes import Fake, fake_catalogue
 
 from planner.cost_model import BUILT_IN
 from znni.calibration.campaign import Campaign
-from znni.calibration.io_rates import READ, HandlingTimes, SecondsPerValue
+from znni.calibration.handling_times import READ, HandlingTimes, SecondsPerValue
 from znni.calibration.shapes import Call, Effort
 from znni.core.options import OutputType
 from znni.core.shapes import Shape5, Vec3

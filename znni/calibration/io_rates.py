@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import NamedTuple, get_args
+from typing import get_args
 
 import numpy as np
 import psutil
@@ -21,10 +20,9 @@ from numpy.typing import DTypeLike, NDArray
 
 from znni.calibration.conditions import Conditions
 from znni.calibration.database import CostDatabase
-from znni.core.errors import InvalidInput
-from znni.core.options import Costs, OutputType
+from znni.calibration.handling_times import READ, HandlingTimes, SecondsPerValue
+from znni.core.options import OutputType
 from znni.core.shapes import Box, Vec3, offsets
-from znni.core.text import aligned
 from znni.core.volume import NewOutput
 from znni.engine.host_layers import place
 from znni.engine.pipeline import convert
@@ -52,106 +50,6 @@ BLOCK = Vec3(128, 128, 128)
 # stride is the pooling of the fragments: the paper's networks pool by 4 or 8 per axis.
 MAPS = 8
 STRIDE = Vec3(8, 8, 8)
-
-# Types of stored input, by bytes per value.
-READ: dict[int, DTypeLike] = {1: np.uint8, 2: np.uint16, 4: np.float32, 8: np.float64}
-
-
-class SecondsPerValue(NamedTuple):
-    """Seconds to read or write one value of a block.
-
-    Attributes:
-        seconds: time from beginning to end.
-        working: processor time, which is lost for computing.
-    """
-
-    seconds: float
-    working: float
-
-
-@dataclass(frozen=True)
-class HandlingTimes:
-    """Times of a run's work outside its layers.
-
-    Attributes:
-        touched: extra seconds per byte for the first touch of memory, by all threads.
-        cold: extra seconds per byte of memory that a virtual machine has never touched since it
-            started; None if that was not measured.
-        placed: seconds per value of a fragment that is brought to its place in the output.
-        read: seconds per value of a block, by the bytes of a stored value.
-        written: seconds per value of a block, by the stored type.
-    """
-
-    touched: float
-    placed: float
-    read: Mapping[int, SecondsPerValue]
-    written: Mapping[OutputType, SecondsPerValue]
-    cold: float | None = None
-
-    def rates(self) -> dict[str, float]:
-        """Return all times by name, for the cost database."""
-        named = {"touched": self.touched, "placed": self.placed}
-        named |= {} if self.cold is None else {"cold": self.cold}
-        by_kind = {f"read {size}": it for size, it in self.read.items()}
-        by_kind |= {f"written {dtype}": it for dtype, it in self.written.items()}
-        for name, taken in by_kind.items():
-            named |= {name: taken.seconds, f"{name}, working": taken.working}
-        return named
-
-    @classmethod
-    def of_rates(cls, named: Mapping[str, float]) -> HandlingTimes:
-        """Return the times that ``rates`` named.
-
-        Raises:
-            KeyError: a rate is missing, because an older version measured fewer.
-        """
-
-        def taken(name: str) -> SecondsPerValue:
-            return SecondsPerValue(named[name], named[f"{name}, working"])
-
-        dtypes: tuple[OutputType, ...] = get_args(OutputType)
-        return cls(
-            named["touched"],
-            named["placed"],
-            {size: taken(f"read {size}") for size in READ},
-            {dtype: taken(f"written {dtype}") for dtype in dtypes},
-            named.get("cold"),
-        )
-
-    def __str__(self) -> str:
-        values = {"output brought together": self.placed}
-        values |= {f"{np.dtype(READ[size])} read": it.seconds for size, it in self.read.items()}
-        values |= {f"{dtype} written": it.seconds for dtype, it in self.written.items()}
-        rows = [(name, f"{1e-6 / each:,.0f}", "million values/s") for name, each in values.items()]
-        touched = ("memory touched first", f"{1e-6 / self.touched:,.0f}", "MB/s")
-        cold = [
-            ("memory never touched before", f"{1e-6 / it:,.0f}", "MB/s") for it in [self.cold] if it
-        ]
-        return "\n".join(aligned([touched, *cold, *rows], left=1))
-
-
-def handling_times(machine: Machine, costs: Costs) -> HandlingTimes | None:
-    """Return the measured times of a machine; None unless it is this one and ``costs`` allows them.
-
-    Raises:
-        InvalidInput: ``measured`` costs are required and cannot be read. For ``auto``, reading the
-            costs of primitives reports the failure.
-    """
-    if machine.absent or costs == "built-in":
-        return None
-    database = CostDatabase()
-    try:
-        if not database.there:
-            return None
-        named = database.rates(Conditions.of(machine.host))
-    except InvalidInput:
-        if costs == "measured":
-            raise
-        return None
-    try:
-        return HandlingTimes.of_rates(named)
-    except KeyError:
-        return None
 
 
 def calibrate_handling(machine: Machine, *, forget: bool) -> HandlingTimes:

@@ -14,21 +14,19 @@ from math import inf
 import numpy as np
 
 from planner.overhead import Overhead, OverheadSeconds
-from znni.calibration.io_rates import HandlingTimes
+from znni.calibration.handling_times import HandlingTimes
 from znni.calibration.phase_notes import Kind, noted, noted_cuda
 from znni.core.options import AS_COMPUTED, Codec, Compression, Packing, Stored
 from znni.core.shapes import Vec3
 from znni.engine.blended import LABEL_PIECE
-from znni.engine.device_layers import (
+from znni.engine.block_bytes import (
     DEVICE_BYTES,
+    bytes_per_blended_voxel,
+    bytes_per_input_voxel,
+    bytes_per_output_voxel,
     device_bytes_per_input_value,
     device_bytes_per_output_voxel,
 )
-from znni.engine.pipeline import (
-    bytes_per_blended_voxel,
-    bytes_per_output_voxel,
-)
-from znni.engine.reading import bytes_per_input_voxel
 from znni.engine.workers.slots import (
     SLOTS,
 )

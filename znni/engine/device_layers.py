@@ -15,7 +15,6 @@ from itertools import cycle
 from time import perf_counter
 from typing import Any, NamedTuple
 
-import numpy as np
 from numpy.typing import NDArray
 
 from znni.core.options import OutputType
@@ -29,32 +28,12 @@ from znni.engine.stopwatch import Stopwatch
 from znni.engine.upload import Parts, Span, Upload
 from znni.machine.cuda import cupy, device_errors
 from znni.machine.cuda_kernels import load_kernels
-from znni.machine.device_arena import ALIGNMENT, SPARE, DeviceArena, capacity_with_alignment
+from znni.machine.device_arena import ALIGNMENT, SPARE, DeviceArena
 from znni.network.weights import ConvWeights, Weights
 from znni.plans.device_partition import DevicePart
 from znni.plans.plan import Plan
 from znni.plans.primitive import Catalogue
 from znni.plans.segments import Step
-
-# Bytes for the driver: it rounds allocations up, and it keeps memory for kernels and libraries once
-# they are called. All primitives together take 30 MiB (`python -m bench exercise --memory`). With
-# recordings of all its blocks, a U-Net took 48.3 MiB on an H100.
-DRIVER_BYTES = 56 * 2**20
-
-DEVICE_BYTES = capacity_with_alignment(0) + DRIVER_BYTES
-
-
-def device_bytes_per_input_value() -> int:
-    """Return the GPU bytes per value of the first segment's next input.
-
-    Its current input counts as the layers' memory.
-    """
-    return 4
-
-
-def device_bytes_per_output_voxel(dtype: OutputType) -> int:
-    """Return the GPU bytes per voxel of two outputs: one computed, and one on its way out."""
-    return 2 * np.dtype(dtype).itemsize
 
 
 class Launched(NamedTuple):

@@ -347,22 +347,3 @@ def convert(values: NDArray[Any], dtype: OutputType) -> NDArray[Any]:
         return scaled.clip(0, 255, out=scaled).astype(np.uint8)
     with np.errstate(over="ignore"):
         return values.astype(dtype)
-
-
-def bytes_per_blended_voxel(dtype: OutputType) -> int:
-    """Return the host bytes of a block of windows as it is stored, and of a copy of it.
-
-    The sums of windows are not among them. One block is being written while the next is computed.
-    """
-    made = 0 if dtype == "float32" else np.dtype(dtype).itemsize
-    return made + (4 if dtype == "uint8" else 0) + 2 * np.dtype(dtype).itemsize
-
-
-def bytes_per_output_voxel(dtype: OutputType) -> int:
-    """Return the host bytes of a block computed, one being written, and a copy of it as stored.
-
-    HDF5 makes that copy of float32, if the part is not contiguous. uint8 is scaled in float32
-    first.
-    """
-    scaled = 4 if dtype == "uint8" else 0
-    return 2 * 4 + scaled + np.dtype(dtype).itemsize

@@ -37,14 +37,6 @@ Read: TypeAlias = Callable[[Box], NDArray[Any]]
 Placed: TypeAlias = tuple[slice, slice]
 
 
-def bytes_per_input_voxel(itemsize: int) -> int:
-    """Return the host bytes of a block read ahead: as float32, and what reading takes beside it.
-
-    That is the whole block as it is stored, or pieces of it. Threads also hold pieces as float32.
-    """
-    return 4 + 2 * itemsize
-
-
 def read_input(
     volume: Volume,
     job: Job,

@@ -16,7 +16,7 @@ from planner.limits import memory_of_run, time_of_run
 from planner.overhead import Overhead
 from planner.sweeps import Views, memory_for_half, views
 from znni.calibration.choice import cost_model, of_measured_devices
-from znni.calibration.io_rates import handling_times
+from znni.calibration.handling_times import handling_times
 from znni.calibration.overhead_figures import (
     around_here,
     run_overhead,
