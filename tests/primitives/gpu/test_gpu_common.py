@@ -11,7 +11,9 @@ from paths import MACHINES
 
 from znni.core.shapes import Shape5, Vec3
 from znni.machine.machine_file import load_machine
-from znni.network.layers import Conv
+from znni.network.layers import Activation, Conv
+from znni.primitives import reference
+from znni.primitives.gpu.common.activation import EXPRESSIONS, KEEP_UNIT, activation_source
 from znni.primitives.gpu.common.hardware import chip_of
 from znni.primitives.gpu.common.kernels import strides_in_elements
 from znni.primitives.gpu.cudnn import primitive as cudnn
@@ -23,6 +25,14 @@ def test_strides_count_elements_of_views_too() -> None:
     assert strides_in_elements(whole[:, 1:, ::2, 2:, 4:]) == [1155, 385, 154, 11]
     assert strides_in_elements(whole[0].astype(np.float64)) == [385, 77, 11]
     assert all(isinstance(stride, np.int64) for stride in strides_in_elements(whole))
+
+
+@pytest.mark.parametrize("activation", sorted({*EXPRESSIONS} - {"softmax"}))
+def test_some_activations_keep_the_unit_of_a_sum(activation: Activation) -> None:
+    x, factor = np.linspace(-3, 3, 61).reshape(1, 1, 1, 1, 61), 2.0**-9
+    made, scaled = (reference.activation(it, activation) for it in (x, factor * x))
+    assert np.array_equal(scaled, factor * made) == (activation in KEEP_UNIT)
+    assert f"KEEPS_UNIT = {str(activation in KEEP_UNIT).lower()};" in activation_source(activation)
 
 
 @pytest.mark.parametrize(

@@ -43,6 +43,9 @@ ROUNDED_EXPRESSIONS: dict[Activation, str] = {
     ),
 }
 
+# Activations of a number times a positive factor that are the activation times the factor.
+KEEP_UNIT = "identity", "relu", "leaky_relu"
+
 # Cost of softmax for one value: it reads three times and writes once, with two exponentials.
 SOFTMAX_FLOPS = 14
 SOFTMAX_PASSES = 4
@@ -61,16 +64,25 @@ def has_source(layer: Operation) -> bool:
 
 
 def activation_source(activation: Activation, *, rounded: bool = False) -> str:
-    """Return the CUDA functions ``float larger(float, float)`` and ``float activation(float)``.
+    """Return the CUDA functions ``larger``, ``float activation(float)`` and ``scaled_activation``.
+
+    The last one takes a sum and a scale, and returns the activation times the scale. If the
+    activation of a number times a positive factor is the activation times the factor, the sum has
+    the scale already (``KEEPS_UNIT``).
 
     Args:
         activation: the activation.
         rounded: whether the result is rounded to float16.
     """
     known = EXPRESSIONS | ROUNDED_EXPRESSIONS if rounded else EXPRESSIONS
+    keeps_unit = str(activation in KEEP_UNIT).lower()
     return f"""{larger_source()}
+constexpr bool KEEPS_UNIT = {keeps_unit};
 __device__ __forceinline__ float activation(float value) {{
     return {known[activation]};
+}}
+__device__ __forceinline__ float scaled_activation(float sum, float scale) {{
+    return KEEPS_UNIT ? activation(sum) : activation(sum) * scale;
 }}
 """
 

@@ -170,15 +170,14 @@ __device__ __forceinline__ float largest_of(const unsigned* records, int groups)
   return __uint_as_float(largest);
 }
 
-// The scale of a packed output: no sum of products is larger than the largest number of the image
+// What bounds a packed output: no sum of products is larger than the largest number of the image
 // times the weights' sum.
-__device__ __forceinline__ float made_scale(const unsigned* records, float weight_sum,
+__device__ __forceinline__ float made_bound(const unsigned* records, float weight_sum,
                                             float most_bias, int maps, const unsigned* other,
                                             float most_of_other) {
   const float largest = largest_of(records, READS_PACKED ? IMAGE_GROUPS : 1);
   const float bound = fmaf(largest, weight_sum, most_bias);
-  if (!ADDS_TO_OUTPUT) return scale_below(bound);
-  return scale_below(fmaf(largest_of(other, maps / ROWS), most_of_other, bound));
+  return ADDS_TO_OUTPUT ? fmaf(largest_of(other, maps / ROWS), most_of_other, bound) : bound;
 }
 
 // Adds the sums of a chunk to those of all chunks, in whose unit they are then.
@@ -366,8 +365,8 @@ constexpr bool EXCHANGES_PHASES = PHASES_X == 2 && COLUMNS / ROWS % 2 == 0;
 
 // Stores a warpgroup's sums as a packed value. A lane has two neighbouring maps of a voxel, which
 // are 4 bytes; four lanes have a voxel's 8 maps, and a warp has 8 voxels side by side. Strides are
-// in units of 4 bytes, that of maps between groups with all parts of their numbers. Returns the bits
-// of the largest number.
+// in units of 4 bytes, that of maps between groups with all parts of their numbers. Returns the
+// largest number as it is stored, times the scale of the output.
 //
 // What is added of another value is loaded before it is stored over. `map_sums` are those of the
 // warp: (map, sum or sum of squares). Sums of 64 voxels are in float32, all others in float64. Only
@@ -375,7 +374,7 @@ constexpr bool EXCHANGES_PHASES = PHASES_X == 2 && COLUMNS / ROWS % 2 == 0;
 //
 // Of two phases that are exchanged, a lane of the warp's first half has the first one of two voxels
 // that are 4 apart. A lane of the second half has their second phase.
-__device__ __forceinline__ unsigned store_packed(
+__device__ __forceinline__ float store_packed(
     float (&sum)[TILES][COLUMNS / 2], unsigned* y, long long item_stride, long long group_stride,
     long long plane_stride, long long row_stride, int maps, Vec3 size, const Place& place,
     int warpgroup, const float* factors, const float* bias, float scale, float out_scale,
@@ -393,7 +392,10 @@ __device__ __forceinline__ unsigned store_packed(
   y += place.item * item_stride + second_phase * VOXEL_WORDS + lane % 4;
   long long first_row[TILES];
   const auto voxel = [&](int i) { return first_row[i / 2] + i % 2 * PHASES_Y * row_stride; };
-  unsigned inside = 0, largest = 0;
+  // Some activations keep the unit of a sum, so that sums are made in that of the output.
+  const float unit = KEEPS_UNIT ? out_scale : 1.0f, sum_scale = scale * unit;
+  unsigned inside = 0;
+  float most = 0.0f;
 #pragma unroll
   for (int i = 0; i < 2 * TILES; ++i) {
     const int tile = i / 2;
@@ -424,11 +426,11 @@ __device__ __forceinline__ unsigned store_packed(
                       phase / PHASES_X / PHASES_Y * plane_stride +
                       phase / PHASES_X % PHASES_Y * row_stride + phase_x * VOXEL_WORDS;
     asm volatile("" : "+l"(group));  // makes each address one addition
-    const float factor[2] = {__ldg(factors + map) * scale, __ldg(factors + map + 1) * scale};
-    const float offset[2] = {__ldg(bias + map), __ldg(bias + map + 1)};
+    const float factor[2] = {__ldg(factors + map) * sum_scale, __ldg(factors + map + 1) * sum_scale};
+    const float offset[2] = {__ldg(bias + map) * unit, __ldg(bias + map + 1) * unit};
     const int of_other = min(of_all, maps / ROWS - 1);
     const float held_factor =
-        ADDS_TO_OUTPUT ? 1.0f / __uint_as_float(__ldg(other + 2 * of_other + 1)) : 0.0f;
+        ADDS_TO_OUTPUT ? unit / __uint_as_float(__ldg(other + 2 * of_other + 1)) : 0.0f;
     unsigned held[PARTS][HELD];
     const long long to_part = group_stride / PARTS;
     float added_up[4] = {};  // two maps, and their squares
@@ -451,35 +453,37 @@ __device__ __forceinline__ unsigned store_packed(
         before.x += low.x;
         before.y += low.y;
       }
-      float total[2];
+      float made[2];
 #pragma unroll
       for (int of_two = 0; of_two < 2; ++of_two) {
         const float value = sum[i / 2][eight * 4 + i % 2 * 2 + of_two];
-        total[of_two] = fmaf(value, factor[of_two], offset[of_two]);
-        if (ADDS_TO_OUTPUT)
-          total[of_two] = fmaf(of_two ? before.y : before.x, held_factor, total[of_two]);
-        total[of_two] = activation(total[of_two]);
-        const unsigned bits = __float_as_uint(total[of_two]) & 0x7fffffffu;
-        if ((stored & 1u << i) && bits < bits_of(128)) largest = max(largest, bits);
+        float total = fmaf(value, factor[of_two], offset[of_two]);
+        if (ADDS_TO_OUTPUT) total = fmaf(of_two ? before.y : before.x, held_factor, total);
+        made[of_two] = scaled_activation(total, out_scale);
         if (SUMS_MAPS) {
-          const float counted = stored & 1u << i ? total[of_two] : 0.0f;
+          const float counted = stored & 1u << i ? made[of_two] : 0.0f;
           added_up[of_two] += counted;
           added_up[2 + of_two] = fmaf(counted, counted, added_up[2 + of_two]);
         }
       }
-      const float a = total[0] * out_scale, b = total[1] * out_scale;
-      const unsigned rounded = rounded_pair(a, b);
+      const unsigned rounded = rounded_pair(made[0], made[1]);
       store_if(stored & 1u << i, group + voxel(i), rounded);
       if (PARTS == 2)
         store_if(stored & 1u << i, group + to_part + voxel(i),
-                      rounding_of(a, b, rounded));
+                 rounding_of(made[0], made[1], rounded));
+      if (stored & 1u << i) {
+        most = fmaxf(most, fabsf(made[0]));  // NaN is no number
+        most = fmaxf(most, fabsf(made[1]));
+      }
     }
 #if SUMS_MAPS
     const float of_lane = total_of_lanes(added_up);
-    if (adds_up) *sum_place = sum_before + of_lane;
+    const float unscaled = 1.0f / out_scale;
+    if (adds_up)
+      *sum_place = sum_before + (double)of_lane * unscaled * (number / 2 ? unscaled : 1.0f);
 #endif
   }
-  return largest;
+  return most;
 }
 
 // Returns the sums of a warp: for each place, if a launch has a block for each, else for each block.
@@ -489,11 +493,15 @@ __device__ __forceinline__ double* sums_of_warp(double* map_sums, long long inde
   return map_sums + (part * (4 * WARPGROUPS) + threadIdx.x / 32) * maps * 2;
 }
 
-// Notes the scale and the largest number of a packed output. All threads of a warp call it once.
-__device__ __forceinline__ void note(unsigned* made, float out_scale, unsigned largest, int maps) {
+// Notes the scale and the largest number of a packed output. All threads of a warp call it once, with
+// the largest of the numbers that they stored, times the scale. If a number is not finite, the largest
+// of the others is below the bound.
+__device__ __forceinline__ void note(unsigned* made, float bound, float most, int maps) {
+  const float out_scale = scale_below(bound);
   for (int group = threadIdx.x; group < maps / ROWS / PHASES; group += 128 * WARPGROUPS)
     if (blockIdx.x == 0) made[2 * group + 1] = __float_as_uint(out_scale);
-  largest = __reduce_max_sync(0xffffffffu, largest);
+  const unsigned bits = __float_as_uint(fminf(most / out_scale, bound));
+  const unsigned largest = __reduce_max_sync(0xffffffffu, bits);
   if (threadIdx.x % 32 == 0) atomicMax(made, largest);
 }
 #endif

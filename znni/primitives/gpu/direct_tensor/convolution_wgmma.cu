@@ -199,9 +199,9 @@ extern "C" __global__ void __launch_bounds__(128 * WARPGROUPS + 128, 1)
   const bool elected = threadIdx.x % 32 == 0;
   float scale = 1.0f / image_scale(largest, 0);
 #if WRITES_PACKED
-  const float out_scale = made_scale(largest, weight_sum, most_bias, maps, OTHER,
-                                     MOST_OF_OTHER);
-  unsigned most = 0;
+  const float out_scale =
+      scale_below(made_bound(largest, weight_sum, most_bias, maps, OTHER, MOST_OF_OTHER));
+  float most = 0.0f;
 #endif
   const unsigned seen = image_shared + warpgroup * TILES_Z * SEEN_Y * SEEN_X * VOXEL;
   Ring<IMAGE_PLACES> of_first_pass = images;
@@ -249,17 +249,17 @@ extern "C" __global__ void __launch_bounds__(128 * WARPGROUPS + 128, 1)
 #endif
     }
 #if WRITES_PACKED
-    most = max(most, store_packed(MADE, y, item_stride, map_stride, plane_stride, row_stride, maps,
-                                  {out_z, out_y, out_x},
-                                  place_of(index, passes, tiles, first_x), warpgroup, factors,
-                                  bias, SCALE_OF_MADE, out_scale, OTHER,
-                                  sums_of_warp(SUMS_OF_MAPS, index, passes, count, maps)));
+    const float stored = store_packed(
+        MADE, y, item_stride, map_stride, plane_stride, row_stride, maps, {out_z, out_y, out_x},
+        place_of(index, passes, tiles, first_x), warpgroup, factors, bias, SCALE_OF_MADE, out_scale,
+        OTHER, sums_of_warp(SUMS_OF_MAPS, index, passes, count, maps));
+    most = fmaxf(most, stored);
 #else
     store(MADE, y, item_stride, map_stride, plane_stride, row_stride, maps, {out_z, out_y, out_x},
           place_of(index, passes, tiles, first_x), warpgroup, factors, bias, SCALE_OF_MADE);
 #endif
   }
 #if WRITES_PACKED
-  note(made, out_scale, most, maps);
+  note(made, made_bound(largest, weight_sum, most_bias, maps, OTHER, MOST_OF_OTHER), most, maps);
 #endif
 }

@@ -148,12 +148,6 @@ __device__ __forceinline__ void multiply(float (&sums)[UNITS][EIGHTS][4], const 
     }
 }
 
-// The activation of a sum in the unit of the output. Some activations keep the unit, so that sums can
-// be made in it.
-__device__ __forceinline__ float scaled_activation(float sum, float out_scale) {
-    return KEEPS_UNIT ? activation(sum) : activation(sum) * out_scale;
-}
-
 // in: (image, IN_MAPS, z, y, x) by strides; out: packed, with strides in voxels. weights: (pass,
 // step, part, group, lane, 2); taps: the words that each lane's two of 8 pairs of taps lie away,
 // (step, lane of 4, 2). map_sums: what each block adds up, (block, map, sum or sum of squares). Tiles

@@ -56,9 +56,6 @@ from znni.primitives.gpu.packed.first_layer_tiles import (
 # Blocks for each multiprocessor that look for the largest number of the input.
 LARGEST_BLOCKS = 8
 
-# Activations of a number times a positive factor that are the activation times the factor.
-KEEP_UNIT = "identity", "relu", "leaky_relu"
-
 # Kernels count the rows of the input and the tiles in 32 bits, and one more step of all warps.
 MOST_COUNT = 2**31
 
@@ -263,7 +260,7 @@ class FirstLayerLauncher:
 def source(tile: Tile, activation: Activation) -> str:
     """Return the CUDA source of ``find_largest`` and ``convolve``."""
     parts = (
-        definitions(tile.macros | {"KEEPS_UNIT": int(activation in KEEP_UNIT)}),
+        definitions(tile.macros),
         common_source(tile.numbers),
         ranges_source(tile.numbers),
         lane_sums_source() if tile.sums else "",
