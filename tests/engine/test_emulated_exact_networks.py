@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from emulated_gpu import EMULATED, ORDERS, emulated_gpu, needs_emulation
+from emulated_gpu import EMULATED, ORDERS, Module, emulated_gpu, needs_emulation
 from packed_networks import PackedGraph
 from random_plans import run
 from window_networks import blended
@@ -200,6 +200,17 @@ def test_blocks_of_packed_values_give_what_one_evaluation_gives(
     if text == VALID_UNET:
         assert len(packed) == len(plan.steps)
     assert_exact(network, size, plan, known, ERRORS[accuracy])
+
+
+def test_a_plan_that_is_ready_has_loaded_its_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    network, size = network_from_text(UNET, "network"), Vec3(9, 8, 12)
+    known, weights = mostly_packed("tf32"), random_weights(network, 7)
+    plan = plan_for(network, size, Vec3(8, 8, 12), known)
+    volume = np.random.default_rng(0).standard_normal((1, *size), np.float32)
+    with emulated_gpu():
+        runner = PatchRunner(plan, known, weights)
+        monkeypatch.setattr(Module, "get_function", lambda _, name: pytest.fail(name))
+        assert np.isfinite(run(runner, weights, volume, border="same", pad="constant")).all()
 
 
 def packed_segments(*arguments: Any, **named: Any) -> Iterator[Segment]:

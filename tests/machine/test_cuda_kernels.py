@@ -10,6 +10,7 @@ from pathlib import Path
 from threading import Thread
 from types import SimpleNamespace
 from typing import Any
+from weakref import WeakSet
 
 import pytest
 from gpu_layers import needs_compiler
@@ -93,10 +94,15 @@ class OneDevice:
     def __init__(self) -> None:
         self.cuda = SimpleNamespace(Device=lambda: SimpleNamespace(id=0), nvrtc=cupy().cuda.nvrtc)
         self.loaded: list[str] = []
+        self.functions: list[str] = []
 
     def RawModule(self, path: str) -> Any:  # noqa: N802 - CuPy's name
         self.loaded.append(path)
-        return SimpleNamespace(get_function=lambda name: SimpleNamespace(name=name))
+        return SimpleNamespace(get_function=self.function)
+
+    def function(self, name: str) -> Any:
+        self.functions.append(name)
+        return SimpleNamespace(name=name)
 
 
 @pytest.fixture
@@ -106,6 +112,7 @@ def one_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[OneD
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(cuda_kernels, "_architecture", lambda: "sm_80")
     monkeypatch.setattr(cuda_kernels, "_waiting", [])
+    monkeypatch.setattr(cuda_kernels, "_waiting_kernels", WeakSet())
     for each in caches:
         each.cache_clear()
     cuda_kernels._nvrtc()
@@ -236,6 +243,22 @@ def test_a_kernel_that_is_called_is_loaded_with_its_shared_memory(one_device: On
     function = kernel._function
     assert len(one_device.loaded) == 1
     assert (function.name, function.max_dynamic_shared_size_bytes) == ("f", 70_000)
+
+
+@needs_compiler
+def test_kernels_that_wait_are_loaded_once_before_they_are_called(one_device: OneDevice) -> None:
+    module = cuda_kernels.compiled(module_source(0))
+    first, gone = module.get_function("f"), module.get_function("gone")
+    del gone
+    cuda_kernels.load_kernels(ROOM)
+    assert one_device.functions == ["f"]
+    again = cuda_kernels.kernel_with_shared(module_source(0), "f", 70_000)
+    cuda_kernels.load_kernels(ROOM)
+    assert one_device.functions == ["f", "f"]
+    assert again._function.max_dynamic_shared_size_bytes == 70_000
+    first.load()
+    cuda_kernels.load_kernels(ROOM)
+    assert one_device.functions == ["f", "f"]
 
 
 @needs_compiler

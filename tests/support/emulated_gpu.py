@@ -19,6 +19,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
+from weakref import WeakSet
 
 import numpy as np
 import pytest
@@ -196,7 +197,7 @@ def emulated_gpu(order: Order = ORDERS[0]) -> Iterator[None]:
     def stored(source: str, _architecture: str, options: tuple[str, ...]) -> None:
         compiled(source, options)
 
-    kept = cuda.cupy, activation._softmax, clearing._kernel
+    kept = cuda.cupy, activation._softmax, clearing.clearing_kernel
     with ExitStack() as patches:
         for each in kept:
             each.cache_clear()
@@ -206,6 +207,7 @@ def emulated_gpu(order: Order = ORDERS[0]) -> Iterator[None]:
             (cuda_kernels, "_loaded", loaded),
             (cuda_kernels, "stored", stored),
             (cuda_kernels, "_waiting", []),
+            (cuda_kernels, "_waiting_kernels", WeakSet()),
             (cuda_kernels, "_file", lambda *_code: Path()),
             (cuda_kernels, "kept", lambda _file: True),
             (device_graphs, "PLAIN_RUNS", sys.maxsize),

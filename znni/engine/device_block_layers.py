@@ -46,7 +46,7 @@ from znni.plans.placement import StepPlace
 from znni.plans.primitive import Catalogue, Run
 from znni.plans.segments import Step
 from znni.plans.storage_placement import SECTOR, SECTOR_BYTES, device_rows, is_staged
-from znni.primitives.gpu.common.clearing import clear_outside
+from znni.primitives.gpu.common.clearing import clear_outside, clearing_kernel
 
 # Bytes of each step for the alignment of the arrays in its workspace, of which there are few.
 STEP_SPARE = 32 * ALIGNMENT
@@ -111,6 +111,8 @@ class DeviceBlockLayers(DeviceLayers):
             )
             for step, place in zip(part.steps, placed.places[0], strict=True)
         ]
+        if storage.cleared:
+            clearing_kernel()
         self._packed = packed_storages(part.steps, storage)
         self._records = self._new_records()
         self._graphs = DeviceGraphs(self._compute)

@@ -25,6 +25,7 @@ from hashlib import sha256
 from pathlib import Path
 from time import perf_counter, sleep
 from typing import IO, Any, NamedTuple
+from weakref import WeakSet
 
 from znni.core.child_process import command_of, environment
 from znni.core.errors import InvalidInput
@@ -130,10 +131,15 @@ class Kernel:
         self._module = module
         self._name = name
         self.max_dynamic_shared_size_bytes: int | None = None
+        _waiting_kernels.add(self)
 
     def __call__(self, *arguments: Any, **options: Any) -> None:
         """Launch the kernel, as a ``cupy.RawKernel``."""
         self._function(*arguments, **options)
+
+    def load(self) -> None:
+        """Load the kernel's code onto the GPU, if that was not done."""
+        _ = self._function
 
     @cached_property
     def _function(self) -> Any:
@@ -143,8 +149,9 @@ class Kernel:
         return function
 
 
-# Modules that somebody asked for, but that may not be loaded yet.
+# Modules and kernels that somebody asked for, but that may not be loaded yet.
 _waiting: list[KernelModule] = []
+_waiting_kernels: WeakSet[Kernel] = WeakSet()
 
 
 @cache
@@ -169,7 +176,10 @@ def compiled(source: str, options: tuple[str, ...] = ()) -> KernelModule:
 
 
 def load_kernels(room: int) -> None:
-    """Load all modules that wait, after those that nobody compiled before were compiled together.
+    """Load all kernels that wait, after modules that nobody compiled before were compiled together.
+
+    CUDA loads a kernel's code when it is first asked for, and may wait for the GPU then. So a first
+    block would be computed one kernel after the other.
 
     Processes hand on what they compile in the user's cache. While another process compiles, this
     one waits. Then it need not compile the same. If nothing can be kept there, this process
@@ -193,6 +203,8 @@ def load_kernels(room: int) -> None:
             _compile_all(anew(), room)
     for module in modules:
         _ = module.loaded
+    while _waiting_kernels:
+        _waiting_kernels.pop().load()
 
 
 def kernel_with_shared(

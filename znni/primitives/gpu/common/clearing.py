@@ -22,7 +22,8 @@ def source() -> str:
 
 
 @cache
-def _kernel() -> Any:
+def clearing_kernel() -> Any:
+    """Return the kernel of ``clear_outside``, so that it is loaded with others."""
     return compiled(source()).get_function("clear_outside")
 
 
@@ -40,4 +41,4 @@ def clear_outside(values: Any, inside: Box) -> None:
     rows = values.size // values.shape[4]
     blocks = min(MOST_BLOCKS, -(-rows * LANES // THREADS))
     sizes = map(np.int32, (*values.shape, *inside.start, *inside.stop))
-    _kernel()((blocks,), (THREADS,), (values, *strides_in_elements(values), *sizes))
+    clearing_kernel()((blocks,), (THREADS,), (values, *strides_in_elements(values), *sizes))
