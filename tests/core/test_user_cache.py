@@ -19,6 +19,7 @@ from znni.core.user_cache import (
     keep_code,
     kept,
     state_of_source,
+    write_whole,
 )
 
 
@@ -115,3 +116,10 @@ def test_a_folder_that_takes_no_files_is_noticed_once(
     assert not can_keep(in_the_way / "kernels")
     assert not can_keep(in_the_way / "kernels")
     assert caplog.text.count("cannot be written") == 1
+
+
+def test_what_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(OSError, match="directory"):
+        write_whole(tmp_path / "folder", b"code")
+    assert names(tmp_path) == ["folder"]

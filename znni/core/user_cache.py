@@ -10,7 +10,7 @@ from contextlib import suppress
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
-from tempfile import NamedTemporaryFile
+from tempfile import NamedTemporaryFile, mkstemp
 from time import time
 
 _log = logging.getLogger("znni")
@@ -60,9 +60,15 @@ def write_whole(path: Path, content: bytes) -> Path:
         OSError: it cannot be written.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    with NamedTemporaryFile(dir=path.parent, suffix=".partial", delete=False) as partial:
-        partial.write(content)
-    return Path(partial.name).replace(path)
+    descriptor, name = mkstemp(dir=path.parent, suffix=".partial")
+    partial = Path(name)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+        return partial.replace(path)
+    except BaseException:
+        partial.unlink()
+        raise
 
 
 def keep(path: Path, content: bytes) -> bool:
