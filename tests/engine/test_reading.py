@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -15,6 +16,7 @@ from znni.core.errors import UnusableValues
 from znni.core.options import Pad
 from znni.core.shapes import Box, Vec3
 from znni.engine import reading
+from znni.engine.block_bytes import bytes_per_input_voxel
 from znni.engine.reading import read_input
 from znni.engine.tiles import Job
 from znni.machine import io_threads
@@ -156,3 +158,22 @@ def test_threads_that_read_may_read_with_the_same_threads() -> None:
 
     count = 4 * io_threads.io_threads()
     assert list(mapped(piece, range(count), count)) == [6 * number for number in range(count)]
+
+
+@pytest.mark.parametrize("chunk", [96, 80, 40, 24])
+def test_reading_compressed_chunks_takes_what_is_declared(chunk: int, tmp_path: Path) -> None:
+    stored = np.random.default_rng(0).integers(0, 255, (100, 100, 100)).astype(np.uint8)
+    with h5py.File(tmp_path / "v.h5", "w") as file:
+        file.create_dataset("main", data=stored, chunks=(chunk,) * 3, compression="gzip")
+    volume = open_volume(tmp_path / "v.h5")
+    assert volume.pieces == Vec3.of(chunk)
+    of_all = Job(volume.size, Vec3.of(0), volume.size, Vec3.of(0), "reflect")
+    read_input(volume, of_all, Box(Vec3.of(0), Vec3.of(2)), InputScaling())  # starts threads
+    tracemalloc.start()
+    try:
+        found = read_input(volume, of_all, Box(Vec3.of(0), volume.size), InputScaling())
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    np.testing.assert_array_equal(found[0], stored)
+    assert peak <= bytes_per_input_voxel(volume.itemsize) * volume.size.volume

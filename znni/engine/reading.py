@@ -15,6 +15,7 @@ from znni.core.errors import UnusableValues
 from znni.core.options import Pad
 from znni.core.shapes import Box, Vec3
 from znni.core.volume import Volume
+from znni.engine.block_bytes import bytes_per_input_voxel
 from znni.engine.large_integers import warn_of_large_integers
 from znni.engine.tiles import ZERO, Job, Room, new_room
 from znni.machine.io_threads import at_once, finish, io_threads, mapped
@@ -23,6 +24,8 @@ from znni.network.weights import Float32
 
 # Values of a piece that stays in a core's cache: a mebibyte of float32.
 CACHED_VALUES = 2**18
+
+FLOAT_BYTES = 4
 
 # Runs of pieces for each thread.
 SHARES = 2
@@ -47,7 +50,8 @@ def read_input(
     """Read what the network sees in a box: float32 (f, z, y, x), scaled, padded at the edges.
 
     Each thread reads piece after piece, scales and checks it in its core's cache, and places it. If
-    the volume has no pieces, it is read at once before.
+    the volume has no pieces, or so large ones that a single one takes more memory than is declared,
+    all is read at once before.
 
     Args:
         volume: the input.
@@ -66,10 +70,18 @@ def read_input(
     start = Vec3(*(min(run.lowest for run in runs) for runs in axes))
     stop = Vec3(*(max(run.lowest + run.extent for run in runs) for runs in axes))
     seen, maps = Box(start, stop), volume.features
+    voxels, tasks = seen.size.volume, SHARES * io_threads()
+
+    def taken(extents: Vec3, copies: int) -> int:
+        """Return the bytes that a piece takes, as it is stored and as float32, for each map."""
+        return extents.minimum(seen.size).volume * (copies * volume.itemsize + FLOAT_BYTES)
+
     read: Read = volume.read
-    stored = volume.pieces
-    if stored is None:
-        read, stored = _read_before(volume, seen), Vec3(1, stop.y, stop.x)
+    stored, copies = volume.pieces, COPIES
+    allowed = (bytes_per_input_voxel(volume.itemsize) - FLOAT_BYTES) * voxels
+    if stored is None or taken(stored, copies) > allowed:
+        read, stored, copies = _read_before(volume, seen), Vec3(1, stop.y, stop.x), 1
+        allowed -= voxels * volume.itemsize
     values = room((maps, *box.size))
     filling = _Filling(values, axes, scaling)
 
@@ -79,14 +91,10 @@ def read_input(
             warn_of_large_integers(volume, found)
             filling.take(piece, found)
 
-    tasks = SHARES * io_threads()
-    of_task = seen.size.volume // tasks
-    joined = _joined(stored, seen.size, min(CACHED_VALUES // maps, of_task))
+    joined = _joined(stored, seen.size, min(CACHED_VALUES // maps, voxels // tasks))
     pieces = list(seen.cut(joined))
     share = -(-len(pieces) // tasks)
-    per_voxel = volume.itemsize * (COPIES if volume.pieces else 1) + 4
-    allowed = seen.size.volume * volume.itemsize * (2 if volume.pieces else 1)
-    most = at_once(allowed, joined.minimum(seen.size).volume * per_voxel)
+    most = at_once(allowed, taken(joined, copies))
     starts = range(0, len(pieces), share)
     finish(mapped(fill, (pieces[first : first + share] for first in starts), most))
     if scaling.box:
