@@ -216,11 +216,9 @@ class _Place:
 
 
 def room_to_compile(plan: Plan) -> int:
-    """Return the bytes of the host that are allowed, and that nothing takes yet.
+    """Return the bytes of the host that are allowed, and that the run does not take.
 
-    This process takes memory for its blocks later. But while a worker gets ready, the process that
-    reads has blocks in its slots already.
+    Blocks are read while layers get ready, and layers on the host may hold their arrays by then. So
+    the memory for these is no room.
     """
-    memory = plan.memory
-    later = memory.working + memory.blocks if plan.time.workers == 1 else 0
-    return plan.machine.host.memory - memory.total + later
+    return plan.machine.host.memory - plan.memory.total
