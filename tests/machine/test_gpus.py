@@ -376,6 +376,20 @@ def test_other_gpus_than_promised_are_an_error(monkeypatch: pytest.MonkeyPatch) 
     check_gpus()
 
 
+def test_gpus_that_are_not_those_promised_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What replaces them cannot be known where another library has started CUDA before."""
+    machine = process_on(two_gpus(), monkeypatch)
+    look_at_gpus()
+    machine.order.reverse()
+    process_on(machine, monkeypatch).contexts.add(5)
+    detect_gpus()
+    with pytest.raises(RunFailed, match="others than in earlier runs; run again"):
+        check_gpus()
+    process_on(machine, monkeypatch).contexts.add(5)
+    detect_gpus()
+    check_gpus()
+
+
 def test_a_check_starts_cuda_once(monkeypatch: pytest.MonkeyPatch) -> None:
     machine = process_on(two_gpus(), monkeypatch)
     check_gpus()

@@ -171,8 +171,9 @@ def _keep(found: Sequence[tuple[KnownGpu, int]]) -> None:
     before, started = _cuda.seen, _cuda.started
     if before is None:
         return
+    if not found or (_cuda.promised and _cuda.promised != started.uuids):
+        keep_gpus(before, [])  # what is kept is wrong
     if not found:
-        keep_gpus(before, [])
         return
     after = nvml.look()
     if not started.alone or len(started.uuids) != len(found) or not after:
