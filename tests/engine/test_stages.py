@@ -204,3 +204,15 @@ def test_later_stages_are_asked_for_while_the_first_ones_work() -> None:
         lines.meanwhile(handed.set)
         lines.finish()
     assert done == [1, 2, 3, 4, 5]
+
+
+def test_an_error_before_later_stages_begin_is_raised_as_itself() -> None:
+    def not_made() -> list[Any]:
+        raise MemoryError("no room for the stages")
+
+    made = Line([abs], later=lambda: [abs])
+    with (
+        pytest.raises(MemoryError, match="no room for the stages"),
+        Lines(range(5), [made, Line([abs], later=not_made)]) as lines,
+    ):
+        lines.finish()

@@ -259,4 +259,5 @@ def run_stages(
 
 def _wait_for(threads: Iterable[Thread]) -> None:
     for thread in threads:
-        thread.join()
+        if thread.ident is not None:  # an error may have come before it was started
+            thread.join()
