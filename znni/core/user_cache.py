@@ -18,8 +18,8 @@ _log = logging.getLogger("znni")
 # Seconds of a day.
 DAY = 24 * 60 * 60
 
-# Compiled code that nobody used for so many days is deleted. So is what was used longest ago if all
-# takes more bytes, but for what was used within the fewest days.
+# Compiled code is deleted if nobody used it for the most days. If all of it takes more than the
+# most bytes, what was used longest ago goes first. What was used within the fewest days stays.
 MOST_DAYS = 90
 MOST_BYTES = 2**30
 FEWEST_DAYS = 2

@@ -15,7 +15,7 @@ class LastBlocks:
     when the reading of all blocks has begun.
 
     Args:
-        leaves: for each process, what tells it. Any thread calls it.
+        leaves: for each process, a function that tells it. Any thread calls this function.
     """
 
     def __init__(self, leaves: Iterable[Callable[[], None]]) -> None:

@@ -44,8 +44,8 @@ class Line(NamedTuple):
 
     Attributes:
         stages: what each does with an item.
-        here: the stage that works in the thread that waits for the line, counted from the first of
-            all; None for no stage. The others have threads of their own.
+        here: the number, from 0 and among all, of the stage that works in the thread that waits
+            for the line; None for no stage. The others have threads of their own.
         later: returns the stages after these. It is called when their first item is waited for, so
             that the stages before work while these are made.
     """

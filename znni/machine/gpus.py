@@ -29,7 +29,6 @@ HALF_THE_LANES = {60, 70, 72, 75, 80}
 # of 4.81 TB/s.
 SUSTAINED = 0.887
 
-
 # The driver and CUDA count the free memory alike if they differ by less than so many bytes. The
 # difference is part of what CUDA takes.
 ALIKE = 2**30
@@ -301,7 +300,7 @@ def _version(number: int) -> str:
 
 
 def _look_at(number: int) -> tuple[KnownGpu, int]:
-    """Return what CUDA finds about one GPU, but its identity, and its free bytes."""
+    """Return what CUDA finds about one GPU except its identity, and its free bytes."""
     cuda = cupy().cuda
     with cuda.Device(number) as device:
         cupy().get_default_memory_pool().free_all_blocks()  # unused blocks count as free
