@@ -19,8 +19,9 @@ import pytest
 from znni.core.errors import RunFailed
 from znni.core.user_cache import user_cache
 from znni.inference.early import several_waiting
+from znni.inference.ready import Readiness
 from znni.machine import cuda, gpus, known_gpus, nvml
-from znni.machine.gpus import check_gpus, detect_gpus, look_at_gpus, start_driver
+from znni.machine.gpus import ask_driver, check_gpus, detect_gpus, look_at_gpus, start_driver
 
 GIB = 2**30
 CONTEXT = 500 * 2**20
@@ -244,12 +245,27 @@ def test_the_memory_that_workers_take_counts_as_free(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("znni.engine.workers.processes.WaitingProcesses", lambda *_: "started")
     assert several_waiting([0, 1]) == "started"
     until = monotonic() + 20
-    while not gpus._cuda.begun:
+    while not gpus._cuda.asked:
         assert monotonic() < until
         sleep(0.001)
     machine.free[5] -= CONTEXT
     assert detect_gpus() == found
+    Readiness().take_waiting()  # the run is planned
+    later = detect_gpus()
+    assert later[0].free == found[0].free - CONTEXT, "a later run asks again"
+    assert later[1:] == found[1:]
     assert not started(machine)
+
+
+def test_what_cuda_takes_is_without_what_workers_took_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    machine = process_on(two_gpus(), monkeypatch)
+    ask_driver()
+    machine.free[5] -= GIB
+    look_at_gpus()
+    (file,) = kept_files()
+    assert [entry["taken"] for entry in json.loads(file.read_text())] == [CONTEXT, CONTEXT]
 
 
 @pytest.mark.parametrize("what", ["driver", "cupy", "visible", "order", "another", "one less"])

@@ -24,6 +24,7 @@ from znni.inference.plan_choice import given_or_found, smaller_plan
 from znni.inference.planning import as_here
 from znni.inference.request import Requirements
 from znni.machine.detect import detect_for
+from znni.machine.gpus import forget_answer
 from znni.machine.machine import DeviceKind, Machine
 from znni.network.network import Network
 from znni.network.weights import Weights, weights_for
@@ -87,7 +88,11 @@ class Readiness:
             self._waiting = several_waiting(gpu.number for gpu in machine.gpus[: machine.used_gpus])
 
     def take_waiting(self) -> WaitingProcesses | None:
-        """Return the processes that have started. Those that the caller leaves end with them."""
+        """Return the processes that have started. Those that the caller leaves end with them.
+
+        The run is planned by now.
+        """
+        forget_answer()
         waiting, self._waiting = self._waiting, None
         return waiting
 

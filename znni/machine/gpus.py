@@ -74,7 +74,9 @@ class _Cuda:
     """The start of CUDA in this process.
 
     Attributes:
-        seen: what the driver told before CUDA took memory of the GPUs; None if it did not tell all.
+        asked: what the driver told before workers took memory of the GPUs; None: nobody asked, or
+            it did not tell all.
+        seen: what the driver told before CUDA took memory in this process; None as for ``asked``.
         begun: whether CUDA has begun to start.
         started: the contexts that were started.
         looked: whether CUDA has looked at all GPUs.
@@ -82,6 +84,7 @@ class _Cuda:
         looking: is held while CUDA looks at the GPUs.
     """
 
+    asked: Driver | None = None
     seen: Driver | None = None
     begun: bool = False
     started: Started = NOT_STARTED
@@ -91,6 +94,12 @@ class _Cuda:
     def __post_init__(self) -> None:
         self._asking, self.looking = Lock(), Lock()
 
+    def ask(self) -> None:
+        """Ask the driver, before workers start."""
+        with self._asking:
+            if not self.begun:
+                self.asked = nvml.look()
+
     def begin(self) -> None:
         """Ask the driver, before CUDA starts."""
         with self._asking:
@@ -99,9 +108,9 @@ class _Cuda:
                 self.begun = True
 
     def before(self) -> Driver | None:
-        """Return what the driver tells, without the memory that CUDA takes in this process."""
+        """Return what the driver tells, without the memory that CUDA takes for this run."""
         with self._asking:
-            return self.seen if self.begun else nvml.look()
+            return self.asked or (self.seen if self.begun else nvml.look())
 
 
 _cuda = _Cuda()
@@ -125,8 +134,16 @@ def detect_gpus() -> list[Gpu]:
 
 
 def ask_driver() -> None:
-    """Ask the driver for the free memory, before other processes of this run take some of it."""
-    _cuda.begin()
+    """Ask the driver for the free memory, before other processes of this run take some of it.
+
+    Until ``forget_answer`` is called, this memory counts as free, unless CUDA looks at the GPUs.
+    """
+    _cuda.ask()
+
+
+def forget_answer() -> None:
+    """Forget what the driver told: the run is planned, and a later one asks it again."""
+    _cuda.asked = None
 
 
 def look_at_gpus() -> list[Gpu]:
