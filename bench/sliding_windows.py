@@ -1,9 +1,10 @@
 """A U-Net over a volume, from file to file: znni beside MONAI's inferer and nnU-Net's predictor.
 
 Each run is a process of its own, as a user starts it: from reading its code to its end. ``work s``
-is the time without starting, preparing, compiling and tuning. A peer's is that from one array to
-another. Ours has reading and writing in it, because both go on at the same time. The first run may
-compile what later ones find; ``s`` is the median of the later ones, if there are any.
+is the time without starting and planning. A peer's is that from one array to another, without
+preparing, compiling and tuning. Ours has building, reading and writing in it, because they go on at
+the same time. The first run may compile what later ones find; ``s`` is the median of the later ones,
+if there are any.
 """
 
 from __future__ import annotations
@@ -309,7 +310,17 @@ def _our_run(case: _Case, rules: WindowRules | None) -> Row:
     ]  # fmt: skip
     environment = os.environ | {"OMP_NUM_THREADS": str(case.threads)}
     row = time_run(command, out, inf, environment, keep=True)
-    return row | {"work_seconds": row.get("running_seconds")}
+    return row | {"work_seconds": _work(row)}
+
+
+def _work(row: Row) -> float | None:
+    """Return the time of building and running; None without them.
+
+    The first block is read while layers are built.
+    """
+    if "running_seconds" not in row:
+        return None
+    return float(row["building_seconds"] + row["running_seconds"])
 
 
 def _their_run(case: _Case, one: _Contestant, rules: WindowRules) -> Row:
