@@ -3,8 +3,8 @@
 Each run is a process of its own, as a user starts it: from reading its code to its end. ``work s``
 is the time without starting and planning. A peer's is that from one array to another, without
 preparing, compiling and tuning. Ours has building, reading and writing in it, because they go on at
-the same time. The first run may compile what later ones find; ``s`` is the median of the later ones,
-if there are any.
+the same time. The first run may compile what later ones find; ``s`` is the median of the later
+ones, if there are any.
 """
 
 from __future__ import annotations

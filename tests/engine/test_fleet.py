@@ -95,11 +95,13 @@ def test_after_a_failure_a_run_goes_on_with_others() -> None:
     np.testing.assert_allclose(case.found, case.expected, rtol=1e-5)
 
 
-def test_a_worker_that_cannot_be_made() -> None:
-    case = Case()
+def test_a_worker_that_cannot_be_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    case, forgotten = Case(), list[bool]()
+    monkeypatch.setattr("znni.engine.workers.fleet.forget_gpus", lambda: forgotten.append(True))
     with pytest.raises(RunFailed, match=r"^no such device; give another$") as raised:
         case.run(fleet_of(not_made))
     assert "in not_made" in str(raised.value.__cause__)
+    assert forgotten  # a GPU may be one that CUDA cannot use any more
     assert case.remaining.voxels == case.job.output.volume
 
 

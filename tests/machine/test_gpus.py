@@ -21,7 +21,14 @@ from znni.core.user_cache import user_cache
 from znni.inference.early import several_waiting
 from znni.inference.ready import Readiness
 from znni.machine import cuda, gpus, known_gpus, nvml
-from znni.machine.gpus import ask_driver, check_gpus, detect_gpus, look_at_gpus, start_driver
+from znni.machine.gpus import (
+    ask_driver,
+    check_gpus,
+    detect_gpus,
+    forget_gpus,
+    look_at_gpus,
+    start_driver,
+)
 
 GIB = 2**30
 CONTEXT = 500 * 2**20
@@ -377,6 +384,16 @@ def test_a_gpu_that_fails_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(RunFailed, match="cudaErrorECCUncorrectable"):
             check_gpus()
     assert not kept_files()
+
+
+def test_gpus_that_are_forgotten_are_found_by_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = process_on(two_gpus(), monkeypatch)
+    detect_gpus()
+    forget_gpus()
+    assert not kept_files()
+    process_on(machine, monkeypatch)
+    detect_gpus()
+    assert started(machine)
 
 
 def test_other_gpus_than_promised_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -179,6 +179,12 @@ def check_gpus() -> None:
         raise RunFailed(f"the GPUs cannot be used: {why}; run again, or with {CPU}")
 
 
+def forget_gpus() -> None:
+    """Forget what CUDA found in earlier runs, so that the next run asks it again."""
+    if driver := nvml.look():
+        keep_gpus(driver, [])
+
+
 def _keep(found: Sequence[tuple[KnownGpu, int]]) -> None:
     """Keep what CUDA found, if the driver counts memory as CUDA does.
 

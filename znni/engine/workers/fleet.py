@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from threading import Event, Thread
 from typing import Any
 
+from znni.core.errors import RunFailed
 from znni.core.options import OutputType
 from znni.engine.blended import Blended
 from znni.engine.labels import Labels
@@ -19,6 +20,7 @@ from znni.engine.workers.serving import Asked, Prepare
 from znni.engine.workers.slots import SLOTS, Slot, SlotShape
 from znni.engine.workers.worker import Worker, end_all
 from znni.machine.arrays import front
+from znni.machine.gpus import forget_gpus
 from znni.network.geometry import extents_read
 from znni.plans.job_seconds import Stage
 from znni.plans.plan import Plan
@@ -121,8 +123,12 @@ class Fleet:
             BaseException: what was raised in one of them as it got ready.
             RunFailed: one is gone.
         """
-        for worker in self._crew.workers:
-            worker.wait_until_ready()
+        try:
+            for worker in self._crew.workers:
+                worker.wait_until_ready()
+        except RunFailed:
+            forget_gpus()  # CUDA may have lost one that earlier runs found
+            raise
 
     @contextmanager
     def in_use(self, stopwatch: Stopwatch) -> Iterator[None]:
