@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
+import sys
 import tracemalloc
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
@@ -400,3 +403,32 @@ def test_slopes_missing_and_unknown(tmp_path: Path) -> None:
     more = ConvWeights(GOOD.weight, GOOD.bias, np.ones(3, np.float32))
     with pytest.raises(InvalidInput, match=r"holds 'first\.slope', which network small has no"):
         checked_weights(Weights({**layers, "first": more}, "mine"), NETWORK)
+
+
+def test_threads_read_npz_files_at_the_same_time(
+    tmp_path: Path,
+) -> None:
+    """Collecting garbage makes threads take turns within NumPy's parser of headers."""
+    file = tmp_path / "w.npz"
+    np.savez(file, **{f"array{n}": np.zeros((2, 2), np.float32) for n in range(20)})
+    interval, threshold = sys.getswitchinterval(), gc.get_threshold()
+
+    class Garbage:
+        def __init__(self) -> None:
+            self.itself = self
+
+        def __del__(self) -> None:
+            sum(range(50))
+
+    def read(_number: int) -> int:
+        Garbage()
+        return len(weights_module._read_arrays(file))
+
+    sys.setswitchinterval(1e-6)
+    gc.set_threshold(50)
+    try:
+        with ThreadPoolExecutor(8) as pool:
+            assert set(pool.map(read, range(800))) == {20}
+    finally:
+        sys.setswitchinterval(interval)
+        gc.set_threshold(*threshold)

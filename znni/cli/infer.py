@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Unpack
 
@@ -285,8 +286,10 @@ def _weights_ahead(
     """
     from znni.inference.early import weights_ahead
 
-    in_folder = out is not None and (out.endswith("/") or Path(out).is_dir())
-    if network.models or in_folder:
+    with suppress(OSError):  # as of a name that is too long, which is refused later
+        if out is not None and (out.endswith("/") or Path(out).is_dir()):
+            return None
+    if network.models:
         return None
     return weights_ahead(network, weights, random_seed)
 

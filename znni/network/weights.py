@@ -11,6 +11,7 @@ from functools import cached_property
 from io import RawIOBase
 from os import PathLike
 from pathlib import Path
+from threading import Lock
 from typing import TypeAlias
 from zipfile import is_zipfile
 
@@ -34,6 +35,8 @@ RANDOM = "random, seed {seed}"  # the source of weights that do not come from a 
 # its header is.
 SAFETENSORS = {"F16": "<f2", "F32": "<f4", "F64": "<f8"}
 LENGTH_BYTES = 8
+
+_one_npz = Lock()
 
 KINDS = ("weight", "bias")  # a layer's arrays, which files call NAME.weight and NAME.bias
 
@@ -257,8 +260,7 @@ def _read_arrays(path: Path) -> dict[str, NDArray[np.generic]]:
             case ".npz" if not is_zipfile(path):
                 raise ValueError("not a zip archive, which .npz files are")
             case ".npz":
-                with path.open("rb") as opened, np.load(opened, allow_pickle=False) as archive:
-                    return {name: archive[name] for name in archive.files}
+                return _read_npz(path)
             case ".h5" | ".hdf5":
                 return _read_hdf5(path)
     except Exception as error:  # each format raises its own errors; all mean the same here
@@ -270,6 +272,16 @@ def _read_arrays(path: Path) -> dict[str, NDArray[np.generic]]:
         f"{path}: unknown kind of weights file {path.suffix!r}; use .safetensors (from PyTorch: "
         f"safetensors.torch.save_file(model.state_dict(), ...)), .npz or .h5"
     )
+
+
+def _read_npz(path: Path) -> dict[str, NDArray[np.generic]]:
+    """Return the arrays of an .npz file.
+
+    NumPy parses their headers with ``ast``. Threads of Python 3.11 that do so at the same time get
+    errors now and then (https://github.com/python/cpython/issues/106905).
+    """
+    with _one_npz, path.open("rb") as opened, np.load(opened, allow_pickle=False) as archive:
+        return {name: archive[name] for name in archive.files}
 
 
 def _read_safetensors(path: Path) -> dict[str, NDArray[np.generic]]:
