@@ -7,8 +7,13 @@ from importlib.util import find_spec
 
 import pytest
 
+from znni.machine.cuda_kernels import resource_usage
 from znni.machine.machine import Device
-from znni.primitives.gpu.common.hardware import CHIPS, COMPILED
+from znni.network.layers import Activation
+from znni.primitives.gpu.common.hardware import CHIPS, COMPILED, REGISTERS
+from znni.primitives.gpu.direct_tensor.geometry import Block
+from znni.primitives.gpu.direct_tensor.launch import convolution_source
+from znni.primitives.gpu.direct_tensor.work import UNPACKED, Packing
 
 # An H200 as in its data sheet; costs need no more.
 DEVICE = Device("gpu", "NVIDIA H200", 141 * 10**9, 1, flops=66.9e12, bandwidth=4.8e12)
@@ -28,3 +33,12 @@ devices = pytest.mark.parametrize(
 needs_compiler = pytest.mark.skipif(
     find_spec("cupy") is None, reason="needs CuPy, which is for Linux on x86-64"
 )
+
+
+def assert_fits(block: Block, activation: Activation = "relu", packing: Packing = UNPACKED) -> None:
+    """Check that a direct convolution's kernel fits its chip, and spills no registers."""
+    source = convolution_source(block, activation, packing=packing)
+    usage = resource_usage(source, block.chip.architecture)["convolve"]
+    assert usage.spills == 0
+    assert usage.registers * block.threads <= REGISTERS
+    assert usage.shared + block.shared_bytes <= block.chip.block_shared_bytes

@@ -9,7 +9,7 @@ from unittest import mock
 import numpy as np
 import pytest
 from devices import poison, skip_if_too_new, to_gpu
-from gpu_layers import AS_AMPERE, H200, chips, devices, needs_compiler
+from gpu_layers import AS_AMPERE, H200, assert_fits, chips, devices, needs_compiler
 from hypothesis import given
 from hypothesis import strategies as st
 from layers import assert_accurate, extents, random_case, random_input, random_weights, scaled
@@ -24,7 +24,7 @@ from znni.machine.machine import Device
 from znni.network.layers import Activation, Conv
 from znni.network.weights import ConvWeights, Weights
 from znni.primitives import reference
-from znni.primitives.gpu.common.hardware import AMPERE, CHIPS, COMPILED, HOPPER, REGISTERS, Chip
+from znni.primitives.gpu.common.hardware import AMPERE, CHIPS, COMPILED, HOPPER, Chip
 from znni.primitives.gpu.common.number_formats import FLOAT16, FLOAT16_PAIR, TensorFormat
 from znni.primitives.gpu.direct_tensor import primitive as direct_tensor
 from znni.primitives.gpu.direct_tensor import weights as laying_out
@@ -155,9 +155,7 @@ def test_small_blocks_keep_their_sums_in_registers(
 ) -> None:
     layer = layer_of((320, 320), Vec3(3, 3, 3))
     for block in blocks_for(layer, numbers, chip, SMALL_SUBTILES, columns):
-        usage = resource_usage(convolution_source(block, "relu"), chip.architecture)["convolve"]
-        assert usage.spills == 0
-        assert usage.registers * block.threads <= REGISTERS
+        assert_fits(block)
 
 
 def test_there_is_room_for_the_barriers_of_many_stages() -> None:
@@ -495,14 +493,6 @@ def test_sums_of_all_divisions_stay_in_registers(
     blocks = {b.subtile.x: b for b in blocks_for(layer_of((80, 80), kernel), numbers, chip)}
     for block in blocks.values():  # what differs is how they store
         assert_fits(block)
-
-
-def assert_fits(block: Block) -> None:
-    source = convolution_source(block, "relu")
-    usage = resource_usage(source, block.chip.architecture)["convolve"]
-    assert usage.spills == 0
-    assert usage.registers * block.threads <= REGISTERS
-    assert usage.shared + block.shared_bytes <= block.chip.block_shared_bytes
 
 
 @needs_compiler

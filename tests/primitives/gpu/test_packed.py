@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from emulated_gpu import EMULATED
-from gpu_layers import chips, needs_compiler
+from gpu_layers import assert_fits, chips, needs_compiler
 from layers import random_case, random_input
 from packed_layers import expected, in_both_formats, primitive_for
 from packed_values import empty, packed, unpacked
@@ -33,10 +33,9 @@ from znni.network.layers import (
     SummedConv,
     Upsample,
 )
-from znni.primitives.gpu.common.hardware import AMPERE, HOPPER, REGISTERS, Chip
+from znni.primitives.gpu.common.hardware import AMPERE, HOPPER, Chip
 from znni.primitives.gpu.common.number_formats import FLOAT16, TensorFormat
 from znni.primitives.gpu.direct_tensor.geometry import strips_for
-from znni.primitives.gpu.direct_tensor.launch import convolution_source
 from znni.primitives.gpu.direct_tensor.work import Packing
 from znni.primitives.gpu.packed import copies, normalization, pointwise, pooling
 from znni.primitives.gpu.packed import primitive as packed_layers
@@ -196,12 +195,7 @@ def test_sums_stay_in_registers(chip: Chip, numbers: TensorFormat) -> None:
     )
     for packing in every if chip in (AMPERE, HOPPER) else every[1:2]:
         (strip,) = strips_for(layer, numbers, Vec3(64, 64, 64), chip, exact=numbers.parts > 1)
-        block = strip.block
-        source = convolution_source(block, "relu", packing=packing)
-        usage = resource_usage(source, chip.architecture)["convolve"]
-        assert usage.spills == 0
-        assert usage.registers * block.threads <= REGISTERS
-        assert usage.shared + block.shared_bytes <= chip.block_shared_bytes
+        assert_fits(strip.block, packing=packing)
     for source, options in (
         (copies.upsampling_source(numbers), copies.upsampling_options(TWO)),
         (pooling.pooling_source(numbers), pooling.pooling_options(Pool("pool", TWO))),

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from emulated_gpu import EMULATED, Memory, emulated_gpu, needs_emulation
-from gpu_layers import chips, needs_compiler
+from gpu_layers import assert_fits, chips, needs_compiler
 from layers import random_case, random_input, random_weights, scaled
 from packed_layers import expected, in_both_formats, primitive_for
 from packed_values import empty, packed, unpacked
@@ -15,7 +15,6 @@ from packed_values import empty, packed, unpacked
 from znni.core.shapes import Shape5, Vec3
 from znni.machine.arena import output_into
 from znni.machine.cuda import cupy
-from znni.machine.cuda_kernels import resource_usage
 from znni.machine.device_arena import ALIGNMENT, DeviceArena
 from znni.machine.machine import Device
 from znni.network.layers import (
@@ -24,10 +23,9 @@ from znni.network.layers import (
     PackedLayer,
 )
 from znni.network.weights import ConvWeights
-from znni.primitives.gpu.common.hardware import HOPPER, REGISTERS, Chip
+from znni.primitives.gpu.common.hardware import HOPPER, Chip
 from znni.primitives.gpu.common.number_formats import FLOAT16_PAIR, TensorFormat
 from znni.primitives.gpu.direct_tensor.geometry import strips_for
-from znni.primitives.gpu.direct_tensor.launch import convolution_source
 from znni.primitives.gpu.direct_tensor.work import Packing
 
 ONE, TWO, THREE = Vec3(1, 1, 1), Vec3(2, 2, 2), Vec3(3, 3, 3)
@@ -137,11 +135,7 @@ def test_sums_of_few_columns_and_of_few_products_stay_in_registers(maps: tuple[i
         Packing(True, True, maps[0] // 8, adds=True),
         Packing(True, True, maps[0] // 8, sums=True),
     ):
-        source = convolution_source(block, "elu", packing=packing)
-        usage = resource_usage(source, HOPPER.architecture)["convolve"]
-        assert usage.spills == 0
-        assert usage.registers * block.threads <= REGISTERS
-        assert usage.shared + block.shared_bytes <= HOPPER.block_shared_bytes
+        assert_fits(block, "elu", packing)
 
 
 @needs_compiler
@@ -156,11 +150,7 @@ def test_sums_of_strided_and_transposed_convolutions_stay_in_registers(
     ):
         size, exact = Vec3(64, 64, 64), numbers.parts > 1
         block = strips_for(layer, numbers, size, chip, exact=exact)[0].block
-        source = convolution_source(block, "leaky_relu", packing=packing)
-        usage = resource_usage(source, chip.architecture)["convolve"]
-        assert usage.spills == 0
-        assert usage.registers * block.threads <= REGISTERS
-        assert usage.shared + block.shared_bytes <= chip.block_shared_bytes
+        assert_fits(block, "leaky_relu", packing)
 
 
 @needs_emulation
