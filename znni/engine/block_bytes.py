@@ -10,6 +10,9 @@ import numpy as np
 from znni.core.options import OutputType
 from znni.machine.device_arena import capacity_with_alignment
 
+# Bytes of a float32.
+FLOAT_BYTES = 4
+
 # Bytes for the driver: it rounds allocations up, and it keeps memory for kernels and libraries once
 # they are called. All primitives together take 30 MiB (`python -m bench exercise --memory`). With
 # recordings of all its blocks, a U-Net took 48.3 MiB on an H100.
@@ -23,7 +26,7 @@ def bytes_per_input_voxel(itemsize: int) -> int:
 
     That is the whole block as it is stored, or pieces of it. Threads also hold pieces as float32.
     """
-    return 4 + 2 * itemsize
+    return FLOAT_BYTES + 2 * itemsize
 
 
 def bytes_per_blended_voxel(dtype: OutputType) -> int:
@@ -32,7 +35,7 @@ def bytes_per_blended_voxel(dtype: OutputType) -> int:
     The sums of windows are not among them. One block is being written while the next is computed.
     """
     made = 0 if dtype == "float32" else np.dtype(dtype).itemsize
-    return made + (4 if dtype == "uint8" else 0) + 2 * np.dtype(dtype).itemsize
+    return made + (FLOAT_BYTES if dtype == "uint8" else 0) + 2 * np.dtype(dtype).itemsize
 
 
 def bytes_per_output_voxel(dtype: OutputType) -> int:
@@ -41,8 +44,8 @@ def bytes_per_output_voxel(dtype: OutputType) -> int:
     HDF5 makes that copy of float32, if the part is not contiguous. uint8 is scaled in float32
     first.
     """
-    scaled = 4 if dtype == "uint8" else 0
-    return 2 * 4 + scaled + np.dtype(dtype).itemsize
+    scaled = FLOAT_BYTES if dtype == "uint8" else 0
+    return 2 * FLOAT_BYTES + scaled + np.dtype(dtype).itemsize
 
 
 def device_bytes_per_input_value() -> int:
@@ -50,7 +53,7 @@ def device_bytes_per_input_value() -> int:
 
     Its current input counts as the layers' memory.
     """
-    return 4
+    return FLOAT_BYTES
 
 
 def device_bytes_per_output_voxel(dtype: OutputType) -> int:

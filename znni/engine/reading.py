@@ -15,7 +15,7 @@ from znni.core.errors import UnusableValues
 from znni.core.options import Pad
 from znni.core.shapes import Box, Vec3
 from znni.core.volume import Volume
-from znni.engine.block_bytes import bytes_per_input_voxel
+from znni.engine.block_bytes import FLOAT_BYTES, bytes_per_input_voxel
 from znni.engine.large_integers import warn_of_large_integers
 from znni.engine.tiles import ZERO, Job, Room, new_room
 from znni.machine.io_threads import at_once, finish, io_threads, mapped
@@ -24,8 +24,6 @@ from znni.network.weights import Float32
 
 # Values of a piece that stays in a core's cache: a mebibyte of float32.
 CACHED_VALUES = 2**18
-
-FLOAT_BYTES = 4
 
 # Runs of pieces for each thread.
 SHARES = 2
