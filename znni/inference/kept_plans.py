@@ -166,8 +166,7 @@ def _key(search: Search) -> str | None:
         times,
         search.division,
         search.device,
-        sorted(search.allowed_cut_points or ()),
-        search.allowed_cut_points is None,
+        search.allowed_cut_points and sorted(search.allowed_cut_points),
         znni.__version__,
         *(state_of_source(Path(package.__path__[0])) for package in (znni, planner)),
     ]
