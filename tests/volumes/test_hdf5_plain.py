@@ -16,6 +16,8 @@ from hypothesis import strategies as st
 
 from znni.core.errors import RunFailed
 from znni.core.shapes import Box, Vec3
+from znni.volumes.hdf5 import chunked
+from znni.volumes.hdf5.chunked import chunk_places
 from znni.volumes.hdf5.format import open_hdf5
 from znni.volumes.hdf5.plain import PlainDataset, read_past_hdf5
 from znni.volumes.locate import open_volume
@@ -58,6 +60,27 @@ def test_volumes_are_read_past_hdf5(tmp_path: Path, chunks: tuple[int, ...] | No
     assert isinstance(volume._array, PlainDataset)
     box = Box(Vec3(1, 2, 3), Vec3(8, 19, 29))
     np.testing.assert_array_equal(volume.read(box)[0], values[box.slices])
+
+
+def test_all_places_of_chunks_are_listed_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lists: list[h5py.Dataset] = []
+
+    def listed(dataset: h5py.Dataset) -> np.ndarray[Any, np.dtype[np.int64]]:
+        lists.append(dataset)
+        return chunk_places(dataset)
+
+    monkeypatch.setattr(chunked, "chunk_places", listed)
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for name, options in {"plain": {}, "gzip": {"compression": "gzip"}}.items():
+            file.create_dataset(name, data=np.ones((40, 40, 40)), chunks=(4, 4, 4), **options)
+    for name in ("plain", "gzip"):
+        volume = open_volume(tmp_path / f"a.h5:{name}")
+        for start in (0, 7, 20):  # many threads read many chunks each time
+            volume.read(Box(Vec3.of(start), Vec3.of(40)))
+        assert [dataset.name for dataset in lists] == [f"/{name}"]
+        lists.clear()
 
 
 def test_what_is_stored_otherwise_is_left_to_hdf5(tmp_path: Path) -> None:

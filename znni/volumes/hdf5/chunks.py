@@ -13,12 +13,11 @@ from numpy.typing import NDArray
 
 from znni.core.shapes import Box, Vec3
 from znni.machine.io_threads import at_once, finish, mapped
+from znni.volumes.hdf5.chunked import NOWHERE, chunk_places
 from znni.volumes.partial_file import begin_flush, write_all
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer, WriteableBuffer
-
-NOWHERE = -1  # the place of a chunk that the file does not list
 
 
 class ChunkWriter:
@@ -109,19 +108,12 @@ class ChunkWriter:
 
 
 def _places(dataset: h5py.Dataset) -> NDArray[np.int64]:
-    """Return where in its file each chunk begins, by its index in the grid of chunks.
+    """Return where in its file each chunk of an output begins.
 
     Raises:
         ValueError: a chunk has no place, so the file is damaged.
     """
-    grid = [-(-extent // step) for extent, step in zip(dataset.shape, dataset.chunks, strict=True)]
-    places = np.full(grid, NOWHERE, np.int64)
-
-    def note(chunk: h5py.h5d.StoreInfo) -> None:
-        index = (at // step for at, step in zip(chunk.chunk_offset, dataset.chunks, strict=True))
-        places[tuple(index)] = chunk.byte_offset
-
-    dataset.id.chunk_iter(note)
+    places = chunk_places(dataset)
     if (places == NOWHERE).any():
         raise ValueError("some of its chunks have no place in the file")
     return places

@@ -13,7 +13,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from znni.volumes.hdf5.chunked import ChunkedDataset
+from znni.volumes.hdf5.chunked import NOWHERE, ChunkedDataset
 
 # Filters that are decoded here. Datasets with any other filter are left to HDF5.
 DEFLATE, SHUFFLE = h5py.h5z.FILTER_DEFLATE, h5py.h5z.FILTER_SHUFFLE
@@ -51,7 +51,7 @@ class CompressedDataset(ChunkedDataset):
 
     def _chunk(self, start: tuple[int, ...]) -> NDArray[Any]:
         chunks = self.chunks
-        if self._dataset.id.get_chunk_info_by_coord(start).byte_offset is None:
+        if self._place(start) == NOWHERE:
             return np.full(chunks, self._dataset.fillvalue, self.dtype)  # never written
         skipped, data = self._dataset.id.read_direct_chunk(start)
         for index, code in reversed(list(enumerate(self._filters))):

@@ -15,7 +15,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from znni.volumes.hdf5.chunked import ChunkedDataset
+from znni.volumes.hdf5.chunked import NOWHERE, ChunkedDataset
 
 
 def read_past_hdf5(dataset: h5py.Dataset) -> PlainDataset | None:
@@ -65,7 +65,7 @@ class PlainDataset(ChunkedDataset):
         """Return a part of a chunk. Only bytes between its first and its last value are read."""
         sizes = [one.stop - one.start for one in inside]
         place = self._place(start)
-        if place is None:
+        if place == NOWHERE:
             return np.broadcast_to(np.asarray(self._dataset.fillvalue, self.dtype), sizes)
         # The axes after the first that is longer than 1 are read whole, so the bytes are together.
         axis = next((n for n, size in enumerate(self.chunks) if size > 1), len(sizes) - 1)
@@ -75,11 +75,9 @@ class PlainDataset(ChunkedDataset):
         whole = (slice(None),) * (axis + 1)
         return values[(*whole, *inside[axis + 1 :])]
 
-    def _place(self, start: tuple[int, ...]) -> int | None:
-        """Return where a chunk begins in the file; None if it was never written."""
+    def _place(self, start: tuple[int, ...]) -> int:
         if self._first is None:
-            place: int | None = self._dataset.id.get_chunk_info_by_coord(start).byte_offset
-            return place
+            return super()._place(start)
         before = 0
         for at, size in zip(start, self.shape, strict=True):
             before = before * size + at
