@@ -206,6 +206,8 @@ class _Filling:
         self._values = values
         self._scaling = scaling
         self._fixed = scaling.fixed(len(values)) or (None,) * len(values)
+        # One pass is as fast where rows do not follow each other. With more, a copy pays off.
+        self._one_pass = not scaling.normalize and (scaling.scale, scaling.offset) == (1, 0)
         # Neither refers to this object, so the values are freed at once.
         self._placed = cache(partial(_placed, axes))
         self._stay_finite = cache(partial(_stay_finite, scaling, self._fixed))
@@ -226,7 +228,8 @@ class _Filling:
         checks = not self._stay_finite(stored.dtype)
         for values, found, fixed in zip(self._values, stored, self._fixed, strict=True):
             scaled = values[places[0][0]]
-            if len(places) > 1 or scaled.shape != found.shape or not scaled.flags.c_contiguous:
+            fits = len(places) == 1 and scaled.shape == found.shape
+            if not fits or not (self._one_pass or scaled.flags.c_contiguous):
                 scaled = np.empty(found.shape, np.float32)
             if not _scale(found, scaled, self._scaling, fixed, checks=checks):
                 raise _not_finite(scaled, found, piece.start)
@@ -266,8 +269,10 @@ def _scale(
     with np.errstate(over="ignore", invalid="ignore"):  # the check finds what overflows
         np.copyto(planes, stored, casting="unsafe")
         if fixed is None:
-            planes *= np.float32(scaling.scale)
-            planes += np.float32(scaling.offset)
+            if scaling.scale != 1:
+                planes *= np.float32(scaling.scale)
+            if scaling.offset:
+                planes += np.float32(scaling.offset)
         else:
             finite = not checks or _all_finite(planes)  # before what is infinite is clipped
             if fixed.clip:

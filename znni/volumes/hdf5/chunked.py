@@ -81,19 +81,28 @@ class ChunkedDataset(ABC):
 
     def __getitem__(self, key: tuple[slice, ...], /) -> NDArray[Any]:
         ranges = [range(*part.indices(size)) for part, size in zip(key, self.shape, strict=True)]
+        starts = list(self._starts(ranges))
+        if len(starts) == 1:
+            return self.part(starts[0], self._inside(starts[0], ranges))
         found = np.empty([len(part) for part in ranges], self.dtype)
 
         def read(start: tuple[int, ...]) -> None:
-            ends = zip(start, self.chunks, ranges, strict=True)
-            both = [(max(a, part.start), min(a + size, part.stop)) for a, size, part in ends]
-            inside = tuple(slice(a - b, c - b) for (a, c), b in zip(both, start, strict=True))
+            inside = self._inside(start, ranges)
             place = tuple(
-                slice(a - r.start, c - r.start) for (a, c), r in zip(both, ranges, strict=True)
+                slice(first + part.start - r.start, first + part.stop - r.start)
+                for first, part, r in zip(start, inside, ranges, strict=True)
             )
             found[place] = self.part(start, inside)
 
-        finish(mapped(read, self._starts(ranges), at_once(found.nbytes, self._task_bytes)))
+        finish(mapped(read, starts, at_once(found.nbytes, self._task_bytes)))
         return found
+
+    def _inside(self, start: tuple[int, ...], ranges: list[range]) -> tuple[slice, ...]:
+        """Return the part of a chunk that lies in some ranges, counted from its start."""
+        return tuple(
+            slice(max(part.start - first, 0), min(part.stop - first, size))
+            for first, size, part in zip(start, self.chunks, ranges, strict=True)
+        )
 
     def _starts(self, ranges: list[range]) -> Iterator[tuple[int, ...]]:
         """Yield the starts of the chunks that a part overlaps."""
