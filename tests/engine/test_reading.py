@@ -90,7 +90,7 @@ def test_any_pieces_give_the_same(
     cached: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(reading, "CACHED_VALUES", cached)
+    monkeypatch.setattr(reading, "PIECE_VALUES", cached)
     volume = ArrayVolume(InPieces(VALUES, pieces) if pieces else VALUES)
     for box in BOXES:
         found = read_input(volume, job(pad), box, scaling)

@@ -83,6 +83,24 @@ def test_all_places_of_chunks_are_listed_at_once(
         lists.clear()
 
 
+def test_neighbours_in_the_file_are_read_together(tmp_path: Path) -> None:
+    values = np.random.default_rng(0).integers(0, 255, (20, 20, 90), np.uint8)
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        made = file.create_dataset("a", values.shape, np.uint8, chunks=(10, 10, 10))
+        made[:, :, 50:] = values[:, :, 50:]  # rows of the first chunks come later in the file
+        made[:, :, :50] = values[:, :, :50]
+    with h5py.File(tmp_path / "a.h5") as file:
+        found = read_past_hdf5(file["a"])
+        assert found is not None
+        whole = list(found.runs([range(20), range(20), range(90)]))
+        assert {(run.start[2], run.chunks) for run in whole} == {(0, 5), (50, 4)}
+        part = list(found.runs([range(3, 9), range(4, 12), range(15, 71)]))
+        assert [(run.start[2], run.chunks) for run in part] == 2 * [
+            (10, 1), (20, 3), (50, 2), (70, 1)
+        ]  # fmt: skip
+        np.testing.assert_array_equal(found[3:9, 4:12, 15:71], values[3:9, 4:12, 15:71])
+
+
 def test_what_is_stored_otherwise_is_left_to_hdf5(tmp_path: Path) -> None:
     values = np.ones((4, 4, 4))
     path = tmp_path / "a.h5"

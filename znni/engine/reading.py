@@ -22,8 +22,9 @@ from znni.machine.io_threads import at_once, finish, io_threads, mapped
 from znni.network.input_scaling import Fixed, InputScaling
 from znni.network.weights import Float32
 
-# Values of a piece that stays in a core's cache: a mebibyte of float32.
-CACHED_VALUES = 2**18
+# Values of a piece, if memory allows: 8 MiB of float32. With many small pieces, threads mostly wait
+# for the interpreter's lock.
+PIECE_VALUES = 2**21
 
 # Runs of pieces for each thread.
 SHARES = 2
@@ -47,9 +48,9 @@ def read_input(
 ) -> Float32:
     """Read what the network sees in a box: float32 (f, z, y, x), scaled, padded at the edges.
 
-    Each thread reads piece after piece, scales and checks it in its core's cache, and places it. If
-    the volume has no pieces, or so large ones that a single one takes more memory than is declared,
-    all is read at once before.
+    Each thread reads piece after piece, scales and checks it, and places it. If the volume has no
+    pieces, or so large ones that a single one takes more memory than is declared, all is read at
+    once before.
 
     Args:
         volume: the input.
@@ -89,7 +90,8 @@ def read_input(
             warn_of_large_integers(volume, found)
             filling.take(piece, found)
 
-    joined = _joined(stored, seen.size, min(CACHED_VALUES // maps, voxels // tasks))
+    for_each = allowed // (io_threads() * (copies * volume.itemsize + FLOAT_BYTES))
+    joined = _joined(stored, seen.size, min(PIECE_VALUES // maps, voxels // tasks, for_each))
     pieces = list(seen.cut(joined))
     share = -(-len(pieces) // tasks)
     most = at_once(allowed, taken(joined, copies))

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from itertools import product
 from math import prod
 from threading import Lock
-from typing import Any
+from typing import Any, NamedTuple
 
 import h5py
 import numpy as np
@@ -32,6 +32,18 @@ def chunk_places(dataset: h5py.Dataset) -> NDArray[np.int64]:
 
     dataset.id.chunk_iter(note)
     return places
+
+
+class Run(NamedTuple):
+    """Chunks that follow each other along the last axis, and are read together.
+
+    Attributes:
+        start: the first index of the first chunk along each axis.
+        chunks: how many there are.
+    """
+
+    start: tuple[int, ...]
+    chunks: int
 
 
 class ChunkedDataset(ABC):
@@ -81,34 +93,47 @@ class ChunkedDataset(ABC):
 
     def __getitem__(self, key: tuple[slice, ...], /) -> NDArray[Any]:
         ranges = [range(*part.indices(size)) for part, size in zip(key, self.shape, strict=True)]
-        starts = list(self._starts(ranges))
-        if len(starts) == 1:
-            return self.part(starts[0], self._inside(starts[0], ranges))
+        runs = list(self.runs(ranges))
+        if len(runs) == 1 and runs[0].chunks == 1:
+            return self.part(runs[0].start, self._inside(runs[0], ranges))
         found = np.empty([len(part) for part in ranges], self.dtype)
 
-        def read(start: tuple[int, ...]) -> None:
-            inside = self._inside(start, ranges)
+        def read(run: Run) -> None:
+            inside = self._inside(run, ranges)
             place = tuple(
                 slice(first + part.start - r.start, first + part.stop - r.start)
-                for first, part, r in zip(start, inside, ranges, strict=True)
+                for first, part, r in zip(run.start, inside, ranges, strict=True)
             )
-            found[place] = self.part(start, inside)
+            if run.chunks == 1:
+                found[place] = self.part(run.start, inside)
+            else:
+                self.take(run, inside, found[place])
 
-        finish(mapped(read, starts, at_once(found.nbytes, self._task_bytes)))
+        finish(mapped(read, runs, at_once(found.nbytes, self._task_bytes)))
         return found
 
-    def _inside(self, start: tuple[int, ...], ranges: list[range]) -> tuple[slice, ...]:
-        """Return the part of a chunk that lies in some ranges, counted from its start."""
+    def runs(self, ranges: list[range]) -> Iterator[Run]:
+        """Yield all chunks that a part overlaps, each as a run of its own."""
+        starts = (
+            range(part.start // size * size, part.stop, size)
+            for part, size in zip(ranges, self.chunks, strict=True)
+        )
+        yield from (Run(start, 1) for start in product(*starts))
+
+    def take(self, run: Run, inside: tuple[slice, ...], into: NDArray[Any]) -> None:
+        """Read a run of several chunks. Only datasets whose runs have several need it.
+
+        Args:
+            run: the chunks. The part has all their values along the last axis.
+            inside: the part, counted from the start of the run.
+            into: room for the values of the part.
+        """
+        raise NotImplementedError
+
+    def _inside(self, run: Run, ranges: list[range]) -> tuple[slice, ...]:
+        """Return the part of a run that lies in some ranges, counted from its start."""
+        extents = (*self.chunks[:-1], run.chunks * self.chunks[-1])
         return tuple(
             slice(max(part.start - first, 0), min(part.stop - first, size))
-            for first, size, part in zip(start, self.chunks, ranges, strict=True)
-        )
-
-    def _starts(self, ranges: list[range]) -> Iterator[tuple[int, ...]]:
-        """Yield the starts of the chunks that a part overlaps."""
-        yield from product(
-            *(
-                range(part.start // size * size, part.stop, size)
-                for part, size in zip(ranges, self.chunks, strict=True)
-            )
+            for first, size, part in zip(run.start, extents, ranges, strict=True)
         )

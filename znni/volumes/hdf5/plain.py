@@ -7,6 +7,7 @@ chunks begin in the file.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from math import prod
 from typing import Any
 from weakref import finalize
@@ -15,7 +16,10 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from znni.volumes.hdf5.chunked import NOWHERE, ChunkedDataset
+from znni.volumes.hdf5.chunked import NOWHERE, ChunkedDataset, Run
+
+# Bytes of chunks that are read together. Many small reads wait for the interpreter's lock.
+RUN_BYTES = 2 << 20
 
 
 def read_past_hdf5(dataset: h5py.Dataset) -> PlainDataset | None:
@@ -56,7 +60,9 @@ class PlainDataset(ChunkedDataset):
     """
 
     def __init__(self, dataset: h5py.Dataset, chunks: tuple[int, ...], first: int | None) -> None:
-        super().__init__(dataset, chunks, copies=1)
+        each = prod(chunks) * dataset.dtype.itemsize
+        self._most = max(1, RUN_BYTES // each) if first is None else 1
+        super().__init__(dataset, chunks, copies=self._most)
         self._first = first
         self._descriptor = os.open(dataset.file.filename, os.O_RDONLY | os.O_CLOEXEC)
         finalize(self, os.close, self._descriptor)
@@ -74,6 +80,40 @@ class PlainDataset(ChunkedDataset):
         self._fill(values, place + inside[axis].start * each)
         whole = (slice(None),) * (axis + 1)
         return values[(*whole, *inside[axis + 1 :])]
+
+    def runs(self, ranges: list[range]) -> Iterator[Run]:
+        """Yield all chunks that a part overlaps. Neighbours in the file are in one run.
+
+        Runs begin and end with chunks of which the part has all along the last axis.
+        """
+        if self._most == 1:
+            yield from super().runs(ranges)
+            return
+        size, along = self.chunks[-1], ranges[-1]
+        each = prod(self.chunks) * self.dtype.itemsize
+        for row in super().runs([*ranges[:-1], along[:1]]):
+            starts = range(row.start[-1], along.stop, size)
+            places = [self._place((*row.start[:-1], start)) for start in starts]
+            first = 0
+            for after in range(1, len(starts) + 1):
+                joined = (
+                    after < len(starts)
+                    and after - first < self._most
+                    and places[first] != NOWHERE
+                    and places[after] == places[after - 1] + each
+                    and starts[first] >= along.start
+                    and starts[after] + size <= along.stop
+                )
+                if not joined:
+                    yield Run((*row.start[:-1], starts[first]), after - first)
+                    first = after
+
+    def take(self, run: Run, inside: tuple[slice, ...], into: NDArray[Any]) -> None:
+        """Read a run of several chunks at once."""
+        values = np.empty((run.chunks, *self.chunks), self.dtype)
+        self._fill(values, self._place(run.start))
+        by_chunk = into.reshape(*into.shape[:-1], run.chunks, self.chunks[-1])  # the same memory
+        by_chunk[...] = np.moveaxis(values[(slice(None), *inside[:-1])], 0, -2)
 
     def _place(self, start: tuple[int, ...]) -> int:
         if self._first is None:
