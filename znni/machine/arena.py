@@ -2,8 +2,8 @@
 
 The first touch of a page costs more than many passes over it: the system must find it and clear
 it. An arena keeps its pages between arrays. Within a patch, ``step`` serves each call at the places
-that a plan decided (``znni.plans.placement``). A call alone, as of a benchmark, is served by
-``in_use``: its output goes to one end, and its workspace to the same.
+that a plan decided (``znni.plans.placement``). Outside of a patch, as in a benchmark, ``in_use``
+serves a call: its output and its workspace lie at the same end.
 """
 
 from __future__ import annotations
@@ -96,8 +96,8 @@ def _allocate(arena: Arena | None, shape: tuple[int, ...], dtype: DTypeLike) -> 
 def map_pages(nbytes: int) -> mmap.mmap:
     """Return zeroed pages, huge ones if possible, that go back to the system when freed.
 
-    ``malloc`` keeps freed blocks of up to some tens of megabytes. A promise of exact peak memory
-    cannot afford that.
+    ``malloc`` keeps freed blocks of up to some tens of megabytes. Then the peak memory would not be
+    exactly what a plan declares.
 
     Raises:
         MemoryError: the system has no memory left.
@@ -117,8 +117,8 @@ class Arena:
 
     If no free piece is large enough, an array gets pages outside the arena. While such an array
     is alive, the arena's free pages go back to the system, so that resident memory never exceeds
-    the capacity. Page-locked pages cannot go back while a GPU may copy from them: then such an
-    array comes on top of the capacity.
+    the capacity. Page-locked pages cannot go back, because a GPU may copy from them. So there such
+    an array adds to the capacity.
 
     Args:
         capacity: bytes of the arrays alive at the same time.

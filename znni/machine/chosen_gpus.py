@@ -1,4 +1,4 @@
-"""The GPUs that a user chose, known before any is looked at."""
+"""The GPUs that a user chose, by position, before any GPU is inspected."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from znni.machine.gpus import has_driver
 
 ALL = "all"
 
-# Processes that start before the GPUs are looked at. A larger number may be mistyped.
+# The most processes that start before the GPUs are inspected. A larger number may be a mistake.
 MOST_UNSEEN = 16
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"

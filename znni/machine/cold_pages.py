@@ -1,11 +1,11 @@
 """Memory that a virtual machine has never touched since it started.
 
 The host of a virtual machine finds and clears a page when the machine first touches it. This takes
-20 times as long as the machine's own first touch of memory that was used before. No system tells
-which pages are cold. So each run notes how much memory it took, and so much is warm from then on.
+20 times as long as the machine's own first touch of memory that was used before. No system says
+which pages are cold. So each run notes how much memory it took. That much is warm from then on.
 
 Some virtual machines tell their host which pages are free, seconds after a program has ended. The
-host takes these pages back, and they are cold again. So notes say nothing there. An AMD EPYC under
+host takes these pages back, and they are cold again. So notes do not count there. An AMD EPYC under
 Firecracker touched 3 GiB at 0.4 GiB/s, and at 8 GiB/s right after that. After 15 s without other
 programs, it touched the first 256 MiB at 0.4 GiB/s again.
 """
@@ -21,7 +21,7 @@ from znni.core.user_cache import keep, user_cache
 # Memory that other programs have touched on any system that runs.
 WARM_BYTES = 2**29
 
-# The leading bits of the noted bytes that count. So plans seldom change.
+# The number of leading bits that noted bytes are rounded down to. So plans seldom change.
 NOTED_BITS = 2
 
 MOST_NOTES = 16

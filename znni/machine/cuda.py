@@ -47,7 +47,7 @@ def cupy() -> Any:
 
     Raises:
         InvalidInput: CuPy is not installed, or cannot be imported, or several of its packages are
-            installed, of which each overwrites files of the others.
+            installed, which overwrite each other's files.
     """
     if len(packages := cupy_packages()) > 1:
         raise InvalidInput(
@@ -69,7 +69,8 @@ def cupy_packages() -> list[str]:
 def cupy_folders() -> list[str]:
     """Return names and versions of these packages, such as ``cupy_cuda13x-14.2.0``.
 
-    The names of folders tell them: reading the metadata of all packages takes up to half a second.
+    They are read from the names of folders. Reading the metadata of all packages would take up to
+    half a second.
     """
     found = (
         path.stem

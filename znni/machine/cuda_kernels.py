@@ -5,8 +5,9 @@ on any machine. Compiled code is kept in the user's cache, under a hash of every
 depends on.
 
 A module is compiled when one of its kernels is first called, or by ``load_kernels`` together with
-all others that wait. NVRTC compiles one module at a time, so several are compiled by processes.
-Workers of several GPUs need the same modules: one has them compiled, and the others wait for it.
+all others that are not compiled yet. A process compiles one module at a time, so several modules
+are compiled by several processes. Workers of several GPUs need the same modules: one has them
+compiled, and the others wait for it.
 """
 
 from __future__ import annotations
@@ -48,13 +49,14 @@ VIRTUAL = "compute_"
 # code that it finds there.
 KEEPS_CODE = 12, 9
 
-# Fewer modules are compiled by this process: a new one takes as long to start as two take.
+# Fewer modules than these are compiled by this process: a new process takes as long to start as two
+# modules take to compile.
 MODULES_FOR_PROCESSES = 4
 
-# Bytes that a process takes that compiles; 170 MiB were measured.
+# Bytes that a compiling process takes; 170 MiB were measured.
 COMPILER_BYTES = 256 * 2**20
 
-# Seconds to wait for another process that compiles, and from one look at it to the next.
+# Seconds to wait for another process that compiles, and between two checks whether it is done.
 LONGEST_WAIT = 120.0
 LOOK_SECONDS = 0.02
 
@@ -80,7 +82,7 @@ class ResourceUsage:
 
 
 class Code(NamedTuple):
-    """All that a compiled module depends on, but for NVRTC's version.
+    """All that a compiled module depends on, except for NVRTC's version.
 
     Attributes:
         source: CUDA C++; its kernels are ``extern "C"``.
@@ -123,8 +125,8 @@ class Kernel:
         name: the kernel's name.
 
     Attributes:
-        max_dynamic_shared_size_bytes: the shared memory per block that a launch may ask for; None:
-            what every kernel may.
+        max_dynamic_shared_size_bytes: the shared memory per block that a launch may request; None:
+            as much as every kernel may.
     """
 
     def __init__(self, module: KernelModule, name: str) -> None:
@@ -149,7 +151,7 @@ class Kernel:
         return function
 
 
-# Modules and kernels that somebody asked for, but that may not be loaded yet.
+# Modules and kernels that were requested, but may not be loaded yet.
 _waiting: list[KernelModule] = []
 _waiting_kernels: WeakSet[Kernel] = WeakSet()
 
@@ -176,18 +178,18 @@ def compiled(source: str, options: tuple[str, ...] = ()) -> KernelModule:
 
 
 def load_kernels(room: int) -> None:
-    """Load all kernels that wait, after modules that nobody compiled before were compiled together.
+    """Load all requested kernels. First compile all modules that the user's cache does not hold.
 
-    CUDA loads a kernel's code when it is first asked for, and may wait for the GPU then. So a first
-    block would be computed one kernel after the other.
+    CUDA loads a kernel's code when the kernel is first used, and may then wait for the GPU. So
+    without this, the first block would be computed one kernel after the other.
 
-    Processes hand on what they compile in the user's cache. While another process compiles, this
-    one waits. Then it need not compile the same. If nothing can be kept there, this process
-    compiles all.
+    Processes pass compiled code on in the user's cache. While another process compiles, this one
+    waits, so that it need not compile the same modules. If the cache cannot be written, this
+    process compiles all.
 
     Args:
-        room: the bytes of the host that processes may take meanwhile. If two do not fit, this
-            process compiles all.
+        room: the bytes of the host that processes may take meanwhile. If two processes do not fit,
+            this process compiles all.
 
     Raises:
         RuntimeError: NVRTC does not compile one; the message has its log.
@@ -328,9 +330,9 @@ def _folder() -> Path:
 
 @contextmanager
 def _in_turn(needed: Callable[[], bool]) -> Iterator[None]:
-    """Keep other processes from compiling within a ``with`` block, once none does.
+    """Wait until no other process compiles, and let none compile within a ``with`` block.
 
-    Do not wait longer if nothing needs to be compiled any more, or for a process that hangs.
+    Stop waiting if nothing needs to be compiled any more, or if the other process hangs.
 
     Args:
         needed: says whether something still needs to be compiled.
@@ -368,10 +370,10 @@ def _compile_all(codes: Sequence[Code], room: int) -> None:
 
 
 def _compile_in_processes(codes: Sequence[Code], count: int) -> None:
-    """Compile modules by several processes, each of which keeps in the user's cache what it makes.
+    """Compile modules by several processes, which keep the code in the user's cache.
 
-    If one cannot start, keep or compile a module, this process does it again as it loads it, and
-    tells.
+    If a process fails with a module, this process compiles that module when it loads it. An error
+    is raised then.
     """
     processes: list[subprocess.Popen[bytes]] = []
     with suppress(OSError):

@@ -30,7 +30,7 @@ log = logging.getLogger("znni")
 # processes.
 AVAILABLE_SHARE = 0.9
 
-# The leading bits of the bytes available that count: from 3 to 6 % are left out at most.
+# The number of leading bits that available bytes are rounded down to: at most 3 to 6 % are lost.
 STEADY_BITS = 5
 
 # Nominal memory bandwidth in bytes per second, until measured costs replace it.
@@ -136,9 +136,9 @@ def _gpu(found: Gpu) -> Device:
 
 
 def steady(memory: float) -> int:
-    """Return a little less memory: a number that stays the same if some megabytes come and go.
+    """Return the bytes rounded down, so that some megabytes more or less change nothing.
 
-    So a job gets the same plan again, and the plan need not be searched for.
+    So the same job finds the plan that was kept for it.
     """
     step = 1 << max(0, int(memory).bit_length() - STEADY_BITS)
     return int(memory) // step * step

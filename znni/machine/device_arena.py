@@ -167,8 +167,8 @@ def allocate(nbytes: int) -> Any:
 def for_now() -> Iterator[None]:
     """Give memory allocated within a ``with`` block back to the GPU as soon as it is dropped.
 
-    Memory in CuPy's pool does not go back so soon. There a small array may take a part of a large
-    piece and then holds all of it.
+    Memory in CuPy's pool goes back later: a small array may take a part of a large piece there, and
+    then it holds the whole piece.
     """
     with cupy().cuda.using_allocator(lambda n: cupy().cuda.MemoryPointer(allocate(n), 0)):
         yield

@@ -29,8 +29,8 @@ HALF_THE_LANES = {60, 70, 72, 75, 80}
 # of 4.81 TB/s.
 SUSTAINED = 0.887
 
-# The driver and CUDA count the free memory alike if they differ by less than so many bytes. The
-# difference is part of what CUDA takes.
+# If the driver's free memory and CUDA's differ by less than so many bytes, both count it alike. The
+# difference is part of the memory that CUDA takes.
 ALIKE = 2**30
 
 CPU = option("device", "cpu")
@@ -58,7 +58,7 @@ class Started(NamedTuple):
     """The start of CUDA's driver.
 
     Attributes:
-        uuids: the identities of the GPUs, in CUDA's order, as the driver tells them.
+        uuids: the identities of the GPUs by the driver, in CUDA's order.
         alone: whether none of them had a context in this process before.
     """
 
@@ -74,14 +74,14 @@ class _Cuda:
     """The start of CUDA in this process.
 
     Attributes:
-        asked: what the driver told before workers took memory of the GPUs; None: nobody asked, or
-            it did not tell all.
-        seen: what the driver told before CUDA took memory in this process; None as for ``asked``.
+        asked: the driver's answer before workers took memory of the GPUs; None: it was not asked,
+            or its answer was not complete.
+        seen: the driver's answer before CUDA took memory in this process; None as for ``asked``.
         begun: whether CUDA has begun to start.
         started: the contexts that were started.
-        looked: whether CUDA has looked at all GPUs.
-        promised: the identities of the GPUs that were returned before CUDA looked at them.
-        looking: is held while CUDA looks at the GPUs.
+        looked: whether CUDA has inspected all GPUs.
+        promised: the identities of the GPUs that were returned before CUDA inspected them.
+        looking: a lock that is held while CUDA inspects the GPUs.
     """
 
     asked: Driver | None = None
@@ -136,13 +136,13 @@ def detect_gpus() -> list[Gpu]:
 def ask_driver() -> None:
     """Ask the driver for the free memory, before other processes of this run take some of it.
 
-    Until ``forget_answer`` is called, this memory counts as free, unless CUDA looks at the GPUs.
+    Until ``forget_answer`` is called, this memory counts as free, unless CUDA inspects the GPUs.
     """
     _cuda.ask()
 
 
 def forget_answer() -> None:
-    """Forget what the driver told: the run is planned, and a later one asks it again."""
+    """Forget the driver's answer, when a run is planned. A later run asks the driver again."""
     _cuda.asked = None
 
 
@@ -229,10 +229,10 @@ def _driver() -> Any:
 
 
 def start_driver(driver: Any) -> Started:
-    """Start a driver, and a context on each GPU, which CUDA and CuPy go on with.
+    """Start a driver, and a context on each GPU, which CUDA and CuPy use afterwards.
 
-    Each takes 0.1 to 0.2 s. CuPy would keep all threads of Python waiting meanwhile. An error is
-    left to CuPy, which meets and reports the same one.
+    Each takes 0.1 to 0.2 s. If CuPy did this, all threads of Python would wait meanwhile. An error
+    is ignored here, because CuPy meets and reports the same one.
 
     Args:
         driver: the driver's library; if it is None, nothing is done.
@@ -270,8 +270,8 @@ class Missing(NamedTuple):
     """A reason why no GPU can be used.
 
     Attributes:
-        what: what it lacks, with a remedy; nothing if there is a GPU.
-        in_vain: whether driver and CuPy are installed, but do not go together.
+        what: what is missing, with a remedy; nothing if there is a GPU.
+        in_vain: whether driver and CuPy are installed, but do not work together.
     """
 
     what: str

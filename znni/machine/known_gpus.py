@@ -1,7 +1,7 @@
 """Figures of this machine's GPUs as CUDA found them, kept in the user's cache.
 
-With them, and with the free memory that the driver tells, a plan needs neither CUDA nor CuPy, which
-take about a second to start. They hold for one driver, one CuPy and the same GPUs.
+With them, and with the free memory by the driver, a plan needs neither CUDA nor CuPy, which take
+about a second to start. The figures are valid for one driver, one CuPy and the same GPUs.
 """
 
 from __future__ import annotations

@@ -20,8 +20,8 @@ from znni.machine.cuda import cupy
 class LockedArrays:
     """Arrays in page-locked memory, which is used again once nobody refers to an array.
 
-    So there is as much memory as there are arrays at the same time. New memory would cost more than
-    a copy, because the system clears each page when it is first touched.
+    So there is only as much memory as arrays need at the same time. New memory would take longer
+    than a copy, because the system clears each page when it is first touched.
     """
 
     def __init__(self) -> None:

@@ -10,7 +10,7 @@ from znni.core.errors import InvalidInput, option
 from znni.core.options import memory_size
 from znni.machine.processor import PAIRS_PER_CYCLE
 
-# Cores share the memory bandwidth. From 1 to 16 cores, it grew like their number to this power.
+# Cores share the memory bandwidth. From 1 to 16 cores, it grew as their number to this power.
 BANDWIDTH_EXPONENT = 2 / 3
 
 # Bytes per second that HDF5 moves to and from the system's page cache. Solid state drives sustain

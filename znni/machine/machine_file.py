@@ -1,10 +1,10 @@
 """Machine descriptions in YAML files, to plan for a machine that is not at hand.
 
 A file gives the nominal figures that ``detect_machine`` finds for this machine. They alone decide
-which primitives are offered, whatever processor does the planning. For example, a device says
-whether it multiplies bfloat16. There is one exception: a few primitives lay out the workspace for
-their sums by the registers of the processor at hand. That changes it by less than a hundred KiB a
-thread. Where a plan is run, its workspace is checked to the byte.
+which primitives are offered, on whatever processor the planning runs. For example, a device says
+whether it multiplies bfloat16. There is one exception: in a few primitives, the workspace for sums
+depends on the registers of the processor at hand, by less than a hundred KiB a thread. On the
+machine that runs a plan, the workspace is checked to the byte.
 """
 
 from __future__ import annotations

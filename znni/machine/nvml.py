@@ -19,7 +19,7 @@ LONGEST = 96
 
 
 class Seen(NamedTuple):
-    """A GPU as the driver tells it.
+    """A GPU as the driver describes it.
 
     Attributes:
         uuid: its identity, such as ``GPU-5cdc1b31-...``.
@@ -55,7 +55,7 @@ class _Failed(Exception):
 
 
 def look() -> Driver | None:
-    """Return the driver and its GPUs; None if it does not tell all, or if a GPU is divided."""
+    """Return the driver and its GPUs; None if an answer is missing, or if a GPU is divided."""
     library = _library()
     if library is None:
         return None

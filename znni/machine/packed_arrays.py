@@ -3,11 +3,13 @@
 Tensor cores read them as they are. Numbers are stored times a scale, a power of two. A record for
 each group of 8 maps has the bits of the largest number, without the scale, and those of the scale.
 
-A number has one part or two. The high part is the nearest float16, and the low part is that of what
-is left. Their sum is nearly as exact as float32. All low parts of a group lie behind its high ones.
+A number has one part or two. The high part is the float16 nearest to the number, and the low part
+is the one nearest to the rest. Their sum is nearly as exact as float32. All low parts of a group
+lie behind its high parts.
 
-If maps do not fill their last group, it has further numbers that belong to no map. They are finite
-where those of the maps are, and not larger than the largest one. No layer's result depends on them.
+If maps do not fill their last group, the group has further numbers that belong to no map. They are
+finite if the maps' numbers are, and not larger than the largest of these. No layer's result depends
+on them.
 """
 
 from __future__ import annotations
@@ -29,12 +31,12 @@ SUMS_BYTES = 16
 
 
 class LeftNorm(NamedTuple):
-    """A norm that whoever reads a packed value applies to it.
+    """A norm that the layer which reads a packed value still has to apply.
 
     Attributes:
         scaling: float32 (n, factor or shift, map of all groups).
         slopes: float32 (map of all groups), of the activation after it.
-        largest: a bound on the numbers that it gives.
+        largest: a bound on the normalized numbers.
     """
 
     scaling: Any

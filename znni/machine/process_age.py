@@ -16,8 +16,8 @@ AFTER_NAME = 3  # the field after the command's name, which may hold spaces and 
 def process_age() -> float:
     """Return the seconds since this process was started, to about a hundredth.
 
-    Linux notes the start in ticks of the clock that also runs while the system sleeps. psutil
-    adds the system's start to it, which is in whole seconds.
+    Linux notes the start in ticks of a clock that also runs while the system sleeps. psutil would
+    add the start of the system, which is in whole seconds.
     """
     try:
         fields = STAT.read_text().rpartition(")")[2].split()

@@ -13,7 +13,7 @@ from znni.core.user_cache import keep, kept, user_cache
 
 INFO = Path("/proc/cpuinfo")
 
-# What Linux says of a core that decides on its instruction sets, on x86 and on ARM.
+# The keys of Linux's description of a core that decide on its instruction sets, on x86 and on ARM.
 SETS = ("flags", "Features")
 TOLD = (
     "vendor_id", "cpu family", "model", "stepping", "microcode",

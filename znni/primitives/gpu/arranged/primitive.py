@@ -1,8 +1,8 @@
 """Convolutions with gaps, and transposed ones, by the GPU's dense convolutions.
 
-Samples are rearranged, so that a dense convolution remains (``arrangement``). Its primitive then
-runs as on any other layer. Activations that it does not know are applied as the sums are put in
-their places.
+Samples are rearranged so that a dense convolution remains (``arrangement``). Its primitive then
+runs as on any other layer. Activations that the primitive does not know are applied when the sums
+are put in their places.
 """
 
 from __future__ import annotations

@@ -26,14 +26,14 @@ EXPRESSIONS: dict[Activation, str] = {
     "tanh": "tanhf(value)",
 }
 
-# Those that kernels know which have a slope for each map: the one of `leaky_relu` may be any.
+# Activations in kernels that know a slope for each map. There `leaky_relu` may have any slope.
 SLOPED_EXPRESSIONS: dict[Activation, str] = EXPRESSIONS | {
     "leaky_relu": "value > 0.0f ? value : slope * value",
     "prelu": "value > 0.0f ? value : slope * value",
     "gelu": "0.5f * value * (1.0f + erff(value * 0.70710678118654752f))",
 }
 
-# Those that differ for numbers that are stored as float16. Their relative error is below 1e-5. On
+# Faster expressions for numbers that are stored as float16. Their relative error is below 1e-5. On
 # an H100, `expm1f` took over a third of the time of a convolution.
 ROUNDED_EXPRESSIONS: dict[Activation, str] = {
     "elu": (
@@ -43,7 +43,7 @@ ROUNDED_EXPRESSIONS: dict[Activation, str] = {
     ),
 }
 
-# Activations of a number times a positive factor that are the activation times the factor.
+# Activations that a positive factor passes: of `factor * x`, they are `factor` times that of `x`.
 KEEP_UNIT = "identity", "relu", "leaky_relu"
 
 # Cost of softmax for one value: it reads three times and writes once, with two exponentials.
@@ -66,9 +66,8 @@ def has_source(layer: Operation) -> bool:
 def activation_source(activation: Activation, *, rounded: bool = False) -> str:
     """Return the CUDA functions ``larger``, ``float activation(float)`` and ``scaled_activation``.
 
-    The last one takes a sum and a scale, and returns the activation times the scale. If the
-    activation of a number times a positive factor is the activation times the factor, the sum has
-    the scale already (``KEEPS_UNIT``).
+    The last one takes a sum and a scale, and returns the activation times the scale. If a positive
+    factor passes the activation, the sum was multiplied by the scale before (``KEEPS_UNIT``).
 
     Args:
         activation: the activation.

@@ -18,10 +18,10 @@ def turns(loads: Iterable[Iterable[int]]) -> int:
 
 
 def quickest_pitch(least: int, loads: Callable[[int], Iterable[Iterable[int]]]) -> int:
-    """Return the smallest of the distances between rows for which loads take the fewest turns.
+    """Return the least distance between rows for which loads take the fewest turns.
 
     Args:
         least: the words of a row.
-        loads: gives the loads for a distance in words, as ``turns`` takes them.
+        loads: returns the loads for a distance in words, as ``turns`` takes them.
     """
     return min(range(least, least + BANKS), key=lambda pitch: turns(loads(pitch)))

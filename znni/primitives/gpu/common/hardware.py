@@ -77,7 +77,7 @@ class Chip:
 
     @property
     def library_share(self) -> float:
-        """Tensor cores' rate beside float32's, in libraries, as a multiple of Hopper's."""
+        """The rate of tensor cores over that of float32, in libraries, as a share of Hopper's."""
         own, hopper = (
             max(chip.tensor_flops, chip.own_tensor_flops) / chip.cycle_flops
             for chip in (self, CHIPS[90])
@@ -137,8 +137,8 @@ CHIPS = {chip.capability: chip for chip in _CHIPS}
 HALVED_FOR_GAMES = {86, 89, 120}
 FOR_GAMES = "GeForce"
 
-# The chips whose kernels are compiled in tests: each has its own limits or instructions. Those of
-# 8.9 are 8.6's, and so is its machine code; a test holds a sample of it to that.
+# The chips whose kernels are compiled in tests: each has its own limits or instructions. 8.9 has
+# those of 8.6, and the same machine code; a test checks a sample of kernels for that.
 COMPILED = 80, 86, 90, 100, 120
 
 AMPERE, HOPPER = CHIPS[80], CHIPS[90]

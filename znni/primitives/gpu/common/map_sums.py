@@ -16,15 +16,15 @@ from znni.primitives.gpu.common.voxels import MOST, THREADS, strided, voxels_sou
 # Blocks of a launch that keep the memory of any GPU busy. More would leave less to each.
 ENOUGH_BLOCKS = 4096
 
-# Values that a thread reads at once, where rows allow it, and their bytes.
+# Values that a thread reads at once, if rows allow it, and their bytes.
 FOUR, FOUR_BYTES = 4, 16
 
-# Bytes of what a block finds: two numbers in float64.
+# Bytes of a block's result: two numbers in float64.
 PARTIAL_BYTES = 16
 
 
 def source() -> str:
-    """Return the CUDA source of ``reduce_maps``, and of functions that combine what it finds.
+    """Return the CUDA source of ``reduce_maps``, and of functions that combine its results.
 
     It is compiled with ``options``.
     """
@@ -32,7 +32,7 @@ def source() -> str:
 
 
 def norm_scaling_source() -> str:
-    """Return the CUDA function that makes a norm's factors and shifts of what ``source`` finds."""
+    """Return the CUDA function that makes a norm's factors and shifts of a map's sums."""
     return source_beside(__file__, "norm_scaling.cuh")
 
 

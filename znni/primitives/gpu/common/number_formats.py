@@ -1,7 +1,7 @@
-"""The number formats of GPU primitives: what images and weights are rounded to.
+"""The number formats that GPU primitives round images and weights to.
 
-Sums are always in float32. A pair is the sum of two smaller numbers, the second of which is what
-rounding to the first leaves: products of pairs are about as exact as products of float32.
+Sums are always in float32. A pair is the sum of two shorter numbers: the rounded number, and what
+rounding took away. Products of pairs are about as exact as products of float32.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class TensorFormat(NumberFormat):
 
     Attributes:
         part: the type of the numbers that they multiply, as PTX names it.
-        parts: how many of these sum to one number, one or two.
+        parts: how many of these are added up to one number, one or two.
     """
 
     part: Part
@@ -61,7 +61,7 @@ class TensorFormat(NumberFormat):
 
     @property
     def terms(self) -> int:
-        """Products for one: all but that of the two low parts, which is below the rounding."""
+        """Products of parts for one product: all but the negligible one of the two low parts."""
         return 2 * self.parts - 1
 
     @property

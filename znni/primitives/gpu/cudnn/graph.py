@@ -28,9 +28,9 @@ from znni.primitives.gpu.cudnn.formats import Format
 from znni.primitives.gpu.cudnn.pieces import Pieces
 from znni.primitives.gpu.cudnn.refusals import refuse
 
-# The first engines that cuDNN lists are tried, as it expects them to be fast, and timed several
-# times. Some engines take a hundred times as long as the best. If the first run takes this many
-# times as long, beside the seconds for loading code, there is no other run.
+# cuDNN lists first the engines that it expects to be fast. So many of them are tried, and each is
+# timed several times. Some engines take a hundred times as long as the best. If an engine's first
+# run takes SLOW times as long, beside the seconds for loading code, there is no other run.
 MOST_TRIED = 10
 REPEATS = 3
 SLOW = 2.0

@@ -1,8 +1,8 @@
 """Convolution by NVIDIA's cuDNN, in each of its number formats, with and without workspace.
 
-cuDNN's fast engines want maps innermost, or numbers of half the bits. So a batch goes through them
-piece by piece (``graph``). Each piece is packed before, and unpacked after, through bias and
-activation.
+cuDNN's fast engines take arrays with maps innermost, or numbers of half the bits. So a batch is
+computed piece by piece (``graph``). Each piece is packed before. Afterwards it is unpacked, and
+bias and activation are applied.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Convolutions for which cuDNN turned out to have no engine: later plans leave them out.
+"""Convolutions for which cuDNN has no engine. Later plans do not use cuDNN for them.
 
-cuDNN tells only when it builds a convolution on a GPU. That takes too long for every shape that a
-search looks at. So its refusals are kept in the user's cache.
+cuDNN refuses a convolution only when it builds it on a GPU. A search cannot build every shape that
+it considers, because that takes too long. So refusals are kept in the user's cache.
 """
 
 from __future__ import annotations

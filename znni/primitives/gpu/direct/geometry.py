@@ -20,8 +20,8 @@ from znni.primitives.gpu.common.hardware import (
 )
 from znni.primitives.gpu.common.kernels import compiler_options, of_axes
 
-# Sixteen warps share a multiprocessor, with 128 registers a thread. Sums take as many of these as
-# leave enough for a column of inputs, the weights of a tap and addresses.
+# Sixteen warps share a multiprocessor, with 128 registers a thread. Sums take most of these. The
+# others hold a column of inputs, the weights of a tap and addresses.
 WARPS_TOGETHER = 16
 MOST_SUMS = 64
 MOST_MAPS = 8
@@ -33,12 +33,12 @@ MOST_COLUMN_TAPS = 9
 WARPS = 4
 ARRANGEMENTS = (Vec3(4, 1, 1), Vec3(2, 2, 1), Vec3(2, 1, 2), Vec3(1, 2, 2), Vec3(1, 1, 4))
 
-# Shared memory of a block of four warps that lets four of them share a Hopper GPU's multiprocessor.
+# The shared memory with which four blocks of four warps share a multiprocessor of a Hopper GPU.
 SHARED_TOGETHER = 55 * KIB
 
-# Instructions of a thread that are not products: for a word that it brings to shared memory, and
-# for a value that it stores. Stores wait for each other, the longer the shorter a block's rows are:
-# the wait is in instructions times words, measured on an H200. The four schedulers share one unit
+# Instructions of a thread that are not products: for a word that it copies to shared memory, and
+# for a value that it stores. Stores wait for each other, and longer if a block's rows are shorter.
+# The wait is in instructions times words, measured on an H200. The four schedulers share one unit
 # for shared memory, which takes four cycles if a warp reads vectors of four.
 BRING_INSTRUCTIONS = 5
 STORE_INSTRUCTIONS = 5
@@ -46,7 +46,7 @@ STORE_WAIT = 2048
 VECTOR = 4
 CONTENTION = 0.3  # the part of the shorter of issuing and reading that adds to the longer
 
-# Kernels of so few taps are computed faster than stored. Blocks then store one group of maps, so
+# With so few taps, sums are computed faster than stored. Blocks then store one group of maps, so
 # that they write to fewer pages at a time.
 FEW_TAPS = 8
 

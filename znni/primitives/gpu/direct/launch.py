@@ -35,9 +35,9 @@ def launcher(work: DirectWork, weights: ConvWeights) -> Run:
     bias = cupy().asarray(bias_by_group(weights.bias, tile))
     groups, together = tile.groups(conv.out_features), tile.groups_together(conv.out_features)
     parts, tiles = -(-groups // together), tile.tiles(out.size)
-    # If blocks bring their input anew for each part, those that share it follow each other, and
-    # find it in the cache. Otherwise those follow each other that write to the same maps, and so
-    # to the same pages.
+    # If blocks copy their input anew for each part, blocks with the same input follow each other,
+    # and find it in the cache. Otherwise blocks that write to the same maps follow each other, and
+    # write to the same pages.
     part_stride, tile_stride = (tiles.volume * out.n, 1) if tile.one_input_stage else (1, parts)
     blocks = parts * tiles.volume * out.n
     layout = (groups, together, part_stride, tile_stride, *tiles)

@@ -29,12 +29,12 @@ TAPS = 8
 VOXELS = 8
 LANE_TAPS = TAPS // 2
 
-# Pooled voxels of a block. Each row has a warp, and is long enough to be stored well. The first
-# blocks share the most input among their voxels.
+# Pooled voxels of a block. A warp computes a row, which is long enough to be stored fast. In the
+# first blocks, voxels share the most input.
 TILES = Vec3(2, 4, 64), Vec3(1, 4, 64), Vec3(1, 2, 64), Vec3(1, 2, 32)
 
-# Sums that a thread keeps for each of its voxels and maps; and taps, beyond which transforms are
-# faster.
+# The most sums that a thread keeps for each of its voxels and maps; and the most taps: with more,
+# transforms are faster.
 MOST_POSITIONS = 16
 MOST_TAPS = 128
 

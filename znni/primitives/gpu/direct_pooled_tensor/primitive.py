@@ -1,9 +1,9 @@
 """``direct_pooled`` on tensor cores: first convolutions with their pooling, as fast as stores.
 
-With few input maps and a small kernel there are few products for each value that is written. But
-if each value is the largest of eight, there are eight times as many, for which a GPU's other units
-take longer than memory does. Numbers are in tf32, which has the range of float32, or in pairs of
-tf32, with three products for one and errors as in float32.
+With few input maps and a small kernel, there are few products for each value that is written. But
+if each value is the largest of eight, there are eight times as many products. Without tensor cores,
+these take longer than the stores. Numbers are in tf32, which has the range of float32. Or they are
+pairs of tf32, with three products for one and errors as in float32.
 """
 
 from __future__ import annotations

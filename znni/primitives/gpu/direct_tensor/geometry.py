@@ -27,8 +27,9 @@ PRODUCT_VOXELS = ROWS * ROWS
 GROUP = 8
 VOXEL_BYTES = 16
 
-# A warpgroup sums four products, of so many maps at most, in 160 registers of a thread. The
-# products may lie along z, y and x in these ways; of several that take as long, the first is taken.
+# A warpgroup sums four products, of at most so many maps, in 160 registers of a thread. The
+# products may lie along z, y and x in these ways. The first of those that take the least time is
+# used.
 SUBTILES = (
     Vec3(4, 1, 1),
     Vec3(2, 2, 1),
@@ -39,56 +40,57 @@ SUBTILES = (
 )
 MOST_COLUMNS = 80
 
-# If an output has fewer blocks for each multiprocessor of a GPU, these are tried, too. They make
-# more blocks with fewer products each, so that fewer multiprocessors wait for the last ones. Such a
-# block has a share of the output maps, at least 8.
+# If an output has fewer blocks than this for each multiprocessor, smaller blocks are tried, too.
+# They are more blocks with fewer products each, so that fewer multiprocessors wait for the last
+# ones. Such a block has a share of the output maps, at least 8.
 FEW_BLOCKS = 8
 SMALL_SUBTILES = (Vec3(2, 1, 1), Vec3(1, 1, 1))
 SMALL_COLUMNS = (80, 72, 64, 48, 40, 24, 16, 8)
 
-# If all digits of pairs count, tensor cores sum so many products at most. If a block adds up more,
-# more columns than so many leave room for two products in its registers.
+# If sums of pairs must be exact, tensor cores sum at most so many products, and a block adds up the
+# sums of more. If it then has more columns than the second number, its registers have room for two
+# products.
 MOST_EXACT_SUMS, MOST_ADDED_UP = 64, 40
 TWO_PRODUCTS = (Vec3(2, 1, 1), Vec3(1, 2, 1), Vec3(1, 1, 2))
 
-# Warpgroups that sum, one upon the other along z. For products of warpgroups, one more brings image
-# and weights; for products of warps, those that sum bring them.
+# Warpgroups that sum, one after the other along z. For products of warpgroups, one more copies
+# image and weights to shared memory. For products of warps, those that sum also copy.
 WARPGROUPS = 2
 
-# Products of 16 maps that may be summed. Tensor cores cut off what they add, which amounts to an
-# error of 2.3e-8 for each. Layers with more are computed in several passes over some input maps
-# each, whose sums are added in float32; or a block adds up the sums of each chunk in float32.
+# Products of 16 maps that tensor cores may sum. They cut off the numbers that they add, with an
+# error of 2.3e-8 for each product. Layers with more products are computed in several passes over
+# some input maps each, whose sums are added in float32. Or a block adds up the sums of each chunk
+# in float32.
 MOST_SUMS = {FLOAT16: 16384, FLOAT16_PAIR: 512}
 
 # Shared memory of a block that barriers may take. The rest holds the image of one or two chunks of
-# maps, and as many stages of weights as there is room for. A stage has enough bytes to be worth a
-# barrier.
+# maps, and as many stages of weights as have room. A stage is large enough to be worth a barrier.
 BARRIER_BYTES = KIB
 IMAGE_PLACES = 2, 1
 MOST_STAGE_BYTES = 24 * 1024
 LEAST_STAGES, MOST_STAGES = 2, 8
 MOST_PLACES = 62  # of image and weights, each with two barriers of 8 bytes
 
-# Taps of kernels whose products take less time than to bring the image again for a pass. A block
-# that keeps the image then takes at most this share of the time that one would take, an estimate.
+# With so few taps, copying the image again for a pass takes longer than the products. A block that
+# keeps the image then takes at most this share of the time, by an estimate.
 MOST_KEEPING_TAPS = 1
 KEEPING_SHARE = 0.7
 
 # Cycles of an H200's multiprocessor, measured. A product takes cycles for each of its columns, or
-# for its two sides, which it reads from shared memory; it sustains a share of that rate. A sector
-# of memory takes cycles if it is written whole, and more if in part, because it is read first.
+# for its two sides, which it reads from shared memory. It sustains a share of that rate. Writing a
+# part of a sector takes more cycles than writing all of it, because the sector is read first.
 COLUMN_CYCLES = 0.5
 SIDE_CYCLES, SIDE_COLUMN_CYCLES = 16, 0.25
 SUSTAINED = 0.8
 SECTOR_CYCLES, PART_CYCLES = 4.2, 6.8
 
-# Operations of a product for a column. If a chunk of the image has no second place, no products run
-# while a multiprocessor brings it: cycles for each of its bytes, and until the first of them.
+# Operations of a product for a column. If shared memory has one place for chunks of the image, no
+# products run while a chunk is copied: cycles for each of its bytes, and until the first of them.
 COLUMN_FLOPS = 2 * IN_MAPS * PRODUCT_VOXELS
 BYTE_CYCLES, FIRST_CYCLES = 1 / 32, 1000
 
-# Cycles of a multiprocessor for a byte of weights, if all bring them from the second-level cache:
-# an estimate.
+# Cycles of a multiprocessor for a byte of weights, if all multiprocessors copy them from the
+# second-level cache: an estimate.
 WEIGHT_BYTE_CYCLES = 1 / 20
 
 
@@ -104,11 +106,11 @@ class Block:
         columns: output maps of a pass, a multiple of 8.
         passes: passes until all output maps are computed.
         subtile: products that a warpgroup sums, along z, y and x.
-        taps: extents of a stage: the taps whose weights are brought together.
+        taps: extents of a stage: the taps whose weights are copied together.
         image_places: places in shared memory for a chunk of the image, or a shift of it.
         step: the input voxels from one output voxel to the next.
         adds_up: whether the sums of each chunk are added to those before it in float32.
-        keeps_image: whether the image of a place stays in shared memory for all passes.
+        keeps_image: whether the image that the block sees stays in shared memory for all passes.
     """
 
     chip: Chip
@@ -251,7 +253,7 @@ class Block:
 
     @property
     def waiting_cycles(self) -> float:
-        """Cycles without products, for the image, if a chunk of it has no second place."""
+        """Cycles without products, while the image is copied, if its chunks have one place."""
         if self.image_places > 1:
             return 0.0
         return self.images * FIRST_CYCLES + self._image_cycles
@@ -330,7 +332,7 @@ class Block:
         )
 
     def _cycles_with(self, stores: float) -> float:
-        """Return the cycles of one block and pass, of which its stores take so many."""
+        """Return the cycles of one block and pass, given those of its stores."""
         products = self.products * self.product_cycles / SUSTAINED + self.waiting_cycles
         brought = self._image_cycles / (self.passes if self.keeps_image else 1)
         if not self.keeps_weights:
@@ -408,10 +410,9 @@ def _blocks(
 def _fitting(block: Block, keeps_images: bool) -> Iterator[Block]:
     """Yield blocks that fit, the one with most places for the image and largest stages first.
 
-    The threads of wgmma that bring the image need two places, because they are ahead. If the image
-    is kept, they need places for all input maps, and are ahead if there are twice as many.
-    For products of warps, pairs leave no registers for stages of several rows. With a stride, a
-    stage is a row.
+    With wgmma, the threads that copy the image work ahead, and need two places. If the image is
+    kept, they need places for all input maps, and twice as many to work ahead. With products of
+    warps, pairs leave no registers for stages of several rows. With a stride, a stage is a row.
     """
     most_rows = 1 if block.numbers.parts > 1 and not block.chip.has_warpgroups else block.kernel.y
     places: tuple[int, ...] = IMAGE_PLACES[: 1 if block.chip.has_warpgroups else None]

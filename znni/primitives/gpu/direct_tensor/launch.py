@@ -44,7 +44,7 @@ IMAGE_BLOCKS = 6
 # Bytes in which a packed output counts its strides.
 WORD_BYTES = 4
 
-# Exponents of the largest number of images that keep their precision in float16 as they are; other
+# An image whose largest number has an exponent in this range keeps its precision in float16. Other
 # images are scaled. float16 holds numbers below 2**16, and one bit is for rounding up.
 LEAST_EXPONENT = {FLOAT16: -8, FLOAT16_PAIR: -2}
 MOST_EXPONENT = 15
@@ -66,7 +66,7 @@ IN_PLACE = Gathering(Vec3(1, 1, 1), Vec3(1, 1, 1))
 
 
 class Launcher:
-    """Runs a layer: of one piece after another it makes the float16 image, then convolves it.
+    """Runs a layer piece by piece: it makes the float16 image of a piece, and convolves it.
 
     Args:
         pieces: the layer's work.
@@ -242,9 +242,9 @@ class OutputBounds(NamedTuple):
 
 
 def bounds_of(activation: Activation, weights: ConvWeights) -> OutputBounds:
-    """Return what bounds a layer's outputs.
+    """Return the numbers that bound a layer's outputs.
 
-    Activations make no number larger, but those that begin at 0.5 have values up to 1.
+    Most activations make no number larger. The values of sigmoid are at most 1.
     """
     if activation == "sigmoid":
         return OutputBounds(np.float32(0), np.float32(1), np.float32(0))

@@ -1,10 +1,11 @@
 """Direct convolution on tensor cores: fastest for small kernels between many maps.
 
 The image is laid out as float16, 8 maps of a voxel together. So any 64 voxels that a tap sees are
-a side of a product as they lie in shared memory (``geometry``). Nothing is unfolded.
+one side of a product as they lie in shared memory (``geometry``). Nothing is unfolded.
+
 Sums are in float32. Numbers are rounded to float16, which has the 11 bits of tf32. Or they are
-pairs of float16, with three products for one and errors as in float32. Numbers beyond the range of
-float16 are scaled by a power of two on the way.
+pairs of float16, with three products for one and errors as in float32. If numbers are beyond the
+range of float16, they are scaled by a power of two as they are laid out.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class GpuDirectTensor(ShapedPrimitive[Pieces]):
     version: ClassVar[int] = 4
 
     def work(self, layer: Operation, shape: Shape5) -> Pieces | None:
-        """Decline what shared memory does not hold, inexact sums, and planes beyond all counts."""
+        """Decline kernels beyond shared memory, inexact sums, and planes that are too large."""
         out = convolved(layer, shape)
         if out is None or not isinstance(layer, Conv):
             return None

@@ -1,7 +1,7 @@
 """The weights of a convolution as tensor cores read them.
 
 A network has some hundred megabytes of weights, and a run waits for them. So several threads lay
-them out, some output maps at a time. What a thread needs beside the result stays in caches.
+them out, some output maps at a time. The intermediate arrays of a thread stay in caches.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from znni.primitives.gpu.common.number_formats import float16_parts
 from znni.primitives.gpu.direct_tensor.geometry import GROUP, IN_MAPS, Block
 
 # The weights of an output map are multiplied by a power of two, so that the largest is in float16's
-# upper range. Then the others keep their precision, and so do the low parts of all.
+# upper range. Then all other weights, and the low parts of all, keep their precision.
 BITS = 9
 
 # Largest exponent of these powers: they and their inverses are normal numbers of float32.

@@ -34,8 +34,8 @@ from znni.primitives.gpu.direct_tensor.geometry import (
 )
 
 # Output voxels of a piece. They are many more than a GPU computes at once, because some of its
-# multiprocessors wait at the end of a piece. They are few beside those that memory holds. Large
-# outputs have pieces of this share: a GPU's queue holds a thousand launches, and should not be
+# multiprocessors wait at the end of a piece. They are far fewer than the memory holds. The pieces
+# of a large output are this share of it: a GPU's queue holds a thousand launches, and should not be
 # empty while the host copies.
 PIECE_VOXELS = 2**21
 PIECE_SHARE = 1 / 4
@@ -47,7 +47,7 @@ MOST_IMAGE_VOXELS = 2**31 - 1
 # float16, measured.
 READ_CYCLES, WRITE_CYCLES = 2.5, 0.9
 
-# Blocks of a launch that adds up maps, at most, and the warps of a block that do.
+# The most blocks of a launch that adds up maps, and the warps of a block that do so.
 MOST_SUMMING = 256
 SUMMING_WARPS = WARPGROUPS * WARPGROUP_THREADS // LANES
 
@@ -198,14 +198,14 @@ class Pieces(ConvolutionWork):
 
     @cached_property
     def most_sum_parts(self) -> int:
-        """Parts of the voxels of which sums are kept, at most; see ``sum_parts``."""
+        """The most parts of the voxels that have sums of their own; see ``sum_parts``."""
         return self.sum_parts(MOST_SUMMING)
 
     def sum_parts(self, processors: int) -> int:
-        """Return the parts of the voxels of which sums are kept.
+        """Return the number of parts of the voxels that have sums of their own.
 
-        Each warp has a part for each place, if a GPU computes all places at once. If there are
-        more, it has a part for each block of a launch.
+        If a GPU computes all places at once, it is the number of warps of all places. If there are
+        more places, it is the number of warps of all blocks of a launch.
         """
         tiles = max(strip.tiles(self.out.size).volume for strip in self.strips)
         return SUMMING_WARPS * min(tiles, processors)

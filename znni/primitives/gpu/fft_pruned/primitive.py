@@ -1,9 +1,9 @@
 """Fourier convolution of whole images by pruned transforms: ZNNi's primitive for GPUs.
 
-The spectra of all images are held, and those of the kernels of one output map at a time, which are
-transformed anew in each call. This is as published (Zlateski, Lee and Seung, "ZNNi: maximizing the
-inference throughput of 3D convolutional networks on CPUs and GPUs", SC'16), with two differences:
-the input stays with its owner, and intermediate lines are pruned too.
+The spectra of all images are held, and the kernels' spectra of one output map at a time. Kernels
+are transformed anew in each call. This is as published (Zlateski, Lee and Seung, "ZNNi: maximizing
+the inference throughput of 3D convolutional networks on CPUs and GPUs", SC'16), with two
+differences: the input is not overwritten, and intermediate lines are pruned too.
 """
 
 from __future__ import annotations

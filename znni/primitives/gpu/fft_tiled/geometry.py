@@ -25,8 +25,8 @@ def tile_extents(largest: int, smaller: int, out: Vec3, kernel: Vec3) -> Vec3 | 
     of several, the smallest.
 
     Returns:
-        The extents. None if no tile holds the kernel, or if none is larger than ``smaller``: then
-        ``smaller`` as the largest length gives the same tiles.
+        The extents. None if no tile holds the kernel. Also None if no extent is larger than
+        ``smaller``: then the largest length ``smaller`` gives the same tiles.
     """
     extents = [_extent(largest, *axis) for axis in zip(out, kernel, strict=True)]
     found = [extent for extent in extents if extent is not None]

@@ -31,7 +31,7 @@ from znni.primitives.gpu.fft_tiled.spectrum_formats import SpectrumFormat
 FORWARD_STRIP = 16
 INVERSE_STRIP = 32
 
-# Bytes of a number in shared memory: two floats. So many numbers lie in different banks.
+# Bytes of a number in shared memory: two floats. And how many numbers lie in different banks.
 NUMBER_BYTES = 2 * FLOAT_BYTES
 NUMBER_BANKS = BANKS // 2
 
@@ -39,7 +39,7 @@ NUMBER_BANKS = BANKS // 2
 ENOUGH_BLOCKS = 2
 MOST_BLOCKS = 8
 
-# Blocks that share no memory wait for their writes. Their speed grows with the parts of sectors
+# Blocks that share no memory wait for their writes. Their speed grows with the share of a sector
 # that they write, and with the lines at work to this power, measured with tiles of 16 to 24 voxels.
 LINES_EXPONENT = 0.2
 

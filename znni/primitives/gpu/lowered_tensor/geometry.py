@@ -30,9 +30,9 @@ UNIT_MAPS = 16
 COLUMNS_TOGETHER = 8
 MOST_COLUMNS = 256
 
-# Warpgroups of a block, which has a multiprocessor to itself; registers that a thread takes beside
-# its sums, for the right side if warps multiply alone, and for what the compiler loads ahead on
-# Blackwell; and products whose sums it keeps.
+# Warpgroups of a block, which has a multiprocessor to itself. Registers that a thread takes beside
+# its sums; for the right side, if warps multiply alone; and for what the compiler loads ahead on
+# Blackwell. Products whose sums a thread keeps.
 WARPGROUPS = 4, 3, 2
 OTHER_REGISTERS = 60
 RIGHT_REGISTERS = 16
@@ -45,12 +45,12 @@ UNIT_BYTES = UNIT_MAPS * PRODUCT_VOXELS * FLOAT_BYTES
 ROW_BYTES = 16
 PADDING = 4
 
-# Units of a warpgroup that are on their way or being read. More take longer: shared memory and the
-# cache are one memory, and the cache keeps the rest of a sector until the next voxels of its row
-# are copied.
+# Units of a warpgroup that are being copied or read. With more, a layer takes longer: shared memory
+# and the cache are one memory, and the cache keeps the rest of a sector until the next voxels of
+# its row are copied.
 LEAST_RING, MOST_RING = 2, 3
 
-# Output voxels of a tile along x that are not divided further, because loads take so many.
+# The fewest output voxels of a tile along x, because loads take so many.
 NARROWEST = 8
 
 # Cycles of an H200's multiprocessor, measured: to bring a sector of 16 maps, whether all its voxels

@@ -108,11 +108,11 @@ def is_countable(out: Shape5) -> bool:
 
 
 def division(shape: Shape5, out: Shape5, window: Vec3, most: int) -> tuple[int, int, int]:
-    """Return how a pooling is divided: threads of a block, blocks, and output planes of a block.
+    """Return the division of a pooling: threads of a block, blocks, and output planes of a block.
 
-    If a block computes many output planes, two blocks read few planes of the input both. If it
-    computes few, all blocks read close together in memory. Few are best, because a plane that was
-    just read comes from the second-level cache.
+    If a block computes many output planes, few planes of the input are read by two blocks. If it
+    computes few, all blocks read close together in memory. Few are best, because a plane that
+    another block has just read comes from the second-level cache.
 
     Args:
         shape: the shape of the input.

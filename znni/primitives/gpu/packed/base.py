@@ -45,8 +45,8 @@ class GpuPackedPass:
     kind: ClassVar[type[Layer]]
     family: ClassVar[str]
     version: ClassVar[int] = 1
-    takes_sums: ClassVar[bool] = False  # of its input's maps, for one image
-    may_leave: ClassVar[bool] = False  # its numbers to the layer after it
+    takes_sums: ClassVar[bool] = False  # sums of its input's maps, for one image
+    may_leave: ClassVar[bool] = False  # whether it may leave its numbers to the layer after it
     resident: ClassVar[int] = 0  # bytes for each map
 
     @property

@@ -1,7 +1,7 @@
 """Convolution of few float32 maps on tensor cores, whose output is packed.
 
-A product sums over taps, not over input maps, so one map fills it. A block rounds the input that it
-sees to float16 in shared memory, scaled by the input's largest number, and unfolds nothing.
+A product sums over taps, not over input maps, so one map fills it. A block scales the input that it
+sees by the input's largest number, and rounds it to float16 in shared memory. Nothing is unfolded.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ LANE_PAIRS = PAIRS // 2
 MOST_GROUPS = 4
 MOST_SUMS, BLACKWELL_SUMS = 16, 8
 
-# Output voxels of a block, of which each of its warps has as many.
+# Output voxels of a block. All its warps have equally many.
 TILES = (
     Vec3(4, 8, 16),
     Vec3(2, 8, 32),
@@ -54,14 +54,14 @@ TILES = (
 WARPS = 8
 THREADS = WARPS * LANES
 
-# Registers of a thread beside its sums, and more if it adds up maps of pairs; blocks that share a
-# multiprocessor, at most.
+# Registers of a thread beside its sums, and further ones if it adds up maps of pairs; and the most
+# blocks that share a multiprocessor.
 OTHER_REGISTERS, SUM_REGISTERS = 48, 8
 MOST_BLOCKS = 4
 
-# Cycles of an H200's multiprocessor: of a product, if tensor cores are fast enough; to bring one
-# number of the input; and to store a group of 8 maps of a voxel, or to add them up. They are
-# estimates by the count of instructions.
+# Cycles of an H200's multiprocessor: for a product, if tensor cores are fast enough; to copy one
+# number of the input; to store a group of 8 maps of a voxel; and to add them up. They are estimated
+# from the count of instructions.
 PRODUCT_CYCLES = 2.0
 BRING_CYCLES = 0.3
 STORE_CYCLES = 0.7

@@ -1,9 +1,9 @@
 """Instance and group norm of packed values: one pass adds up each map, another scales it.
 
 The convolution that makes a value may have added up its maps. Then there is only the second pass.
-The layer after a norm may apply it to what it loads. Then there is only the first one.
+The layer after a norm may apply the norm to what it loads. Then there is only the first pass.
 
-A normalized number is no larger than the square root of the count of those that are normalized
+A normalized number is no larger than the square root of the count of numbers that are normalized
 together. So the scale of the output is known before anything is read.
 """
 
