@@ -1,8 +1,8 @@
 """Blocks that windows have made, on their way to being stored.
 
-The last layer of a network may be linear at each voxel. Then it gives the same, but for rounding,
-before and after windows are blended. So it is applied here, once, if that takes fewer sums. Where
-labels are stored, the maps that it gives are never stored.
+The last layer of a network may be linear at each voxel. Then it gives the same before and after
+windows are blended, except for rounding. So it is applied here, once, if that takes fewer sums. If
+labels are stored, the maps of the last layer are never stored.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from znni.engine.labels import Labels
 from znni.network.weights import ConvWeights, Float32
 
-# Values of maps that become labels at a time, unless a row has more: some that stay in the caches.
+# Values of maps that become labels at a time, unless a row has more. So many stay in the caches.
 LABEL_PIECE = 2**20
 
 

@@ -1,6 +1,6 @@
 """The bytes that a run takes for its blocks, on the host and on a GPU.
 
-Plans count them, and need nothing else of the engine.
+Plans count these bytes, and need no other module of the engine.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ DEVICE_BYTES = capacity_with_alignment(0) + DRIVER_BYTES
 
 
 def bytes_per_input_voxel(itemsize: int) -> int:
-    """Return the host bytes of a block read ahead: as float32, and what reading takes beside it.
+    """Return the host bytes of a block read ahead: as float32, and as it is stored.
 
-    That is the whole block as it is stored, or pieces of it. Threads also hold pieces as float32.
+    Reading holds the whole block as it is stored, or pieces of it. Threads also hold pieces as
+    float32.
     """
     return FLOAT_BYTES + 2 * itemsize
 
@@ -41,7 +42,7 @@ def bytes_per_blended_voxel(dtype: OutputType) -> int:
 def bytes_per_output_voxel(dtype: OutputType) -> int:
     """Return the host bytes of a block computed, one being written, and a copy of it as stored.
 
-    HDF5 makes that copy of float32, if the part is not contiguous. uint8 is scaled in float32
+    HDF5 makes such a copy of float32 values that are not contiguous. uint8 is scaled in float32
     first.
     """
     scaled = FLOAT_BYTES if dtype == "uint8" else 0

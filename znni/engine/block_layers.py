@@ -1,7 +1,7 @@
 """The layers of an exact network on the host, which blocks go through.
 
 All arrays of a block lie in one arena, at places that the plan decided. Each step reads views of
-them and writes into a view. What lies outside the volume is then set to zero, as padding.
+them and writes into a view. Samples outside the volume are then set to zero, as padding.
 """
 
 from __future__ import annotations

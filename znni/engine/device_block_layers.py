@@ -1,14 +1,16 @@
 """The layers of an exact network on a GPU, which blocks go through.
 
-All arrays of a block lie in one arena, at places that the plan decided. Those of packed values have
-records beside it, which every block begins with zeros. Some have sums of their maps, too, or a norm
-that the next step applies. Each step reads views of them and writes into a view. What lies outside
-the volume is then set to zero, as padding. A convolution or a pooling whose view has gaps makes its
-output apart, and it is copied from there.
+All arrays of a block lie in one arena, at places that the plan decided. Each step reads views of
+them and writes into a view. Samples outside the volume are then set to zero, as padding. If a
+convolution or a pooling cannot write a view with gaps, it makes its output in the workspace, and
+the output is copied.
 
-The work of a block depends only on the place of its input, and on what of it lies outside the
-volume. So most blocks, and all windows, take one launch of what was recorded before. The time of
-each step is known only of blocks that are not launched so, which the first ones are.
+Packed values have records beside the arena, which are zero at the beginning of each block. Some
+also have sums of their maps, or a norm that the next step applies.
+
+The work of a block depends only on the place of its input, and on the part of it that lies outside
+the volume. So most blocks, and all windows, take one launch of recorded work. The steps of the
+first blocks are launched one by one, and only these are timed.
 """
 
 from __future__ import annotations
@@ -60,7 +62,7 @@ class _Ready(NamedTuple):
         run: the function that computes it.
         place: the memory of the arena that it uses.
         reads: the samples that it reads of each input's storage.
-        staged: whether its output is made apart.
+        staged: whether its output is made in the workspace, and then copied.
         cleared: whether samples of its output outside the volume are set to zero.
     """
 
@@ -76,9 +78,9 @@ class _Edges(NamedTuple):
     """The samples of a step's arrays that lie within the volume, for a block.
 
     Attributes:
-        whole: where the whole input lies, counted from the first sample that the step reads; None:
-            it is the same to the step.
-        seen: the part of that which the step reads.
+        whole: the box of the whole input, counted from the first sample that the step reads; None:
+            the step's work does not depend on it.
+        seen: the part of that box which the step reads.
         inside: the samples of the output's storage.
     """
 

@@ -1,6 +1,6 @@
-"""Recorded work of a GPU: what is the same for many blocks is launched at once.
+"""Recordings of a GPU's work: all kernels of a block are launched at once.
 
-To launch a kernel takes the host longer than the GPU needs for a small one. A CUDA graph holds all
+The host takes longer to launch a kernel than the GPU takes for a small one. A CUDA graph holds all
 kernels of a block with their arguments, and takes one launch.
 """
 
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 # Runs before work is recorded. The first one loads kernels, which a recording cannot do.
 PLAIN_RUNS = 2
 
-# Recordings that are kept. Their memory on the GPU is among what the driver takes for itself.
+# The most recordings that are kept. Their memory on the GPU counts as the driver's (DRIVER_BYTES).
 MOST_RECORDED = 16
 
 
@@ -31,7 +31,7 @@ class _Recorded(NamedTuple):
 
 
 class DeviceGraphs:
-    """Launches work on a stream, and records what comes again.
+    """Launches work on a stream, and records work that comes again.
 
     Args:
         stream: the stream, which is not the GPU's default one.
@@ -52,8 +52,8 @@ class DeviceGraphs:
         """Launch work, from its recording if there is one.
 
         Args:
-            key: what distinguishes the work from other work: all that its kernels' arguments depend
-                on.
+            key: distinguishes the work from other work. It has all that the arguments of its
+                kernels depend on.
             queue: queues the work on the current stream, which is this one. It returns the array
                 that the work makes, which has the same place each time.
             record: queues the same work to be recorded; by default ``queue``.

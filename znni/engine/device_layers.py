@@ -1,10 +1,11 @@
 """The layers of a plan on a GPU, which patches go through.
 
 One stream computes patch after patch in one arena. Input and output have two places each. So the
-GPU computes one patch while the next input and the last output are copied. A tensor that the host
-hands on comes from page-locked memory, and output goes to such memory. Blocks of an exact network
-also lie in page-locked memory. Blocks of a dense network lie in ordinary memory, because its layers
-take much longer than the copy. The driver copies them in pieces, at some gigabytes per second.
+GPU computes one patch while the next input and the last output are copied.
+
+Tensors from the host's layers, outputs, and blocks of an exact network lie in page-locked memory.
+Blocks of a dense network lie in ordinary memory, because its layers take much longer than the copy.
+The driver copies them in pieces, at some gigabytes per second.
 """
 
 from __future__ import annotations
@@ -216,9 +217,9 @@ class _Place:
 
 
 def room_to_compile(plan: Plan) -> int:
-    """Return the bytes of the host that are allowed, and that the run does not take.
+    """Return the bytes of the host that are allowed, but that the plan does not take.
 
-    Blocks are read while layers get ready, and layers on the host may hold their arrays by then. So
-    the memory for these is no room.
+    Blocks are read while layers get ready, and layers on the host may already hold their arrays. So
+    memory that the plan takes is not free to compile.
     """
     return plan.machine.host.memory - plan.memory.total

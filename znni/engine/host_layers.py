@@ -27,8 +27,8 @@ from znni.plans.primitive import Catalogue
 class HostLayers:
     """The layers of a plan on the host, with everything prepared that can be prepared once.
 
-    The arena holds the arrays of a patch, except two. Its input belongs to the caller; the tensor
-    that is handed on is allocated apart. There are two such tensors: one is filled while the GPU
+    The arena holds the arrays of a patch, except two. Its input belongs to the caller. The tensor
+    for the GPU is allocated separately. There are two such tensors: one is filled while the GPU
     reads the other.
 
     If steps compute on a GPU, it copies directly from and to the arena. So the arena's pages are

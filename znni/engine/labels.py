@@ -15,8 +15,8 @@ from znni.network.network import Network
 
 LabelType: TypeAlias = Literal["uint8", "uint16"]
 
-# The share of a block's voxels that may have other labels by another plan of the same class: those
-# whose two largest values, or whose value and the threshold, are equal but for rounding.
+# The share of a block's voxels whose labels may differ by another plan of the same class. Their two
+# largest values, or their value and the threshold, are equal except for rounding.
 LABELS_APART = 1e-3
 
 
@@ -25,9 +25,9 @@ class Labels:
     """The rule by which an output's values become labels.
 
     Attributes:
-        of_maps: the label of each map, which voxels get where that map is the largest. If
-            several maps are equally large, the first one counts. Empty: the threshold decides.
-        threshold: a voxel of a map gets 1 where its value is above it, and else 0.
+        of_maps: the label of each map. A voxel gets the label of its largest map. If several maps
+            are equally large, the first one counts. Empty: the threshold decides.
+        threshold: a voxel of a map gets 1 if its value is above this number, and else 0.
     """
 
     of_maps: tuple[int, ...] = ()

@@ -1,4 +1,4 @@
-"""The end of each process's work: when it has computed the last of its blocks."""
+"""The last block of each process: a process that has computed it can end."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from znni.engine.tiles import Tile
 
 
 class LastBlocks:
-    """Tells each process, once, that it has computed its last block. That may not be written yet.
+    """Tells each process, once, that it has computed its last block.
 
-    Nobody knows which process takes a block before its reading begins. So a process is told only
-    when the reading of all blocks has begun.
+    That block may not be written yet. Which process takes a block is known only when its reading
+    begins. So a process is told only when the reading of all blocks has begun.
 
     Args:
         leaves: for each process, a function that tells it. Any thread calls this function.

@@ -1,4 +1,4 @@
-"""If memory runs out, a run goes on with a plan that takes less of it."""
+"""Runs that continue with a smaller plan if memory runs out."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from znni.plans.plan import Plan
 
 log = logging.getLogger("znni")
 
-# Returns the plan to go on with after memory of a device ran out under another plan. It raises what
-# ends the run if there is none.
+# Returns the plan to continue with after memory of a device ran out under another plan. If there is
+# none, it raises the error that ends the run.
 Smaller: TypeAlias = Callable[[Plan, DeviceKind], Plan]
 
 
 class FallbackRunner:
     """Runs volumes through a plan and, if memory runs out, through plans that take less.
 
-    What a plan has written stays, and the next plan computes the rest.
+    Blocks that a plan has written stay, and the next plan computes the rest.
 
     Args:
         plan: the first plan.
@@ -75,9 +75,9 @@ class FallbackRunner:
 
     @contextmanager
     def released(self) -> Iterator[None]:
-        """Give back the memory of the last plan, at once; nothing is run after this.
+        """Give back the memory of the last plan at once. No run may follow.
 
-        Other processes go within a ``with`` block, and are gone after it.
+        Other processes end during a ``with`` block, and have ended after it.
         """
         ended = self._processes.end() if self._processes else nothing_to_wait_for
         self._processes = None

@@ -31,7 +31,7 @@ Progress: TypeAlias = Callable[[int, int], None]
 
 
 def no_progress(_done: int, _total: int) -> None:
-    """Tell nobody."""
+    """Ignore the progress."""
 
 
 def nothing_to_wait_for() -> None:
@@ -46,15 +46,15 @@ class Runner(Protocol):
         """The plan that it runs."""
 
     def stages(self, stopwatch: Stopwatch, labels: Labels | None = None) -> Sequence[Work]:
-        """Return what is done with a patch, in order: the first stage in the thread that asks.
+        """Return the stages of a patch, in order. The first one runs in the thread of the caller.
 
-        The first stage takes the input (f, z, y, x). The last one gives the dense output
+        The first stage takes the input (f, z, y, x). The last one returns the dense output
         (f', Z, Y, X), in float32 or as it is stored, or its labels in their type. No stage takes a
         patch before the next stage has taken its last one.
 
         Args:
-            stopwatch: learns how long each stage works.
-            labels: how values become labels. A runner that makes none gives the values.
+            stopwatch: counts how long each stage works.
+            labels: how values become labels. A runner that makes none returns the values.
         """
 
 
@@ -89,13 +89,13 @@ class Processes(Protocol):
         """
 
     def wait_until_ready(self) -> None:
-        """Wait until all processes can compute, and raise what keeps one from it."""
+        """Wait until all processes can compute, and raise the error of one that cannot."""
 
     def in_use(self, stopwatch: Stopwatch) -> AbstractContextManager[None]:
-        """Have them compute within a ``with`` block. If it raises, they end their work at once.
+        """Let them compute within a ``with`` block. If it raises, they end their work at once.
 
         Args:
-            stopwatch: learns how long each stage in other processes works, on average.
+            stopwatch: counts how long each stage in other processes works, on average.
         """
 
     def leave(self, number: int) -> None:

@@ -29,7 +29,7 @@ PIECE_VALUES = 2**21
 # Runs of pieces for each thread.
 SHARES = 2
 
-# Copies of a piece as it is stored that a thread holds at most, with those that decoding takes.
+# The most copies of a piece, as it is stored, that a thread holds. Decoding takes some of them.
 COPIES = 4
 
 # Returns the values (f, z, y, x) of a box, as they are stored.
@@ -49,8 +49,8 @@ def read_input(
     """Read what the network sees in a box: float32 (f, z, y, x), scaled, padded at the edges.
 
     Each thread reads piece after piece, scales and checks it, and places it. If the volume has no
-    pieces, or so large ones that a single one takes more memory than is declared, all is read at
-    once before.
+    pieces, the whole box is read first. The same holds if a single piece takes more memory than is
+    declared.
 
     Args:
         volume: the input.

@@ -22,8 +22,8 @@ from znni.plans.job_seconds import JobSeconds
 
 log = logging.getLogger("znni")
 
-# How far apart values may be that were rounded to a type from nearly the same values: as a share of
-# them, and beside that.
+# How much values may differ if nearly the same values were rounded to a type: as a share of them,
+# and in addition to that.
 ROUNDING: dict[OutputType, tuple[float, int]] = {
     "float32": (0.0, 0),
     "float16": (2.0**-10, 0),
@@ -42,7 +42,7 @@ class Stored(Protocol):
 
 
 class Comparison:
-    """Takes what is computed, and compares it with what an output holds already.
+    """Compares computed blocks with those that an output already holds.
 
     Args:
         output: the output.
@@ -65,7 +65,7 @@ class Comparison:
     def largest(self) -> float:
         """The largest difference counted so far, as a share of the largest value; NaN if one is.
 
-        Of labels it is the largest share of a block's voxels that have others.
+        For labels it is the largest share of a block's voxels whose labels differ.
         """
         return self._apart / max(self._scale, LEAST_SCALE)
 

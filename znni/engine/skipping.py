@@ -24,7 +24,7 @@ from znni.network.network import Network
 from znni.network.weights import Float32, Weights
 from znni.primitives.reference import activation, exact
 
-# Bytes of a mask that are read at a time. They are part of the memory promised for a process.
+# Bytes of a mask that are read at a time. They are part of the memory declared for a process.
 MASK_BYTES = 2**20
 
 # Outputs of constant input that are kept.
@@ -68,7 +68,7 @@ class InputBlock(NamedTuple):
     values: Any
 
     def through(self, stage: Work) -> InputBlock:
-        """Return the block after one stage more."""
+        """Return the block after a further stage."""
         return self._replace(values=stage(self.values))
 
 
@@ -215,7 +215,7 @@ class Blocks:
 def _known(tile: Tile, values: Float32) -> KnownBlock:
     """Return a block that repeats some values (f', z, y, x), from an aligned voxel on.
 
-    If they are those of one voxel, the block takes no memory for them.
+    If the values are those of one voxel, the block takes no memory for its values.
     """
     size = tile.computed.size
     if values[0].size == 1:
@@ -232,7 +232,7 @@ def is_constant(block: Float32) -> bool:
 
 
 def of_constant(network: Network, weights: Weights, values: Float32) -> Float32:
-    """Return the output of a network that sees nothing but these values (f,).
+    """Return the output of a network whose whole input has the same values (f,) at each voxel.
 
     Returns:
         the output (f', z, y, x) of one voxel. For an exact network whose output varies with the

@@ -1,7 +1,7 @@
 """Blocks of output that several windows make together.
 
-Each block is computed by itself, from all windows that have voxels of it. So memory is bounded, any
-block can be computed again, and nothing holds the whole volume's values.
+Each block is computed by itself, from all windows that overlap it. So memory is bounded, any block
+can be computed again, and no array holds the values of the whole volume.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class WindowedBlock(NamedTuple):
 
     Attributes:
         values: what the windows see (f, z, y, x).
-        start: the voxel of the volume where that begins.
+        start: the voxel of the volume at which the values begin.
         written: the voxels of the volume that the block writes.
         wanted: which of them (z, y, x) need output; None: all.
     """
@@ -152,10 +152,10 @@ class BlendedWindows:
     A voxel's windows are added in the same order in every block, so its value does not depend on
     the block. Windows without a voxel that needs output are not computed.
 
-    The part of a window's output that lies in the next block along x is kept for that block. Its
-    sums begin with these windows anyway, because windows come in order of x. If another block comes
-    instead, as after an interruption, all windows of that one are computed. The same holds if a
-    mask left out windows of the block before.
+    The part of a window's output that lies in the next block along x is kept for that block. The
+    sums of that block begin with these windows anyway, because windows come in order of x. If
+    another block comes instead, as after an interruption, all its windows are computed. The same
+    holds if a mask left out windows of the block before.
 
     Args:
         network: the network, with windows over a volume.

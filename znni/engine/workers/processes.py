@@ -17,9 +17,9 @@ from znni.engine.workers.slots import SLOTS, Slot
 class WorkerProcess:
     """A process that waits for the task of a worker.
 
-    It is a new process of the same interpreter, with the same search path and nothing before it:
-    a user's folder may have any file. Ctrl-C in a terminal does not reach it: the process that
-    started it ends it. It also ends when that process is gone.
+    It is a new process of the same interpreter, with the same search path for modules. The current
+    folder is not added to that path, because it may have any file. Ctrl-C in a terminal does not
+    reach the process: the process that started it ends it. It also ends when that process is gone.
 
     Args:
         environment: variables that it has beside those of this process.

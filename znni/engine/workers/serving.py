@@ -77,7 +77,7 @@ _NOTHING: Float32 = np.empty(0, np.float32)
 
 @dataclass(frozen=True)
 class Asked:
-    """The message that tells a worker of a patch in a slot.
+    """The message to a worker that a patch is in a slot.
 
     Attributes:
         shape: the extents (f, z, y, x) of its input.
@@ -120,10 +120,10 @@ class _OnTheWay(NamedTuple):
 
 
 def serve(control: Connection) -> None:
-    """Do the task that comes first, and answer all that comes after it.
+    """Receive a task, do it, and answer all later messages.
 
-    An empty answer through the first socket says that all is ready. The socket of a slot takes what
-    is ``Asked``. Its answer, the extents of the output, says that the patch is done. Later messages
+    An empty answer through the first socket says that all is ready. The socket of a slot takes
+    ``Asked``. The answer, the extents of the output, says that the patch is done. Later messages
     through the first socket are answered by an ``Account``.
     """
     sockets = [control]
