@@ -9,7 +9,7 @@ from operator import itemgetter
 from planner.pareto import Front
 from znni.plans.segments import Step
 
-# The least weight of a resident byte, in seconds, where choices have to keep less.
+# The least weight of a resident byte, in seconds, if choices have to keep fewer bytes.
 LEAST_WEIGHT = 1e-12
 
 
@@ -38,7 +38,7 @@ class Slot:
         return self.peak(step) + step.cost.memory.resident
 
     def weighed(self, step: Step, byte_seconds: float) -> float:
-        """Return the step's seconds, with some for each byte that it keeps."""
+        """Return the seconds of all runs, plus ``byte_seconds`` for each resident byte."""
         return self.runs * step.seconds + byte_seconds * step.cost.memory.resident
 
     def fitting(self, steps: Iterable[Step], allowed: float) -> Slot:
@@ -118,10 +118,10 @@ def undominated_within(
 def promising_within(
     slots: Sequence[Slot], allowed: float, seconds_limit: float, byte_seconds: float = 0.0
 ) -> Iterator[Choice]:
-    """Yield a few choices that fit and are often among the best. They are found at once.
+    """Yield a few choices that fit and are often among the best. They are found quickly.
 
-    Each slot takes the step whose seconds and resident bytes weigh least. If the choice does not
-    fit, bytes weigh more.
+    Each slot takes the step with the least ``weighed`` seconds. If the choice does not fit, bytes
+    get a larger weight.
 
     Args:
         slots: the slots to fill.

@@ -195,11 +195,11 @@ class DeviceSearch:
         return best
 
     def _least_working(self, partition: Partition) -> int:
-        """Return bytes of arrays that the layers take at least, in any segments.
+        """Return a lower bound on the bytes of the layers' arrays, for any segments.
 
         A convolution takes the input and the output of one fragment. If a pooling follows, one of
-        its fragments may need fewer voxels of that. A convolution that may be one step with its
-        pooling does not count.
+        its fragments may need fewer voxels of that output. A convolution that may be one step with
+        its pooling does not count.
         """
         fused = {pair.conv for pair in self._fusible}
         least, smaller = 0, Vec3(0, 0, 0)

@@ -21,8 +21,8 @@ from znni.plans.block_storage import storage_for
 from znni.plans.device_partition import parts_of
 from znni.plans.plan import Plan
 
-# The number of prices that a search works out at most, which takes a few seconds. Only outputs of
-# thousands of voxels per axis need more. By then the most promising patches have been tried.
+# The most prices that a search works out, which takes a few seconds. Only outputs of thousands of
+# voxels per axis need more. By then the most promising patches have been tried.
 MOST_PRICES = 40_000
 
 
@@ -68,7 +68,7 @@ class Search(Space):
         """Yield searches among some of the plans. Their best plans limit the search among all.
 
         If a GPU has little memory, plans for both devices have bounds that no plan reaches. Their
-        prices would use up ``MOST_PRICES`` before a plan for one device gets its turn.
+        prices would use up ``MOST_PRICES`` before a plan for one device is tried.
         """
         quick = self
         if self.division == "all":  # pieces of powers of two bring most of the gain in little time

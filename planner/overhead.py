@@ -20,8 +20,8 @@ from znni.plans.job_seconds import NOTHING_AROUND, SecondsAround, Stage, StageSe
 from znni.plans.totals import Number, Numbers, PlanMemory, PlanTime
 
 FLOAT_BYTES = 4
-MASK_COPIES = 3  # of which voxels are wanted: in the writer, on the way, and in the worker
-LABEL_COPIES = 3  # of a block: one computed, one being written, and a copy as it is stored
+MASK_COPIES = 3  # of a block's mask: in the writer, in a message, and in the worker
+LABEL_COPIES = 3  # of a block's labels: one computed, one being written, and a copy as it is stored
 
 # A GPU keeps 8 bytes of page tables for each 4 KiB of host memory that is locked for its copies. An
 # H200 took 28 MB more with 14 GiB locked, and 70 MB more with 29 GiB.
@@ -200,9 +200,9 @@ class Overhead:
         )
 
     def least_bytes_out(self, network: Network) -> int:
-        """Return host bytes that each output voxel of a patch takes at least, computed or stored.
+        """Return the least host bytes of each output voxel of a patch, computed or stored.
 
-        Windows take the sums of their outputs and weights, and labels are made straight from them.
+        Windows take the sums of their outputs and weights, and labels are made directly from these.
         """
         if network.window:
             return FLOAT_BYTES * (network.blended_features + 1)
@@ -211,10 +211,10 @@ class Overhead:
     def _bytes_out(self, network: Network, patch: Vec3, device: Processors) -> int:
         """Return the host bytes of blocks that are computed but not written.
 
-        Windows take the input of one, the sums of their outputs and weights, and which voxels a
-        mask wants. What is stored is made of these before the next block begins. A GPU has the sums
-        and weights itself, and gives the means. It begins the next block before that, so there are
-        two masks then.
+        For windows, these are the input of one window, the sums of outputs and weights, and the
+        block's mask. The stored values are made of these before the next block begins. A GPU holds
+        the sums and weights itself, and returns the means. It begins the next block before that, so
+        there are two masks then.
         """
         values_in, values_out = _values(network, patch)
         window = network.window
@@ -235,8 +235,8 @@ class Overhead:
         """Return the host bytes that a worker's blocks of windows take beside its slots.
 
         The worker has the input of a window, the means of a block and the output that it makes of
-        them. For each slot, the writer has the labels or a copy. Both have which voxels are wanted,
-        and so has the message that tells it.
+        them. For each slot, the writer has the labels or a copy. Both have the block's mask, and so
+        has the message between them.
         """
         _, values_out = _values(network, patch)
         headed = FLOAT_BYTES if network.head else 0

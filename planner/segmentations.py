@@ -78,11 +78,12 @@ def exact_segments(
     """Yield the segments of an exact network's block that may be fastest, whose steps are bare.
 
     A convolution and its sum are one step or two, whatever the other steps are. In the first
-    segment they are one wherever that is faster. In the second every pair is one step, and in the
-    third none is; those are not faster, but may take less memory. In the last segment as many
-    values as possible are packed, if any can be. There, sums are one step wherever that is faster,
-    because that never takes more memory. And convolutions add up maps for the norms after them, and
-    heads apply the norms before them, wherever that is faster.
+    segment each pair is one step if that is faster. In the second all pairs are one step, and in
+    the third none is. These two are not faster, but may take less memory.
+
+    In the last segment as many values as possible are packed, if any can be. There, each sum is one
+    step with its convolution if that is faster, because it never takes more memory. Convolutions
+    add up maps for the norms after them, and heads apply the norms before them, if that is faster.
 
     Args:
         nodes: the nodes of the network.

@@ -24,7 +24,7 @@ def shared_offer(
 ) -> Offer | None:
     """Return the fastest primitives of host and GPU as one, with items in proportion to speed.
 
-    The result is None if one primitive alone does as well, because the other's share is too small.
+    The result is None if one primitive alone is as fast, because the other's share is too small.
 
     Args:
         operation: the operation to compute.

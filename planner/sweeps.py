@@ -122,8 +122,8 @@ def by_memory(search: Search, plan: Plan, count: int = LIMITS) -> list[Plan]:
 def memory_for_half(search: Search, least: int, device: DeviceKind) -> int:
     """Return about the least memory under which a plan is half as fast as the best.
 
-    The best is that of 16 times the least memory of all. Only cubes and
-    boxes between two cubes are tried, whose batches are whole, so this takes about a second.
+    The best plan is that under 16 times the least memory. Only cubes and boxes between two cubes
+    are tried, with whole batches, so this takes about a second.
 
     Args:
         search: the search.
