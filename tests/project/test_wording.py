@@ -90,6 +90,17 @@ def test_one_is_not_several(plan: Plan) -> None:
         check_features(ArrayVolume(np.zeros((4, 5, 6))), two)
 
 
+@pytest.mark.parametrize(
+    ("patch", "said"),
+    [
+        (StageSeconds(host_layers=4.0), "host layers set the pace"),
+        (StageSeconds(reading=4.0), "reading sets the pace"),
+    ],
+)
+def test_a_plan_says_which_stage_sets_the_pace(plan: Plan, patch: StageSeconds, said: str) -> None:
+    assert f": {said}" in str(replace(plan, time=PlanTime(2.0, 0.5, patch)))
+
+
 def test_a_report_sets_what_was_measured_beside_what_was_predicted(plan: Plan) -> None:
     patch = StageSeconds(reading=0.25, host_layers=4.0, writing=0.75)
     plan = replace(plan, time=PlanTime(2.0, 0.5, patch))

@@ -89,7 +89,8 @@ def _parts(plan: Plan) -> str:
         if seconds
     )
     slowest = in_words(plan.time.pace.bottleneck)
-    return f"{once:.1f} s to start and end; of a patch {stages}: {slowest} sets the pace"
+    sets = "set" if slowest.endswith("layers") else "sets"
+    return f"{once:.1f} s to start and end; of a patch {stages}: {slowest} {sets} the pace"
 
 
 def _purposes(memory: PlanMemory) -> str:
