@@ -90,7 +90,7 @@ VoxelSize = Annotated[
     str | None,
     typer.Option(
         metavar="Z,Y,X[UNIT]",
-        help="Extents of a voxel, as 0.5,0.1,0.1um or 40nm, where the file says none or wrong "
+        help="Extents of a voxel, as 0.5,0.1,0.1um or 40nm, if the file has none or wrong "
         "ones. Without a unit: in the file's.",
     ),
 ]

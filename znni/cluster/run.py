@@ -98,8 +98,8 @@ def infer_on_cluster(
 ) -> ClusterReport:
     """Run a network over a volume on the machines of a cluster.
 
-    The output is the one of ``znni.infer``. This process hands out its blocks, which workers
-    compute and write. If the run is stopped, the same call goes on from what is finished.
+    The output is that of ``znni.infer``. This process hands out the blocks, and workers compute and
+    write them. If the run is stopped, the same call continues it.
 
     Args:
         source: path or URL of the volume, which all machines must see.

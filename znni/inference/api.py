@@ -95,14 +95,14 @@ def infer(
             are finished, ``znni.finish`` completes the output, an OME-Zarr.
         options: those of ``znni.inference.request.RunOptions``. Each may be left out:
 
-            - ``dataset``: which one of a file with several.
+            - ``dataset``: the dataset to read, if a file has several.
             - ``channel``: the only map to read: its number, or its name if the file has names.
             - ``time``: number of the point in time, if there are several; ``all`` if they are the
               maps that the network takes.
             - ``invert``: exchange light and dark: the type's largest value less the value; of
               floats, 1 less the value.
-            - ``voxel_size``: extents of a voxel, as ``0.5,0.1,0.1um``, or ``40nm`` for all axes:
-              where the file says none or wrong ones. Without a unit, the file's one holds.
+            - ``voxel_size``: extents of a voxel, as ``0.5,0.1,0.1um``, or ``40nm`` for all axes, if
+              the file has none or wrong ones. Without a unit, the file's unit is taken.
             - ``border``: ``valid`` (the default) or ``same``.
             - ``pad``: what the network sees beyond the edges with ``same``: ``reflect`` (the
               default), ``edge`` or ``constant`` (zeros: the default of windows).
@@ -117,8 +117,8 @@ def infer(
             - ``threshold``: store 1 where a value is above it, and else 0, as uint8.
             - ``overwrite``: replace an existing output file, or an unfinished output of something
               else; by default that is an error.
-            - ``resume``: go on with an unfinished output of the same run (``NAME.partial``); this
-              is the default. False starts afresh.
+            - ``resume``: continue an unfinished output of the same run (``NAME.partial``); this is
+              the default. False starts afresh.
             - ``compression``: how chunks of a Zarr are compressed: ``zstd`` (the default),
               ``gzip`` or ``none``.
             - ``sharded``: store many chunks of a Zarr in one file.
@@ -132,7 +132,7 @@ def infer(
         DoesNotFit: no plan stays within ``ram`` and ``gpu_memory``.
         RunFailed: reading the volume or writing the output failed, or the GPU failed.
 
-    An error after the output is opened carries a note of what is left of it.
+    If the output was open, the error has a note that says what is left of the output.
     """
     check_keywords(infer, RunOptions, options)
     made = plan if plan is None or isinstance(plan, Plan) else load_plan(plan)

@@ -89,11 +89,10 @@ def export(
     Args:
         source: a volume in any format that znni reads, or an array.
         target: the file to make: ``.h5``, ``.zarr``, ``.tif``, ``.nii``, ``.nii.gz`` or ``.npy``.
-        dataset: dataset of a file with several.
+        dataset: dataset to copy, if the file has several.
         channel: the only map to copy: its number, or its name if the file has names.
         time: number of the point in time, if there are several; ``all``: they are the maps.
-        voxel_size: extents of a voxel, as ``0.5,0.1,0.1um``, where the file says none or wrong
-            ones.
+        voxel_size: extents of a voxel, as ``0.5,0.1,0.1um``, if the file has none or wrong ones.
         roi: voxels to copy, as ``numpy.s_[10:20, :, 5:]``; by default all.
         dtype: type of the copy; by default the source's. Floats become uint8 as 0..1 to 0..255.
         labels: store the label of the largest map instead of the values.
@@ -103,7 +102,7 @@ def export(
         pyramid: also store coarser resolutions of an OME-Zarr or OME-TIFF; by default if it is
             large.
         overwrite: replace an existing file.
-        resume: go on with an unfinished copy, if the format allows it (HDF5, Zarr).
+        resume: continue an unfinished copy, if the format allows it (HDF5, Zarr).
         ram: memory that the process may take; by default 1 GiB more than it takes already.
         progress: called with the voxels written and those wanted.
 

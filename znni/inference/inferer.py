@@ -33,14 +33,13 @@ class Inferer:
     as float32. Plans and prepared primitives are kept for the next array of the same size, for as
     many sizes as fit into ``ram`` and ``gpu_memory`` together.
 
-    Takes what a plan may use as keyword arguments: ``ram``, ``threads``, ``device``,
-    ``gpu_memory``, ``gpus``, ``accuracy``, ``costs`` and ``micro_batches``, as in
-    ``znni.core.options.Choices``.
+    Keyword arguments say what a plan may use: ``ram``, ``threads``, ``device``, ``gpu_memory``,
+    ``gpus``, ``accuracy``, ``costs`` and ``micro_batches``, as in ``znni.core.options.Choices``.
     ``ram`` limits the memory of the process, with the output but without the given array.
 
     Inferers can run side by side in threads of one process. ``ram`` limits each of them alone, so
-    give it for each, such that all of them fit. Calls of one inferer take turns, because its memory
-    is for one array at a time. A copy, also in another process, is made ready again.
+    give each its own ``ram``, such that all of them fit. Calls of one inferer take turns, because
+    its memory is for one array at a time. A copy, also in another process, prepares itself again.
 
     Example:
         >>> inferer = znni.Inferer("networks/boundaries.yaml")

@@ -88,19 +88,19 @@ def view(
 ) -> Page:
     """Write a page that shows an output over its input, complete in one HTML file.
 
-    Coarser resolutions of an OME-Zarr are read where they are fine enough, so a page can show all
-    of a huge volume.
+    If coarser resolutions of an OME-Zarr are fine enough, they are read. So a page can show all of
+    a huge volume.
 
     Args:
         source: the input, a file or a URL as in ``znni.infer``. Map and point in time are those
             that the output was computed from. So are dataset and voxel size, if the next arguments
             do not say otherwise.
-        out: the output of that input. The output of another program is shown with a note, if its
-            extents are the input's.
+        out: the output of that input. An output of another program is shown with a note. It has
+            the input's extents, or an origin that tells where it lies.
         page: the HTML file to write; by default the output's name and ``.html``, in this folder, as
             ``cells.zarr.html``.
         dataset: dataset of the input, if its file has several.
-        voxel_size: extents of the input's voxels, as ``0.5,0.1,0.1um``, where files say none or
+        voxel_size: extents of the input's voxels, as ``0.5,0.1,0.1um``, if the files have none or
             wrong ones.
         region: input voxels to show, such as ``numpy.s_[10:20, :, 5:]``. By default all that have
             output if they can be read quickly, otherwise as many from their middle as a page holds.
