@@ -1,4 +1,4 @@
-"""Workers that are jobs of SLURM: submitting them, and missing them."""
+"""Workers that are jobs of SLURM: submitting jobs, and finding those that are gone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operations from the descriptions of layers in a source, after checks that layers here allow them.
+"""Operations made from the layers of a source, after checks that znni has such layers.
 
 All functions raise an ``InvalidInput`` that names the layer's origin, its problem and a remedy.
 """

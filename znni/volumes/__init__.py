@@ -1,1 +1,1 @@
-"""Reading and writing volumes. Each file format is one module or package."""
+"""Reading and writing volumes. Each file format is one package."""
