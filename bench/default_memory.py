@@ -23,7 +23,7 @@ from bench.noise_volumes import write_noise
 from bench.record import Row
 from znni.core.errors import RunFailed
 from znni.core.shapes import Vec3
-from znni.inference.kept_plans import NONE, VARIABLE
+from znni.inference.kept_files import NONE, VARIABLE
 from znni.machine.cold_pages import warm_bytes
 
 # The edges of cubes of 10 to 500 million voxels.

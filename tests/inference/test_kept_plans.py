@@ -22,15 +22,16 @@ from znni.calibration.model import MeasuredModel
 from znni.core.logged import warn_once
 from znni.core.options import DeviceChoice
 from znni.core.shapes import Vec3
-from znni.inference import kept_plans, planning
-from znni.inference.kept_plans import MOST_KEPT, fastest_kept_or_found
+from znni.inference import kept_files, kept_plans, planning
+from znni.inference.kept_files import MOST_KEPT
+from znni.inference.kept_plans import fastest_kept_or_found
 from znni.plans.primitive import convolved
 
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     warn_once.cache_clear()
-    monkeypatch.setenv(kept_plans.VARIABLE, str(tmp_path / "plans"))
+    monkeypatch.setenv(kept_files.VARIABLE, str(tmp_path / "plans"))
     return tmp_path / "plans"
 
 
@@ -273,7 +274,7 @@ def test_a_folder_that_cannot_be_written_costs_a_warning(
 
 
 def test_none_are_kept_if_so_wanted(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(kept_plans.VARIABLE, "none")
+    monkeypatch.setenv(kept_files.VARIABLE, "none")
     fastest_kept_or_found(small_search())
     assert not fastest_kept_or_found(small_search())[1]
     assert not folder.exists()

@@ -15,7 +15,7 @@ import numpy as np
 
 from planner.overhead import Overhead, OverheadSeconds
 from znni.calibration.handling_times import HandlingTimes
-from znni.calibration.phase_notes import Kind, noted, noted_cuda
+from znni.calibration.phase_notes import Kind, noted, noted_before, noted_cuda
 from znni.core.options import AS_COMPUTED, Codec, Compression, Packing, Stored
 from znni.core.shapes import Vec3
 from znni.engine.blended import LABEL_PIECE
@@ -159,13 +159,13 @@ def around_here(around: SecondsAround, kind: Kind, *, searched: bool) -> Seconds
         kind: the kind of the run.
         searched: whether the plan was searched for, not taken from an earlier search.
     """
-    known = noted(kind)
-    start, planning, searching = known.start, known.planning, known.searching
+    start, planning = noted_before(kind)
     if start is not None:
         around = replace(around, start=start)
     if planning is not None:
         around = replace(around, planning=planning)
     if searched:
+        searching = noted(kind).searching
         more = SEARCHING_SECONDS if searching is None else searching
         around = replace(around, planning=around.planning + more)
     return around

@@ -12,20 +12,25 @@ from collections.abc import Mapping
 from hashlib import sha256
 from pathlib import Path
 from statistics import median_low
-from typing import Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 from znni import __version__
 from znni.core.user_cache import keep, kept, user_cache
 from znni.machine.detect import usable_cores
 from znni.machine.machine import Machine
 from znni.machine.processor import processor_name
-from znni.plans.plan import Plan
+
+if TYPE_CHECKING:
+    from znni.plans.plan import Plan
 
 # The latest runs whose median counts. A single one may have been disturbed.
 MOST_NOTED = 5
 
 # Starts of a GPU count in steps of so many seconds, because plans depend on them.
 STEADY_SECONDS = 0.5
+
+# The seconds before a run count in such steps, so that the same command prints the same.
+STEADY_BEFORE = 0.05
 
 Kind: TypeAlias = Literal["cpu", "gpu", "gpus"]
 
@@ -59,10 +64,19 @@ def noted(kind: Kind) -> FixedSeconds:
     return FixedSeconds(**{name: median_low(seconds) for name, seconds in known.items()})
 
 
+def noted_before(kind: Kind) -> tuple[float | None, float | None]:
+    """Return the noted seconds to start and to take a kept plan, each in steady steps."""
+    known = noted(kind)
+    return _steady(known.start, STEADY_BEFORE), _steady(known.planning, STEADY_BEFORE)
+
+
 def noted_cuda(machine: Machine) -> float | None:
     """Return the seconds to start a machine's GPUs, as runs noted them here, in steady steps."""
-    seconds = noted("gpus" if machine.used_gpus > 1 else "gpu").cuda
-    return None if seconds is None else STEADY_SECONDS * round(seconds / STEADY_SECONDS)
+    return _steady(noted("gpus" if machine.used_gpus > 1 else "gpu").cuda, STEADY_SECONDS)
+
+
+def _steady(seconds: float | None, step: float) -> float | None:
+    return None if seconds is None else round(round(seconds / step) * step, 3)
 
 
 def note(kind: Kind, taken: FixedSeconds) -> None:

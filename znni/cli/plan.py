@@ -10,10 +10,13 @@ import typer
 from znni.cli import options
 from znni.cli.values import are_extents, in_windows, parse_channel, parse_roi, three_extents
 from znni.core.errors import InvalidInput, option
-from znni.core.loading import loading, nothing
-from znni.core.options import Accuracy, Choices, parse_time
+from znni.core.loading import is_own_process, loading, nothing
+from znni.core.options import Accuracy, Border, Choices, parse_time
 
 if TYPE_CHECKING:
+    from znni.core.shapes import Vec3
+    from znni.engine.tiles import Region
+    from znni.network.network import Network
     from znni.plans.plan import Plan
 
 
@@ -82,11 +85,8 @@ def plan(
 
     looks = machine is None and planned["device"] != "cpu" and not cluster
     with loading(begin=detect_gpus if looks else nothing):
-        from znni.inference import planning
-        from znni.network.network_file import load_network
-        from znni.plans.plan_file import save_plans
-        from znni.plans.plan_text import ranking
-        from znni.volumes.locate import open_volume
+        from znni.inference import kept_texts
+        from znni.machine.machine_choice import machine_for
 
     if cluster:
         gpus = planned["gpus"]
@@ -104,51 +104,55 @@ def plan(
             threshold=threshold,
         )
     if plot:
-        from znni.inference.plan_plot import check_drawable
-
-        check_drawable(plot)
-    network = in_windows(load_network(net), window, overlap, blend, mirror)
-    if are_extents(volume):
-        size, itemsize = three_extents(volume), 4
-    else:
-        point = None if time is None else parse_time(time)
-        source = open_volume(volume, dataset, channel=parse_channel(channel), time=point)
-        size, itemsize = source.size, source.itemsize
-    region = parse_roi(roi) if roi else None
-    if network.models:
-        from znni.inference.model_choice import chosen
-
-        given: Any = {name: value for name, value in planned.items() if name != "dtype"}
-        choice = chosen(network, size, Choices(**given))
-        network = choice.network
-        if choice.why:
-            typer.echo(choice.why, err=as_json)
-    if cluster:
-        from znni.cluster.forecast import forecast
-
-        predicted = forecast(
-            network, size, cluster, border=border, roi=region, input_itemsize=itemsize, **planned
-        )
-        typer.echo(str(predicted))
+        _check_drawable(plot)
+    size, itemsize = _size_of(volume, dataset, channel, time)
+    limits = (planned["ram"], planned["threads"], planned["gpu_memory"], planned["device"])
+    here = None if cluster else machine_for(machine, *limits)
+    file = None
+    if here and is_own_process() and not (explain or alternatives or plot or out):
+        windows = (window, overlap, blend, mirror)
+        about = (size, itemsize, border, roi, labels, threshold, as_json)
+        file = kept_texts.text_file(net, here, (*windows, *about, *planned.items()))
+    if file and not fresh and (known := kept_texts.kept_text(file)):
+        typer.echo(known)
         return
-    search = planning.search(
-        network,
-        size,
-        border=border,
-        roi=region,
-        machine=machine,
-        input_itemsize=itemsize,
-        labels=labels,
-        threshold=threshold,
-        **planned,
-    )
-    found = planning.fastest(search, alternatives or 1, fresh=fresh)
-    plans = list(map(planning.as_here, found))
-    best = plans[0]
+    with loading():
+        from znni.inference import planning
+        from znni.network.network_file import load_network
+
+    network = in_windows(load_network(net), window, overlap, blend, mirror)
+    region = parse_roi(roi) if roi else None
+    if models := bool(network.models):
+        network = _formed(network, size, planned, as_json=as_json)
+    if cluster:
+        typer.echo(_forecast(network, size, cluster, planned, border, region, itemsize))
+        return
+    with kept_texts.warnings_of_znni() as warnings:
+        search = planning.search(
+            network,
+            size,
+            border=border,
+            roi=region,
+            machine=here,
+            input_itemsize=itemsize,
+            labels=labels,
+            threshold=threshold,
+            **planned,
+        )
+        found = planning.fastest(search, alternatives or 1, fresh=fresh)
+        plans = list(map(planning.as_here, found))
+        best = plans[0]
+        text = best.to_json() if as_json else plan_text(best, planned["accuracy"])
     if out:
+        from znni.plans.plan_file import save_plans
+
         save_plans(out, plans, overwrite=overwrite)
-    typer.echo(best.to_json() if as_json else plan_text(best, planned["accuracy"]))
+    typer.echo(text)
+    if file and not models and not warnings:
+        kept_texts.keep_text(file, text)
     if alternatives:
+        from znni.plans.plan_text import ranking
+
         typer.echo(f"\n{ranking(plans)}", err=as_json)
     if explain:
         typer.echo(f"\n{planning.explain(search, best)}", err=as_json)
@@ -156,6 +160,57 @@ def plan(
         from znni.inference.plan_plot import plot_plan
 
         plot_plan(planning.look_around(search, best), plot)
+
+
+def _size_of(
+    volume: str, dataset: str | None, channel: str | None, time: str | None
+) -> tuple[Vec3, int]:
+    """Return the extents of the volume to plan for, and the bytes of a stored value."""
+    if are_extents(volume):
+        return three_extents(volume), 4
+    from znni.volumes.locate import open_volume
+
+    point = None if time is None else parse_time(time)
+    source = open_volume(volume, dataset, channel=parse_channel(channel), time=point)
+    return source.size, source.itemsize
+
+
+def _check_drawable(plot: Path) -> None:
+    from znni.inference.plan_plot import check_drawable
+
+    check_drawable(plot)
+
+
+def _forecast(
+    network: Network,
+    size: Vec3,
+    cluster: str,
+    planned: options.PlannedOptions,
+    border: Border,
+    region: Region | None,
+    itemsize: int,
+) -> str:
+    """Return the predicted time and cost of a run on a cluster."""
+    from znni.cluster.forecast import forecast
+
+    return str(
+        forecast(
+            network, size, cluster, border=border, roi=region, input_itemsize=itemsize, **planned
+        )
+    )
+
+
+def _formed(
+    network: Network, size: Vec3, planned: options.PlannedOptions, *, as_json: bool
+) -> Network:
+    """Return a network of a model in the form that is faster, and say why it is."""
+    from znni.inference.model_choice import chosen
+
+    given: Any = {name: value for name, value in planned.items() if name != "dtype"}
+    choice = chosen(network, size, Choices(**given))
+    if choice.why:
+        typer.echo(choice.why, err=as_json)
+    return choice.network
 
 
 def _check_not_given(**given: object) -> None:

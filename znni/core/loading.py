@@ -21,6 +21,11 @@ def own_process() -> None:
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
 
 
+def is_own_process() -> bool:
+    """Return whether this process runs one command only."""
+    return _own
+
+
 def nothing() -> None:
     """Begin nothing."""
 

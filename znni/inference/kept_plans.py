@@ -19,18 +19,12 @@ from planner.limits import time_of_run
 from znni.calibration.model import MeasuredModel
 from znni.core.errors import InvalidInput
 from znni.core.logged import warn_once
-from znni.core.user_cache import state_of_source, user_cache, warn_not_kept, write_whole
+from znni.core.user_cache import state_of_source
+from znni.inference.kept_files import keep_file, plans_folder
 from znni.machine.machine import Machine
 from znni.plans.micro_batches import found as found_in
 from znni.plans.plan import Plan
 from znni.plans.primitive import Catalogue, told_of
-
-# The environment variable that names the folder; ``none`` keeps no plans.
-VARIABLE = "ZNNI_PLANS"
-NONE = "none"
-
-# The number of plans kept; the ones used longest ago are deleted.
-MOST_KEPT = 64
 
 
 class _Kept(NamedTuple):
@@ -60,7 +54,7 @@ def fastest_kept_or_found(search: Search) -> tuple[Plan, bool]:
         DoesNotFit: no plan fits.
     """
     key = _key(search)
-    folder = _folder()
+    folder = plans_folder()
     if key is None or folder is None:
         return search.fastest()[0], False
     kept = list(_kept(folder, key, search))
@@ -76,26 +70,11 @@ def fastest_kept_or_found(search: Search) -> tuple[Plan, bool]:
 
 def keep(plan: Plan, search: Search) -> None:
     """Keep the fastest plan of a search, for searches that are alike."""
-    key, folder = _key(search), _folder()
+    key, folder = _key(search), plans_folder()
     if key is None or folder is None:
         return
     host, gpu = _limits(search.machine)
-    file = folder / f"{key}-{host}-{gpu}.json"
-    try:
-        write_whole(file, plan.to_json().encode())
-        _delete_oldest(folder)
-    except OSError as error:
-        warn_not_kept(file, error)
-
-
-def _delete_oldest(folder: Path) -> None:
-    """Delete what was used longest ago, if there is too much. Others may do so at the same time."""
-    found: list[tuple[float, Path]] = []
-    for path in folder.iterdir():
-        with suppress(FileNotFoundError):
-            found.append((path.stat().st_mtime, path))
-    for _, path in sorted(found)[:-MOST_KEPT]:
-        path.unlink(missing_ok=True)
+    keep_file(folder / f"{key}-{host}-{gpu}.json", plan.to_json().encode())
 
 
 def _kept(folder: Path, key: str, search: Search) -> Iterator[_Kept]:
@@ -181,11 +160,3 @@ def _each(catalogue: Catalogue) -> Sequence[object]:
         (name, primitive.version, primitive.accuracy, type(primitive).__qualname__)
         for name, primitive in catalogue.items()
     )
-
-
-def _folder() -> Path | None:
-    """Return the folder of kept plans, or None if none are to be kept."""
-    named = os.environ.get(VARIABLE)
-    if named == NONE:
-        return None
-    return Path(named) if named else user_cache() / "plans"

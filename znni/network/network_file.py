@@ -47,7 +47,7 @@ from znni.network.layer_entries import (
 from znni.network.layers import Concat, Layer, Multiply
 from znni.network.model_files import is_model_file, model_layer
 from znni.network.network import INPUT, Network, Node, maps_of, stride_of
-from znni.network.shipped import shipped_names, shipped_network
+from znni.network.shipped import found_network
 from znni.network.window import Window
 
 # The name of the join of several outputs.
@@ -186,7 +186,7 @@ def load_network(path: str | Path) -> Network:
             raise InvalidInput(f"{path}: no such model file; check the path")
         text = json.dumps({"name": Path(path).stem, "model": Path(path).name})
         return network_from_text(text, path)
-    return _network_of(YamlFile(_found(Path(path)), "network"))
+    return _network_of(YamlFile(found_network(Path(path)), "network"))
 
 
 @checks_types
@@ -204,22 +204,6 @@ def with_window(network: Network | str | Path, window: Window) -> Network:
         >>> znni.with_window("net.yaml", znni.Window((64, 128, 128), overlap=0.5))
     """
     return windowed(network if isinstance(network, Network) else load_network(network), window)
-
-
-def _found(path: Path) -> Path:
-    """Return the path of a network file that is there, or that comes with znni under this name.
-
-    Raises:
-        InvalidInput: it is only a name, and neither is there.
-    """
-    if path.suffix or len(path.parts) > 1 or path.exists():
-        return path
-    if known := shipped_network(str(path)):
-        return known
-    raise InvalidInput(
-        f"{path}: no such file, and no network of this name comes with znni; it has "
-        f"{', '.join(shipped_names())}"
-    )
 
 
 def network_from_text(text: str, name: str | Path) -> Network:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from znni.core.errors import InvalidInput
+
 PACKAGE = Path(__file__).parents[1]
 # In an installed package, and in the repository.
 FOLDERS = (PACKAGE / "shipped", PACKAGE.parent / "networks")
@@ -19,6 +21,22 @@ def shipped_network(name: str) -> Path | None:
     """Return the network file of a name; None if no such network comes with znni."""
     path = _folder() / f"{name}.yaml"
     return path if name in shipped_names() else None
+
+
+def found_network(path: Path) -> Path:
+    """Return the path of a network file that is there, or that comes with znni under this name.
+
+    Raises:
+        InvalidInput: it is only a name, and neither is there.
+    """
+    if path.suffix or len(path.parts) > 1 or path.exists():
+        return path
+    if known := shipped_network(str(path)):
+        return known
+    raise InvalidInput(
+        f"{path}: no such file, and no network of this name comes with znni; it has "
+        f"{', '.join(shipped_names())}"
+    )
 
 
 def picture(name: str) -> str:

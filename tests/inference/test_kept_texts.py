@@ -1,0 +1,206 @@
+"""Texts of plans that are printed again: only if nothing differs, and with few modules loaded."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakes import gpu
+from fakes import machine as fake_machine
+
+import znni
+from znni.calibration import phase_notes
+from znni.calibration.cost_file import VARIABLE as COSTS
+from znni.calibration.phase_notes import FixedSeconds, note
+from znni.core.errors import InvalidInput
+from znni.inference import kept_files, kept_texts
+from znni.inference.kept_texts import MOST_BYTES, keep_text, kept_text, text_file
+
+NETWORK = """
+name: small
+in_features: 1
+layers:
+  - conv: {features: 4, kernel: 3, activation: relu}
+  - conv: {features: 1, kernel: 3}
+"""
+
+# A command in a process of its own, which tells afterwards what it loaded and opened.
+PROGRAM = """
+import sys
+opened = []
+sys.addaudithook(lambda event, given: opened.append(given) if event == "open" else None)
+from znni.core.loading import own_process
+own_process()
+from znni.cli import main
+main()
+print("loaded:", *sys.modules)
+for path, mode, _ in opened:
+    if isinstance(path, (str, bytes)) and mode in ("r", "rb", None):
+        print("opened:", path)
+"""
+
+# Modules that only a search or a kept plan needs.
+NOT_NEEDED = {"numpy", "planner.exhaustive", "ruamel.yaml", "znni.inference.planning"}
+
+
+@pytest.fixture
+def folder(own_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The test's own folder, with a network, kept plans and all other notes."""
+    Path("small.yaml").write_text(NETWORK)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(own_folder / "cache"))
+    monkeypatch.setenv(kept_files.VARIABLE, str(own_folder / "plans"))
+    monkeypatch.setenv(COSTS, str(own_folder / "costs.sqlite"))
+    monkeypatch.setattr(phase_notes, "_file", lambda: own_folder / "cache" / "phases.json")
+    return own_folder
+
+
+class Printed:
+    """What ``znni plan`` prints in a process of its own, with the modules and files of this one."""
+
+    def __init__(self, *arguments: str) -> None:
+        command = ("plan", "--net", "small.yaml", "--volume", "90,90,90", "--ram", "1GiB")
+        done = subprocess.run(
+            [sys.executable, "-c", PROGRAM, *command, "--device", "cpu", *arguments],
+            capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        self.text, _, told = done.stdout.partition("loaded: ")
+        loaded, *opened = told.split("\nopened: ")
+        self.loaded, self.opened = set(loaded.split()), {Path(path.strip()) for path in opened}
+
+    @property
+    def again(self) -> bool:
+        """Whether it is a text that was kept."""
+        return not self.loaded & NOT_NEEDED
+
+
+def test_the_same_command_prints_the_same_with_few_modules(folder: Path) -> None:
+    first, second = Printed(), Printed()
+    assert not first.again
+    assert "conv1" in first.text
+    assert second.again
+    assert second.text == first.text
+    as_json = Printed("--json")
+    assert not as_json.again
+    assert Printed("--json").text == as_json.text
+    fresh = Printed("--fresh")
+    assert not fresh.again
+    assert fresh.text == first.text
+    with Path("small.yaml").open("a") as file:
+        file.write("about: another text\n")
+    assert not Printed().again
+    assert len(list((folder / "plans").glob("*.txt"))) == 3
+
+
+def test_a_command_with_more_to_tell_or_to_do_plans(folder: Path) -> None:
+    Printed()
+    for more in (("--explain",), ("--alternatives", "2"), ("--out", "plan.json")):
+        assert not Printed(*more).again
+    assert (folder / "plan.json").exists()
+
+
+def test_a_text_is_known_by_all_files_that_a_plan_reads(folder: Path) -> None:
+    """What ``text_file`` does not look at must not be read to make a plan."""
+    Printed()
+    Path("small.yaml").write_text(NETWORK.replace("small", "other"))  # nothing is known of it
+    code = [Path(place).resolve() for place in (*sys.path, sys.prefix, sys.base_prefix) if place]
+    read = {path for path in Printed().opened if path.suffix not in (".py", ".pyc")}
+    others = {path for path in read if not any(map(path.resolve().is_relative_to, code))}
+    assert Path("small.yaml") in others
+    known = [Path("small.yaml"), folder / "cache", folder / "plans", folder / "costs.sqlite"]
+    system = [Path("/proc"), Path("/sys"), Path("/etc/localtime"), Path("/dev/null")]
+    assert not {it for it in others if not any(map(it.is_relative_to, known + system))}
+
+
+HERE = fake_machine()
+
+
+def _named(**changed: Any) -> Path:
+    asked = {"network": Path("small.yaml"), "machine": HERE, "asked": ("a region",)} | changed
+    file = text_file(**asked)
+    assert file is not None
+    return file
+
+
+ASKED: dict[str, dict[str, Any]] = {
+    "network": {"network": Path("other.yaml")},
+    "options": {"asked": ("another region",)},
+    "memory": {"machine": replace(HERE, host=replace(HERE.host, memory=1))},
+    "GPUs": {"machine": replace(HERE, gpus=(gpu(),))},
+    "absent": {"machine": replace(HERE, absent=True)},
+}
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize("what", ASKED)
+def test_another_text_is_printed_if_anything_else_is_asked(what: str) -> None:
+    Path("other.yaml").write_text(NETWORK.replace("small", "other"))
+    assert _named() == _named()
+    assert _named(**ASKED[what]) != _named()
+
+
+CHANGES: dict[str, Callable[[pytest.MonkeyPatch], object]] = {
+    "instructions": lambda patch: patch.setattr(kept_texts, "processor_features", dict),
+    "warm memory": lambda patch: patch.setattr(kept_texts, "warm_bytes", lambda: 3.0),
+    "release": lambda patch: patch.setattr(znni, "__version__", "another"),
+    "code": lambda patch: patch.setattr(kept_texts, "state_of_source", lambda _: "another"),
+    "packages": lambda patch: patch.setattr(sys, "path", [*sys.path, str(Path.cwd())]),
+    "variable": lambda patch: patch.setenv("ZNNI_GPU_CAPABILITY", "8.0"),
+    "costs": lambda _: Path("costs.sqlite").write_bytes(b"more"),
+    "start": lambda _: note("cpu", FixedSeconds(start=3.0)),
+    "planning": lambda _: note("gpu", FixedSeconds(planning=3.0)),
+    "CUDA": lambda _: note("gpus", FixedSeconds(cuda=3.0)),
+}
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize("what", CHANGES)
+def test_a_text_is_not_printed_again_if_anything_differs(
+    what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = _named()
+    CHANGES[what](monkeypatch)
+    assert _named() != before
+
+
+@pytest.mark.usefixtures("folder")
+def test_little_changes_of_starts_change_nothing() -> None:
+    for start in (0.31, 0.32):
+        note("cpu", FixedSeconds(start=start))
+    before = _named()
+    for start in (0.29, 0.28, 0.29):
+        note("cpu", FixedSeconds(start=start, searching=9.0))
+    assert _named() == before
+
+
+def test_a_damaged_text_is_not_printed(folder: Path) -> None:
+    file = folder / "plans" / "some.txt"
+    assert kept_text(file) is None
+    keep_text(file, "layers\nand µs")
+    assert kept_text(file) == "layers\nand µs"
+    whole = file.read_bytes()
+    for damaged in (b"", whole[:-1], whole.replace(b"layers", b"layerz")):
+        file.write_bytes(damaged)
+        assert kept_text(file) is None
+
+
+def test_nothing_is_kept_of_large_and_missing_files_or_if_so_wanted(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "model.onnx").write_bytes(bytes(MOST_BYTES + 1))
+    for name in ("model.onnx", "missing.yaml"):
+        assert text_file(Path(name), HERE, ()) is None
+    with pytest.raises(InvalidInput, match="no network of this name"):
+        text_file(Path("missing"), HERE, ())
+    monkeypatch.setenv(kept_files.VARIABLE, kept_files.NONE)
+    assert text_file(Path("small.yaml"), HERE, ()) is None
+
+
+def test_a_plan_with_a_warning_is_not_printed_without_it(folder: Path) -> None:
+    (folder / "costs.sqlite").write_bytes(b"no database" * 1000)
+    for _ in range(2):
+        assert not Printed().again
