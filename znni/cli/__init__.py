@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 import traceback
+from copy import copy
 from typing import NoReturn
 
 import typer
@@ -30,7 +31,8 @@ def main() -> None:
     )
     try:
         with stopping_on_signals():
-            app(arguments or ["--help"], prog_name="znni", standalone_mode=False)
+            asked = arguments or ["--help"]
+            _with_only(asked[0])(asked, prog_name="znni", standalone_mode=False)
     except (ZnniError, Stopped) as error:
         _fail(in_one_line(error), error.exit_code, error, debug)
     except typer.TyperException as error:  # an option or argument is not understood
@@ -40,6 +42,16 @@ def main() -> None:
     except Exception as error:
         bug = f"{type(error).__name__}: {error}; a bug: add --debug and report what it shows"
         _fail(in_one_line(error, bug), INTERNAL_ERROR, error, debug)
+
+
+def _with_only(name: str) -> typer.Typer:
+    """Return the program with one command, if it has one of this name: each takes time to make."""
+    named = [it for it in app.registered_commands if it.name == name]
+    if not named:
+        return app
+    alone = copy(app)
+    alone.registered_commands = named
+    return alone
 
 
 def _fail(message: str, code: int, error: BaseException, debug: bool) -> NoReturn:

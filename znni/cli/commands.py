@@ -49,14 +49,14 @@ def znni(
     """Run 3D ConvNets over volumes larger than memory, as fast as this machine can."""
 
 
-app.command()(infer)
-app.command()(finish)
-app.command()(export)
-app.command()(pyramid)
-app.command()(plan)
+app.command("infer")(infer)
+app.command("finish")(finish)
+app.command("export")(export)
+app.command("pyramid")(pyramid)
+app.command("plan")(plan)
 
 
-@app.command()
+@app.command("calibrate")
 def calibrate(
     quick: Annotated[
         bool,
@@ -93,7 +93,7 @@ def calibrate(
     typer.echo(f"\ncalibrated in {duration(process_age())}, from the start of the command")
 
 
-@app.command()
+@app.command("info")
 def info(
     file: Annotated[
         str | None,
@@ -140,7 +140,7 @@ def info(
         typer.echo(describe_volume(file))
 
 
-app.command()(networks)
+app.command("networks")(networks)
 app.command("import")(import_network)
-app.command()(verify)
-app.command()(view)
+app.command("verify")(verify)
+app.command("view")(view)
