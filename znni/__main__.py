@@ -6,6 +6,7 @@ import atexit
 import os
 import signal
 import sys
+from collections.abc import Sequence
 
 
 class _Leaving:
@@ -31,16 +32,29 @@ class _Leaving:
         os._exit(self.code)
 
 
+def _may_use_gpus(arguments: Sequence[str]) -> bool:
+    """Return whether a command line is one that looks at this machine's GPUs."""
+    on_host = any(it.rpartition("=")[2] == "cpu" for it in arguments)
+    return arguments[:1] in (["plan"], ["infer"]) and not on_host
+
+
+def _ask_driver() -> None:
+    """Ask the driver which GPUs there are. The first answer takes some hundredths of a second."""
+    from znni.machine import nvml
+
+    nvml.look()
+
+
 def run() -> None:
     """Run a command as a process of its own, which ends with it."""
     leaving = _Leaving()
     # What is registered first is called last, and threads have ended by then. So this comes before
     # the imports.
     atexit.register(leaving)
-    from znni.core.loading import loading, own_process
+    from znni.core.loading import loading, nothing, own_process
 
     own_process()
-    with loading():
+    with loading(begin=_ask_driver if _may_use_gpus(sys.argv[1:]) else nothing):
         from znni.cli import main
     try:
         main()

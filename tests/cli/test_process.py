@@ -61,6 +61,36 @@ def test_a_run_loads_no_library_that_it_does_not_need(folder: Path) -> None:
     assert not loaded(folder, *arguments) & (NOT_NEEDED - {"h5py"})
 
 
+ASKING = """
+import sys, time
+from znni.machine import nvml
+nvml.look = lambda: print("asked")
+import znni.cli
+znni.cli.main = lambda: time.sleep(0.5)
+from znni import __main__
+__main__.run()
+"""
+
+
+@pytest.mark.parametrize(
+    ("command", "asks"),
+    [
+        ("plan --volume 9,9,9", True),
+        ("infer volume.h5 --device gpu", True),
+        ("plan --device cpu", False),
+        ("infer volume.h5 --device=cpu", False),
+        ("view volume.h5", False),
+        ("", False),
+    ],
+)
+def test_the_driver_is_asked_while_a_command_loads(command: str, asks: bool) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", ASKING, *command.split()],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert done.stdout == "asked\n" * asks
+
+
 ENDING = """
 import atexit, sys, tempfile, threading, time, weakref
 from znni import __main__
