@@ -58,6 +58,16 @@ def test_the_errors_are_all_listed() -> None:
     assert not missing(names, "docs/reference/exceptions.md")
 
 
+def test_the_variables_and_the_parts_of_the_cache_are_all_listed() -> None:
+    code = "\n".join(path.read_text() for path in (ROOT / "znni").rglob("*.py"))
+    variables = set(re.findall(r'"(ZNNI_[A-Z_]*[A-Z])"', code))
+    parts = set(re.findall(r'user_cache\(\) / "([\w.]+)"', code))
+    assert {"ZNNI_PLANS"} < variables
+    assert {"plans", "costs.sqlite"} < parts
+    names = variables | {part if "." in part else f"{part}/" for part in parts}
+    assert not missing(names, "docs/reference/environment.md")
+
+
 def test_the_extras_are_all_listed() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = set(project["optional-dependencies"]) - FOR_DEVELOPERS
