@@ -10,8 +10,8 @@ from collections.abc import Mapping
 def command_of(module: str, *arguments: str) -> list[str]:
     """Return the command that runs a module in a new process of the same interpreter.
 
-    That looks for modules where ``environment`` says, and not in the folder where the user is,
-    which may have any file.
+    That process looks for modules in the folders of ``environment``. It does not look in the
+    current folder, which may have any file.
 
     Args:
         module: the full name of the module.

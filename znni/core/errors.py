@@ -76,11 +76,11 @@ class InvalidInput(ZnniError):
 
 
 class MissingLibrary(InvalidInput):
-    """A library that is not installed, and that what was given needs."""
+    """A library that the input or an option needs, and that is not installed."""
 
 
 class UnusableValues(InvalidInput):
-    """Values in a volume over which no network can be run.
+    """Values in a volume that no network can take, such as NaN.
 
     Attributes:
         voxel: position of the first such value.

@@ -32,13 +32,13 @@ def nothing() -> None:
 
 @contextmanager
 def loading(*ahead: str, begin: Callable[[], object] = nothing) -> Iterator[None]:
-    """Load modules within a ``with`` block without looking for garbage: they leave none.
+    """Load modules within a ``with`` block without garbage collections: modules leave no garbage.
 
     In a process that runs more than one command, nothing changes.
 
     Args:
         ahead: modules that are needed afterwards. A thread loads them meanwhile.
-        begin: what else that thread does, to have it begun.
+        begin: further work that this thread begins.
     """
     if not _own:
         yield

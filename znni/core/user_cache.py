@@ -18,8 +18,9 @@ _log = logging.getLogger("znni")
 # Seconds of a day.
 DAY = 24 * 60 * 60
 
-# Compiled code is deleted if nobody used it for the most days. If all of it takes more than the
-# most bytes, what was used longest ago goes first. What was used within the fewest days stays.
+# Compiled code is deleted if it was not used for the most days. If all of it takes more than the
+# most bytes, code that was used longest ago is deleted first. Code that was used within the fewest
+# days stays.
 MOST_DAYS = 90
 MOST_BYTES = 2**30
 FEWEST_DAYS = 2

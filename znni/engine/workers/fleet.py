@@ -207,7 +207,7 @@ class _Crew:
     def end(self) -> None:
         """End the workers.
 
-        Any thread may do this while it looks for garbage. So it does not wait for the one that
+        A garbage collection in any thread may do this. So it does not wait for the thread that
         touches slots.
         """
         self.stop_touching()
