@@ -23,6 +23,7 @@ from znni.network.layers import (
 )
 from znni.network.weights import ConvWeights
 from znni.primitives.gpu.common.number_formats import TensorFormat
+from znni.primitives.gpu.packed import primitive as packed_layers
 
 ONE, TWO, THREE = Vec3(1, 1, 1), Vec3(2, 2, 2), Vec3(3, 3, 3)
 
@@ -163,3 +164,23 @@ def test_a_norm_that_is_left_moves_no_voxel() -> None:
     one, two = (last.cost(it, shape) for it in (replace(head, norm=norm), head))
     assert one.bytes_moved == two.bytes_moved
     assert one.flops / one.efficiency > two.flops / two.efficiency
+
+
+def test_a_norm_without_eps_is_declined_where_numbers_belong_to_no_map(device: Device) -> None:
+    """They do not vary, so their norm would be NaN, and so would be all sums of the next layer."""
+    for maps, does in ((16, True), (12, False)):
+        shape = Shape5(1, maps, 3, 4, 5)
+        norm = Normalize("norm", maps, maps, 0.0)
+        for layer in (
+            PackedLayer(norm, True, True),
+            PackedLayer(norm, True, True, True),
+            PackedLayer(norm, True, True, leaves=True),
+        ):
+            found = [it for it in packed_layers.primitives(device) if it.out_shape(layer, shape)]
+            assert bool(found) == does
+        if does:
+            case = random_case(norm, shape)
+            operation = PackedLayer(norm, True, True)
+            run = primitive_for(device, operation, shape).build(operation, shape, case.weights)
+            right = expected(norm, case.weights, (case.x,))
+            np.testing.assert_allclose(unpacked(run(packed(case.x))), right, rtol=0, atol=1e-2)

@@ -57,9 +57,14 @@ class GpuPackedNormalization(GpuPackedPass):
     may_leave: ClassVar[bool] = True
 
     def made(self, layer: Normalize, shape: Shape5) -> Shape5 | None:
-        """Decline softmax, and more blocks than a launch counts."""
+        """Decline softmax, more blocks than a launch counts, and norms of zeros by nothing.
+
+        Numbers that belong to no map do not vary. Without ``eps`` their norm would be NaN, and the
+        next layer would add it to all its sums.
+        """
         possible = layer.activation != "softmax" and MapSums(groups_of(shape)).countable
-        return shape if possible and layer.features == shape.f else None
+        varies = layer.eps > 0 or shape.f % GROUP == 0
+        return shape if possible and varies and layer.features == shape.f else None
 
     def cost(self, layer: Operation, shape: Shape5) -> Cost:
         """Return the cost: two passes over the input and one over the output, or fewer."""
