@@ -90,6 +90,23 @@ def test_a_signal_ends_a_run_whose_own_stage_has_nothing_left_to_do() -> None:
     assert threading.active_count() == threads
 
 
+def test_a_signal_ends_threads_that_have_started_before_all_have(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Otherwise they would wait for ever, and so would the end of the process."""
+    before, start = threading.active_count(), threading.Thread.start
+
+    def interrupted(thread: threading.Thread) -> None:
+        if threading.active_count() > before:
+            raise KeyboardInterrupt
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", interrupted)
+    with pytest.raises(KeyboardInterrupt), Lines(range(9), [Line([abs, abs])]) as lines:
+        lines.finish()
+    assert threading.active_count() == before
+
+
 def test_lines_share_items_and_each_takes_one_when_it_is_free() -> None:
     together = threading.Barrier(3, timeout=60)
     done: list[tuple[int, int]] = []

@@ -168,8 +168,12 @@ class Lines:
             self._later.append((after, line))
 
     def __enter__(self) -> Self:
-        for thread in self._threads:
-            thread.start()
+        try:
+            for thread in self._threads:
+                thread.start()
+        except BaseException:  # a signal, or the system starts no more threads
+            self.__exit__()
+            raise
         return self
 
     def _add(
