@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import pickle
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,6 +17,7 @@ from weakref import WeakSet
 import pytest
 from gpu_layers import needs_compiler
 
+from znni.core.child_process import command_of, environment
 from znni.core.user_cache import write_whole
 from znni.machine import cuda_kernels
 from znni.machine.cuda import cupy
@@ -146,6 +149,40 @@ def test_modules_that_wait_are_compiled_by_processes_and_loaded(
     cuda_kernels.compiled(module_source(0)).get_function("f")
     cuda_kernels.load_kernels(ROOM)
     assert len(one_device.loaded) == len(files)
+
+
+@needs_compiler
+@pytest.mark.usefixtures("one_device")
+def test_a_signal_ends_the_processes_that_compile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started, wait = [], subprocess.Popen.wait
+
+    def interrupted(process: subprocess.Popen[bytes]) -> int:
+        started.append(process)
+        if len(started) == 1:
+            raise KeyboardInterrupt
+        return wait(process)
+
+    monkeypatch.setattr(subprocess.Popen, "wait", interrupted)
+    for number in range(cuda_kernels.MODULES_FOR_PROCESSES):
+        cuda_kernels.compiled(module_source(number))
+    with pytest.raises(KeyboardInterrupt):
+        cuda_kernels.load_kernels(ROOM)
+    assert not any(Path(f"/proc/{process.pid}").exists() for process in started)
+    assert len(set(started)) > 1
+    assert not list(tmp_path.rglob("*.cubin"))
+
+
+@needs_compiler
+@pytest.mark.usefixtures("one_device")
+@pytest.mark.parametrize("waits", [True, False])
+def test_modules_are_compiled_only_for_a_process_that_waits(tmp_path: Path, waits: bool) -> None:
+    codes = [(module_source(0), "sm_80", ())]
+    number = os.getpid() if waits else os.getppid()
+    command = command_of("znni.machine.kernel_compiler", str(number))
+    subprocess.run(command, input=pickle.dumps(codes), env=environment(), check=True)
+    assert len(list(tmp_path.rglob("*.cubin"))) == waits
 
 
 @needs_compiler

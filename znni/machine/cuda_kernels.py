@@ -13,6 +13,7 @@ compiled, and the others wait for it.
 from __future__ import annotations
 
 import atexit
+import os
 import pickle
 import re
 import subprocess
@@ -373,26 +374,31 @@ def _compile_in_processes(codes: Sequence[Code], count: int) -> None:
     """Compile modules by several processes, which keep the code in the user's cache.
 
     If a process fails with a module, this process compiles that module when it loads it. An error
-    is raised then.
+    is raised then. If a signal ends the waiting, the processes end, too.
     """
     processes: list[subprocess.Popen[bytes]] = []
-    with suppress(OSError):
-        while len(processes) < count:
-            processes.append(
-                subprocess.Popen(
-                    command_of("znni.machine.kernel_compiler"),
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.DEVNULL,
-                    stderr=subprocess.DEVNULL,
-                    env=environment(),
+    try:
+        with suppress(OSError):
+            while len(processes) < count:
+                processes.append(
+                    subprocess.Popen(
+                        command_of("znni.machine.kernel_compiler", str(os.getpid())),
+                        stdin=subprocess.PIPE,
+                        stdout=subprocess.DEVNULL,
+                        stderr=subprocess.DEVNULL,
+                        env=environment(),
+                    )
                 )
-            )
-    for i, process in enumerate(processes):
-        assert process.stdin is not None
-        with suppress(BrokenPipeError), process.stdin as given:
-            pickle.dump(list(map(tuple, codes[i :: len(processes)])), given)
-    for process in processes:
-        process.wait()
+        for i, process in enumerate(processes):
+            assert process.stdin is not None
+            with suppress(BrokenPipeError), process.stdin as given:
+                pickle.dump(list(map(tuple, codes[i :: len(processes)])), given)
+        for process in processes:
+            process.wait()
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
 
 
 @cache
