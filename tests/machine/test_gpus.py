@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from time import monotonic, sleep
+from threading import Event
+from threading import enumerate as enumerate_threads
 from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
@@ -22,7 +23,6 @@ from znni.inference.early import several_waiting
 from znni.inference.ready import Readiness
 from znni.machine import cuda, gpus, known_gpus, nvml
 from znni.machine.gpus import (
-    ask_driver,
     check_gpus,
     detect_gpus,
     forget_gpus,
@@ -251,10 +251,8 @@ def test_the_memory_that_workers_take_counts_as_free(monkeypatch: pytest.MonkeyP
     process_on(machine, monkeypatch)
     monkeypatch.setattr("znni.engine.workers.processes.WaitingProcesses", lambda *_: "started")
     assert several_waiting([0, 1]) == "started"
-    until = monotonic() + 20
-    while not gpus._cuda.asked:
-        assert monotonic() < until
-        sleep(0.001)
+    assert gpus._cuda.asking is not None
+    gpus._cuda.asking.join()
     machine.free[5] -= CONTEXT
     assert detect_gpus() == found
     Readiness().take_waiting()  # the run is planned
@@ -264,11 +262,32 @@ def test_the_memory_that_workers_take_counts_as_free(monkeypatch: pytest.MonkeyP
     assert not started(machine)
 
 
+def test_an_answer_that_comes_late_is_forgotten_with_its_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    process_on(two_gpus(), monkeypatch)
+    planned, look, before = Event(), nvml.look, set(enumerate_threads())
+
+    def late() -> Any:
+        planned.wait(0.2)
+        return look()
+
+    monkeypatch.setattr(nvml, "look", late)
+    monkeypatch.setattr("znni.engine.workers.processes.WaitingProcesses", lambda *_: "started")
+    several_waiting([0, 1])
+    Readiness().take_waiting()
+    planned.set()
+    for thread in set(enumerate_threads()) - before:
+        thread.join()
+    monkeypatch.setattr(nvml, "look", lambda: None)
+    assert gpus._cuda.before() is None, "a later run asks again"
+
+
 def test_what_cuda_takes_is_without_what_workers_took_before(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     machine = process_on(two_gpus(), monkeypatch)
-    ask_driver()
+    gpus._cuda.ask()
     machine.free[5] -= GIB
     look_at_gpus()
     (file,) = kept_files()

@@ -6,7 +6,6 @@ It imports few modules itself.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from threading import Thread
 from typing import TYPE_CHECKING
 
 from znni.core.options import DeviceChoice
@@ -66,5 +65,5 @@ def several_waiting(gpus: Iterable[int]) -> WaitingProcesses:
     from znni.engine.workers.processes import WaitingProcesses  # few runs need other processes
 
     waiting = WaitingProcesses(map(seeing_only, gpus), (PREPARES,))
-    Thread(target=ask_driver).start()  # long before they have imported what starts CUDA
+    ask_driver()  # long before they have imported what starts CUDA
     return waiting

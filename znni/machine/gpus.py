@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache, partial
 from importlib.util import find_spec
-from threading import Lock
+from threading import Lock, Thread
 from typing import Any, NamedTuple, TypeVar
 from uuid import UUID
 
@@ -79,6 +79,7 @@ class _Cuda:
         seen: the driver's answer before CUDA took memory in this process; None as for ``asked``.
         begun: whether CUDA has begun to start.
         started: the contexts that were started.
+        asking: the thread that asks the driver before workers start; None: none does.
         looked: whether CUDA has inspected all GPUs.
         promised: the identities of the GPUs that were returned before CUDA inspected them.
         looking: a lock that is held while CUDA inspects the GPUs.
@@ -88,28 +89,29 @@ class _Cuda:
     seen: Driver | None = None
     begun: bool = False
     started: Started = NOT_STARTED
+    asking: Thread | None = None
     looked: bool = False
     promised: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        self._asking, self.looking = Lock(), Lock()
+        self._answering, self.looking = Lock(), Lock()
 
     def ask(self) -> None:
         """Ask the driver, before workers start."""
-        with self._asking:
+        with self._answering:
             if not self.begun:
                 self.asked = nvml.look()
 
     def begin(self) -> None:
         """Ask the driver, before CUDA starts."""
-        with self._asking:
+        with self._answering:
             if not self.begun:
                 self.seen = nvml.look()
                 self.begun = True
 
     def before(self) -> Driver | None:
         """Return what the driver tells, without the memory that CUDA takes for this run."""
-        with self._asking:
+        with self._answering:
             return self.asked or (self.seen if self.begun else nvml.look())
 
 
@@ -134,16 +136,19 @@ def detect_gpus() -> list[Gpu]:
 
 
 def ask_driver() -> None:
-    """Ask the driver for the free memory, before other processes of this run take some of it.
+    """Begin to ask the driver for the free memory, before processes of this run take some of it.
 
     Until ``forget_answer`` is called, this memory counts as free, unless CUDA inspects the GPUs.
     """
-    _cuda.ask()
+    _cuda.asking = Thread(target=_cuda.ask)
+    _cuda.asking.start()
 
 
 def forget_answer() -> None:
     """Forget the driver's answer, when a run is planned. A later run asks the driver again."""
-    _cuda.asked = None
+    if _cuda.asking:
+        _cuda.asking.join()  # it would note its answer for that run
+    _cuda.asked = _cuda.asking = None
 
 
 def look_at_gpus() -> list[Gpu]:
