@@ -44,7 +44,7 @@ SCALINGS = [
 class InPieces:
     """An array that is read in pieces; it notes what is read."""
 
-    def __init__(self, values: NDArray[Any], pieces: tuple[int, ...]) -> None:
+    def __init__(self, values: NDArray[Any], pieces: tuple[int, ...] | None) -> None:
         self.shape, self.dtype, self.pieces = values.shape, values.dtype, pieces
         self.boxes: list[tuple[slice, ...]] = []
         self._values = values
@@ -177,3 +177,26 @@ def test_reading_compressed_chunks_takes_what_is_declared(chunk: int, tmp_path: 
         tracemalloc.stop()
     np.testing.assert_array_equal(found[0], stored)
     assert peak <= bytes_per_input_voxel(volume.itemsize) * volume.size.volume
+
+
+@pytest.mark.parametrize("planes", [1, 2])
+def test_reading_few_planes_without_pieces_takes_what_is_declared(planes: int) -> None:
+    """Parts of a plane are scaled apart where edges are padded, but not a whole one at a time."""
+
+    class Copied(InPieces):
+        def __getitem__(self, key: Any) -> NDArray[Any]:
+            return super().__getitem__(key).copy()
+
+    stored = np.ones((1, planes, 1500, 1500), np.uint8)
+    volume = ArrayVolume(Copied(stored, None))
+    of_all = Job(volume.size, Vec3.of(0), volume.size, Vec3.of(0), "reflect")
+    padded = Box(Vec3(0, -3, -3), volume.size + Vec3(0, 3, 3))
+    read_input(volume, of_all, padded, InputScaling())  # starts threads
+    tracemalloc.start()
+    try:
+        found = read_input(volume, of_all, padded, InputScaling())
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert (found == 1).all()
+    assert peak <= bytes_per_input_voxel(volume.itemsize) * padded.size.volume

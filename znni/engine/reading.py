@@ -79,8 +79,13 @@ def read_input(
     stored, copies = volume.pieces, COPIES
     allowed = (bytes_per_input_voxel(volume.itemsize) - FLOAT_BYTES) * voxels
     if stored is None or taken(stored, copies) > allowed:
-        read, stored, copies = _read_before(volume, seen), Vec3(1, stop.y, stop.x), 1
+        read, stored, copies = _read_before(volume, seen), None, 1
         allowed -= voxels * volume.itemsize
+    for_each = allowed // (io_threads() * (copies * volume.itemsize + FLOAT_BYTES))
+    together = min(PIECE_VALUES // maps, voxels // tasks, for_each)
+    if stored is None:
+        rows = stop.y if seen.size.y * seen.size.x <= together else 1
+        stored = Vec3(1, rows, stop.x)
     values = room((maps, *box.size))
     filling = _Filling(values, axes, scaling)
 
@@ -90,8 +95,7 @@ def read_input(
             warn_of_large_integers(volume, found)
             filling.take(piece, found)
 
-    for_each = allowed // (io_threads() * (copies * volume.itemsize + FLOAT_BYTES))
-    joined = _joined(stored, seen.size, min(PIECE_VALUES // maps, voxels // tasks, for_each))
+    joined = _joined(stored, seen.size, together)
     pieces = list(seen.cut(joined))
     share = -(-len(pieces) // tasks)
     most = at_once(allowed, taken(joined, copies))
