@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import ctypes
+import gc
+from contextlib import nullcontext
+from typing import Any
+
 import numpy as np
 import pytest
 from gpu_layers import DEVICE, needs_compiler
 from layers import random_input, random_weights
 
+from znni.core.errors import InvalidInput
 from znni.core.shapes import Shape5, Vec3
+from znni.machine.cuda import LibraryFailed
 from znni.machine.cuda_kernels import resource_usage
 from znni.network.layers import Conv
 from znni.primitives import reference
+from znni.primitives.gpu.fft_pruned import cufft
 from znni.primitives.gpu.fft_pruned.launch import SIDE, source, transpose_grid
 from znni.primitives.gpu.fft_pruned.primitive import GpuFftPruned
 from znni.primitives.gpu.fft_pruned.work import WORK_BYTES, PrunedWork, Spectrum, good_size
@@ -98,6 +106,61 @@ def test_the_order_of_transforms_is_a_convolution() -> None:
         lines = np.fft.ifft(columns, axis=-1)[:, :, :y].transpose(0, 2, 1)
         sums = np.fft.irfft(lines, size.x, axis=-1)[:, :, :x_]
         np.testing.assert_allclose(sums + bias, found, rtol=1e-9, atol=1e-9)
+
+
+def test_more_images_than_a_launch_counts_are_declined() -> None:
+    conv, primitive = Conv("conv", 1, 1, Vec3(2, 2, 2), "relu"), GpuFftPruned(DEVICE)
+    assert primitive.out_shape(conv, Shape5(262_140, 1, 3, 3, 3))
+    assert primitive.out_shape(conv, Shape5(262_141, 1, 3, 3, 3)) is None
+
+
+class FakeCufft:
+    """cuFFT's library, which notes the plans that are destroyed.
+
+    Attributes:
+        fails: the call that fails.
+        destroyed: the handles.
+    """
+
+    def __init__(self, fails: str = "") -> None:
+        self.fails = fails
+        self.destroyed: list[int] = []
+
+    def cufftCreate(self, handle: Any) -> int:  # noqa: N802 - the library's names
+        handle._obj.value = 7
+        return int(self.fails == "create")
+
+    def cufftSetAutoAllocation(self, *_: object) -> int:  # noqa: N802
+        return 0
+
+    def cufftMakePlanMany64(self, *_: object) -> int:  # noqa: N802
+        return int(self.fails == "make")
+
+    def cufftDestroy(self, handle: ctypes.c_int) -> None:  # noqa: N802
+        self.destroyed.append(handle.value)
+
+
+def test_plans_of_cufft_that_were_created_are_destroyed_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A handle that cuFFT did not give may be that of another plan."""
+    for fails, destroyed in (("", [7]), ("make", [7]), ("create", [])):
+        library = FakeCufft(fails)
+        monkeypatch.setattr(cufft, "_library", lambda library=library: library)
+        with pytest.raises(LibraryFailed) if fails else nullcontext():
+            cufft.Lines("forward", 8, 1, 64, 64)
+        gc.collect()
+        assert library.destroyed == destroyed
+
+
+def test_a_missing_cufft_is_the_only_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing() -> Any:
+        raise InvalidInput("a GPU needs cuFFT")
+
+    monkeypatch.setattr(cufft, "_library", missing)
+    with pytest.raises(InvalidInput, match="needs cuFFT"):
+        cufft.Lines("forward", 8, 1, 64, 64)
+    gc.collect()  # an error as a plan is forgotten would be raised here
 
 
 @needs_compiler

@@ -9,6 +9,7 @@ import ctypes
 from collections.abc import Iterator
 from functools import cache
 from typing import Literal, TypeAlias
+from weakref import finalize
 
 from znni.core.errors import InvalidInput
 from znni.machine.cuda import CUDA_ERROR_OUT_OF_MEMORY, INSTALL, LibraryFailed, cupy
@@ -84,6 +85,8 @@ class _Plan:
         self._handle = ctypes.c_int()
         self._library = _library()
         _check(self._library.cufftCreate(ctypes.byref(self._handle)))
+        # The library frees what is left when the process ends.
+        finalize(self, self._library.cufftDestroy, self._handle).atexit = False
         _check(self._library.cufftSetAutoAllocation(self._handle, 0))
         half = length // 2 + 1
         distances = {
@@ -122,9 +125,6 @@ class _Plan:
         else:
             direction = FORWARD if self._kind == "forward" else INVERSE
             _check(self._library.cufftExecC2C(self._handle, address, address, direction))
-
-    def __del__(self) -> None:
-        self._library.cufftDestroy(self._handle)
 
 
 @cache

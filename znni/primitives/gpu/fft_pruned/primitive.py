@@ -22,9 +22,13 @@ from znni.network.weights import ConvWeights, conv_weights
 from znni.plans.primitive import Run, convolved
 from znni.primitives.gpu.common.activation import activate_over_maps
 from znni.primitives.gpu.common.base import ShapedPrimitive
+from znni.primitives.gpu.common.hardware import MOST_GRID_ROWS
 from znni.primitives.gpu.common.number_formats import FLOAT32, NumberFormat
 from znni.primitives.gpu.fft_pruned.launch import Forward, Inverse, Kernels
-from znni.primitives.gpu.fft_pruned.work import WORK_BYTES, PrunedWork
+from znni.primitives.gpu.fft_pruned.work import IMAGES_TOGETHER, WORK_BYTES, PrunedWork
+
+# Products have a row of blocks for some images each.
+MOST_IMAGES = MOST_GRID_ROWS * IMAGES_TOGETHER
 
 
 @dataclass(frozen=True)
@@ -35,9 +39,9 @@ class GpuFftPruned(ShapedPrimitive[PrunedWork]):
     family: ClassVar[str] = "gpu_fft_pruned"
 
     def work(self, layer: Operation, shape: Shape5) -> PrunedWork | None:
-        """Take any valid convolution."""
+        """Take any valid convolution, but decline more images than a launch counts."""
         out = convolved(layer, shape)
-        if out is None or not isinstance(layer, Conv):
+        if out is None or not isinstance(layer, Conv) or shape.n > MOST_IMAGES:
             return None
         return PrunedWork(shape, out, layer)
 
