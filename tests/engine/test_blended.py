@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from planner.overhead import Overhead
 from znni.core.shapes import Box, Vec3
-from znni.engine.blended import LABEL_PIECE, Blended
+from znni.engine.blended import LABEL_PIECE, Blended, clear_unwanted
 from znni.engine.labels import Labels
 from znni.engine.windows import BlendedWindows
 from znni.inference import api
@@ -169,6 +169,17 @@ def test_windows_that_a_mask_does_not_want(count_windows: Callable[[], int], lab
     np.testing.assert_array_equal(masked, np.where(mask, whole, 0))
     assert count_windows() == 1 * 4 * 1
     np.testing.assert_array_equal(output(net, mask=mask, **options), masked)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "uint8", "uint16"])
+def test_voxels_that_a_mask_does_not_want_are_0_whatever_they_would_be(dtype: str) -> None:
+    values = np.full((2, 3, 4, 5), np.inf if dtype.startswith("float") else 7).astype(dtype)
+    values[1] = 3
+    expected, wanted = values.copy(), np.zeros((3, 4, 5), bool)
+    wanted[1:, :, 2] = True
+    expected[:, ~wanted] = 0
+    clear_unwanted(values, wanted)
+    np.testing.assert_array_equal(values, expected)
 
 
 def test_windows_are_computed_once_along_x(count_windows: Callable[[], int]) -> None:

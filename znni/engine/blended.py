@@ -90,7 +90,8 @@ class Blended:
 def clear_unwanted(stored: NDArray[Any], wanted: NDArray[np.bool_] | None) -> None:
     """Set stored values (f', z, y, x) of voxels that need no output to 0, in place."""
     if wanted is not None:
-        np.multiply(stored, wanted, out=stored)
+        bits = stored.view(f"u{stored.itemsize}")  # infinity times 0 would be NaN
+        np.multiply(bits, wanted, out=bits)
 
 
 def _factors(head: ConvWeights | None) -> tuple[Float32, Float32]:
