@@ -79,6 +79,19 @@ def test_a_start_that_fails_ends_those_before() -> None:
     assert not Path(f"/proc/{number}").exists()
 
 
+def test_processes_that_wait_end_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system takes a second to release the memory of each GPU."""
+    waiting, called = WaitingProcesses([{"NUMBER": str(number)} for number in range(3)], ()), []
+    for each in waiting._waiting.values():
+        for name in ("kill", "wait"):
+            call = getattr(each.process, name)
+            noted = partial(lambda name, call: (called.append(name), call())[1], name, call)
+            monkeypatch.setattr(each.process, name, noted)
+    del waiting, each
+    assert called[:3] == ["kill"] * 3
+    assert called.count("wait") == 3
+
+
 def test_processes_without_a_member_end_with_the_preparation() -> None:
     """A fleet keeps no process that it did not need."""
     waiting = WaitingProcesses([{"NUMBER": "1"}], ())

@@ -92,6 +92,8 @@ def _key(environment: Mapping[str, str]) -> frozenset[tuple[str, str]]:
 
 def _end_waiting(waiting: dict[frozenset[tuple[str, str]], WorkerProcess]) -> None:
     for each in waiting.values():
+        each.process.kill()  # all at the same time: each may hold memory of a GPU
+    for each in waiting.values():
         each.end()
 
 
