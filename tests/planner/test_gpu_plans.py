@@ -96,7 +96,10 @@ def test_the_primitives_are_those_of_the_devices_that_are_wanted() -> None:
     assert primitives_for(NETWORK, both, there, "cpu") == fake_catalogue()
     assert primitives_for(NETWORK, both, there, "gpu") == fake_gpu_catalogue()
     without_conv = {name: found for name, found in both.items() if name != "gpu_conv"}
-    with pytest.raises(InvalidInput, match="no GPU primitive of this accuracy does layer l0"):
+    refused = (
+        r"no GPU primitive of this accuracy computes layer l0 \(conv \dx\dx\d, .*\); give device="
+    )
+    with pytest.raises(InvalidInput, match=refused):
         list(primitives_for(NETWORK, without_conv, there, "gpu"))
     for device in ("gpu", "cpu+gpu"):
         asked = rf"device='{re.escape(device)}' \(--device .*\): .*; give device='cpu'"

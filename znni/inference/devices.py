@@ -14,6 +14,7 @@ from znni.core.text import counted
 from znni.machine.chosen_gpus import ALL, numbers_of
 from znni.machine.gpus import missing_for_gpu, why_no_gpu
 from znni.machine.machine import Machine
+from znni.network.description import describe_layer
 from znni.network.layers import Layer
 from znni.network.network import Network
 from znni.plans.primitive import Catalogue, on_device, without_gpu
@@ -71,9 +72,8 @@ def _check_all_done(network: Network, on_gpu: Catalogue) -> None:
         InvalidInput: no GPU primitive can run one of them.
     """
     if missing := _first_not_done(network, on_gpu):
-        raise InvalidInput(
-            f"no GPU primitive of this accuracy does layer {missing.name}, {missing}; {USE_CPU}"
-        )
+        layer = describe_layer(network, missing)
+        raise InvalidInput(f"no GPU primitive of this accuracy computes layer {layer}; {USE_CPU}")
 
 
 def choose_gpus(machine: Machine, choices: Choices) -> Machine:

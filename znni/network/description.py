@@ -44,6 +44,11 @@ def describe(network: Network) -> str:
     return "\n".join(lines)
 
 
+def describe_layer(network: Network, layer: Layer) -> str:
+    """Return a layer's name, and what it is in brackets."""
+    return f"{layer.name} ({', '.join(_parts(layer, network.maps))})"
+
+
 def _expected(network: Network) -> str:
     return f"expects {network.expects}" if network.expects else ""
 
