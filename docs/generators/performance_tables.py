@@ -24,8 +24,21 @@ GPU_UNETS = {
     "valid-unet": UNETS["valid-unet"],
 }
 
-GPU_UNET_RECORDS = ("gpu-unets-h200-192.json", "gpu-unets-h200-192-valid.json")
-ROOFLINE_RECORDS = ("predicted-h200.json", *GPU_UNET_RECORDS)
+# U-Nets on one window of a GPU: of 192^3 (valid U-Net 204^3), of other extents, with the kernels of
+# capability 8.0, and within less memory.
+GPU_UNETS_AT_192 = "gpu-unets-h200-192.json"
+GPU_UNETS_OTHER_WINDOWS = "gpu-unets-h200-windows.json"
+GPU_UNETS_AS_8_0 = "gpu-unets-h200-as-8.0.json"
+GPU_UNETS_LESS_MEMORY = "gpu-unets-h200-memory.json"
+COMPILED = {
+    f"PyTorch {title}": f"torch-compiled {kind}"
+    for title, kind in {
+        "float16": "fp16 channels_last_3d",
+        "tf32": "tf32 channels_last_3d",
+        "float32": "fp32 contiguous_format",
+    }.items()
+}
+ROOFLINE_RECORDS = ("predicted-h200.json", GPU_UNETS_AT_192)
 
 # Contestants of whole runs in windows, where a page names them otherwise.
 WINDOWED = {
@@ -33,6 +46,7 @@ WINDOWED = {
     "znni, as nnU-Net": "znni, windows as nnU-Net's",
     "znni, no windows": "znni, exact",
     "torch-compiled fp16 channels_last_3d": "MONAI's inferer, PyTorch float16, compiled",
+    "torch fp16 channels_last_3d": "MONAI's inferer, PyTorch float16",
 }
 
 Records = Mapping[str, Record]
@@ -116,30 +130,100 @@ def cpu_unets(records: Records) -> str:
 
 def gpu_unets(records: Records) -> str:
     """Return U-Nets on one window of a GPU beside compiled PyTorch, with their errors."""
-    rows = [row for name in GPU_UNET_RECORDS for row in records[name].rows]
+    lines = []
+    for network, title in GPU_UNETS.items():
+        own = [row for row in records[GPU_UNETS_AT_192].rows if row["network"] == network]
+        ours, peers = _by_class(own), _by_name(own, network)
+        line = {
+            "network": title,
+            "memory": f"{ours['tf32']['declared_gib']:.1f} GiB",
+            "class tf32": _window(ours["tf32"]),
+            "float32": _window(ours["float32"]),
+        }
+        for head, name in COMPILED.items():
+            line[head] = _window(peers[name]) if name in peers else ""
+        lines.append(line)
+    return _captioned(records, [GPU_UNETS_AT_192], lines)
+
+
+def gpu_unet_windows(records: Records) -> str:
+    """Return U-Nets on windows of several extents of a GPU, in nanoseconds a voxel."""
+    names = [GPU_UNETS_AT_192, GPU_UNETS_OTHER_WINDOWS]
+    rows = [row for name in names for row in records[name].rows]
     lines = []
     for network, title in GPU_UNETS.items():
         own = [row for row in rows if row["network"] == network]
-        ours = {row["accuracy"]: row for row in own if row["name"] == "znni"}
-        peer = _by_name(own, network)["torch-compiled fp16 channels_last_3d"]
-        lines.append(
-            {
-                "network": title,
-                "window": str(peer["window"]),
-                "memory": f"{ours['tf32']['declared_gib']:.1f} GiB",
-                "class tf32": _window(ours["tf32"]),
-                "its layers one by one": f"{ours['tf32']['layers_seconds'] * 1e3:.1f} ms",
-                "float32": _window(ours["float32"]),
-                "PyTorch float16, compiled": _window(peer),
-            }
-        )
-    return _captioned(records, GPU_UNET_RECORDS, lines)
+        windows = dict.fromkeys(sorted(str(row["window"]) for row in own))
+        for window in sorted(windows, key=_first_extent):
+            here = [row for row in own if row["window"] == window]
+            ours, peers = _by_class(here), _by_name(here, network)
+            half, whole = (peers[name] for name in list(COMPILED.values())[:2])
+            lines.append(
+                {
+                    "network": title,
+                    "window": window,
+                    "class tf32": f"{_per_voxel(ours['tf32'])}",
+                    "PyTorch float16": _beside_window(half, ours["tf32"]),
+                    "float32": f"{_per_voxel(ours['float32'])}",
+                    "PyTorch tf32": _beside_window(whole, ours["float32"]),
+                }
+            )
+    return _captioned(records, names, lines)
+
+
+def gpu_unets_elsewhere(records: Records) -> str:
+    """Return U-Nets with the kernels of capability 8.0, and within less memory of a GPU."""
+    names = [GPU_UNETS_AS_8_0, GPU_UNETS_LESS_MEMORY]
+    lines = []
+    for network, title in GPU_UNETS.items():
+        for name in names:
+            rows = [row for row in records[name].rows if row["network"] == network]
+            for window, allowed in dict.fromkeys(
+                (str(row["window"]), row.get("allowed_gib")) for row in rows
+            ):
+                here = [
+                    row
+                    for row in rows
+                    if (row["window"], row.get("allowed_gib")) == (window, allowed)
+                ]
+                ours = _by_class(here)
+                lines.append(
+                    {
+                        "network": title,
+                        "limit": f"{allowed:.0f} GiB" if allowed else "capability 8.0",
+                        "window": window,
+                        "class tf32": _window(ours["tf32"]),
+                        "float32": _window(ours["float32"]),
+                        "memory": " and ".join(
+                            f"{ours[kind]['declared_gib']:.1f}" for kind in ("tf32", "float32")
+                        )
+                        + " GiB",
+                    }
+                )
+    return _captioned(records, names, lines)
+
+
+def _by_class(rows: Iterable[Row]) -> dict[str, Row]:
+    """Return our rows by their class of accuracy."""
+    return {str(row["accuracy"]): row for row in rows if row["name"] == "znni"}
+
+
+def _first_extent(window: str) -> int:
+    return int(window.partition("x")[0])
 
 
 def _window(row: Row) -> str:
-    """Return the time of a window, that of an output voxel, and the error."""
-    milliseconds, nanoseconds = row["seconds"] * 1e3, 1e9 / _speed(row)
-    return f"{milliseconds:.1f} ms ({nanoseconds:.2f} ns a voxel), error {row['error']:.0e}"
+    """Return the time of an output voxel of a window, and the error."""
+    return f"{_per_voxel(row)}, error {row['error']:.0e}"
+
+
+def _per_voxel(row: Row) -> str:
+    return f"{1e9 / _speed(row):.2f} ns"
+
+
+def _beside_window(peer: Row, ours: Row) -> str:
+    """Return a peer's time of an output voxel, and how often ours fits into it."""
+    return f"{_per_voxel(peer)} ({_speed(ours) / _speed(peer):.2f}x)"
 
 
 def gpu_windows(records: Records) -> str:
@@ -435,6 +519,8 @@ TABLES: dict[str, Callable[[Records], str]] = {
     "cpu-scaling": cpu_scaling,
     "gpu-networks": gpu_networks,
     "gpu-unets": gpu_unets,
+    "gpu-unet-windows": gpu_unet_windows,
+    "gpu-unets-elsewhere": gpu_unets_elsewhere,
     "gpu-windows": gpu_windows,
     "rooflines": rooflines,
     "gpu-layers": gpu_layers,
