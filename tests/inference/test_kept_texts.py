@@ -128,6 +128,7 @@ def _named(**changed: Any) -> Path:
 
 ASKED: dict[str, dict[str, Any]] = {
     "network": {"network": Path("other.yaml")},
+    "place of the network": {"network": Path("same.yaml")},
     "options": {"asked": ("another region",)},
     "memory": {"machine": replace(HERE, host=replace(HERE.host, memory=1))},
     "GPUs": {"machine": replace(HERE, gpus=(gpu(),))},
@@ -139,6 +140,7 @@ ASKED: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("what", ASKED)
 def test_another_text_is_printed_if_anything_else_is_asked(what: str) -> None:
     Path("other.yaml").write_text(NETWORK.replace("small", "other"))
+    Path("same.yaml").write_text(NETWORK)
     assert _named() == _named()
     assert _named(**ASKED[what]) != _named()
 

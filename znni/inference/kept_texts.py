@@ -28,6 +28,8 @@ from znni.machine.machine import Machine
 from znni.machine.processor import processor_features
 from znni.network.shipped import found_network
 
+log = logging.getLogger("znni")
+
 # The most bytes of a network's file. Larger ones are models of other libraries.
 MOST_BYTES = 2**20
 
@@ -55,6 +57,7 @@ def text_file(network: Path, machine: Machine, asked: object) -> Path | None:
             return None
         parts = [
             path.read_bytes(),
+            str(path),
             machine,
             asked,
             sorted(processor_features().items()),
@@ -86,7 +89,10 @@ def kept_text(file: Path) -> str | None:
     """Return the text in a file; None if there is none, or if it is damaged."""
     content = kept(file) or b""
     said, _, text = content.partition(b"\n")
-    return text.decode() if said == _sum(text) else None
+    if said != _sum(text):
+        return None
+    log.info("the text is kept from an earlier command: %s", file)
+    return text.decode()
 
 
 def keep_text(file: Path, text: str) -> None:
@@ -108,7 +114,7 @@ def warnings_of_znni() -> Iterator[list[str]]:
         def emit(self, record: logging.LogRecord) -> None:
             found.append(record.getMessage())
 
-    listener, log = Listener(logging.WARNING), logging.getLogger("znni")
+    listener = Listener(logging.WARNING)
     log.addHandler(listener)
     try:
         yield found
