@@ -11,7 +11,7 @@ from fakes import gpu
 import znni
 from znni.calibration import phase_notes
 from znni.calibration.overhead_figures import AROUND, CUDA_SECONDS, SEARCHING_SECONDS, cuda_seconds
-from znni.calibration.phase_notes import FixedSeconds, note, noted, noted_cuda
+from znni.calibration.phase_notes import FixedSeconds, note, noted, noted_before, noted_cuda
 from znni.engine.report import Report
 from znni.inference.ready import Readiness
 from znni.machine.machine import Machine
@@ -42,6 +42,18 @@ def test_the_median_of_the_latest_runs_counts() -> None:
     assert noted("cpu") == FixedSeconds(start=0.6)
     assert noted("gpu") == FixedSeconds(start=2.0, cuda=1.1)
     assert noted("gpus") == FixedSeconds()
+
+
+def test_what_plans_tell_of_starts_changes_only_with_the_median_and_by_a_tenth() -> None:
+    assert noted_before("cpu") == (None, None)
+    told = []
+    for start in (1.0, 1.09, 1.08, 0.93, 0.92, 0.91, 1.2, 1.2, 1.2, 1.2):
+        note("cpu", FixedSeconds(start=start, planning=start / 100))
+        told.append(noted_before("cpu")[0])
+    assert told == [1.0] * 8 + [1.2] * 2
+    assert noted("cpu").start == 1.2
+    assert noted_before("cpu")[1] == 0.01  # 0.002 s more change nothing
+    assert noted_before("gpu") == (None, None)
 
 
 def test_after_two_runs_a_slow_first_one_does_not_count() -> None:

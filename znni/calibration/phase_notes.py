@@ -8,8 +8,9 @@ plans predict with them. They are in the user's cache, a few hundred bytes for a
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
+from math import inf
 from pathlib import Path
 from statistics import median_low
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
@@ -29,8 +30,12 @@ MOST_NOTED = 5
 # Starts of a GPU count in steps of so many seconds, because plans depend on them.
 STEADY_SECONDS = 0.5
 
-# The seconds before a run count in such steps, so that the same command prints the same.
-STEADY_BEFORE = 0.05
+# The seconds before a run that plans tell, by their names in the notes. They stay until the median
+# differs by more than a share of it, or by more than some seconds. So a command prints the same
+# again, although runs in between took a little more or less.
+TOLD = {"start": "told start", "planning": "told planning"}
+TOLD_SHARE = 0.1
+TOLD_SECONDS = 0.03
 
 Kind: TypeAlias = Literal["cpu", "gpu", "gpus"]
 
@@ -60,23 +65,26 @@ def kind_of(plan: Plan) -> Kind:
 
 def noted(kind: Kind) -> FixedSeconds:
     """Return the medians of what the latest runs noted on this machine."""
-    known = _read().get(kind, {})
-    return FixedSeconds(**{name: median_low(seconds) for name, seconds in known.items()})
+    return _medians(_read().get(kind, {}))
+
+
+def _medians(known: Mapping[str, Sequence[float]]) -> FixedSeconds:
+    names = FixedSeconds._fields
+    return FixedSeconds(**{name: median_low(known[name]) for name in names if name in known})
 
 
 def noted_before(kind: Kind) -> tuple[float | None, float | None]:
-    """Return the noted seconds to start and to take a kept plan, each in steady steps."""
-    known = noted(kind)
-    return _steady(known.start, STEADY_BEFORE), _steady(known.planning, STEADY_BEFORE)
+    """Return the seconds to start and to take a kept plan that plans tell. They seldom change."""
+    known = _read().get(kind, {})
+    told = {name: known[place][0] for name, place in TOLD.items() if place in known}
+    before = _medians(known)._replace(**told)
+    return before.start, before.planning
 
 
 def noted_cuda(machine: Machine) -> float | None:
     """Return the seconds to start a machine's GPUs, as runs noted them here, in steady steps."""
-    return _steady(noted("gpus" if machine.used_gpus > 1 else "gpu").cuda, STEADY_SECONDS)
-
-
-def _steady(seconds: float | None, step: float) -> float | None:
-    return None if seconds is None else round(round(seconds / step) * step, 3)
+    seconds = noted("gpus" if machine.used_gpus > 1 else "gpu").cuda
+    return None if seconds is None else STEADY_SECONDS * round(seconds / STEADY_SECONDS)
 
 
 def note(kind: Kind, taken: FixedSeconds) -> None:
@@ -89,6 +97,11 @@ def note(kind: Kind, taken: FixedSeconds) -> None:
     for name, seconds in taken._asdict().items():
         if seconds is not None:
             mine[name] = [*mine.get(name, []), round(seconds, 3)][-MOST_NOTED:]
+    for name, told in TOLD.items():
+        if name in mine:
+            now, before = median_low(mine[name]), mine.get(told, [inf])[0]
+            alike = abs(now - before) <= max(TOLD_SHARE * now, TOLD_SECONDS)
+            mine[told] = [before if alike else now]
     keep(file, json.dumps(all_noted | {kind: mine}).encode())
 
 
@@ -99,7 +112,9 @@ def _read() -> Mapping[str, Mapping[str, list[float]]]:
         found = json.loads((kept(file) if file else None) or b"{}")
         return {
             str(kind): {
-                name: _sound(phases[name]) for name in FixedSeconds._fields if name in phases
+                name: _sound(phases[name])
+                for name in (*FixedSeconds._fields, *TOLD.values())
+                if name in phases
             }
             for kind, phases in found.items()
         }
