@@ -10,6 +10,7 @@ import os
 import resource
 import statistics
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -31,6 +32,10 @@ from znni.machine.timing import Timing
 
 DEMO = ("networks/cells.h5", "networks/boundaries.yaml")
 LIMIT = 600.0  # seconds of one command
+
+# Programs that only load the libraries that read a command's options, and those that compute.
+READING = "import typer; from pydantic import TypeAdapter; TypeAdapter(int)"
+COMPUTING = f"{READING}; import h5py, llvmlite.binding, numpy, psutil, ruamel.yaml"
 
 # Variables that would keep Python from storing compiled modules, as it does for users.
 NOT_STORED = "PYTHONDONTWRITEBYTECODE"
@@ -62,7 +67,11 @@ def phases_command(
     rounds: Annotated[int, typer.Option(min=1, help="How often each command is timed.")] = 3,
     out: session.Out = None,
 ) -> None:
-    """Time commands from their start to their end: help, the demo, and plans, new and kept."""
+    """Time commands from their start to their end: help, the demo, and plans, new and kept.
+
+    Beside them are processes that only start, and that only load the libraries. No command of this
+    design can take less.
+    """
     with TemporaryDirectory(prefix="bench-phases-") as name:
         folder = Path(name)
         commands = list(_commands(net, volume, ram, device, demo, folder))
@@ -75,6 +84,7 @@ def _commands(
     kept = _environment(folder / "plans")
     options = ("--device", device)
     if demo:
+        yield from _floors(device, kept)
         yield Command({"command": "help"}, _again((*ZNNI, "--help"), kept))
         source, network = DEMO
         out = folder / "demo.h5"
@@ -86,6 +96,18 @@ def _commands(
         about = {"network": path.stem, "volume": volume, "limit": ram}
         yield Command({"command": "plan, kept"} | about, _again(plan, kept))
         yield Command({"command": "plan, new"} | about, _again((*plan, "--fresh"), kept))
+
+
+def _floors(device: DeviceChoice, environment: Mapping[str, str]) -> Iterator[Command]:
+    """Yield processes that start, and load libraries: first for options, then also for runs."""
+    without_plugins = {**environment, "PYDANTIC_DISABLE_PLUGINS": "__all__"}  # as znni has it
+    programs = {
+        "python": "pass",
+        "python, options": READING,
+        "python, options, runs": COMPUTING + "; import cupy" * (device == "gpu"),
+    }
+    for name, program in programs.items():
+        yield Command({"command": name}, _again((sys.executable, "-c", program), without_plugins))
 
 
 def _again(command: Sequence[str], environment: Mapping[str, str]) -> Callable[[], Row]:

@@ -6,6 +6,7 @@ import os
 import sys
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
 
 import h5py
@@ -23,7 +24,7 @@ from bench.end_to_end import (
 )
 from bench.many_volumes import time_volumes
 from bench.noise_volumes import Storing, drop_from_cache, write_noise
-from bench.phases import Command, time_in_turn, timed
+from bench.phases import Command, _commands, time_in_turn, timed
 from bench.record import Row
 from bench.table import table
 from znni.core.errors import RunFailed
@@ -140,6 +141,16 @@ def test_commands_take_turns_and_warm_caches_are_timed() -> None:
     assert (one["seconds"], two["seconds"], one["rounds"]) == (2.0, 6.0, 2)
     assert one["start_seconds"] == 0.5
     assert len(table("phases", [one, two]).splitlines()) == 4
+
+
+def test_the_least_that_commands_may_take_is_timed_beside_them(small_case: Path) -> None:
+    first, *_, last = _commands([], "9,9,9", "1GiB", "cpu", demo=True, folder=small_case)
+    assert first.about == {"command": "python"}
+    assert last.about["command"] == "infer"
+    commands = _commands([], "9,9,9", "1GiB", "cpu", demo=True, folder=small_case)
+    alone, options, runs = (it.run() for it in islice(commands, 3))
+    worked = [row["processor_seconds"] for row in (alone, options, runs)]
+    assert 0 < worked[0] < worked[1] < worked[2]
 
 
 @pytest.mark.parametrize("ending", [".tif", ".h5"])
