@@ -8,6 +8,7 @@ from collections.abc import Generator, Iterator
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
+from unittest import mock
 
 import pytest
 from command_line import INFER, LONG_VOLUME, succeeds, voxels, write_case, write_volume
@@ -38,6 +39,8 @@ settings.load_profile("reproducible")
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # which nohup has ignored
 
+NO_NOTES = mock.Mock(kept=lambda _: None)
+
 
 @pytest.fixture(scope="session", autouse=True)
 def no_measured_costs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
@@ -46,7 +49,7 @@ def no_measured_costs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None
         patch.setenv(VARIABLE, str(tmp_path_factory.mktemp("costs") / "costs.sqlite"))
         patch.setenv(kept_files.VARIABLE, str(tmp_path_factory.mktemp("plans")))
         patch.setattr(cold_pages, "PROCESSORS", Path("/no/such/file"))  # of no virtual machine
-        patch.setattr(phase_notes, "_file", lambda: None)  # tests start long before their runs
+        patch.setattr(phase_notes, "NOTES", NO_NOTES)  # tests start long before their runs
         yield
 
 

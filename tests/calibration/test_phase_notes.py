@@ -11,7 +11,8 @@ from fakes import gpu
 import znni
 from znni.calibration import phase_notes
 from znni.calibration.overhead_figures import AROUND, CUDA_SECONDS, SEARCHING_SECONDS, cuda_seconds
-from znni.calibration.phase_notes import FixedSeconds, note, noted, noted_before, noted_cuda
+from znni.calibration.phase_notes import NOTES, FixedSeconds, note, noted, noted_before, noted_cuda
+from znni.core import user_cache
 from znni.engine.report import Report
 from znni.inference.ready import Readiness
 from znni.machine.machine import Machine
@@ -20,11 +21,11 @@ from znni.plans.plan import Plan
 
 
 @pytest.fixture(autouse=True)
-def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Notes of the test's own."""
-    path = tmp_path / "phases" / "here.json"
-    monkeypatch.setattr(phase_notes, "_file", lambda: path)
-    return path
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of the test's own notes."""
+    monkeypatch.setattr(phase_notes, "NOTES", NOTES)
+    monkeypatch.setattr(user_cache, "user_cache", lambda: tmp_path)
+    return tmp_path / "phases"
 
 
 @pytest.fixture
@@ -68,8 +69,9 @@ def test_after_two_runs_a_slow_first_one_does_not_count() -> None:
     ["", "[]", "nothing", '{"cpu": 3}', '{"cpu": {"start": []}}', '{"cpu": {"start": ["x"]}}',
      '{"cpu": {"start": [-1]}}', '{"cpu": {"start": [1e300]}}', '{"cpu": {"start": null}}'],
 )  # fmt: skip
-def test_damaged_notes_count_as_none_and_are_replaced(damaged: str, file: Path) -> None:
-    file.parent.mkdir(parents=True)
+def test_damaged_notes_count_as_none_and_are_replaced(damaged: str, folder: Path) -> None:
+    note("cpu", FixedSeconds(start=9.0))
+    (file,) = folder.iterdir()
     file.write_text(damaged)
     assert noted("cpu") == FixedSeconds()
     note("cpu", FixedSeconds(start=1.0))

@@ -13,10 +13,12 @@ import pytest
 from znni.core import user_cache
 from znni.core.user_cache import (
     DAY,
+    MOST_BYTES,
     MOST_DAYS,
+    Notes,
     can_keep,
     delete_unused,
-    keep_code,
+    keep,
     kept,
     state_of_source,
     write_whole,
@@ -64,35 +66,97 @@ def names(folder: Path) -> list[str]:
     return sorted(file.name for file in folder.iterdir())
 
 
-def test_code_that_nobody_uses_is_deleted_as_new_code_is_kept(tmp_path: Path) -> None:
-    used(tmp_path, "old", MOST_DAYS + 1)
-    again = used(tmp_path, "again", MOST_DAYS + 1)
-    used(tmp_path, "young", MOST_DAYS - 1)
-    (tmp_path / "folder").mkdir()
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A user's cache of the test's own."""
+    monkeypatch.setattr(user_cache, "user_cache", lambda: tmp_path)
+    return tmp_path
+
+
+def test_files_that_nobody_uses_are_deleted_as_new_ones_are_kept(cache: Path) -> None:
+    used(cache, "old", MOST_DAYS + 1)
+    used(cache, "lock", MOST_DAYS + 1)
+    again = used(cache, "again", MOST_DAYS + 1)
+    used(cache, "young", MOST_DAYS - 1)
+    (cache / "folder").mkdir()
     assert kept(again) == b"\0"
-    assert keep_code(tmp_path / "new", b"code")
-    assert names(tmp_path) == ["again", "folder", "new", "young"]
-    used(tmp_path, "old", MOST_DAYS + 1)
-    assert keep_code(tmp_path / "newer", b"code")  # a process looks once
-    assert "old" in names(tmp_path)
+    assert keep(cache / "new", b"code")
+    assert names(cache) == ["again", "folder", "new", "young"]
+    used(cache, "old", MOST_DAYS + 1)
+    assert keep(cache / "newer", b"code")  # a process looks once
+    assert "old" in names(cache)
 
 
-def test_too_much_code_goes_oldest_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(user_cache, "MOST_BYTES", 25)
+def test_in_a_folder_that_the_user_names_nothing_is_deleted(cache: Path) -> None:
+    named = cache.with_name("named")
+    named.mkdir()
+    used(named, "old", MOST_DAYS + 1)
+    assert keep(named / "new", b"plan")
+    assert names(named) == ["new", "old"]
+
+
+def test_too_much_goes_oldest_first(tmp_path: Path) -> None:
     for days in (1, 3, 5, 7):
         used(tmp_path, str(days), days, size=10)
-    delete_unused(tmp_path)
+    delete_unused(tmp_path, 25)
     assert names(tmp_path) == ["1", "3"]
-    monkeypatch.setattr(user_cache, "MOST_BYTES", 5)
-    delete_unused(tmp_path)
+    delete_unused(tmp_path, 5)
     assert names(tmp_path) == ["1"]  # a process may be about to load it
+
+
+def parsed(found: list[int]) -> list[int]:
+    return [1 // number for number in found]
+
+
+NOTES = Notes("numbers", 1, parsed)
+
+
+def test_notes_are_kept_by_all_that_they_depend_on(cache: Path) -> None:
+    assert NOTES.kept("about") is None
+    NOTES.keep("about", [1, 1])
+    assert NOTES.kept("about") == [1, 1]
+    assert NOTES.kept(["about"]) is None
+    assert names(cache) == ["numbers"]
+
+
+def test_notes_of_another_version_are_not_seen(cache: Path) -> None:
+    NOTES.keep("about", [1])
+    newer = Notes("numbers", 2, parsed)
+    assert newer.kept("about") is None
+    newer.keep("about", [-1])
+    assert (NOTES.kept("about"), newer.kept("about")) == ([1], [-1])
+    assert len(names(cache / "numbers")) == 2
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"{", b"null", b"[0]", b'["1"]', b"3", b"\xff", b"[" * 100_000],
+)  # fmt: skip
+def test_a_foreign_note_counts_as_absent_and_is_replaced(content: bytes, cache: Path) -> None:
+    NOTES.keep("about", [1])
+    (file,) = (cache / "numbers").iterdir()
+    file.write_bytes(content)
+    assert not NOTES.kept("about")
+    NOTES.keep("about", [1])
+    assert NOTES.kept("about") == [1]
+
+
+def test_notes_that_nobody_uses_are_deleted(cache: Path) -> None:
+    folder = cache / "numbers"
+    folder.mkdir()
+    used(folder, "old", MOST_DAYS + 1)
+    used(folder, "large", 3, size=MOST_BYTES)
+    used(folder, "young", 1)
+    NOTES.keep("about", [1])
+    assert len(names(folder)) == 2
+    assert "young" in names(folder)
 
 
 def test_several_processes_may_delete_at_once(tmp_path: Path) -> None:
     for number in range(200):
         used(tmp_path, str(number), MOST_DAYS + 1)
     used(tmp_path, "young", 1)
-    code = f"from znni.core.user_cache import *; delete_unused(Path({str(tmp_path)!r}))"
+    code = f"from znni.core.user_cache import *; delete_unused(Path({str(tmp_path)!r}), 9)"
     started = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(3)]
     assert [process.wait() for process in started] == [0] * 3
     assert names(tmp_path) == ["young"]

@@ -19,18 +19,15 @@ from small_search import LIMIT, OVERHEAD, small_search
 from planner.cost_model import BUILT_IN, BuiltInModel
 from planner.exhaustive import Search
 from znni.calibration.model import MeasuredModel
-from znni.core.logged import warn_once
 from znni.core.options import DeviceChoice
 from znni.core.shapes import Vec3
 from znni.inference import kept_files, kept_plans, planning
-from znni.inference.kept_files import MOST_KEPT
 from znni.inference.kept_plans import fastest_kept_or_found
 from znni.plans.primitive import convolved
 
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    warn_once.cache_clear()
     monkeypatch.setenv(kept_files.VARIABLE, str(tmp_path / "plans"))
     return tmp_path / "plans"
 
@@ -219,20 +216,13 @@ def test_under_more_memory_a_kept_plan_is_only_where_the_search_begins() -> None
         assert found.machine == expected.machine
 
 
-def test_files_of_something_else_are_ignored_with_one_warning(
-    folder: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_files_of_something_else_count_as_absent(folder: Path) -> None:
     found, _ = fastest_kept_or_found(small_search())
     (path,) = folder.iterdir()
     for content in (b"", b"{}", b"\xff\x00", found.to_json().encode()[:500]):
         path.write_bytes(content)
-        warn_once.cache_clear()
-        caplog.clear()
-        with caplog.at_level(logging.WARNING, "znni"):
-            again, kept = fastest_kept_or_found(small_search())
-        assert not kept
-        assert again == found
-        assert caplog.text.count("is no kept plan and is ignored") == 1
+        assert fastest_kept_or_found(small_search()) == (found, False)
+        assert fastest_kept_or_found(small_search()) == (found, True)
 
 
 def test_a_plan_of_other_primitives_is_not_taken(folder: Path) -> None:
@@ -244,17 +234,18 @@ def test_a_plan_of_other_primitives_is_not_taken(folder: Path) -> None:
     assert again == found
 
 
-def test_only_the_last_used_are_kept(folder: Path) -> None:
+def test_in_the_users_cache_plans_that_nobody_uses_are_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(kept_files.VARIABLE)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    old = tmp_path / "znni" / "plans" / "old-0-0.json"
+    old.parent.mkdir(parents=True)
+    old.write_text("")
+    os.utime(old, (0, 0))
     fastest_kept_or_found(small_search())
-    (mine,) = folder.iterdir()
-    for number in range(MOST_KEPT + 5):
-        other = folder / f"other-{number}-0.json"
-        other.write_text("")
-        os.utime(other, (number, number))
-    fastest_kept_or_found(small_search(output=Vec3(8, 8, 8)))
-    assert mine.exists()
-    assert len(list(folder.iterdir())) == MOST_KEPT
-    assert not (folder / "other-0-0.json").exists()
+    assert not old.exists()
+    assert len(list(old.parent.iterdir())) == 1
 
 
 def test_writers_at_the_same_time_leave_whole_files(folder: Path) -> None:

@@ -16,7 +16,7 @@ from fakes import machine as fake_machine
 import znni
 from znni.calibration import phase_notes
 from znni.calibration.cost_file import VARIABLE as COSTS
-from znni.calibration.phase_notes import FixedSeconds, note
+from znni.calibration.phase_notes import NOTES, FixedSeconds, note
 from znni.core.errors import InvalidInput
 from znni.inference import kept_files, kept_texts
 from znni.inference.kept_texts import MOST_BYTES, keep_text, kept_text, text_file
@@ -55,7 +55,7 @@ def folder(own_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(own_folder / "cache"))
     monkeypatch.setenv(kept_files.VARIABLE, str(own_folder / "plans"))
     monkeypatch.setenv(COSTS, str(own_folder / "costs.sqlite"))
-    monkeypatch.setattr(phase_notes, "_file", lambda: own_folder / "cache" / "phases.json")
+    monkeypatch.setattr(phase_notes, "NOTES", NOTES)
     return own_folder
 
 

@@ -19,6 +19,7 @@ from command_line import refused, succeeds
 from import_cases import torch_or_skip
 
 import znni
+from znni.core import user_cache
 from znni.core.errors import InvalidInput
 from znni.core.shapes import Box, Vec3
 from znni.inference import model_choice
@@ -54,13 +55,18 @@ def exported(folder: Path, module: Any, inputs: int = 1) -> Path:
     return path
 
 
+def caches_in(folder: Path, patch: pytest.MonkeyPatch) -> None:
+    """Make a folder the user's cache of models."""
+    for module in (user_cache, model_choice):
+        patch.setattr(module, "user_cache", lambda: folder)
+
+
 @pytest.fixture(scope="module", autouse=True)
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A user's cache of these tests' own."""
     folder = tmp_path_factory.mktemp("cache")
     with pytest.MonkeyPatch.context() as patch:
-        for module in (model_files, model_choice):
-            patch.setattr(module, "user_cache", lambda: folder)
+        caches_in(folder, patch)
         yield folder
 
 
@@ -84,8 +90,7 @@ def files_are_opened_here(request: pytest.FixtureRequest, monkeypatch: pytest.Mo
 @pytest.fixture
 def own_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Models are opened in a process of their own, as users have it. Return its empty cache."""
-    for module in (model_files, model_choice):
-        monkeypatch.setattr(module, "user_cache", lambda: tmp_path)
+    caches_in(tmp_path, monkeypatch)
     for remembered in (model_files._described, measured):
         remembered.cache_clear()
     yield tmp_path
@@ -173,8 +178,9 @@ def test_the_plan_promises_what_was_measured(normed: tuple[Any, Path], own_proce
     window = measured(model, WINDOW, 1)
     assert plan.memory.resident == window.memory > 100 << 20  # PyTorch alone takes that
     assert plan.steps[0].seconds >= window.seconds
-    (kept,) = (own_process / "models").glob("*measure-1-2-8-8-12*")
-    kept.write_text(json.dumps({**json.loads(kept.read_text()), "seconds": 7.0}))
+    notes = {file: json.loads(file.read_text()) for file in (own_process / "models").glob("*.json")}
+    (kept,) = (file for file, note in notes.items() if "seconds" in note)
+    kept.write_text(json.dumps({**notes[kept], "seconds": 7.0}))
     measured.cache_clear()
     assert measured(model, WINDOW, 1).seconds == 7.0  # measured once
 
@@ -235,7 +241,7 @@ def test_onnx_runtime_computes_windows_of_any_size(
 def test_the_faster_one_computes_and_goes_on(
     seconds: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(model_choice, "user_cache", lambda: tmp_path)
+    caches_in(tmp_path, monkeypatch)
     network = load_network(normed_by_windows(tmp_path))
     name = "other_library.primitive.measured"
     for time in (seconds, 1 / seconds):  # the second time is too late: the choice is kept
@@ -276,8 +282,7 @@ def test_a_cache_that_cannot_be_written_costs_a_warning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "file").write_text("no folder")
-    for module in (model_files, model_choice):
-        monkeypatch.setattr(module, "user_cache", lambda: tmp_path / "file")
+    caches_in(tmp_path / "file", monkeypatch)
     for remembered in (model_files._described, measured):
         remembered.cache_clear()
     network = load_network(exported(tmp_path, nn.Conv3d(2, 3, 3, padding=1)))

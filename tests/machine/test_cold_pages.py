@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from math import inf
 from pathlib import Path
 
@@ -10,7 +9,7 @@ import pytest
 
 from znni.core.user_cache import user_cache
 from znni.machine import cold_pages
-from znni.machine.cold_pages import MOST_NOTES, WARM_BYTES, is_virtual, note_warm, warm_bytes
+from znni.machine.cold_pages import WARM_BYTES, is_virtual, note_warm, warm_bytes
 
 GIB = 2**30
 
@@ -68,16 +67,6 @@ def test_damaged_notes_count_as_none() -> None:
     (note,) = (user_cache() / "touched").iterdir()
     note.write_text("not a number")
     assert warm_bytes() == WARM_BYTES
-
-
-def test_notes_of_few_starts_are_kept(virtual: Path) -> None:
-    for number in range(MOST_NOTES + 3):
-        virtual.write_text(f"start-{number}")
-        note_warm(2 * GIB)
-        os.utime(user_cache() / "touched" / f"start-{number}", (number, number))
-    found = {path.name for path in (user_cache() / "touched").iterdir()}
-    assert len(found) == MOST_NOTES
-    assert f"start-{MOST_NOTES + 2}" in found
 
 
 @pytest.mark.parametrize(

@@ -205,7 +205,9 @@ def started(machine: FakeMachine) -> bool:
 
 
 def kept_files() -> list[Path]:
-    return list((user_cache() / "gpus").glob("*"))
+    """Return the files that tell of GPUs."""
+    files = (user_cache() / "gpus").glob("*")
+    return [file for file in files if json.loads(file.read_text())]
 
 
 def test_a_gpu_that_cuda_found_before_is_found_without_it(monkeypatch: pytest.MonkeyPatch) -> None:

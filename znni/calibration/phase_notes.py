@@ -7,16 +7,13 @@ plans predict with them. They are in the user's cache, a few hundred bytes for a
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from hashlib import sha256
 from math import inf
-from pathlib import Path
 from statistics import median_low
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 from znni import __version__
-from znni.core.user_cache import keep, kept, user_cache
+from znni.core.user_cache import Notes
 from znni.machine.detect import usable_cores
 from znni.machine.machine import Machine
 from znni.machine.processor import processor_name
@@ -38,6 +35,9 @@ TOLD_SHARE = 0.1
 TOLD_SECONDS = 0.03
 
 Kind: TypeAlias = Literal["cpu", "gpu", "gpus"]
+
+# The noted seconds, by kind and phase.
+Phases: TypeAlias = Mapping[str, Mapping[str, list[float]]]
 
 
 class FixedSeconds(NamedTuple):
@@ -89,9 +89,6 @@ def noted_cuda(machine: Machine) -> float | None:
 
 def note(kind: Kind, taken: FixedSeconds) -> None:
     """Note what a run took, as far as it is known."""
-    file = _file()
-    if file is None:
-        return
     all_noted = dict(_read())
     mine = dict(all_noted.get(kind, {}))
     for name, seconds in taken._asdict().items():
@@ -102,24 +99,23 @@ def note(kind: Kind, taken: FixedSeconds) -> None:
             now, before = median_low(mine[name]), mine.get(told, [inf])[0]
             alike = abs(now - before) <= max(TOLD_SHARE * now, TOLD_SECONDS)
             mine[told] = [before if alike else now]
-    keep(file, json.dumps(all_noted | {kind: mine}).encode())
+    NOTES.keep(_about(), all_noted | {kind: mine})
 
 
-def _read() -> Mapping[str, Mapping[str, list[float]]]:
-    """Return all that is noted of this machine, by kind and phase; nothing if it is damaged."""
-    file = _file()
-    try:
-        found = json.loads((kept(file) if file else None) or b"{}")
-        return {
-            str(kind): {
-                name: _sound(phases[name])
-                for name in (*FixedSeconds._fields, *TOLD.values())
-                if name in phases
-            }
-            for kind, phases in found.items()
+def _read() -> Phases:
+    """Return all that is noted of this machine, by kind and phase."""
+    return NOTES.kept(_about()) or {}
+
+
+def _parsed(found: dict[str, Any]) -> Phases:
+    return {
+        kind: {
+            name: _sound(phases[name])
+            for name in (*FixedSeconds._fields, *TOLD.values())
+            if name in phases
         }
-    except (ValueError, TypeError, AttributeError):
-        return {}
+        for kind, phases in found.items()
+    }
 
 
 def _sound(seconds: object) -> list[float]:
@@ -136,7 +132,9 @@ def _sound(seconds: object) -> list[float]:
     return found
 
 
-def _file() -> Path | None:
-    """Return the file of notes about machines like this one, under this version of znni."""
-    about = f"{processor_name()}, {usable_cores()} cores, znni {__version__}"
-    return user_cache() / "phases" / f"{sha256(about.encode()).hexdigest()[:16]}.json"
+NOTES = Notes("phases", 1, _parsed)
+
+
+def _about() -> str:
+    """Return text that machines like this one share, under this version of znni."""
+    return f"{processor_name()}, {usable_cores()} cores, znni {__version__}"

@@ -1,29 +1,41 @@
-"""The user's folder for files that can be made again: compiled code, measured costs."""
+"""The user's folder for files that can be made again: compiled code, plans, notes.
+
+All of them are written completely or not at all. A file that cannot be read counts as absent.
+"""
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
 from tempfile import NamedTemporaryFile, mkstemp
 from time import time
+from typing import Any, Generic, TypeVar
 
 _log = logging.getLogger("znni")
 
 # Seconds of a day.
 DAY = 24 * 60 * 60
 
-# Compiled code is deleted if it was not used for the most days. If all of it takes more than the
-# most bytes, code that was used longest ago is deleted first. Code that was used within the fewest
-# days stays.
+# A file is deleted if it was not used for the most days. If a folder takes more than the most
+# bytes, files that were used longest ago are deleted first. Files that were used within the fewest
+# days stay.
 MOST_DAYS = 90
-MOST_BYTES = 2**30
+MOST_BYTES = 2**24
+MOST_BYTES_OF_CODE = 2**30
 FEWEST_DAYS = 2
+
+# What a check of foreign JSON may raise.
+_FOREIGN = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+
+Value = TypeVar("Value")
 
 
 def user_cache() -> Path:
@@ -72,25 +84,24 @@ def write_whole(path: Path, content: bytes) -> Path:
         raise
 
 
-def keep(path: Path, content: bytes) -> bool:
-    """Make a file that saves time later. If it cannot be made, warn once, and return False."""
+def keep(path: Path, content: bytes, most_bytes: int = MOST_BYTES) -> bool:
+    """Make a file that saves time later. If it cannot be made, warn once, and return False.
+
+    In the user's cache, delete what nobody uses beside it, once for each folder and process.
+
+    Args:
+        path: the file.
+        content: its contents.
+        most_bytes: the bytes that all files of its folder may take.
+    """
     try:
         write_whole(path, content)
     except OSError as error:
         warn_not_kept(path, error)
         return False
+    if path.is_relative_to(user_cache()):
+        _delete_unused_once(path.parent, most_bytes)
     return True
-
-
-def keep_code(path: Path, content: bytes) -> bool:
-    """Make a file of compiled code as ``keep`` does, and delete what nobody uses beside it.
-
-    Each process does that once for each folder.
-    """
-    is_made = keep(path, content)
-    if is_made:
-        _delete_unused_once(path.parent)
-    return is_made
 
 
 def can_keep(folder: Path) -> bool:
@@ -122,16 +133,59 @@ def kept(path: Path) -> bytes | None:
     return content
 
 
+@dataclass(frozen=True)
+class Notes(Generic[Value]):
+    """Small values of one kind, each in a file of JSON in the user's cache.
+
+    Attributes:
+        folder: the name of their folder.
+        version: the version of their layout. A process sees only notes of its own version.
+        parse: returns a value from what JSON holds. If that is no such value, it raises an error
+            such as ValueError.
+    """
+
+    folder: str
+    version: int
+    parse: Callable[[Any], Value]
+
+    def kept(self, about: object) -> Value | None:
+        """Return the value that was kept; None if there is none that can be read.
+
+        Args:
+            about: all on which the value depends; its ``repr`` tells it apart.
+        """
+        content = kept(self._file(about))
+        if content is None:
+            return None
+        try:
+            return self.parse(json.loads(content))
+        except _FOREIGN:
+            return None
+
+    def keep(self, about: object, value: object) -> None:
+        """Keep a value, as JSON holds it.
+
+        Args:
+            about: all on which the value depends.
+            value: the value.
+        """
+        keep(self._file(about), json.dumps(value).encode())
+
+    def _file(self, about: object) -> Path:
+        name = sha256(repr((self.version, about)).encode()).hexdigest()[:32]
+        return user_cache() / self.folder / f"{name}.json"
+
+
 @cache
-def _delete_unused_once(folder: Path) -> None:
-    delete_unused(folder)
+def _delete_unused_once(folder: Path, most_bytes: int) -> None:
+    delete_unused(folder, most_bytes)
 
 
-def delete_unused(folder: Path) -> None:
-    """Delete files of compiled code that nobody uses, as far as that is possible.
+def delete_unused(folder: Path, most_bytes: int) -> None:
+    """Delete files that nobody uses, as far as that is possible.
 
     These are files that were not used for ``MOST_DAYS``, and those used longest ago while all have
-    more than ``MOST_BYTES``. Files that were used within ``FEWEST_DAYS`` stay, because a process
+    more than the most bytes. Files that were used within ``FEWEST_DAYS`` stay, because a process
     may be about to load them. Other processes may do the same at the same time.
     """
     with suppress(OSError):
@@ -144,7 +198,7 @@ def delete_unused(folder: Path) -> None:
         left, now = sum(size for _, size, _ in found), time()
         for used, size, file in sorted(found):
             days = (now - used) / DAY
-            if days < FEWEST_DAYS or (days < MOST_DAYS and left <= MOST_BYTES):
+            if days < FEWEST_DAYS or (days < MOST_DAYS and left <= most_bytes):
                 return
             file.unlink(missing_ok=True)
             left -= size

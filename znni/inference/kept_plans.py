@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from hashlib import sha256
 from math import inf
@@ -18,9 +16,8 @@ from planner.exhaustive import Search
 from planner.limits import time_of_run
 from znni.calibration.model import MeasuredModel
 from znni.core.errors import InvalidInput
-from znni.core.logged import warn_once
-from znni.core.user_cache import state_of_source
-from znni.inference.kept_files import keep_file, plans_folder
+from znni.core.user_cache import keep, kept, state_of_source
+from znni.inference.kept_files import plans_folder
 from znni.machine.machine import Machine
 from znni.plans.micro_batches import found as found_in
 from znni.plans.plan import Plan
@@ -57,30 +54,30 @@ def fastest_kept_or_found(search: Search) -> tuple[Plan, bool]:
     folder = plans_folder()
     if key is None or folder is None:
         return search.fastest()[0], False
-    kept = list(_kept(folder, key, search))
+    like = list(_like(folder, key, search))
     host, gpu = _limits(search.machine)
-    for it in kept:
+    for it in like:
         if it.host >= host and it.gpu >= gpu:
             return it.plan, True
-    known = min((it.plan for it in kept), key=lambda plan: plan.seconds, default=None)
+    known = min((it.plan for it in like), key=lambda plan: plan.seconds, default=None)
     found = search.fastest(known=known)[0]
-    keep(found, search)
+    keep_plan(found, search)
     return found, False
 
 
-def keep(plan: Plan, search: Search) -> None:
+def keep_plan(plan: Plan, search: Search) -> None:
     """Keep the fastest plan of a search, for searches that are alike."""
     key, folder = _key(search), plans_folder()
     if key is None or folder is None:
         return
     host, gpu = _limits(search.machine)
-    keep_file(folder / f"{key}-{host}-{gpu}.json", plan.to_json().encode())
+    keep(folder / f"{key}-{host}-{gpu}.json", plan.to_json().encode())
 
 
-def _kept(folder: Path, key: str, search: Search) -> Iterator[_Kept]:
+def _like(folder: Path, key: str, search: Search) -> Iterator[_Kept]:
     """Yield the kept plans of searches that differ at most in memory, if they fit into this one's.
 
-    A file that holds no such plan is left out, with a warning.
+    A file that holds no such plan is left out.
     """
     try:
         paths = sorted(path for path in folder.iterdir() if path.name.startswith(f"{key}-"))
@@ -89,19 +86,14 @@ def _kept(folder: Path, key: str, search: Search) -> Iterator[_Kept]:
     for path in paths:
         try:
             host, gpu = map(int, path.stem.split("-")[1:])
-            plan = Plan.from_json(path.read_bytes())
-        except FileNotFoundError:  # deleted by another process meanwhile
-            continue
-        except (InvalidInput, OSError, ValueError) as error:
-            warn_once(f"{path}: is no kept plan and is ignored: {error}")
+            plan = Plan.from_json(kept(path) or b"")
+        except (InvalidInput, ValueError):
             continue
         plan = replace(plan, network=search.network, machine=search.machine)
         # The seconds to start a GPU may have been others.
         time = time_of_run(search.network, plan.patch, plan.parts, search.overhead)
         plan = replace(plan, time=time)
         if _is_of(plan, search):
-            with suppress(OSError):
-                os.utime(path)
             yield _Kept(plan, host, gpu)
 
 

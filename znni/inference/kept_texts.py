@@ -21,8 +21,8 @@ import planner
 import znni
 from znni.calibration.cost_file import CostFile
 from znni.calibration.phase_notes import Kind, noted_before, noted_cuda
-from znni.core.user_cache import kept, state_of_source
-from znni.inference.kept_files import keep_file, plans_folder
+from znni.core.user_cache import keep, kept, state_of_source
+from znni.inference.kept_files import plans_folder
 from znni.machine.cold_pages import warm_bytes
 from znni.machine.machine import Machine
 from znni.machine.processor import processor_features
@@ -98,7 +98,7 @@ def kept_text(file: Path) -> str | None:
 def keep_text(file: Path, text: str) -> None:
     """Keep a text in a file."""
     content = text.encode()
-    keep_file(file, _sum(content) + b"\n" + content)
+    keep(file, _sum(content) + b"\n" + content)
 
 
 def _sum(content: bytes) -> bytes:

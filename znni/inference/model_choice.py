@@ -16,7 +16,7 @@ from znni.core.errors import DoesNotFit, InvalidInput, MissingLibrary, RunFailed
 from znni.core.options import Choices
 from znni.core.shapes import Vec3
 from znni.core.text import duration
-from znni.core.user_cache import keep, kept, user_cache, warn_not_kept
+from znni.core.user_cache import Notes, kept, user_cache, warn_not_kept
 from znni.inference import planning
 from znni.inference.request import Request, RunOptions, request
 from znni.machine.detect import detect_for
@@ -30,6 +30,9 @@ from znni.volumes.array import ArrayLike
 log = logging.getLogger("znni")
 
 IMPORTS = 1  # the version of what is imported; raise it when import knows more layers
+
+# The reasons for choices, and those why a model is not imported. All of them are text.
+REASONS = Notes("models", IMPORTS, str.strip)
 
 
 @dataclass(frozen=True)
@@ -62,9 +65,9 @@ def chosen(network: Network, volume: Vec3, choices: Choices) -> EngineChoice:
         return shared
     (model,), own = network.models, shared.network
     assert network.window is not None
-    file = _file(model, f"{_threads(choices)}-{network.window.size}-{choices.accuracy}.choice")
-    if known := kept(file):
-        return EngineChoice(own if known.startswith(b"znni") else network, known.decode())
+    about = (*_told(model), _threads(choices), network.window.size, choices.accuracy)
+    if known := REASONS.kept(about):
+        return EngineChoice(own if known.startswith("znni") else network, known)
     theirs, ours = (_seconds(each, volume, choices) for each in (network, own))
     if isinstance(theirs, DoesNotFit) and isinstance(ours, DoesNotFit):
         raise ours
@@ -77,7 +80,7 @@ def chosen(network: Network, volume: Vec3, choices: Choices) -> EngineChoice:
         f"{able} computes {Path(model.file).name}: predicted {duration(ours)} by znni and "
         f"{duration(theirs)} by {model.runtime}"
     )
-    keep(file, why.encode())
+    REASONS.keep(about, why)
     return EngineChoice(taken, why)
 
 
@@ -153,9 +156,9 @@ def _seconds(network: Network, volume: Vec3, choices: Choices) -> float | DoesNo
 
 def _expressed(model: Model, network: Network) -> Network | str:
     """Return a model as layers, with windows and scaling as a network has them; or why not."""
-    imported, refused = _file(model, "network.yaml"), _file(model, "refused.txt")
-    if known := kept(refused):
-        return known.decode()
+    imported = _imported(model)
+    if known := REASONS.kept(_told(model)):
+        return known
     try:
         if kept(imported) is None:
             from znni.inference.network_import import import_network  # few runs need it
@@ -177,9 +180,16 @@ def _expressed(model: Model, network: Network) -> Network | str:
         reason = str(error).removeprefix(f"{model.file}: ").partition(";")[0]
         why = f"znni does not, because {reason}"
         if kept(imported) is None and not isinstance(error, MissingLibrary):
-            keep(refused, why.encode())
+            REASONS.keep(_told(model), why)
         return why
 
 
-def _file(model: Model, name: str) -> Path:
-    return user_cache() / "models" / f"{model.sha256[:16]}-{model.runtime}-{IMPORTS}" / name
+def _told(model: Model) -> tuple[str, str]:
+    """Return what tells models apart."""
+    return model.sha256, model.runtime
+
+
+def _imported(model: Model) -> Path:
+    """Return the file of the network into which a model is imported."""
+    folder = user_cache() / "models" / f"{model.sha256[:16]}-{model.runtime}-{IMPORTS}"
+    return folder / "network.yaml"

@@ -43,7 +43,7 @@ from znni.engine.checks import check_runnable
 from znni.engine.labels import labels_for
 from znni.engine.tiles import Job, Region, for_job, make_job
 from znni.inference.devices import choose_gpus, primitives_for
-from znni.inference.kept_plans import fastest_kept_or_found, keep
+from znni.inference.kept_plans import fastest_kept_or_found, keep_plan
 from znni.inference.plan_checks import check_allowed, check_class, check_device, check_made_for
 from znni.inference.request import Requirements, stored_as
 from znni.machine.cold_pages import warm_bytes
@@ -250,7 +250,7 @@ def _fastest(search: Search, count: int, *, fresh: bool) -> list[Plan]:
         found = search.fastest(count)
     elif fresh:
         found = search.fastest()
-        keep(found[0], search)
+        keep_plan(found[0], search)
     else:
         plan, kept = fastest_kept_or_found(search)
         found = [plan]

@@ -16,7 +16,7 @@ from contextlib import suppress
 from math import inf
 from pathlib import Path
 
-from znni.core.user_cache import keep, user_cache
+from znni.core.user_cache import Notes
 
 # Memory that other programs have touched on any system that runs.
 WARM_BYTES = 2**29
@@ -24,7 +24,8 @@ WARM_BYTES = 2**29
 # The number of leading bits that noted bytes are rounded down to. So plans seldom change.
 NOTED_BITS = 2
 
-MOST_NOTES = 16
+# Bytes, by the system's name for its latest start.
+NOTES = Notes("touched", 1, int)
 
 BOOT = Path("/proc/sys/kernel/random/boot_id")
 PROCESSORS = Path("/proc/cpuinfo")
@@ -40,10 +41,7 @@ def warm_bytes() -> float:
         return inf
     if gives_pages_back():
         return WARM_BYTES
-    noted = 0
-    with suppress(OSError, ValueError):
-        noted = int(_note().read_text())
-    return max(WARM_BYTES, noted)
+    return max(WARM_BYTES, NOTES.kept(_start()) or 0)
 
 
 def note_warm(nbytes: int) -> None:
@@ -52,11 +50,7 @@ def note_warm(nbytes: int) -> None:
     steady <<= max(0, nbytes.bit_length() - NOTED_BITS)
     if gives_pages_back() or steady <= warm_bytes():
         return
-    note = _note()
-    if keep(note, str(steady).encode()):
-        others = sorted(note.parent.iterdir(), key=lambda path: path.stat().st_mtime)
-        for path in others[:-MOST_NOTES]:
-            path.unlink(missing_ok=True)
+    NOTES.keep(_start(), steady)
 
 
 def is_virtual() -> bool:
@@ -78,6 +72,6 @@ def gives_pages_back() -> bool:
     return False
 
 
-def _note() -> Path:
-    """Return the file of this system's note. Its name changes when the system starts again."""
-    return user_cache() / "touched" / BOOT.read_text().strip()
+def _start() -> str:
+    """Return the system's name for its latest start."""
+    return BOOT.read_text().strip()

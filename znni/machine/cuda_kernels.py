@@ -29,7 +29,7 @@ from weakref import WeakSet
 
 from znni.core.child_process import command_of, environment
 from znni.core.errors import InvalidInput
-from znni.core.user_cache import can_keep, keep_code, kept, user_cache
+from znni.core.user_cache import MOST_BYTES_OF_CODE, can_keep, keep, kept, user_cache
 from znni.machine.cuda import (
     INSTALL,
     OWN_INSTRUCTIONS,
@@ -312,7 +312,7 @@ def stored(source: str, architecture: str, options: tuple[str, ...]) -> Path:
     if kept(file):
         return file
     code = compile_offline(source, architecture, options)
-    return file if keep_code(file, code) else _in_memory(code)
+    return file if keep(file, code, MOST_BYTES_OF_CODE) else _in_memory(code)
 
 
 def _file(source: str, architecture: str, options: tuple[str, ...]) -> Path:
@@ -331,7 +331,8 @@ def _folder() -> Path:
 def _in_turn(needed: Callable[[], bool]) -> Iterator[None]:
     """Wait until no other process compiles, and let none compile within a ``with`` block.
 
-    Stop waiting if nothing needs to be compiled any more, or if the other process hangs.
+    Stop waiting if nothing needs to be compiled any more, or if the other process hangs. The locked
+    file may be deleted as an old one. Then two processes compile the same, which harms nothing.
 
     Args:
         needed: says whether something still needs to be compiled.

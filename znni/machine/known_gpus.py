@@ -6,14 +6,11 @@ about a second to start. The figures are valid for one driver, one CuPy and the 
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Sequence
-from hashlib import sha256
-from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from znni.core.user_cache import keep, kept, user_cache
+from znni.core.user_cache import Notes
 from znni.machine.cuda import cupy_folders
 from znni.machine.nvml import Driver
 
@@ -56,11 +53,7 @@ def known_gpus(driver: Driver) -> list[KnownGpu]:
     Args:
         driver: the driver and its GPUs.
     """
-    try:
-        entries = json.loads(kept(_file(driver)) or b"[]")
-        found = [_sound(KnownGpu(**entry)) for entry in entries]
-    except (ValueError, TypeError):
-        return []
+    found = NOTES.kept(_about(driver)) or []
     there = {gpu.uuid for gpu in driver.gpus}
     return found if all(gpu.uuid in there for gpu in found) else []
 
@@ -70,18 +63,14 @@ def keep_gpus(driver: Driver, gpus: Sequence[KnownGpu]) -> None:
 
     Args:
         driver: the driver and its GPUs.
-        gpus: what CUDA found; if it is nothing, what is kept is deleted.
+        gpus: what CUDA found; if it is nothing, what was kept is forgotten.
     """
     before = known_gpus(driver)
-    if not gpus:
-        if before:
-            _file(driver).unlink(missing_ok=True)
-        return
     if not all(0 <= gpu.taken <= MOST_TAKEN for gpu in gpus):
         return
     if len(before) == len(gpus) and all(map(_alike, before, gpus)):
         return
-    keep(_file(driver), json.dumps([gpu._asdict() for gpu in gpus]).encode())
+    NOTES.keep(_about(driver), [gpu._asdict() for gpu in gpus])
 
 
 def _alike(one: KnownGpu, other: KnownGpu) -> bool:
@@ -103,12 +92,18 @@ def _sound(gpu: KnownGpu) -> KnownGpu:
     return gpu
 
 
-def _file(driver: Driver) -> Path:
-    """Return the file for a driver, its GPUs, CuPy, and the choice of GPUs."""
-    parts = [
+def _parsed(entries: list[dict[str, Any]]) -> list[KnownGpu]:
+    return [_sound(KnownGpu(**entry)) for entry in entries]
+
+
+NOTES = Notes("gpus", 1, _parsed)
+
+
+def _about(driver: Driver) -> Sequence[object]:
+    """Return all on which the figures depend: a driver, its GPUs, CuPy, and the choice of GPUs."""
+    return [
         driver.version,
         [gpu.uuid for gpu in driver.gpus],
         cupy_folders(),
         [os.environ.get(name) for name in CHOOSING],
     ]
-    return user_cache() / "gpus" / f"{sha256(json.dumps(parts).encode()).hexdigest()[:32]}.json"

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import platform
 from collections.abc import Mapping
-from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
-from znni.core.user_cache import keep, kept, user_cache
+from znni.core.user_cache import Notes
 
 INFO = Path("/proc/cpuinfo")
 
@@ -42,31 +41,32 @@ def processor_features() -> Mapping[str, bool]:
 
     They are kept in the user's cache, because LLVM takes some hundredths of a second to load.
     """
-    file = _features_file()
-    try:
-        found = json.loads((kept(file) if file else None) or b"{}")
-        known = {str(name): bool(has) for name, has in found.items()}
-    except (ValueError, AttributeError):
-        known = {}
-    if known:
+    about = _about()
+    if about and (known := FEATURES.kept(about)):
         return known
     import llvmlite.binding
 
     features = dict(llvmlite.binding.get_host_cpu_features())
-    if file:
-        keep(file, json.dumps(features).encode())
+    if about:
+        FEATURES.keep(about, features)
     return features
 
 
-def _features_file() -> Path | None:
-    """Return the file for such a processor and LLVM; None if the system does not tell enough."""
+def _parsed(features: dict[str, Any]) -> dict[str, bool]:
+    return {name: bool(has) for name, has in features.items()}
+
+
+FEATURES = Notes("processors", 1, _parsed)
+
+
+def _about() -> str | None:
+    """Return text about such a processor and LLVM; None if the system does not tell enough."""
     core = _first_core()
     llvm = find_spec("llvmlite")
     if llvm is None or llvm.origin is None or not any(core.get(key) for key in SETS):
         return None
     told = [core.get(key) for key in TOLD]
-    about = f"{told} {llvm.origin} {Path(llvm.origin).stat().st_mtime_ns}"
-    return user_cache() / "processors" / f"{sha256(about.encode()).hexdigest()[:32]}.json"
+    return f"{told} {llvm.origin} {Path(llvm.origin).stat().st_mtime_ns}"
 
 
 def nominal_flops(features: Mapping[str, bool]) -> float:

@@ -19,7 +19,7 @@ from typing import Any
 from znni.core.child_process import command_of, environment
 from znni.core.errors import InvalidInput
 from znni.core.shapes import Vec3
-from znni.core.user_cache import keep, kept, user_cache
+from znni.core.user_cache import Notes
 from znni.network.models import Model, Runtime
 from znni.network.weights import Float32
 
@@ -30,6 +30,11 @@ PACKAGES: dict[Runtime, tuple[str, str]] = {
     "pytorch": ("torch", "pip install torch"),
 }
 CHILD = "znni.network.model_process"
+
+# What the process answers to each question.
+ANSWERS = Notes[dict[str, Any]]("models", 1, dict)
+KEYS = {"describe": {"maps", "features", "fixed"}, "measure": {"seconds", "memory", "shape"}}
+
 CHANGED = "has changed since; give the file that was used, or run again"
 
 
@@ -171,17 +176,15 @@ def _answer(runtime: Runtime, path: Path, sha256: str, asked: Sequence[str]) -> 
             f"{path}: needs {package}, which is not installed: {install}; or import it with znni "
             f"import, if all of its layers are known"
         ) from None
-    file = user_cache() / "models" / f"{sha256[:16]}-{package}-{release}-{'-'.join(asked)}.json"
-    try:
-        known: dict[str, Any] = json.loads(kept(file) or b"")
+    about = (sha256, package, release, *asked)
+    known = ANSWERS.kept(about)
+    if known and known.keys() == KEYS[asked[0]]:
         return known
-    except ValueError:
-        pass
     ended = _asked_of_child([runtime, str(path), *asked])
     if ended.returncode:
         raise InvalidInput(f"{path}: {_problem(ended, package)}")
     answer: dict[str, Any] = json.loads(ended.stdout.splitlines()[-1])
-    keep(file, json.dumps(answer).encode())
+    ANSWERS.keep(about, answer)
     return answer
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, ParamSpec, TypeVar, cast
 
 import znni
-from znni.core.user_cache import keep_code, kept, state_of_source
+from znni.core.user_cache import MOST_BYTES_OF_CODE, keep, kept, state_of_source
 from znni.primitives.cpu.common import machine_code
 from znni.primitives.cpu.common.machine_code import Kernel
 from znni.primitives.cpu.common.phases import PhaseKernel
@@ -40,7 +40,7 @@ def kept_kernel(emit: Callable[Arguments, Made]) -> Callable[Arguments, Made]:
         kernel = _kept(entry)
         if kernel is None:
             kernel = emit(*arguments, **named)
-            keep_code(entry, json.dumps(_described(kernel)).encode())
+            keep(entry, json.dumps(_described(kernel)).encode(), MOST_BYTES_OF_CODE)
         return cast("Made", kernel)
 
     return cast("Callable[Arguments, Made]", cache(found))

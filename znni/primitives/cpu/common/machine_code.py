@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import llvmlite
 import llvmlite.binding as llvm
 
-from znni.core.user_cache import keep_code, kept, user_cache
+from znni.core.user_cache import MOST_BYTES_OF_CODE, keep, kept, user_cache
 
 _DIGEST_BYTES = 32
 
@@ -206,7 +206,7 @@ def _compile(source: str) -> bytes:
 
 def keep_checked(file: Path, content: bytes) -> None:
     """Keep a file with a checksum."""
-    keep_code(file, sha256(content).digest() + content)
+    keep(file, sha256(content).digest() + content, MOST_BYTES_OF_CODE)
 
 
 def kept_checked(file: Path) -> bytes | None:

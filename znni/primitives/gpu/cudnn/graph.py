@@ -6,21 +6,18 @@ The choice is kept in the user's cache, under everything that it depends on. NVI
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache, partial
-from hashlib import sha256
 from importlib import import_module
 from math import inf
-from pathlib import Path
 from statistics import median
 from typing import Any
 
 from znni.core.errors import InvalidInput, RunFailed
 from znni.core.shapes import Shape5
 from znni.core.text import in_units
-from znni.core.user_cache import keep, user_cache
+from znni.core.user_cache import Notes
 from znni.machine.cuda import LibraryFailed, cupy
 from znni.machine.timing import seconds_on_device
 from znni.network.layers import Conv
@@ -39,6 +36,15 @@ LOADING_SECONDS = 0.1
 INSTALL = (
     "install it with: pip install 'znni[cudnn]' (CUDA 13) or pip install 'znni[cudnn12]' (CUDA 12)"
 )
+
+
+def _choice(kept: list[Any]) -> tuple[int, str]:
+    index, name = kept
+    return int(index), str(name)
+
+
+# The engine's place in cuDNN's list, and its name.
+CHOICES = Notes("cudnn", 1, _choice)
 
 
 @cache
@@ -146,14 +152,11 @@ class ConvolutionGraph:
         """
         with library_errors():
             self._propose()
-        file = _choice_file(self._key)
-        try:
-            index, name = json.loads(file.read_text())
-        except (OSError, ValueError):
-            index, name = None, ""
-        if index is None or not self._is_named(index, name):
+        about = (cudnn().backend_version(), _device_name(), self._key)
+        index, name = CHOICES.kept(about) or (-1, "")
+        if not self._is_named(index, name):
             index = self._fastest(x, weights, y)
-            keep(file, json.dumps([index, self._graph.get_plan_name_at_index(index)]).encode())
+            CHOICES.keep(about, [index, self._graph.get_plan_name_at_index(index)])
         with library_errors():
             self._take(index)
 
@@ -189,7 +192,7 @@ class ConvolutionGraph:
     def _is_named(self, index: int, name: str) -> bool:
         """Return whether cuDNN lists the engine in the same place as before."""
         known: int = self._graph.get_execution_plan_count()
-        return index < known and bool(self._graph.get_plan_name_at_index(index) == name)
+        return 0 <= index < known and bool(self._graph.get_plan_name_at_index(index) == name)
 
     def _fastest(self, x: int, weights: int, y: int) -> int:
         times: dict[int, float] = {}
@@ -245,9 +248,3 @@ def strides(shape: Shape5, number: Format) -> list[int]:
 def _device_name() -> str:
     properties = cupy().cuda.runtime.getDeviceProperties(cupy().cuda.Device().id)
     return str(properties["name"].decode())
-
-
-def _choice_file(key: str) -> Path:
-    everything = repr((cudnn().backend_version(), _device_name(), key))
-    name = sha256(everything.encode()).hexdigest()[:32]
-    return user_cache() / "cudnn" / f"{name}.json"

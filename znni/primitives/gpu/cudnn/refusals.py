@@ -6,20 +6,16 @@ it considers, because that takes too long. So refusals are kept in the user's ca
 
 from __future__ import annotations
 
-import json
 from functools import cache
-from pathlib import Path
+from typing import Any
 
-from znni.core.user_cache import keep, user_cache
+from znni.core.user_cache import Notes
 
 
 @cache
 def refused() -> frozenset[tuple[str, str]]:
     """Return pairs of a GPU's name and the key of a convolution that was refused there."""
-    try:
-        return frozenset((device, key) for device, key in json.loads(_file().read_text()))
-    except (OSError, ValueError):
-        return frozenset()
+    return NOTES.kept("refused") or frozenset()
 
 
 def refuse(device: str, key: str) -> None:
@@ -31,8 +27,11 @@ def refuse(device: str, key: str) -> None:
     """
     known = {*refused(), (device, key)}
     refused.cache_clear()
-    keep(_file(), json.dumps(sorted(known)).encode())
+    NOTES.keep("refused", sorted(known))
 
 
-def _file() -> Path:
-    return user_cache() / "cudnn" / "refused.json"
+def _parsed(pairs: list[Any]) -> frozenset[tuple[str, str]]:
+    return frozenset((device, key) for device, key in pairs)
+
+
+NOTES = Notes("cudnn", 1, _parsed)
