@@ -129,6 +129,7 @@ class Overhead:
         gpu_itemsize_out: the bytes of an output's value as a GPU gives it.
         handling: the seconds.
         input_packed: how the input is compressed; None if it is not.
+        input_chunk: the bytes that reading takes for a chunk, of which it needs a part.
         worker: the host bytes of a process that only computes.
         workers: the number of processes that compute on GPUs. With one, the same process also reads
             and writes.
@@ -152,6 +153,7 @@ class Overhead:
     gpu_itemsize_out: int = 1
     handling: OverheadSeconds = OverheadSeconds()
     input_packed: PackedInput | None = None
+    input_chunk: int = 0
     worker: int = 0
     workers: int = 1
     slots: int = 0
@@ -174,19 +176,19 @@ class Overhead:
         out = self._bytes_out(network, patch, device)
         # The current block is one of the layers' arrays. If the layers run on a GPU, the host
         # holds it in addition.
-        held_in = self.voxel_in + (FLOAT_BYTES if device == "gpu" else 0)
+        held_in = self.bytes_in(values_in) + (FLOAT_BYTES * values_in if device == "gpu" else 0)
         alone = PlanMemory(
             process=self.process + self.cuda,
             weights=4 * network.parameters,
             resident=0,
             working=0,
-            blocks=values_in * held_in + out + handed,
+            blocks=held_in + out + handed,
         )
         if device == "cpu" or self.workers == 1:
             return alone
         _, values_out = _values(network, patch)
         # Blocks are read into slots. The reader itself holds only their stored values.
-        slots = values_in * (self.voxel_in - FLOAT_BYTES + self.slots * FLOAT_BYTES)
+        slots = self.bytes_in(values_in) + values_in * (self.slots - 1) * FLOAT_BYTES
         slots += values_out * self.slots * self.slot_itemsize_out
         if network.window:
             slots += self._bytes_beside_slots(network, patch)
@@ -198,6 +200,15 @@ class Overhead:
             weights=(1 + self.workers) * alone.weights,
             blocks=self.workers * slots,
         )
+
+    def bytes_in(self, values: int) -> int:
+        """Return the host bytes of a block of so many values that is read ahead.
+
+        Beside float32, these are two copies of the block as it is stored. Reading decodes as many
+        chunks at once as the second copy has room for, or a single larger one.
+        """
+        copy = max(0, self.voxel_in - FLOAT_BYTES) // 2 * values
+        return self.voxel_in * values + max(0, self.input_chunk - copy)
 
     def least_bytes_out(self, network: Network) -> int:
         """Return the least host bytes of each output voxel of a patch, computed or stored.

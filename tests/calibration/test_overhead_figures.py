@@ -133,6 +133,24 @@ def test_input_is_decoded_in_whole_chunks() -> None:
     assert decoding("gzip", 100) == pytest.approx(125 * one)  # the whole volume
 
 
+@pytest.mark.parametrize(("device", "workers"), [("cpu", 1), ("gpu", 1), ("gpu", 2)])
+def test_a_chunk_larger_than_a_block_counts_as_memory(
+    device: DeviceKind, workers: int, plan: Plan
+) -> None:
+    """A second copy of the block as it is stored is declared anyway, for smaller chunks."""
+    there = replace(machine(), gpus=(gpu(),) * workers, used_gpus=workers)
+
+    def blocks(chunk: int) -> int:
+        overhead = run_overhead(there, Stored(input_itemsize=2, input_chunk=chunk))
+        return overhead.of_host(NETWORK, Vec3(18, 18, 18), device).blocks
+
+    values = NETWORK.in_features * 20**3
+    assert blocks(2 * values) == blocks(0)
+    assert blocks(2 * values + 100) == blocks(0) + 100 * workers
+    large = Stored(input_chunk=2**30)
+    assert checked_plan(plan, NETWORK, stored=large).memory.blocks > 2**30 > plan.memory.blocks
+
+
 def test_one_thread_decodes_tiff() -> None:
     host = replace(machine().host, threads=4)
     for codec, at_once in {"gzip": 4, "zstd": 4, "deflate": 1}.items():

@@ -5,22 +5,25 @@ from __future__ import annotations
 import tracemalloc
 from dataclasses import replace
 from pathlib import Path
+from threading import current_thread, main_thread
 from typing import Any
 
 import h5py
 import numpy as np
 import pytest
+from fakes import machine
 from numpy.typing import NDArray
 
+from znni.calibration.overhead_figures import run_overhead
 from znni.core.errors import UnusableValues
-from znni.core.options import Pad
+from znni.core.options import Pad, Stored
 from znni.core.shapes import Box, Vec3
 from znni.engine import reading
 from znni.engine.block_bytes import bytes_per_input_voxel
 from znni.engine.reading import read_input
 from znni.engine.tiles import Job
 from znni.machine import io_threads
-from znni.machine.io_threads import mapped
+from znni.machine.io_threads import finish_all, mapped
 from znni.network.input_scaling import Fixed, InputScaling
 from znni.volumes.array import ArrayVolume
 from znni.volumes.locate import open_volume
@@ -160,6 +163,13 @@ def test_threads_that_read_may_read_with_the_same_threads() -> None:
     assert list(mapped(piece, range(count), count)) == [6 * number for number in range(count)]
 
 
+@pytest.mark.parametrize("most", [1, 4])
+def test_one_task_at_a_time_is_done_by_the_caller(most: int) -> None:
+    ran: list[bool] = []
+    finish_all(lambda _: ran.append(current_thread() is main_thread()), range(9), most)
+    assert ran == [most == 1] * 9
+
+
 @pytest.mark.parametrize("chunk", [96, 80, 40, 24])
 def test_reading_compressed_chunks_takes_what_is_declared(chunk: int, tmp_path: Path) -> None:
     stored = np.random.default_rng(0).integers(0, 255, (100, 100, 100)).astype(np.uint8)
@@ -200,3 +210,56 @@ def test_reading_few_planes_without_pieces_takes_what_is_declared(planes: int) -
         tracemalloc.stop()
     assert (found == 1).all()
     assert peak <= bytes_per_input_voxel(volume.itemsize) * padded.size.volume
+
+
+@pytest.mark.parametrize(
+    "storing",
+    [
+        {"compression": "gzip"},
+        {"compression": "gzip", "shuffle": True},
+        {"compression": "lzf"},
+        {},
+        {"compressors": "auto"},
+        {"compressors": None},
+        {"compressors": "auto", "filters": "delta"},
+        {"compression": "zlib"},
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("start", [10, 140])
+def test_reading_a_part_of_large_chunks_takes_what_is_declared(
+    storing: dict[str, Any], start: int, tmp_path: Path
+) -> None:
+    """A block overlaps one chunk or eight. Each has twenty times as many voxels, but for TIFF."""
+    stored = np.random.default_rng(0).integers(0, 255, (200, 200, 200)).astype("<i2")
+    chunks = (160,) * 3
+    if "compressors" in storing:
+        zarr = pytest.importorskip("zarr")
+        path, version = tmp_path / "v.zarr", 3
+        if "filters" in storing:
+            delta = pytest.importorskip("numcodecs").Delta("<i2")
+            storing, version = storing | {"filters": [delta]}, 2
+        made = zarr.create_array(
+            path, shape=stored.shape, dtype="<i2", chunks=chunks, zarr_format=version, **storing
+        )
+        made[:] = stored
+    elif storing.get("compression") == "zlib":
+        path, chunks = tmp_path / "v.tif", (1, *chunks[1:])
+        tifffile = pytest.importorskip("tifffile")
+        tifffile.imwrite(path, stored, tile=chunks[1:], photometric="minisblack", **storing)
+    else:
+        path = tmp_path / "v.h5"
+        with h5py.File(path, "w") as file:
+            file.create_dataset("main", data=stored, chunks=chunks, **storing)
+    volume = open_volume(path)
+    of_all = Job(volume.size, Vec3.of(0), volume.size, Vec3.of(0), "reflect")
+    read_input(volume, of_all, Box(Vec3.of(0), Vec3.of(2)), InputScaling())  # loads libraries
+    box = Box(Vec3.of(start), Vec3.of(start + 60))
+    tracemalloc.start()
+    try:
+        found = read_input(volume, of_all, box, InputScaling())
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    np.testing.assert_array_equal(found[0], stored[box.slices])
+    told = Stored(input_itemsize=volume.itemsize, input_chunk=volume.chunk_bytes)
+    assert peak <= run_overhead(machine(), told).bytes_in(box.size.volume)

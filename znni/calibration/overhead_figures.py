@@ -210,6 +210,7 @@ def run_overhead(
         gpu_itemsize_out=np.dtype(stored.dtype).itemsize,
         handling=handling,
         input_packed=stored.input_packed,
+        input_chunk=stored.input_chunk,
         worker=PROCESS_BYTES,
         workers=machine.used_gpus,
         slots=SLOTS,

@@ -212,6 +212,7 @@ class Stored:
         packing: how a file is compressed that is written at the end, from all finished blocks;
             None: blocks are written to their places.
         input_packed: how the input is compressed; None if it is not.
+        input_chunk: bytes that reading the input takes for a chunk, of which it needs a part.
 
     Raises:
         InvalidInput: the type is not among its choices.
@@ -225,6 +226,7 @@ class Stored:
     compression: Compression = "none"
     packing: Packing | None = None
     input_packed: PackedInput | None = None
+    input_chunk: int = 0
 
     def __post_init__(self) -> None:
         check_names(dtype=self.dtype)

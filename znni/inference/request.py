@@ -225,6 +225,7 @@ def request(
         stored_as(network, labelled, dtype, volume.itemsize),
         compression=_compression_in(out, compression),
         input_packed=volume.packed,
+        input_chunk=volume.chunk_bytes,
     )
     if labelled and dtype != "float32":
         raise InvalidInput(

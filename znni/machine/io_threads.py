@@ -75,6 +75,15 @@ def finish(results: Iterable[None]) -> None:
         pass
 
 
+def finish_all(task: Callable[[Item], None], items: Iterable[Item], most: int) -> None:
+    """Call ``task(item)`` for every item, as ``mapped``.
+
+    If it is one at a time, the caller's thread does that. Each thread may keep some of the memory
+    that it gives back, so several threads would keep more.
+    """
+    finish(map(task, items) if most == 1 else mapped(task, items, most))
+
+
 def at_once(allowed: int, each: int) -> int:
     """Return how many items may be in memory at once, but no more than the threads can use.
 

@@ -44,6 +44,8 @@ class ArrayVolume:
         maps: names of its maps; empty if they have none.
         assumed: what its grid assumes beyond what is known of the volume; empty if nothing.
         packed: how its values are compressed; None if they are not, or if that is not known.
+        chunk_bytes: bytes that reading takes for a chunk, of which it needs a part; 0 if it reads
+            only that part, or if that is not known.
         pieces: extents of the pieces that threads may read at the same time; None if the array has
             no attribute ``pieces``, with such extents for each of its axes.
 
@@ -54,6 +56,7 @@ class ArrayVolume:
 
     assumed = ""
     packed: PackedInput | None = None
+    chunk_bytes = 0
 
     def __init__(self, array: ArrayLike, name: str = "the array", grid: Grid | None = None) -> None:
         self.name = name

@@ -86,6 +86,7 @@ class ChosenVolume(ArrayVolume):
         self.grid = voxels.given_to(volume.grid, finest) if voxels else volume.grid
         self.dtype, self.itemsize = volume.dtype, volume.itemsize
         self.packed, self.pieces = volume.packed, volume.pieces
+        self.chunk_bytes = volume.chunk_bytes
         self.shape = (self.features, *self.size)
 
     def read(self, box: Box, maps: slice = ALL) -> NDArray[Any]:

@@ -32,6 +32,7 @@ class StoredVolume(ArrayVolume):
         attributes: what is stored with it.
         coarser: opens its coarser resolutions, the finest first.
         packed: codec and extents (..., z, y, x) of its chunks, if they are compressed.
+        chunk_bytes: bytes that reading takes for a chunk, of which it needs a part.
 
     Raises:
         Unreachable: the data is out of reach, for example on a server that does not answer.
@@ -46,8 +47,10 @@ class StoredVolume(ArrayVolume):
         attributes: Mapping[str, Any] = MappingProxyType({}),
         coarser: Callable[[], list[ArrayVolume]] = list,
         packed: tuple[Codec, tuple[int, ...]] | None = None,
+        chunk_bytes: int = 0,
     ) -> None:
         super().__init__(array, name, grid)
+        self.chunk_bytes = chunk_bytes
         self._attributes = attributes
         self._coarser = coarser
         if packed:

@@ -13,7 +13,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from znni.machine.io_threads import at_once, finish, mapped
+from znni.machine.io_threads import at_once, finish_all
 
 NOWHERE = -1  # the place of a chunk that the file does not list
 
@@ -49,7 +49,7 @@ class Run(NamedTuple):
 class ChunkedDataset(ABC):
     """A dataset in chunks, sliced by ``slice(start, stop)`` along each axis.
 
-    Together the threads hold at most one copy of the data being read.
+    Together the threads hold at most one copy of the data being read, or what one chunk takes.
 
     Args:
         dataset: the dataset.
@@ -109,7 +109,7 @@ class ChunkedDataset(ABC):
             else:
                 self.take(run, inside, found[place])
 
-        finish(mapped(read, runs, at_once(found.nbytes, self._task_bytes)))
+        finish_all(read, runs, at_once(found.nbytes, self._task_bytes))
         return found
 
     def runs(self, ranges: list[range]) -> Iterator[Run]:

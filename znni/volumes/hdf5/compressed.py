@@ -41,8 +41,8 @@ class CompressedDataset(ChunkedDataset):
     """
 
     def __init__(self, dataset: h5py.Dataset, filters: list[int]) -> None:
-        # The stored chunk and two copies of it: each filter turns one copy into the next.
-        super().__init__(dataset, dataset.chunks, copies=3)
+        # Each filter turns one copy into the next.
+        super().__init__(dataset, dataset.chunks, copies=2)
         self._filters = filters
 
     def part(self, start: tuple[int, ...], inside: tuple[slice, ...]) -> NDArray[Any]:
@@ -54,9 +54,13 @@ class CompressedDataset(ChunkedDataset):
         if self._place(start) == NOWHERE:
             return np.full(chunks, self._dataset.fillvalue, self.dtype)  # never written
         skipped, data = self._dataset.id.read_direct_chunk(start)
+        nbytes = prod(chunks) * self.dtype.itemsize
         for index, code in reversed(list(enumerate(self._filters))):
             if not skipped >> index & 1:
-                data = zlib.decompress(data) if code == DEFLATE else self._unshuffled(data)
+                if code == DEFLATE:
+                    data = zlib.decompress(data, bufsize=nbytes)  # else it takes three times these
+                else:
+                    data = self._unshuffled(data)
         return np.frombuffer(data, self.dtype, prod(chunks)).reshape(chunks)
 
     def _unshuffled(self, data: bytes) -> NDArray[np.uint8]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from math import prod
 from pathlib import Path
 
 import h5py
@@ -39,8 +40,8 @@ def open_hdf5(place: str, dataset: str | None, time: Moment | None = None) -> St
         file = h5py.File(path, "r")
         found = _named(file, path, dataset) if dataset else _only_volume(file, path, time)
         name = f"{path}:{found.name}"
-        decoded = decoded_by_threads(found)
-        stored: ArrayLike = decoded or read_past_hdf5(found) or found
+        decoded, plain = decoded_by_threads(found), read_past_hdf5(found)
+        stored: ArrayLike = decoded or plain or found
         if axes := tagged_axes(found.attrs, len(found.shape)):
             stored = NamedAxes(stored, axes, name, time, named_maps(found.attrs))
         else:
@@ -51,7 +52,13 @@ def open_hdf5(place: str, dataset: str | None, time: Moment | None = None) -> St
             _grid(found),
             attributes=found.attrs,
             packed=("gzip", found.chunks) if decoded else None,
+            chunk_bytes=0 if plain else _chunk_bytes(found),
         )
+
+
+def _chunk_bytes(dataset: h5py.Dataset) -> int:
+    """Return the bytes of a chunk as it is stored and as it is decoded, if there are chunks."""
+    return 2 * prod(dataset.chunks) * dataset.dtype.itemsize if dataset.chunks else 0
 
 
 def describe_hdf5(place: str, dataset: str | None) -> str:

@@ -68,18 +68,29 @@ class PlainDataset(ChunkedDataset):
         finalize(self, os.close, self._descriptor)
 
     def part(self, start: tuple[int, ...], inside: tuple[slice, ...]) -> NDArray[Any]:
-        """Return a part of a chunk. Only bytes between its first and its last value are read."""
+        """Return a part of a chunk. Only bytes between its first and its last value are read.
+
+        If rows are not needed whole, few of them are in memory at once.
+        """
         sizes = [one.stop - one.start for one in inside]
         place = self._place(start)
         if place == NOWHERE:
             return np.broadcast_to(np.asarray(self._dataset.fillvalue, self.dtype), sizes)
         # The axes after the first that is longer than 1 are read whole, so the bytes are together.
         axis = next((n for n, size in enumerate(self.chunks) if size > 1), len(sizes) - 1)
-        values = np.empty((*sizes[: axis + 1], *self.chunks[axis + 1 :]), self.dtype)
-        each = prod(self.chunks[axis + 1 :]) * self.dtype.itemsize
-        self._fill(values, place + inside[axis].start * each)
-        whole = (slice(None),) * (axis + 1)
-        return values[(*whole, *inside[axis + 1 :])]
+        values, row = np.empty(sizes, self.dtype), self.chunks[axis + 1 :]
+        each = prod(row) * self.dtype.itemsize
+        place += inside[axis].start * each
+        if values.shape[axis + 1 :] == row:
+            self._fill(values, place)
+            return values
+        whole, rows = (slice(None),) * axis, max(1, min(RUN_BYTES, values.nbytes) // each)
+        for first in range(0, sizes[axis], rows):
+            some = values[*whole, first : first + rows]
+            read = np.empty((*some.shape[: axis + 1], *row), self.dtype)
+            self._fill(read, place + first * each)
+            some[...] = read[*whole, :, *inside[axis + 1 :]]
+        return values
 
     def runs(self, ranges: list[range]) -> Iterator[Run]:
         """Yield all chunks that a part overlaps. Neighbours in the file are in one run.

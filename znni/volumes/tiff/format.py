@@ -13,7 +13,6 @@ from xml.etree import ElementTree
 from znni.core.errors import InvalidInput
 from znni.core.options import Moment
 from znni.core.shapes import Vec3
-from znni.volumes.array import ArrayLike
 from znni.volumes.formats import Functions, Sequential, described, library
 from znni.volumes.grid_attributes import with_affine
 from znni.volumes.mapped_array import MappedArray
@@ -24,6 +23,7 @@ from znni.volumes.tiff import NAME
 from znni.volumes.tiff.format_names import ATTRIBUTES
 from znni.volumes.tiff.grids import assumed_of, grid_of
 from znni.volumes.tiff.output import check, packing, save
+from znni.volumes.zarr.chunked import ChunkedZarr
 from znni.volumes.zarr.pyramid import coarser_grid
 
 STACKED = "IQRH"  # tifffile's letters for axes of pages without a known meaning
@@ -67,6 +67,7 @@ def _open_level(place: str, dataset: str | None, time: Moment | None, index: int
                 attributes,
                 lambda: [_open_level(place, dataset, time, other) for other in others],
                 None if level.keyframe.compression == 1 else ("deflate", level.keyframe.chunks[:2]),
+                array.chunk_bytes if isinstance(array, ChunkedZarr) else 0,
             )
         volume.assumed = assumed
     except BaseException:
@@ -152,12 +153,11 @@ def _check_codec(series: Any, place: str) -> None:
         ) from None
 
 
-def _values(series: Any, index: int, place: str) -> ArrayLike:
+def _values(series: Any, index: int, place: str) -> ChunkedZarr | MappedArray:
     """Return the array of a resolution: mapped if it lies in one piece, else read page by page."""
     level = series.levels[index]
     if level.dataoffset is None or level.is_multifile:
-        array: ArrayLike = library("zarr", "tiff").open_array(series.aszarr(level=index), mode="r")
-        return array
+        return ChunkedZarr(library("zarr", "tiff").open_array(series.aszarr(level=index), mode="r"))
     holder = level.keyframe.parent  # another file than the opened one, if the set has several
     dtype = level.dtype.newbyteorder(holder.byteorder)
     try:

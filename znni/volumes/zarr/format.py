@@ -32,6 +32,7 @@ from znni.volumes.named_axes import AXES, NamedAxes, at_time
 from znni.volumes.stored import StoredVolume, is_url, no_such_file, reason
 from znni.volumes.zarr import ENDINGS
 from znni.volumes.zarr.absent_chunks import absent_chunks
+from znni.volumes.zarr.chunked import ChunkedZarr
 from znni.volumes.zarr.ome_metadata import LEVEL, Level, levels
 
 OF_RUNS = "network_file"  # an attribute of outputs, which leave out chunks of zeros
@@ -90,16 +91,19 @@ def open_zarr(place: str, dataset: str | None, time: Moment | None = None) -> St
     attributes = found.array.attrs
     if OF_RUNS not in attributes and (absent := _absent(found, root)):
         log.warning("%s: %s", name, absent)
+    packed, chunked = _packed(found.array), ChunkedZarr(found.array)
     if found.level is None:
-        array = at_time(found.array, name, time)
+        array = at_time(chunked, name, time)
         return StoredVolume(
-            array, name, grid_of(attributes), attributes, packed=_packed(found.array)
+            array, name, grid_of(attributes), attributes, list, packed, chunked.chunk_bytes
         )
-    named = NamedAxes(found.array, found.level.axes, name, time, found.level.channels)
+    named = NamedAxes(chunked, found.level.axes, name, time, found.level.channels)
     grid = with_affine(found.level.grid, attributes)
-    return StoredVolume(
-        named, name, grid, attributes, lambda: _coarser(found, root, time), _packed(found.array)
-    )
+
+    def coarser() -> list[ArrayVolume]:
+        return _coarser(found, root, time)
+
+    return StoredVolume(named, name, grid, attributes, coarser, packed, chunked.chunk_bytes)
 
 
 def _packed(array: Any) -> tuple[Codec, tuple[int, ...]] | None:
@@ -120,7 +124,7 @@ def _coarser(found: _Found, root: str, time: Moment | None) -> list[ArrayVolume]
     for level in found.coarser:
         name = f"{image}{level.path}"
         array = _member(found.group, level, name, root)
-        named = NamedAxes(array, level.axes, name, time, level.channels)
+        named = NamedAxes(ChunkedZarr(array), level.axes, name, time, level.channels)
         volumes.append(StoredVolume(named, name, level.grid, array.attrs))
     return volumes
 

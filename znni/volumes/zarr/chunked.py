@@ -1,0 +1,65 @@
+"""Zarr arrays, read in as much memory as is declared."""
+
+from __future__ import annotations
+
+from itertools import product
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from znni.machine.io_threads import at_once, finish_all
+from znni.volumes.formats import library
+
+
+class ChunkedZarr:
+    """A Zarr array that decodes few chunks at once if they are large.
+
+    Zarr's library decodes many at once, however large they are. That is faster, so it does so if
+    they take no more memory than the values that are read.
+
+    Args:
+        array: the array.
+
+    Attributes:
+        shape: extents.
+        dtype: type of its values.
+        chunk_bytes: the bytes that decoding a chunk takes.
+    """
+
+    def __init__(self, array: Any) -> None:
+        self.shape: tuple[int, ...] = array.shape
+        self.dtype: np.dtype[Any] = np.dtype(array.dtype)
+        # The stored chunk, what it is decoded to, and one that the library has not given back.
+        # With filters, these are two more.
+        copies = 5 if array.filters else 3
+        self.chunk_bytes = copies * prod(array.chunks) * self.dtype.itemsize
+        self._array = array
+
+    def __getitem__(self, key: tuple[slice, ...], /) -> NDArray[Any]:
+        array, chunks = self._array, self._array.chunks
+        wanted = [range(*part.indices(size)) for part, size in zip(key, self.shape, strict=True)]
+        starts = [
+            range(part.start // size * size, part.stop, size)
+            for part, size in zip(wanted, chunks, strict=True)
+        ]
+        most: int = library("zarr", "zarr").config.get("async.concurrency")
+        nbytes, count = prod(map(len, wanted)) * self.dtype.itemsize, prod(map(len, starts))
+        if count == 1 or min(most, count) * self.chunk_bytes <= nbytes:
+            return np.asarray(array[key])
+        found = np.empty([len(part) for part in wanted], self.dtype)
+
+        def read(start: tuple[int, ...]) -> None:
+            ends = [
+                (max(first, part.start), min(first + size, part.stop))
+                for first, size, part in zip(start, chunks, wanted, strict=True)
+            ]
+            place = tuple(
+                slice(first - part.start, last - part.start)
+                for (first, last), part in zip(ends, wanted, strict=True)
+            )
+            found[place] = array[tuple(slice(*both) for both in ends)]
+
+        finish_all(read, product(*starts), at_once(nbytes, self.chunk_bytes))
+        return found
