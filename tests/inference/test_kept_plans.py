@@ -6,15 +6,14 @@ import logging
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from copy import copy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import pytest
-from fakes import Fake, fake_catalogue, fake_gpu_catalogue, gpu, machine
-from small_search import LIMIT, OVERHEAD, small_search
+from fakes import Late, fake_catalogue, fake_gpu_catalogue, gpu, machine
+from small_search import CATALOGUE, LIMIT, NETWORK, OUTPUT, OVERHEAD
 
 from planner.cost_model import BUILT_IN, BuiltInModel
 from planner.exhaustive import Search
@@ -23,7 +22,10 @@ from znni.core.options import DeviceChoice
 from znni.core.shapes import Vec3
 from znni.inference import kept_files, kept_plans, planning
 from znni.inference.kept_plans import fastest_kept_or_found
-from znni.plans.primitive import convolved
+
+
+def small_search(limit: int = LIMIT, output: Vec3 = OUTPUT) -> Search:
+    return Search(NETWORK, output, machine(limit), Late(CATALOGUE, "small"), OVERHEAD)
 
 
 @pytest.fixture(autouse=True)
@@ -52,15 +54,7 @@ CHANGES: dict[str, Callable[[Search], dict[str, Any]]] = {
     "storage": lambda s: {
         "machine": replace(s.machine, storage=replace(s.machine.storage, read=1e9)),
     },
-    "primitives": lambda s: {
-        "catalogue": {**s.catalogue, "more": Fake("more", convolved, flops=90.0)}
-    },
-    "a primitive's version": lambda s: {
-        "catalogue": {**s.catalogue, "direct": _newer(s.catalogue["direct"])}
-    },
-    "a primitive's accuracy": lambda s: {
-        "catalogue": {**s.catalogue, "direct": _changed(s.catalogue["direct"], accuracy=0.125)}
-    },
+    "primitives": lambda s: {"catalogue": Late(s.catalogue, "others")},
     "processor": lambda s: {
         "machine": replace(s.machine, host=replace(s.machine.host, name="another")),
     },
@@ -89,17 +83,6 @@ CHANGES: dict[str, Callable[[Search], dict[str, Any]]] = {
 }
 
 
-def _newer(primitive: Any) -> Any:
-    return _changed(primitive, version=primitive.version + 1)
-
-
-def _changed(primitive: Any, **values: Any) -> Any:
-    other = copy(primitive)
-    for name, value in values.items():
-        object.__setattr__(other, name, value)
-    return other
-
-
 @pytest.mark.parametrize("what", CHANGES)
 def test_a_plan_is_searched_for_if_anything_differs(what: str) -> None:
     fastest_kept_or_found(small_search())
@@ -116,7 +99,7 @@ def test_on_a_gpu_a_kept_plan_has_the_seconds_of_another_start() -> None:
         handling = replace(OVERHEAD.handling, cuda=cuda)
         overhead = replace(OVERHEAD, handling=handling, warm=warm)
         there = replace(machine(2**34), gpus=(gpu(10**7),))
-        known = fake_gpu_catalogue() | fake_catalogue()
+        known = Late(fake_gpu_catalogue() | fake_catalogue(), "both")
         network, volume = small_search().network, Vec3(40, 40, 40)
         return Search(network, volume, there, known, overhead, device=device)
 
@@ -154,6 +137,11 @@ def test_other_measurements_search_anew() -> None:
     assert [found(Measured(told)) for told in "aabba"] == [False, True, False, True, True]
     unknown = mock.Mock(source="", follows_costs=False, estimate=BUILT_IN.estimate)
     assert [found(unknown) for _ in "12"] == [False, False]
+
+
+def test_primitives_that_nothing_tells_apart_search_anew() -> None:
+    search = Search(NETWORK, OUTPUT, machine(LIMIT), CATALOGUE, OVERHEAD)
+    assert [fastest_kept_or_found(search)[1] for _ in "12"] == [False, False]
 
 
 def test_another_release_or_another_cut_point_searches_anew() -> None:

@@ -15,7 +15,17 @@ from znni.machine.machine import Device, Machine
 from znni.network.layers import Conv, Operation, Pool, PooledConv
 from znni.network.weights import ConvWeights, Float32
 from znni.plans.cost import Cost, Memory
-from znni.plans.primitive import Primitive, Run, convolved, convolved_and_pooled, fragmented, pooled
+from znni.plans.primitive import (
+    Catalogue,
+    LateCatalogue,
+    Primitive,
+    Run,
+    convolved,
+    convolved_and_pooled,
+    devices_of,
+    fragmented,
+    pooled,
+)
 from znni.primitives import reference
 
 
@@ -99,6 +109,20 @@ def fake_catalogue(*more: Primitive) -> dict[str, Primitive]:
         *more,
     )
     return {primitive.name: primitive for primitive in primitives}
+
+
+class Late(LateCatalogue):
+    """A catalogue that is told apart by a text."""
+
+    def __init__(self, found: Catalogue, told: str) -> None:
+        self._found, self.told, self.devices = found, told, devices_of(found)
+
+    @property
+    def all_found(self) -> Catalogue:
+        return self._found
+
+    def __getitem__(self, name: str) -> Primitive:
+        return self._found[name]
 
 
 def gpu(memory: int = 2**34) -> Device:

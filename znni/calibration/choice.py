@@ -11,7 +11,7 @@ from znni.calibration.database import CostDatabase, Measurement
 from znni.calibration.model import MeasuredModel
 from znni.core.errors import InvalidInput, option
 from znni.core.options import Costs
-from znni.plans.primitive import Catalogue, Primitive, devices_of
+from znni.plans.primitive import Among, Catalogue, Primitive, devices_of
 
 log = logging.getLogger("znni")
 
@@ -61,13 +61,17 @@ def cost_model(catalogue: Catalogue, costs: Costs = "auto", *, absent: bool = Fa
 
 
 def of_measured_devices(catalogue: Catalogue) -> Catalogue:
-    """Return the primitives of all devices that have measurements on this machine.
+    """Return the primitives of all devices that have measurements here; all if no device has any.
 
     Raises:
         InvalidInput: the measurements cannot be read.
     """
     measured = {catalogue[it.primitive].device for it in measurements_of(catalogue, CostDatabase())}
-    return {name: found for name, found in catalogue.items() if found.device in measured}
+    kinds = sorted({device.kind for device in measured})
+    if not kinds:
+        return catalogue
+    told = f"measured on {' and '.join(kinds)}"
+    return Among(catalogue, lambda found: found.device in measured, told, kinds)
 
 
 def measurements_of(catalogue: Catalogue, database: CostDatabase) -> Iterator[Measurement]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from hashlib import sha256
 from math import inf
@@ -21,7 +21,7 @@ from znni.inference.kept_files import plans_folder
 from znni.machine.machine import Machine
 from znni.plans.micro_batches import found as found_in
 from znni.plans.plan import Plan
-from znni.plans.primitive import Catalogue, told_of
+from znni.plans.primitive import told_of
 
 
 class _Kept(NamedTuple):
@@ -111,8 +111,11 @@ def _limits(machine: Machine) -> tuple[int, int]:
 def _key(search: Search) -> str | None:
     """Return a text that differs if anything differs on which the fastest plan depends.
 
-    The memory of host and GPU are not part of it. It is None if the model of times is unknown.
+    The memory of host and GPU are not part of it. It is None if the model of times or the catalogue
+    is unknown.
     """
+    if (primitives := told_of(search.catalogue)) is None:
+        return None
     match search.model:
         case BuiltInModel():
             times = repr(search.model)
@@ -132,7 +135,7 @@ def _key(search: Search) -> str | None:
             host=replace(machine.host, memory=0),
             gpus=tuple(replace(gpu, memory=0) for gpu in machine.gpus),
         ),
-        told_of(search.catalogue) or _each(search.catalogue),
+        primitives,
         overhead,
         times,
         search.division,
@@ -144,11 +147,3 @@ def _key(search: Search) -> str | None:
     if machine.gpus and search.device not in ("cpu", "gpu"):
         parts.append(machine.gpus[0].memory)  # layers on the host that use it share it out
     return sha256("\n".join(map(repr, parts)).encode()).hexdigest()[:32]
-
-
-def _each(catalogue: Catalogue) -> Sequence[object]:
-    """Return what tells the primitives of a catalogue apart, in order."""
-    return sorted(
-        (name, primitive.version, primitive.accuracy, type(primitive).__qualname__)
-        for name, primitive in catalogue.items()
-    )

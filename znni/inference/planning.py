@@ -188,7 +188,7 @@ def search_for(required: Requirements, machine: Machine) -> Search:
         device = "gpu"  # layers on the host would keep several GPUs waiting
     primitives = primitives_for(network, able, machine, device)
     if device == "auto" and costs == "measured":
-        primitives = of_measured_devices(primitives) or primitives
+        primitives = of_measured_devices(primitives)
     model = cost_model(primitives, costs, absent=machine.absent)
     touched = replace(machine, gpus=()) if device == "cpu" else machine
     warm = inf if machine.absent else warm_bytes()
