@@ -28,4 +28,4 @@ def test_a_field_of_view_larger_than_the_volume() -> None:
     rewrite("tiny.yaml", "[2, 3, 3]", "[9, 3, 3]")
     rewrite("tiny.yaml", "weights: tiny.npz", "")
     message = refused(*INFER, "--random-weights", 1)
-    assert "7x20x23 voxels, smaller than network tiny's field of view 9x6x8" in message
+    assert "7x20x23 voxels, smaller than the field of view 9x6x8 of network tiny" in message

@@ -89,7 +89,7 @@ def connected(cluster: Cluster) -> Client:
     except (OSError, TimeoutError, ValueError, TypeError) as error:
         raise InvalidInput(
             f"no Dask scheduler answers at {cluster.address}: {error or type(error).__name__}; "
-            f"start one with dask scheduler, or mend the address"
+            f"start one with dask scheduler, or correct the address"
         ) from None
 
 

@@ -123,7 +123,7 @@ class SlurmCluster(SpecCluster):  # type: ignore[misc]  # Dask has no types
             if self._fruitless >= FRUITLESS * len(self.worker_spec):
                 raise RunFailed(
                     f"{self._fruitless} jobs ended before a worker joined, the last one with: "
-                    f"{said}; mend that, or the cluster file"
+                    f"{said}; correct that, or the cluster file"
                 )
         self._ended = set(ended)
 

@@ -91,7 +91,7 @@ def _check_sums(part: DevicePart, network: Network) -> None:
 def _check_packed(part: DevicePart) -> None:
     """Check that all steps agree which values are packed."""
     if part.storage and not reads_what_is_made(part.steps, part.storage):
-        raise InvalidInput(f"the plan's layers read packed what is not; {PLAN_AGAIN}")
+        raise InvalidInput(f"the plan's layers read values as packed that are not; {PLAN_AGAIN}")
 
 
 def _check_memory(plan: Plan) -> None:

@@ -138,8 +138,8 @@ def make_job(
     if border == "valid":
         if not view.within(volume):
             raise InvalidInput(
-                f"the volume is {volume} voxels, smaller than network {network.name}'s field of "
-                f"view {view}; use a larger volume, or {option('border', 'same')} to pad it"
+                f"the volume is {volume} voxels, smaller than the field of view {view} of network "
+                f"{network.name}; use a larger volume, or {option('border', 'same')} to pad it"
             )
         possible = Box(before, before + volume - view + 1)
     else:

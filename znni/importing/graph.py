@@ -72,7 +72,7 @@ def in_order(
                 raise InvalidInput(f"nothing reads {at!r}, which is not its output; {ONE_PATH}")
             case [operation] if at != end:
                 if operation in chain:
-                    raise InvalidInput(f"{operation.origin} is in a circle; {ONE_PATH}")
+                    raise InvalidInput(f"{operation.origin} is in a cycle; {ONE_PATH}")
                 chain.append(operation)
                 (at,) = operation.writes
             case several_readers:
