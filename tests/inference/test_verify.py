@@ -197,7 +197,9 @@ def test_ledgers_of_other_outputs() -> None:
         check_blocks(open_volume("out.h5"), part, "out", None, np.random.default_rng(), nobody)
     with h5py.File("out.h5", "r+") as file:
         del file[LEDGER]
-    assert "has no ledger of its blocks" in refused("verify", "out.h5")
+    said = refused("verify", "out.h5")
+    assert "has no ledger of its blocks" in said
+    assert "have one, except .npy files: compute it again" in said
 
 
 @pytest.mark.parametrize(

@@ -123,8 +123,8 @@ def read_ledger(place: str) -> Ledger:
             if found is not None:
                 return found
     raise InvalidInput(
-        f"{place}: has no ledger of its blocks; only outputs of this version of znni or later do, "
-        f"in HDF5 or Zarr: run it again"
+        f"{place}: has no ledger of its blocks; outputs of this version of znni or later have one, "
+        f"except .npy files: compute it again"
     )
 
 
