@@ -17,7 +17,8 @@ from znni.core.options import OutputType
 from znni.core.shapes import Shape5, Vec3
 from znni.engine import device_recombine
 from znni.machine.cuda_kernels import compile_offline, resource_usage
-from znni.network.layers import Pool
+from znni.network.layers import Conv, Pool
+from znni.primitives.gpu.common.activation import softmax_source
 from znni.primitives.gpu.common.hardware import (
     AMPERE,
     CHIPS,
@@ -27,6 +28,11 @@ from znni.primitives.gpu.common.hardware import (
     Chip,
 )
 from znni.primitives.gpu.common.number_formats import BFLOAT16_PAIR, FLOAT16, TensorFormat
+from znni.primitives.gpu.cudnn import layout
+from znni.primitives.gpu.cudnn.formats import FORMATS
+from znni.primitives.gpu.direct import launch as direct
+from znni.primitives.gpu.direct.geometry import tile_for
+from znni.primitives.gpu.fft_pruned import launch as fft_pruned
 from znni.primitives.gpu.fft_tiled.geometry import LENGTHS
 from znni.primitives.gpu.fft_tiled.primitive import FASTEST
 from znni.primitives.gpu.fft_tiled.product import product_shape
@@ -35,6 +41,8 @@ from znni.primitives.gpu.fft_tiled.transform import transform_shape
 from znni.primitives.gpu.max_pooling import primitive as pooling
 
 pytestmark = needs_compiler
+
+ONE = Vec3(1, 1, 1)
 
 FEW_BYTES = 32  # that a thread may spill of its line: it costs less than a block of fewer threads
 
@@ -80,6 +88,25 @@ def test_recombination_compiles_for_each_type(dtype: OutputType) -> None:
         "place"
     ]
     assert usage.spills == 0
+
+
+@chips
+def test_kernels_that_are_the_same_for_all_chips_fit_each(chip: Chip) -> None:
+    """Other tests compile them for Hopper, in more variants."""
+    window = Vec3(2, 2, 2)
+    conv = Conv("first", 1, 80, Vec3(3, 3, 3), "relu")
+    tiles = (tile_for(conv, it, Shape5.of(1, 80, Vec3.of(64))) for it in (ONE, window))
+    for source, options in (
+        *((direct.source("elu"), tile.options) for tile in tiles if tile),
+        *((pooling.source(), pooling.constants(window, offsets)) for offsets in (ONE, window)),
+        *((layout.source(numbers, "elu"), ()) for numbers in FORMATS),
+        (fft_pruned.source("elu"), ()),
+        (softmax_source(), ()),
+        (device_recombine.source(), (device_recombine.stored_as("uint8"),)),
+        (device_recombine.source(), (device_recombine.stored_as("float16"),)),
+    ):
+        for usage in resource_usage(source, chip.architecture, options).values():
+            assert usage.spills == 0
 
 
 @formats
