@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -17,7 +18,7 @@ from znni.core.options import OutputType
 from znni.core.shapes import Vec3
 from znni.engine.executor import not_measured
 from znni.engine.pipeline import RunState, run_volume
-from znni.engine.skipping import Blocks
+from znni.engine.skipping import Block, Blocks
 from znni.engine.stopwatch import Stopwatch
 from znni.engine.tiles import Remaining, for_job, make_job
 from znni.engine.workers.fleet import Fleet, Member
@@ -104,7 +105,8 @@ def test_windows_are_computed_for_each_block_that_has_them() -> None:
     assert shared.tail(plan.patch) == 0 < window.tail(plan.patch)
 
 
-def test_the_mean_of_windows_is_brought_before_its_place_is_used_again() -> None:
+def copied_by_windows(count: int, kind: type[RunState] = RunState) -> Stopwatch:
+    """Copy a volume through windows of some workers; return where the time went."""
     net = Network.chain("copied", 1, (Conv("conv", 1, 1, ONE, "identity"),))
     net = with_window(net, Window(TwoPlaces.patch, overlap=0.0))
     x = np.random.default_rng(0).random((1, 4, 4, 64), np.float32)
@@ -113,6 +115,23 @@ def test_the_mean_of_windows_is_brought_before_its_place_is_used_again() -> None
     blocks = Blocks(ArrayVolume(x), job, runner.network, random_weights(net, 0))
     found = np.zeros_like(x)
     output = ArrayOutput(found, 1, job.output, "float32")
-    workers = Fleet(runner, [Member("worker", partial(TwoPlaces, runner.network), {})], "float32")
-    run_volume(RunState(blocks, output, "float32", Remaining(job)), workers, Stopwatch())
+    prepare, stopwatch = partial(TwoPlaces, runner.network), Stopwatch()
+    workers = Fleet(runner, [Member("worker", prepare, {}) for _ in range(count)], "float32")
+    run_volume(kind(blocks, output, "float32", Remaining(job)), workers, stopwatch)
     np.testing.assert_array_equal(found, x)
+    return stopwatch
+
+
+def test_the_mean_of_windows_is_brought_before_its_place_is_used_again() -> None:
+    copied_by_windows(1)
+
+
+def test_seconds_of_storing_at_the_same_time_are_not_added_up() -> None:
+    class Slow(RunState):
+        def stored(self, block: Block) -> Block:
+            time.sleep(0.1)
+            return super().stored(block)
+
+    spent = copied_by_windows(2, Slow).seconds
+    # Those of workers, which work at the same time, are among them.
+    assert spent.running / 2 < spent.busy.host_layers < 2 * spent.running

@@ -275,7 +275,7 @@ def run_volume(
         stopwatch: learns where the time goes.
         last: whether no run follows. Then each process ends while its last blocks are written.
     """
-    writing = Lock()
+    writing, storing = Lock(), list[Stopwatch]()
 
     def write(block: Block) -> None:
         with writing:
@@ -283,11 +283,14 @@ def run_volume(
                 state.write(block)
             state.note_written(block.tile)
 
-    def store(block: Block) -> Block:
-        with stopwatch.during("host_layers"):
-            return state.stored(block)
-
     def line(process: int, lane: Lane, reading: Lock, clock: Stopwatch) -> Line:
+        stored = Stopwatch()
+        storing.append(stored)
+
+        def store(block: Block) -> Block:
+            with stored.during("host_layers"):
+                return state.stored(block)
+
         def read(tile: Tile) -> Block:
             last_blocks.begun(process)
             with reading, clock.during("reading"):
@@ -331,6 +334,8 @@ def run_volume(
         note_warm(memory.total - memory.process)
     finally:
         stopwatch.add("reading", fmean(clock.seconds.busy.reading for _, _, clock in per_process))
+        # Lanes store at the same time, so their seconds are not added up.
+        stopwatch.add("host_layers", fmean(clock.seconds.busy.host_layers for clock in storing))
 
 
 def convert(values: NDArray[Any], dtype: OutputType) -> NDArray[Any]:
