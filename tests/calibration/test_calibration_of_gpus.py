@@ -51,7 +51,8 @@ def both_here(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(f"znni.{module}.catalogue", lambda _machine: BOTH)
     for module in ("inference.planning", "calibration.campaign", "inference.plan_choice"):
         monkeypatch.setattr(f"znni.{module}.detect_for", lambda *_, **__: here)
-    monkeypatch.setattr("znni.inference.planning.machine_for", lambda *_: here)
+    for module in ("inference.planning", "machine.machine_choice"):
+        monkeypatch.setattr(f"znni.{module}.machine_for", lambda *_: here)
     monkeypatch.setattr("znni.calibration.io_rates.measure_handling", lambda _: QUICK_HANDLING)
     for workbench, factor in ((Workbench, 3), (DeviceWorkbench, 5)):
 
