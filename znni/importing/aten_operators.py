@@ -11,65 +11,32 @@ from typing import Any, Literal, TypeAlias
 
 from znni.core.shapes import Vec3
 from znni.importing import checks
+from znni.importing.calls import GraphCall, Value, axes_of_one, negation, plain, same
 from znni.importing.steps import GlobalPooling, Nonlinearity
-from znni.importing.tracing import END, Tracer
+from znni.importing.tracing import END
 from znni.network.layer_geometry import ONE
-from znni.network.layers import Activation
 
 TRAINING = "is in training mode, in which it computes something else; call eval() before exporting"
 
 
 @dataclass(frozen=True)
-class Value:
-    """An array of the graph, by its name among the steps."""
-
-    name: str
-
-
-@dataclass(frozen=True)
-class Call:
+class Call(GraphCall):
     """A call of an operator.
 
     Attributes:
-        origin: its name and type.
         arguments: its arguments by name: Python values, constant arrays, or ``Value``.
-        results: the names of its results.
-        tracer: the graph, which gets its steps.
     """
 
-    origin: str
     arguments: Mapping[str, Any]
-    results: tuple[str, ...]
-    tracer: Tracer
 
     def get(self, name: str, default: Any = None) -> Any:
         """Return an argument, or a default if there is none."""
         return self.arguments.get(name, default)
 
     @property
-    def read(self) -> str:
-        """The name of its first argument, which is an array of the graph."""
-        return self.named(next(iter(self.arguments.values()), None))
-
-    def named(self, given: object) -> str:
-        """Return the name of an array of the graph."""
-        if not isinstance(given, Value):
-            checks.refuse(self.origin, f"has no array of the network there; {checks.LAYERS}")
-        return given.name
-
-    @property
-    def result(self) -> str:
-        """The name of its only result."""
-        return self.results[0]
-
-    @property
-    def maps(self) -> int:
-        """The maps of its first argument."""
-        return self.tracer.values[self.read].maps
-
-    def add(self, operation: Any) -> None:
-        """Add the only step of a call with one input."""
-        self.tracer.add(operation, (self.read,), self.result)
+    def first(self) -> object:
+        """Its first argument."""
+        return next(iter(self.arguments.values()), None)
 
 
 Reader: TypeAlias = Callable[[Call], None]
@@ -166,11 +133,6 @@ def reshaping(call: Call) -> None:
     call.tracer.reshaped(call.origin, call.read, axes, call.result)
 
 
-def axes_of_one(call: Call) -> None:
-    """Read ``flatten``, ``squeeze`` and ``unsqueeze`` of globally pooled values."""
-    call.tracer.reshaped(call.origin, call.read, (1, call.maps), call.result)
-
-
 def expansion(call: Call) -> None:
     """Read ``expand``, which may repeat a single map, or the sample of a globally pooled value."""
     read, axes = call.tracer.values[call.read], call.get("size")
@@ -230,15 +192,6 @@ def batch_norm(call: Call) -> None:
     call.add(checks.batch_norm(call.origin, *map(call.get, names)))
 
 
-def plain(kind: Activation) -> Reader:
-    """Return a function that reads an activation without parameters."""
-
-    def read(call: Call) -> None:
-        call.add(Nonlinearity(call.origin, kind))
-
-    return read
-
-
 def leaky_relu(call: Call) -> None:
     """Read ``leaky_relu``."""
     call.add(checks.leaky_relu(call.origin, call.get("negative_slope")))
@@ -271,11 +224,6 @@ def softmax(call: Call) -> None:
     if call.get("dtype") is not None:
         checks.refuse(call.origin, "changes the type of numbers; export it in float32")
     call.add(checks.softmax(call.origin, call.get("dim")))
-
-
-def same(call: Call) -> None:
-    """Read an operator that changes nothing."""
-    call.tracer.same(call.origin, call.read, call.result)
 
 
 def dropout(call: Call) -> None:
@@ -354,11 +302,6 @@ def division(call: Call) -> None:
         checks.refuse(call.origin, "divides by zero; export it again")
     scale = (1 / divisor).reshape(-1, 1, 1, 1)
     call.tracer.scaled(call.origin, call.read, call.result, scale=scale)
-
-
-def negation(call: Call) -> None:
-    """Read ``neg``."""
-    call.tracer.scaled(call.origin, call.read, call.result, scale=-1.0)
 
 
 def nearest(call: Call) -> None:

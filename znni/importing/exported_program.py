@@ -17,7 +17,8 @@ import numpy as np
 from znni.core.errors import InvalidInput
 from znni.core.shapes import Vec3
 from znni.importing import checks
-from znni.importing.aten_operators import COPIES, OPERATORS, Call, Value
+from znni.importing.aten_operators import COPIES, OPERATORS, Call
+from znni.importing.calls import Value
 from znni.importing.graph import Operation, needed
 from znni.importing.pt2_archive import ATEN, EXPORT_AGAIN, Archive, Computed, Node
 from znni.importing.steps import Found, Graph, Original
@@ -143,7 +144,7 @@ class _Reading:
             return
         if node.library != ATEN:
             checks.unknown(origin)
-        call = Call(origin, arguments, node.results, self._tracer)
+        call = Call(origin, node.results, self._tracer, arguments)
         if node.operator == "sym_size":
             held = self._tracer.values[call.read]
             axes = (1, held.maps, *held.size)

@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 from znni.core.errors import InvalidInput, MissingLibrary
 from znni.core.shapes import Vec3
 from znni.importing import checks
+from znni.importing.calls import Value
 from znni.importing.graph import Operation, needed
-from znni.importing.onnx_operators import OPERATORS, Call, Value
+from znni.importing.onnx_operators import OPERATORS, Call
 from znni.importing.steps import Found, Graph, Original
 from znni.importing.tracing import Tracer, traced
 from znni.network.network import INPUT
@@ -174,7 +175,7 @@ class _Reading:
         attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
         inputs = tuple(self._values[name] for name in node.input)
         results = tuple(filter(None, node.output))
-        call = Call(origin, self._opset, attributes, inputs, results, self._tracer)
+        call = Call(origin, results, self._tracer, self._opset, attributes, inputs)
         if kind == "Shape" and isinstance(call.input(0), Value):
             axes = np.array([1, call.maps, *call.size], np.int64)
             self._values[call.result] = axes[call.attribute("start", 0) : call.attribute("end")]

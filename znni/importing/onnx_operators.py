@@ -15,18 +15,11 @@ from numpy.typing import NDArray
 
 from znni.core.shapes import Vec3
 from znni.importing import checks
-from znni.importing.steps import Affine, GlobalPooling, Nonlinearity, Operation
-from znni.importing.tracing import END, Tracer
-from znni.network.layers import Activation
+from znni.importing.calls import GraphCall, Value, axes_of_one, negation, plain, same
+from znni.importing.steps import Affine, GlobalPooling, Nonlinearity
+from znni.importing.tracing import END
 
 TRAINING = "is in training mode; export the network in evaluation mode"
-
-
-@dataclass(frozen=True)
-class Value:
-    """An array of the graph, by its name among the steps."""
-
-    name: str
 
 
 @dataclass(frozen=True)
@@ -60,24 +53,18 @@ class Grouped:
 
 
 @dataclass(frozen=True)
-class Call:
+class Call(GraphCall):
     """A call of an operator.
 
     Attributes:
-        origin: its name and type.
         opset: the version of the operators.
         attributes: its attributes by name.
         inputs: its inputs: ``Value``, constant arrays, or None for those that are left out.
-        results: the names of its results.
-        tracer: the graph, which gets its steps.
     """
 
-    origin: str
     opset: int
     attributes: Mapping[str, Any]
     inputs: tuple[Any, ...]
-    results: tuple[str, ...]
-    tracer: Tracer
 
     def attribute(self, name: str, default: object = None) -> Any:
         """Return an attribute; text as str."""
@@ -105,35 +92,10 @@ class Call:
             checks.refuse(self.origin, f"has {attribute} of {given.dtype}; give integers")
         return [int(number) for number in given]
 
-    def named(self, given: object) -> str:
-        """Return the name of an array of the graph."""
-        if not isinstance(given, Value):
-            checks.refuse(self.origin, f"has no array of the network there; {checks.LAYERS}")
-        return given.name
-
     @property
-    def read(self) -> str:
-        """The name of its first input, which is an array of the graph."""
-        return self.named(self.input(0))
-
-    @property
-    def maps(self) -> int:
-        """The maps of its first input."""
-        return self.tracer.values[self.read].maps
-
-    @property
-    def size(self) -> Vec3:
-        """The samples per axis of its first input."""
-        return self.tracer.values[self.read].size
-
-    @property
-    def result(self) -> str:
-        """The name of its first result."""
-        return self.results[0]
-
-    def add(self, operation: Operation) -> None:
-        """Add the only step of a call with one input."""
-        self.tracer.add(operation, (self.read,), self.result)
+    def first(self) -> object:
+        """Its first input."""
+        return self.input(0)
 
 
 # A reader returns what is known of the result, if that is no array of the graph yet.
@@ -246,11 +208,6 @@ def reduction(reduce: Literal["average", "max"]) -> Reader:
     return read
 
 
-def axes_of_one(call: Call) -> None:
-    """Read ``Flatten``, ``Squeeze`` and ``Unsqueeze`` of globally pooled values."""
-    call.tracer.reshaped(call.origin, call.read, (1, call.maps), call.result)
-
-
 def connection(call: Call) -> None:
     """Read ``Gemm`` of a globally pooled value and constants: a fully connected layer."""
     if call.attribute("transA", 0):
@@ -327,15 +284,6 @@ def group_norm(call: Call) -> None:
     call.add(checks.normalization(call.origin, groups, scale, shift, epsilon, maps))
 
 
-def plain(kind: Activation) -> Reader:
-    """Return a function that reads an activation without parameters."""
-
-    def read(call: Call) -> None:
-        call.add(Nonlinearity(call.origin, kind))
-
-    return read
-
-
 def leaky_relu(call: Call) -> None:
     """Read ``LeakyRelu``."""
     call.add(checks.leaky_relu(call.origin, call.attribute("alpha", 0.01)))
@@ -380,11 +328,6 @@ def cast(call: Call) -> None:
     if call.attribute("to") != 1:
         checks.refuse(call.origin, "changes the type of numbers; export it in float32")
     same(call)
-
-
-def same(call: Call) -> None:
-    """Read an operator that changes nothing."""
-    call.tracer.same(call.origin, call.read, call.result)
 
 
 def concatenation(call: Call) -> None:
@@ -450,11 +393,6 @@ def division(call: Call) -> None:
         checks.refuse(call.origin, "divides by zero; export it again")
     scale = 1 / checks.values(call.origin, "divisor", divisor)
     call.tracer.scaled(call.origin, call.read, call.result, scale=scale)
-
-
-def negation(call: Call) -> None:
-    """Read ``Neg``."""
-    call.tracer.scaled(call.origin, call.read, call.result, scale=-1.0)
 
 
 def error_function(call: Call) -> PartOfGelu:
