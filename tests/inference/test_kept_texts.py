@@ -52,6 +52,8 @@ NOT_NEEDED = {"numpy", "planner.exhaustive", "ruamel.yaml", "znni.inference.plan
 def folder(own_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The test's own folder, with a network, kept plans and all other notes."""
     Path("small.yaml").write_text(NETWORK)
+    Path("site").mkdir()
+    monkeypatch.setattr(sys, "path", [*sys.path, str(own_folder / "site")])
     monkeypatch.setenv("XDG_CACHE_HOME", str(own_folder / "cache"))
     monkeypatch.setenv(kept_files.VARIABLE, str(own_folder / "plans"))
     monkeypatch.setenv(COSTS, str(own_folder / "costs.sqlite"))
@@ -150,7 +152,7 @@ CHANGES: dict[str, Callable[[pytest.MonkeyPatch], object]] = {
     "warm memory": lambda patch: patch.setattr(kept_texts, "warm_bytes", lambda: 3.0),
     "release": lambda patch: patch.setattr(znni, "__version__", "another"),
     "code": lambda patch: patch.setattr(kept_texts, "state_of_source", lambda _: "another"),
-    "packages": lambda patch: patch.setattr(sys, "path", [*sys.path, str(Path.cwd())]),
+    "packages": lambda _: Path("site/other-1.2.dist-info").mkdir(),
     "variable": lambda patch: patch.setenv("ZNNI_GPU_CAPABILITY", "8.0"),
     "costs": lambda _: Path("costs.sqlite").write_bytes(b"more"),
     "start": lambda _: note("cpu", FixedSeconds(start=3.0)),
@@ -167,6 +169,14 @@ def test_a_text_is_not_printed_again_if_anything_differs(
     before = _named()
     CHANGES[what](monkeypatch)
     assert _named() != before
+
+
+@pytest.mark.usefixtures("folder")
+def test_other_files_beside_packages_change_nothing() -> None:
+    before = _named()
+    for name in ("site/volume.h5", "out.tif"):
+        Path(name).touch()
+    assert _named() == before
 
 
 @pytest.mark.usefixtures("folder")

@@ -21,6 +21,7 @@ import planner
 import znni
 from znni.calibration.cost_file import CostFile
 from znni.calibration.phase_notes import Kind, noted_before, noted_cuda
+from znni.core.packages import package_folders
 from znni.core.user_cache import keep, kept, state_of_source
 from znni.inference.kept_files import plans_folder
 from znni.machine.cold_pages import warm_bytes
@@ -66,7 +67,7 @@ def text_file(network: Path, machine: Machine, asked: object) -> Path | None:
             [noted_before(kind) for kind in get_args(Kind)],
             [noted_cuda(replace(machine, used_gpus=used)) for used in (1, 2)],
             sorted(it for it in os.environ.items() if it[0].startswith(VARIABLES)),
-            [_state(Path(place)) for place in sys.path[1:]],  # the first is the program's
+            package_folders(),
             sys.version,
             znni.__version__,
             *(state_of_source(Path(package.__path__[0])) for package in (znni, planner)),
@@ -77,7 +78,7 @@ def text_file(network: Path, machine: Machine, asked: object) -> Path | None:
 
 
 def _state(path: Path) -> object:
-    """Return what changes if a file is written, or if a folder gets or loses an entry."""
+    """Return what changes if a file is written."""
     try:
         about = path.stat()
     except FileNotFoundError:

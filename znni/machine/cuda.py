@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 from znni.core.errors import InvalidInput, OutOfDeviceMemory, RunFailed, option
+from znni.core.packages import package_folders
 
 CHOICES = "pip install 'znni[gpu]' (CUDA 13) or pip install 'znni[gpu12]' (CUDA 12)"
 INSTALL = f"install it with: {CHOICES}"
@@ -67,18 +66,8 @@ def cupy_packages() -> list[str]:
 
 
 def cupy_folders() -> list[str]:
-    """Return names and versions of these packages, such as ``cupy_cuda13x-14.2.0``.
-
-    They are read from the names of folders. Reading the metadata of all packages would take up to
-    half a second.
-    """
-    found = (
-        path.stem
-        for folder in sys.path
-        for kind in ("dist-info", "egg-info")
-        for path in Path(folder).glob(f"cupy*.{kind}")
-    )
-    return sorted({name for name in found if re.match(r"cupy(_cuda|-|$)", name)})
+    """Return names and versions of these packages, such as ``cupy_cuda13x-14.2.0``."""
+    return [name for name in package_folders() if re.match(r"cupy(_cuda|-|$)", name)]
 
 
 @contextmanager
