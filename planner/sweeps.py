@@ -120,7 +120,7 @@ def by_memory(search: Search, plan: Plan, count: int = LIMITS) -> list[Plan]:
 
 
 def memory_for_half(search: Search, least: int, device: DeviceKind) -> int:
-    """Return about the least memory under which a plan is half as fast as the best.
+    """Return about the least memory of a device under which a plan is half as fast as the best.
 
     The best plan is that under 16 times the least memory. Only cubes and boxes between two cubes
     are tried, with whole batches, so this takes about a second.
@@ -135,6 +135,9 @@ def memory_for_half(search: Search, least: int, device: DeviceKind) -> int:
     def plan_within(memory: float) -> Plan | None:
         return undivided.within(ceil(memory), device).fastest_of(patches)
 
+    def taken(plan: Plan) -> int:
+        return plan.limits[device][0].total if device in plan.limits else 0
+
     some = cubes(undivided, at_equal_ratios(4, max(search.output), EDGES))
     patches = some + [box for a, b in pairwise(some) for box in _between(a, b)]
     best = plan_within(WELL_OFF * least)
@@ -142,13 +145,13 @@ def memory_for_half(search: Search, least: int, device: DeviceKind) -> int:
         return least
     found = best
     for memory in reversed(at_equal_ratios(least, WELL_OFF * least, STEPS)[:-1]):
-        if found.device_memory.total <= memory:
+        if taken(found) <= memory:
             continue  # the plan found fits
         plan = plan_within(memory)
         if plan is None or plan.seconds > 2 * best.seconds:
             break
         found = plan
-    return max(least, found.device_memory.total)
+    return max(least, taken(found))
 
 
 def _between(small: Vec3, large: Vec3) -> list[Vec3]:

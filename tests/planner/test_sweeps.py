@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from paths import MACHINES
+from paths import MACHINES, NETWORKS
 from small_search import CATALOGUE, LIMIT, OUTPUT, small_search
 
+import znni
 from planner.bare_steps import sample_steps
 from planner.exhaustive import Search
 from planner.patch_sizes import axis_sizes
@@ -65,6 +66,19 @@ def test_the_memory_for_half_of_the_best_speed(search: Search) -> None:
 
     assert seconds(memory) <= 2.5 * seconds(16 * least)
     assert seconds(memory // 2) > 1.6 * seconds(16 * least)
+
+
+def test_the_memory_for_half_of_the_best_speed_is_that_of_the_limited_device() -> None:
+    """The plans are on a GPU, and take little of the host and much of the GPU."""
+    network, machine = NETWORKS / "boundaries.yaml", MACHINES / "rtx4090.yaml"
+    search = znni.search(network, (512, 512, 512), machine=machine, device="gpu")
+    best = search.fastest()[0]
+    assert best.gpu_memory is not None
+    assert best.gpu_memory.total > 1.5 * best.memory.total
+    least = search.smallest().memory.total
+    memory = memory_for_half(search, least, "cpu")
+    assert least < memory < 1.2 * best.memory.total
+    assert search.within(memory, "cpu").fastest()[0].seconds < 2.5 * best.seconds
 
 
 def test_a_plan_is_kept_under_every_limit_that_holds_it() -> None:
