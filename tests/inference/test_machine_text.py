@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from importlib.util import find_spec
+from itertools import groupby
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,17 @@ def test_what_is_missing_has_a_reason() -> None:
     assert turing["gpu_fft_tiled"] == "missing: needs compute capability 8.0 (Ampere) or later"
     assert "gpu_max_pooling_fragments" in turing["gpu_max_pooling"]
     assert "pip install" in turing["gpu_cudnn"]
+
+
+def test_gpus_with_the_same_primitives_are_listed_together() -> None:
+    turing, small = replace(H200, capability=75), replace(H200, memory=H200.memory // 2)
+    gpus = (H200, small, turing, H200)
+    lines = describe_machine(Machine(detect_host().host, gpus, absent=True)).splitlines()[1:]
+    listed = [line.startswith("GPU ") for line in lines]
+    lists = len(lines) - 4
+    assert [sum(group) for alone, group in groupby(listed) if alone] == [2, 1, 1]
+    assert lists == 3 * len(described(90))
+    assert lines[0] != lines[1], "each has its own memory"
 
 
 @pytest.mark.skipif(find_spec("cupy") is None, reason="needs CuPy")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import groupby
 
 from znni.core.text import in_units
 from znni.inference.devices import why_none
@@ -14,28 +15,31 @@ from znni.primitives.catalogue import gpu_offers
 def describe_machine(machine: Machine) -> str:
     """Return the figures of a machine, and why primitives of its GPUs are missing.
 
-    Its memory is what a plan may use.
+    Its memory is what a plan may use. GPUs with the same primitives are listed together.
     """
     lines = [
         f"processor     {machine.host.name}, {machine.host.threads} threads, {_rates(machine.host)}"
     ]
     missing = why_no_compiler() if machine.gpus and not machine.absent else ""
-    for gpu in machine.gpus:
-        lines += _of_gpu(gpu, missing)
+    for primitives, alike in groupby(machine.gpus, lambda gpu: list(_primitives(gpu, missing))):
+        lines += [*map(_gpu, alike), *primitives]
     if not machine.gpus:
         lines.append(f"GPU           none: {why_none(machine)}")
     return "\n".join(lines)
 
 
-def _of_gpu(gpu: Device, missing: str) -> Iterator[str]:
-    """Yield the lines of a GPU.
+def _gpu(gpu: Device) -> str:
+    capability = f"{gpu.capability / 10:.1f}" if gpu.capability else "unknown"
+    return f"GPU           {gpu.name}, compute capability {capability}, {_rates(gpu)}"
+
+
+def _primitives(gpu: Device, missing: str) -> Iterator[str]:
+    """Yield the lines on a GPU's primitives.
 
     Args:
         gpu: the GPU.
-        missing: what all of its primitives lack; nothing if they lack nothing.
+        missing: what all of them lack; nothing if they lack nothing.
     """
-    capability = f"{gpu.capability / 10:.1f}" if gpu.capability else "unknown"
-    yield f"GPU           {gpu.name}, compute capability {capability}, {_rates(gpu)}"
     if missing:
         yield f"  {'all primitives':<26}missing: {missing}"
         return
