@@ -48,6 +48,12 @@ def test_an_inferer_takes_arrays_of_any_kind_and_size() -> None:
     assert close(inferer(turned), expected(turned))
 
 
+def test_several_maps_are_refused_with_a_remedy_that_an_inferer_takes() -> None:
+    two = np.stack([voxels(), voxels()])
+    with pytest.raises(InvalidInput, match=r"2 maps .* takes 1; choose .*, such as array\[0\]; "):
+        znni.Inferer("tiny.yaml")(two)
+
+
 def test_an_inferer_prepares_a_size_once(
     monkeypatch: pytest.MonkeyPatch, network: Network, weights: Weights
 ) -> None:

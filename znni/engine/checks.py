@@ -108,8 +108,15 @@ def _check_memory(plan: Plan) -> None:
 MOST_CHANNELS = 4
 
 
-def check_features(volume: Volume, network: Network) -> None:
+def check_features(
+    volume: Volume, network: Network, *, one_map: str = option("channel", 0)
+) -> None:
     """Check that a volume has as many maps as the network takes.
+
+    Args:
+        volume: the volume.
+        network: the network.
+        one_map: what chooses the first map, for the remedy.
 
     Raises:
         InvalidInput: it has another number of maps.
@@ -119,16 +126,16 @@ def check_features(volume: Volume, network: Network) -> None:
         maps_last = volume.size.x <= MOST_CHANNELS or volume.size.x == network.in_features
         raise InvalidInput(
             f"the volume has {counted(volume.features, 'map')} and network {network.name} takes "
-            f"{network.in_features}{_choice(volume, network)}; axes are (z, y, x), or (maps, z, y, "
-            f"x) for several maps" + last * (volume.features > 1 and maps_last)
+            f"{network.in_features}{_choice(volume, network, one_map)}; axes are (z, y, x), or "
+            f"(maps, z, y, x) for several maps" + last * (volume.features > 1 and maps_last)
         )
 
 
-def _choice(volume: Volume, network: Network) -> str:
+def _choice(volume: Volume, network: Network, one_map: str) -> str:
     """Return how to choose a map, if a network takes one of several."""
     if network.in_features > 1 or volume.features == 1:
         return ""
     names = getattr(volume, "maps", ())
     listed = ", ".join(f"{number} {name}" for number, name in enumerate(names))
     named = f" ({listed})" * bool(names)
-    return f"; choose one of them{named}, such as {option('channel', 0)}"
+    return f"; choose one of them{named}, such as {one_map}"

@@ -96,7 +96,7 @@ class Inferer:
 
     def _infer(self, array: ArrayLike) -> Float32:
         volume = ArrayVolume(array)
-        check_features(volume, self.network)
+        check_features(volume, self.network, one_map="array[0]")
         required = self._required(volume)
         job = required.job
         plan = self._kept.plan_for(self.plan, required)
