@@ -96,6 +96,17 @@ def test_points_in_time_that_are_not_there() -> None:
         open_volume(voxels(), time=0)
 
 
+@pytest.mark.parametrize("axes", ["CYX", "TYX"])
+def test_planes_that_are_called_channels_or_points_in_time(axes: str) -> None:
+    values = voxels()
+    tifffile.imwrite("planes.tif", values, imagej=True, metadata={"axes": axes})
+    said = refused("infer", "planes.tif", *RUN)
+    assert said.endswith("; if they are the planes of a stack, save that axis as z")
+    tifffile.imwrite("stack.tif", tifffile.imread("planes.tif"))
+    succeeds("infer", "stack.tif", *RUN)
+    assert close(read_main("out.h5"), expected(values))
+
+
 def test_points_in_time_that_are_the_maps_of_the_network(small_case: Path) -> None:
     """As the modalities of a NIfTI whose header calls its fourth axis time."""
     image = nibabel.Nifti1Image(TIMES[:, 0].T, np.diag([0.5, 0.5, 2, 1]))

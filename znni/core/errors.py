@@ -19,6 +19,9 @@ LONGEST = 1500  # characters of an error in one line
 # Remedy for a plan that cannot be used.
 PLAN_AGAIN = "plan again with znni.plan (znni plan --out)"
 
+# Remedy for a stack whose planes are called channels or points in time, as Fiji may save it.
+SAVE_AS_Z = "if they are the planes of a stack, save that axis as z"
+
 
 def option(name: str, value: object) -> str:
     """Return an option as a remedy names it: in Python's form, then the command line's.

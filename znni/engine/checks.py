@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from znni.core.errors import PLAN_AGAIN, InvalidInput, option
+from znni.core.errors import PLAN_AGAIN, SAVE_AS_Z, InvalidInput, option
 from znni.core.text import counted
 from znni.core.volume import Volume
 from znni.network.layers import SummedConv
@@ -124,10 +124,13 @@ def check_features(
     if volume.features != network.in_features:
         last = " (the last axis looks like the maps: move it to the front)"
         maps_last = volume.size.x <= MOST_CHANNELS or volume.size.x == network.in_features
+        planes = volume.size.z == 1 and volume.features > MOST_CHANNELS
         raise InvalidInput(
             f"the volume has {counted(volume.features, 'map')} and network {network.name} takes "
             f"{network.in_features}{_choice(volume, network, one_map)}; axes are (z, y, x), or "
-            f"(maps, z, y, x) for several maps" + last * (volume.features > 1 and maps_last)
+            f"(maps, z, y, x) for several maps"
+            + last * (volume.features > 1 and maps_last)
+            + f"; {SAVE_AS_Z}" * (planes and not maps_last)
         )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from znni.core.errors import InvalidInput, option
+from znni.core.errors import SAVE_AS_Z, InvalidInput, option
 from znni.core.options import MapOverTime, Moment
 from znni.core.text import counted
 from znni.volumes.array import ArrayLike
@@ -77,10 +77,11 @@ class NamedAxes:
             )
         for axis, extent in extents.items():
             if axis == "t" and extent != 1 and point is None:
+                planes = f"; {SAVE_AS_Z}" * ("z" not in axes)
                 raise InvalidInput(
                     f"{given}, and {extent} points in time along t; a run takes one: choose it "
                     f"with {option('time', 0)} to {extent - 1}, or give {option('time', 'all')} if "
-                    f"they are the maps that the network takes"
+                    f"they are the maps that the network takes{planes}"
                 )
             if axis not in ORDER and axis not in self._chosen and extent != 1:
                 raise InvalidInput(
