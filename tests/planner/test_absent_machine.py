@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import subprocess
 import sys
@@ -11,13 +12,14 @@ import pytest
 from calibration_cases import slow
 from command_line import read_main, refused, succeeds
 from fakes import Fake, fake_catalogue
-from paths import MACHINES
+from paths import MACHINES, NETWORKS
 
 import znni
 from planner.cost_model import NOT_HERE
 from znni.calibration.choice import cost_model
 from znni.calibration.database import CostDatabase
 from znni.calibration.record import record
+from znni.core.options import PlanOptions
 from znni.machine.machine_file import load_machine
 from znni.plans.plan import Plan
 from znni.plans.primitive import Catalogue, convolved
@@ -116,6 +118,7 @@ def test_primitives_of_other_processors_are_not_loaded() -> None:
     code = f"""
 import sys
 from pathlib import Path
+from znni.core.options import PlanOptions
 from znni.machine.machine_file import load_machine
 from znni.primitives.catalogue import catalogue
 machine = load_machine(Path({str(MACHINES / "h200-node.yaml")!r}))
@@ -137,3 +140,25 @@ def test_a_real_plan_for_each_machine_here() -> None:
     }
     assert rates["e7"] == rates["titanx-e7"]
     assert rates["laptop"] < rates["e7"] < rates["h200-node"]
+
+
+@pytest.mark.parametrize(
+    ("limits", "used", "warned"),
+    [
+        ({"gpu_memory": "8MiB"}, "cpu", True),
+        ({"device": "cpu"}, "cpu", False),
+        ({"gpu_memory": "8GiB"}, "gpu", False),
+    ],
+)
+def test_a_gpu_without_room_for_a_plan_is_told_of(
+    limits: PlanOptions, used: str, warned: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    machine = MACHINES / "rtx4090.yaml"
+    network = NETWORKS / "cells-unet.yaml"
+    assert znni.plan(network, (512, 512, 512), machine=machine, **limits).device == used
+    said = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert len(said) == warned
+    if warned:
+        assert said[0].startswith("no GPU is used: no plan fits: ")
+        assert " on the gpu, " in said[0]
+        assert " and 8 MiB are allowed; give gpu_memory=" in said[0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from math import inf
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Unpack
 
 from planner.alternatives import alternatives
 from planner.exhaustive import Search
-from planner.limits import memory_of_run, time_of_run
+from planner.limits import does_not_fit, memory_of_run, time_of_run
 from planner.overhead import Overhead
 from planner.sweeps import Views, memory_for_half, views
 from znni.calibration.choice import cost_model, of_measured_devices
@@ -229,7 +230,7 @@ def fastest(search: Search, count: int = 1, *, fresh: bool = False) -> list[Plan
         DoesNotFit: no plan fits. The error says how much memory makes half of the best speed.
     """
     try:
-        return _fastest(search, count, fresh=fresh)
+        found = _fastest(search, count, fresh=fresh)
     except DoesNotFit as error:
         sensible = memory_for_half(search, error.needed, error.device)
         raise DoesNotFit(
@@ -240,6 +241,19 @@ def fastest(search: Search, count: int = 1, *, fresh: bool = False) -> list[Plan
             patch=error.patch,
             sensible=sensible,
         ) from None
+    _warn_of_gpu_without_room(search, found[0])
+    return found
+
+
+def _warn_of_gpu_without_room(search: Search, plan: Plan) -> None:
+    """Warn if the processors compute only because no plan fits on the GPU."""
+    on_gpu = search.on("gpu")
+    if search.device != "auto" or plan.gpu_memory or not (plan.machine.gpus and on_gpu.cut_points):
+        return
+    with suppress(InvalidInput):  # GPUs do not compute all layers
+        smallest = on_gpu.smallest()
+        if any(taken.total > device.memory for taken, device in smallest.limits.values()):
+            log.warning("no GPU is used: %s", does_not_fit(smallest))
 
 
 def _fastest(search: Search, count: int, *, fresh: bool) -> list[Plan]:
