@@ -119,9 +119,9 @@ def test_small_outputs_are_divided_among_all_multiprocessors(
     (alone,) = strips_for(layer, numbers, size, chip)
     (divided,) = strips_for(layer, numbers, size, chip, 1, 132)
     assert divided.blocks(size) > 4 * alone.blocks(size)
-    assert divided.cycles_to_the_end(size, 1, 132) < alone.cycles_to_the_end(size, 1, 132) / 3
+    assert divided.to_the_end(size, 1, 132)[0] < alone.to_the_end(size, 1, 132)[0] / 3
     (together,) = strips_for(layer, numbers, size, chip, 132, 132)
-    ends = [it.cycles_to_the_end(size, 132, 132) for it in (together, alone, divided)]
+    ends = [it.to_the_end(size, 132, 132)[0] for it in (together, alone, divided)]
     assert ends[0] <= min(ends)
     large = Vec3(128, 128, 128)
     assert strips_for(layer, numbers, large, chip, 1, 132) == strips_for(
@@ -133,9 +133,9 @@ def test_small_outputs_are_divided_among_all_multiprocessors(
 def test_multiprocessors_do_not_wait_for_the_last_blocks(numbers: TensorFormat) -> None:
     layer, size = layer_of((768, 768), Vec3(3, 3, 3)), Vec3(18, 18, 18)
     divided = strips_for(layer, numbers, size, HOPPER, 1, 132)
-    ends = sum(strip.cycles_to_the_end(size, 1, 132) for strip in divided)
+    ends = sum(strip.to_the_end(size, 1, 132)[0] for strip in divided)
     others = strips_for(layer, numbers, size, HOPPER)
-    assert ends < 0.75 * sum(strip.cycles_to_the_end(size, 1, 132) for strip in others)
+    assert ends < 0.75 * sum(strip.to_the_end(size, 1, 132)[0] for strip in others)
 
 
 # All small blocks for the two kinds of instructions, and the largest for the other chips.

@@ -179,3 +179,13 @@ class ShapedPrimitive(ABC, Generic[AnyWork]):
     def _latest(self) -> list[tuple[tuple[Operation, Shape5], AnyWork | None]]:
         """The last layer and shape with their work: a search asks for a shape, and then a cost."""
         return []
+
+
+@dataclass(frozen=True)
+class PerItemPrimitive(ShapedPrimitive[AnyWork]):
+    """A primitive of a GPU whose items never take less time each if they are fewer."""
+
+    @property
+    def bounded_by(self) -> str:
+        """Its own name, as for ``TakesTimePerItem``."""
+        return self.name

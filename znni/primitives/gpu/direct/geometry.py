@@ -98,16 +98,7 @@ class Tile:
         least = -(-self.seen.x // self.window.x) * self.window.x
         if self.lanes_x == LANES:
             return least
-        step = self.rows * self.window.y
-
-        def overlap(padding: int) -> int:
-            banks = {
-                (lane // self.lanes_x * step * (least + padding) + lane % self.lanes_x) % BANKS
-                for lane in range(LANES)
-            }
-            return BANKS - len(banks)
-
-        return least + min(range(BANKS), key=lambda padding: (overlap(padding), padding))
+        return least + _padding(least % BANKS, self.lanes_x, self.rows * self.window.y % BANKS)
 
     @property
     def shared_bytes(self) -> int:
@@ -186,6 +177,26 @@ class Tile:
             groups * (steps * step + store * self.rows * self.maps)
             + brought * BRING_INSTRUCTIONS * self.seen.volume / self.threads
         )
+
+
+@cache
+def _padding(pitch: int, lanes_x: int, step: int) -> int:
+    """Return the fewest words after each row with which most lanes read different banks.
+
+    Args:
+        pitch: the words from row to row without padding, less whole rows of banks.
+        lanes_x: lanes of a warp side by side along x.
+        step: the rows from one lane to the next along y, less whole rows of banks.
+    """
+
+    def overlap(padding: int) -> int:
+        banks = {
+            (lane // lanes_x * step * (pitch + padding) + lane % lanes_x) % BANKS
+            for lane in range(LANES)
+        }
+        return BANKS - len(banks)
+
+    return min(range(BANKS), key=lambda padding: (overlap(padding), padding))
 
 
 def tile_for(conv: Conv, window: Vec3, out: Shape5) -> Tile | None:

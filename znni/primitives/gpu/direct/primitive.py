@@ -14,7 +14,7 @@ from znni.machine.machine import Device
 from znni.network.layers import Conv, Operation
 from znni.network.weights import ConvWeights, conv_weights
 from znni.plans.primitive import Run, convolved
-from znni.primitives.gpu.common.base import ShapedPrimitive
+from znni.primitives.gpu.common.base import PerItemPrimitive
 from znni.primitives.gpu.common.hardware import AMPERE_NEEDED, TF32_CORES, capability_of
 from znni.primitives.gpu.common.number_formats import FLOAT32, NumberFormat
 from znni.primitives.gpu.direct.geometry import tile_for
@@ -25,7 +25,7 @@ NOT_POOLED = Vec3(1, 1, 1)
 
 
 @dataclass(frozen=True)
-class DirectConvolution(ShapedPrimitive[DirectWork]):
+class DirectConvolution(PerItemPrimitive[DirectWork]):
     """The base of direct convolutions on a GPU, pooled at once or not."""
 
     numbers: NumberFormat = FLOAT32

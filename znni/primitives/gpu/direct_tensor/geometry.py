@@ -290,11 +290,12 @@ class Block:
             adds: whether a packed output is added to what its sectors hold.
             sums: whether each map of a packed output is added up.
         """
-        if packed:
-            block = self._packed_cycles[adds, sums]
-        else:
-            block = self._aligned_cycles if row % SECTOR_FLOATS == 0 else self._unaligned_cycles
+        block = self._packed_cycles[adds, sums] if packed else self.cycles_of_one(row)
         return self.passes * self.tiles(out).volume * block
+
+    def cycles_of_one(self, row: int) -> float:
+        """Return the cycles of one block and pass, whose output has rows of so many voxels."""
+        return self._aligned_cycles if row % SECTOR_FLOATS == 0 else self._unaligned_cycles
 
     @cached_property
     def _aligned_cycles(self) -> float:
@@ -449,16 +450,22 @@ class Strip(NamedTuple):
         """Return the number of blocks of its part of an output, each of one pass or of all."""
         return (1 if self.block.keeps_image else self.block.passes) * self.tiles(out).volume
 
-    def cycles_to_the_end(self, out: Vec3, items: int, processors: int) -> float:
-        """Return the cycles from beginning to end, if a GPU computes nothing else.
+    def to_the_end(self, out: Vec3, items: int, processors: int) -> tuple[float, float]:
+        """Return the cycles from beginning to end, if a GPU computes nothing else, and ``cycles``.
+
+        A search asks this of a hundred thousand strips, so it is plain arithmetic.
 
         Args:
             out: extents of an output.
             items: outputs that are computed together.
             processors: multiprocessors of the GPU, some of which may have nothing to do.
         """
-        blocks = items * self.blocks(out)
-        return self.cycles(out) * items / blocks * -(-blocks // processors)
+        block = self.block
+        z, y, x = block.out
+        tiles = -(-out.z // z) * -(-out.y // y) * -(-(self.last - self.first) // x)
+        cycles = block.passes * tiles * block.cycles_of_one(out.x)
+        blocks = items * (1 if block.keeps_image else block.passes) * tiles
+        return cycles * items / blocks * -(-blocks // processors), cycles
 
 
 def small_strip(
@@ -478,10 +485,7 @@ def small_strip(
         for columns in SMALL_COLUMNS
         for block in blocks_for(conv, numbers, chip, subtiles, columns, exact=exact)
     ]
-    return min(
-        strips,
-        key=lambda strip: (strip.cycles_to_the_end(out, items, processors), strip.cycles(out)),
-    )
+    return min(strips, key=lambda strip: strip.to_the_end(out, items, processors))
 
 
 @lru_cache(maxsize=2**12)
@@ -514,8 +518,8 @@ def strips_for(
     """
 
     def to_the_end(strips: tuple[Strip, ...]) -> tuple[float, float]:
-        ends = (strip.cycles_to_the_end(out, items, processors) for strip in strips)
-        return sum(ends), sum(strip.cycles(out) for strip in strips)
+        ends, cycles = zip(*(it.to_the_end(out, items, processors) for it in strips), strict=True)
+        return sum(ends), sum(cycles)
 
     def soonest(*, keeps_images: bool) -> tuple[Strip, ...]:
         blocks = blocks_for(conv, numbers, chip, exact=exact, keeps_images=keeps_images)

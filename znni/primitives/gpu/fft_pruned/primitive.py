@@ -21,7 +21,7 @@ from znni.network.layers import Conv, Operation
 from znni.network.weights import ConvWeights, conv_weights
 from znni.plans.primitive import Run, convolved
 from znni.primitives.gpu.common.activation import activate_over_maps
-from znni.primitives.gpu.common.base import ShapedPrimitive
+from znni.primitives.gpu.common.base import PerItemPrimitive
 from znni.primitives.gpu.common.hardware import MOST_GRID_ROWS
 from znni.primitives.gpu.common.number_formats import FLOAT32, NumberFormat
 from znni.primitives.gpu.fft_pruned.launch import Forward, Inverse, Kernels
@@ -32,7 +32,7 @@ MOST_IMAGES = MOST_GRID_ROWS * IMAGES_TOGETHER
 
 
 @dataclass(frozen=True)
-class GpuFftPruned(ShapedPrimitive[PrunedWork]):
+class GpuFftPruned(PerItemPrimitive[PrunedWork]):
     """Whole-image Fourier convolution on a GPU."""
 
     numbers: NumberFormat = FLOAT32

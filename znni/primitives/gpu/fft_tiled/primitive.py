@@ -17,7 +17,7 @@ from znni.machine.machine import Device
 from znni.network.layers import Conv, Operation
 from znni.network.weights import ConvWeights, conv_weights
 from znni.plans.primitive import Run, convolved
-from znni.primitives.gpu.common.base import ShapedPrimitive
+from znni.primitives.gpu.common.base import PerItemPrimitive
 from znni.primitives.gpu.common.hardware import AMPERE_NEEDED, chip_of
 from znni.primitives.gpu.common.number_formats import BFLOAT16_PAIR, FLOAT16, TensorFormat
 from znni.primitives.gpu.fft_tiled.geometry import tile_extents
@@ -32,7 +32,7 @@ TILES = (8, 12, 16, 20, 24, 28, 32)
 
 
 @dataclass(frozen=True)
-class GpuFftTiled(ShapedPrimitive[TileBatches]):
+class GpuFftTiled(PerItemPrimitive[TileBatches]):
     """Overlap-save convolution.
 
     Attributes:

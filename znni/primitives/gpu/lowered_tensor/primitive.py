@@ -16,7 +16,7 @@ from znni.machine.machine import Device
 from znni.network.layers import Conv, Operation
 from znni.network.weights import ConvWeights, conv_weights
 from znni.plans.primitive import Run, convolved
-from znni.primitives.gpu.common.base import ShapedPrimitive
+from znni.primitives.gpu.common.base import PerItemPrimitive
 from znni.primitives.gpu.common.hardware import AMPERE_NEEDED, chip_of
 from znni.primitives.gpu.common.number_formats import BFLOAT16_PAIR, TF32, TensorFormat
 from znni.primitives.gpu.lowered_tensor.geometry import blocks_for
@@ -28,7 +28,7 @@ MOST_PLANE = 2**31 - 1
 
 
 @dataclass(frozen=True)
-class GpuLoweredTensor(ShapedPrimitive[LoweredWork]):
+class GpuLoweredTensor(PerItemPrimitive[LoweredWork]):
     """Products of all taps on the tensor cores of a GPU, and their sums."""
 
     numbers: TensorFormat
