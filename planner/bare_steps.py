@@ -35,7 +35,8 @@ def bare_step(
     operation: Operation, shape: Shape5, shape_out: Shape5, takes: tuple[str, ...] = ()
 ) -> Step:
     """Return a bare step: it costs nothing but its input and output."""
-    least = Cost(0, 0, Memory.beside(shape.nbytes + shape_out.nbytes, workspace=0), 1)
+    arrays = Memory.beside(shape.nbytes + shape_out.nbytes, workspace=0)
+    least = Cost(0, 0, arrays, 1, writes_views=True)
     return Step(operation, UNDECIDED, shape, shape_out, least, seconds=0.0, error=0.0, takes=takes)
 
 

@@ -13,6 +13,17 @@ from znni.plans.segments import Step
 LEAST_WEIGHT = 1e-12
 
 
+def taken(step: Step, *, in_place: bool = False, apart: int = 0) -> int:
+    """Return the peak bytes of one call of a step, with its input and output.
+
+    Args:
+        step: the step.
+        in_place: whether its output already has its place, as for ``Step.taken``.
+        apart: the bytes that it takes if it makes its output apart, and not as a view.
+    """
+    return step.taken(in_place=in_place) + (0 if step.cost.writes_views else apart)
+
+
 @dataclass(frozen=True)
 class Slot:
     """The position of a step in a plan, with the steps that may fill it.
@@ -22,16 +33,18 @@ class Slot:
         runs: the number of runs for a patch.
         held: the bytes alive beside the step's own.
         in_place: whether the step's output already has its place among the held bytes.
+        apart: the bytes that a step takes if it makes its output apart, and not as a view.
     """
 
     options: tuple[Step, ...]
     runs: int
     held: int
     in_place: bool = False
+    apart: int = 0
 
     def peak(self, step: Step) -> int:
         """Return the most bytes alive while a step runs in this slot."""
-        return self.held + step.taken(in_place=self.in_place)
+        return self.held + taken(step, in_place=self.in_place, apart=self.apart)
 
     def kept(self, step: Step) -> int:
         """Return the peak and the step's resident bytes together."""

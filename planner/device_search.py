@@ -23,6 +23,7 @@ from planner.choices import (
 from planner.cost_model import CostModel
 from planner.gpu_budget import NO_GPU_BUDGET, GpuBudget
 from planner.micro_batches import Limit
+from planner.overhead import FLOAT_BYTES, Load
 from planner.partition import Partition
 from planner.segmentations import (
     exact_segments,
@@ -42,6 +43,9 @@ from znni.plans.summed import SummedNodes
 
 # Sums in another order differ in their last digits. Limits are larger by this factor.
 ROUNDED = 1 + 1e-9
+
+# The bytes of a part of a packed number.
+PART_BYTES = 2
 
 # A function that chooses steps for slots within bytes and seconds, such as ``undominated_within``.
 Chooser: TypeAlias = Callable[[list[Slot], float, float, float], Iterable[Choice]]
@@ -130,6 +134,11 @@ class DeviceSearch:
         packed = (it.packed_parts for it in self._primitives if isinstance(it, TakesPacked))
         return min(packed, default=0) if self._network.is_exact else 0
 
+    @property
+    def value_bytes(self) -> int:
+        """The least bytes of a value between layers, packed or not."""
+        return min(FLOAT_BYTES, self._parts * PART_BYTES or FLOAT_BYTES)
+
     def bounds_among(self, primitives: Collection[Primitive]) -> LeastSeconds:
         """Return lower bounds on the time of each layer by some of the primitives.
 
@@ -171,8 +180,7 @@ class DeviceSearch:
             limit: the seconds of the job to beat.
         """
         best: Candidate | None = None
-        within = job_time.layers_within(limit, self._least_working(partition))
-        if not self._may_take_less(partition, within, budget(partition.input_shape)):
+        if not job_time.seconds(self.least_load(partition, budget, job_time, limit)) < limit:
             return None
         segmented = [
             (segments, allowed, bare)
@@ -223,8 +231,10 @@ class DeviceSearch:
         """Return a lower bound on the seconds of the only segment of a block."""
         return sum(map(self.bounds.of_step, segment.steps))
 
-    def _may_take_less(self, partition: Partition, limit: float, allowed: float) -> bool:
-        """Return whether the layers may take less than some seconds, in any segments.
+    def least_load(
+        self, partition: Partition, budget: MemoryBudget, job_time: JobTime, limit: float
+    ) -> Load:
+        """Return a load on the device that no candidate is below, in any segments.
 
         Every segmentation computes the same outputs, if not more. So the fastest price for all
         items of a layer at once is a bound for all of them. Convolutions that may be one step with
@@ -232,23 +242,27 @@ class DeviceSearch:
 
         Args:
             partition: the layers.
-            limit: the seconds.
-            allowed: the bytes for all layers.
+            budget: the bytes that they may take.
+            job_time: the time of the job for a load.
+            limit: the seconds of the job above which it does not matter how many they are.
         """
+        working = self._least_working(partition)
         least = {node.name: partition.least.get(node.name, 0.0) for node in partition.nodes}
-        fused = {pair.conv for pair in self._fusible}
-        convolutions = [it for it in partition.nodes if isinstance(it.layer, Conv)]
-        if limit < inf and partition.shapes and not partition.storage:
+        if partition.shapes and not partition.storage:
+            within = job_time.layers_within(limit, working) if limit < inf else inf
+            allowed = budget(partition.input_shape)
+            fused = {pair.conv for pair in self._fusible}
+            convolutions = [it for it in partition.nodes if isinstance(it.layer, Conv)]
             for node in sorted(convolutions, key=lambda node: -least[node.name]):
-                left = limit - sum(least.values())
+                left = within - sum(least.values())
                 if not left > 0:
-                    return False
+                    break
                 shape, out = partition.shapes[node.inputs[0]], partition.shapes[node.name]
                 if node.layer not in fused and shape.nbytes + out.nbytes <= allowed:
                     enough = least[node.name] + ROUNDED * left
                     found = self._options.least_seconds(node.layer, shape, out, enough)
                     least[node.name] = max(least[node.name], found)
-        return limit > sum(least.values())
+        return Load(sum(least.values()), 0, working)
 
     def smallest(self, partition: Partition, budget: MemoryBudget) -> Candidate | None:
         """Return the candidate that leaves the most of its budget, or lacks the least.
@@ -260,7 +274,12 @@ class DeviceSearch:
         best, most = None, -inf
         for segments, _ in self._segmentations(partition, lambda _: inf):
             slots = [
-                replace(slot, options=self._options(slot.options[0], in_place=slot.in_place))
+                replace(
+                    slot,
+                    options=self._options(
+                        slot.options[0], in_place=slot.in_place, apart=slot.apart
+                    ),
+                )
                 for slot in self._bare_slots(segments, partition)
             ]
             if all(slot.options for slot in slots):
@@ -340,7 +359,7 @@ class DeviceSearch:
             if not left > 0:
                 return []
             (step,), within = slot.options, ROUNDED * (fastest + left) / slot.runs
-            steps = options.relaxed(step, in_place=slot.in_place, within=within)
+            steps = options.relaxed(step, in_place=slot.in_place, apart=slot.apart, within=within)
             found = slot.fitting(steps, allowed)
             if not found.options:
                 return []
@@ -386,7 +405,9 @@ class DeviceSearch:
             for candidate in relaxed.options
         ):
             return replace(bare, options=())
-        return bare.fitting(options(step, in_place=bare.in_place, limit=within), allowed)
+        return bare.fitting(
+            options(step, in_place=bare.in_place, apart=bare.apart, limit=within), allowed
+        )
 
     def _bare_slots(self, segments: Segments, partition: Partition) -> list[Slot]:
         """Return the slots of the steps, each with its bare step as the only option."""
@@ -394,7 +415,7 @@ class DeviceSearch:
         part = DevicePart(segments, partition.input_shape, hands_on, partition.storage)
         runs = [n for segment, n in part.runs() for _ in segment.steps]
         return [
-            Slot((step,), n, held, part.writes_in_place(step))
+            Slot((step,), n, held, part.writes_in_place(step), part.bytes_apart(step))
             for (step, held), n in zip(part.held_beside(), runs, strict=True)
         ]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from heapq import heapify, heappop, heappush
 from math import inf
 from typing import Self
 
@@ -11,7 +12,7 @@ from planner.limits import does_not_fit, memory_of_run, time_of_run
 from planner.pareto import BestPlans
 from planner.partition import Cut, CutPoint
 from planner.patch_candidate import PatchCandidate
-from planner.patch_order import by_least_time, quick_bounds
+from planner.patch_order import ROUNDED, Waiting, quick_bounds, waiting_patches
 from planner.patch_sizes import patch_sizes_near
 from planner.space import Space
 from znni.core.errors import InvalidInput, option
@@ -57,36 +58,41 @@ class Search(Space):
         best = BestPlans(count)
         if known:
             best.add(known)
-        for some in self._narrower():
-            some._add_fastest(best)
+        if self.division == "all":  # pieces of powers of two bring most of the gain in little time
+            self.dividing("power-of-two")._add_fastest(best)
         self._add_fastest(best)
         if not best.plans:
             raise does_not_fit(self.smallest())
         return best.plans
 
-    def _narrower(self) -> Iterator[Self]:
-        """Yield searches among some of the plans. Their best plans limit the search among all.
+    def _by_cut_points(self) -> list[Self]:
+        """Return searches that share out the cut points. The plans of the first limit the others.
 
         If a GPU has little memory, plans for both devices have bounds that no plan reaches. Their
         prices would use up ``MOST_PRICES`` before a plan for one device is tried.
         """
-        quick = self
-        if self.division == "all":  # pieces of powers of two bring most of the gain in little time
-            quick = self.dividing("power-of-two")
-        if self.device == "auto" and self.machine.gpus and not self.network.is_exact:
-            alone = [some for some in (quick.on("cpu"), quick.on("gpu")) if some.cut_points]
-            patches = list(self.patches())
-            yield from sorted(alone, key=lambda some: min(quick_bounds(some, patches)))
-        if quick is not self:
-            yield quick
+        if self.device != "auto" or not self.machine.gpus or self.network.is_exact:
+            return [self]
+        alone = [some for some in (self.on("cpu"), self.on("gpu")) if some.cut_points]
+        patches = list(self.patches())
+        first = sorted(alone, key=lambda some: min(quick_bounds(some, patches)))
+        known = {cut_point for some in first for cut_point in some.cut_points}
+        others = [cut_point for cut_point in self.cut_points if cut_point not in known]
+        return [*first, *([self.through(others)] if others else [])]
 
     def _add_fastest(self, best: BestPlans) -> None:
         """Add the fastest plans of all patches to the best so far."""
-        tried = set[Vec3]()
-        self._try_all(self.patches(), tried, best)
+        tried = [(some, set[Vec3]()) for some in self._by_cut_points()]
+        for some, patches in tried:
+            some._try_all(self.patches(), patches, best)
+            some._try_near(patches, best)
+        for some, patches in tried:  # a later search may have found another patch
+            some._try_near(patches, best)
+
+    def _try_near(self, tried: set[Vec3], best: BestPlans) -> None:
+        """Add the fastest plans with patches near the best one to the best so far."""
         if best.plans:
-            granularity = self.network.granularity
-            near = patch_sizes_near(best.plans[0].patch, self.output, granularity)
+            near = patch_sizes_near(best.plans[0].patch, self.output, self.network.granularity)
             self._try_all(near, tried, best)
 
     def fastest_of(self, patches: Iterable[Vec3]) -> Plan | None:
@@ -95,30 +101,18 @@ class Search(Space):
         self._try_all(patches, set(), best)
         return best.plans[0] if best.plans else None
 
-    def fastest_for(self, patch: Vec3, seconds_limit: float = inf) -> Plan | None:
-        """Return the fastest plan with this patch, if one fits and beats the limit.
-
-        Args:
-            patch: the output voxels of the patch.
-            seconds_limit: the seconds of the whole job to beat.
-        """
-        return self._fastest_for(self.patch_candidate(patch), seconds_limit)
-
-    def _fastest_for(self, patch_candidate: PatchCandidate, seconds_limit: float) -> Plan | None:
-        best, limit = None, seconds_limit
-        for bound, cut_point in patch_candidate.by_least_time(self.cut_points):
-            if bound >= limit:
-                break
-            if plan := self._fastest_with(patch_candidate, cut_point, limit):
-                best, limit = plan, plan.seconds
-        return best
+    def fastest_for(self, patch: Vec3) -> Plan | None:
+        """Return the fastest plan with this patch, if one fits."""
+        return self.fastest_of([patch])
 
     def lower_bound(self, patch: Vec3) -> float:
         """Return seconds of the whole job that no plan with this patch can beat."""
-        return self._lower_bound(self.patch_candidate(patch))
-
-    def _lower_bound(self, patch_candidate: PatchCandidate) -> float:
-        return next((bound for bound, _ in patch_candidate.by_least_time(self.cut_points)), inf)
+        candidate = self.patch_candidate(patch)
+        bounds = ((candidate.least_seconds(it), it) for it in self.cut_points)
+        return min(
+            (bound for bound, it in bounds if bound < inf and candidate.fits_one_fragment(it)),
+            default=inf,
+        )
 
     def smallest(self) -> Plan:
         """Return the plan that takes the least memory, whatever the time and the limits.
@@ -149,16 +143,51 @@ class Search(Space):
     def _try_all(self, patches: Iterable[Vec3], tried: set[Vec3], best: BestPlans) -> None:
         """Add the fastest plans with these patches to the best, without the patches tried before.
 
+        The patch with the least bound comes next. Its bound is replaced by those of its cut points.
+        These are raised by prices, and then the search begins. So a search begins only where prices
+        leave hope, and most plans need few of them.
+
         As soon as one plan is found, the search ends after ``MOST_PRICES`` prices. It also ends
-        when the lower bound of the next patch passes the best plans.
+        when the least bound passes the best plans.
         """
         most = self.calls + MOST_PRICES
-        for bound, candidate in by_least_time(self, set(patches) - tried, self._lower_bound):
+        candidates: dict[Vec3, PatchCandidate] = {}
+        waiting = waiting_patches(self, set(patches) - tried)
+        heapify(waiting)
+        while waiting:
+            bound, patch, cut_point, is_priced = heappop(waiting)
             if bound >= best.limit or (best.plans and self.calls > most):
                 break
-            tried.add(candidate.patch)
-            if plan := self._fastest_for(candidate, best.limit):
+            if cut_point is None:
+                tried.add(patch)
+                candidate = candidates[patch] = self.patch_candidate(patch)
+                for each in self.cut_points:
+                    heappush(waiting, Waiting(candidate.least_seconds(each), patch, each))
+            elif not is_priced:
+                seconds = self._least_seconds(candidates[patch], cut_point, best.limit)
+                heappush(waiting, Waiting(seconds, patch, cut_point, is_priced=True))
+            elif plan := self._fastest_with(candidates[patch], cut_point, best.limit):
                 best.add(plan)
+
+    def _least_seconds(
+        self, patch_candidate: PatchCandidate, cut_point: CutPoint, limit: float
+    ) -> float:
+        """Return a lower bound on the job's seconds with this cut point, from some prices.
+
+        It is infinite if a device has no memory for a single fragment. If the seconds are known to
+        be no less than the limit, the bound may be any from there on.
+        """
+        if not patch_candidate.fits_one_fragment(cut_point):
+            return inf
+        cut, loads = patch_candidate.cut(cut_point), patch_candidate.least_loads(cut_point)
+        for partition in reversed(cut.partitions):
+            device = partition.device
+            job_time = patch_candidate.job_time(cut_point, loads, device)
+            budget = patch_candidate.budget(cut, device)
+            loads[device] = self._searches[partition.processor].least_load(
+                partition, budget, job_time, limit
+            )
+        return ROUNDED * patch_candidate.seconds(cut_point, loads)
 
     def _fastest_with(
         self, patch_candidate: PatchCandidate, cut_point: CutPoint, limit: float

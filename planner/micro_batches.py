@@ -258,7 +258,10 @@ def undominated(found: Iterable[Listing]) -> list[Listing]:
 
 
 def undominated_offers(offers: Iterable[Offer]) -> list[Offer]:
-    """Return the offers for the same items that no other equals or beats in time and all memory."""
+    """Return the offers for the same items that no other equals or beats in all respects.
+
+    These are the time, all memory, and whether the output may be a view with gaps.
+    """
     kept: list[Offer] = []
     for one in sorted(offers, key=lambda offer: offer.seconds):
         memory = one.cost.memory
@@ -266,6 +269,7 @@ def undominated_offers(offers: Iterable[Offer]) -> list[Offer]:
             k.cost.memory.workspace <= memory.workspace
             and k.cost.memory.working <= memory.working
             and k.cost.memory.resident <= memory.resident
+            and k.cost.writes_views >= one.cost.writes_views
             for k in kept
         ):
             kept.append(one)

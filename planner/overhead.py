@@ -219,6 +219,12 @@ class Overhead:
             return FLOAT_BYTES * (network.blended_features + 1)
         return self.voxel_out * network.out_features
 
+    def least_bytes_out_on_gpu(self, network: Network) -> int:
+        """Return GPU bytes that each output voxel of a patch takes at least."""
+        if network.window:
+            return FLOAT_BYTES * (network.blended_features + 1)
+        return self.gpu_voxel_out * network.out_features
+
     def _bytes_out(self, network: Network, patch: Vec3, device: Processors) -> int:
         """Return the host bytes of blocks that are computed but not written.
 
@@ -319,6 +325,24 @@ class Overhead:
         """Return whether blocks for a GPU are read into page-locked memory, as slots are not."""
         return self.workers == 1 and locks_blocks(network)
 
+    def locked_of_gpu(
+        self, network: Network, counts: Counts[Number], brought: Number, *, uses_host: bool
+    ) -> Number:
+        """Return the page-locked host bytes that a GPU's layers copy from and to.
+
+        Args:
+            network: the network to run.
+            counts: the counts of what is in a patch, or in each of several patches.
+            brought: the bytes of a patch that are copied to the GPU.
+            uses_host: whether the first layers are on the host.
+        """
+        locked = 2 * self._bytes_returned(network) * counts.voxels
+        if uses_host:
+            return locked + 2 * brought
+        if self._locks_input(network):
+            return locked + 2 * FLOAT_BYTES * counts.values_in
+        return locked
+
     def _locked_for_input(self, network: Network, patch: Vec3) -> int:
         """Return the host bytes of two blocks for a GPU: one is copied, and one is read."""
         values_in, _ = _values(network, patch)
@@ -365,13 +389,6 @@ class Overhead:
             blocks = values_in * self.voxel_in + values_out * self.voxel_out
             taken = host.working + host.resident + blocks + FLOAT_BYTES * network.parameters
             warming += max(0.0, taken - self.warm) * each.cold
-            if gpu:
-                building += 2 * brought * each.pinned
-        if gpu:
-            locked = self._locked_for_output(network, patch)
-            if not host:
-                locked += self._locked_for_input(network, patch)
-            building += locked * each.pinned
         if gpu or host_uses_gpu:
             building += each.cuda
         seconds: dict[DeviceKind, float] = {kind: load.seconds for kind, load in loads.items()}
@@ -381,6 +398,9 @@ class Overhead:
             (decoded,) = voxels_decoded(np.array([extents_read(network, patch)]), self.input_packed)
             unpacked = network.in_features * float(decoded)
         counts = Counts(float(values_in), float(patch.volume), runs, unpacked)
+        if gpu:
+            locked = self.locked_of_gpu(network, counts, float(brought), uses_host=bool(host))
+            building += locked * each.pinned
         return PlanTime(
             building,
             warming,

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from heapq import heapify, heappop, heappush
+from functools import cached_property
 from itertools import accumulate
-from math import ceil, isfinite
+from math import inf, isfinite
 
 import numpy as np
 
@@ -38,7 +38,7 @@ class PatchCandidate:
         output: the output voxels of the job.
         patch: the output voxels of a patch.
         overhead: the memory and time of the run beside the layers.
-        bounds: lower bounds on the time of layers, for each processor.
+        bounds: the function that returns lower bounds on the time of layers on a processor.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class PatchCandidate:
         output: Vec3,
         patch: Vec3,
         overhead: Overhead,
-        bounds: Mapping[Processor, LeastSeconds],
+        bounds: Callable[[Processor], LeastSeconds],
     ) -> None:
         self.patch = patch
         self._network = network
@@ -57,24 +57,36 @@ class PatchCandidate:
         self._patches = output.ceil_div(patch).volume
         self._shapes = shapes(network, patch)
         self._storage = storage_for(network, patch)
-        voxels = {
-            name: np.array([float(shape.n * shape.size.volume)])
-            for name, shape in self._shapes.items()
-        }
-        made = {it.name for it in self._storage.steps_of(network.nodes)} if self._storage else ()
-        copied = {name: np.array([name in made]) for name in voxels}
-        least = {processor: found.of_layers(voxels, copied) for processor, found in bounds.items()}
-        each = {
-            processor: {name: float(seconds[0]) for name, seconds in found.items()}
-            for processor, found in least.items()
-        }
-        self._least = each
-        self._least_on_host = {
-            uses_gpu: list(accumulate(each[processor].values(), initial=0.0))
-            for uses_gpu, processor in HOST_PROCESSORS.items()
-            if processor in each
-        }
-        self._least_on_gpu = list(accumulate(reversed(each["gpu"].values()), initial=0.0))[::-1]
+        self._bounds = bounds
+        self._least: dict[Processor, dict[str, float]] = {}
+        self._least_on_host: dict[Processor, list[float]] = {}
+
+    def _least_of(self, processor: Processor) -> dict[str, float]:
+        """Return lower bounds on the seconds of each layer on a processor, by name."""
+        if processor not in self._least:
+            voxels = {
+                name: np.array([float(shape.n * shape.size.volume)])
+                for name, shape in self._shapes.items()
+            }
+            storage, nodes = self._storage, self._network.nodes
+            made = {it.name for it in storage.steps_of(nodes)} if storage else ()
+            copied = {name: np.array([name in made]) for name in voxels}
+            least = self._bounds(processor).of_layers(voxels, copied)
+            self._least[processor] = {name: float(seconds[0]) for name, seconds in least.items()}
+        return self._least[processor]
+
+    def _least_before(self, processor: Processor) -> list[float]:
+        """Return the least seconds of the layers on the host before each cut point."""
+        if processor not in self._least_on_host:
+            seconds = self._least_of(processor).values()
+            self._least_on_host[processor] = list(accumulate(seconds, initial=0.0))
+        return self._least_on_host[processor]
+
+    @cached_property
+    def _least_on_gpu(self) -> list[float]:
+        """The least seconds of the layers on the GPU after each cut point."""
+        seconds = reversed(self._least_of("gpu").values())
+        return list(accumulate(seconds, initial=0.0))[::-1]
 
     def cut(self, cut_point: CutPoint) -> Cut:
         """Return the network cut into the layers on each device."""
@@ -88,7 +100,7 @@ class PatchCandidate:
         )
         return Cut(
             tuple(
-                replace(it, shapes=self._shapes, least=self._least[it.processor])
+                replace(it, shapes=self._shapes, least=self._least_of(it.processor))
                 for it in cut.partitions
             )
         )
@@ -98,7 +110,8 @@ class PatchCandidate:
         loads: dict[DeviceKind, Load] = {}
         layers_on_host, host_uses_gpu = cut_point
         if layers_on_host > 0:
-            loads["cpu"] = Load(self._least_on_host[host_uses_gpu][layers_on_host], 0, 0)
+            least = self._least_before(HOST_PROCESSORS[host_uses_gpu])
+            loads["cpu"] = Load(least[layers_on_host], 0, 0)
         if layers_on_host < len(self._network.nodes):
             loads["gpu"] = Load(self._least_on_gpu[layers_on_host], 0, 0)
         return loads
@@ -111,6 +124,17 @@ class PatchCandidate:
         return self._overhead.time_of_run(
             self._network, self.patch, loads, brought, host_uses_gpu=host_uses_gpu
         )
+
+    def seconds(self, cut_point: CutPoint, loads: Mapping[DeviceKind, Load]) -> float:
+        """Return the seconds of the job for the loads on each device."""
+        return self.time(cut_point, loads).total(self._patches)
+
+    def least_seconds(self, cut_point: CutPoint) -> float:
+        """Return a lower bound on the seconds of the job, infinite if a layer has no primitive."""
+        loads = self.least_loads(cut_point)
+        if not all(isfinite(load.seconds) for load in loads.values()):
+            return inf
+        return self.seconds(cut_point, loads)
 
     def job_time(
         self, cut_point: CutPoint, loads: Mapping[DeviceKind, Load], device: DeviceKind
@@ -148,32 +172,7 @@ class PatchCandidate:
 
         return of_gpu
 
-    def by_least_time(self, cut_points: Iterable[CutPoint]) -> Iterator[tuple[float, CutPoint]]:
-        """Yield lower bounds on the time of the job, each with its cut point, least first.
-
-        Two kinds of cut points are left out. In one, a device has no primitive for one of its
-        layers. In the other, it has no memory for a single fragment and the tensor that it hands
-        on. The memory is checked when a cut point's turn comes, which happens to few.
-        """
-        rounds = max(1, ceil(self._patches / self._overhead.workers) - 1)
-        window = self._network.window
-        runs = min(1.0, window.a_block(self.patch)) if window else 1.0
-        waiting: list[tuple[float, bool, CutPoint]] = []
-        for cut_point in cut_points:
-            least = max(load.seconds for load in self.least_loads(cut_point).values())
-            if isfinite(least):
-                # a lower and quicker bound than that of the job
-                waiting.append((runs * rounds * least, False, cut_point))
-        heapify(waiting)
-        while waiting:
-            bound, is_of_job, cut_point = heappop(waiting)
-            if not is_of_job:
-                seconds = self.time(cut_point, self.least_loads(cut_point)).total(self._patches)
-                heappush(waiting, (seconds, True, cut_point))
-            elif self._fits_one_fragment(cut_point):
-                yield bound, cut_point
-
-    def _fits_one_fragment(self, cut_point: CutPoint) -> bool:
+    def fits_one_fragment(self, cut_point: CutPoint) -> bool:
         """Return whether each device holds one input fragment and the tensor that it hands on."""
         cut = self.cut(cut_point)
         for partition in cut.partitions:

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
-from heapq import heapify, heappop, heappush
+from collections.abc import Callable, Collection, Mapping
 from itertools import accumulate
 from math import isfinite
-from typing import TypeAlias, TypeVar
+from typing import NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from planner.overhead import FLOAT_BYTES, Counts, voxels_decoded
-from planner.partition import CutPoint
-from planner.patch_candidate import HOST_PROCESSORS, PatchCandidate
+from planner.partition import CutPoint, Processor
+from planner.patch_candidate import HOST_PROCESSORS
 from planner.space import Space
 from znni.core.options import PackedInput
 from znni.core.shapes import Vec3
 from znni.machine.machine import DeviceKind
 from znni.network.geometry import extents_read, shapes
-from znni.network.layers import Conv
+from znni.network.layers import Concat, Conv
 from znni.network.network import INPUT, Network
 from znni.plans.block_storage import MOST_GROWTH, joined_sizes
+from znni.plans.summed import summed_convolutions
 from znni.plans.totals import Numbers, seconds_after_first
 
 Bools: TypeAlias = "NDArray[np.bool_]"
@@ -31,36 +31,36 @@ Key = TypeVar("Key")
 ROUNDED = 1 - 1e-9
 
 
-def by_least_time(
-    space: Space, patches: Collection[Vec3], bound: Callable[[PatchCandidate], float]
-) -> Iterator[tuple[float, PatchCandidate]]:
-    """Yield patches, each after the lower bound on its job's time, least first.
+class Waiting(NamedTuple):
+    """A patch that waits to be tried, after a lower bound on its job's time.
 
-    The bounds of thousands of patches would take longer than the search among the best of them. So
-    quick bounds of all patches come first, and a patch gets its bound when its turn comes.
+    Attributes:
+        seconds: the lower bound.
+        patch: the output voxels of the patch.
+        cut_point: the cut point that the bound is for. If it is None, the bound is for all.
+        is_priced: whether the bound comes from prices of the patch's own shapes.
+    """
+
+    seconds: float
+    patch: Vec3
+    cut_point: CutPoint | None = None
+    is_priced: bool = False
+
+
+def waiting_patches(space: Space, patches: Collection[Vec3]) -> list[Waiting]:
+    """Return patches with their quick bounds, without those that cannot fit.
 
     Args:
         space: the space of plans.
         patches: the patches, none of them twice.
-        bound: the function that returns the bound of a patch.
     """
     listed = list(patches)
-    if not listed:
-        return
-    quick = quick_bounds(space, listed)
-    waiting: list[tuple[float, Vec3, PatchCandidate | None]] = [
-        (seconds, patch, None)
-        for seconds, patch in zip(quick, listed, strict=True)
+    bounds = quick_bounds(space, listed) if listed else []
+    return [
+        Waiting(seconds, patch)
+        for seconds, patch in zip(bounds, listed, strict=True)
         if isfinite(seconds)
     ]
-    heapify(waiting)
-    while waiting:
-        least, patch, found = heappop(waiting)
-        if found is None:
-            candidate = space.patch_candidate(patch)
-            heappush(waiting, (bound(candidate), patch, candidate))
-        else:
-            yield least, found
 
 
 def quick_bounds(space: Space, patches: list[Vec3]) -> list[float]:
@@ -68,16 +68,21 @@ def quick_bounds(space: Space, patches: list[Vec3]) -> list[float]:
 
     They count no memory of the layers. They are infinite for patches that cannot fit.
     """
-    network, processors = space.network, space.bounds
+    network = space.network
     voxels, copied = _voxels(network, patches), _copied(network, patches)
-    least = {processor: it.of_layers(voxels, copied) for processor, it in processors.items()}
     zero = np.zeros(len(patches))
-    on_gpu = list(accumulate(reversed(least["gpu"].values()), initial=zero))[::-1]
-    on_host = {
-        uses_gpu: list(accumulate(least[processor].values(), initial=zero))
-        for uses_gpu, processor in HOST_PROCESSORS.items()
-        if processor in least
-    }
+    least: dict[Processor, list[Numbers]] = {}
+
+    def least_of(processor: Processor) -> list[Numbers]:
+        """Return the seconds of the layers before each cut point, or after it on a GPU."""
+        if processor not in least:
+            each = list(space.bounds_on(processor).of_layers(voxels, copied).values())
+            if processor == "gpu":
+                least[processor] = list(accumulate(reversed(each), initial=zero))[::-1]
+            else:
+                least[processor] = list(accumulate(each, initial=zero))
+        return least[processor]
+
     sizes = np.array(patches)
     counts = _counts(network, patches, space.overhead.input_packed)
     number = np.prod(-(-np.array(space.output) // sizes), axis=1).astype(float)
@@ -88,18 +93,17 @@ def quick_bounds(space: Space, patches: list[Vec3]) -> list[float]:
         layers: dict[DeviceKind, Numbers] = {}
         brought = zero
         if layers_on_host > 0:
-            layers["cpu"] = on_host[host_uses_gpu][layers_on_host]
+            layers["cpu"] = least_of(HOST_PROCESSORS[host_uses_gpu])[layers_on_host]
         if layers_on_host < len(network.nodes):
-            layers["gpu"] = on_gpu[layers_on_host]
+            layers["gpu"] = least_of("gpu")[layers_on_host]
             brought = FLOAT_BYTES * network.maps[passed] * voxels[passed]
         able = np.isfinite(sum(layers.values()))  # or no primitive computes a layer
         layers = {kind: np.where(able, seconds, 0.0) for kind, seconds in layers.items()}
         jobs = _seconds_of_jobs(space, counts, number, layers, brought, in_turn=host_uses_gpu)
-        return np.where(able, jobs, np.inf)
+        return np.where(able & _may_fit(space, cut_point, voxels, sizes), jobs, np.inf)
 
     fastest = np.minimum.reduce([seconds_of(cut_point) for cut_point in space.cut_points])
-    bounds = np.where(_may_fit(space, voxels, sizes), ROUNDED * fastest, np.inf)
-    return [float(seconds) for seconds in bounds]
+    return [float(seconds) for seconds in ROUNDED * fastest]
 
 
 def _seconds_of_jobs(
@@ -129,6 +133,9 @@ def _seconds_of_jobs(
         blocks += network.out_features * counts.voxels * overhead.voxel_out
         blocks += FLOAT_BYTES * network.parameters
         once += np.maximum(0.0, blocks - overhead.warm) * each.cold
+    if "gpu" in layers:
+        locked = overhead.locked_of_gpu(network, counts, brought, uses_host="cpu" in layers)
+        once += locked * each.pinned
     uses_gpu = "gpu" in layers or in_turn
     once += each.cuda if uses_gpu else 0.0
     stages = overhead.stages(network, counts, layers, brought)
@@ -153,27 +160,69 @@ def _counts(network: Network, patches: list[Vec3], packed: PackedInput | None) -
     )
 
 
-def _may_fit(space: Space, voxels: Mapping[str, Numbers], sizes: NDArray[np.int64]) -> Bools:
-    """Return which patches of an exact network leave memory for each convolution's arrays.
+def _may_fit(
+    space: Space, cut_point: CutPoint, voxels: Mapping[str, Numbers], sizes: NDArray[np.int64]
+) -> Bools:
+    """Return which patches of an exact network leave memory for what its convolutions need.
 
-    Dense networks are computed in fragments, a few at a time, so nothing is known of them. Nor is
-    it of networks that may be computed on a GPU.
+    Dense networks are computed in fragments, a few at a time, so nothing is known of them.
     """
     network, overhead = space.network, space.overhead
-    fits = np.ones(len(sizes), bool)
-    if not network.is_exact or any(not it.layers_on_host for it in space.cut_points):
-        return fits
-    values = {name: network.maps[name] * voxels[name] for name in voxels}
-    beside: Numbers = np.full(
-        len(sizes), float(overhead.process + FLOAT_BYTES * network.parameters)
-    )
-    beside += overhead.voxel_in * values[INPUT]
-    beside += overhead.least_bytes_out(network) * np.prod(sizes.astype(float), axis=1)
-    for node in network.nodes:
-        if isinstance(node.layer, Conv):
-            arrays = FLOAT_BYTES * (values[node.name] + sum(values[it] for it in node.inputs))
-            fits &= beside + arrays <= space.machine.host.memory
+    if not network.is_exact:
+        return np.ones(len(sizes), bool)
+    given, made = network.in_features * voxels[INPUT], np.prod(sizes.astype(float), axis=1)
+    if cut_point.layers_on_host:
+        memory, value_bytes = space.machine.host.memory, space.value_bytes_on("cpu")
+        beside = overhead.process + FLOAT_BYTES * network.parameters + overhead.voxel_in * given
+        beside += overhead.least_bytes_out(network) * made
+    else:
+        memory = sum(it.memory for it in space.machine.gpus[:1])
+        value_bytes = space.value_bytes_on("gpu")
+        beside = overhead.gpu + overhead.gpu_value_in * given
+        beside += overhead.least_bytes_out_on_gpu(network) * made
+    fits: Bools = beside + least_bytes_of_arrays(network, voxels, value_bytes) <= memory
     return fits
+
+
+def least_bytes_of_arrays(
+    network: Network, voxels: Mapping[str, Numbers], value_bytes: int
+) -> Numbers:
+    """Return bytes that the arrays of an exact network's block take at least, in any plan.
+
+    Args:
+        network: the network.
+        voxels: the voxels of each value's map, for each of several patches.
+        value_bytes: the least bytes of a value between layers.
+    """
+    values = {name: network.maps[name] * voxels[name] for name in voxels}
+    most = 0.0 * values[INPUT]
+    for names in _held_at_once(network):
+        most = np.maximum(most, sum(values[name] for name in names))
+    return FLOAT_BYTES * values[INPUT] + value_bytes * most
+
+
+def _held_at_once(network: Network) -> list[set[str]]:
+    """Return the values beside the network's input that are in memory while a convolution runs.
+
+    None of them may lie where another one does, in any plan. So some values are left out: what is
+    joined to another one of them, and what a convolution may add to a sum as it stores.
+    """
+    layers = {node.name: node for node in network.nodes}
+    summed = {nodes.conv.name for nodes in summed_convolutions(network).values()}
+
+    def joined(name: str) -> set[str]:
+        """Return the values that a value may consist of."""
+        node = layers.get(name)
+        if node is None or not isinstance(node.layer, Concat):
+            return set()
+        return set(node.inputs).union(*map(joined, node.inputs))
+
+    found = []
+    for node, alive in zip(network.nodes, network.alive, strict=False):
+        if isinstance(node.layer, Conv):
+            names = {*alive, node.name} - summed - {INPUT}
+            found.append(names.difference(*map(joined, names)))
+    return found
 
 
 def _voxels(network: Network, patches: list[Vec3]) -> dict[str, Numbers]:

@@ -215,7 +215,8 @@ class Prices:
 
     def applies(self, operation: Operation, shape: Shape5) -> bool:
         """Return whether some primitive computes an operation on an input of a shape."""
-        return any(it.out_shape(operation, shape) is not None for it in self._able(operation))
+        alike = self.nameless(operation)  # so that primitives that remember it are asked once
+        return any(it.out_shape(alike, shape) is not None for it in self._able(alike))
 
     def _able(self, operation: Operation) -> tuple[Primitive, ...]:
         """Return the primitives of such values as an operation has: packed ones or others."""
@@ -399,10 +400,12 @@ class Prices:
                 # Fewer items take no less time per item, and following primitives are never faster.
                 followed = self._follows.get(primitive.name, (primitive.name,))
                 known = [found[name] for name in followed if name in found]
-                some = largest if primitive.name in self._follows else steps
-                found[primitive.name] = max(known, default=0.0) or self._least_seconds(
-                    primitive, some
-                )
+                least = max(known, default=0.0)
+                if not least and primitive.name in self._follows:
+                    least = self._least_seconds(primitive, largest)
+                if not 0.0 < least < inf:  # it may apply to fewer items alone
+                    least = self._least_seconds(primitive, steps)
+                found[primitive.name] = least
             self._least[key] = [(found[it.name], it) for it in able]
             self.count = count  # samples are few, and do not grow with the volume
         return self._least[key]

@@ -172,10 +172,13 @@ class Space:
         }
         return other
 
-    @property
-    def bounds(self) -> dict[Processor, LeastSeconds]:
-        """The lower bounds on the time of layers, for each processor."""
-        return {processor: search.bounds for processor, search in self._searches.items()}
+    def bounds_on(self, processor: Processor) -> LeastSeconds:
+        """Return the lower bounds on the time of layers on a processor."""
+        return self._searches[processor].bounds
+
+    def value_bytes_on(self, processor: Processor) -> int:
+        """Return the least bytes of a value between layers on a processor."""
+        return self._searches[processor].value_bytes
 
     @property
     def calls(self) -> int:
@@ -193,5 +196,5 @@ class Space:
     def patch_candidate(self, patch: Vec3) -> PatchCandidate:
         """Return the job in patches of that many output voxels."""
         return PatchCandidate(
-            self.network, self.machine, self.output, patch, self.overhead, self.bounds
+            self.network, self.machine, self.output, patch, self.overhead, self.bounds_on
         )

@@ -8,6 +8,7 @@ from dataclasses import replace
 from math import inf
 from typing import TypeAlias
 
+from planner.choices import taken
 from planner.cost_model import CostModel
 from planner.gpu_budget import NO_GPU_BUDGET, GpuBudget
 from planner.micro_batches import NO_LIMIT, Limit, Offer, listings, piece_sizes, undominated_offers
@@ -24,9 +25,9 @@ from znni.plans.segments import Step
 
 HOLDS_NOTHING = Limit([])
 
-# The parts of a bare step on which its options depend, and whether its output already has its
-# place.
-StepKey: TypeAlias = tuple[Operation, tuple[str, ...], Shape5, Shape5, bool]
+# The parts of a bare step on which its options depend, whether its output already has its place,
+# and the bytes that it takes if it makes its output apart.
+StepKey: TypeAlias = tuple[Operation, tuple[str, ...], Shape5, Shape5, bool, int]
 
 
 class StepOptions:
@@ -60,24 +61,25 @@ class StepOptions:
         self._offers: dict[CallKey, list[Offer]] = {}
 
     def __call__(
-        self, step: Step, *, in_place: bool = False, limit: Limit = NO_LIMIT
+        self, step: Step, *, in_place: bool = False, apart: int = 0, limit: Limit = NO_LIMIT
     ) -> tuple[Step, ...]:
         """Return steps on the Pareto front of seconds, resident and working memory, fastest first.
 
         Args:
             step: the bare step.
             in_place: whether its output already has its place, as for ``Step.taken``.
+            apart: the bytes that a step takes if it makes its output apart, and not as a view.
             limit: the limit of the steps wanted. The result may contain others too.
         """
         if not self.divides:
-            return self.whole(step, in_place=in_place)
-        key = _step_key(step, in_place)
+            return self.whole(step, in_place=in_place, apart=apart)
+        key = _step_key(step, in_place, apart)
         within, known = self._known.get(key, (HOLDS_NOTHING, ()))
         if not within.covers(limit):
             both = limit.or_within(within)
-            whole = self.whole(step, in_place=in_place, within=both.most_seconds)
+            whole = self.whole(step, in_place=in_place, apart=apart, within=both.most_seconds)
             steps = [*whole, *self._divided(step, both)]
-            known = _pareto(steps, in_place)
+            known = _pareto(steps, in_place, apart)
             self._known[key] = both, known
         return known
 
@@ -170,7 +172,7 @@ class StepOptions:
             best = min(best, times * call.next_seconds(room, arrays, beside=beside))
 
     def relaxed(
-        self, step: Step, *, in_place: bool = False, within: float = inf
+        self, step: Step, *, in_place: bool = False, apart: int = 0, within: float = inf
     ) -> tuple[Step, ...]:
         """Return relaxed steps: for each real option, one of them is as good or better.
 
@@ -182,11 +184,12 @@ class StepOptions:
         Args:
             step: the bare step.
             in_place: whether its output already has its place.
+            apart: the bytes that a step takes if it makes its output apart, and not as a view.
             within: the seconds of the slowest option wanted. The result may contain slower ones.
         """
         if not self.divides:
-            return self.whole(step, in_place=in_place, within=within)
-        key = _step_key(step, in_place)
+            return self.whole(step, in_place=in_place, apart=apart, within=within)
+        key = _step_key(step, in_place, apart)
         known, found = self._relaxed.get(key, (0.0, ()))
         if known < within:
             batch, arrays = step.shape_in.n, step.shape_in.nbytes + step.shape_out.nbytes
@@ -200,23 +203,26 @@ class StepOptions:
                 for offer in self._piece_offers(step, items, within * items / batch)
                 for memory in (offer.cost.memory,)
             ]
-            whole = self.whole(step, in_place=in_place, within=within)
-            found = _pareto([*whole, *pieces], in_place)
+            whole = self.whole(step, in_place=in_place, apart=apart, within=within)
+            found = _pareto([*whole, *pieces], in_place, apart)
             self._relaxed[key] = within, found
         return found
 
-    def whole(self, step: Step, *, in_place: bool = False, within: float = inf) -> tuple[Step, ...]:
+    def whole(
+        self, step: Step, *, in_place: bool = False, apart: int = 0, within: float = inf
+    ) -> tuple[Step, ...]:
         """Return the Pareto front of the options that compute the batch whole.
 
         Args:
             step: the bare step.
             in_place: whether its output already has its place.
+            apart: the bytes that a step takes if it makes its output apart, and not as a view.
             within: the seconds of the slowest option wanted. The result may contain slower ones.
         """
-        key = _step_key(step, in_place)
+        key = _step_key(step, in_place, apart)
         known, found = self._known_whole.get(key, (0.0, ()))
         if known < within:
-            found = _pareto(list(self._undivided(step, within)), in_place)
+            found = _pareto(list(self._undivided(step, within)), in_place, apart)
             self._known_whole[key] = within, found
         return found
 
@@ -289,12 +295,12 @@ class StepOptions:
         return self._offers[key]
 
 
-def _step_key(step: Step, in_place: bool) -> StepKey:
-    return step.operation, step.takes, step.shape_in, step.shape_out, in_place
+def _step_key(step: Step, in_place: bool, apart: int) -> StepKey:
+    return step.operation, step.takes, step.shape_in, step.shape_out, in_place, apart
 
 
-def _pareto(steps: list[Step], in_place: bool) -> tuple[Step, ...]:
+def _pareto(steps: list[Step], in_place: bool, apart: int) -> tuple[Step, ...]:
     front = Front()
-    taken = ((step, step.taken(in_place=in_place)) for step in steps)
-    by_time = sorted(taken, key=lambda it: (it[0].seconds, it[1]))
+    with_bytes = ((step, taken(step, in_place=in_place, apart=apart)) for step in steps)
+    by_time = sorted(with_bytes, key=lambda it: (it[0].seconds, it[1]))
     return tuple(s for s, working in by_time if front.admits(working, s.cost.memory.resident))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from functools import cache
 from math import inf
 
@@ -10,15 +11,21 @@ from fakes import Fake
 from graphs import graphs
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from packed_networks import PackedGraph
 from paths import MACHINES, NETWORKS
 
 import znni.inference.planning
 from planner.bare_steps import bare_step
+from planner.choices import least_peak
 from planner.cost_model import BUILT_IN
 from planner.device_search import DeviceSearch
+from planner.exhaustive import Search
 from planner.gpu_budget import NO_GPU_BUDGET
-from planner.patch_order import _copied
+from planner.partition import CutPoint
+from planner.patch_candidate import PatchCandidate
+from planner.patch_order import _copied, _voxels, least_bytes_of_arrays
 from planner.prices import Prices
+from znni.core.options import Accuracy
 from znni.core.shapes import Shape5, Vec3
 from znni.machine.machine import DeviceKind
 from znni.machine.machine_choice import machine_for
@@ -28,6 +35,7 @@ from znni.network.network import Network
 from znni.plans.block_storage import block_storage
 from znni.plans.cost import Cost
 from znni.plans.nominal_time import nominal_time
+from znni.plans.plan import Plan
 from znni.plans.primitive import Primitive, TakesTimePerItem, convolved
 from znni.primitives.catalogue import catalogue
 
@@ -187,6 +195,83 @@ def test_joins_that_are_said_to_copy_are_steps(
         steps = {node.name for node in block_storage(whole, patch).steps_of(whole.nodes)}
         for name, copied in _copied(whole, [patch]).items():
             assert name in steps or not copied[0]
+
+
+@pytest.mark.parametrize("accuracy", ["float32", "tf32"])
+@pytest.mark.parametrize("seed", range(12))
+def test_no_block_takes_less_memory_than_the_bound(seed: int, accuracy: Accuracy) -> None:
+    """Nor do blocks whose values are packed, and whose sums are added as convolutions store."""
+    drawn = random.Random(seed)
+    search = znni.inference.planning.search(
+        PackedGraph(drawn).network(), (96, 96, 96), machine=MACHINES / "h200-node.yaml",
+        device="gpu", border="same", accuracy=accuracy, costs="built-in",
+    )  # fmt: skip
+    gpu, bounds = search._searches["gpu"], list[float]()
+    for _ in range(3):
+        patch = search.network.granularity * Vec3(*(drawn.randint(1, 12) for _ in range(3)))
+        voxels = _voxels(search.network, [patch])
+        (least,) = least_bytes_of_arrays(search.network, voxels, gpu.value_bytes)
+        (partition,) = search.patch_candidate(patch).cut(CutPoint(0)).partitions
+        for segments, _ in gpu._segmentations(partition, lambda _: inf):
+            peak = least_peak(gpu._bare_slots(segments, partition))
+            assert least <= peak
+            bounds.append(least / peak)
+    assert max(bounds) > 0.25
+
+
+def test_a_small_gpu_is_planned_for_at_once() -> None:
+    """Few blocks fit, and the others are ruled out by their arrays, before anything is priced."""
+    search = znni.inference.planning.search(
+        NETWORKS / "cells-unet.yaml", (2048, 2048, 2048), machine=MACHINES / "rtx4090.yaml",
+        device="gpu", gpu_memory=2 * 2**30, costs="built-in",
+    )  # fmt: skip
+    plan = search.fastest()[0]
+    assert plan.gpu_memory
+    assert plan.gpu_memory.total > 1.8 * 2**30
+    assert search.calls < 400
+
+
+def test_outputs_written_as_views_take_no_memory_apart() -> None:
+    """The memory that a plan takes is enough for a search to find it."""
+    search = znni.inference.planning.search(
+        NETWORKS / "cells-unet.yaml", (512, 512, 512), machine=MACHINES / "rtx4090.yaml",
+        device="gpu", costs="built-in",
+    )  # fmt: skip
+    plan = search.fastest_for(Vec3(128, 128, 256))
+    assert plan
+    assert plan.gpu_memory
+    again = search.within(plan.gpu_memory.total, "gpu").fastest_for(plan.patch)
+    assert again
+    assert again.seconds == plan.seconds
+
+
+def test_a_cut_point_of_a_patch_is_searched_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    searched: list[tuple[Vec3, CutPoint]] = []
+    fastest_with = Search._fastest_with
+
+    def noted(
+        self: Search, candidate: PatchCandidate, cut_point: CutPoint, limit: float
+    ) -> Plan | None:
+        searched.append((candidate.patch, cut_point))
+        return fastest_with(self, candidate, cut_point, limit)
+
+    monkeypatch.setattr(Search, "_fastest_with", noted)
+    search = znni.inference.planning.search(
+        NETWORKS / "n337.yaml", (512, 512, 512), machine=MACHINES / "titanx-e7.yaml",
+        costs="built-in",
+    )  # fmt: skip
+    search.fastest()
+    assert len(searched) == len(set(searched)) > 1
+
+
+def test_prices_of_a_patch_raise_its_bound() -> None:
+    search = znni.inference.planning.search(
+        NETWORKS / "n337.yaml", (512, 512, 512), machine=MACHINES / "h200-16-cores.yaml",
+        device="gpu", costs="built-in",
+    )  # fmt: skip
+    plan = search.fastest()[0]
+    bound = search._least_seconds(search.patch_candidate(plan.patch), CutPoint(0), inf)
+    assert 1.005 * search.lower_bound(plan.patch) < bound <= plan.seconds
 
 
 @pytest.mark.parametrize("edge", [32, 64, 256, 1024])

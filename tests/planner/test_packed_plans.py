@@ -109,7 +109,7 @@ def test_the_choice_of_packed_values_is_the_fastest_of_all(seed: int, accuracy: 
     there, network = machine(), PackedGraph(random.Random(seed)).network()
     known, patch = primitives(there, accuracy), network.alignment * (8, 16, 24)
     search = searched(network, known, there, patch)
-    plan, bounds = search.fastest_for(patch), search.bounds["gpu"]
+    plan, bounds = search.fastest_for(patch), search.bounds_on("gpu")
     assert plan is not None
     seconds = []
     parts, options = 1 if accuracy == "tf32" else 2, StepOptions(known.values(), BUILT_IN)
@@ -177,7 +177,7 @@ def test_the_choice_of_layers_that_do_a_part_of_norms_is_the_fastest_of_all() ->
     there, patch = machine(), Vec3(48, 48, 48)
     known = primitives(there)
     search = searched(normed(), known, there, patch)
-    plan, bounds = search.fastest_for(patch), search.bounds["gpu"]
+    plan, bounds = search.fastest_for(patch), search.bounds_on("gpu")
     assert plan is not None
     options, storage = StepOptions(known.values(), BUILT_IN), block_storage(plan.network, patch)
     nodes = plan.network.nodes

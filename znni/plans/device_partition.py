@@ -17,7 +17,7 @@ from znni.network.network import Network
 from znni.plans.block_storage import BlockStorage
 from znni.plans.placement import Placement, placement
 from znni.plans.segments import Segment, Step, segment_runs
-from znni.plans.storage_placement import held_beside_steps, storage_placement
+from znni.plans.storage_placement import bytes_apart, held_beside_steps, storage_placement
 
 
 @dataclass(frozen=True)
@@ -124,6 +124,10 @@ class DevicePart:
         if self.storage:
             return True
         return self.hands_on and step is self.segments[-1].steps[-1]
+
+    def bytes_apart(self, step: Step) -> int:
+        """Return the bytes beside ``held_beside`` if a step's output is copied to its place."""
+        return bytes_apart(step, self.storage, self.device) if self.storage else 0
 
     def peaks(self) -> Iterator[tuple[Step, int]]:
         """Yield each step with the most bytes that arrays and workspace take during it."""

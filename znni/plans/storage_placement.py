@@ -106,12 +106,18 @@ def storage_bytes(
     return shape._replace(x=round_up(shape.x, SECTOR)).nbytes + SECTOR_BYTES
 
 
-def is_staged(step: Step, storage: BlockStorage, device: DeviceKind) -> bool:
-    """Return whether a step's output is made apart, and then copied to its place.
+def bytes_apart(step: Step, storage: BlockStorage, device: DeviceKind) -> int:
+    """Return the bytes of a step's output if it is made apart, and then copied to its place.
 
     Some of a GPU's primitives make arrays without gaps.
     """
-    return device == "gpu" and not step.cost.writes_views and not storage.fills_storage(step.gives)
+    is_apart = device == "gpu" and not storage.fills_storage(step.gives)
+    return step.shape_out.nbytes if is_apart else 0
+
+
+def is_staged(step: Step, storage: BlockStorage, device: DeviceKind) -> bool:
+    """Return whether a step's output is made apart, and then copied to its place."""
+    return not step.cost.writes_views and bytes_apart(step, storage, device) > 0
 
 
 def held_beside_steps(
