@@ -34,15 +34,16 @@ def begun(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 def test_weights_are_read_and_hashed_beside_the_caller(monkeypatch: pytest.MonkeyPatch) -> None:
     network, weights = parts()
-    read, may_read = weights_module.weights_for, Event()
+    read, begun, may_read = weights_module.weights_for, Event(), Event()
 
     def later(*arguments: Any) -> Any:
+        begun.set()
         assert may_read.wait(10)
         return read(*arguments)
 
     monkeypatch.setattr(weights_module, "weights_for", later)
     found = weights_ahead(network, None, None)
-    assert not found.done()
+    assert begun.wait(10)
     may_read.set()
     assert found.result().sha256 == weights.sha256
     assert "sha256" in vars(found.result())  # known by now
