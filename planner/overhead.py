@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from math import inf
+from functools import cache
+from math import inf, prod
 from typing import Generic, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from znni.core.options import PackedInput
+from znni.core.chunks import chunk_extent
+from znni.core.options import InputChunks
 from znni.core.shapes import Shape5, Vec3
 from znni.machine.machine import DeviceKind, Processors
 from znni.network.geometry import extents_read, input_box
 from znni.network.network import Network
 from znni.plans.device_partition import locks_blocks
 from znni.plans.job_seconds import NOTHING_AROUND, SecondsAround, Stage, StageSeconds
-from znni.plans.totals import Number, Numbers, PlanMemory, PlanTime
+from znni.plans.totals import Number, PlanMemory, PlanTime
 
 FLOAT_BYTES = 4
 MASK_COPIES = 3  # of a block's mask: in the writer, in a message, and in the worker
@@ -42,8 +43,12 @@ class OverheadSeconds:
         cold: the extra seconds per byte of host memory that the system never touched before.
         voxel_in: the seconds per input voxel and map to read a block, if nothing else works.
         voxel_out: the seconds per output voxel and map to write a block, if nothing else works.
-        unpacked: the seconds per value of the input's compressed chunks to decode it, likewise.
-        lost_unpacked: the seconds per such value that computing on the host and decoding lose to
+        chunk_in: the seconds per chunk of the input that a block overlaps, to find, fetch and
+            decode it, likewise.
+        lost_chunk_in: the seconds per such chunk that computing on the host and reading lose to
+            each other.
+        file_out: the seconds per file of a block, if it is written as many, likewise.
+        lost_file_out: the seconds per such file that computing on the host and writing lose to
             each other.
         lost_in: the seconds per input voxel and map that computing on the host and reading lose to
             each other.
@@ -65,8 +70,10 @@ class OverheadSeconds:
     cold: float = 0.0
     voxel_in: float = 0.0
     voxel_out: float = 0.0
-    unpacked: float = 0.0
-    lost_unpacked: float = 0.0
+    chunk_in: float = 0.0
+    lost_chunk_in: float = 0.0
+    file_out: float = 0.0
+    lost_file_out: float = 0.0
     lost_in: float = 0.0
     lost_out: float = 0.0
     placed: float = 0.0
@@ -84,13 +91,15 @@ class Counts(NamedTuple, Generic[Number]):
         values_in: the values of the input block.
         voxels: the output voxels.
         runs: how often the layers run.
-        unpacked: the values of the compressed chunks that the input block overlaps.
+        chunks: the chunks of the input that a block overlaps, on average.
+        files: the files that a block is written as.
     """
 
     values_in: Number
     voxels: Number
     runs: Number
-    unpacked: Number
+    chunks: Number
+    files: Number
 
 
 class Load(NamedTuple):
@@ -128,8 +137,9 @@ class Overhead:
         gpu_voxel_out: the GPU bytes per output voxel and map, as ``voxel_out`` on the host.
         gpu_itemsize_out: the bytes of an output's value as a GPU gives it.
         handling: the seconds.
-        input_packed: how the input is compressed; None if it is not.
-        input_chunk: the bytes that reading takes for a chunk, of which it needs a part.
+        input_chunks: the chunks of the input; None if it has none, or if they are not known.
+        chunk_files: whether each chunk of the output is a file.
+        input_chunk_bytes: the bytes that reading takes for a chunk, of which it needs a part.
         worker: the host bytes of a process that only computes.
         workers: the number of processes that compute on GPUs. With one, the same process also reads
             and writes.
@@ -152,8 +162,9 @@ class Overhead:
     gpu_voxel_out: int = 0
     gpu_itemsize_out: int = 1
     handling: OverheadSeconds = OverheadSeconds()
-    input_packed: PackedInput | None = None
-    input_chunk: int = 0
+    input_chunks: InputChunks | None = None
+    chunk_files: bool = False
+    input_chunk_bytes: int = 0
     worker: int = 0
     workers: int = 1
     slots: int = 0
@@ -208,7 +219,7 @@ class Overhead:
         chunks at once as the second copy has room for, or a single larger one.
         """
         copy = max(0, self.voxel_in - FLOAT_BYTES) // 2 * values
-        return self.voxel_in * values + max(0, self.input_chunk - copy)
+        return self.voxel_in * values + max(0, self.input_chunk_bytes - copy)
 
     def least_bytes_out(self, network: Network) -> int:
         """Return the least host bytes of each output voxel of a patch, computed or stored.
@@ -393,11 +404,13 @@ class Overhead:
             building += each.cuda
         seconds: dict[DeviceKind, float] = {kind: load.seconds for kind, load in loads.items()}
         runs = network.window.a_block(patch) if network.window else 1.0
-        unpacked = 0.0
-        if self.input_packed:
-            (decoded,) = voxels_decoded(np.array([extents_read(network, patch)]), self.input_packed)
-            unpacked = network.in_features * float(decoded)
-        counts = Counts(float(values_in), float(patch.volume), runs, unpacked)
+        counts = Counts(
+            float(values_in),
+            float(patch.volume),
+            runs,
+            prod(map(self.chunks_along, range(3), patch, extents_read(network, patch))),
+            float(prod(map(self.files_along, patch))),
+        )
         if gpu:
             locked = self.locked_of_gpu(network, counts, float(brought), uses_host=bool(host))
             building += locked * each.pinned
@@ -409,6 +422,23 @@ class Overhead:
             in_turn=host_uses_gpu,
             around=each.around,
         )
+
+    def chunks_along(self, axis: int, patch: int, read: int) -> float:
+        """Return how many chunks of the input a block overlaps along an axis, on average.
+
+        Args:
+            axis: 0 for z, 1 for y and 2 for x.
+            patch: the output voxels of a patch along the axis, which is the way between blocks.
+            read: the voxels of a block along the axis.
+        """
+        known = self.input_chunks
+        if known is None:
+            return 0.0
+        return _chunks_along(patch, read, known.chunk[axis], known.volume[axis])
+
+    def files_along(self, patch: int) -> int:
+        """Return how many files a block is written as along an axis, if its chunks are files."""
+        return -(-patch // chunk_extent(patch)) if self.chunk_files else 0
 
     def stages(
         self,
@@ -429,17 +459,19 @@ class Overhead:
             brought: the bytes of a patch that are copied to the GPU.
         """
         each, window = self.handling, network.window
-        values_in, voxels, runs, unpacked = counts
+        values_in, voxels, runs = counts.values_in, counts.voxels, counts.runs
+        chunks = network.in_features * counts.chunks
         values_out = network.out_features * voxels
-        written = self.label_maps * voxels if self.label_maps else values_out
+        maps_written = self.label_maps or network.out_features
+        written, files = maps_written * voxels, maps_written * counts.files
         host, gpu = seconds.get("cpu"), seconds.get("gpu")
         nothing = 0.0 * voxels
         host_layers = transfer = gpu_layers = nothing
-        reading = values_in * each.voxel_in + unpacked * each.unpacked
-        writing = written * each.voxel_out
+        reading = values_in * each.voxel_in + chunks * each.chunk_in
+        writing = written * each.voxel_out + files * each.file_out
         if host is not None:
-            lost_in = values_in * each.lost_in + unpacked * each.lost_unpacked
-            lost_out = written * each.lost_out
+            lost_in = values_in * each.lost_in + chunks * each.lost_chunk_in
+            lost_out = written * each.lost_out + files * each.lost_file_out
             host_layers = runs * host + lost_in + lost_out
             reading, writing = reading + lost_in, writing + lost_out
         if host is not None and gpu is None:
@@ -467,16 +499,19 @@ class Overhead:
         }
 
 
-def voxels_decoded(read: NDArray[np.int64], packed: PackedInput) -> Numbers:
-    """Return the voxels of the chunks that blocks overlap, averaged over all places of the blocks.
+@cache
+def _chunks_along(patch: int, read: int, chunk: int, volume: int) -> float:
+    """Return the chunks that a block overlaps along an axis, averaged over the blocks of a volume.
 
     Args:
-        read: the extents of each block, a row each.
-        packed: how the volume is compressed.
+        patch: the distance between blocks.
+        read: the voxels that a block reads, where the volume has them.
+        chunk: the extent of a chunk.
+        volume: the extent of the volume.
     """
-    overlapped = np.minimum(read + np.array(packed.chunk) - 1, np.array(packed.volume))
-    decoded: Numbers = np.prod(overlapped, axis=1, dtype=float)
-    return decoded
+    starts = np.arange(0, max(1, volume - max(0, read - patch)), patch)
+    stops = np.minimum(starts + read, volume)
+    return float(((stops - 1) // chunk - starts // chunk + 1).mean())
 
 
 def _values(network: Network, patch: Vec3) -> tuple[int, int]:

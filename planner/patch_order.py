@@ -10,11 +10,10 @@ from typing import NamedTuple, TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.overhead import FLOAT_BYTES, Counts, voxels_decoded
+from planner.overhead import FLOAT_BYTES, Counts, Overhead
 from planner.partition import CutPoint, Processor
 from planner.patch_candidate import HOST_PROCESSORS
 from planner.space import Space
-from znni.core.options import PackedInput
 from znni.core.shapes import Vec3
 from znni.machine.machine import DeviceKind
 from znni.network.geometry import extents_read, shapes
@@ -84,7 +83,7 @@ def quick_bounds(space: Space, patches: list[Vec3]) -> list[float]:
         return least[processor]
 
     sizes = np.array(patches)
-    counts = _counts(network, patches, space.overhead.input_packed)
+    counts = _counts(network, patches, space.overhead)
     number = np.prod(-(-np.array(space.output) // sizes), axis=1).astype(float)
 
     def seconds_of(cut_point: CutPoint) -> Numbers:
@@ -145,18 +144,23 @@ def _seconds_of_jobs(
     return found
 
 
-def _counts(network: Network, patches: list[Vec3], packed: PackedInput | None) -> Counts[Numbers]:
-    """Return the counts of what is in each patch, if the input is compressed like this."""
+def _counts(network: Network, patches: list[Vec3], overhead: Overhead) -> Counts[Numbers]:
+    """Return the counts of what is in each patch."""
     read = _by_axis(patches, lambda patch: {"read": extents_read(network, patch)})["read"]
     window = network.window
-    unpacked = 0.0 * read[:, 0]
-    if packed:
-        unpacked = network.in_features * voxels_decoded(read, packed)
+    chunks = np.ones(len(patches))
+    files = np.ones(len(patches))
+    for axis, sizes in enumerate(np.array(patches).T):
+        extents, first, places = np.unique(sizes, return_index=True, return_inverse=True)
+        both = zip(extents.tolist(), read[first, axis].tolist(), strict=True)
+        chunks *= np.array([overhead.chunks_along(axis, *each) for each in both])[places]
+        files *= np.array([float(overhead.files_along(it)) for it in extents.tolist()])[places]
     return Counts(
         network.in_features * np.prod(read, axis=1, dtype=float),
         np.prod(np.array(patches), axis=1, dtype=float),
         np.array([window.a_block(patch) if window else 1.0 for patch in patches]),
-        unpacked,
+        chunks,
+        files,
     )
 
 

@@ -104,7 +104,7 @@ def test_the_volume_is_noise_however_it_is_stored(small_case: Path, storing: Sto
     assert len(np.unique(values)) > 100
     assert (values[:6] != values[64:]).any()
     codecs = {"hdf5-gzip": "gzip", "zarr": "zstd", "tiff-deflate": "deflate"}
-    assert (volume.packed.codec if volume.packed else None) == codecs.get(storing)
+    assert (volume.chunks.codec if volume.chunks else None) == codecs.get(storing)
 
 
 def test_a_run_says_what_reading_and_writing_took(small_case: Path) -> None:

@@ -14,6 +14,7 @@ from znni.calibration.conditions import Conditions
 from znni.calibration.database import CostDatabase
 from znni.calibration.handling_times import (
     READ,
+    ChunkTimes,
     HandlingTimes,
     SecondsPerValue,
     handling_times,
@@ -21,7 +22,7 @@ from znni.calibration.handling_times import (
 from znni.calibration.io_rates import calibrate_handling, measure_handling
 from znni.calibration.overhead_figures import COLD_SECONDS, run_overhead
 from znni.core.errors import InvalidInput
-from znni.core.options import OutputType, Stored
+from znni.core.options import Codec, Form, OutputType, Stored
 from znni.core.shapes import Vec3
 from znni.inference.planning import checked_plan
 from znni.network.layers import Conv
@@ -38,6 +39,7 @@ TIMES = HandlingTimes(
         for number, dtype in enumerate(get_args(OutputType), 1)
     },
     cold=1.5e-9,
+    chunks=ChunkTimes({"hdf5": 1e-4, "zarr": 2e-4}, {"zstd": 1e-9}, file=3e-4),
 )
 
 
@@ -65,9 +67,11 @@ def test_all_is_measured(virtual: list[int]) -> None:
     assert virtual == [2**23 + 2**22]  # what is warm was taken first
     rates = found.rates()
     assert HandlingTimes.of_rates(rates) == found
-    assert all(0 < seconds < 1e-3 for seconds in rates.values())
+    assert all(0 < seconds < 0.1 for seconds in rates.values())
+    assert set(found.chunks.chunk) == set(get_args(Form))
+    assert set(found.chunks.decoded) == set(get_args(Codec))
     lines = str(found).splitlines()
-    assert len(lines) == 3 + len(found.read) + len(found.written)
+    assert len(lines) == 3 + len(found.read) + len(found.written) + 6
     assert lines[0].split()[:3] == ["memory", "touched", "first"]
     assert lines[1].split()[:3] == ["memory", "never", "touched"]
 
@@ -108,6 +112,31 @@ def test_a_file_from_before_there_were_rates_has_none(database: CostDatabase) ->
     assert database.rates(here) == {}
     database.add_rates(here, {"touched": 2e-9})
     assert database.rates(here) == {"touched": 2e-9}
+
+
+@pytest.mark.parametrize("missing", ["zarr", "tifffile"])
+def test_formats_are_not_measured_without_their_libraries(
+    missing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "znni.calibration.io_rates.find_spec", lambda name: None if name == missing else object()
+    )
+    found = measure_handling(2, Vec3(16, 16, 16))
+    assert set(found.chunks.decoded) == {"gzip"} | ({"zstd"} if missing == "tifffile" else set())
+    assert (found.chunks.file is None) == (missing == "zarr")
+    assert HandlingTimes.of_rates(found.rates()) == found
+
+
+@pytest.mark.usefixtures("quick")
+def test_rates_of_older_versions_that_mean_something_else_are_not_used(
+    database: CostDatabase,
+) -> None:
+    """Reading was once measured with the chunks of HDF5."""
+    older = {name.replace("plain", "read"): seconds for name, seconds in TIMES.rates().items()}
+    database.add_rates(Conditions.of(machine().host), older)
+    assert handling_times(machine(), "measured") is None
+    calibrate_handling(machine(), forget=False)
+    assert handling_times(machine(), "measured") == TIMES
 
 
 @pytest.mark.usefixtures("quick")

@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 from fakes import gpu, machine
 
 import znni
 from planner.overhead import Load, OverheadSeconds
+from znni.calibration.handling_times import ChunkTimes, HandlingTimes, SecondsPerValue
 from znni.calibration.overhead_figures import run_overhead
 from znni.core.errors import InvalidInput
-from znni.core.options import Codec, PackedInput, Stored
+from znni.core.options import Codec, Form, InputChunks, OutputType, Stored
 from znni.core.shapes import Vec3
 from znni.inference.planning import checked_plan
 from znni.machine.machine import DeviceKind, Storage
 from znni.network.layers import Conv
 from znni.network.network import Network
-from znni.plans.job_seconds import Stage
+from znni.plans.job_seconds import Stage, StageSeconds
 from znni.plans.plan import Plan
 
 NETWORK = Network.chain("one", 1, (Conv("conv", 1, 2, Vec3(3, 3, 3), "relu"),))
+SIZE = Vec3(100, 100, 100)
 
 pytestmark = pytest.mark.usefixtures("fake_primitives")
 
@@ -114,23 +116,28 @@ def test_a_time_that_is_none_is_refused(plan: Plan, name: str, seconds: float) -
         Plan.from_json(wrong.to_json())
 
 
+def seconds(stored: Stored, patch: int = 18, measured: HandlingTimes | None = None) -> StageSeconds:
+    loads: dict[DeviceKind, Load] = {"cpu": Load(1.0, 0, 0)}
+    overhead = run_overhead(machine(), stored, measured)
+    return overhead.time_of_run(NETWORK, Vec3.of(patch), loads).patch
+
+
 def test_input_is_decoded_in_whole_chunks() -> None:
-    size = Vec3(100, 100, 100)
+    def reading(chunks: InputChunks | None, itemsize: int = 1, patch: int = 18) -> float:
+        return seconds(Stored("uint8", itemsize, input_chunks=chunks), patch).reading
 
-    def reading(packed: PackedInput | None, itemsize: int = 1) -> float:
-        overhead = run_overhead(machine(), Stored("uint8", itemsize, input_packed=packed))
-        loads: dict[DeviceKind, Load] = {"cpu": Load(1.0, 0, 0)}
-        return overhead.time_of_run(NETWORK, Vec3(18, 18, 18), loads).patch.reading
+    def decoding(codec: Codec, chunk: int, itemsize: int = 1, patch: int = 18) -> float:
+        known = InputChunks("hdf5", codec, Vec3.of(chunk), SIZE)
+        plain = replace(known, codec=None)
+        return reading(known, itemsize, patch) - reading(plain, itemsize, patch)
 
-    def decoding(codec: Codec, chunk: int, itemsize: int = 1) -> float:
-        packed = PackedInput(codec, Vec3.of(chunk), size)
-        return reading(packed, itemsize) - reading(None, itemsize)
-
-    one = decoding("gzip", 1)
-    assert 0 < decoding("zstd", 1) < one
-    assert decoding("gzip", 1, 2) == pytest.approx(2 * one)
-    assert decoding("gzip", 21) == pytest.approx(8 * one)  # blocks of 20 overlap 40 voxels an axis
-    assert decoding("gzip", 100) == pytest.approx(125 * one)  # the whole volume
+    one = decoding("gzip", 10)
+    assert 0 < decoding("zstd", 10) < one
+    assert decoding("gzip", 10, 2) == pytest.approx(2 * one)
+    # Blocks of 20 begin at 0, 18, 36, 54, 72 and 90. The last one reads 10 voxels.
+    whole = decoding("gzip", 100)
+    assert one == pytest.approx(whole * ((2 + 3 + 3 + 3 + 3 + 1) / 6 / 10) ** 3)
+    assert whole == pytest.approx(decoding("gzip", 5, patch=98))
 
 
 @pytest.mark.parametrize(("device", "workers"), [("cpu", 1), ("gpu", 1), ("gpu", 2)])
@@ -141,19 +148,70 @@ def test_a_chunk_larger_than_a_block_counts_as_memory(
     there = replace(machine(), gpus=(gpu(),) * workers, used_gpus=workers)
 
     def blocks(chunk: int) -> int:
-        overhead = run_overhead(there, Stored(input_itemsize=2, input_chunk=chunk))
+        overhead = run_overhead(there, Stored(input_itemsize=2, input_chunk_bytes=chunk))
         return overhead.of_host(NETWORK, Vec3(18, 18, 18), device).blocks
 
     values = NETWORK.in_features * 20**3
     assert blocks(2 * values) == blocks(0)
     assert blocks(2 * values + 100) == blocks(0) + 100 * workers
-    large = Stored(input_chunk=2**30)
+    large = Stored(input_chunk_bytes=2**30)
     assert checked_plan(plan, NETWORK, stored=large).memory.blocks > 2**30 > plan.memory.blocks
 
 
-def test_one_thread_decodes_tiff() -> None:
-    host = replace(machine().host, threads=4)
-    for codec, at_once in {"gzip": 4, "zstd": 4, "deflate": 1}.items():
-        packed = PackedInput(codec, Vec3(64, 64, 64), Vec3(100, 100, 100))  # type: ignore[arg-type]
-        found = run_overhead(replace(machine(), host=host), Stored(input_packed=packed)).handling
-        assert found.unpacked * at_once == pytest.approx(4 * found.lost_unpacked)
+def test_each_chunk_takes_time_beside_its_values() -> None:
+    def reading(form: Form, chunk: int) -> float:
+        known = InputChunks(form, None, Vec3.of(chunk), SIZE)
+        return seconds(Stored("uint8", 1, input_chunks=known), 98).reading
+
+    plain = seconds(Stored("uint8", 1), 98).reading
+    for form in get_args(Form):
+        whole = reading(form, 100) - plain
+        assert whole > 0
+        assert reading(form, 10) - plain == pytest.approx(1000 * whole)
+    assert reading("zarr", 10) > reading("hdf5", 10)
+
+
+def test_each_file_of_the_output_takes_time() -> None:
+    def writing(patch: int, **how: Any) -> float:
+        one, many = (Stored("uint8", chunk_files=files, **how) for files in (False, True))
+        return seconds(many, patch).writing - seconds(one, patch).writing
+
+    one = writing(64)
+    assert one > 0
+    assert writing(96) == pytest.approx(8 * one)  # chunks of 48
+    assert writing(131) == pytest.approx(27 * one)  # no divisor: chunks of 64
+    assert writing(64, label_maps=1) == pytest.approx(one / NETWORK.out_features)
+
+
+def test_threads_share_what_they_can() -> None:
+    def times(form: Form, codec: Codec | None) -> tuple[float, float]:
+        known = InputChunks(form, codec, Vec3(64, 64, 64), SIZE)
+        host = replace(machine().host, threads=4)
+        found = run_overhead(replace(machine(), host=host), Stored(input_chunks=known)).handling
+        return found.chunk_in, 4 * found.lost_chunk_in
+
+    for codec in (None, "gzip", "zstd"):
+        taken, working = times("hdf5", codec)
+        assert 4 * taken == pytest.approx(working)
+    taken, working = times("zarr", "deflate")
+    assert taken == pytest.approx(working)
+    assert times("zarr", "zstd")[0] - times("zarr", None)[0] == pytest.approx(
+        times("hdf5", "zstd")[0] - times("hdf5", None)[0]
+    )
+
+
+def test_measured_chunks_take_the_place_of_nominal_ones() -> None:
+    known = InputChunks("zarr", "zstd", Vec3(10, 10, 10), SIZE)
+    stored = Stored("uint8", 1, input_chunks=known, chunk_files=True)
+    read = dict.fromkeys((1, 2, 4, 8), SecondsPerValue(0.0, 0.0))
+    written = dict.fromkeys(get_args(OutputType), SecondsPerValue(0.0, 0.0))
+    none = HandlingTimes(1e-9, 1e-9, read, written)
+    nominal = run_overhead(machine(), stored).handling
+    assert run_overhead(machine(), stored, none).handling.chunk_in == nominal.chunk_in
+    assert run_overhead(machine(), stored, none).handling.file_out == nominal.file_out
+    chunks = ChunkTimes({"zarr": 3.0}, {"zstd": 0.002}, 5.0)
+    found = run_overhead(machine(), stored, replace(none, chunks=chunks)).handling
+    threads = machine().host.threads
+    assert found.chunk_in == pytest.approx(3 + 2 / threads)
+    assert found.lost_chunk_in == pytest.approx(5 / threads)
+    assert (found.file_out, found.lost_file_out) == (5, 5 / threads)

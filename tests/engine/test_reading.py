@@ -269,5 +269,5 @@ def test_reading_a_part_of_large_chunks_takes_what_is_declared(
     finally:
         tracemalloc.stop()
     np.testing.assert_array_equal(found[0], stored[box.slices])
-    told = Stored(input_itemsize=volume.itemsize, input_chunk=volume.chunk_bytes)
+    told = Stored(input_itemsize=volume.itemsize, input_chunk_bytes=volume.chunk_bytes)
     assert peak <= run_overhead(machine(), told).bytes_in(box.size.volume)

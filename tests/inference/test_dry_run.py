@@ -86,17 +86,20 @@ def test_blocks_outside_of_a_mask_take_no_time() -> None:
     )
 
 
-def test_compression_takes_time() -> None:
+def test_compression_takes_time_and_so_do_files() -> None:
     network = load_network("tiny.yaml")
 
-    def writing(out: str, **options: Any) -> float:
-        found = rehearse("volume.h5", network, out, threads=1, **options)
+    def writing(out: str, *, sharded: bool = True, **options: Any) -> float:
+        found = rehearse("volume.h5", network, out, threads=1, sharded=sharded, **options)
         return found.plan.time.patch.writing / found.plan.patch.volume
 
-    plain = writing("out.h5")
+    plain = writing("out.h5", sharded=False)
     assert writing("out.zarr", compression="none") == pytest.approx(plain)
     assert 1.5 * plain < writing("out.zarr") < writing("out.zarr", compression="gzip") / 3
-    report = znni.infer("volume.h5", network, "out.zarr", compression="gzip", threads=1)
+    assert writing("out.zarr", compression="none", sharded=False) > 1.5 * plain  # a file a chunk
+    report = znni.infer(
+        "volume.h5", network, "out.zarr", compression="gzip", sharded=True, threads=1
+    )
     assert report.plan.time.patch.writing / report.plan.patch.volume > 3 * 1.5 * plain
 
 

@@ -24,7 +24,7 @@ from planner.exhaustive import Search
 from planner.overhead import Load, Overhead, OverheadSeconds
 from planner.partition import CutPoint
 from planner.patch_order import quick_bounds
-from znni.core.options import DeviceChoice, PackedInput
+from znni.core.options import DeviceChoice, InputChunks
 from znni.core.shapes import Shape5, Vec3
 from znni.machine.machine import DeviceKind
 from znni.network.geometry import over, with_window
@@ -228,13 +228,14 @@ def test_quick_bounds_count_all_that_bounds_count(
     """Both count reading, writing, transfer, what a job takes once, and cold memory of blocks."""
     handling = OverheadSeconds(
         building=0.1, warming=0.2, cuda=0.3, cold=1e-6, voxel_in=1e-5, voxel_out=2e-5, lost_in=3e-6,
-        lost_out=4e-6, placed=5e-6, handed=6e-6, brought=7e-6, returned=8e-6, unpacked=9e-6,
-        lost_unpacked=1e-6,
+        lost_out=4e-6, placed=5e-6, handed=6e-6, brought=7e-6, returned=8e-6, chunk_in=9e-4,
+        lost_chunk_in=1e-4, file_out=7e-4, lost_file_out=2e-4,
         around=SecondsAround(start=0.5, finishing=0.25),
     )  # fmt: skip
     overhead = Overhead(
         process=0, voxel_in=4, voxel_out=4, handling=handling, workers=workers, warm=1000.0,
-        label_maps=labels, input_packed=PackedInput("gzip", Vec3(8, 8, 64), Vec3(40, 80, 160)),
+        label_maps=labels, chunk_files=True,
+        input_chunks=InputChunks("hdf5", "gzip", Vec3(8, 8, 64), Vec3(40, 80, 160)),
     )  # fmt: skip
     gpus = tuple(replace(gpu(10**10), link=1e9) for _ in range(workers))
     search = Search(

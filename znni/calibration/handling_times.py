@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple, get_args
+from typing import NamedTuple, TypeVar, get_args
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -12,9 +12,11 @@ from numpy.typing import DTypeLike
 from znni.calibration.conditions import Conditions
 from znni.calibration.database import CostDatabase
 from znni.core.errors import InvalidInput
-from znni.core.options import Costs, OutputType
+from znni.core.options import Codec, Costs, Form, OutputType
 from znni.core.text import aligned
 from znni.machine.machine import Machine
+
+Name = TypeVar("Name", Form, Codec)
 
 # Types of stored input, by bytes per value.
 READ: dict[int, DTypeLike] = {1: np.uint8, 2: np.uint16, 4: np.float32, 8: np.float64}
@@ -33,6 +35,27 @@ class SecondsPerValue(NamedTuple):
 
 
 @dataclass(frozen=True)
+class ChunkTimes:
+    """Processor times to read and write chunks, beside those of a block's values.
+
+    They are missing if their library is not installed. Other programs hardly change them, so small
+    differences of two of them count.
+
+    Attributes:
+        chunk: seconds per chunk of an input that is not compressed, by what reads it.
+        decoded: seconds per byte of the chunks of an input, by their codec.
+        file: seconds per file of an output.
+    """
+
+    chunk: Mapping[Form, float]
+    decoded: Mapping[Codec, float]
+    file: float | None = None
+
+
+NONE_MEASURED = ChunkTimes({}, {})
+
+
+@dataclass(frozen=True)
 class HandlingTimes:
     """Times of a run's work outside its layers.
 
@@ -40,8 +63,9 @@ class HandlingTimes:
         touched: extra seconds per byte for the first touch of memory, by all threads.
         cold: extra seconds per byte of memory that a virtual machine has never touched since it
             started; None if that was not measured.
+        chunks: processor times of chunks and files.
         placed: seconds per value of a fragment that is brought to its place in the output.
-        read: seconds per value of a block, by the bytes of a stored value.
+        read: seconds per value of a block without chunks, by the bytes of a stored value.
         written: seconds per value of a block, by the stored type.
     """
 
@@ -50,12 +74,16 @@ class HandlingTimes:
     read: Mapping[int, SecondsPerValue]
     written: Mapping[OutputType, SecondsPerValue]
     cold: float | None = None
+    chunks: ChunkTimes = NONE_MEASURED
 
     def rates(self) -> dict[str, float]:
         """Return all times by name, for the cost database."""
         named = {"touched": self.touched, "placed": self.placed}
         named |= {} if self.cold is None else {"cold": self.cold}
-        by_kind = {f"read {size}": it for size, it in self.read.items()}
+        named |= {f"chunk {form}": it for form, it in self.chunks.chunk.items()}
+        named |= {f"decoded {codec}": it for codec, it in self.chunks.decoded.items()}
+        named |= {} if self.chunks.file is None else {"file": self.chunks.file}
+        by_kind = {f"plain {size}": it for size, it in self.read.items()}
         by_kind |= {f"written {dtype}": it for dtype, it in self.written.items()}
         for name, taken in by_kind.items():
             named |= {name: taken.seconds, f"{name}, working": taken.working}
@@ -66,19 +94,28 @@ class HandlingTimes:
         """Return the times that ``rates`` named.
 
         Raises:
-            KeyError: a rate is missing, because an older version measured fewer.
+            KeyError: a rate is missing, because an older version measured fewer, or measured input
+                in chunks (``read 1`` and so on, before there was ``plain 1``).
         """
 
         def taken(name: str) -> SecondsPerValue:
             return SecondsPerValue(named[name], named[f"{name}, working"])
 
+        def some(prefix: str, names: tuple[Name, ...]) -> dict[Name, float]:
+            return {it: named[f"{prefix} {it}"] for it in names if f"{prefix} {it}" in named}
+
         dtypes: tuple[OutputType, ...] = get_args(OutputType)
         return cls(
             named["touched"],
             named["placed"],
-            {size: taken(f"read {size}") for size in READ},
+            {size: taken(f"plain {size}") for size in READ},
             {dtype: taken(f"written {dtype}") for dtype in dtypes},
             named.get("cold"),
+            ChunkTimes(
+                some("chunk", get_args(Form)),
+                some("decoded", get_args(Codec)),
+                named.get("file"),
+            ),
         )
 
     def __str__(self) -> str:
@@ -86,6 +123,13 @@ class HandlingTimes:
         values |= {f"{np.dtype(READ[size])} read": it.seconds for size, it in self.read.items()}
         values |= {f"{dtype} written": it.seconds for dtype, it in self.written.items()}
         rows = [(name, f"{1e-6 / each:,.0f}", "million values/s") for name, each in values.items()]
+        parts = {f"chunk of {form}": it for form, it in self.chunks.chunk.items()}
+        parts |= {} if self.chunks.file is None else {"file of output": self.chunks.file}
+        rows += [(name, f"{1e6 * it:,.0f}", "us of a core") for name, it in parts.items()]
+        rows += [
+            (f"byte of {codec} decoded", f"{1e9 * it:,.1f}", "ns of a core")
+            for codec, it in self.chunks.decoded.items()
+        ]
         touched = ("memory touched first", f"{1e-6 / self.touched:,.0f}", "MB/s")
         cold = [
             ("memory never touched before", f"{1e-6 / it:,.0f}", "MB/s") for it in [self.cold] if it

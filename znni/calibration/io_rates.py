@@ -10,18 +10,20 @@ import tempfile
 import time
 from collections.abc import Callable
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
-from typing import get_args
+from typing import Any, get_args
 
 import numpy as np
 import psutil
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import NDArray
 
 from znni.calibration.conditions import Conditions
 from znni.calibration.database import CostDatabase
-from znni.calibration.handling_times import READ, HandlingTimes, SecondsPerValue
-from znni.core.options import OutputType
+from znni.calibration.handling_times import READ, ChunkTimes, HandlingTimes, SecondsPerValue
+from znni.core.chunks import CHUNK, chunk_extents
+from znni.core.options import Codec, Form, InputChunks, OutputType
 from znni.core.shapes import Box, Vec3, offsets
 from znni.core.volume import NewOutput
 from znni.engine.host_layers import place
@@ -35,8 +37,9 @@ from znni.network.geometry import input_box
 from znni.network.layers import Conv
 from znni.network.network import Network
 from znni.primitives.cpu.common.workers import workers
+from znni.volumes.formats import library
 
-REPEATS = 3
+REPEATS = 5
 TOUCHED_BYTES = 2**27
 
 # Memory beyond what is warm that is touched to measure it, and how much at a time. Only the later
@@ -45,6 +48,12 @@ COLD_BYTES = 2**31
 COLD_STEP = 2**27
 
 BLOCK = Vec3(128, 128, 128)
+
+# Seconds of a difference at least, which may be disturbed.
+LEAST = 1e-12
+
+# A block of planes has so many times fewer of them, and is so many times as long along y and x.
+FLATTER, WIDER = 16, 4
 
 # Output that is brought together from fragments: so much that its memory is new each time. The
 # stride is the pooling of the fragments: the paper's networks pool by 4 or 8 per axis.
@@ -77,18 +86,75 @@ def measure_handling(threads: int, block: Vec3 = BLOCK) -> HandlingTimes:
 
     Args:
         threads: threads that compute.
-        block: extents of the handled blocks; multiples of 8.
+        block: extents of the handled blocks; multiples of 16.
     """
     dtypes: tuple[OutputType, ...] = get_args(OutputType)
     with tempfile.TemporaryDirectory(prefix="znni-") as made:
         folder = Path(made)
-        return HandlingTimes(
-            _touched(threads),
-            _placed(block),
-            {size: _read(folder / f"{size}.h5", dtype, block) for size, dtype in READ.items()},
-            {dtype: _written(folder / f"{dtype}.h5", dtype, block) for dtype in dtypes},
-            _cold(),
+        read: dict[int, SecondsPerValue] = {}
+        for size, dtype in READ.items():
+            path = folder / f"{size}.h5"
+            _make_hdf5(path, _noise(block).astype(dtype))
+            read[size], _ = _read(path, block)
+        written = {dtype: _written(folder / f"{dtype}.h5", dtype, block) for dtype in dtypes}
+        chunks = _of_chunks(folder, block, read[1], written["uint8"])
+        return HandlingTimes(_touched(threads), _placed(block), read, written, _cold(), chunks)
+
+
+def _of_chunks(
+    folder: Path, block: Vec3, read: SecondsPerValue, written: SecondsPerValue
+) -> ChunkTimes:
+    """Measure chunks of values of 8 bits.
+
+    Args:
+        folder: where files are made.
+        block: extents of the handled blocks.
+        read: seconds per value of a block without chunks.
+        written: seconds per value of a block that is written to one file.
+    """
+    values, extents = _noise(block), tuple(block.minimum(Vec3.of(CHUNK)))
+    flat = Vec3(block.z // FLATTER, WIDER * block.y, WIDER * block.x)
+    chunk: dict[Form, float] = {}
+    decoded: dict[Codec, float] = {}
+
+    def note(path: Path, block: Vec3) -> None:
+        """Note what is left of the seconds when those that are known by now are subtracted."""
+        taken, known = _read(path, block)
+        assert known is not None
+        more = (taken.working - read.working) * known.chunk.volume
+        if known.codec is None:
+            chunk[known.form] = max(more, LEAST)
+        else:
+            more -= chunk[known.form]
+            decoded[known.codec] = max(more / known.chunk.volume, LEAST)
+
+    _make_hdf5(folder / "chunks.h5", values, chunks=extents)
+    note(folder / "chunks.h5", block)
+    _make_hdf5(folder / "gzip.h5", values, chunks=extents, compression="gzip")
+    note(folder / "gzip.h5", block)
+    if find_spec("zarr") is None:
+        return ChunkTimes(chunk, decoded)
+    for name, compressors in {"chunks.zarr": None, "zstd.zarr": "auto"}.items():
+        library("zarr", "zarr").create_array(
+            folder / name, data=values, chunks=extents, compressors=compressors
         )
+        note(folder / name, block)
+    if find_spec("tifffile") is not None:
+        library("tifffile", "tiff").imwrite(
+            folder / "planes.tif",
+            _noise(flat),
+            metadata={"axes": "ZYX"},
+            compression="deflate",
+        )
+        note(folder / "planes.tif", flat)
+    more = _written(folder / "files.zarr", "uint8", block).working - written.working
+    return ChunkTimes(chunk, decoded, max(more * chunk_extents(block, block).volume, LEAST))
+
+
+def _noise(block: Vec3) -> NDArray[np.uint8]:
+    """Return grey levels of all blocks, which compress about as badly as images do."""
+    drawn = np.random.default_rng(0).standard_normal(block * Vec3(REPEATS, 1, 1), np.float32)
+    return (drawn * 25 + 128).clip(0, 255).astype(np.uint8)
 
 
 def _cold() -> float | None:
@@ -149,33 +215,34 @@ def _placed(block: Vec3) -> float:
     return median(once() for _ in range(REPEATS)) / fragments.size
 
 
-def _read(path: Path, dtype: DTypeLike, block: Vec3) -> SecondsPerValue:
+def _make_hdf5(path: Path, values: NDArray[Any], **how: Any) -> None:
     import h5py
 
+    with h5py.File(path, "w") as file:
+        file.create_dataset("main", data=values, **how)
+
+
+def _read(path: Path, block: Vec3) -> tuple[SecondsPerValue, InputChunks | None]:
+    """Read a file in blocks, and return the times per value and what is known of its chunks."""
     from znni.volumes.locate import open_volume
 
     network = Network.chain("one", 1, (Conv("conv", 1, 1, Vec3(1, 1, 1), "identity"),))
-    whole = block * Vec3(REPEATS, 1, 1)
-    chunks = tuple(block.minimum(Vec3.of(64)))
-    with h5py.File(path, "w") as file:
-        dataset = file.create_dataset("main", whole, dtype, chunks=chunks)
-        for first in range(0, whole.z, block.z):
-            dataset[first : first + block.z] = 1
-    volume, job = open_volume(path), make_job(network, whole, "valid", "reflect", None)
+    volume = open_volume(path)
+    job = make_job(network, volume.size, "valid", "reflect", None)
 
     def read(place: Box) -> None:
-        tile = next(tile for tile in tiles(whole, block) if tile.written == place)
+        tile = next(tile for tile in tiles(volume.size, block) if tile.written == place)
         box = job.seen(tile, input_box(network, tile.computed.size))
         read_input(volume, job, box, network.scaling)
 
-    return _each_block(block, block.volume, read)
+    return _each_block(block, block.volume, read), volume.chunks
 
 
 def _written(path: Path, dtype: OutputType, block: Vec3) -> SecondsPerValue:
     from znni.volumes.locate import open_output
 
     whole = block * Vec3(REPEATS, 1, 1)
-    output = open_output(path, "", NewOutput(1, whole, dtype))
+    output = open_output(path, "", NewOutput(1, whole, dtype, compression="none"))
     output.describe({}, block)
     values = np.full((1, *block), 0.5, np.float32)
     taken = _each_block(
@@ -186,11 +253,16 @@ def _written(path: Path, dtype: OutputType, block: Vec3) -> SecondsPerValue:
 
 
 def _each_block(block: Vec3, values: int, handle: Callable[[Box], None]) -> SecondsPerValue:
-    """Handle block after block along z; return the median times per value."""
+    """Handle block after block along z; return the times per value.
+
+    They are the median from beginning to end, and the least processor time, because chunks are
+    measured as small differences of that.
+    """
     found: list[SecondsPerValue] = []
     for number in range(REPEATS):
         start = Vec3(number * block.z, 0, 0)
         began, worked = time.perf_counter(), time.process_time()
         handle(Box(start, start + block))
         found.append(SecondsPerValue(time.perf_counter() - began, time.process_time() - worked))
-    return SecondsPerValue(*(median(each) / values for each in zip(*found, strict=True)))
+    seconds, working = zip(*found, strict=True)
+    return SecondsPerValue(median(seconds) / values, min(working) / values)

@@ -14,9 +14,9 @@ from math import inf
 import numpy as np
 
 from planner.overhead import Overhead, OverheadSeconds
-from znni.calibration.handling_times import HandlingTimes
+from znni.calibration.handling_times import NONE_MEASURED, ChunkTimes, HandlingTimes
 from znni.calibration.phase_notes import Kind, noted, noted_before, noted_cuda
-from znni.core.options import AS_COMPUTED, Codec, Compression, Packing, Stored
+from znni.core.options import AS_COMPUTED, Codec, Compression, Form, Packing, Stored
 from znni.core.shapes import Vec3
 from znni.engine.blended import LABEL_PIECE
 from znni.engine.block_bytes import (
@@ -80,9 +80,18 @@ COPIED_TRAFFIC = 4  # per byte
 PACKED_TRAFFIC: dict[Compression, float] = {"none": 0, "zstd": 25, "gzip": 350}
 
 # Traffic of one core, per byte of the input's chunks that are decoded. Noisy grey levels of 8 bits
-# took 9 ns by gzip in HDF5, 3 ns by zstd in Zarr and 4 ns by deflate in TIFF, on cores that move
-# 14 GB/s.
-DECODED_TRAFFIC: dict[Codec, float] = {"zstd": 45, "gzip": 125, "deflate": 56}
+# took 4.3 ns by gzip in HDF5, 1.4 ns by zstd in Zarr and 1.9 ns by deflate in TIFF, on cores that
+# move 14 GB/s.
+DECODED_TRAFFIC: dict[Codec, float] = {"zstd": 20, "gzip": 60, "deflate": 27}
+
+# Traffic of one core, per chunk of the input that a block overlaps, to find and fetch it. Chunks
+# of 64 voxels an axis took 0.03 to 0.15 ms in HDF5 and 0.06 to 0.24 ms by zarr-python, on the same
+# cores.
+CHUNK_TRAFFIC: dict[Form, float] = {"hdf5": 1e6, "zarr": 2e6}
+
+# Traffic of one core, per file of the output. Chunks of a Zarr took 0.15 to 0.4 ms more each than
+# those of HDF5, on the same cores.
+FILE_TRAFFIC = 3.5e6
 
 # Traffic of one core, per byte of a file that is written from the Zarr of all blocks: to copy it,
 # and to compress it. TIFF took 5 to 10 ns a byte by deflate and NIfTI 21 to 25 by gzip, on cores
@@ -192,6 +201,7 @@ def run_overhead(
         warm: bytes that the system has touched since it started.
     """
     handling = _handling(machine, np.dtype(stored.dtype).itemsize, stored.input_itemsize)
+    handling = _chunked(handling, machine, stored, measured.chunks if measured else NONE_MEASURED)
     if measured:
         handling = _as_measured(handling, measured, stored, machine.host.threads)
     handling = _compressed(handling, machine, stored)
@@ -209,8 +219,9 @@ def run_overhead(
         gpu_voxel_out=device_bytes_per_output_voxel(stored.dtype),
         gpu_itemsize_out=np.dtype(stored.dtype).itemsize,
         handling=handling,
-        input_packed=stored.input_packed,
-        input_chunk=stored.input_chunk,
+        input_chunks=stored.input_chunks,
+        chunk_files=stored.chunk_files,
+        input_chunk_bytes=stored.input_chunk_bytes,
         worker=PROCESS_BYTES,
         workers=machine.used_gpus,
         slots=SLOTS,
@@ -238,22 +249,44 @@ def _as_measured(
     )
 
 
-def _compressed(handling: OverheadSeconds, machine: Machine, stored: Stored) -> OverheadSeconds:
-    """Return the seconds with those of compression and of decoding.
+def _chunked(
+    handling: OverheadSeconds, machine: Machine, stored: Stored, measured: ChunkTimes
+) -> OverheadSeconds:
+    """Return the seconds with those of the input's chunks and of the output's files.
 
-    All threads share them, but for those of TIFF, which one thread decodes. Labels are few bytes,
-    and take hardly any.
+    Threads share the chunks of HDF5, and decode those of a Zarr. All else has one thread:
+    zarr-python hands out the chunks, and decodes those of TIFF.
+    """
+    threads = machine.host.threads
+    core = machine.host.bandwidth / threads**BANDWIDTH_EXPONENT
+    file = measured.file or FILE_TRAFFIC / core
+    handling = replace(handling, file_out=file, lost_file_out=file / threads)
+    known = stored.input_chunks
+    if known is None:
+        return handling
+    chunk = measured.chunk.get(known.form, CHUNK_TRAFFIC[known.form] / core)
+    decoded = 0.0
+    if known.codec:
+        each = measured.decoded.get(known.codec, DECODED_TRAFFIC[known.codec] / core)
+        decoded = each * stored.input_itemsize * known.chunk.volume
+    alone = 0.0  # the seconds that no other thread shares
+    if known.form == "zarr":
+        alone += chunk
+    if known.codec == "deflate":
+        alone += decoded
+    lost = (chunk + decoded) / threads
+    return replace(
+        handling, chunk_in=alone + (chunk + decoded - alone) / threads, lost_chunk_in=lost
+    )
+
+
+def _compressed(handling: OverheadSeconds, machine: Machine, stored: Stored) -> OverheadSeconds:
+    """Return the seconds with those of compression, which all threads share.
+
+    Labels are few bytes, and take hardly any.
     """
     host, itemsize = machine.host, np.dtype(stored.dtype).itemsize
     core = host.bandwidth / host.threads**BANDWIDTH_EXPONENT
-    if packed := stored.input_packed:
-        taken = stored.input_itemsize * DECODED_TRAFFIC[packed.codec] / core
-        shared = taken / host.threads
-        handling = replace(
-            handling,
-            unpacked=taken if packed.codec == "deflate" else shared,
-            lost_unpacked=shared,
-        )
     if stored.label_maps:
         return handling
     taken = itemsize * PACKED_TRAFFIC[stored.compression] / core / host.threads

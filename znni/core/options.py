@@ -42,6 +42,8 @@ Compression: TypeAlias = Literal["zstd", "gzip", "none"]
 # Compression of a file that is written at the end, from all finished blocks.
 Packing: TypeAlias = Literal["none", "deflate", "gzip"]
 Codec: TypeAlias = Literal["zstd", "gzip", "deflate"]
+# What reads the chunks of an input: threads, from places that HDF5 tells, or zarr-python.
+Form: TypeAlias = Literal["hdf5", "zarr"]
 Division: TypeAlias = Literal["none", "power-of-two", "all"]
 Recheck: TypeAlias = Literal["none", "sample", "all"]
 Bits: TypeAlias = Literal["same", "class"]
@@ -184,16 +186,18 @@ def check_keywords(caller: Callable[..., object], known: type, given: Iterable[s
 
 
 @dataclass(frozen=True)
-class PackedInput:
-    """Compression of a stored volume, for predicted times.
+class InputChunks:
+    """The chunks of a stored volume, for predicted times.
 
     Attributes:
-        codec: how its chunks are compressed.
+        form: what reads the chunks.
+        codec: how they are compressed; None if they are not, or if that is not known.
         chunk: extents of a chunk. Each chunk that a block overlaps is decoded whole.
         volume: extents of the volume.
     """
 
-    codec: Codec
+    form: Form
+    codec: Codec | None
     chunk: Vec3
     volume: Vec3
 
@@ -211,8 +215,9 @@ class Stored:
         compression: how stored values are compressed, for predicted times.
         packing: how a file is compressed that is written at the end, from all finished blocks;
             None: blocks are written to their places.
-        input_packed: how the input is compressed; None if it is not.
-        input_chunk: bytes that reading the input takes for a chunk, of which it needs a part.
+        input_chunks: the chunks of the input; None if it has none, or if they are not known.
+        chunk_files: whether each chunk of the output is a file.
+        input_chunk_bytes: bytes that reading the input takes for a chunk, of which it needs a part.
 
     Raises:
         InvalidInput: the type is not among its choices.
@@ -225,8 +230,9 @@ class Stored:
     label_itemsize: int = 1
     compression: Compression = "none"
     packing: Packing | None = None
-    input_packed: PackedInput | None = None
-    input_chunk: int = 0
+    input_chunks: InputChunks | None = None
+    chunk_files: bool = False
+    input_chunk_bytes: int = 0
 
     def __post_init__(self) -> None:
         check_names(dtype=self.dtype)

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from znni.core.argument_types import checks_types
+from znni.core.chunks import CHUNK
 from znni.core.errors import InvalidInput, option
 from znni.core.options import Channel, Compression, PointInTime, StoredType, memory_size
 from znni.core.shapes import Box, Vec3
@@ -24,7 +25,7 @@ from znni.machine.arrays import resident_memory
 from znni.network.network_file import network_from_text
 from znni.volumes.array import ArrayLike, ArrayVolume
 from znni.volumes.fingerprint import fingerprint
-from znni.volumes.formats import CHUNK, Content
+from znni.volumes.formats import Content
 from znni.volumes.grid_attributes import grid_attributes
 from znni.volumes.hdf5.axis_tags import NAMES
 from znni.volumes.label_values import holds_labels

@@ -224,8 +224,9 @@ def request(
     stored = replace(
         stored_as(network, labelled, dtype, volume.itemsize),
         compression=_compression_in(out, compression),
-        input_packed=volume.packed,
-        input_chunk=volume.chunk_bytes,
+        input_chunks=volume.chunks,
+        chunk_files=not sharded and _in_zarr(out),
+        input_chunk_bytes=volume.chunk_bytes,
     )
     if labelled and dtype != "float32":
         raise InvalidInput(
@@ -282,9 +283,16 @@ def _compression_in(out: object, wanted: Compression | None) -> Compression:
         out: the output's name, or an array.
         wanted: how the chunks of a Zarr should be compressed; None: as its format does.
     """
-    name = str(out).rstrip("/") if isinstance(out, str | Path) else ""
-    if not name or name.endswith((".h5", ".hdf5")):
+    if not _in_zarr(out):
         return "none"
-    if name.endswith(".zarr"):
-        return wanted or "zstd"
-    return "zstd"  # of the Zarr in which blocks of other formats wait
+    return (wanted or "zstd") if str(out).rstrip("/").endswith(".zarr") else "zstd"
+
+
+def _in_zarr(out: object) -> bool:
+    """Return whether the blocks of an output go to a Zarr, maybe to wait there for the end.
+
+    Args:
+        out: the output's name, or an array.
+    """
+    name = str(out).rstrip("/") if isinstance(out, str | Path) else ""
+    return bool(name) and not name.endswith((".h5", ".hdf5"))

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from znni.core.errors import InvalidInput
-from znni.core.options import PackedInput
+from znni.core.options import InputChunks
 from znni.core.shapes import Box, Vec3
 from znni.core.volume import Begun, Grid
 
@@ -43,7 +43,7 @@ class ArrayVolume:
         grid: position of its voxels in space.
         maps: names of its maps; empty if they have none.
         assumed: what its grid assumes beyond what is known of the volume; empty if nothing.
-        packed: how its values are compressed; None if they are not, or if that is not known.
+        chunks: its chunks as they are stored; None if it has none, or if they are not known.
         chunk_bytes: bytes that reading takes for a chunk, of which it needs a part; 0 if it reads
             only that part, or if that is not known.
         pieces: extents of the pieces that threads may read at the same time; None if the array has
@@ -55,7 +55,7 @@ class ArrayVolume:
     """
 
     assumed = ""
-    packed: PackedInput | None = None
+    chunks: InputChunks | None = None
     chunk_bytes = 0
 
     def __init__(self, array: ArrayLike, name: str = "the array", grid: Grid | None = None) -> None:

@@ -85,7 +85,7 @@ class ChosenVolume(ArrayVolume):
         self.assumed = "" if voxels else volume.assumed
         self.grid = voxels.given_to(volume.grid, finest) if voxels else volume.grid
         self.dtype, self.itemsize = volume.dtype, volume.itemsize
-        self.packed, self.pieces = volume.packed, volume.pieces
+        self.chunks, self.pieces = volume.chunks, volume.pieces
         self.chunk_bytes = volume.chunk_bytes
         self.shape = (self.features, *self.size)
 

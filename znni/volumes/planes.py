@@ -8,8 +8,8 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from znni.core.chunks import CHUNK
 from znni.core.shapes import Box, Vec3
-from znni.volumes.formats import CHUNK
 
 # Returns the values (z, y, x) of one map in a box.
 ReadMap: TypeAlias = Callable[[int, Box], NDArray[Any]]

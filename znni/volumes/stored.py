@@ -10,7 +10,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from znni.core.errors import InvalidInput, Unreachable, Unreadable
-from znni.core.options import Codec, PackedInput
+from znni.core.options import Codec, Form, InputChunks
 from znni.core.shapes import Box, Vec3
 from znni.core.volume import Grid
 from znni.volumes.array import ALL, ArrayLike, ArrayVolume
@@ -31,7 +31,7 @@ class StoredVolume(ArrayVolume):
         grid: position of its voxels in space.
         attributes: what is stored with it.
         coarser: opens its coarser resolutions, the finest first.
-        packed: codec and extents (..., z, y, x) of its chunks, if they are compressed.
+        chunks: what reads its chunks, their codec and extents (..., z, y, x), if they are known.
         chunk_bytes: bytes that reading takes for a chunk, of which it needs a part.
 
     Raises:
@@ -46,17 +46,17 @@ class StoredVolume(ArrayVolume):
         grid: Grid | None = None,
         attributes: Mapping[str, Any] = MappingProxyType({}),
         coarser: Callable[[], list[ArrayVolume]] = list,
-        packed: tuple[Codec, tuple[int, ...]] | None = None,
+        chunks: tuple[Form, Codec | None, tuple[int, ...]] | None = None,
         chunk_bytes: int = 0,
     ) -> None:
         super().__init__(array, name, grid)
         self.chunk_bytes = chunk_bytes
         self._attributes = attributes
         self._coarser = coarser
-        if packed:
-            codec, chunk = packed
-            extents = Vec3(*(1, *chunk)[-3:])
-            self.packed = PackedInput(codec, extents.minimum(self.size), self.size)
+        if chunks:
+            form, codec, chunk = chunks
+            extents = Vec3(*(1, *chunk)[-3:]).minimum(self.size)
+            self.chunks = InputChunks(form, codec, extents, self.size)
 
     def coarser(self) -> list[ArrayVolume]:
         """Return the coarser resolutions that are stored too, the finest first.

@@ -51,7 +51,9 @@ def open_hdf5(place: str, dataset: str | None, time: Moment | None = None) -> St
             name,
             _grid(found),
             attributes=found.attrs,
-            packed=("gzip", found.chunks) if decoded else None,
+            chunks=("hdf5", "gzip" if decoded else None, found.chunks)
+            if (decoded or plain) and found.chunks
+            else None,
             chunk_bytes=0 if plain else _chunk_bytes(found),
         )
 

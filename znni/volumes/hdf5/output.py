@@ -11,12 +11,12 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
+from znni.core.chunks import chunk_extents
 from znni.core.errors import InvalidInput, RunFailed, option
 from znni.core.shapes import Box, Vec3
 from znni.core.text import counted
 from znni.core.volume import SAME_COMMAND, Begun, NewOutput
 from znni.volumes.block_checks import check_written, strike_off_damaged, write_block
-from znni.volumes.formats import chunk_extents
 from znni.volumes.hdf5.axis_tags import NAMES
 from znni.volumes.hdf5.chunks import ChunkWriter, HeldChanges, make_changes
 from znni.volumes.ledger_entries import block_entry, checksum_of

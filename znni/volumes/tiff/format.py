@@ -66,7 +66,9 @@ def _open_level(place: str, dataset: str | None, time: Moment | None, index: int
                 grid,
                 attributes,
                 lambda: [_open_level(place, dataset, time, other) for other in others],
-                None if level.keyframe.compression == 1 else ("deflate", level.keyframe.chunks[:2]),
+                None
+                if level.keyframe.compression == 1
+                else ("zarr", "deflate", level.keyframe.chunks[:2]),
                 array.chunk_bytes if isinstance(array, ChunkedZarr) else 0,
             )
         volume.assumed = assumed

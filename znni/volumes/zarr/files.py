@@ -7,9 +7,9 @@ from math import prod
 
 import numpy as np
 
+from znni.core.chunks import CHUNK, chunk_extents
 from znni.core.shapes import Vec3
 from znni.core.volume import NewOutput
-from znni.volumes.formats import CHUNK, chunk_extents
 
 LEAST_SHARD, MOST_SHARD = 2**26, 2**30  # bytes before compression
 FEWEST_CHUNKS = 8  # in a shard

@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from znni.core.errors import InvalidInput, ZnniError
-from znni.core.options import Codec, Moment, Recheck
+from znni.core.options import Codec, Form, Moment, Recheck
 from znni.core.volume import Begun, BlockStore, NewOutput, Output
 from znni.volumes.array import ArrayVolume
 from znni.volumes.formats import (
@@ -91,11 +91,11 @@ def open_zarr(place: str, dataset: str | None, time: Moment | None = None) -> St
     attributes = found.array.attrs
     if OF_RUNS not in attributes and (absent := _absent(found, root)):
         log.warning("%s: %s", name, absent)
-    packed, chunked = _packed(found.array), ChunkedZarr(found.array)
+    known, chunked = _chunks(found.array), ChunkedZarr(found.array)
     if found.level is None:
         array = at_time(chunked, name, time)
         return StoredVolume(
-            array, name, grid_of(attributes), attributes, list, packed, chunked.chunk_bytes
+            array, name, grid_of(attributes), attributes, list, known, chunked.chunk_bytes
         )
     named = NamedAxes(chunked, found.level.axes, name, time, found.level.channels)
     grid = with_affine(found.level.grid, attributes)
@@ -103,17 +103,15 @@ def open_zarr(place: str, dataset: str | None, time: Moment | None = None) -> St
     def coarser() -> list[ArrayVolume]:
         return _coarser(found, root, time)
 
-    return StoredVolume(named, name, grid, attributes, coarser, packed, chunked.chunk_bytes)
+    return StoredVolume(named, name, grid, attributes, coarser, known, chunked.chunk_bytes)
 
 
-def _packed(array: Any) -> tuple[Codec, tuple[int, ...]] | None:
-    """Return a known codec of an array and the extents of its chunks; None if there is none."""
-    for compressor in array.compressors:
-        told = str(compressor).lower()
-        for codec in ("zstd", "gzip"):
-            if codec in told:
-                return codec, array.chunks
-    return None
+def _chunks(array: Any) -> tuple[Form, Codec | None, tuple[int, ...]]:
+    """Return what reads the chunks of an array, their codec if it is known, and their extents."""
+    told = [str(compressor).lower() for compressor in array.compressors]
+    codecs: tuple[Codec, ...] = ("zstd", "gzip")
+    known = (codec for codec in codecs if any(codec in one for one in told))
+    return "zarr", next(known, None), array.chunks
 
 
 def _coarser(found: _Found, root: str, time: Moment | None) -> list[ArrayVolume]:
