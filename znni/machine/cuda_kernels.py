@@ -12,10 +12,12 @@ compiled, and the others wait for it.
 
 from __future__ import annotations
 
+import atexit
 import os
 import pickle
 import re
 import subprocess
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -29,7 +31,7 @@ from weakref import WeakSet
 
 from znni.core.child_process import command_of, environment
 from znni.core.errors import InvalidInput
-from znni.core.user_cache import MOST_BYTES_OF_CODE, can_keep, keep, kept, user_cache
+from znni.core.user_cache import MOST_BYTES_OF_CODE, can_keep, keep, kept, user_cache, write_whole
 from znni.machine.cuda import (
     INSTALL,
     OWN_INSTRUCTIONS,
@@ -306,13 +308,15 @@ def _loaded(source: str, architecture: str, options: tuple[str, ...], device: in
 def stored(source: str, architecture: str, options: tuple[str, ...]) -> Path:
     """Return the file of a compiled module: an earlier one, or one made now.
 
-    The result is cached, because the file may be one of this process alone.
+    The result is cached, because the file may be in a folder of this process alone.
     """
     file = _file(source, architecture, options)
     if kept(file):
         return file
     code = compile_offline(source, architecture, options)
-    return file if keep(file, code, MOST_BYTES_OF_CODE) else _in_memory(code)
+    if keep(file, code, MOST_BYTES_OF_CODE):
+        return file
+    return write_whole(_own_folder() / file.name, code)
 
 
 def _file(source: str, architecture: str, options: tuple[str, ...]) -> Path:
@@ -400,12 +404,12 @@ def _compile_in_processes(codes: Sequence[Code], count: int) -> None:
             process.wait()
 
 
-def _in_memory(code: bytes) -> Path:
-    """Return a file in memory that ends with this process, however that ends."""
-    descriptor = os.memfd_create("znni")
-    with open(descriptor, "wb", closefd=False) as file:
-        file.write(code)
-    return Path(f"/proc/self/fd/{descriptor}")
+@cache
+def _own_folder() -> Path:
+    """Return a folder of this process, which is removed when the process ends."""
+    folder = tempfile.TemporaryDirectory(prefix="znni-")
+    atexit.register(folder.cleanup)
+    return Path(folder.name)
 
 
 def _compile(source: str, architecture: str, options: tuple[str, ...]) -> tuple[bytes, str]:
