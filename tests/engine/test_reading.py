@@ -5,7 +5,7 @@ from __future__ import annotations
 import tracemalloc
 from dataclasses import replace
 from pathlib import Path
-from threading import Barrier, current_thread, main_thread
+from threading import current_thread, main_thread
 from typing import Any
 
 import h5py
@@ -163,19 +163,11 @@ def test_threads_that_read_may_read_with_the_same_threads() -> None:
     assert list(mapped(piece, range(count), count)) == [6 * number for number in range(count)]
 
 
-def test_one_task_at_a_time_is_done_by_the_caller() -> None:
+@pytest.mark.parametrize("most", [1, 4])
+def test_one_task_at_a_time_is_done_by_the_caller(most: int) -> None:
     ran: list[bool] = []
-    finish_all(lambda _: ran.append(current_thread() is main_thread()), range(9), most=1)
-    assert ran == [True] * 9
-
-
-def test_several_tasks_at_a_time_are_done_by_several_threads() -> None:
-    two = Barrier(2)
-
-    def both(_: int) -> None:
-        two.wait(30)
-
-    finish_all(both, range(8), most=4)
+    finish_all(lambda _: ran.append(current_thread() is main_thread()), range(9), most)
+    assert ran == [most == 1] * 9
 
 
 @pytest.mark.parametrize("chunk", [96, 80, 40, 24])

@@ -20,12 +20,13 @@ from znni.core.loading import loading, nothing
 from znni.core.options import Bits, Choices, Pad, Recheck, parse_time
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
     from znni.core.shapes import Vec3
     from znni.engine.report import Report
     from znni.engine.workers.processes import WaitingProcesses
     from znni.inference.ready import Readiness
     from znni.inference.request import WeightedRunOptions
-    from znni.machine.io_threads import Begun
     from znni.network.network import Network
     from znni.network.weights import Weights
 
@@ -278,7 +279,7 @@ def _loaded(net: Path) -> Network:
 
 def _weights_ahead(
     network: Network, weights: Path | None, random_seed: int | None, out: str | None
-) -> Begun[Weights] | None:
+) -> Future[Weights] | None:
     """Begin to read or draw the weights of a run.
 
     None are begun of a model, whose file has them. An output in a folder is made as one of several.

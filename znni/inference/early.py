@@ -13,10 +13,10 @@ from znni.machine.chosen_gpus import seeing_only, several_named
 from znni.machine.gpus import ask_driver
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
     from pathlib import Path
 
     from znni.engine.workers.processes import WaitingProcesses
-    from znni.machine.io_threads import Begun
     from znni.network.network import Network
     from znni.network.weights import Weights
 
@@ -26,7 +26,7 @@ PREPARES = "znni.inference.preparing"
 
 def weights_ahead(
     network: Network, given: Weights | str | Path | None, random_seed: int | None
-) -> Begun[Weights]:
+) -> Future[Weights]:
     """Begin to read, check and hash a network's weights, or to draw them.
 
     The result's errors are those of ``weights_for``, which has the same arguments.

@@ -34,8 +34,9 @@ from znni.plans.plan import Plan
 log = logging.getLogger("znni")
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
     from znni.engine.workers.processes import WaitingProcesses
-    from znni.machine.io_threads import Begun
 
 # Makes a plan ready to run.
 Prepare: TypeAlias = Callable[[Plan], Processes]
@@ -60,7 +61,7 @@ class Readiness:
     keeps = False
 
     def __init__(
-        self, waiting: WaitingProcesses | None = None, weights: Begun[Weights] | None = None
+        self, waiting: WaitingProcesses | None = None, weights: Future[Weights] | None = None
     ) -> None:
         self.times = StepTimes()
         self.searching = 0.0

@@ -2,9 +2,6 @@
 
 They run beside the threads that compute. Storage, codecs and memory copies all release the
 interpreter's lock.
-
-Reading and writing share these threads. A thread that waits for a result computes it itself if
-nobody has begun it. So writing a block never waits until the threads have read another one.
 """
 
 from __future__ import annotations
@@ -12,10 +9,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import cache, partial
+from functools import cache
 from itertools import islice
-from threading import Lock, local
-from typing import Generic, TypeVar
+from threading import local
+from typing import TypeVar
 
 from znni.machine.detect import detect_host
 
@@ -35,63 +32,10 @@ def io_threads() -> int:
     return min(MOST_THREADS, detect_host().host.threads)
 
 
-class _Waiting(Generic[Result]):
-    """A task that the first thread to take it computes. It keeps nothing alive after that."""
-
-    def __init__(self, task: Callable[[], Result], future: Future[Result]) -> None:
-        self._left = [(task, future)]
-        self._taking = Lock()
-
-    def take(self) -> list[tuple[Callable[[], Result], Future[Result]]]:
-        """Return the task and the place of its result; nothing if another thread has taken it."""
-        with self._taking:
-            left, self._left = self._left, []
-        return left
-
-    def compute(self) -> None:
-        """Compute the task in this thread, unless another thread has taken it."""
-        before, _this_thread.is_one = getattr(_this_thread, "is_one", False), True
-        try:
-            for task, future in self.take():
-                try:
-                    future.set_result(task())
-                except BaseException as error:
-                    future.set_exception(error)
-                del task, future  # an error keeps this frame, and would be kept by it
-        finally:
-            _this_thread.is_one = before
-
-
-class Begun(Generic[Result]):
-    """A task that these threads compute, or the thread that first asks for its result.
-
-    Args:
-        task: the task; it must not wait for these threads but by ``mapped``.
-    """
-
-    def __init__(self, task: Callable[[], Result]) -> None:
-        self._future: Future[Result] = Future()
-        self._waiting = _Waiting(task, self._future)
-        _pool().submit(self._waiting.compute)
-
-    def result(self) -> Result:
-        """Return the result, and raise what the task raises."""
-        self._waiting.compute()
-        try:
-            return self._future.result()
-        finally:
-            del self  # as above
-
-    def drop(self) -> None:
-        """Wait for the task if a thread is at it. Else nobody ever computes it."""
-        if not self._waiting.take():
-            self._future.exception()
-
-
 def mapped(
     task: Callable[[Item], Result], items: Iterable[Item], most: int
 ) -> Generator[Result, None, None]:
-    """Yield ``task(item)`` for every item, in order, computed by these threads and the caller.
+    """Yield ``task(item)`` for every item, in order, computed by these threads.
 
     The first failure is raised unchanged, after all running tasks have ended. No task begins after
     a failure. If one of these threads calls this, it computes all results itself.
@@ -105,23 +49,24 @@ def mapped(
         yield from map(task, items)
         return
     remaining = iter(items)
-    begun: deque[Begun[Result]] = deque()
+    begun: deque[Future[Result]] = deque()
     try:
         for item in islice(remaining, most):
-            begun.append(beside(partial(task, item)))
+            begun.append(_pool().submit(task, item))
         while begun:
             result = begun.popleft().result()
             for item in islice(remaining, 1):
-                begun.append(beside(partial(task, item)))
+                begun.append(_pool().submit(task, item))
             yield result
     finally:
-        for one in begun:
-            one.drop()
+        for future in begun:
+            if not future.cancel():
+                future.exception()  # waits for it
 
 
-def beside(task: Callable[[], Result]) -> Begun[Result]:
-    """Begin a task beside the caller."""
-    return Begun(task)
+def beside(task: Callable[[], Result]) -> Future[Result]:
+    """Begin a task that runs beside the caller."""
+    return _pool().submit(task)
 
 
 def finish(results: Iterable[None]) -> None:
@@ -149,6 +94,10 @@ def at_once(allowed: int, each: int) -> int:
     return max(1, min(allowed // each, 2 * io_threads()))
 
 
+def _note_thread() -> None:
+    _this_thread.is_one = True
+
+
 @cache
 def _pool() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(io_threads(), "znni-io")
+    return ThreadPoolExecutor(io_threads(), "znni-io", _note_thread)
