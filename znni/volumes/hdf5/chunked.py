@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from znni.machine.io_threads import at_once, finish_all
+from znni.volumes.chunk_ranges import chunk_starts, common, counted_from
 
 NOWHERE = -1  # the place of a chunk that the file does not list
 
@@ -92,48 +93,35 @@ class ChunkedDataset(ABC):
         return int(self._places[tuple(index)])
 
     def __getitem__(self, key: tuple[slice, ...], /) -> NDArray[Any]:
-        ranges = [range(*part.indices(size)) for part, size in zip(key, self.shape, strict=True)]
-        runs = list(self.runs(ranges))
+        wanted = [range(*part.indices(size)) for part, size in zip(key, self.shape, strict=True)]
+        runs = list(self.runs(wanted))
         if len(runs) == 1 and runs[0].chunks == 1:
-            return self.part(runs[0].start, self._inside(runs[0], ranges))
-        found = np.empty([len(part) for part in ranges], self.dtype)
+            (run,) = runs
+            return self.part(run.start, counted_from(run.start, self._common(run, wanted)))
+        found = np.empty([len(part) for part in wanted], self.dtype)
+        firsts = [part.start for part in wanted]
 
         def read(run: Run) -> None:
-            inside = self._inside(run, ranges)
-            place = tuple(
-                slice(first + part.start - r.start, first + part.stop - r.start)
-                for first, part, r in zip(run.start, inside, ranges, strict=True)
-            )
-            if run.chunks == 1:
-                found[place] = self.part(run.start, inside)
-            else:
-                self.take(run, inside, found[place])
+            both = self._common(run, wanted)
+            self.take(run, counted_from(run.start, both), found[counted_from(firsts, both)])
 
         finish_all(read, runs, at_once(found.nbytes, self._task_bytes))
         return found
 
-    def runs(self, ranges: list[range]) -> Iterator[Run]:
+    def runs(self, wanted: list[range]) -> Iterator[Run]:
         """Yield all chunks that a part overlaps, each as a run of its own."""
-        starts = (
-            range(part.start // size * size, part.stop, size)
-            for part, size in zip(ranges, self.chunks, strict=True)
-        )
-        yield from (Run(start, 1) for start in product(*starts))
+        yield from (Run(start, 1) for start in product(*chunk_starts(wanted, self.chunks)))
 
     def take(self, run: Run, inside: tuple[slice, ...], into: NDArray[Any]) -> None:
-        """Read a run of several chunks. Only datasets whose runs have several need it.
+        """Read a part of a run, which is one chunk.
 
         Args:
-            run: the chunks. The part has all their values along the last axis.
+            run: the chunk. If there are several, the part has all along the last axis.
             inside: the part, counted from the start of the run.
             into: room for the values of the part.
         """
-        raise NotImplementedError
+        into[...] = self.part(run.start, inside)
 
-    def _inside(self, run: Run, ranges: list[range]) -> tuple[slice, ...]:
-        """Return the part of a run that lies in some ranges, counted from its start."""
-        extents = (*self.chunks[:-1], run.chunks * self.chunks[-1])
-        return tuple(
-            slice(max(part.start - first, 0), min(part.stop - first, size))
-            for first, size, part in zip(run.start, extents, ranges, strict=True)
-        )
+    def _common(self, run: Run, wanted: list[range]) -> list[range]:
+        """Return what a part and a run have in common."""
+        return common(wanted, run.start, (*self.chunks[:-1], run.chunks * self.chunks[-1]))

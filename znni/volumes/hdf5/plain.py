@@ -92,17 +92,17 @@ class PlainDataset(ChunkedDataset):
             some[...] = read[*whole, :, *inside[axis + 1 :]]
         return values
 
-    def runs(self, ranges: list[range]) -> Iterator[Run]:
+    def runs(self, wanted: list[range]) -> Iterator[Run]:
         """Yield all chunks that a part overlaps. Neighbours in the file are in one run.
 
         Runs begin and end with chunks of which the part has all along the last axis.
         """
         if self._most == 1:
-            yield from super().runs(ranges)
+            yield from super().runs(wanted)
             return
-        size, along = self.chunks[-1], ranges[-1]
+        size, along = self.chunks[-1], wanted[-1]
         each = prod(self.chunks) * self.dtype.itemsize
-        for row in super().runs([*ranges[:-1], along[:1]]):
+        for row in super().runs([*wanted[:-1], along[:1]]):
             starts = range(row.start[-1], along.stop, size)
             places = [self._place((*row.start[:-1], start)) for start in starts]
             first = 0
@@ -120,7 +120,10 @@ class PlainDataset(ChunkedDataset):
                     first = after
 
     def take(self, run: Run, inside: tuple[slice, ...], into: NDArray[Any]) -> None:
-        """Read a run of several chunks at once."""
+        """Read a part of a run. All its chunks are read at once."""
+        if run.chunks == 1:
+            super().take(run, inside, into)
+            return
         values = np.empty((run.chunks, *self.chunks), self.dtype)
         self._fill(values, self._place(run.start))
         by_chunk = into.reshape(*into.shape[:-1], run.chunks, self.chunks[-1])  # the same memory

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from znni.machine.io_threads import at_once, finish_all
+from znni.volumes.chunk_ranges import chunk_starts, common, counted_from
 from znni.volumes.formats import library
 
 
@@ -40,26 +41,17 @@ class ChunkedZarr:
     def __getitem__(self, key: tuple[slice, ...], /) -> NDArray[Any]:
         array, chunks = self._array, self._array.chunks
         wanted = [range(*part.indices(size)) for part, size in zip(key, self.shape, strict=True)]
-        starts = [
-            range(part.start // size * size, part.stop, size)
-            for part, size in zip(wanted, chunks, strict=True)
-        ]
+        starts = chunk_starts(wanted, chunks)
         most: int = library("zarr", "zarr").config.get("async.concurrency")
         nbytes, count = prod(map(len, wanted)) * self.dtype.itemsize, prod(map(len, starts))
         if count == 1 or min(most, count) * self.chunk_bytes <= nbytes:
             return np.asarray(array[key])
         found = np.empty([len(part) for part in wanted], self.dtype)
+        firsts, zeros = [part.start for part in wanted], [0] * len(wanted)
 
         def read(start: tuple[int, ...]) -> None:
-            ends = [
-                (max(first, part.start), min(first + size, part.stop))
-                for first, size, part in zip(start, chunks, wanted, strict=True)
-            ]
-            place = tuple(
-                slice(first - part.start, last - part.start)
-                for (first, last), part in zip(ends, wanted, strict=True)
-            )
-            found[place] = array[tuple(slice(*both) for both in ends)]
+            both = common(wanted, start, chunks)
+            found[counted_from(firsts, both)] = array[counted_from(zeros, both)]
 
         finish_all(read, product(*starts), at_once(nbytes, self.chunk_bytes))
         return found
