@@ -10,14 +10,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
-
-NETWORK = """
-name: small
-in_features: 1
-layers:
-  - conv: {features: 4, kernel: 3, activation: relu}
-  - conv: {features: 1, kernel: 3}
-"""
+from command_line import SMALL_NET
 
 # Libraries that some inputs, networks or devices need, and none of these commands.
 NOT_NEEDED = {
@@ -37,7 +30,7 @@ print("loaded:", *sys.modules)
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
-    (tmp_path / "small.yaml").write_text(NETWORK)
+    (tmp_path / "small.yaml").write_text(SMALL_NET)
     with h5py.File(tmp_path / "volume.h5", "w") as file:
         file["main"] = np.zeros((20, 20, 20), np.float32)
     return tmp_path

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command_line import SMALL_NET
 from fakes import gpu
 from fakes import machine as fake_machine
 
@@ -20,14 +21,6 @@ from znni.calibration.phase_notes import NOTES, FixedSeconds, note
 from znni.core.errors import InvalidInput
 from znni.inference import kept_files, kept_texts
 from znni.inference.kept_texts import MOST_BYTES, keep_text, kept_text, text_file
-
-NETWORK = """
-name: small
-in_features: 1
-layers:
-  - conv: {features: 4, kernel: 3, activation: relu}
-  - conv: {features: 1, kernel: 3}
-"""
 
 # A command in a process of its own, which tells afterwards what it loaded and opened.
 PROGRAM = """
@@ -51,7 +44,7 @@ NOT_NEEDED = {"numpy", "planner.exhaustive", "ruamel.yaml", "znni.inference.plan
 @pytest.fixture
 def folder(own_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The test's own folder, with a network, kept plans and all other notes."""
-    Path("small.yaml").write_text(NETWORK)
+    Path("small.yaml").write_text(SMALL_NET)
     Path("site").mkdir()
     monkeypatch.setattr(sys, "path", [*sys.path, str(own_folder / "site")])
     monkeypatch.setenv("XDG_CACHE_HOME", str(own_folder / "cache"))
@@ -108,7 +101,7 @@ def test_a_command_with_more_to_tell_or_to_do_plans(folder: Path) -> None:
 def test_a_text_is_known_by_all_files_that_a_plan_reads(folder: Path) -> None:
     """What ``text_file`` does not look at must not be read to make a plan."""
     Printed()
-    Path("small.yaml").write_text(NETWORK.replace("small", "other"))  # nothing is known of it
+    Path("small.yaml").write_text(SMALL_NET.replace("small", "other"))  # nothing is known of it
     code = [Path(place).resolve() for place in (*sys.path, sys.prefix, sys.base_prefix) if place]
     read = {path for path in Printed().opened if path.suffix not in (".py", ".pyc")}
     others = {path for path in read if not any(map(path.resolve().is_relative_to, code))}
@@ -141,8 +134,8 @@ ASKED: dict[str, dict[str, Any]] = {
 @pytest.mark.usefixtures("folder")
 @pytest.mark.parametrize("what", ASKED)
 def test_another_text_is_printed_if_anything_else_is_asked(what: str) -> None:
-    Path("other.yaml").write_text(NETWORK.replace("small", "other"))
-    Path("same.yaml").write_text(NETWORK)
+    Path("other.yaml").write_text(SMALL_NET.replace("small", "other"))
+    Path("same.yaml").write_text(SMALL_NET)
     assert _named() == _named()
     assert _named(**ASKED[what]) != _named()
 

@@ -31,6 +31,14 @@ layers:
   - pool: {window: [1, 2, 2]}
   - conv: {features: 2, kernel: [1, 2, 3], activation: sigmoid}
 """
+# Two convolutions, which need no weights for a plan.
+SMALL_NET = """
+name: small
+in_features: 1
+layers:
+  - conv: {features: 4, kernel: 3, activation: relu}
+  - conv: {features: 1, kernel: 3}
+"""
 VOLUME = (7, 20, 23)
 LONG_VOLUME = (140, 20, 23)
 OUTPUT = (2, 6, 15, 16)
