@@ -124,6 +124,8 @@ class SlidingRun:
         self, network: Network, weights: Weights, window: Window, first: Float32, folder: Path
     ) -> Slide:
         """Return MONAI's inferer. It does not mirror, so windows must not ask for it."""
+        # Loading MONAI takes seconds. They are not work, so they pass before the clock starts.
+        import monai.inferers  # noqa: F401
         import torch
 
         from bench.peers.torch_windows import torch_ways
