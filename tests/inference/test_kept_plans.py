@@ -277,3 +277,11 @@ def small_search_calls() -> int:
     search = small_search()
     search.fastest()
     return search.calls
+
+
+@pytest.mark.parametrize("device", ["auto", "cpu"])
+def test_a_kept_plan_loads_no_primitives(device: DeviceChoice) -> None:
+    first, again = (replace(small_search(), device=device) for _ in range(2))
+    assert planning.fastest(first) == planning.fastest(again)
+    assert "_searches" in vars(first)
+    assert "_searches" not in vars(again)

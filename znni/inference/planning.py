@@ -247,8 +247,10 @@ def fastest(search: Search, count: int = 1, *, fresh: bool = False) -> list[Plan
 
 def _warn_of_gpu_without_room(search: Search, plan: Plan) -> None:
     """Warn if the processors compute only because no plan fits on the GPU."""
-    on_gpu = search.on("gpu")
-    if search.device != "auto" or plan.gpu_memory or not (plan.machine.gpus and on_gpu.cut_points):
+    if search.device != "auto" or plan.gpu_memory or not plan.machine.gpus:
+        return
+    on_gpu = search.on("gpu")  # loads the modules of all primitives
+    if not on_gpu.cut_points:
         return
     with suppress(InvalidInput):  # GPUs do not compute all layers
         smallest = on_gpu.smallest()
