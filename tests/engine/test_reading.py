@@ -94,6 +94,7 @@ def test_any_pieces_give_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(reading, "PIECE_VALUES", cached)
+    monkeypatch.setattr(reading, "THREAD_VALUES", cached)
     volume = ArrayVolume(InPieces(VALUES, pieces) if pieces else VALUES)
     for box in BOXES:
         found = read_input(volume, job(pad), box, scaling)
@@ -111,6 +112,13 @@ def test_pieces_begin_where_stored_ones_do() -> None:
     for key in array.boxes:
         read[key[1:]] += 1
     assert (read[1:, 1:, 1:] == 1).all()
+
+
+def test_many_threads_read_a_small_volume_in_few_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "io_threads", lambda: 16)
+    array = InPieces(VALUES, (1, 1, 1, 1))
+    read_input(ArrayVolume(array), job("reflect"), Box(Vec3(0, 0, 0), SIZE), InputScaling())
+    assert len(array.boxes) < 20
 
 
 @pytest.mark.parametrize("pieces", [None, (1, 10, 11), (4, 4, 4)])

@@ -26,6 +26,9 @@ from znni.network.weights import Float32
 # for the interpreter's lock.
 PIECE_VALUES = 2**21
 
+# Values for which another thread is worth its waking, and its waiting for the interpreter's lock.
+THREAD_VALUES = 2**18
+
 # Runs of pieces for each thread.
 SHARES = 2
 
@@ -69,7 +72,9 @@ def read_input(
     start = Vec3(*(min(run.lowest for run in runs) for runs in axes))
     stop = Vec3(*(max(run.lowest + run.extent for run in runs) for runs in axes))
     seen, maps = Box(start, stop), volume.features
-    voxels, tasks = seen.size.volume, SHARES * io_threads()
+    voxels = seen.size.volume
+    threads = max(1, min(io_threads(), voxels * maps // THREAD_VALUES))
+    tasks = SHARES * threads
 
     def taken(extents: Vec3, copies: int) -> int:
         """Return the bytes that a piece takes, as it is stored and as float32, for each map."""
@@ -81,7 +86,7 @@ def read_input(
     if stored is None or taken(stored, copies) > allowed:
         read, stored, copies = _read_before(volume, seen), None, 1
         allowed -= voxels * volume.itemsize
-    for_each = allowed // (io_threads() * (copies * volume.itemsize + FLOAT_BYTES))
+    for_each = allowed // (threads * (copies * volume.itemsize + FLOAT_BYTES))
     together = min(PIECE_VALUES // maps, voxels // tasks, for_each)
     if stored is None:
         rows = stop.y if seen.size.y * seen.size.x <= together else 1

@@ -48,7 +48,7 @@ def note_warm(nbytes: int) -> None:
     """Note that so many bytes were touched in one process at the same time."""
     steady = nbytes >> max(0, nbytes.bit_length() - NOTED_BITS)
     steady <<= max(0, nbytes.bit_length() - NOTED_BITS)
-    if gives_pages_back() or steady <= warm_bytes():
+    if steady <= WARM_BYTES or gives_pages_back() or steady <= warm_bytes():
         return
     NOTES.keep(_start(), steady)
 
