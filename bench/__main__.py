@@ -34,6 +34,7 @@ COMMANDS = {
     "exercise": "bench.exercise",
     "volumes": "bench.volumes",
     "end-to-end": "bench.end_to_end",
+    "fleet": "bench.fleet",
     "phases": "bench.phases",
     "default-memory": "bench.default_memory",
     "many-volumes": "bench.many_volumes",

@@ -31,6 +31,7 @@ Kind: TypeAlias = Literal[
     "cluster-simulation",
     "default-memory",
     "end-to-end",
+    "fleet",
     "gpu-chips",
     "gpu-exercise",
     "gpu-layers",

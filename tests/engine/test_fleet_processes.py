@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator
 from functools import partial
@@ -123,6 +124,28 @@ def test_workers_end_while_the_last_block_of_the_last_run_is_written() -> None:
     assert workers.workers_memory > 2 * 2**20
     workers.end()()
     assert not any(each.is_running() for each in processes)
+
+
+@pytest.mark.parametrize("last", [False, True])
+def test_a_log_says_what_the_processes_waited_for(
+    last: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    case, workers = Case(), fleet()
+    with caplog.at_level("INFO", "znni"):
+        case.run(workers, last=last)
+    told = [re.fullmatch(r"after (\d+\.\d\d) s: (.*)", each) for each in caplog.messages]
+    seconds = [float(each[1]) for each in told if each]
+    assert len(seconds) == len(caplog.messages)
+    assert 0 < seconds[0] <= seconds[-1]
+    found = [each[2] for each in told if each]
+    of_each = ("has its first block", "has computed its first block", "has computed its last block")
+    for number in (1, 2):
+        assert [it for it in found if f"process {number} " in it] == [
+            f"process {number} {what}" for what in of_each
+        ]
+    assert found[-1] == "all blocks are written"
+    ready = found.index("all processes can compute")
+    assert ready < min(found.index(f"process {number} {of_each[2]}") for number in (1, 2))
 
 
 def test_no_worker_ends_before_it_has_started_though_no_block_needs_it() -> None:

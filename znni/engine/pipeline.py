@@ -19,6 +19,7 @@ from znni.core.volume import Sink
 from znni.engine.blended import BlendedBlock, clear_unwanted
 from znni.engine.labels import Labels
 from znni.engine.last_blocks import LastBlocks
+from znni.engine.moments import Moments
 from znni.engine.skipping import Block, Blocks, InputBlock, StoredBlock
 from znni.engine.stages import Line, Lines, Work, in_turn, through
 from znni.engine.stopwatch import Stopwatch
@@ -276,6 +277,7 @@ def run_volume(
         last: whether no run follows. Then each process ends while its last blocks are written.
     """
     writing, storing = Lock(), list[Stopwatch]()
+    moments = Moments()
 
     def write(block: Block) -> None:
         with writing:
@@ -294,9 +296,12 @@ def run_volume(
         def read(tile: Tile) -> Block:
             last_blocks.begun(process)
             with reading, clock.during("reading"):
-                return state.blocks.read(tile, lane.room)
+                block = state.blocks.read(tile, lane.room)
+            moments.note(f"process {process + 1} has its first block")
+            return block
 
         def computed(block: Block) -> Block:
+            moments.note(f"process {process + 1} has computed its first block")
             last_blocks.computed(process)
             return block
 
@@ -312,10 +317,13 @@ def run_volume(
     per_process = [
         (lanes, Lock(), Stopwatch()) for lanes in processes.lanes(stopwatch, state.labels)
     ]
-    leaves = (
-        partial(processes.leave, number) if last else nothing_to_wait_for
-        for number in range(len(per_process))
-    )
+
+    def leave(number: int) -> None:
+        moments.note(f"process {number + 1} has computed its last block")
+        if last:
+            processes.leave(number)
+
+    leaves = (partial(leave, number) for number in range(len(per_process)))
     last_blocks = LastBlocks(leaves)
     lines = [
         line(number, lane, reading, clock)
@@ -327,9 +335,11 @@ def run_volume(
         with Lines(tiles, lines, state.remaining.stop) as work, processes.in_use(stopwatch):
             with stopwatch.during("building"):
                 work.meanwhile(processes.wait_until_ready)
+            moments.note("all processes can compute")
             last_blocks.ready()
             with stopwatch.during("running"):
                 work.finish()
+            moments.note("all blocks are written")
         memory = processes.plan.memory
         note_warm(memory.total - memory.process)
     finally:

@@ -2,6 +2,10 @@
 
 They run beside the threads that compute. Storage, codecs and memory copies all release the
 interpreter's lock.
+
+Writing has threads of its own. Reading hands in the tasks of a whole block, or of a block for each
+GPU. If tasks of writing came after all of these, a block would keep its memory meanwhile, and the
+next one would have no place.
 """
 
 from __future__ import annotations
@@ -12,12 +16,14 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache
 from itertools import islice
 from threading import local
-from typing import TypeVar
+from typing import Literal, TypeAlias, TypeVar
 
 from znni.machine.detect import detect_host
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+
+Purpose: TypeAlias = Literal["reading", "writing"]
 
 # Knows in each thread whether it is one of these.
 _this_thread = local()
@@ -28,12 +34,15 @@ MOST_THREADS = 16
 
 @cache
 def io_threads() -> int:
-    """Return the number of these threads: one per core that the process may use, at most 16."""
+    """Return the number of threads for each purpose: one per core of the process, at most 16."""
     return min(MOST_THREADS, detect_host().host.threads)
 
 
 def mapped(
-    task: Callable[[Item], Result], items: Iterable[Item], most: int
+    task: Callable[[Item], Result],
+    items: Iterable[Item],
+    most: int,
+    purpose: Purpose = "reading",
 ) -> Generator[Result, None, None]:
     """Yield ``task(item)`` for every item, in order, computed by these threads.
 
@@ -44,19 +53,20 @@ def mapped(
         task: function called in any thread; it must not wait for these threads in another way.
         items: items, taken one by one as there is room for them.
         most: largest number of begun tasks whose results are not yet taken; at least one.
+        purpose: which of the threads.
     """
     if getattr(_this_thread, "is_one", False):
         yield from map(task, items)
         return
-    remaining = iter(items)
+    remaining, submit = iter(items), _pool(purpose).submit
     begun: deque[Future[Result]] = deque()
     try:
         for item in islice(remaining, most):
-            begun.append(_pool().submit(task, item))
+            begun.append(submit(task, item))
         while begun:
             result = begun.popleft().result()
             for item in islice(remaining, 1):
-                begun.append(_pool().submit(task, item))
+                begun.append(submit(task, item))
             yield result
     finally:
         for future in begun:
@@ -64,9 +74,9 @@ def mapped(
                 future.exception()  # waits for it
 
 
-def beside(task: Callable[[], Result]) -> Future[Result]:
-    """Begin a task that runs beside the caller."""
-    return _pool().submit(task)
+def beside(task: Callable[[], Result], purpose: Purpose = "reading") -> Future[Result]:
+    """Begin a task that runs beside the caller, in one of the threads for a purpose."""
+    return _pool(purpose).submit(task)
 
 
 def finish(results: Iterable[None]) -> None:
@@ -99,5 +109,5 @@ def _note_thread() -> None:
 
 
 @cache
-def _pool() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(io_threads(), "znni-io", _note_thread)
+def _pool(purpose: Purpose) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(io_threads(), f"znni-{purpose}", _note_thread)

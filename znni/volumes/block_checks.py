@@ -38,7 +38,7 @@ def write_block(box: Box, values: NDArray[Any], store: Sink, note: Note) -> None
         store: writes them.
         note: takes the entry.
     """
-    checksum = beside(lambda: checksum_of(values))
+    checksum = beside(lambda: checksum_of(values), "writing")
     store.write(box, values)
     note(block_entry(box, checksum.result()))
 

@@ -58,7 +58,7 @@ class ChunkWriter:
         row = self._chunk._replace(x=self._whole.stop.x)
         parts = ((feature, part) for part in box.cut(row) for feature in range(len(values)))
         most = max(row.minimum(box.size).volume, self._chunk.volume) * values.itemsize
-        finish(mapped(write, parts, at_once(values.nbytes, 2 * most)))
+        finish(mapped(write, parts, at_once(values.nbytes, 2 * most), "writing"))
 
     def _write_row(self, feature: int, row: Box, values: NDArray[np.generic]) -> None:
         """Store part of a row of chunks: wholly covered chunks together, the others one by one."""

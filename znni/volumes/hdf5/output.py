@@ -214,9 +214,9 @@ class Hdf5Output:
             self._complete()
             return
         self._begin()
-        self._close()
-        self._open()  # HDF5 keeps what it read from chunks before they were written
         if self._ledger.resumed:
+            self._close()
+            self._open()  # HDF5 keeps what it read from chunks before they were written
             check_written(self._ledger, self.read)
         self._close()
         held = HeldChanges(self._disk.fileno())

@@ -107,9 +107,10 @@ class ZarrChunks:
             self._folder.put(name, *file_of(chunks, self._in_shard))
 
         chunks = (chunk for file in files for chunk in self._chunks_of(file))
-        with closing(mapped(encoded, chunks, encoding)) as done:
+        with closing(mapped(encoded, chunks, encoding, "writing")) as done:
             per_file = (self._file // self._chunk).volume
-            finish(mapped(write, ((file, list(islice(done, per_file))) for file in files), writing))
+            whole = ((file, list(islice(done, per_file))) for file in files)
+            finish(mapped(write, whole, writing, "writing"))
 
     def _chunks_of(self, file: _Part) -> Iterator[_Part]:
         """Yield all chunks of a file, in order. Chunks beyond the array's end are empty."""
@@ -123,4 +124,4 @@ class ZarrChunks:
 
         # The file as read, decoded, changed and encoded again.
         changing = at_once(values.nbytes, 4 * self._file.volume * values.itemsize)
-        finish(mapped(change, files, changing))
+        finish(mapped(change, files, changing, "writing"))

@@ -1,0 +1,46 @@
+"""Threads that read and write."""
+
+from __future__ import annotations
+
+from concurrent.futures import wait
+from pathlib import Path
+from threading import Event, Thread
+
+import numpy as np
+import pytest
+
+from znni.core.shapes import Box, Vec3
+from znni.core.volume import NewOutput
+from znni.machine.io_threads import beside, io_threads
+from znni.volumes.locate import open_output, open_volume
+
+SIZE, PATCH = Vec3(20, 12, 8), Vec3(10, 12, 8)
+
+
+@pytest.mark.parametrize("name", ["out.h5", "out.zarr"])
+def test_a_block_is_written_while_all_threads_read(name: str, tmp_path: Path) -> None:
+    """Else its tasks would wait for those of whole blocks that are read ahead."""
+    values = np.random.default_rng(0).random((1, *SIZE), np.float32)
+    output = open_output(tmp_path / name, values, NewOutput(1, SIZE))
+    output.describe({}, PATCH)
+    go_on, written = Event(), Event()
+    reading = [beside(go_on.wait) for _ in range(3 * io_threads())]
+
+    def write() -> None:
+        for start in (Vec3(0, 0, 0), Vec3(10, 0, 0)):
+            box = Box(start, start + PATCH)
+            output.write(box, values[:, *box.slices])
+        written.set()
+
+    writing = Thread(target=write)
+    writing.start()
+    try:
+        assert written.wait(20)
+        assert not any(each.done() for each in reading)
+    finally:
+        go_on.set()
+        wait(reading)
+        writing.join()
+    output.finish({})
+    found = open_volume(tmp_path / name).read(Box(Vec3(0, 0, 0), SIZE))
+    np.testing.assert_array_equal(found, values)
