@@ -111,6 +111,16 @@ def test_the_examples_load(path: Path) -> None:
         load_machine(group.machine)
 
 
+def test_a_known_machine_is_given_by_name(tmp_path: Path) -> None:
+    (group, _) = load(SLURM.replace("machines/h200.yaml", "h100"), tmp_path).groups
+    assert group.machine == MACHINES / "h100.yaml"
+    (tmp_path / "mine").touch()
+    (group, _) = load(SLURM.replace("machines/h200.yaml", "mine"), tmp_path).groups
+    assert group.machine == tmp_path / "mine"
+    said = refusal(SLURM.replace("machines/h200.yaml", "h101"), tmp_path)
+    assert said.startswith(", line 9: h101: no such file, and no machine of this name comes with")
+
+
 def test_the_reference_names_all_keys() -> None:
     page = (ROOT / "docs" / "reference" / "cluster-files.md").read_text()
     for entry in (Cluster, Group):

@@ -74,9 +74,9 @@ def test_the_extras_are_all_listed() -> None:
     assert not missing(extras, "docs/index.md")
 
 
-@pytest.mark.parametrize("folder", ["machines", "networks"])
-def test_the_files_of_a_folder_are_all_listed(folder: str) -> None:
-    names = [path.name for path in (ROOT / folder).glob("*.yaml")]
+@pytest.mark.parametrize(("folder", "suffix"), [("machines", ""), ("networks", ".yaml")])
+def test_the_files_of_a_folder_are_all_listed(folder: str, suffix: str) -> None:
+    names = [f"{path.stem}{suffix}" for path in (ROOT / folder).glob("*.yaml")]
     assert names
     assert not missing(names, f"{folder}/README.md")
 

@@ -6,6 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from command_line import refused
 from hypothesis import given
 from hypothesis import strategies as st
 from paths import MACHINES
@@ -13,6 +14,7 @@ from paths import MACHINES
 import znni
 from znni.core.errors import InvalidInput
 from znni.core.shapes import Vec3
+from znni.core.shipped import MACHINES as SHIPPED
 from znni.machine.detect import AVAILABLE_SHARE
 from znni.machine.machine import NOMINAL_STORAGE, Device, Machine, Storage
 from znni.machine.machine_choice import machine_for
@@ -220,6 +222,21 @@ def test_a_limit_is_no_more_than_the_machine_has(limits: dict[str, str], said: s
     assert (whole.host.memory, whole.gpus[0].memory) == (64 * GIB, 24 * GIB)
     with pytest.raises(InvalidInput, match=said):
         machine_for(path, limits.get("ram"), None, limits.get("gpu_memory"))
+
+
+def test_the_machines_here_are_found_by_name(own_folder: Path) -> None:
+    assert SHIPPED.names == [path.stem for path in MACHINES]
+    for path in MACHINES:
+        assert load_machine(path.stem) == load_machine(path)
+    assert machine_for("e7", "1GiB", None).host.memory == GIB
+    (own_folder / "e7").write_text(WHOLE)
+    assert load_machine("e7").host.name == "2 x Processor"  # a file of that name comes first
+
+
+def test_an_unknown_name_lists_the_known_machines() -> None:
+    said = refused("plan", "--net", "n337", "--volume", "256,256,256", "--machine", "rtx4091")
+    assert "rtx4091: no such file, and no machine of this name comes with znni; it has " in said
+    assert said.strip().endswith(", ".join(path.stem for path in MACHINES))
 
 
 def test_the_error_for_a_missing_file_suggests_one_beside_it() -> None:

@@ -10,8 +10,8 @@ from command_line import refused, succeeds, write_case
 from paths import ROOT
 
 from znni.core.errors import InvalidInput
+from znni.core.shipped import NETWORKS
 from znni.network.network_file import load_network
-from znni.network.shipped import shipped_names, shipped_network
 
 NAMES = ["boundaries", "cells-unet", "n337", "n537", "n726", "n926"]
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.usefixtures("own_folder")
 
 
 def test_all_are_found_by_name() -> None:
-    assert shipped_names() == NAMES
+    assert NETWORKS.names == NAMES
     for name in NAMES:
         network = load_network(name)
         assert network == load_network(ROOT / "networks" / f"{name}.yaml")
@@ -27,12 +27,13 @@ def test_all_are_found_by_name() -> None:
         assert network.weights is None or network.weights.is_file()
 
 
-def test_the_wheel_has_all_their_files() -> None:
+def test_the_wheel_has_all_their_files_and_those_of_machines() -> None:
     build = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]
     wheel = build["targets"]["wheel"]["force-include"]
     kinds = (".yaml", ".safetensors")
     there = {path.name for path in (ROOT / "networks").iterdir() if path.suffix in kinds}
-    assert wheel == {f"networks/{name}": f"znni/shipped/{name}" for name in there}
+    expected = {f"networks/{name}": f"znni/shipped/networks/{name}" for name in there}
+    assert wheel == {**expected, "machines": "znni/shipped/machines"}
     assert wheel.keys() <= set(build["targets"]["sdist"]["only-include"])
 
 
@@ -55,7 +56,7 @@ def test_a_file_of_that_name_comes_first() -> None:
     write_case(Path())
     Path("tiny.yaml").rename("n337")
     assert load_network("n337").name == "tiny"
-    assert shipped_network("tiny") is None
+    assert NETWORKS.file("tiny") is None
 
 
 def test_names_that_there_are_not() -> None:

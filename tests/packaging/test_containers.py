@@ -12,7 +12,7 @@ from paths import ROOT
 
 DOCKERFILE = ROOT / "containers" / "Dockerfile"
 APPTAINER = ROOT / "containers" / "znni.def"
-FILES = {"pyproject.toml", "README.md", "LICENSE", "znni", "planner", "networks"}
+FILES = {"pyproject.toml", "README.md", "LICENSE", "znni", "planner", "networks", "machines"}
 
 
 def sections() -> dict[str, str]:
@@ -38,6 +38,9 @@ def test_both_images_are_the_same() -> None:
     copied = {name for line in instructions("COPY") for name in line.split()[:-1]}
     also = {line.split()[0] for line in sections()["files"].split("\n") if line.strip()}
     assert copied == also == FILES
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]
+    wheel = settings["targets"]["wheel"]
+    assert {name.split("/")[0] for name in (*wheel["packages"], *wheel["force-include"])} < FILES
     assert instructions("ARG") == [sections()["arguments"].strip()]
 
 

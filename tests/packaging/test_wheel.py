@@ -77,10 +77,12 @@ def files_of_tree() -> set[str]:
 
 
 def shipped(folder: str) -> set[str]:
-    """Return the files of the networks that are found by name, in a folder."""
+    """Return the files of networks and machines that are found by name, in a folder."""
     kinds = (".yaml", ".safetensors")
-    found = (path for path in (ROOT / "networks").iterdir() if path.suffix in kinds)
-    return {f"{folder}/{path.name}" for path in found}
+    networks = (path for path in (ROOT / "networks").iterdir() if path.suffix in kinds)
+    machines = (path for path in (ROOT / "machines").rglob("*") if path.is_file())
+    found = (path.relative_to(ROOT).as_posix() for path in (*networks, *machines))
+    return {f"{folder}{path}" for path in found}
 
 
 def main_of(path: Path) -> NDArray[np.float32]:
@@ -91,7 +93,7 @@ def main_of(path: Path) -> NDArray[np.float32]:
 def test_wheel_holds_the_two_packages_and_nothing_else(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
-    assert in_packages(names) == files_of_tree() | shipped("znni/shipped")
+    assert in_packages(names) == files_of_tree() | shipped("znni/shipped/")
     assert {"znni/py.typed", "planner/py.typed"} <= set(names)
     assert {Path(name).suffix for name in names} >= {".cu", ".cuh", ".html"}
     others = {name.split("/")[0] for name in names} - set(PACKAGES)
@@ -102,7 +104,7 @@ def test_sdist_holds_what_the_wheel_is_built_from(sdist: Path) -> None:
     with tarfile.open(sdist) as archive:
         names = {member.name.split("/", 1)[1] for member in archive.getmembers() if member.isfile()}
     assert in_packages(names) == files_of_tree()
-    assert names - in_packages(names) - shipped("networks") == {
+    assert names - in_packages(names) - shipped("") == {
         ".gitignore",
         "CHANGELOG.md",
         "CITATION.cff",
@@ -132,6 +134,7 @@ def test_runs_the_demo_in_an_empty_environment(wheel: Path, tmp_path: Path) -> N
     )
 
     assert "cells-unet: 1 map in" in run(commands / "znni", "networks", folder=folder)
+    assert "RTX 4090" in run(commands / "znni", "info", "--machine", "rtx4090", folder=folder)
     assert "expects grey" in run(commands / "znni", "info", "boundaries", folder=folder)
     got, expected = main_of(folder / "membranes.h5"), main_of(DEMO_OUTPUT)
     assert expected.std() > 0.1  # not blank

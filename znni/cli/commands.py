@@ -104,11 +104,14 @@ def info(
     ] = None,
     machine: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Machine file to describe, instead of this machine."),
+        typer.Option(
+            metavar="NAME|FILE",
+            help="Machine to describe instead of this one, as znni plan --machine takes it.",
+        ),
     ] = None,
 ) -> None:
     """Describe a network or a volume; or this machine, and the primitives that its GPUs have."""
-    from znni.network.shipped import shipped_network
+    from znni.core.shipped import NETWORKS
 
     if file is None:
         from znni.inference.machine_text import describe_machine
@@ -120,7 +123,7 @@ def info(
         raise InvalidInput(
             f"{file} and --machine {machine} are two things to describe; give one of them"
         )
-    is_name = not Path(file).exists() and shipped_network(file)
+    is_name = not Path(file).exists() and NETWORKS.file(file)
     if is_name or Path(file).suffix in (".yaml", ".yml", ".onnx", ".pt2"):
         from znni.network.description import describe
         from znni.network.network_file import load_network

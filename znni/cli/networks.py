@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import typer
 
+# Addresses of pictures of networks' outputs.
+PICTURES = {
+    "cells-unet": "https://github.com/znni/znni/blob/main/networks/cells-unet.png",
+}
+
 
 def networks() -> None:
     """List the networks that come with znni, which --net takes by name."""
+    from znni.core.shipped import NETWORKS
     from znni.core.text import counted
     from znni.network.network_file import load_network
-    from znni.network.shipped import picture, shipped_names
 
-    for name in shipped_names():
+    for name in NETWORKS.names:
         network = load_network(name)
         maps = f"{counted(network.in_features, 'map')} in, {network.out_features} out"
         weights = "trained" if network.weights else "without weights: give --random-weights 0"
         typer.echo(f"{name}: {maps}, {weights}")
-        seen = picture(name)
+        seen = PICTURES.get(name)
         for line in (network.about, network.expects and f"expects {network.expects}", seen):
             if line:
                 typer.echo(f"  {line}")

@@ -40,7 +40,9 @@ def plan(
     machine: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="File of the machine to plan for. Default: this machine."
+            metavar="NAME|FILE",
+            help="Machine to plan for: a known one such as rtx4090, or a machine file. An unknown "
+            "name lists the known ones. Default: this machine.",
         ),
     ] = None,
     cluster: Annotated[

@@ -13,6 +13,7 @@ from pydantic import BeforeValidator, Field
 
 from znni.core.errors import DoesNotFit, InvalidInput, option
 from znni.core.options import Bits
+from znni.core.shipped import MACHINES
 from znni.core.yaml_file import LARGEST, Count, Entry, Name, YamlFile, is_count
 from znni.machine.machine_file import Bandwidth, Memory
 
@@ -158,7 +159,8 @@ class Group:
         ram: bytes of memory of a worker's process, all included, or None for the default.
         gpus: GPUs of a worker.
         walltime: seconds after which a worker is ended, or None if it is not.
-        machine: the machine file that describes a worker, or None for this machine.
+        machine: the machine file that describes a worker, or None for this machine. The file
+            of the cluster may name a machine that comes with znni.
         price_per_hour: price of a worker for an hour, in any currency.
         partition: SLURM's partition.
         account: SLURM's account.
@@ -262,7 +264,7 @@ def load_cluster(given: str | Path) -> Cluster:
     folder, tls = file.path.parent, entries.tls
     return Cluster(
         kind=entries.kind,
-        groups=tuple(_group(entry, folder) for entry in entries.groups),
+        groups=tuple(_group(file, number, entry) for number, entry in enumerate(entries.groups)),
         bits=entries.bits,
         storage=StorageLimits(entries.storage.read, entries.storage.write, entries.storage.puts),
         address=entries.address,
@@ -300,12 +302,17 @@ def of_worker(short: DoesNotFit, sharing: int = 0) -> DoesNotFit:
         remedy = f"all workers together {option('ram', f'{worker * sharing}MiB')}"
     return DoesNotFit(
         needed=short.needed, allowed=short.allowed, device=short.device, layer=short.layer,
-        patch=short.patch, remedy=remedy,
+        patch=short.patch, remedy=remedy, without_gpu=short.without_gpu,
     )  # fmt: skip
 
 
-def _group(entry: _GroupEntry, folder: Path) -> Group:
-    machine = None if entry.machine is None else folder / entry.machine
+def _group(file: YamlFile, number: int, entry: _GroupEntry) -> Group:
+    machine = None
+    if entry.machine is not None:
+        try:
+            machine = MACHINES.found(Path(entry.machine), file.path.parent)
+        except InvalidInput as error:
+            raise file.refusal(("groups", number, "machine"), str(error)) from None
     given = entry.model_dump() | {"machine": machine, "directives": tuple(entry.directives)}
     return Group(**given)
 

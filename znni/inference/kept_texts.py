@@ -22,12 +22,12 @@ import znni
 from znni.calibration.cost_file import CostFile
 from znni.calibration.phase_notes import Kind, noted_before, noted_cuda
 from znni.core.packages import package_folders
+from znni.core.shipped import NETWORKS
 from znni.core.user_cache import keep, kept, state_of_source
 from znni.inference.kept_files import plans_folder
 from znni.machine.cold_pages import warm_bytes
 from znni.machine.machine import Machine
 from znni.machine.processor import processor_features
-from znni.network.shipped import found_network
 
 log = logging.getLogger("znni")
 
@@ -52,7 +52,7 @@ def text_file(network: Path, machine: Machine, asked: object) -> Path | None:
     Raises:
         InvalidInput: the network is only a name, and none of this name comes with znni.
     """
-    folder, path = plans_folder(), found_network(network)
+    folder, path = plans_folder(), NETWORKS.found(network)
     try:
         if folder is None or path.stat().st_size > MOST_BYTES:
             return None

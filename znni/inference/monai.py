@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 from znni.core.errors import InvalidInput
 from znni.core.options import Blend, Border, Pad, PlanOptions, check_keywords
 from znni.core.shapes import Vec3, is_extent
+from znni.core.shipped import NETWORKS
 from znni.inference.inferer import Inferer
 from znni.inference.network_import import network_of
 from znni.network.geometry import with_window
 from znni.network.network import Network
 from znni.network.network_file import load_network
-from znni.network.shipped import shipped_network
 from znni.network.weights import Float32, Weights
 from znni.network.window import Window
 
@@ -205,7 +205,7 @@ def _check_ours(options: Mapping[str, object]) -> None:
 
 def _is_of_znni(network: object) -> bool:
     is_file = isinstance(network, str | Path) and (
-        Path(network).suffix in (".yaml", ".yml") or shipped_network(str(network)) is not None
+        Path(network).suffix in (".yaml", ".yml") or NETWORKS.file(str(network)) is not None
     )
     return is_file or isinstance(network, Network)
 

@@ -21,7 +21,8 @@ def machine_for(
     """Return the machine to plan for, within limits.
 
     Args:
-        given: a machine, or the path of a machine file; by default this machine.
+        given: a machine, the path of a machine file, or the name of a machine that comes with
+            znni; by default this machine.
         ram: bytes of host memory that a plan may use, as a number or as ``8GiB``. The default is
             the machine's memory less a margin.
         threads: number of worker threads; by default one for every core.

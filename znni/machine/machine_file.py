@@ -18,6 +18,7 @@ from typing import Annotated
 from pydantic import BeforeValidator, Field
 
 from znni.core.options import memory_size
+from znni.core.shipped import MACHINES
 from znni.core.yaml_file import Count, Entry, Name, YamlFile
 from znni.machine.detect import AVAILABLE_SHARE
 from znni.machine.machine import (
@@ -117,7 +118,7 @@ class _MachineFile(Entry):
 
 
 def load_machine(path: str | Path) -> Machine:
-    """Read a machine file.
+    """Read a machine file, or the one that comes with znni under a name such as ``rtx4090``.
 
     The file has a ``host`` and, optionally, a list of ``gpus``. Each has a ``name``, ``memory``,
     nominal float32 ``flops`` and memory ``bandwidth``.
@@ -132,16 +133,17 @@ def load_machine(path: str | Path) -> Machine:
     ``storage`` may give the bytes per second of volumes, ``read`` and ``write``.
 
     Args:
-        path: path of a YAML file.
+        path: path of a YAML file, or a name.
 
     Returns:
         The machine, marked as absent. A plan may use the same share of its memory as of this
         machine's.
 
     Raises:
-        InvalidInput: there is no such file, or it is not a machine; the error names the line.
+        InvalidInput: there is no such file, or it is not a machine; the error names the line. No
+            machine of this name comes with znni; the error lists those that do.
     """
-    entries = YamlFile(Path(path), "machine").checked(_MachineFile)
+    entries = YamlFile(MACHINES.found(Path(path)), "machine").checked(_MachineFile)
     host = entries.host
     return Machine(
         replace(

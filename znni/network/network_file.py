@@ -17,6 +17,7 @@ from znni.core.argument_types import checks_types
 from znni.core.errors import InvalidInput
 from znni.core.options import Blend, WindowRules
 from znni.core.shapes import Vec3
+from znni.core.shipped import NETWORKS
 from znni.core.text import counted
 from znni.core.yaml_file import Count, Entry, Name, YamlFile
 from znni.network.geometry import context
@@ -47,7 +48,6 @@ from znni.network.layer_entries import (
 from znni.network.layers import Concat, Layer, Multiply
 from znni.network.model_files import is_model_file, model_layer
 from znni.network.network import INPUT, Network, Node, maps_of, stride_of
-from znni.network.shipped import found_network
 from znni.network.window import Window
 
 # The name of the join of several outputs.
@@ -186,7 +186,7 @@ def load_network(path: str | Path) -> Network:
             raise InvalidInput(f"{path}: no such model file; check the path")
         text = json.dumps({"name": Path(path).stem, "model": Path(path).name})
         return network_from_text(text, path)
-    return _network_of(YamlFile(found_network(Path(path)), "network"))
+    return _network_of(YamlFile(NETWORKS.found(Path(path)), "network"))
 
 
 @checks_types
