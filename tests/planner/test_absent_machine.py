@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Unpack
 
 import pytest
 from calibration_cases import slow
@@ -19,7 +20,9 @@ from planner.cost_model import NOT_HERE
 from znni.calibration.choice import cost_model
 from znni.calibration.database import CostDatabase
 from znni.calibration.record import record
+from znni.core.errors import DoesNotFit
 from znni.core.options import PlanOptions
+from znni.core.text import in_units
 from znni.machine.machine_file import load_machine
 from znni.plans.plan import Plan
 from znni.plans.primitive import Catalogue, convolved
@@ -140,6 +143,29 @@ def test_a_real_plan_for_each_machine_here() -> None:
     }
     assert rates["e7"] == rates["titanx-e7"]
     assert rates["laptop"] < rates["e7"] < rates["h200-node"]
+
+
+def test_the_processors_alone_are_a_remedy_if_a_gpus_libraries_take_too_much() -> None:
+    """The error names them only if the network fits on them."""
+
+    def made(ram: str, **options: Unpack[PlanOptions]) -> Plan:
+        network, machine = NETWORKS / "cells-unet.yaml", MACHINES / "rtx4090.yaml"
+        return znni.plan(network, (64, 64, 64), machine=machine, ram=ram, **options)
+
+    def short(ram: str, **options: Unpack[PlanOptions]) -> DoesNotFit:
+        with pytest.raises(DoesNotFit) as caught:
+            made(ram, **options)
+        return caught.value
+
+    said = short("1GiB")
+    needed = said.without_gpu
+    assert f" or device='cpu' (--device cpu), which needs {in_units(needed)}, or use" in str(said)
+    assert short("1GiB", device="gpu").without_gpu == 0
+    assert short(f"{needed - 1}").without_gpu == 0
+    assert made(f"{needed}", device="cpu").device == "cpu"
+    least = short("513MiB", device="cpu")
+    assert (least.needed, least.without_gpu) == (needed, 0)
+    assert "--device" not in str(least)
 
 
 @pytest.mark.parametrize(

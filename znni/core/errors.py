@@ -104,6 +104,8 @@ class DoesNotFit(ZnniError):
         layer: the layer at which the smallest plan peaks.
         patch: the smallest patch tried, in output voxels per axis.
         sensible: about the least bytes with which a run is half as fast as it can be; 0: unknown.
+        without_gpu: bytes of the host that suffice if no layer may use a GPU; 0: unknown, or more
+            than are allowed.
 
     Args:
         remedy: what to give; empty: the option of this device's memory.
@@ -114,10 +116,11 @@ class DoesNotFit(ZnniError):
     def __init__(
         self, *, needed: int, allowed: int, device: Literal["cpu", "gpu"],
         layer: str, patch: tuple[int, int, int],
-        remedy: str = "", sensible: int = 0,
+        remedy: str = "", sensible: int = 0, without_gpu: int = 0,
     ) -> None:  # fmt: skip
         self.needed = needed
         self.sensible = sensible
+        self.without_gpu = without_gpu
         self.allowed = allowed
         self.device = device
         self.layer = layer
@@ -129,6 +132,8 @@ class DoesNotFit(ZnniError):
         more = "or more"
         if sensible > needed:
             more = f"at least, or {ceil(sensible / 2**20)}MiB for half of the best speed"
+        if without_gpu:
+            more += f", or {option('device', 'cpu')}, which needs {in_units(without_gpu)}"
         super().__init__(
             f"no plan fits: the smallest patch tried ({size} output voxels) needs "
             f"{in_units(needed)} on the {device}, at layer {layer}, and "

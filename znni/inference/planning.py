@@ -118,7 +118,8 @@ def search(
         volume_shape: extents (z, y, x) of the input, in voxels.
         border: ``valid`` or ``same``.
         roi: voxels of the volume that need output, such as ``numpy.s_[10:20, :, 5:]``.
-        machine: the machine to plan for, or its YAML file; by default this one.
+        machine: the machine to plan for, its YAML file, or the name of one that comes with znni;
+            by default this one.
         dtype: type of the output values.
         input_itemsize: bytes of one stored input value.
         labels: whether the label of the largest map is stored, as by ``znni.infer``.
@@ -227,7 +228,8 @@ def fastest(search: Search, count: int = 1, *, fresh: bool = False) -> list[Plan
         fresh: whether to search even if the plan is kept.
 
     Raises:
-        DoesNotFit: no plan fits. The error says how much memory makes half of the best speed.
+        DoesNotFit: no plan fits. The error says how much memory makes half of the best speed, and
+            whether the processors alone could compute the network.
     """
     try:
         found = _fastest(search, count, fresh=fresh)
@@ -240,9 +242,20 @@ def fastest(search: Search, count: int = 1, *, fresh: bool = False) -> list[Plan
             layer=error.layer,
             patch=error.patch,
             sensible=sensible,
+            without_gpu=_least_without_gpu(search),
         ) from None
     _warn_of_gpu_without_room(search, found[0])
     return found
+
+
+def _least_without_gpu(search: Search) -> int:
+    """Return the host's bytes that suffice if no GPU is used; 0 if no such plan fits either."""
+    if search.device != "auto" or not search.machine.gpus:
+        return 0
+    alone = search.on("cpu")
+    alone.overhead = replace(search.overhead, cuda=0)
+    least = alone.smallest().memory.total
+    return least if least <= search.machine.host.memory else 0
 
 
 def _warn_of_gpu_without_room(search: Search, plan: Plan) -> None:
