@@ -14,8 +14,9 @@ from import_cases import torch_or_skip
 import znni
 from znni.core.errors import InvalidInput
 from znni.core.shapes import Vec3
-from znni.importing import nnunet_results
+from znni.importing import nnunet_results, parity
 from znni.importing.parity import Parity
+from znni.machine.detect import detect_host
 from znni.network.input_scaling import Fixed, InputScaling, Percentiles, ZScore
 from znni.network.network_file import load_network
 from znni.network.window import Window
@@ -107,6 +108,23 @@ def _write(
         }
         torch.save(held, folder / f"fold_{fold}" / "checkpoint_final.pth")
     return folder
+
+
+def test_a_deep_network_is_compared_in_little_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only the plain definition, which large networks do not use, takes the samples of a kernel."""
+    nn = torch.nn
+    module = unet.PlainConvUNet(
+        1, 6, [4] * 6, nn.Conv3d, 3, [1, 2, 2, 2, 2, 2], 1, 2, 1, norm_op=nn.InstanceNorm3d,
+        nonlin=nn.ReLU,
+    ).eval()  # fmt: skip
+    monkeypatch.setattr(parity, "detect_host", lambda: detect_host("1GiB"))
+    made = znni.import_network(module, tmp_path / "net.yaml")
+    assert "PyTorch would take some 2.53 GiB for an input of 64x64x64, and" in str(made.parity)
+    monkeypatch.setattr(parity, "EXACT_FLOPS", 1e8)
+    made = znni.import_network(module, tmp_path / "net.yaml", overwrite=True)
+    assert isinstance(made.parity, Parity)
 
 
 def test_folds_are_averaged_in_the_order_of_the_input_s_axes(tmp_path: Path) -> None:

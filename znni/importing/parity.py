@@ -271,7 +271,7 @@ def _obstacle(network: Network, original: Original, size: Vec3) -> str:
         )
     values, flops = _work(network, size)
     copies = COPIES
-    if network.is_exact:  # in float64, with the samples around each sample
+    if network.is_exact and flops <= EXACT_FLOPS:  # in float64, with the samples around each sample
         copies = COPIES * 2 * max(layer.kernel.volume for layer in network.convolutions)
     needed, allowed = 4 * copies * values, detect_host().host.memory
     if needed > allowed:
