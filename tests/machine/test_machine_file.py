@@ -151,6 +151,7 @@ def test_the_papers_machines_have_the_same_processors() -> None:
         ("name: Card", "threads: 3", 9, "unknown key 'threads' in gpus.0; the keys are name, mem"),
         ("  - *card", "  - 3", 10, "gpus.1 is 3; give it as keys and values: name, memory, flops,"),
         ("name: 2 x Processor", "name: 2", 2, "host.name is 2; give a name"),
+        ("name: Card", "capability: 3.5, name: Card", 9, "gpus.0.capability is 3.5; give 5.0 or m"),
         ("  - *card", "  - *cord", 10, "not valid YAML"),
         ("700 MB/s", "fast", 11, "storage.read is 'fast'; give a rate such as 250 GB/s"),
         ("{read", "{reads", 11, "unknown key 'reads' in storage; did you mean 'read'? The keys"),

@@ -17,6 +17,9 @@ BANDWIDTH_EXPONENT = 2 / 3
 # about as much; disks and networks are slower.
 NOMINAL_STORAGE = 2e9
 
+# The oldest compute capability that CUDA 12 and its cuDNN support.
+OLDEST_CAPABILITY = 50
+
 # Bytes per second between host memory and a GPU, each way, from a compute capability on. The first
 # is measured with an H200: copies of pinned memory over 16 lanes of PCI Express 5. The values for
 # PCI Express 4 and 3 are estimates.

@@ -23,6 +23,7 @@ from znni.core.yaml_file import Count, Entry, Name, YamlFile
 from znni.machine.detect import AVAILABLE_SHARE
 from znni.machine.machine import (
     NOMINAL_STORAGE,
+    OLDEST_CAPABILITY,
     Device,
     DeviceKind,
     Machine,
@@ -76,7 +77,11 @@ def _pairs(value: object) -> float:
 def _capability(value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 1 <= value < 100:
         raise ValueError("give a compute capability such as 9.0")
-    return round(10 * value)
+    if (capability := round(10 * value)) < OLDEST_CAPABILITY:
+        raise ValueError(
+            f"give {OLDEST_CAPABILITY / 10} or more: older GPUs have no CUDA 12, which znni needs"
+        )
+    return capability
 
 
 Memory = Annotated[int, BeforeValidator(_memory)]

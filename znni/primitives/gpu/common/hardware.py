@@ -32,10 +32,8 @@ MOST_GRID_ROWS = 65535  # blocks along the second axis of a grid; along the firs
 COMMON_BLOCK_SHARED = 99 * KIB
 RESERVED_SHARED = KIB
 
-# The oldest compute capability that CUDA 12 and its cuDNN support; the first one with tensor cores
-# for float16; and the first one whose tensor cores take tf32 and bfloat16, which also brought
-# copies to shared memory that run beside the threads.
-OLDEST = 50
+# The first compute capability with tensor cores for float16; and the first one whose tensor cores
+# take tf32 and bfloat16, which also brought copies to shared memory that run beside the threads.
 FLOAT16_CORES = 70
 TF32_CORES = 80
 AMPERE_NEEDED = "compute capability 8.0 (Ampere) or later"

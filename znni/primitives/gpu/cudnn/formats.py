@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from znni.core.options import ACCURACIES
-from znni.primitives.gpu.common.hardware import FLOAT16_CORES, OLDEST, TF32_CORES
+from znni.machine.machine import OLDEST_CAPABILITY
+from znni.primitives.gpu.common.hardware import FLOAT16_CORES, TF32_CORES
 from znni.primitives.gpu.common.number_formats import NumberFormat
 
 # Engines take output maps by 32, and input maps by vectors of 16 bytes if maps are innermost.
@@ -67,7 +68,7 @@ FORMATS = (
         barred=(*ROUNDING, "TENSOR_CORE"),
         accuracy=ACCURACIES["float32"],
         share=0.4,
-        capability=OLDEST,
+        capability=OLDEST_CAPABILITY,
     ),
     Format(
         name="tf32",
