@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, cached_property
 from itertools import pairwise
 from math import inf
 
@@ -208,6 +208,11 @@ class Plan:
 
     def to_json(self) -> str:
         """Return the plan as JSON text, for ``from_json``."""
+        return self._json
+
+    @cached_property
+    def _json(self) -> str:
+        """The plan as JSON text. Each of many volumes stores it."""
         return _adapter().dump_json(self, indent=1).decode()
 
     @staticmethod

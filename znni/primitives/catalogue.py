@@ -10,7 +10,7 @@ says in ``NEEDS`` what a GPU needs.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import chain
 from typing import NamedTuple
 
@@ -51,7 +51,7 @@ class _Member:
     def __init__(self, kind: str, name: str, *given: Device | Catalogue) -> None:
         self._kind, self._name, self._given = kind, name, given
         own = f"gpu_{name}" if kind == "gpu" else name
-        self._beginnings = BEGINNINGS.get(f"{kind}/{name}", (own,))
+        self.beginnings = BEGINNINGS.get(f"{kind}/{name}", (own,))
 
     @cached_property
     def primitives(self) -> dict[str, Primitive]:
@@ -60,9 +60,17 @@ class _Member:
         made = getattr(module, "primitives", None)
         return _by_name(made(*self._given)) if made else {}
 
-    def alike(self, name: str) -> int:
-        """Return how many letters of a primitive's name suggest that it is here."""
-        return max(len(it) if name.startswith(it) else 0 for it in self._beginnings)
+
+@lru_cache(maxsize=1024)
+def _likeliest_first(name: str, beginnings: tuple[tuple[str, ...], ...]) -> list[int]:
+    """Return the numbers of modules, first those where a primitive's name suggests that it is.
+
+    Args:
+        name: the primitive's name.
+        beginnings: how names of each module's primitives may begin.
+    """
+    letters = [max(len(it) if name.startswith(it) else 0 for it in each) for each in beginnings]
+    return sorted(range(len(letters)), key=lambda number: -letters[number])
 
 
 class _OfMembers(LateCatalogue):
@@ -76,6 +84,7 @@ class _OfMembers(LateCatalogue):
 
     def __init__(self, members: Sequence[_Member], told: str, devices: tuple[Device, ...]) -> None:
         self._members, self.told, self.devices = members, told, devices
+        self._beginnings = tuple(it.beginnings for it in members)
 
     @cached_property
     def all_found(self) -> dict[str, Primitive]:
@@ -85,9 +94,9 @@ class _OfMembers(LateCatalogue):
     def __getitem__(self, name: str) -> Primitive:
         if "all_found" in self.__dict__:
             return self.all_found[name]
-        for it in sorted(self._members, key=lambda it: -it.alike(name)):
-            if name in it.primitives:
-                return it.primitives[name]
+        for number in _likeliest_first(name, self._beginnings):
+            if name in (found := self._members[number].primitives):
+                return found[name]
         raise KeyError(name)
 
 
