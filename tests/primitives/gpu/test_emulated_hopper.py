@@ -21,6 +21,7 @@ from znni.primitives import reference
 from znni.primitives.gpu.common.number_formats import FLOAT16, FLOAT16_PAIR, TensorFormat
 from znni.primitives.gpu.direct_tensor.primitive import GpuDirectTensor
 from znni.primitives.gpu.packed.convolution import GpuPackedConvolution
+from znni.primitives.gpu.packed.phases import PhasedWork
 
 pytestmark = needs_emulation
 
@@ -39,8 +40,17 @@ PACKED = {
         ConvTranspose("layer", 40, 24, TWO, "elu", TWO).local,
         Shape5(1, 40, 9, 18, 33),
     ),
+    "phase by phase": (
+        ConvTranspose("layer", 32, 16, Vec3(4, 4, 4), "identity", TWO, ONE, ONE).local,
+        Shape5(1, 32, 10, 18, 18),
+    ),
+    "phase by phase, odd groups": (
+        ConvTranspose("layer", 40, 24, Vec3(3, 4, 4), "relu", Vec3(1, 2, 2), ONE, ONE).local,
+        Shape5(2, 40, 7, 12, 21),
+    ),
 }
 KEEP_IMAGES = "several passes", "transposed", "transposed, odd groups"
+PHASED = "phase by phase", "phase by phase, odd groups"
 orders = cycle(ORDERS)
 
 
@@ -53,8 +63,10 @@ def test_convolutions_of_packed_values(numbers: TensorFormat, name: str) -> None
     primitive = GpuPackedConvolution(EMULATED_HOPPER, numbers)
     work = primitive.work(operation, shape)
     assert work is not None
-    assert work.block.chip.has_warpgroups
-    assert work.block.keeps_image or name not in KEEP_IMAGES
+    assert isinstance(work, PhasedWork) == (name in PHASED)
+    for pieces in work.pieces if isinstance(work, PhasedWork) else (work,):
+        assert pieces.block.chip.has_warpgroups
+        assert pieces.block.keeps_image or name not in KEEP_IMAGES
     case = random_case(layer, shape)
     with emulated_gpu(next(orders)):
         run = primitive.build(operation, shape, case.weights)

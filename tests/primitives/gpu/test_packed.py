@@ -106,6 +106,22 @@ LAYERS = {
         ConvTranspose("layer", 16, 8, Vec3(3, 2, 4), "elu", Vec3(2, 2, 3)).local,
         Shape5(1, 16, 5, 6, 7),
     ),
+    "transposed as upsampling": (
+        ConvTranspose("layer", 40, 16, Vec3(4, 4, 4), "relu", TWO, ONE, ONE).local,
+        Shape5(2, 40, 5, 12, 13),
+    ),
+    "transposed as upsampling in planes": (
+        ConvTranspose("layer", 16, 56, Vec3(3, 4, 4), "elu", Vec3(1, 2, 2), ONE, ONE).local,
+        Shape5(1, 16, 7, 6, 9),
+    ),
+    "transposed with other taps for each phase": (
+        ConvTranspose("layer", 12, 8, THREE, "leaky_relu", TWO, ONE, Vec3(0, 0, 0)).local,
+        Shape5(1, 12, 4, 11, 10),
+    ),
+    "transposed with phases of no taps": (
+        ConvTranspose("layer", 16, 8, Vec3(1, 2, 1), "elu", Vec3(3, 3, 2)).local,
+        Shape5(1, 16, 3, 4, 10),
+    ),
 }
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from znni.core.shapes import Shape5, Vec3, offsets
+from znni.core.shapes import Box, Shape5, Vec3, offsets
 from znni.network.layers import Activation, Conv, ConvTranspose
 from znni.network.weights import ConvWeights, Float32
 
@@ -120,13 +120,24 @@ class Arrangement:
         features, maps = given.weight.shape[:2]
         made = np.zeros((self.phases.volume, maps, features, *self.dense.kernel), np.float32)
         for index, phase in enumerate(offsets(self.phases)):
-            for at in offsets(self.dense.kernel):
+            taps = taps_of_phase(layer, phase)
+            for at in (taps.start + it for it in offsets(taps.size)):
                 tap = (layer.context.before - at) * layer.stride + phase + layer.padding
-                if min(tap) >= 0 and tap.within(layer.kernel - 1):
-                    made[index, :, :, *at] = given.weight[:, :, *tap].T
+                made[index, :, :, *at] = given.weight[:, :, *tap].T
         return ConvWeights(
             made.reshape(-1, features, *self.dense.kernel), np.tile(given.bias, self.phases.volume)
         )
+
+
+def taps_of_phase(layer: ConvTranspose, phase: Vec3) -> Box:
+    """Return the taps of the dense convolution that are not zero for a phase of a transposed one.
+
+    The box is empty if no sample of the input adds to this phase.
+    """
+    last = layer.context.before * layer.stride + phase + layer.padding
+    start = (last - layer.kernel + 1).ceil_div(layer.stride).maximum(0)
+    stop = (last // layer.stride + 1).minimum(layer.context.total + 1)
+    return Box(start, stop.maximum(start))
 
 
 def arrangement(layer: object, shape: Shape5) -> Arrangement | None:

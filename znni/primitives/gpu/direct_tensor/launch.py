@@ -72,10 +72,15 @@ class Launcher:
         pieces: the layer's work.
         weights: the layer's weights, which are laid out now and kept.
         gathering: how the image is gathered from an input.
+        bounds: the numbers that bound the outputs, if other weights also make outputs of the value.
     """
 
     def __init__(
-        self, pieces: Pieces, weights: ConvWeights, gathering: Gathering = IN_PLACE
+        self,
+        pieces: Pieces,
+        weights: ConvWeights,
+        gathering: Gathering = IN_PLACE,
+        bounds: OutputBounds | None = None,
     ) -> None:
         block = pieces.block
         self._pieces = pieces
@@ -99,7 +104,7 @@ class Launcher:
         rows[:, : len(scales)] = 1 / scales, weights.bias
         self._factors_and_bias = cupy().asarray(rows)
         self._processors = cupy().cuda.Device().attributes["MultiProcessorCount"]
-        self._bounds = bounds_of(pieces.conv.activation, weights)
+        self._bounds = bounds or bounds_of(pieces.conv.activation, weights)
         self._sums = None
         if pieces.packing.sums:
             self._processors = min(self._processors, MOST_SUMMING)
