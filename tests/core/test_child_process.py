@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 from pathlib import Path
 
 import pytest
 from paths import ROOT
 
-from znni.core.child_process import command_of, environment
+from znni.core.child_process import command_of, environment, signal_name
 
 WHERE = """
 import json, os, sys
@@ -40,3 +41,8 @@ def test_all_processes_of_python_are_started_so() -> None:
         path.name for path in (ROOT / "znni").rglob("*.py") if "sys.executable" in path.read_text()
     ]
     assert naming == ["child_process.py"]
+
+
+def test_signals_without_a_name_have_a_number() -> None:
+    assert signal_name(signal.SIGKILL) == "SIGKILL"
+    assert signal_name(signal.SIGRTMIN + 3) == f"signal {signal.SIGRTMIN + 3}"

@@ -70,6 +70,7 @@ def test_blocks_that_need_no_work_are_not_given_to_workers() -> None:
         ("short of memory", MemoryError, "^$"),
         ("odd", RunFailed, "^Odd: 1 and 2$"),
         ("killed", RunFailed, "^worker [12] was killed by SIGKILL, as systems do where memory"),
+        ("killed by a real-time signal", RunFailed, r"^worker [12] was killed by signal \d+, as"),
         ("ends", RunFailed, r"^worker [12] ended before its work was done \(exit code 3\)"),
     ],
 )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 import time
 from collections.abc import Iterator
 from functools import partial
@@ -13,6 +15,7 @@ import numpy as np
 import psutil
 import pytest
 from fleet_cases import PLAN, SIZE, Case, fleet
+from forks import forked
 from numpy.typing import NDArray
 from worker_runners import NETWORK, Sums
 
@@ -30,6 +33,30 @@ def test_workers_that_nobody_refers_to_end() -> None:
     assert all(Path(f"/proc/{number}").exists() for number in processes)
     del workers
     assert not any(Path(f"/proc/{number}").exists() for number in processes)
+
+
+@pytest.mark.parametrize("waited_for", [False, True])
+def test_a_fork_ends_no_process(waited_for: bool) -> None:
+    """A thread may wait for one while the process forks. Then the fork does not know its own."""
+    waiting, workers = WaitingProcesses([{}], ()), fleet()
+    (left,) = waiting._waiting.values()
+    processes = [left.process, *(worker._process for worker in workers._crew.workers)]
+    if waited_for:
+        for each in processes:
+            each._waitpid_lock.acquire()  # type: ignore[attr-defined]
+    child = forked()
+    if child == 0:
+        signal.alarm(20)
+        del workers, waiting
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    if waited_for:
+        for each in processes:
+            each._waitpid_lock.release()  # type: ignore[attr-defined]
+    assert all(each.poll() is None for each in processes)
+    case = Case()
+    case.run(workers)
+    np.testing.assert_allclose(case.found, case.expected, rtol=1e-5)
 
 
 @pytest.mark.parametrize("module", ["json", "no_such_module"])

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import copy
+import os
 import pickle
+import signal
 from typing import Any
 
 import h5py
 import numpy as np
 import pytest
 from command_line import VOLUME, voxels
+from forks import forked
 from tiny_network import close, expected, whole
 
 import znni
@@ -130,6 +133,26 @@ def test_a_copy_is_made_ready_by_itself(used: bool, copied: Any) -> None:
     np.testing.assert_array_equal(other(voxels()), inferer(voxels()))
     assert other._kept is not inferer._kept
     assert other._turn is not inferer._turn
+
+
+def test_an_inferer_prepares_itself_again_in_a_fork() -> None:
+    """The fork has no threads, and shares no workers with the first process."""
+    inferer = znni.Inferer("tiny.yaml", threads=2)
+    volume = voxels()
+    found = inferer(volume)
+    kept = inferer._kept
+    child = forked()
+    if child == 0:
+        code = 1
+        try:
+            signal.alarm(60)
+            same = (inferer(volume) == found).all()
+            code = 0 if same and inferer._kept is not kept else 2
+        finally:
+            os._exit(code)
+    assert os.waitpid(child, 0)[1] == 0
+    assert inferer._kept is kept
+    np.testing.assert_array_equal(inferer(volume), found)
 
 
 def test_an_inferer_counts_its_output(network: Network, weights: Weights) -> None:

@@ -19,7 +19,7 @@ import pytest
 
 from znni.core.errors import RunFailed
 from znni.core.user_cache import user_cache
-from znni.inference.early import several_waiting
+from znni.inference.early import processes_for, several_waiting
 from znni.inference.ready import Readiness
 from znni.machine import cuda, gpus, known_gpus, nvml
 from znni.machine.gpus import (
@@ -294,6 +294,21 @@ def test_what_cuda_takes_is_without_what_workers_took_before(
     look_at_gpus()
     (file,) = kept_files()
     assert [entry["taken"] for entry in json.loads(file.read_text())] == [CONTEXT, CONTEXT]
+
+
+def test_no_worker_starts_while_cuda_finds_the_gpus_for_the_first_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else what CUDA takes in this process would seem to be what both take."""
+    machine = process_on(two_gpus(), monkeypatch)
+    monkeypatch.setattr("znni.machine.chosen_gpus.has_driver", lambda: True)
+    monkeypatch.setattr("znni.engine.workers.processes.WaitingProcesses", lambda *_: "started")
+    assert processes_for("gpu", 2) is None
+    look_at_gpus()
+    process_on(machine, monkeypatch)
+    assert processes_for("gpu", 2) == "started"
+    Readiness().take_waiting()
+    assert not started(machine)
 
 
 @pytest.mark.parametrize("what", ["driver", "cupy", "visible", "order", "another", "one less"])

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from concurrent.futures import wait
 from pathlib import Path
 from threading import Event, Thread
+from time import sleep
 
 import numpy as np
 import pytest
+from forks import forked
 
 from znni.core.shapes import Box, Vec3
 from znni.core.volume import NewOutput
-from znni.machine.io_threads import beside, io_threads
+from znni.machine.io_threads import beside, io_threads, mapped
+from znni.primitives.cpu.common.workers import workers
 from znni.volumes.locate import open_output, open_volume
 
 SIZE, PATCH = Vec3(20, 12, 8), Vec3(10, 12, 8)
@@ -44,3 +49,20 @@ def test_a_block_is_written_while_all_threads_read(name: str, tmp_path: Path) ->
     output.finish({})
     found = open_volume(tmp_path / name).read(Box(Vec3(0, 0, 0), SIZE))
     np.testing.assert_array_equal(found, values)
+
+
+def test_a_fork_starts_threads_of_its_own() -> None:
+    """It has none of those that the first process has started."""
+    assert list(mapped(abs, range(9), 4)) == list(range(9))
+    workers(2).for_each(lambda _worker, _item: None, range(9))
+    child = forked()
+    if child == 0:
+        code = 1
+        try:
+            signal.alarm(20)
+            seen = set[int]()
+            workers(2).for_each(lambda worker, _item: (sleep(0.01), seen.add(worker)), range(90))
+            code = 0 if [*mapped(abs, range(9), 4)] == [*range(9)] and seen == {0, 1} else 2
+        finally:
+            os._exit(code)
+    assert os.waitpid(child, 0)[1] == 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 from contextlib import suppress
 from itertools import count
@@ -14,7 +13,7 @@ from typing import Any
 
 from znni.cluster.calls import Answer, Call, EngineGone, GetReady, Limits, Recipe, Restart
 from znni.cluster.child import connection_pair
-from znni.core.child_process import command_of, environment
+from znni.core.child_process import command_of, environment, signal_name
 from znni.core.errors import RunFailed
 from znni.machine.chosen_gpus import VISIBLE
 
@@ -155,5 +154,4 @@ class _Running:
             return f"the process that computes blocks gave an unreadable answer: {self._unreadable}"
         if code >= 0:
             return f"the process that computes blocks ended (exit code {code})"
-        name = signal.Signals(-code).name
-        return f"the process that computes blocks was killed by {name}"
+        return f"the process that computes blocks was killed by {signal_name(-code)}"

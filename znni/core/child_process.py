@@ -1,8 +1,9 @@
-"""Processes of the same Python: what starts them, and where they look for modules."""
+"""Processes of the same Python: what starts them, where they look for modules, what ended them."""
 
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Mapping
 
@@ -27,3 +28,11 @@ def environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
         more: further ones.
     """
     return {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **(more or {})}
+
+
+def signal_name(number: int) -> str:
+    """Return the name of a signal, or its number if it has none, as most real-time signals."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

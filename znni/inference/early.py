@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from znni.core.options import DeviceChoice
 from znni.machine.chosen_gpus import seeing_only, several_named
-from znni.machine.gpus import ask_driver
+from znni.machine.gpus import are_known, ask_driver
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -43,7 +43,10 @@ def weights_ahead(
 
 
 def processes_for(device: DeviceChoice, gpus: int | str) -> WaitingProcesses | None:
-    """Start the processes of a run if a user names several GPUs; else return None.
+    """Start the processes of a run if a user names several GPUs that are known; else return None.
+
+    If the GPUs are not known, CUDA inspects them in this process, and notes how much of their
+    memory it takes. Processes that start at the same time would take some, too.
 
     Args:
         device: where the layers run.
@@ -53,7 +56,7 @@ def processes_for(device: DeviceChoice, gpus: int | str) -> WaitingProcesses | N
         InvalidInput: it is no choice.
     """
     numbers = several_named(device, gpus)
-    return several_waiting(numbers) if numbers else None
+    return several_waiting(numbers) if numbers and are_known() else None
 
 
 def several_waiting(gpus: Iterable[int]) -> WaitingProcesses:

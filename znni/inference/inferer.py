@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from threading import Lock
 from typing import Any, Unpack
@@ -40,6 +41,7 @@ class Inferer:
     Inferers can run side by side in threads of one process. ``ram`` limits each of them alone, so
     give each its own ``ram``, such that all of them fit. Calls of one inferer take turns, because
     its memory is for one array at a time. A copy, also in another process, prepares itself again.
+    So does an inferer in a fork of its process.
 
     Example:
         >>> inferer = znni.Inferer("networks/boundaries.yaml")
@@ -79,10 +81,13 @@ class Inferer:
     def _begin(self) -> None:
         self._kept = KeptReadiness(self._choices)
         self._turn = Lock()
+        self._process = os.getpid()
 
     def __getstate__(self) -> dict[str, Any]:
         return {
-            name: value for name, value in self.__dict__.items() if name not in ("_kept", "_turn")
+            name: value
+            for name, value in self.__dict__.items()
+            if name not in ("_kept", "_turn", "_process")
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -91,6 +96,8 @@ class Inferer:
 
     def __call__(self, array: ArrayLike) -> Float32:
         """Return the dense output of an array."""
+        if self._process != os.getpid():  # a fork has neither threads nor workers of its own
+            self._begin()
         with self._turn:
             return self._infer(array)
 

@@ -135,6 +135,12 @@ def detect_gpus() -> list[Gpu]:
     return [_nominal(gpu, max(0, free[gpu.uuid] - gpu.taken)) for gpu in known]
 
 
+def are_known() -> bool:
+    """Return whether an earlier run has found the GPUs. Then CUDA need not start to find them."""
+    driver = _cuda.before() if has_driver() else None
+    return bool(driver and known_gpus(driver))
+
+
 def ask_driver() -> None:
     """Begin to ask the driver for the free memory, before processes of this run take some of it.
 

@@ -10,6 +10,7 @@ next one would have no place.
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -111,3 +112,6 @@ def _note_thread() -> None:
 @cache
 def _pool(purpose: Purpose) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(io_threads(), f"znni-{purpose}", _note_thread)
+
+
+os.register_at_fork(after_in_child=_pool.cache_clear)  # a fork has none of the threads

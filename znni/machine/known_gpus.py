@@ -96,7 +96,7 @@ def _parsed(entries: list[dict[str, Any]]) -> list[KnownGpu]:
     return [_sound(KnownGpu(**entry)) for entry in entries]
 
 
-NOTES = Notes("gpus", 1, _parsed)
+NOTES = Notes("gpus", 2, _parsed)  # in 1, CUDA may seem to take what workers took
 
 
 def _about(driver: Driver) -> Sequence[object]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -190,6 +191,7 @@ class _Crew:
 
     def __init__(self) -> None:
         self.workers: list[Worker] = []
+        self._process = os.getpid()
         self._over = Event()
         self._touching: Thread | None = None
 
@@ -205,13 +207,14 @@ class _Crew:
         self._over.set()
 
     def end(self) -> None:
-        """End the workers.
+        """End the workers, unless this process is a fork of the one that started them.
 
         A garbage collection in any thread may do this. So it does not wait for the thread that
         touches slots.
         """
-        self.stop_touching()
-        end_all(self.workers)
+        if os.getpid() == self._process:
+            self.stop_touching()
+            end_all(self.workers)
         self.workers.clear()
 
     def end_and_free(self) -> None:

@@ -77,7 +77,7 @@ class WaitingProcesses:
 
     def __init__(self, environments: Iterable[Mapping[str, str]], modules: Sequence[str]) -> None:
         self._waiting: dict[frozenset[tuple[str, str]], WorkerProcess] = {}
-        weakref.finalize(self, _end_waiting, self._waiting)
+        weakref.finalize(self, _end_waiting, self._waiting, os.getpid())
         for each in environments:
             self._waiting[_key(each)] = WorkerProcess(each, modules)
 
@@ -90,7 +90,9 @@ def _key(environment: Mapping[str, str]) -> frozenset[tuple[str, str]]:
     return frozenset(environment.items())
 
 
-def _end_waiting(waiting: dict[frozenset[tuple[str, str]], WorkerProcess]) -> None:
+def _end_waiting(waiting: dict[frozenset[tuple[str, str]], WorkerProcess], started_by: int) -> None:
+    if os.getpid() != started_by:  # a fork of that process
+        return
     for each in waiting.values():
         each.process.kill()  # all at the same time: each may hold memory of a GPU
     for each in waiting.values():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection
@@ -11,6 +10,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from znni.core.child_process import signal_name
 from znni.core.errors import RunFailed
 from znni.engine.workers.processes import WorkerProcess
 from znni.engine.workers.serving import Account, Asked, Failure, Prepare, Task
@@ -144,10 +144,9 @@ class Worker:
         code = self._process.wait()
         if code >= 0:
             return f"{self.name} ended before its work was done (exit code {code}); run again"
-        name = signal.Signals(-code).name
         return (
-            f"{self.name} was killed by {name}, as systems do where memory runs out; run again, "
-            f"with less memory allowed or fewer GPUs"
+            f"{self.name} was killed by {signal_name(-code)}, as systems do where memory runs out; "
+            f"run again, with less memory allowed or fewer GPUs"
         )
 
 

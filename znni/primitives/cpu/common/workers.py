@@ -7,6 +7,7 @@ pools of different libraries never compete for the cores.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -173,6 +174,9 @@ _serial_blas = _SerialBlas()
 def workers(threads: int) -> Workers:
     """Return the process's pool of that many threads."""
     return Workers(threads)
+
+
+os.register_at_fork(after_in_child=workers.cache_clear)  # a fork has none of the threads
 
 
 @cache

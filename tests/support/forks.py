@@ -1,0 +1,13 @@
+"""Forks of a process with threads."""
+
+from __future__ import annotations
+
+import os
+import warnings
+
+
+def forked() -> int:
+    """Fork, as ``os.fork``. Newer versions of Python warn if there are threads."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return os.fork()
