@@ -26,7 +26,7 @@ from znni.core.errors import InvalidInput
 from znni.core.shapes import Box, Vec3
 from znni.inference.api import infer
 from znni.inference.network_import import import_network
-from znni.network.network_file import network_text
+from znni.network.network_as_text import network_text
 from znni.volumes.locate import open_volume
 
 POLL = 0.2  # seconds between two looks at a command's memory

@@ -50,7 +50,7 @@ from znni.core.shapes import Box, Vec3
 from znni.machine.machine import DeviceKind
 from znni.network.geometry import with_window
 from znni.network.network import Network
-from znni.network.network_file import network_text
+from znni.network.network_as_text import network_text
 from znni.network.window import Window
 from znni.volumes.locate import open_volume
 

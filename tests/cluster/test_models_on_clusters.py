@@ -17,7 +17,8 @@ from znni.core.shapes import Box, Vec3
 from znni.inference.verification import verify
 from znni.network.geometry import with_window
 from znni.network.input_scaling import InputScaling, ZScore
-from znni.network.network_file import load_network, network_text
+from znni.network.network_as_text import network_text
+from znni.network.network_file import load_network
 from znni.network.window import Window
 from znni.volumes.locate import open_volume
 

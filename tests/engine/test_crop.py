@@ -25,7 +25,8 @@ from znni.inference.planning import search
 from znni.inference.verification import verify
 from znni.network.input_scaling import Fixed, InputScaling, Normalization, Percentiles, ZScore
 from znni.network.network import Network
-from znni.network.network_file import network_from_text, network_text
+from znni.network.network_as_text import network_text
+from znni.network.network_file import network_from_text
 from znni.network.weights import Float32, random_weights
 from znni.network.window import Window
 from znni.volumes.array import ArrayVolume

@@ -23,7 +23,8 @@ from znni.engine.statistics import normalized
 from znni.network.geometry import with_window
 from znni.network.input_scaling import Fixed, InputScaling, Normalization, Percentiles, ZScore
 from znni.network.network import Network
-from znni.network.network_file import load_network, network_from_text, network_text
+from znni.network.network_as_text import network_text
+from znni.network.network_file import load_network, network_from_text
 from znni.network.window import Window
 from znni.plans.plan import Plan
 from znni.volumes.array import ArrayVolume

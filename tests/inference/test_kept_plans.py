@@ -18,10 +18,12 @@ from small_search import CATALOGUE, LIMIT, NETWORK, OUTPUT, OVERHEAD
 from planner.cost_model import BUILT_IN, BuiltInModel
 from planner.exhaustive import Search
 from znni.calibration.model import MeasuredModel
+from znni.core.kept_values import keep_value
 from znni.core.options import DeviceChoice
 from znni.core.shapes import Vec3
 from znni.inference import kept_files, kept_plans, planning
 from znni.inference.kept_plans import fastest_kept_or_found
+from znni.plans.plan import Plan
 
 
 def small_search(limit: int = LIMIT, output: Vec3 = OUTPUT) -> Search:
@@ -207,7 +209,7 @@ def test_under_more_memory_a_kept_plan_is_only_where_the_search_begins() -> None
 def test_files_of_something_else_count_as_absent(folder: Path) -> None:
     found, _ = fastest_kept_or_found(small_search())
     (path,) = folder.iterdir()
-    for content in (b"", b"{}", b"\xff\x00", found.to_json().encode()[:500]):
+    for content in (b"", b"{}", b"\xff\x00", path.read_bytes()[:500]):
         path.write_bytes(content)
         assert fastest_kept_or_found(small_search()) == (found, False)
         assert fastest_kept_or_found(small_search()) == (found, True)
@@ -216,7 +218,8 @@ def test_files_of_something_else_count_as_absent(folder: Path) -> None:
 def test_a_plan_of_other_primitives_is_not_taken(folder: Path) -> None:
     found, _ = fastest_kept_or_found(small_search())
     (path,) = folder.iterdir()
-    path.write_text(found.to_json().replace('"direct"', '"gone"').replace('"fft_tiled"', '"gone"'))
+    text = found.to_json().replace('"direct"', '"gone"').replace('"fft_tiled"', '"gone"')
+    keep_value(path, Plan.from_json(text))
     again, kept = fastest_kept_or_found(small_search())
     assert not kept
     assert again == found
@@ -227,7 +230,7 @@ def test_in_the_users_cache_plans_that_nobody_uses_are_deleted(
 ) -> None:
     monkeypatch.delenv(kept_files.VARIABLE)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    old = tmp_path / "znni" / "plans" / "old-0-0.json"
+    old = tmp_path / "znni" / "plans" / "old-0-0.plan"
     old.parent.mkdir(parents=True)
     old.write_text("")
     os.utime(old, (0, 0))
@@ -240,7 +243,7 @@ def test_writers_at_the_same_time_leave_whole_files(folder: Path) -> None:
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(lambda _: fastest_kept_or_found(small_search())[0], range(16)))
     assert all(plan == found[0] for plan in found)
-    assert [path.suffix for path in folder.iterdir()] == [".json"]
+    assert [path.suffix for path in folder.iterdir()] == [".plan"]
 
 
 def test_a_folder_that_cannot_be_written_costs_a_warning(

@@ -29,7 +29,8 @@ from znni.inference.verification import verify
 from znni.network import model_files, model_process
 from znni.network.geometry import with_window
 from znni.network.model_files import Measured, measured
-from znni.network.network_file import load_network, network_from_text, network_text
+from znni.network.network_as_text import network_text
+from znni.network.network_file import load_network, network_from_text
 from znni.network.window import Window
 from znni.plans.plan import Plan
 from znni.volumes.locate import open_volume

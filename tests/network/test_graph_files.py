@@ -21,7 +21,8 @@ from znni.network.layers import (
     Upsample,
 )
 from znni.network.network import INPUT, Network, Node
-from znni.network.network_file import network_from_text, network_text
+from znni.network.network_as_text import network_text
+from znni.network.network_file import network_from_text
 
 ONE = Vec3(1, 1, 1)
 

@@ -16,7 +16,8 @@ from znni.core.options import WindowRules
 from znni.core.shapes import Box, Vec3, offsets
 from znni.network.geometry import with_window
 from znni.network.network import Network
-from znni.network.network_file import network_from_text, network_text
+from znni.network.network_as_text import network_text
+from znni.network.network_file import network_from_text
 from znni.network.window import Window
 
 ORIGIN = Vec3(0, 0, 0)

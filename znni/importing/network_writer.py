@@ -12,12 +12,11 @@ from znni import __version__
 from znni.core.errors import InvalidInput, option
 from znni.core.options import Blend, WindowRules
 from znni.importing.folding import Folded
-from znni.network.input_entry import input_entry
 from znni.network.input_scaling import InputScaling, Within
-from znni.network.layer_entries import entry_of, kind_of
 from znni.network.layers import Activation
 from znni.network.network import INPUT
-from znni.network.network_file import OUTPUTS, load_network, window_entry
+from znni.network.network_as_text import OUTPUTS, entry_of, input_entry, kind_of, window_entry
+from znni.network.network_file import load_network
 
 # Text that needs no quotes.
 KEYWORDS = (

@@ -15,8 +15,8 @@ from planner.cost_model import BuiltInModel
 from planner.exhaustive import Search
 from planner.limits import time_of_run
 from znni.calibration.model import MeasuredModel
-from znni.core.errors import InvalidInput
-from znni.core.user_cache import keep, kept, state_of_source
+from znni.core.kept_values import keep_value, kept_value
+from znni.core.user_cache import state_of_source
 from znni.inference.kept_files import plans_folder
 from znni.machine.machine import Machine
 from znni.plans.micro_batches import found as found_in
@@ -71,7 +71,7 @@ def keep_plan(plan: Plan, search: Search) -> None:
     if key is None or folder is None:
         return
     host, gpu = _limits(search.machine)
-    keep(folder / f"{key}-{host}-{gpu}.json", plan.to_json().encode())
+    keep_value(folder / f"{key}-{host}-{gpu}.plan", plan)
 
 
 def _like(folder: Path, key: str, search: Search) -> Iterator[_Kept]:
@@ -86,8 +86,9 @@ def _like(folder: Path, key: str, search: Search) -> Iterator[_Kept]:
     for path in paths:
         try:
             host, gpu = map(int, path.stem.split("-")[1:])
-            plan = Plan.from_json(kept(path) or b"")
-        except (InvalidInput, ValueError):
+        except ValueError:
+            continue
+        if (plan := kept_value(path, Plan)) is None:
             continue
         plan = replace(plan, network=search.network, machine=search.machine)
         # The seconds to start a GPU may have been others.

@@ -21,6 +21,7 @@ import planner
 import znni
 from znni.calibration.cost_file import CostFile
 from znni.calibration.phase_notes import Kind, noted_before, noted_cuda
+from znni.core.kept_values import sum_of
 from znni.core.packages import package_folders
 from znni.core.shipped import NETWORKS
 from znni.core.user_cache import keep, kept, state_of_source
@@ -90,7 +91,7 @@ def kept_text(file: Path) -> str | None:
     """Return the text in a file; None if there is none, or if it is damaged."""
     content = kept(file) or b""
     said, _, text = content.partition(b"\n")
-    if said != _sum(text):
+    if said != sum_of(text):
         return None
     log.info("the text is kept from an earlier command: %s", file)
     return text.decode()
@@ -99,11 +100,7 @@ def kept_text(file: Path) -> str | None:
 def keep_text(file: Path, text: str) -> None:
     """Keep a text in a file."""
     content = text.encode()
-    keep(file, _sum(content) + b"\n" + content)
-
-
-def _sum(content: bytes) -> bytes:
-    return sha256(content).hexdigest().encode()
+    keep(file, sum_of(content) + b"\n" + content)
 
 
 @contextmanager

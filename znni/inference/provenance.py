@@ -20,7 +20,8 @@ from znni.engine.skipping import check_mask
 from znni.engine.tiles import make_job, seen_by
 from znni.inference.request import ChosenInput, Request
 from znni.network.network import Network
-from znni.network.network_file import network_from_text, network_text
+from znni.network.network_as_text import network_text
+from znni.network.network_file import network_from_text
 from znni.network.weights import Weights, weights_again, weights_for
 from znni.volumes.array import ArrayLike
 from znni.volumes.fingerprint import fingerprint

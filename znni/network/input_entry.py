@@ -76,34 +76,6 @@ def _bounds(value: Any) -> tuple[float, float]:
     return finite(low), finite(high)
 
 
-def _normalization_entry(one: Normalization) -> object:
-    match one:
-        case ZScore():
-            return "zscore"
-        case Percentiles():
-            return {"percentiles": [one.low, one.high]}
-    return {"mean": one.mean, "std": one.std} | ({"clip": list(one.clip)} if one.clip else {})
-
-
-def input_entry(scaling: InputScaling) -> dict[str, object]:
-    """Return the entry of a network file that stands for the scaling of its input."""
-    if not scaling.normalize:
-        return {"scale": scaling.scale, "offset": scaling.offset}
-    entries = list(map(_normalization_entry, scaling.normalize))
-    entry: dict[str, object] = {"normalize": entries if len(entries) > 1 else entries[0]}
-    if scaling.within != "all":
-        entry["within"] = scaling.within
-    if scaling.together:
-        entry["together"] = True
-    if scaling.statistics:
-        entry["statistics"] = list(map(_normalization_entry, scaling.statistics))
-    if scaling.crops:
-        entry["crop"] = scaling.crop
-    if scaling.box:
-        entry["box"] = [list(scaling.box.start), list(scaling.box.stop)]
-    return entry
-
-
 class InputEntry(Entry):
     """The entry of a network file that says how stored values become the network's input."""
 

@@ -19,7 +19,6 @@ from znni.network.layers import (
     Concat,
     Conv,
     ConvTranspose,
-    Elementwise,
     GlobalPool,
     Layer,
     Maximum,
@@ -29,7 +28,6 @@ from znni.network.layers import (
     Padding,
     Pool,
     Upsample,
-    Weighted,
 )
 from znni.network.model_files import model_layer
 from znni.network.normalization import EPS
@@ -118,12 +116,6 @@ def _activated(value: object) -> Activated:
 
 
 ActivationEntry = Annotated[Activated, PlainValidator(_activated)]
-
-
-def _named_activation(layer: Weighted | Elementwise) -> dict[str, Any]:
-    if layer.activation == "leaky_relu" and layer.slope != LEAKY_SLOPE:
-        return {"activation": {"leaky_relu": layer.slope}}
-    return {"activation": layer.activation}
 
 
 class LayerKind(Entry):
@@ -330,111 +322,3 @@ class ModelEntry(LayerKind):
     def layer_in(self, folder: Path, name: str) -> Model:
         """Return the layer; the file's path starts in a folder."""
         return model_layer(name, folder / self.file, self.features, self.sha256)
-
-
-KINDS: dict[type[Layer], str] = {
-    Conv: "conv",
-    ConvTranspose: "conv_transpose",
-    Pool: "pool",
-    GlobalPool: "global_pool",
-    Upsample: "upsample",
-    Affine: "affine",
-    Concat: "concat",
-    Add: "add",
-    Multiply: "multiply",
-    Maximum: "maximum",
-    Model: "model",
-}
-
-INSTANCE_NORM, GROUP_NORM = "instance_norm", "group_norm"
-ALL_KINDS = (*KINDS.values(), INSTANCE_NORM, GROUP_NORM)
-
-
-def kind_of(layer: Layer) -> str:
-    """Return the key of a layer in a network file."""
-    if isinstance(layer, Normalize):
-        return INSTANCE_NORM if layer.is_instance_norm else GROUP_NORM
-    return KINDS[type(layer)]
-
-
-def entry_of(layer: Layer) -> dict[str, Any]:
-    """Return what a network file says of a layer under its kind."""
-    match layer:
-        case Conv():
-            return _changed(
-                {
-                    "features": layer.out_features,
-                    "kernel": layer.kernel,
-                    "stride": layer.stride,
-                    "padding": _sides(layer.padding),
-                    "dilation": layer.dilation,
-                    "groups": layer.groups,
-                    **_named_activation(layer),
-                }
-            )
-        case ConvTranspose():
-            return _changed(
-                {
-                    "features": layer.out_features,
-                    "kernel": layer.kernel,
-                    "stride": layer.stride,
-                    "padding": layer.padding,
-                    "output_padding": layer.padding - layer.padding_after,
-                    **_named_activation(layer),
-                },
-                keep=("stride",),
-            )
-        case Pool():
-            return _changed(
-                {
-                    "window": layer.window,
-                    "kind": layer.reduce,
-                    "stride": layer.stride,
-                    "padding": _sides(layer.padding),
-                },
-                drop=("stride",) * (layer.step == ZERO),
-                keep=("stride",),
-            )
-        case Upsample():
-            return _changed({"factor": layer.factor, "mode": layer.mode, "shift": layer.shift})
-        case GlobalPool():
-            return {"kind": layer.reduce}
-        case Model():
-            return {"file": layer.file, "features": layer.features, "sha256": layer.sha256}
-        case Concat():
-            return {}
-        case Normalize():
-            groups = {} if layer.is_instance_norm else {"groups": layer.groups}
-            return groups | _changed({"eps": layer.eps}) | _named_activation(layer)
-        case _:
-            return _named_activation(layer)
-
-
-def _sides(padding: Padding) -> Any:
-    """Return padding as a network file has it."""
-    if padding.before == padding.after:
-        return padding.before
-    return {"before": padding.before, "after": padding.after}
-
-
-DEFAULTS: dict[str, Any] = {
-    "stride": Vec3(1, 1, 1),
-    "dilation": Vec3(1, 1, 1),
-    "padding": ZERO,
-    "output_padding": ZERO,
-    "shift": ZERO,
-    "groups": 1,
-    "kind": "max",
-    "eps": EPS,
-}
-
-
-def _changed(
-    entry: dict[str, Any], keep: Sequence[str] = (), drop: Sequence[str] = ()
-) -> dict[str, Any]:
-    """Return an entry without the keys whose values are the defaults."""
-    return {
-        key: value
-        for key, value in entry.items()
-        if key not in drop and (key in keep or key not in DEFAULTS or DEFAULTS[key] != value)
-    }

@@ -20,11 +20,10 @@ from znni.core.child_process import command_of, environment
 from znni.core.errors import InvalidInput
 from znni.core.shapes import Vec3
 from znni.core.user_cache import Notes
-from znni.network.models import Model, Runtime
+from znni.network.models import RUNTIMES, Model, Runtime
 from znni.network.weights import Float32
 
-# The libraries that compute files, by the files' endings, and the packages that install them.
-RUNTIMES: dict[str, Runtime] = {".onnx": "onnxruntime", ".pt2": "pytorch"}
+# The packages that install the libraries.
 PACKAGES: dict[Runtime, tuple[str, str]] = {
     "onnxruntime": ("onnxruntime", "pip install onnxruntime"),
     "pytorch": ("torch", "pip install torch"),
@@ -64,11 +63,6 @@ class Measured:
 
     seconds: float
     memory: int
-
-
-def is_model_file(path: Path) -> bool:
-    """Return whether a file is one that another library can compute, by its ending."""
-    return path.suffix in RUNTIMES
 
 
 def fingerprint(path: Path) -> str:

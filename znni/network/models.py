@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal, TypeAlias
 
 from znni.core.shapes import Vec3
@@ -11,6 +12,14 @@ from znni.network.layer_checks import check_count
 from znni.network.layer_geometry import SameVoxel
 
 Runtime: TypeAlias = Literal["onnxruntime", "pytorch"]
+
+# The libraries that compute files, by the files' endings.
+RUNTIMES: dict[str, Runtime] = {".onnx": "onnxruntime", ".pt2": "pytorch"}
+
+
+def is_model_file(path: Path) -> bool:
+    """Return whether a file is one that another library can compute, by its ending."""
+    return path.suffix in RUNTIMES
 
 
 @dataclass(frozen=True, repr=False)

@@ -3,157 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
-from difflib import get_close_matches
+from hashlib import sha256
 from os import PathLike
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
 
-from pydantic import BeforeValidator, Field
-
+import znni
 from znni.core.argument_types import checks_types
 from znni.core.errors import InvalidInput
-from znni.core.options import Blend, WindowRules
-from znni.core.shapes import Vec3
+from znni.core.kept_values import keep_value, kept_value
+from znni.core.loading import is_own_process
 from znni.core.shipped import NETWORKS
-from znni.core.text import counted
-from znni.core.yaml_file import Count, Entry, Name, YamlFile
-from znni.network.geometry import context
+from znni.core.user_cache import state_of_source, user_cache
 from znni.network.geometry import with_window as windowed
-from znni.network.input_entry import InputEntry, input_entry
-from znni.network.layer_entries import (
-    ALL_KINDS,
-    FOLDED,
-    AddEntry,
-    AffineEntry,
-    ConcatEntry,
-    ConvEntry,
-    ConvTransposeEntry,
-    Extents,
-    Finite,
-    GlobalPoolEntry,
-    GroupNormEntry,
-    InstanceNormEntry,
-    LayerKind,
-    MaximumEntry,
-    ModelEntry,
-    MultiplyEntry,
-    PoolEntry,
-    UpsampleEntry,
-    entry_of,
-    kind_of,
-)
-from znni.network.layers import Concat, Layer, Multiply
-from znni.network.model_files import is_model_file, model_layer
-from znni.network.network import INPUT, Network, Node, maps_of, stride_of
+from znni.network.models import is_model_file
+from znni.network.network import Network
 from znni.network.window import Window
-
-# The name of the join of several outputs.
-OUTPUTS = "outputs"
 
 # Files that ``znni import`` turns into network files.
 IMPORTED = (".pt", ".pth", ".safetensors")
-
-# The name by which layers take the network's input, unless a layer has this name.
-INPUT_NAME = "input"
-
-
-def _file_name(value: object) -> str:
-    if not isinstance(value, str) or not value:
-        raise ValueError("give the name of a file")
-    return str(value)
-
-
-def _sources(value: object) -> list[str]:
-    """Return the names of the layers that a layer takes, from one name or a list."""
-    given = value if isinstance(value, list) else [value]
-    if not given or not all(isinstance(name, str) for name in given):
-        raise ValueError("give the name of an earlier layer, or a list of names")
-    return [str(name) for name in given]
-
-
-def _axes(value: object) -> str:
-    """Return axes as one text, from ``zyx`` or ``[z, y, x]``."""
-    axes = "".join(map(str, value)) if isinstance(value, list) else value
-    if not isinstance(axes, str) or set(axes) - set("zyx") or len(set(axes)) < len(axes):
-        raise ValueError("give some of z, y and x, such as zyx or [y, x]")
-    return axes
-
-
-def _is_label(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**16
-
-
-def _labels(value: object) -> object:
-    """Check the label of each map: integers that differ, from 0 on."""
-    known = list(value.values()) if isinstance(value, dict) else []
-    if not known or not all(_is_label(label) for label in known):
-        raise ValueError(
-            "give each map's name and label, such as {background: 0, cell: 1}; labels go from 0 to "
-            "65535"
-        )
-    if len({*known}) < len(known):
-        raise ValueError("two maps have the same label; give each its own")
-    return {str(name): label for name, label in value.items()}  # type: ignore[attr-defined]
-
-
-FileName = Annotated[str, BeforeValidator(_file_name)]
-Sources = Annotated[list[str], BeforeValidator(_sources)]
-
-
-class _LayerEntry(Entry):
-    unneeded: ClassVar[Mapping[str, str]] = {
-        "batchnorm": FOLDED,
-        "batch_norm": FOLDED,
-    }
-    name: Name | None = None
-    sources: Sources | None = Field(default=None, alias="from")
-    conv: ConvEntry | None = None
-    conv_transpose: ConvTransposeEntry | None = None
-    pool: PoolEntry | None = None
-    global_pool: GlobalPoolEntry | None = None
-    upsample: UpsampleEntry | None = None
-    affine: AffineEntry | None = None
-    concat: ConcatEntry | None = None
-    add: AddEntry | None = None
-    multiply: MultiplyEntry | None = None
-    maximum: MaximumEntry | None = None
-    instance_norm: InstanceNormEntry | None = None
-    group_norm: GroupNormEntry | None = None
-    model: ModelEntry | None = None
-
-    @property
-    def kinds(self) -> dict[str, LayerKind]:
-        """The parts of the entry, by kind; a layer has one kind."""
-        given = ((kind, getattr(self, kind)) for kind in type(self).model_fields)
-        return {kind: entry for kind, entry in given if isinstance(entry, LayerKind)}
-
-
-class _WindowEntry(Entry):
-    size: Extents
-    overlap: Finite = 0.5
-    blend: Blend = "gaussian"
-    mirror: Annotated[str, BeforeValidator(_axes)] = ""
-    like: WindowRules = "monai"
-
-
-class _NetworkFile(Entry):
-    unneeded: ClassVar[Mapping[str, str]] = {
-        "host": "this is a machine file, not a network; give it as the machine to plan for"
-    }
-    name: Name
-    in_features: Count = 1
-    layers: Annotated[list[_LayerEntry], Field(min_length=1)] | None = None
-    model: FileName | None = None
-    outputs: Sources | None = None
-    labels: Annotated[dict[str, int], BeforeValidator(_labels)] = Field(default_factory=dict)
-    weights: FileName | None = None
-    input: InputEntry = InputEntry()
-    window: _WindowEntry | None = None
-    about: str = ""
-    expects: str = ""
 
 
 def load_network(path: str | Path) -> Network:
@@ -186,7 +53,7 @@ def load_network(path: str | Path) -> Network:
             raise InvalidInput(f"{path}: no such model file; check the path")
         text = json.dumps({"name": Path(path).stem, "model": Path(path).name})
         return network_from_text(text, path)
-    return _network_of(YamlFile(NETWORKS.found(Path(path)), "network"))
+    return _kept_or_read(NETWORKS.found(Path(path)))
 
 
 @checks_types
@@ -216,177 +83,33 @@ def network_from_text(text: str, name: str | Path) -> Network:
     Raises:
         InvalidInput: the text is not a network. The message names the line.
     """
-    return _network_of(YamlFile(Path(name), "network", text))
+    return _read(Path(name), text)
 
 
-def network_text(network: Network) -> str:
-    """Return a network file on one line, in JSON, which is also YAML. It names no weights."""
-    features = {"name": network.name, "in_features": network.in_features}
-    nodes, outputs = list(network.nodes), [network.output]
-    if nodes[-1] == Node(Concat(OUTPUTS), nodes[-1].inputs) and INPUT not in nodes[-1].inputs:
-        outputs = list(nodes.pop().inputs)
-    before = [INPUT, *(node.name for node in nodes)]
-    layers = []
-    for node, default in zip(nodes, before, strict=False):
-        taken = [name or (INPUT if INPUT_NAME in before else INPUT_NAME) for name in node.inputs]
-        sources = {} if node.inputs == (default,) else {"from": taken}
-        entry = {kind_of(node.layer): entry_of(node.layer)}
-        layers.append({"name": node.name, **sources, **entry})
-    named = {} if outputs == before[-1:] else {"outputs": outputs}
-    labels = {"labels": dict(network.labels)} if network.labels else {}
-    window = {"window": window_entry(network.window)} if network.window else {}
-    return json.dumps(
-        features
-        | {"input": input_entry(network.scaling), "layers": layers}
-        | named
-        | labels
-        | window
-    )
+def _kept_or_read(path: Path) -> Network:
+    """Return the network in a file. A command keeps it, and takes one that was kept."""
+    place = _place(path) if is_own_process() else None
+    if place and (known := kept_value(place, Network)):
+        return known
+    found = _read(path)
+    if place and not found.models:  # what is known of a model depends on its file
+        keep_value(place, found)
+    return found
 
 
-def window_entry(window: Window) -> dict[str, Any]:
-    """Return the entry of a network file that stands for windows."""
-    entry = asdict(window)
-    for name in ("volume", "inside", "in_order", "by_default"):
-        del entry[name]
-    return entry
-
-
-def _network_of(file: YamlFile) -> Network:
-    entries = file.checked(_NetworkFile)
-    if (entries.layers is None) == (entries.model is None):
-        raise file.refusal((), "a network has layers: or model:; give one of them")
-    asked = entries.window is not None
-    if entries.model:
-        _use_model(file, entries, entries.model)
-    nodes, strides = _nodes(file, entries)
-    output = nodes[-1].name
-    if entries.outputs:
-        for name in entries.outputs:
-            if name not in strides:
-                known = ", ".join(node.name for node in nodes)
-                problem = f"there is no layer {name!r}; the layers are {known}"
-                raise file.refusal(("outputs",), problem)
-        output = entries.outputs[0]
-        if len(entries.outputs) > 1:
-            output = OUTPUTS
-            nodes.append(Node(Concat(OUTPUTS), tuple(entries.outputs)))
-            try:
-                stride_of(nodes[-1], strides)
-            except InvalidInput as error:
-                raise file.refusal(("outputs",), str(error)) from None
+def _place(path: Path) -> Path | None:
+    """Return where a network file's network is kept; None if the file cannot be read."""
     try:
-        scaling = entries.input.scaling
-    except InvalidInput as error:
-        raise file.refusal(("input",), str(error)) from None
-    try:
-        network = Network(
-            name=entries.name,
-            in_features=entries.in_features,
-            nodes=tuple(nodes),
-            output=output,
-            scaling=scaling,
-            weights=file.path.parent / entries.weights if entries.weights else None,
-            labels=tuple(entries.labels.items()),
-            about=entries.about,
-            expects=entries.expects,
-        )
-        if network.is_exact:
-            context(network)  # raises an error if its layers do not fit together
-    except InvalidInput as error:
-        raise file.refusal(("layers",), str(error)) from None
-    if window := entries.window:
-        try:
-            network = windowed(
-                network,
-                Window(**dict(window), by_default=not asked),
-            )
-        except InvalidInput as error:
-            raise file.refusal(("window",), str(error)) from None
-    if network.labels and len(network.labels) != network.out_features:
-        problem = (
-            f"there are {len(network.labels)} labels, and "
-            f"{counted(network.out_features, 'output map')}; give one label for each"
-        )
-        raise file.refusal(("labels",), problem)
-    return network
+        content = path.read_bytes()
+    except OSError:
+        return None
+    about = str(path), content, state_of_source(Path(znni.__path__[0]))
+    return user_cache() / "networks" / sha256(repr(about).encode()).hexdigest()[:32]
 
 
-def _use_model(file: YamlFile, entries: _NetworkFile, model: str) -> None:
-    """Set the layers to one that is a model, with its input maps, and its windows if it has one."""
-    try:
-        layer = model_layer("model", file.path.parent / model)
-    except InvalidInput as error:
-        raise file.refusal(("model",), str(error)) from None
-    entries.in_features = layer.in_features
-    entries.layers = [_LayerEntry(name=layer.name, model=ModelEntry(file=model))]
-    if layer.fixed and not entries.window:
-        entries.window = _WindowEntry(size=layer.fixed)
+def _read(path: Path, text: str | None = None) -> Network:
+    """Return the network in a file after a check, for which more modules are loaded."""
+    from znni.core.yaml_file import YamlFile
+    from znni.network.network_entries import network_of
 
-
-def _nodes(file: YamlFile, entries: _NetworkFile) -> tuple[list[Node], dict[str, Vec3]]:
-    """Return the nodes of the layers, and the strides of their values."""
-    nodes: list[Node] = []
-    layers = entries.layers or []
-    maps, strides = {INPUT: entries.in_features}, {INPUT: Vec3(1, 1, 1)}
-    pooled: set[str] = set()
-    names = _names(file, layers)
-    for index, (entry, name) in enumerate(zip(layers, names, strict=True)):
-        where = ("layers", index)
-        (given,) = entry.kinds.values()
-        if name in maps:
-            problem = f"an earlier layer is also named {name!r}; rename one"
-            raise file.refusal((*where, "name"), problem)
-        takes = []
-        for source in entry.sources or [nodes[-1].name if nodes else INPUT]:
-            if source not in maps and source != INPUT_NAME:
-                raise file.refusal((*where, "from"), _unknown(name, source, names, index))
-            takes.append(source if source in maps else INPUT)
-        try:
-            layer = _layer(file, given, name, [maps[source] for source in takes])
-            if isinstance(layer, Multiply) and [each in pooled for each in takes] == [False, True]:
-                layer = replace(layer, spreads=True)
-            node = Node(layer, tuple(takes))
-            maps[name] = maps_of(node, maps)
-            strides[name] = stride_of(node, strides)
-        except InvalidInput as error:
-            raise file.refusal(where, str(error)) from None
-        nodes.append(node)
-        if node.is_pooled(pooled):
-            pooled.add(name)
-    return nodes, strides
-
-
-def _layer(file: YamlFile, given: LayerKind, name: str, maps: Sequence[int]) -> Layer:
-    if isinstance(given, ModelEntry):
-        return given.layer_in(file.path.parent, name)
-    return given.layer(name, maps)
-
-
-def _names(file: YamlFile, entries: Sequence[_LayerEntry]) -> list[str]:
-    """Return the names of the layers; the default names are conv1, pool1, conv2, ..."""
-    names = []
-    count = Counter[str]()
-    for index, entry in enumerate(entries):
-        if len(entry.kinds) != 1:
-            kinds = ", ".join(ALL_KINDS)
-            raise file.refusal(("layers", index), f"a layer is of one kind; give one of {kinds}")
-        (kind,) = entry.kinds
-        count[kind] += 1
-        names.append(entry.name or f"{kind}{count[kind]}")
-    return names
-
-
-def _unknown(name: str, source: str, names: Sequence[str], index: int) -> str:
-    """Return what is wrong with a source that no earlier layer is named."""
-    if source == name:
-        return f"layer {name} takes its own output; name an earlier layer"
-    if source in names[index:]:
-        return (
-            f"layer {name} takes {source!r}, which comes after it; put {source} before it, because "
-            f"a network has no cycles"
-        )
-    close = get_close_matches(source, names[:index], n=1)
-    hint = f"did you mean {close[0]!r}? " if close else ""
-    known = ", ".join((INPUT_NAME, *names[:index]))
-    return f"layer {name} takes {source!r}, but no layer has that name; {hint}Choose from {known}"
+    return network_of(YamlFile(path, "network", text))
