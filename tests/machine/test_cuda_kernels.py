@@ -68,6 +68,37 @@ def test_code_that_the_compiler_keeps_is_reported_again() -> None:
     assert reports[0] == reports[1]
 
 
+@pytest.fixture
+def packages(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """Names and versions of the installed packages, which a test may change."""
+    found = ["numpy-2.4.6", "nvidia_cuda_nvrtc-13.0.1"]
+    monkeypatch.setattr(cuda_kernels, "package_folders", lambda: found)
+    cuda_kernels._compiler.cache_clear()
+    yield found
+    cuda_kernels._compiler.cache_clear()
+
+
+def test_kept_code_is_found_without_loading_the_compiler(
+    packages: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cuda_kernels, "_nvrtc", lambda: pytest.fail("the compiler was loaded"))
+    files = set()
+    for version in ("13.0.1", "13.0.2"):
+        packages[1] = f"nvidia_cuda_nvrtc-{version}"
+        cuda_kernels._compiler.cache_clear()
+        files.add(cuda_kernels._file(KERNELS, "sm_80", ()))
+    assert len(files) == 2
+
+
+def test_a_compiler_of_the_system_tells_its_version(
+    packages: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    del packages[1]
+    nvrtc = SimpleNamespace(getVersion=lambda: (13, 0))
+    monkeypatch.setattr(cuda_kernels, "_nvrtc", lambda: nvrtc)
+    assert cuda_kernels._compiler() == (13, 0)
+
+
 def test_a_report_without_kernels_is_an_error() -> None:
     with pytest.raises(RuntimeError, match="names no kernel: 'info : 9 bytes gmem'"):
         parsed_usage("info : 9 bytes gmem\n")

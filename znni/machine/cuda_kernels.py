@@ -31,6 +31,7 @@ from weakref import WeakSet
 
 from znni.core.child_process import command_of, environment
 from znni.core.errors import InvalidInput
+from znni.core.packages import package_folders
 from znni.core.user_cache import MOST_BYTES_OF_CODE, can_keep, keep, kept, user_cache, write_whole
 from znni.machine.cuda import (
     INSTALL,
@@ -83,7 +84,7 @@ class ResourceUsage:
 
 
 class Code(NamedTuple):
-    """All that a compiled module depends on, except for NVRTC's version.
+    """All that a compiled module depends on, except for the version of NVRTC.
 
     Attributes:
         source: CUDA C++; its kernels are ``extern "C"``.
@@ -321,9 +322,20 @@ def stored(source: str, architecture: str, options: tuple[str, ...]) -> Path:
 
 def _file(source: str, architecture: str, options: tuple[str, ...]) -> Path:
     """Return the file of the user's cache in which a compiled module is kept."""
-    key = repr((_nvrtc().getVersion(), architecture, options, source))
+    key = repr((_compiler(), architecture, options, source))
     suffix = "ptx" if architecture.startswith(VIRTUAL) else "cubin"
     return _folder() / f"{sha256(key.encode()).hexdigest()[:32]}.{suffix}"
+
+
+@cache
+def _compiler() -> object:
+    """Return the name and version of the package that NVRTC comes in; else NVRTC's version.
+
+    Loading NVRTC, to ask it, takes some hundredths of a second. Libraries in packages are loaded
+    before those of the system.
+    """
+    packages = [name for name in package_folders() if name.startswith("nvidia_cuda_nvrtc")]
+    return packages or _nvrtc().getVersion()
 
 
 def _folder() -> Path:

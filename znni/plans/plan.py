@@ -6,13 +6,14 @@ others on a GPU. The GPU then computes one patch while the host computes the nex
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cache, cached_property
 from itertools import pairwise
-from math import inf
-
-from pydantic import TypeAdapter, ValidationError
+from math import inf, isfinite
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from znni.core import html
 from znni.core.errors import PLAN_AGAIN, InvalidInput
@@ -27,6 +28,9 @@ from znni.plans.plan_text import plan_table
 from znni.plans.segments import Segment, Step
 from znni.plans.summed import summed_convolutions
 from znni.plans.totals import PlanMemory, PlanTime
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
 
 ONE = Vec3(1, 1, 1)
 
@@ -213,7 +217,7 @@ class Plan:
     @cached_property
     def _json(self) -> str:
         """The plan as JSON text. Each of many volumes stores it."""
-        return _adapter().dump_json(self, indent=1).decode()
+        return json.dumps(_plain(self), indent=1, ensure_ascii=False)
 
     @staticmethod
     def from_json(text: str | bytes) -> Plan:
@@ -222,6 +226,8 @@ class Plan:
         Raises:
             InvalidInput: the text is not a plan's JSON, or the plan's shapes do not chain.
         """
+        from pydantic import ValidationError  # a run that makes its plan reads no text
+
         try:
             plan = _adapter().validate_json(text)
         except ValidationError as error:
@@ -290,5 +296,21 @@ def _is_positive(plan: Plan) -> bool:
 
 @cache
 def _adapter() -> TypeAdapter[Plan]:
-    """Return what reads and writes plans. Making it takes a tenth of a second."""
+    """Return what reads plans. Making it takes a tenth of a second."""
+    from pydantic import TypeAdapter
+
     return TypeAdapter(Plan)
+
+
+def _plain(value: object) -> Any:
+    """Return a part of a plan as JSON has it: dataclasses by their fields, tuples as lists."""
+    match value:
+        case tuple():
+            return list(map(_plain, value))
+        case Path():
+            return str(value)
+        case float():
+            return value if isfinite(value) else None
+        case _ if is_dataclass(value):
+            return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+    return value
