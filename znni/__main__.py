@@ -6,7 +6,7 @@ import atexit
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 
 class _Leaving:
@@ -32,10 +32,20 @@ class _Leaving:
         os._exit(self.code)
 
 
-def _may_use_gpus(arguments: Sequence[str]) -> bool:
-    """Return whether a command line is one that looks at this machine's GPUs."""
+# Options with which no GPU is looked at in this process, or not at once.
+ELSEWHERE = {"--gpus", "--cluster", "--help", "-h"}
+
+
+def _begun_with(arguments: Sequence[str]) -> Callable[[], object]:
+    """Return what a thread does while a command loads, by the command line."""
+    from znni.core.loading import nothing
+
     on_host = any(it.rpartition("=")[2] == "cpu" for it in arguments)
-    return arguments[:1] in (["plan"], ["infer"]) and not on_host
+    if on_host or arguments[:1] not in (["plan"], ["infer"]):
+        return nothing
+    computes = arguments[0] == "infer"
+    elsewhere = any(it.partition("=")[0] in ELSEWHERE for it in arguments)
+    return _start_cuda if computes and not elsewhere else _ask_driver
 
 
 def _ask_driver() -> None:
@@ -45,16 +55,26 @@ def _ask_driver() -> None:
     nvml.look()
 
 
+def _start_cuda() -> None:
+    """Begin to start CUDA on this machine's GPUs, if there are any. It takes up to half a second.
+
+    The driver is asked before.
+    """
+    from znni.machine import gpus
+
+    gpus.begin_cuda()
+
+
 def run() -> None:
     """Run a command as a process of its own, which ends with it."""
     leaving = _Leaving()
     # What is registered first is called last, and threads have ended by then. So this comes before
     # the imports.
     atexit.register(leaving)
-    from znni.core.loading import loading, nothing, own_process
+    from znni.core.loading import loading, own_process
 
     own_process()
-    with loading(begin=_ask_driver if _may_use_gpus(sys.argv[1:]) else nothing):
+    with loading(begin=_begun_with(sys.argv[1:])):
         from znni.cli import main
     try:
         main()

@@ -56,8 +56,9 @@ def test_a_run_loads_no_library_that_it_does_not_need(folder: Path) -> None:
 
 ASKING = """
 import sys, time
-from znni.machine import nvml
+from znni.machine import gpus, nvml
 nvml.look = lambda: print("asked")
+gpus.begin_cuda = lambda: print("started")
 import znni.cli
 znni.cli.main = lambda: time.sleep(0.5)
 from znni import __main__
@@ -66,22 +67,27 @@ __main__.run()
 
 
 @pytest.mark.parametrize(
-    ("command", "asks"),
+    ("command", "begun"),
     [
-        ("plan --volume 9,9,9", True),
-        ("infer volume.h5 --device gpu", True),
-        ("plan --device cpu", False),
-        ("infer volume.h5 --device=cpu", False),
-        ("view volume.h5", False),
-        ("", False),
+        ("plan --volume 9,9,9", "asked\n"),
+        ("infer volume.h5", "started\n"),
+        ("infer volume.h5 --device gpu", "started\n"),
+        ("infer volume.h5 --gpus 2", "asked\n"),
+        ("infer volume.h5 --gpus=all", "asked\n"),
+        ("infer volume.h5 --cluster local:2", "asked\n"),
+        ("infer --help", "asked\n"),
+        ("plan --device cpu", ""),
+        ("infer volume.h5 --device=cpu", ""),
+        ("view volume.h5", ""),
+        ("", ""),
     ],
 )
-def test_the_driver_is_asked_while_a_command_loads(command: str, asks: bool) -> None:
+def test_the_driver_begins_while_a_command_loads(command: str, begun: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", ASKING, *command.split()],
         capture_output=True, text=True, check=True,
     )  # fmt: skip
-    assert done.stdout == "asked\n" * asks
+    assert done.stdout == begun
 
 
 ENDING = """

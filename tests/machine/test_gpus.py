@@ -13,6 +13,7 @@ from threading import Event
 from threading import enumerate as enumerate_threads
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 from uuid import UUID
 
 import pytest
@@ -244,6 +245,36 @@ def test_while_cuda_starts_free_memory_is_that_before(monkeypatch: pytest.Monkey
     gpus._cuda.begin()
     start_driver(machine)
     assert detect_gpus() == found
+
+
+def test_cuda_that_began_early_is_started_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = process_on(two_gpus(), monkeypatch)
+    found = look_at_gpus()
+    process_on(machine, monkeypatch)
+    gpus.begin_cuda()
+    assert detect_gpus() == found
+    assert look_at_gpus() == found
+    assert machine.called.count("init") == 1
+    assert "look" in machine.called, "CuPy looks at the GPUs after that"
+
+
+@pytest.mark.parametrize("lacks", ["_driver", "find_spec"])
+def test_cuda_begins_only_where_it_can_be_used(lacks: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = process_on(two_gpus(), monkeypatch)
+    monkeypatch.setattr(gpus, lacks, lambda *_: None)
+    gpus.begin_cuda()
+    assert not started(machine)
+
+
+def test_an_error_of_cuda_that_began_early_is_raised_where_it_is_used(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    machine = process_on(two_gpus(), monkeypatch)
+    monkeypatch.setattr(gpus, "start_driver", mock.Mock(side_effect=MemoryError))
+    gpus.begin_cuda()
+    with pytest.raises(MemoryError):
+        look_at_gpus()
+    assert not started(machine)
 
 
 def test_the_memory_that_workers_take_counts_as_free(monkeypatch: pytest.MonkeyPatch) -> None:

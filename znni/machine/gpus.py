@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache, partial
 from importlib.util import find_spec
@@ -78,6 +78,7 @@ class _Cuda:
             or its answer was not complete.
         seen: the driver's answer before CUDA took memory in this process; None as for ``asked``.
         begun: whether CUDA has begun to start.
+        starting: the start of the driver, once it has begun.
         started: the contexts that were started.
         asking: the thread that asks the driver before workers start; None: none does.
         looked: whether CUDA has inspected all GPUs.
@@ -88,6 +89,7 @@ class _Cuda:
     asked: Driver | None = None
     seen: Driver | None = None
     begun: bool = False
+    starting: Future[Started] | None = None
     started: Started = NOT_STARTED
     asking: Thread | None = None
     looked: bool = False
@@ -108,6 +110,21 @@ class _Cuda:
             if not self.begun:
                 self.seen = nvml.look()
                 self.begun = True
+
+    def start(self) -> Future[Started]:
+        """Begin to start the driver in a thread, unless that has begun; return its result."""
+        self.begin()
+        with self._answering:
+            if self.starting is None:
+                self.starting = Future()
+                Thread(target=self._start, args=(self.starting,), daemon=True).start()
+            return self.starting
+
+    def _start(self, starting: Future[Started]) -> None:
+        try:
+            starting.set_result(start_driver(_driver()))
+        except BaseException as error:
+            starting.set_exception(error)
 
     def before(self) -> Driver | None:
         """Return what the driver tells, without the memory that CUDA takes for this run."""
@@ -139,6 +156,15 @@ def are_known() -> bool:
     """Return whether an earlier run has found the GPUs. Then CUDA need not start to find them."""
     driver = _cuda.before() if has_driver() else None
     return bool(driver and known_gpus(driver))
+
+
+def begin_cuda() -> None:
+    """Begin to start CUDA's driver, if there is one, long before CuPy is imported.
+
+    It starts in a thread, which holds no lock of Python meanwhile.
+    """
+    if has_driver() and find_spec("cupy") is not None:
+        _cuda.start()
 
 
 def ask_driver() -> None:
@@ -273,6 +299,8 @@ def _start_context(driver: Any, number: int) -> tuple[str, bool]:
 
 def in_threads(work: Callable[[int], Found], count: int) -> list[Found]:
     """Return the results of a function for the positions of all GPUs, called at the same time."""
+    if count == 1:
+        return [work(0)]
     with ThreadPoolExecutor(max(1, count)) as pool:
         return list(pool.map(work, range(count)))
 
@@ -296,14 +324,12 @@ def missing_for_gpu() -> Missing:
         return Missing("there is no NVIDIA driver; install one if the machine has a GPU")
     if find_spec("cupy") is None:
         return Missing(f"CuPy is not installed; {INSTALL}")
-    _cuda.begin()
-    with ThreadPoolExecutor(1) as pool:
-        starting = pool.submit(start_driver, _driver())
-        try:
-            runtime = cupy().cuda.runtime
-        except InvalidInput as error:
-            return Missing(str(error), in_vain=True)
-        _cuda.started = starting.result()
+    starting = _cuda.start()
+    try:
+        runtime = cupy().cuda.runtime
+    except InvalidInput as error:
+        return Missing(str(error), in_vain=True)
+    _cuda.started = starting.result()
     try:
         count = runtime.getDeviceCount()
     except runtime.CUDARuntimeError as error:
