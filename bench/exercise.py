@@ -150,8 +150,9 @@ PACKED: tuple[tuple[PackedLayer, Shape5], ...] = tuple(
 # applies the norm before it. A norm takes such sums, and leaves its numbers to the next layer.
 BEFORE_HEAD = Normalize("before", 20, 20, activation="leaky_relu")
 TOGETHER: tuple[tuple[PackedLayer, Shape5], ...] = tuple(
-    (replace(packed, parts=parts), Shape5(1, maps, 9, 12, 17))
+    (replace(packed, parts=parts), Shape5(items, maps, 9, 12, 17))
     for parts in (1, 2)
+    for items in (1, 3)
     for packed, maps in (
         (
             PackedLayer(
@@ -381,10 +382,10 @@ def _with_all(x: PackedArray, layer: PackedLayer, device: Device) -> PackedArray
 
 
 def map_sums(x: Float32) -> NDArray[np.float64]:
-    """Return the sum and the sum of squares of each map of all groups, as one part."""
-    sums = np.zeros((1, in_whole_groups(x.shape[1]), 2))
+    """Return the sum and the sum of squares of each map of all groups, as one part of each item."""
+    sums = np.zeros((len(x), 1, in_whole_groups(x.shape[1]), 2))
     for power in (1, 2):
-        sums[0, : x.shape[1], power - 1] = np.sum(x.astype(np.float64) ** power, (0, 2, 3, 4))
+        sums[:, 0, : x.shape[1], power - 1] = np.sum(x.astype(np.float64) ** power, (2, 3, 4))
     return sums
 
 
@@ -392,8 +393,8 @@ def _numbers(made: PackedArray) -> NDArray[np.float32]:
     """Return the numbers of a packed value, with the norm that is left. Wrong sums give NaN."""
     numbers = unpacked(made)
     if made.sums is not None:
-        total = made.sums.get().sum(axis=0, keepdims=True)
-        found, right = (it[0, : made.features] for it in (total, map_sums(numbers)))
+        total = made.sums.get().sum(axis=1, keepdims=True)
+        found, right = (it[:, 0, : made.features] for it in (total, map_sums(numbers)))
         if not np.allclose(found, right, rtol=1e-3, atol=1e-3 * map_sums(np.abs(numbers)).max()):
             return np.full_like(numbers, np.nan)
     if made.norm is None:

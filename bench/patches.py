@@ -167,6 +167,7 @@ class PatchesOnGpu:
     ) -> None:
         self._plan = plan
         self._layer_seconds: dict[str, list[float]] = defaultdict(list)
+        self._first_seconds: dict[str, list[float]] = {}
         self._free = free_gpu_bytes()
         weights = weights or random_weights(plan.network, 0)
         self._runner = preparing.prepare_alone(plan, weights, self._measured, dtype)
@@ -188,7 +189,7 @@ class PatchesOnGpu:
             self.output = output
             done.append(time.perf_counter())
             if len(done) == 1:
-                self._layer_seconds.clear()
+                self._first_seconds, self._layer_seconds = self._layer_seconds, defaultdict(list)
 
         *first, last = self._runner.stages(Stopwatch())
         if self._plan.network.window:  # a run brings the maps to the host before the next block
@@ -202,9 +203,11 @@ class PatchesOnGpu:
         """Return a patch's seconds in each layer, by the GPU's clock.
 
         They are the means of all patches but the first. Those launched from recordings have none.
+        So if a patch of several windows is all that is launched step by step, it counts.
         """
+        found = self._layer_seconds or self._first_seconds
         return {
-            step.operation.name: runs * mean(self._layer_seconds[step.operation.name])
+            step.operation.name: runs * mean(found[step.operation.name])
             for segment, runs in self._plan.runs()
             for step in segment.steps
         }

@@ -227,6 +227,8 @@ COLUMNS: dict[Kind | Literal["choices"], dict[str, Forms]] = {
         "network": "{network}",
         "name": ("{name}", "{processor}"),
         "window": "{window}",
+        "windows": "{windows}",
+        "batch": "{batch}",
         "class": "{accuracy}",
         "s": "{seconds:.4f}",
         "predicted s": "{predicted_seconds:.4f}",

@@ -7,10 +7,11 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import numpy as np
 import typer
+from numpy.typing import NDArray
 
 from bench.ceilings import AnyCeilings
 from bench.patches import PatchesOnGpu, release_gpu_memory
@@ -50,7 +51,7 @@ from znni.engine.windows import WindowedBlock
 from znni.inference.planning import fastest, search
 from znni.inference.preparing import prepare_alone
 from znni.machine.machine import DeviceKind
-from znni.network.geometry import input_box, with_window
+from znni.network.geometry import context, input_box, with_window
 from znni.network.network import Network
 from znni.network.weights import Float32, Weights
 from znni.network.window import Window
@@ -75,6 +76,13 @@ Extents = Annotated[
         min=1, help="Voxels of a window per axis; repeatable. Default: 128, on a GPU 192."
     ),
 ]
+Batch = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        help="Windows side by side, of which each contestant computes at once as many as suit it.",
+    ),
+]
 Classes = Annotated[
     list[str], typer.Option("--accuracy", help="Accuracy class of our plan; repeatable.")
 ]
@@ -88,6 +96,7 @@ def unets_command(
     net: Names = None,
     device: Device = "cpu",
     window: Extents = None,
+    batch: Batch = None,
     ram: RamByDevice = None,
     gpu_memory: GpuMemory = None,
     costs: CostsChoice = "auto",
@@ -103,25 +112,27 @@ def unets_command(
 
     On a CPU these are PyTorch, ONNX Runtime and OpenVINO, on a GPU PyTorch. Our plan always takes
     part; ``--peer znni`` leaves out all others.
+
+    With ``--batch`` there are several windows on a GPU. Our planner chooses how many of them are
+    computed at once. Peers compute one at a time and all at once, and the faster way counts. A
+    network that does not keep the size of a window is always compared on one.
     """
     check_known("net", net or [], UNETS)
     check_known("accuracy", accuracy, ACCURACIES)
     if device == "cpu":
-        refuse(device, gpu_memory=gpu_memory)
+        refuse(device, gpu_memory=gpu_memory, batch=batch)
     classes: list[Accuracy] = [each for each in ACCURACIES if each in accuracy]
     windows = [
-        (_network(name, size), size)
+        _windows(name, size, batch or 1)
         for name in net or UNETS
         for size in window or [WINDOWS[device] + VALID_MORE * (name == "valid-unet")]
     ]
 
-    def planned(
-        network: Network, size: int, allowed: Accuracy, there: Path | None = None
-    ) -> Search:
+    def planned(windows: Windows, allowed: Accuracy, there: Path | None = None) -> Search:
         limit = ram or (RAM if device == "cpu" else None)
         space = search(
-            network, Vec3.of(size), ram=limit, threads=threads, device=device, costs=costs,
-            accuracy=allowed, gpu_memory=gpu_memory, machine=there,
+            windows.network, windows.volume, ram=limit, threads=threads, device=device,
+            costs=costs, accuracy=allowed, gpu_memory=gpu_memory, machine=there,
         )  # fmt: skip
         # A job of many windows transforms kernels once, so that time is left out.
         handling = replace(space.overhead.handling, resident=0.0)
@@ -130,7 +141,7 @@ def unets_command(
 
     if machine:
         predicted = (
-            [_predicted(planned(*each, allowed, there), device, allowed, each[1])]
+            [_predicted(planned(each, allowed, there), device, allowed) | each.columns]
             for there in machine
             for each in windows
             for allowed in classes
@@ -142,55 +153,95 @@ def unets_command(
     ceilings = ceilings_with(device, machine_with(device, threads).host.threads)
     effort = Effort(repeats, budget)
 
-    def measured(network: Network, size: int) -> Iterator[list[Row]]:
-        spaces = {each: planned(network, size, each) for each in classes}
+    def measured(windows: Windows) -> Iterator[list[Row]]:
+        spaces = {each: planned(windows, each) for each in classes}
         if device == "cpu":
             for space in spaces.values():
-                yield _compared(network, fastest(space)[0], size, peer, effort)
+                rows = _compared(windows, fastest(space)[0], peer, effort)
+                yield [row | windows.columns for row in rows]
             return
-        for row in _compared_on_gpu(network, spaces, ceilings, size, peer, effort):
+        for row in _compared_on_gpu(windows, spaces, ceilings, peer, effort):
             allowed = {"allowed_gib": gpu_memory / 2**30} if gpu_memory else {}
-            yield [row | {"window": str(Vec3.of(size))} | allowed]
+            yield [row | windows.columns | allowed]
 
-    report_all("unets", (rows for each in windows for rows in measured(*each)), [ceilings], out)
-
-
-def _network(name: str, size: int) -> Network:
-    """Return a U-Net, computed in windows of that extent if one of its layers needs them."""
-    network = UNETS[name]()
-    if network.window_layer:
-        return with_window(network, Window(Vec3.of(size), overlap=0))
-    return network
+    report_all("unets", (rows for each in windows for rows in measured(each)), [ceilings], out)
 
 
-def _predicted(space: Search, device: DeviceKind, accuracy: Accuracy, size: int) -> Row:
-    """Return the row that predicts a window on a machine that is not here."""
+class Windows(NamedTuple):
+    """Windows of a U-Net, side by side along z.
+
+    Attributes:
+        network: the network. Windows that are side by side are a part of it.
+        size: the extents of a window.
+        number: the number of windows.
+    """
+
+    network: Network
+    size: Vec3
+    number: int
+
+    @property
+    def volume(self) -> Vec3:
+        """The extents of all windows."""
+        return self.size._replace(z=self.number * self.size.z)
+
+    @property
+    def columns(self) -> Row:
+        """The columns of a row that say which windows there are."""
+        return {"window": str(self.size), "windows": self.number}
+
+    def noise(self) -> Float32:
+        """Return noise for all windows (n, f, z, y, x)."""
+        shape = self.number, self.network.in_features, *self.size
+        return np.random.default_rng(0).standard_normal(shape, dtype=np.float32)
+
+
+def _windows(name: str, extent: int, count: int) -> Windows:
+    """Return windows of a U-Net: several if it keeps their size, else one.
+
+    A network is computed in windows if there are several, or if one of its layers needs them.
+    """
+    network, size = UNETS[name](), Vec3.of(extent)
+    if context(network) != ZERO:
+        count = 1
+    if count > 1 or network.window_layer:
+        network = with_window(network, Window(size, overlap=0))
+    return Windows(network, size, count)
+
+
+def side_by_side(windows: NDArray[Any]) -> NDArray[Any]:
+    """Return windows (n, f, z, y, x) as one array (f, n z, y, x)."""
+    return np.concatenate(list(windows), axis=1)
+
+
+def _predicted(space: Search, device: DeviceKind, accuracy: Accuracy) -> Row:
+    """Return the row that predicts windows on a machine that is not here."""
     plan, machine = space.fastest_for(space.output), space.machine
     progress(f"{space.network.name}: predicted")
     row: Row = {
         "network": space.network.name,
         "processor": (machine.host if device == "cpu" else machine.gpus[0]).name,
-        "window": str(Vec3.of(size)),
         "accuracy": accuracy,
     }
     if plan is None:
         return row | {"skipped": DOES_NOT_FIT}
     return row | {
-        "predicted_seconds": plan.patch_seconds,
-        "predicted_voxels_per_s": plan.patch.volume / plan.patch_seconds,
+        "batch": plan.network.together,
+        "predicted_seconds": predicted_seconds(plan),
+        "predicted_voxels_per_s": plan.patch.volume / predicted_seconds(plan),
         "declared_gib": plan.device_memory.total / 2**30,
     }
 
 
-def _compared(
-    network: Network,
-    plan: Plan,
-    size: int,
-    wanted: list[str] | None,
-    effort: Effort,
-) -> list[Row]:
+def predicted_seconds(plan: Plan) -> float:
+    """Return the predicted seconds of the layers for all windows of a block."""
+    return plan.layer_runs * plan.patch_seconds
+
+
+def _compared(windows: Windows, plan: Plan, wanted: list[str] | None, effort: Effort) -> list[Row]:
     """Return a row for our plan, and for each peer."""
-    weights, x = unet_weights(network), _window(network, size)
+    network = windows.network
+    weights, (x,) = unet_weights(network), windows.noise()
     progress(f"{network.name}: float64")
     exact = exact_output(network, weights, x)
     with TemporaryDirectory() as folder:
@@ -205,7 +256,6 @@ def _compared(
         results = run_rounds(timed, effort, warm=ready, progress=progress)
     return [
         _row(network, name, result, exact, errors[name], plan if name == OURS else None)
-        | {"window": str(Vec3.of(size))}
         for name, result in results.items()
     ]
 
@@ -217,10 +267,9 @@ def _peers(wanted: list[str] | None, makers: Collection[str]) -> list[str]:
 
 
 def _compared_on_gpu(
-    network: Network,
+    windows: Windows,
     spaces: Mapping[Accuracy, Search],
     ceilings: AnyCeilings,
-    size: int,
     wanted: list[str] | None,
     effort: Effort,
 ) -> Iterator[Row]:
@@ -229,29 +278,34 @@ def _compared_on_gpu(
     Our windows come from the host's memory and go back to it. PyTorch's stay on the GPU.
 
     Args:
-        network: the network.
+        windows: the windows.
         spaces: the plans that there are, by our class of accuracy.
         ceilings: those of the GPU.
-        size: voxels of the window per axis.
         wanted: the peers, or ``znni`` for none; by default all.
         effort: how long to measure.
     """
     from bench.peers.torch_windows import torch_ways
 
-    weights, x = unet_weights(network), _window(network, size)
+    network = windows.network
+    weights, x = unet_weights(network), windows.noise()
     makers = torch_ways(network, weights)
     rivals = _peers(wanted, makers)
     progress(f"{network.name}: float64")
-    exact = exact_output(network, weights, x, "cuda")
+    exact = np.stack([exact_output(network, weights, each, "cuda") for each in x])
     free_torch_memory()
     for accuracy, space in spaces.items():
         progress(f"{network.name}: {OURS}, {accuracy}")
-        ours = _our_row_on_gpu(space, ceilings, weights, x, exact, effort)
+        ours = _our_row_on_gpu(
+            space, ceilings, weights, side_by_side(x), side_by_side(exact), effort
+        )
         yield ours | {"accuracy": accuracy}
     for name in rivals:
         progress(f"{network.name}: {name}")
-        yield _row_of_peer(network, name, makers[name], x, exact, effort)
-        free_torch_memory()
+        rows = [
+            _row_of_peer(network, name, makers[name], x[:count], exact[:count], effort)
+            for count in sorted({1, windows.number})
+        ]
+        yield max(rows, key=lambda row: row.get("voxels_per_s", 0.0))
 
 
 def _our_row_on_gpu(
@@ -272,6 +326,7 @@ def _our_row_on_gpu(
     error = _error(_cropped(plan, blocks.output), exact)
     by_layer = blocks.layer_seconds()
     row = _row(network, OURS, result, exact, error, plan) | {
+        "batch": plan.network.together,
         "layers_seconds": sum(by_layer.values()),
         "peak_gib": blocks.peak / 2**30,
         "steps": step_rows(plan, ceilings, by_layer),
@@ -289,27 +344,34 @@ def _row_of_peer(
     exact: Any,
     effort: Effort,
 ) -> Row:
-    """Return the row of one of PyTorch's ways on a GPU, from a tensor there to another."""
+    """Return the row of one of PyTorch's ways on a GPU, from a tensor there to another.
+
+    Args:
+        network: the network.
+        name: the name of the way.
+        make: makes it ready.
+        x: windows (n, f, z, y, x), which it computes at once.
+        exact: their exact output (n, f', z', y', x').
+        effort: how long to measure.
+    """
     import torch
 
     try:
         peer = make()
-        error = _error(peer.output(x), exact)
-        work = partial(peer, peer.taken(torch.from_numpy(x)[None]))
+        taken = peer.taken(torch.from_numpy(x))
+        error = _error(peer(taken).float().cpu().numpy(), exact)
+        work = partial(peer, taken)
         result = rounds_on_gpu(work, effort)
-        return _row(network, name, result, exact, error, None) | {
-            "peak_gib": gpu_peak_bytes(work) / 2**30
+        return _row(network, name, result, side_by_side(exact), error, None) | {
+            "batch": len(x),
+            "peak_gib": gpu_peak_bytes(work) / 2**30,
         }
     except RuntimeError as failure:  # out of memory, or cuDNN cannot
         return {
             "network": network.name, "name": name, "skipped": str(failure).splitlines()[0]
         }  # fmt: skip
-
-
-def _window(network: Network, size: int) -> Float32:
-    """Return noise for one window (f, z, y, x)."""
-    generator = np.random.default_rng(0)
-    return generator.standard_normal((network.in_features, *Vec3.of(size)), dtype=np.float32)
+    finally:
+        free_torch_memory()
 
 
 def _row(
@@ -322,7 +384,7 @@ def _row(
         "name": name,
         **result.record(),
         "voxels_per_s": voxels / result.timing.median,
-        "predicted_voxels_per_s": voxels / plan.patch_seconds if plan else None,
+        "predicted_voxels_per_s": voxels / predicted_seconds(plan) if plan else None,
         "error": error,
         "declared_gib": plan.device_memory.total / 2**30 if plan else None,
     }

@@ -272,13 +272,13 @@ class DeviceSearch:
             budget: the bytes that they may take.
         """
         best, most = None, -inf
+        whole, *divided = self._option_sets
         for segments, _ in self._segmentations(partition, lambda _: inf):
+            options = divided[0] if divided and _has_batches(segments) else whole
             slots = [
                 replace(
                     slot,
-                    options=self._options(
-                        slot.options[0], in_place=slot.in_place, apart=slot.apart
-                    ),
+                    options=options(slot.options[0], in_place=slot.in_place, apart=slot.apart),
                 )
                 for slot in self._bare_slots(segments, partition)
             ]
@@ -421,8 +421,12 @@ class DeviceSearch:
 
 
 def _has_batches(segments: Segments) -> bool:
-    """Return whether a step of the segments computes a batch that can be divided."""
-    return any(step.shape_in.n > 1 for segment in segments for step in segment.steps)
+    """Return whether a step of the segments computes a batch that can be divided.
+
+    The windows that are computed at once are not divided: a packed value has one scale for all.
+    """
+    divisible = (segment for segment in segments if not segment.is_exact)
+    return any(step.shape_in.n > 1 for segment in divisible for step in segment.steps)
 
 
 def _has_place(candidate: Candidate, partition: Partition, allowed: float) -> bool:

@@ -33,9 +33,9 @@ class Search(Space):
     def fastest(self, count: int = 1, known: Plan | None = None) -> list[Plan]:
         """Return the plans with the least predicted time that fit, one for each patch size.
 
-        The search is exhaustive over four choices: the patch sizes fitted to the output; the cut
-        point between host and GPU; the nested segments on each device; and each layer's primitives,
-        with the pieces of its batch.
+        The search is exhaustive over five choices: the patch sizes fitted to the output; the cut
+        point between host and GPU; the windows that a GPU computes at once; the nested segments on
+        each device; and each layer's primitives, with the pieces of its batch.
 
         It tries patches in the order of a lower bound on their time. It ends when the bound passes
         the slowest of the best plans found. If the output is very large, many patch sizes differ by
@@ -80,9 +80,22 @@ class Search(Space):
         others = [cut_point for cut_point in self.cut_points if cut_point not in known]
         return [*first, *([self.through(others)] if others else [])]
 
+    def _by_windows_at_once(self) -> list[Self]:
+        """Return searches that share out the numbers of windows that are computed at once.
+
+        The host computes one at a time, because a window of a few voxels fills its cores.
+        """
+        if not self.network.window:
+            return [self]
+        able = self.device != "cpu" and self.machine.gpus
+        alone = [self.computing(1)] if 1 in self.windows_at_once else []
+        several = [number for number in self.windows_at_once if number > 1]
+        return alone + [self.on("gpu").computing(number) for number in several if able]
+
     def _add_fastest(self, best: BestPlans) -> None:
         """Add the fastest plans of all patches to the best so far."""
-        tried = [(some, set[Vec3]()) for some in self._by_cut_points()]
+        searches = [one for some in self._by_cut_points() for one in some._by_windows_at_once()]
+        tried = [(some, set[Vec3]()) for some in searches]
         for some, patches in tried:
             some._try_all(self.patches(), patches, best)
             some._try_near(patches, best)
@@ -97,8 +110,9 @@ class Search(Space):
 
     def fastest_of(self, patches: Iterable[Vec3]) -> Plan | None:
         """Return the fastest plan with one of these patches, if one fits."""
-        best = BestPlans(1)
-        self._try_all(patches, set(), best)
+        best, listed = BestPlans(1), list(patches)
+        for some in self._by_windows_at_once():
+            some._try_all(listed, set(), best)
         return best.plans[0] if best.plans else None
 
     def fastest_for(self, patch: Vec3) -> Plan | None:
@@ -107,6 +121,10 @@ class Search(Space):
 
     def lower_bound(self, patch: Vec3) -> float:
         """Return seconds of the whole job that no plan with this patch can beat."""
+        return min(some._lower_bound(patch) for some in self._by_windows_at_once())
+
+    def _lower_bound(self, patch: Vec3) -> float:
+        """Return the same for as many windows at once as the network has."""
         candidate = self.patch_candidate(patch)
         bounds = ((candidate.least_seconds(it), it) for it in self.cut_points)
         return min(
@@ -232,7 +250,7 @@ class Search(Space):
         segments = tuple(segment for candidate in candidates for segment in candidate.decided)
         patch = patch_candidate.patch
         size = input_box(self.network, patch).size
-        given = Shape5.of(1, self.network.in_features, size)
+        given = Shape5.of(self.network.together, self.network.in_features, size)
         parts = parts_of(segments, given, storage_for(self.network, patch))
         memory, gpu_memory = memory_of_run(
             self.network, patch_candidate.patch, parts, self.overhead

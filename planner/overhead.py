@@ -239,20 +239,21 @@ class Overhead:
     def _bytes_out(self, network: Network, patch: Vec3, device: Processors) -> int:
         """Return the host bytes of blocks that are computed but not written.
 
-        For windows, these are the input of one window, the sums of outputs and weights, and the
-        block's mask. The stored values are made of these before the next block begins. A GPU holds
-        the sums and weights itself, and returns the means. It begins the next block before that, so
-        there are two masks then.
+        For windows, these are the input of those computed at once, the sums of outputs and
+        weights, and the block's mask. The stored values are made of these before the next block
+        begins. A GPU holds the sums and weights itself, and returns the means. It begins the next
+        block before that, so there are two masks then.
         """
         values_in, values_out = _values(network, patch)
         window = network.window
         if not window:
             return values_out * self.voxel_out
+        seen = max(values_in, _values_at_once(network, patch))
         # Sums for the next block along x lie beside those of the block, and are copied then.
         kept = _kept(network, patch) if device == "cpu" else 0
         a_sum = (network.blended_features + 1) * FLOAT_BYTES
         sums = a_sum * (patch.volume + 2 * kept) + patch.volume
-        blending = FLOAT_BYTES * (values_in + window.size.volume) + sums
+        blending = FLOAT_BYTES * (seen + window.size.volume) + sums
         if self.label_maps:
             return blending + self._bytes_of_labels(network, patch)
         headed = FLOAT_BYTES if network.head else 0
@@ -262,14 +263,14 @@ class Overhead:
     def _bytes_beside_slots(self, network: Network, patch: Vec3) -> int:
         """Return the host bytes that a worker's blocks of windows take beside its slots.
 
-        The worker has the input of a window, the means of a block and the output that it makes of
+        The worker has the input of windows, the means of a block and the output that it makes of
         them. For each slot, the writer has the labels or a copy. Both have the block's mask, and so
         has the message between them.
         """
         _, values_out = _values(network, patch)
         headed = FLOAT_BYTES if network.head else 0
         means = network.blended_features * patch.volume
-        seen = network.in_features * input_box(network, patch).size.volume
+        seen = _values_at_once(network, patch)
         apart = FLOAT_BYTES * (seen + means) + values_out * (self.voxel_blended + headed)
         written = values_out * self.voxel_blended
         if self.label_maps:
@@ -518,6 +519,11 @@ def _values(network: Network, patch: Vec3) -> tuple[int, int]:
     """Return the numbers of values in a patch's input block and in its output block."""
     size_in = extents_read(network, patch)
     return network.in_features * size_in.volume, network.out_features * patch.volume
+
+
+def _values_at_once(network: Network, patch: Vec3) -> int:
+    """Return the values of the input of all windows that are computed at once."""
+    return network.together * network.in_features * input_box(network, patch).size.volume
 
 
 def _kept(network: Network, patch: Vec3) -> int:

@@ -25,6 +25,9 @@ from znni.plans.primitive import Catalogue, UsesGpu, on_device, without_gpu
 # A box whose reads differ along the axes if a layer does not treat them alike.
 SAMPLE = Box(Vec3(0, 0, 0), Vec3.of(60))
 
+# Few voxels do not fill a GPU, and the deep layers of a small window have few.
+WINDOWS_AT_ONCE = (1, 2, 3, 4, 8, 16)
+
 
 @dataclass(eq=False)
 class Space:
@@ -41,6 +44,7 @@ class Space:
         device: the device for the layers. It is ``cpu``, ``gpu``, some layers on each
             (``cpu+gpu``), or whatever is fastest.
         allowed_cut_points: the only cut points to try; None for all.
+        windows_at_once: the numbers of windows that a GPU may compute at once.
     """
 
     network: Network
@@ -55,6 +59,7 @@ class Space:
     def __post_init__(self) -> None:
         self.network = replace(self.network, weights=None)
         self.allowed_cut_points: frozenset[CutPoint] | None = None
+        self.windows_at_once: tuple[int, ...] = WINDOWS_AT_ONCE
 
     @cached_property
     def _searches(self) -> dict[Processor, DeviceSearch]:
@@ -118,6 +123,16 @@ class Space:
         """Return the search among plans with one of these cut points."""
         other = self._copied()
         other.allowed_cut_points = frozenset(cut_points)
+        return other
+
+    def computing(self, together: int) -> Self:
+        """Return the search among plans that compute so many windows at once.
+
+        It shares the known prices.
+        """
+        other = self._copied()
+        other.network = self.network.computing(together)
+        other.windows_at_once = (together,)
         return other
 
     def within(self, memory: int, device: DeviceKind = "cpu") -> Self:

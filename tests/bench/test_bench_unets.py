@@ -85,8 +85,30 @@ def test_windows_are_predicted_for_machines_that_are_not_here(tmp_path: Path) ->
     for row in found:
         seconds = row["predicted_seconds"]
         assert row["predicted_voxels_per_s"] * seconds == pytest.approx(64**3)
-        assert row["window"] == "64x64x64"
+        assert (row["window"], row["windows"], row["batch"]) == ("64x64x64", 1, 1)
         assert 0 < row["declared_gib"] < 1
+
+
+def test_several_windows_are_predicted_at_once(tmp_path: Path) -> None:
+    out = tmp_path / "unets.json"
+    asked = ["--window", "64", "--batch", "4", "--machine", str(MACHINES / "h200-node.yaml")]
+    for name in ("rsunet", "nnunet-instance"):
+        asked += ["--net", name]
+    done = CliRunner().invoke(
+        app, ["unets", "--device", "gpu", "--accuracy", "tf32", *asked, "--out", str(out)]
+    )
+    assert done.exit_code == 0, done.output
+    found = json.loads(out.read_text())["rows"]
+    assert [(row["windows"], row["batch"]) for row in found] == [(4, 4), (4, 4)]
+    for row in found:
+        assert row["predicted_voxels_per_s"] * row["predicted_seconds"] == pytest.approx(4 * 64**3)
+    assert unets._windows("valid-unet", 140, 4).number == 1
+
+
+def test_several_windows_are_for_a_gpu() -> None:
+    refused = CliRunner().invoke(app, ["unets", "--net", "unet3d", "--batch", "2"])
+    assert refused.exit_code != 0
+    assert "--batch does nothing with --device cpu" in str(refused.exception)
 
 
 @pytest.mark.gpu
@@ -102,37 +124,39 @@ def test_a_window_on_a_gpu(accuracy: str, tmp_path: Path) -> None:
 
 
 @needs_emulation
-@pytest.mark.parametrize("windows", [False, True])
-def test_windows_are_handed_over_as_in_a_run(
-    windows: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("count", [0, 1, 3])
+def test_windows_are_handed_over_as_in_a_run(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     size, around = Vec3(6, 7, 8), Padding(Vec3.of(1), Vec3.of(1))
     layers: tuple[Conv | Normalize, ...] = (
         Conv("conv", 1, 16, Vec3.of(3), "relu", padding=around),
         Normalize("norm", 16, 16, activation="leaky_relu"),
     )
-    network = Network.chain("small", 1, layers[: 1 + windows])
-    if windows:
+    network = Network.chain("small", 1, layers[: 1 + (count > 0)])
+    if count:
         network = with_window(network, Window(size, overlap=0))
+    windows = unets.Windows(network, size, max(1, count))
     machine = Machine(Device("cpu", "host", 2**34, 2, flops=1e11, bandwidth=1e10), (EMULATED,))
     libraries = "gpu_cudnn", "gpu_fft", "arranged_gpu_cudnn"
     able = on_device(catalogue(machine), "gpu").items()
     known = {name: it for name, it in able if not name.startswith(libraries)}
-    job = make_job(network, size, "valid", None, None)
+    job = make_job(network, windows.volume, "valid", None, None)
     space = Search(
         for_job(network, job), job.output, machine, known, run_overhead(machine), BUILT_IN,
         "none", "gpu",
     )  # fmt: skip
-    weights, x = random_weights(network, 0), np.random.default_rng(0).random((1, *size), np.float32)
+    weights, x = random_weights(network, 0), windows.noise()
     monkeypatch.setattr(patches, "free_gpu_bytes", lambda: 0)
     locked = EMULATED_CUPY.cuda.runtime.locked
     with emulated_gpu():
+        if count:
+            space = space.computing(min(2, count))
         plan = space.fastest_for(job.output)
         assert plan is not None
-        read = unets.reader(plan, x)
+        read = unets.reader(plan, unets.side_by_side(x))
         blocks = patches.PatchesOnGpu(plan, "float32", weights, read)
-        assert (blocks._given.values.ctypes.data in locked) is not windows
+        assert (blocks._given.values.ctypes.data in locked) is (count == 0)
         assert len(blocks.seconds(2)) == 2
-        right = exact(plan.network, weights, x)
+        assert all(seconds > 0 for seconds in blocks.layer_seconds().values())
+        right = unets.side_by_side(np.stack([exact(plan.network, weights, each) for each in x]))
         apart = np.abs(unets._cropped(plan, blocks.output) - right).max()
     assert apart < ACCURACIES["tf32"] * np.abs(right).max()

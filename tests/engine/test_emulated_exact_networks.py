@@ -12,7 +12,7 @@ import pytest
 from emulated_gpu import EMULATED, ORDERS, Module, emulated_gpu, needs_emulation
 from packed_networks import PackedGraph
 from random_plans import run
-from window_networks import blended
+from window_networks import NET, blended
 
 from planner import device_search
 from planner.cost_model import BUILT_IN
@@ -257,6 +257,30 @@ def test_windows_of_packed_values_are_blended(accuracy: Accuracy) -> None:
         found = run(PatchRunner(plan, known, weights), weights, volume, pad=None)
     right = blended(network, volume)
     np.testing.assert_allclose(found, right, rtol=0, atol=ERRORS[accuracy] * np.abs(right).max())
+
+
+@pytest.mark.parametrize(("text", "mirror"), [(PLAIN_UNET, ""), (PLAIN_UNET, "y"), (NET, "")])
+def test_windows_are_computed_at_once(text: str, mirror: str) -> None:
+    network = network_from_text(text, "network")
+    network = with_window(network, Window(Vec3(4, 8, 4), 0.5, mirror=mirror))
+    known = mostly_packed("tf32") if text == PLAIN_UNET else primitives()
+    volume = np.random.default_rng(0).standard_normal((network.in_features, 8, 13, 6), np.float32)
+    volume[:, 4:] *= 40  # each window has its own mean and spread
+    job = make_job(network, Vec3(*volume.shape[1:]), "valid", None, None)
+    search = Search(
+        for_job(network, job), job.output, MACHINE, known, run_overhead(MACHINE), BUILT_IN,
+        "none", "gpu",
+    )  # fmt: skip
+    weights, right = random_weights(network, 7), blended(network, volume)
+    for together, patch in ((1, job.output), (4, job.output), (5, Vec3(4, 16, 4))):
+        plan = search.computing(together).fastest_for(patch)
+        assert plan is not None
+        assert {step.shape_in.n for step in plan.steps} == {plan.input_shape.n} == {together}
+        assert Plan.from_json(plan.to_json()) == plan
+        with emulated_gpu(ORDERS[1]):
+            found = run(PatchRunner(plan, known, weights), weights, volume, pad=None)
+        atol = ERRORS["tf32"] * np.abs(right).max()
+        np.testing.assert_allclose(found, right, rtol=0, atol=atol)
 
 
 def test_bounds_hold_for_packed_steps() -> None:

@@ -16,12 +16,15 @@ from znni.core.errors import InvalidInput
 from znni.core.options import Border
 from znni.core.shapes import Box, Vec3
 from znni.engine import windows
+from znni.engine.executor import Fragments
+from znni.engine.window_sums import WindowSums
+from znni.engine.windows import BoxSums
 from znni.inference import api
 from znni.inference.inferer import Inferer
 from znni.inference.monai import SlidingWindowInferer
 from znni.inference.planning import search
 from znni.inference.verification import verify
-from znni.network.geometry import with_window
+from znni.network.geometry import input_box, over, with_window
 from znni.network.input_scaling import InputScaling
 from znni.network.network_file import network_from_text
 from znni.network.weights import random_weights
@@ -110,6 +113,48 @@ def test_a_mask_costs_no_windows_in_blocks_that_are_wanted(
     np.testing.assert_array_equal(outputs[0] * mask, outputs[1])
     again = 1 if left_out else 0  # the fourth block computes the window that the third begins
     assert runs == [9, 9 + again]
+
+
+@pytest.mark.parametrize("mirror", ["", "zx"])
+def test_groups_of_windows_do_not_depend_on_where_a_run_began(mirror: str) -> None:
+    size, patch = Vec3(8, 20, 24), Vec3(4, 12, 8)
+    window = Window(Vec3(4, 6, 8), 0.5, mirror=mirror, volume=size, together=3)
+    net, x = over(network(window), window.size), volume(size)
+    seen = input_box(net, patch).size
+    blocks = [Box(Vec3(2, 3, at), Vec3(6, 15, at + 8)) for at in (0, 8)]
+    wanted = np.zeros(blocks[1].size, np.bool_)
+    wanted[0, 0, -1] = True
+
+    def groups_of(read: list[tuple[Box, Any]]) -> list[tuple[set[bytes], Any]]:
+        """The inputs that blocks compute one after the other, and their means."""
+        blended, found = windows.BlendedWindows(net, patch), []
+        for written, mask in read:
+            inputs = set()
+
+            def compute(given: Fragments, inputs: set[bytes] = inputs) -> Any:
+                assert given.values.shape == (3, 2, *seen)
+                inputs.add(given.values.tobytes())
+                values = given.values[:, :, 1:-1, 1:-1, 1:-1]
+                return np.concatenate([values, values[:, :1]], axis=1)
+
+            def begin(box: Box) -> BoxSums:
+                return WindowSums(
+                    window, box, np.empty((3, *box.size), np.float32), window.importance(), 1
+                )
+
+            around = window.around(written)
+            block = windows.WindowedBlock(x[:, *around.slices], around.start, written, mask)
+            found.append((inputs, blended(block, compute, begin).copy()))
+        return found
+
+    (first, _), (second, mean) = groups_of([(block, None) for block in blocks])
+    ((alone, same),) = groups_of([(blocks[1], None)])
+    ((masked, part),) = groups_of([(blocks[1], wanted)])
+    assert second < alone <= first | second
+    assert set[bytes]() < masked < alone
+    assert len(alone) == sum(1 for _ in window.groups(blocks[1]))
+    np.testing.assert_array_equal(same, mean)
+    np.testing.assert_array_equal(part[:, wanted], mean[:, wanted])
 
 
 def test_memory_bounds_the_blocks() -> None:

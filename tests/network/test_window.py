@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -108,23 +109,47 @@ def test_windows_of_a_box_are_those_that_touch_it(data: st.DataObject) -> None:
         assert list(window.touching(Box(other, other + 1))) == of_voxel
 
 
-@given(windows(), st.tuples(*[st.integers(1, 12)] * 3))
+@given(st.data(), windows(), st.integers(1, 9))
+def test_groups_are_the_same_for_all_blocks_in_a_row(
+    data: st.DataObject, window: Window, together: int
+) -> None:
+    assert window.volume is not None
+    window = replace(window, together=together, mirror=data.draw(st.sampled_from(["", "zx"])))
+    box = data.draw(boxes(window.volume))
+    groups = list(window.groups(box))
+    copies = [copy for group in groups for copy in group]
+    assert copies == [(at, axes) for at in window.touching(box) for axes in window.flips]
+    for group, after in pairwise(groups):
+        assert len(group) == together or group[0].start.x < after[0].start.x
+    assert all(len(group) <= together for group in groups)
+    assert all(len({copy.start.x for copy in group}) == 1 for group in groups)
+    whole_row = replace_x(box, 0, window.volume.x)
+    assert [it for it in window.groups(whole_row) if it in groups] == groups
+
+
+def replace_x(box: Box, start: int, stop: int) -> Box:
+    return Box(box.start._replace(x=start), box.stop._replace(x=stop))
+
+
+@given(windows(), st.tuples(*[st.integers(1, 12)] * 3), st.integers(1, 5))
 def test_the_mean_number_of_runs_is_that_of_all_blocks(
-    window: Window, edges: tuple[int, int, int]
+    window: Window, edges: tuple[int, int, int], together: int
 ) -> None:
     assert window.volume is not None
     block = Vec3(*edges)
     counts = window.volume.ceil_div(block)
-    runs = 0
+    runs = in_groups = 0
+    mirrored = replace(window, mirror="yx")
+    some = replace(mirrored, together=together)
     for index in offsets(counts):
         start = index * block
-        stop = (start + block).minimum(window.volume)
-        touching = window.touching(Box(start, stop))
+        box = Box(start, (start + block).minimum(window.volume))
         # The block before along x has computed the others.
-        runs += sum(1 for at in touching if max(at.x, 0) >= start.x)
-    mirrored = replace(window, mirror="yx")
+        runs += sum(1 for at in window.touching(box) if max(at.x, 0) >= start.x)
+        in_groups += sum(1 for group in some.groups(box) if max(group[0].start.x, 0) >= start.x)
     assert window.a_block(block) == pytest.approx(runs / counts.volume)
     assert mirrored.a_block(block) == pytest.approx(4 * runs / counts.volume)
+    assert some.a_block(block) == pytest.approx(in_groups / counts.volume)
 
 
 def test_copies_are_mirrored_along_all_sets_of_axes() -> None:
@@ -197,6 +222,7 @@ def test_windows_may_be_given_in_plain_numbers() -> None:
     ("wrong", "said"),
     [
         ({"size": 8}, "the size of a window is 8; give three extents"),
+        ({"size": (8, 8, 8), "together": 0}, "0 windows are computed at once; give an integer"),
         ({"size": (8, 8)}, "give three extents of 1 or more"),
         ({"size": (8, 8, 8.5)}, "give three extents of 1 or more"),
         ({"overlap": "0.5"}, "give a share from 0 to less than 1"),

@@ -12,6 +12,7 @@ import pytest
 from packed_networks import PackedGraph
 from paths import MACHINES, NETWORKS
 
+from bench.unet_networks import UNETS
 from planner import device_search
 from planner.bare_steps import sample_steps
 from planner.bounds import packed_layers
@@ -20,7 +21,7 @@ from planner.exhaustive import Search
 from planner.segmentations import exact_segment, exact_segments, fusible_sums
 from planner.step_options import StepOptions
 from znni.calibration.overhead_figures import run_overhead
-from znni.core.options import Accuracy
+from znni.core.options import Accuracy, Division
 from znni.core.shapes import Vec3
 from znni.engine.tiles import for_job, make_job
 from znni.machine.machine import Machine
@@ -71,14 +72,20 @@ def primitives(there: Machine, accuracy: Accuracy = "tf32") -> Catalogue:
     return {name: it for name, it in found.items() if "fft" not in name}
 
 
-def searched(network: Network, known: Catalogue, there: Machine, patch: Vec3) -> Search:
+def searched(
+    network: Network,
+    known: Catalogue,
+    there: Machine,
+    patch: Vec3,
+    division: Division = "none",
+) -> Search:
     if network.window:
         job = make_job(network, patch, "valid", None, None)
     else:
         job = make_job(network, patch, "same", "constant", None)
     return Search(
         for_job(network, job), job.output, there, known, run_overhead(there), BUILT_IN,
-        "none", "gpu",
+        division, "gpu",
     )  # fmt: skip
 
 
@@ -101,6 +108,35 @@ def all_segments(plan: Plan, options: StepOptions, patch: Vec3, parts: int) -> l
         network.nodes, storage, sums, options, "gpu", parts=parts, packed_summed=packed
     )
     return list(found)
+
+
+def test_several_small_windows_are_computed_at_once() -> None:
+    there, network, volume = machine(), UNETS["nnunet-instance"](), Vec3(128, 128, 192)
+    known = primitives(there)
+    windowed = with_window(network, Window(Vec3.of(64), 0))
+    small = searched(windowed, known, there, volume, "power-of-two")
+    plan = small.fastest_for(volume)
+    assert plan is not None
+    at_once = plan.network.together
+    assert at_once > 1
+    assert {step.shape_in.n for step in plan.steps} == {at_once}
+    for found in (plan, small.computing(4).smallest()):
+        assert all(str(step.primitive) in known for step in found.steps)  # none is in pieces
+    assert (plan.windows, plan.layer_runs) == (12, 3 * -(-4 // at_once))
+    assert f"from 12 windows of 64x64x64, {at_once} at once; 1 to cover" in str(plan)
+    assert Plan.from_json(plan.to_json()).network.together == at_once
+    alone = small.computing(1).fastest_for(volume)
+    assert alone is not None
+    assert plan.seconds < alone.seconds
+    assert small.lower_bound(volume) <= plan.seconds
+    assert plan.wasted_work == pytest.approx(alone.wasted_work)
+    limit = plan.device_memory.total - 1
+    less = small.within(limit, "gpu").fastest_for(volume)
+    assert less is not None
+    assert less.device_memory.total <= limit
+    assert less.network.together < at_once
+    assert small.smallest().network.together == 1
+    assert {some.network.together for some in small.on("cpu")._by_windows_at_once()} == {1}
 
 
 @pytest.mark.parametrize(("seed", "accuracy"), [(0, "tf32"), (2, "tf32"), (4, "float32")])

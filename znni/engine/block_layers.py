@@ -105,32 +105,36 @@ class BlockLayers:
         return array[:, first : first + self._network.maps[name]]
 
     def stages(self, stopwatch: Stopwatch) -> list[Work]:
-        """Return one stage, which gives dense output."""
+        """Return one stage, which gives dense output (f', Z, Y, X), or the outputs of windows."""
 
         def work(given: Fragments) -> Float32:
             with stopwatch.during("host_layers"):
-                return self.dense(given)
+                made = self.made(given)
+                # Outputs of windows are added to a block before the next ones come.
+                return made if self._is_window else self._dense(made)
 
         return [work]
 
-    def dense(self, given: Fragments) -> Float32:
-        """Return the output (f', Z, Y, X) of a block.
+    def made(self, given: Fragments) -> Float32:
+        """Return the outputs (n, f', z, y, x), which the next call overwrites.
 
         Args:
-            given: the input (1, f, z, y, x), at its place in the whole output.
+            given: the input (n, f, z, y, x) of a block at its place in the whole output, or of
+                windows that are computed at once.
         """
         (start,) = given.at
         for ready in self._steps:
             self._run(ready, given.values, start)
         name = self._network.output
         at = self._storage.locations[name]
-        whole = self._maps(name, self._arrays[at.storage])[0]
-        made: Float32 = whole[:, *self._storage.made(name).slices]
-        if self._is_window:
-            return made  # it is added to a block before the next window comes
-        dense = np.empty((len(made), *self._patch), np.float32)
-        z, y, x = made.shape[1:]
-        dense[:, :z, :y, :x] = made
+        whole = self._maps(name, self._arrays[at.storage])
+        return whole[:, :, *self._storage.made(name).slices]
+
+    def _dense(self, made: Float32) -> Float32:
+        """Return the output (f', Z, Y, X) of a block."""
+        dense = np.empty((made.shape[1], *self._patch), np.float32)
+        z, y, x = made.shape[2:]
+        dense[:, :z, :y, :x] = made[0]
         return dense
 
     def _run(self, ready: _Ready, block: Float32, start: Vec3) -> None:

@@ -147,9 +147,13 @@ class DeviceBlockLayers(DeviceLayers):
         self._recombine(self._made(given, steps), (ZERO,), Vec3(1, 1, 1), dense)
 
     def _made(self, given: Fragments, steps: list[tuple[Step, Span]]) -> Any:
-        """Queue all steps of a block, and return its output, which the next block overwrites."""
+        """Queue all steps of a block, or of windows that are computed at once.
+
+        Returns:
+            the outputs (n, f', z, y, x), which the next call overwrites.
+        """
         (start,) = given.at
-        x = given.values[0:1]
+        x = given.values[:]
         edges = [self._edges(ready, start) for ready in self._ready]
         key = x.data.ptr, tuple((of_step.seen, of_step.inside) for of_step in edges)
         return self._graphs.launch(

@@ -138,7 +138,7 @@ class DeviceWindows(DeviceBlockLayers):
         with device_errors(self._name):
             with self._compute:
                 mean = blended(
-                    block, partial(self._window, launched), partial(self._begin, launched)
+                    block, partial(self._windows, launched), partial(self._begin, launched)
                 )
             self._compute.record(launched.place.computed)
         window = self._network.window
@@ -150,15 +150,15 @@ class DeviceWindows(DeviceBlockLayers):
         with device_errors(self._name):
             return self._brought(mean, labels)
 
-    def _window(self, launched: Launched, given: Fragments) -> Any:
-        """Queue the layers of a window, and return its output (f', z, y, x)."""
+    def _windows(self, launched: Launched, given: Fragments) -> Any:
+        """Queue the layers of some windows, and return their outputs (n, f', z, y, x)."""
         parts, steps = launched.parts, launched.steps
         with self._upload.of(given.values) as values:
             made = self._made(given._replace(values=values), steps)
         parts.append(values)
-        if len(parts) > 2:  # this input has the place of one whose window is done
+        if len(parts) > 2:  # this input has the place of one whose windows are done
             parts[-3].settle()
-        return made[0]
+        return made
 
     def _begin(self, launched: Launched, box: Box) -> DeviceWindowSums:
         """Return sums over a box, in which no window is yet."""

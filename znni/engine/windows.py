@@ -18,7 +18,7 @@ from znni.engine.executor import Array, Fragments
 from znni.network.geometry import input_box
 from znni.network.network import Network
 from znni.network.weights import Float32
-from znni.network.window import Window
+from znni.network.window import Copy, Window
 
 ZERO, ONE = Vec3(0, 0, 0), Vec3(1, 1, 1)
 
@@ -152,6 +152,9 @@ class BlendedWindows:
     A voxel's windows are added in the same order in every block, so its value does not depend on
     the block. Windows without a voxel that needs output are not computed.
 
+    Some windows are computed at once: a group of ``Window.groups``, or mirrored copies. If a group
+    has fewer, zeros stand for the others. A group is computed if any of its windows is.
+
     The part of a window's output that lies in the next block along x is kept for that block. The
     sums of that block begin with these windows anyway, because windows come in order of x. If
     another block comes instead, as after an interruption, all its windows are computed. The same
@@ -177,7 +180,7 @@ class BlendedWindows:
         # The network sees zeros around a window, where its first layers pad.
         seen = input_box(network, patch)
         # Strides may leave out the last voxels of a window.
-        self._seen = allocate(Shape5.of(1, network.in_features, seen.size))
+        self._seen = allocate(Shape5.of(network.together, network.in_features, seen.size))
         self._seen.fill(0)
         used = Box(ZERO, self._window.size).intersection(seen)
         assert used is not None
@@ -194,29 +197,27 @@ class BlendedWindows:
 
         Args:
             block: the block.
-            compute: function that returns a window's output (f', z, y, x) for its input, as the
-                only fragment.
+            compute: function that returns the outputs (n, f', z, y, x) of some windows for their
+                inputs, which are fragments at the same place.
             begin: function that returns sums over a box, in which no window is yet.
         """
         written = block.written
         size = written.size
-        starts = list(self._window.touching(written))
-        beyond = self._tail_of(block, starts)
+        beyond = self._tail_of(block, list(self._window.touching(written)))
         sums = begin(Box(written.start, written.stop + Vec3(0, 0, beyond)))
         kept, self._kept = self._kept, None
         follows = kept is not None and kept.next_to(written)
         if kept is not None and follows:
             sums.take(kept.sums)
         del kept
-        for start in starts:
-            if follows and start.x < written.start.x:
+        for group in self._window.groups(written):
+            if follows and group[0][0].x < written.start.x:
                 continue  # the block before had it
-            whole = Box(start, start + self._window.size)
-            if not _is_wanted(block, whole):
+            if not any(_is_wanted(block, self._box(start)) for start, _ in group):
                 continue
-            seen = block.values[:, *whole.shifted(ZERO - block.start).slices]
-            for axes in self._window.flips:
-                sums.add(compute(self._input(seen, axes)), start, axes)
+            made = compute(self._input(block, group))
+            for output, (start, axes) in zip(made, group, strict=False):
+                sums.add(output, start, axes)
         if beyond:
             self._kept = _Kept(sums.after(size.x), written)
         return sums.mean(size.x)
@@ -234,10 +235,17 @@ class BlendedWindows:
         beyond = min(beyond, self._window.covered.stop.x) - block.written.stop.x
         return beyond if 0 < beyond <= self._most_kept else 0
 
-    def _input(self, seen: Float32, axes: tuple[int, ...]) -> Fragments:
-        """Return the input of a window that is mirrored along axes before."""
-        flipped = tuple(axis + 1 for axis in axes)
-        self._seen[0][:, *self._inside] = np.flip(seen, flipped)[:, *self._used]
+    def _box(self, start: Vec3) -> Box:
+        """Return the voxels of a window."""
+        return Box(start, start + self._window.size)
+
+    def _input(self, block: WindowedBlock, group: Sequence[Copy]) -> Fragments:
+        """Return the inputs of a group of windows, some of which are mirrored before."""
+        for given, (start, axes) in zip(self._seen, group, strict=False):
+            seen = block.values[:, *self._box(start).shifted(ZERO - block.start).slices]
+            flipped = tuple(axis + 1 for axis in axes)
+            given[:, *self._inside] = np.flip(seen, flipped)[:, *self._used]
+        self._seen[len(group) :] = 0
         return Fragments(self._seen, (ZERO,), ONE)
 
 

@@ -52,8 +52,8 @@ class PackedArray(NamedTuple):
             and along x there are none either. The parts of a group follow each other.
         records: uint32 (group, largest number or scale).
         features: the number of maps.
-        sums: float64 (part, map of all groups, sum or sum of squares), if the layer that made the
-            value also added up its maps.
+        sums: float64 (n, part, map of all groups, sum or sum of squares), if the layer that made
+            the value also added up its maps.
         norm: a norm that is not yet applied to the numbers.
     """
 

@@ -213,6 +213,8 @@ def with_window(network: Network, window: Window) -> Network:
 def shapes(network: Network, patch: Vec3) -> dict[str, Shape5]:
     """Return the shape of each value that is computed for a patch, and of the network's input.
 
+    For windows, these are the values of all windows that are computed at once.
+
     Args:
         network: a dense network, or an exact one for a volume.
         patch: the output voxels of the patch, a multiple of the network's granularity.
@@ -221,7 +223,7 @@ def shapes(network: Network, patch: Vec3) -> dict[str, Shape5]:
         return network.shapes(patch)
     frames = block_geometry(network, patch).frames
     return {
-        name: Shape5.of(1, network.maps[name], frame.computed.size)
+        name: Shape5.of(network.together, network.maps[name], frame.computed.size)
         for name, frame in frames.items()
     }
 

@@ -262,6 +262,17 @@ class Network:
             isinstance(layer, Conv | Pool) and layer.is_dense for layer in self.layers
         )
 
+    @property
+    def together(self) -> int:
+        """The number of windows that the layers compute at once; 1 without windows."""
+        return self.window.together if self.window else 1
+
+    def computing(self, together: int) -> Network:
+        """Return the network with so many windows that the layers compute at once."""
+        if self.window is None:
+            raise ValueError(f"network {self.name} has no windows")
+        return replace(self, window=replace(self.window, together=together))
+
     @cached_property
     def window_layer(self) -> str | None:
         """The name of a layer that depends on all voxels of a window, if there is one."""

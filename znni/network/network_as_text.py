@@ -209,6 +209,6 @@ def network_text(network: Network) -> str:
 def window_entry(window: Window) -> dict[str, Any]:
     """Return the entry of a network file that stands for windows."""
     entry = asdict(window)
-    for name in ("volume", "inside", "in_order", "by_default"):
+    for name in ("volume", "inside", "in_order", "by_default", "together"):
         del entry[name]
     return entry

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
-from itertools import combinations, product
+from itertools import combinations, groupby, islice, product, starmap
 from math import ceil
 from numbers import Real
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +28,18 @@ SIGMA = 1 / 8  # of the gaussian, as a share of the window
 LEAST_WEIGHT = 1e-3  # in MONAI, beside the least of the gaussian
 LARGEST_WEIGHT = 10.0  # in nnU-Net
 ZERO = Vec3(0, 0, 0)
+
+
+class Copy(NamedTuple):
+    """A window, or a mirrored copy of one.
+
+    Attributes:
+        start: its first voxel in the volume.
+        axes: the axes (0 for z) along which it is mirrored.
+    """
+
+    start: Vec3
+    axes: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -49,6 +61,7 @@ class Window:
         in_order: whether one process computes all blocks in order. Then it keeps what windows have
             of the next block along x.
         by_default: True if nobody asked for windows: a model's file takes inputs of one size only.
+        together: the windows that the layers compute at once, which a planner chooses.
 
     Raises:
         InvalidInput: a number is out of range, or an axis unknown.
@@ -63,6 +76,7 @@ class Window:
     inside: Box | None = None
     in_order: bool = field(default=True, compare=False)
     by_default: bool = field(default=False, compare=False, repr=False)
+    together: int = field(default=1, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         given: object = self.size
@@ -73,6 +87,10 @@ class Window:
         if not (isinstance(self.overlap, Real) and 0 <= self.overlap < 1):
             raise InvalidInput(
                 f"windows overlap by {self.overlap}; give a share from 0 to less than 1, as 0.5"
+            )
+        if not is_extent(self.together):
+            raise InvalidInput(
+                f"{self.together!r} windows are computed at once; give an integer of 1 or more"
             )
         letters = set(self.mirror) if isinstance(self.mirror, str) else {""}
         if letters - set("zyx") or len(letters) < len(self.mirror):
@@ -151,6 +169,19 @@ class Window:
         )
         return (Vec3(at_z, at_y, at_x) for at_x, at_z, at_y in product(x, z, y))
 
+    def groups(self, box: Box) -> Iterator[tuple[Copy, ...]]:
+        """Yield the windows that cover voxels of a box, in groups that are computed at once.
+
+        The windows of a group begin at the same x. So a group is the same for all blocks in a row
+        along x, and its output does not depend on where a run began.
+
+        The copies of a window follow each other.
+        """
+        for _, column in groupby(self.touching(box), key=lambda start: start.x):
+            copies = starmap(Copy, product(column, self.flips))
+            while group := tuple(islice(copies, self.together)):
+                yield group
+
     def same_windows(self, voxel: Vec3) -> Box:
         """Return the voxels of the volume that lie in the same windows as one of them."""
         assert self.volume is not None
@@ -183,14 +214,14 @@ class Window:
         return _spans(self, extents)
 
     def a_block(self, extents: Vec3) -> float:
-        """Return how often the network runs for a block of output, on average.
+        """Return how often the layers run for a block of output, on average, for ``groups``.
 
         Along x, a block takes what the windows of the block before have of it, if ``tail`` is kept.
 
         Args:
             extents: the extents of the block.
         """
-        return _runs(self, extents, self.in_order)
+        return _runs(self, extents, self.in_order, self.together)
 
     def tail(self, extents: Vec3) -> int:
         """Return the voxels after a block, along x, that its windows have too, and that are kept.
@@ -253,9 +284,9 @@ def _spans(window: Window, block: Vec3) -> Vec3:
 
 
 @lru_cache(maxsize=4096)
-def _runs(window: Window, block: Vec3, in_order: bool) -> float:
+def _runs(window: Window, block: Vec3, in_order: bool, together: int) -> float:
     assert window.volume is not None
-    runs = float(len(window.flips))
+    counts = []  # along each axis, the windows of each block
     for axis, starts, size, volume, edge, low, high in zip(
         "zyx", window.starts, window.size, window.volume, block, *window.covered, strict=True
     ):
@@ -264,8 +295,13 @@ def _runs(window: Window, block: Vec3, in_order: bool) -> float:
         ended = (np.minimum(first + size, high) - 1) // edge
         if axis == "x" and in_order:  # a window is computed for the first of its blocks
             ended = begun
-        runs *= float((ended - begun + 1).sum()) / -(-volume // edge)
-    return runs
+        changes = np.zeros(-(-volume // edge) + 1, np.int64)
+        np.add.at(changes, begun, 1)
+        np.add.at(changes, ended + 1, -1)
+        counts.append(changes.cumsum()[:-1])
+    z, y, x = counts
+    columns = len(window.flips) * z[:, None] * y
+    return float((-(-columns // together)).mean() * x.mean())
 
 
 def _gaussian(extent: int) -> NDArray[np.float64]:

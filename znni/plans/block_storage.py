@@ -77,6 +77,7 @@ class BlockStorage:
         locations: the places of the values by name.
         maps: the numbers of maps of the values by name.
         cleared: the values whose samples outside the volume a layer reads as zeros.
+        items: the items of every array: the windows that are computed at once.
     """
 
     geometry: BlockGeometry
@@ -84,6 +85,7 @@ class BlockStorage:
     locations: Mapping[str, Location]
     maps: Mapping[str, int]
     cleared: frozenset[str]
+    items: int = 1
 
     def steps_of(self, nodes: tuple[Node, ...]) -> tuple[Node, ...]:
         """Return the nodes that need a step: all but joins whose inputs are made in their place."""
@@ -114,11 +116,12 @@ class BlockStorage:
             takes: the names of the values that it takes.
         """
         maps = sum(self.maps[taken] for taken in takes)
-        return Shape5.of(1, maps, self.geometry.reads[name][0].size)
+        return Shape5.of(self.items, maps, self.geometry.reads[name][0].size)
 
     def shape_made(self, name: str) -> Shape5:
         """Return the shape of what a node computes."""
-        return Shape5.of(1, self.maps[name], self.geometry.frames[name].computed.size)
+        computed = self.geometry.frames[name].computed
+        return Shape5.of(self.items, self.maps[name], computed.size)
 
     def read(self, node: Node, index: int) -> Box:
         """Return the samples of a storage that a node reads for one of its inputs.
@@ -172,14 +175,19 @@ def storage_for(network: Network, patch: Vec3) -> BlockStorage | None:
     return block_storage(network, patch) if network.is_exact else None
 
 
-@lru_cache(maxsize=256)
 def block_storage(network: Network, patch: Vec3) -> BlockStorage:
-    """Return the storages of a block.
+    """Return the storages of a block, or of the windows that are computed at once.
 
     Args:
         network: an exact network for a volume.
         patch: the output voxels of the block.
     """
+    return _block_storage(network, patch, network.together)
+
+
+@lru_cache(maxsize=256)
+def _block_storage(network: Network, patch: Vec3, items: int) -> BlockStorage:
+    """Return the storages of a block with so many items, in which equal networks may differ."""
     geometry = block_geometry(network, patch)
     summed = summed_convolutions(network)
     sharing = _Sharing(network, geometry.sizes)
@@ -213,10 +221,10 @@ def block_storage(network: Network, patch: Vec3) -> BlockStorage:
         boxes[INPUT] = stored
         found[INPUT] = Location(INPUT, 0, stored.start)
     storages = {
-        name: Storage(name, Shape5.of(1, network.maps[name], box.size))
+        name: Storage(name, Shape5.of(items, network.maps[name], box.size))
         for name, box in boxes.items()
     }
-    return BlockStorage(geometry, storages, found, network.maps, _cleared(network))
+    return BlockStorage(geometry, storages, found, network.maps, _cleared(network), items)
 
 
 def joined_sizes(network: Network, patch: Vec3) -> dict[tuple[str, str], Vec3]:

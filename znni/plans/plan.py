@@ -131,8 +131,8 @@ class Plan:
 
     @property
     def input_shape(self) -> Shape5:
-        """The shape of one patch's input."""
-        return Shape5.of(1, self.network.in_features, self.input_patch)
+        """The shape of one patch's input, or of the windows that are computed at once."""
+        return Shape5.of(self.network.together, self.network.in_features, self.input_patch)
 
     @property
     def patches(self) -> int:
@@ -141,6 +141,12 @@ class Plan:
 
     @property
     def windows(self) -> float:
+        """The average number of windows that are computed for a patch; 1 without windows."""
+        window = self.network.window
+        return replace(window, together=1).a_block(self.patch) if window else 1.0
+
+    @property
+    def layer_runs(self) -> float:
         """The average number of times that the layers run for a patch; 1 without windows."""
         window = self.network.window
         return window.a_block(self.patch) if window else 1.0
@@ -197,7 +203,7 @@ class Plan:
                     dense += step.conv.parameters / scale.volume
         if not computed:  # other libraries compute all layers
             return 0.0
-        return 1 - dense * self.output.volume / (self.windows * computed * self.patches)
+        return 1 - dense * self.output.volume / (self.layer_runs * computed * self.patches)
 
     def __str__(self) -> str:
         return plan_table(self)

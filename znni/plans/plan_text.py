@@ -76,7 +76,8 @@ def totals(plan: Plan) -> list[str]:
 def _source(plan: Plan) -> str:
     """Return what a patch is computed from."""
     if window := plan.network.window:
-        return f"{counted(round(plan.windows), 'window')} of {window.size}"
+        at_once = f", {window.together} at once" * (window.together > 1)
+        return f"{counted(round(plan.windows), 'window')} of {window.size}{at_once}"
     return str(plan.input_patch)
 
 

@@ -42,6 +42,14 @@ NORMED = {
     "first of parts": (Conv("conv", 1, 12, THREE, "elu"), Shape5(1, 1, 5, 9, 21), 12),
     "parts of groups": (Conv("conv", 12, 20, TWO, "identity"), Shape5(1, 12, 6, 11, 19), 2),
     "small first": (Conv("conv", 4, 8, ONE, "relu"), Shape5(1, 4, 3, 10, 33), 4),
+    "batch": (Conv("conv", 8, 16, THREE, "identity"), Shape5(3, 8, 5, 11, 21), 8),
+    "batch of many places": (
+        Conv("conv", 8, 16, Vec3(1, 2, 1), "relu"),
+        Shape5(2, 8, 9, 19, 41),
+        16,
+    ),
+    "batch of first": (Conv("conv", 1, 32, THREE, "identity"), Shape5(3, 1, 6, 21, 35), 32),
+    "batch of small first": (Conv("conv", 2, 40, TWO, "elu"), Shape5(5, 2, 3, 5, 9), 20),
 }
 
 
@@ -73,10 +81,10 @@ def test_a_convolution_adds_up_maps_for_the_norm_after_it(
         made = run(x)
     sums = made.sums.get()
     count = out.size.volume
-    means, squares = sums.sum(axis=0)[: out.f].T / count
-    values = between.astype(np.float64).reshape(out.f, count)
-    spread = values.std(axis=1)
-    assert np.abs(means - values.mean(axis=1)).max() <= numbers.accuracy * spread.max()
+    means, squares = np.moveaxis(sums.sum(axis=1)[:, : out.f], 2, 0) / count
+    values = between.astype(np.float64).reshape(out.n, out.f, count)
+    spread = values.std(axis=2)
+    assert np.abs(means - values.mean(axis=2)).max() <= numbers.accuracy * spread.max()
     variances, rounded = squares - means**2, 2.0**-24 * (values**2).mean()  # sums in float32
     np.testing.assert_allclose(variances, spread**2, rtol=4 * numbers.accuracy, atol=rounded)
     found = unpacked(scaled_by(made))
@@ -108,6 +116,7 @@ def test_a_norm_with_sums_reads_its_input_once() -> None:
 LEFT = {
     "summed before": (Normalize("norm", 32, 32, 1e-5, "leaky_relu"), Shape5(1, 32, 3, 5, 75), True),
     "batch": (Normalize("norm", 24, 3, 1e-2, "elu"), Shape5(2, 24, 3, 4, 16), False),
+    "batch summed before": (Normalize("norm", 32, 8, 1e-5, "relu"), Shape5(3, 32, 2, 5, 9), True),
     "many maps": (Normalize("norm", 56, 56, 1e-5, "prelu"), Shape5(1, 56, 2, 3, 29), False),
     "parts of groups": (Normalize("norm", 12, 3, 1e-5, "elu"), Shape5(2, 12, 2, 3, 29), False),
     "steep": (Normalize("norm", 8, 8, 1e-5, "leaky_relu", 1.7), Shape5(1, 8, 2, 3, 9), False),
@@ -135,8 +144,9 @@ def test_a_norm_may_be_left_to_the_layer_after_it(
     if sums:
         exact = x.astype(np.float64)
         both = (exact**power for power in (1, 2))
-        of_maps = np.stack([it.sum(axis=(0, 2, 3, 4)) for it in both], axis=-1)
-        given = given._replace(sums=cupy().asarray(np.stack([of_maps / 4, of_maps * 0.75])))
+        of_maps = np.stack([it.sum(axis=(2, 3, 4)) for it in both], axis=-1)
+        parts = np.stack([of_maps / 4, of_maps * 0.75], axis=1)
+        given = given._replace(sums=cupy().asarray(parts))
     y = given._replace(records=cupy().zeros(given.records.shape, np.uint32), sums=None)
     if not in_place:
         y = empty(shape, numbers.parts, gaps=True)

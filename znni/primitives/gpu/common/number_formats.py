@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from znni.core.options import ACCURACIES
 from znni.network.weights import Float32
 
-FLOAT_BYTES = 4
+FLOAT_BYTES, FLOAT64_BYTES = 4, 8
 
 # Relative error of the largest output if numbers have 11 significant bits, as tf32 and float16
 # have. Errors measured were 2e-4 to 5e-4.

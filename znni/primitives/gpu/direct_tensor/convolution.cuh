@@ -28,8 +28,8 @@
 // of sums are then those of a group of the output, phase after phase.
 
 // Further arguments of kernels: where the voxels of a packed image lie, in voxels; the records of a
-// packed output, with the largest sum of a map's weights and the largest bias; the sums of its maps;
-// and the records of a value to which sums are added, with the share of its numbers that bounds those
+// packed output, with the largest sum of a map's weights and the largest bias; the sums of its maps,
+// and how many parts an item has of them; and the records of a value to which sums are added, with the share of its numbers that bounds those
 // of the output.
 #if READS_PACKED
 #define IMAGE_STRIDES \
@@ -45,11 +45,11 @@
 #define MADE_RECORDS
 #endif
 #if SUMS_MAPS
-#define MAP_SUMS , double *map_sums
-#define SUMS_OF_MAPS map_sums
+#define MAP_SUMS , double *map_sums, int item_parts
+#define SUMS_OF_MAPS map_sums, item_parts
 #else
 #define MAP_SUMS
-#define SUMS_OF_MAPS nullptr
+#define SUMS_OF_MAPS nullptr, 0
 #endif
 #if ADDS_TO_OUTPUT
 #define OTHER_RECORDS , const unsigned *other, float most_of_other
@@ -486,11 +486,15 @@ __device__ __forceinline__ float store_packed(
   return most;
 }
 
-// Returns the sums of a warp: for each place, if a launch has a block for each, else for each block.
-__device__ __forceinline__ double* sums_of_warp(double* map_sums, long long index, int passes,
-                                                long long count, int maps) {
-  const long long part = count / passes <= gridDim.x ? index / passes : blockIdx.x;
-  return map_sums + (part * (4 * WARPGROUPS) + threadIdx.x / 32) * maps * 2;
+// Returns the sums of a warp for an item: for each place, if a launch has a block for each of an
+// item, else for each block.
+__device__ __forceinline__ double* sums_of_warp(double* map_sums, int item_parts, long long index,
+                                                int passes, Vec3 tiles, int maps) {
+  const unsigned places = tiles.z * tiles.y * tiles.x;
+  const long long place = index / passes, item = place / places;
+  const unsigned part = places <= gridDim.x ? place % places : blockIdx.x;
+  const long long of_warp = item * item_parts + part * (4 * WARPGROUPS) + threadIdx.x / 32;
+  return map_sums + of_warp * maps * 2;
 }
 
 // Notes the scale and the largest number of a packed output. All threads of a warp call it once, with

@@ -214,7 +214,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     const float stored = store_packed(
         MADE, y, item_stride, map_stride, plane_stride, row_stride, maps, {out_z, out_y, out_x},
         place_of(index, passes, tiles, first_x), warpgroup, factors, bias, SCALE_OF_MADE, out_scale,
-        OTHER, sums_of_warp(SUMS_OF_MAPS, index, passes, count, maps));
+        OTHER, sums_of_warp(SUMS_OF_MAPS, index, passes, tiles, maps));
     most = fmaxf(most, stored);
 #else
     store(MADE, y, item_stride, map_stride, plane_stride, row_stride, maps, {out_z, out_y, out_x},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,7 +26,12 @@ from znni.primitives.gpu.common.kernels import (
     strides_in_elements,
     warp_mma_source,
 )
-from znni.primitives.gpu.common.number_formats import FLOAT16, FLOAT16_PAIR, TensorFormat
+from znni.primitives.gpu.common.number_formats import (
+    FLOAT16,
+    FLOAT16_PAIR,
+    FLOAT64_BYTES,
+    TensorFormat,
+)
 from znni.primitives.gpu.common.voxels import strided
 from znni.primitives.gpu.direct_tensor.geometry import Block
 from znni.primitives.gpu.direct_tensor.weights import scales_of, sums_of, weights_by_stage
@@ -109,8 +115,9 @@ class Launcher:
         if pieces.packing.sums:
             self._processors = min(self._processors, MOST_SUMMING)
             maps = in_whole_groups(pieces.out.f)
-            sums = cupy().empty((pieces.most_sum_parts, maps, 2), np.float64)
-            self._sums = sums[: pieces.sum_parts(self._processors)]
+            shape = pieces.out.n, pieces.sum_parts(self._processors), maps, 2
+            sums = cupy().empty((pieces.sums_bytes // FLOAT64_BYTES,), np.float64)
+            self._sums = sums[: prod(shape)].reshape(shape)
 
     def __call__(self, x: Any, other: PackedArray | None = None) -> Any:
         """Return the output (n, f', z, y, x) for an input (n, f, z, y, x); both may be packed.
@@ -188,7 +195,7 @@ class Launcher:
         else:
             made, noted = strided(y), ()
         if self._sums is not None:
-            noted += (self._sums,)
+            noted += (self._sums, np.int32(self._sums.shape[1]))
         if other is not None:
             noted += other.records, self._bounds.of_other
         seen = self._pieces.seen(out)

@@ -198,14 +198,14 @@ class Pieces(ConvolutionWork):
 
     @cached_property
     def most_sum_parts(self) -> int:
-        """The most parts of the voxels that have sums of their own; see ``sum_parts``."""
+        """The most parts of an item's voxels that have sums of their own; see ``sum_parts``."""
         return self.sum_parts(MOST_SUMMING)
 
     def sum_parts(self, processors: int) -> int:
-        """Return the number of parts of the voxels that have sums of their own.
+        """Return the number of parts of an item's voxels that have sums of their own.
 
-        If a GPU computes all places at once, it is the number of warps of all places. If there are
-        more places, it is the number of warps of all blocks of a launch.
+        If a GPU computes all places of an item at once, it is the number of warps of these places.
+        If there are more places, it is the number of warps of all blocks of a launch.
         """
         tiles = max(strip.tiles(self.out.size).volume for strip in self.strips)
         return SUMMING_WARPS * min(tiles, processors)
@@ -214,7 +214,9 @@ class Pieces(ConvolutionWork):
     def sums_bytes(self) -> int:
         """Bytes of the sums of the maps, which are set to zero and added to."""
         maps = in_whole_groups(self.out.f)
-        return SUMS_BYTES * self.most_sum_parts * maps if self.packing.sums else 0
+        if not self.packing.sums:
+            return 0
+        return SUMS_BYTES * self.out.n * self.most_sum_parts * maps
 
     @property
     def workspace_bytes(self) -> int:

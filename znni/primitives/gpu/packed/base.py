@@ -45,7 +45,7 @@ class GpuPackedPass:
     kind: ClassVar[type[Layer]]
     family: ClassVar[str]
     version: ClassVar[int] = 1
-    takes_sums: ClassVar[bool] = False  # sums of its input's maps, for one image
+    takes_sums: ClassVar[bool] = False  # sums of its input's maps
     may_leave: ClassVar[bool] = False  # whether it may leave its numbers to the layer after it
     resident: ClassVar[int] = 0  # bytes for each map
 
@@ -82,7 +82,7 @@ class GpuPackedPass:
             return None
         if not layer.reads or not layer.writes or layer.parts != self.numbers.parts:
             return None
-        if layer.sums and (not self.takes_sums or shape.n > 1):
+        if layer.sums and not self.takes_sums:
             return None
         if layer.norm or (layer.leaves and not self.may_leave):
             return None

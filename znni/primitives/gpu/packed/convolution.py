@@ -43,7 +43,7 @@ class GpuPackedConvolution(ShapedPrimitive[Pieces | PhasedWork]):
 
     numbers: TensorFormat = FLOAT16
     family: ClassVar[str] = "gpu_packed_direct_tensor"
-    version: ClassVar[int] = 4
+    version: ClassVar[int] = 5
 
     @property
     def packed_parts(self) -> int:
@@ -91,7 +91,7 @@ class GpuPackedConvolution(ShapedPrimitive[Pieces | PhasedWork]):
         if not has_source(conv) or (packing.writes and conv.activation == "softmax"):
             return None
         out, chip = convolved_with_gaps(conv, shape), chip_of(self.device)
-        if out is None or chip is None or (packing.sums and out.n > 1):
+        if out is None or chip is None:
             return None
         processors = processors_of(self.device, chip)
         exact = self.numbers.parts > 1

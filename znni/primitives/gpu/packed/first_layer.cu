@@ -150,8 +150,9 @@ __device__ __forceinline__ void multiply(float (&sums)[UNITS][EIGHTS][4], const 
 
 // in: (image, IN_MAPS, z, y, x) by strides; out: packed, with strides in voxels. weights: (pass,
 // step, part, group, lane, 2); taps: the words that each lane's two of 8 pairs of taps lie away,
-// (step, lane of 4, 2). map_sums: what each block adds up, (block, map, sum or sum of squares). Tiles
-// are counted through x, y, z and images.
+// (step, lane of 4, 2). map_sums: what each block adds up of an image, (image, block, map, sum or sum
+// of squares), which is zero if the block has no tile of it. Tiles are counted through x, y, z and
+// images.
 #if SUMS_MAPS
 #define MAP_SUMS , double *map_sums
 #else
@@ -188,10 +189,30 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     bring_tile(at);
     for (int i = threadIdx.x; i < SUM_WORDS / 2; i += THREADS) sums_of_warps[i] = 0.0;
     float most = 0.0f;
+#if SUMS_MAPS
+    // Writes what the block has added up of an image, and begins anew.
+    const auto write_sums = [&](Index item) {
+        const double unscaled = 1.0 / out_scale;
+        for (int i = threadIdx.x; i < groups * 8 * 2; i += THREADS) {
+            double total = 0.0;
+            for (int warp = 0; warp < WARPS; ++warp) {
+                total += sums_of_warps[warp * WARP_SUMS + i];
+                sums_of_warps[warp * WARP_SUMS + i] = 0.0;
+            }
+            map_sums[(item * gridDim.x + blockIdx.x) * (groups * 8 * 2) + i] =
+                total * (i % 2 ? unscaled * unscaled : unscaled);
+        }
+    };
+    int item_before = at.item;
+#endif
     for (unsigned index = blockIdx.x; index < count; index += gridDim.x) {
         commit_copies();
         wait_for_copies<0>();
         __syncthreads();  // the tile is there, and all warps have read the one before
+#if SUMS_MAPS
+        if (at.item != item_before) write_sums(item_before);
+        item_before = at.item;
+#endif
         pair_up(image, given, scale);
         __syncthreads();
         const Index item = at.item;
@@ -260,13 +281,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     }
 #if SUMS_MAPS
     __syncthreads();
-    const double unscaled = 1.0 / out_scale;
-    for (int i = threadIdx.x; i < groups * 8 * 2; i += THREADS) {
-        double total = 0.0;
-        for (int warp = 0; warp < WARPS; ++warp) total += sums_of_warps[warp * WARP_SUMS + i];
-        map_sums[(Index)blockIdx.x * (groups * 8 * 2) + i] =
-            total * (i % 2 ? unscaled * unscaled : unscaled);
-    }
+    write_sums(item_before);
 #endif
     if (blockIdx.x == 0)
         for (int group = threadIdx.x; group < groups; group += THREADS)

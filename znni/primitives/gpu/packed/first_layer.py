@@ -7,6 +7,7 @@ sees by the input's largest number, and rounds it to float16 in shared memory. N
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 from typing import Any, ClassVar
 
 import numpy as np
@@ -38,7 +39,12 @@ from znni.primitives.gpu.common.kernels import (
     strides_in_elements,
     warp_mma_source,
 )
-from znni.primitives.gpu.common.number_formats import FLOAT16, FLOAT_BYTES, TensorFormat
+from znni.primitives.gpu.common.number_formats import (
+    FLOAT16,
+    FLOAT64_BYTES,
+    FLOAT_BYTES,
+    TensorFormat,
+)
 from znni.primitives.gpu.direct_tensor.launch import bounds_of, ranges_source
 from znni.primitives.gpu.direct_tensor.weights import scales_of
 from znni.primitives.gpu.direct_tensor.work import LARGEST_BYTES, MOST_SUMMING
@@ -127,7 +133,9 @@ class FirstLayerWork(ConvolutionWork):
     @property
     def sums_bytes(self) -> int:
         """Bytes of the sums of all output maps."""
-        return SUMS_BYTES * self.sum_parts * in_whole_groups(self.out.f) if self.tile.sums else 0
+        if not self.tile.sums:
+            return 0
+        return SUMS_BYTES * self.out.n * self.sum_parts * in_whole_groups(self.out.f)
 
 
 @dataclass(frozen=True)
@@ -139,6 +147,7 @@ class GpuPackedFirstLayer(ShapedPrimitive[FirstLayerWork]):
 
     numbers: TensorFormat = FLOAT16
     family: ClassVar[str] = "gpu_packed_first_layer"
+    version: ClassVar[int] = 2
 
     @property
     def packed_parts(self) -> int:
@@ -152,7 +161,7 @@ class GpuPackedFirstLayer(ShapedPrimitive[FirstLayerWork]):
         conv = layer.layer
         if layer.reads or not layer.writes or layer.parts != self.numbers.parts:
             return None
-        if layer.norm or layer.leaves or (layer.sums and shape.n > 1):
+        if layer.norm or layer.leaves:
             return None
         if conv.in_features > MOST_MAPS:
             return None
@@ -204,8 +213,11 @@ class FirstLayerLauncher:
         self._processors = cupy().cuda.Device().attributes["MultiProcessorCount"]
         self._sums = None
         if tile.sums:
-            sums = cupy().empty((work.sum_parts, in_whole_groups(work.out.f), 2), np.float64)
-            self._sums = sums[: min(work.tiles, self._processors * tile.blocks)]
+            parts = min(work.tiles, self._processors * tile.blocks)
+            shape = work.out.n, parts, in_whole_groups(work.out.f), 2
+            # A block writes the same ones in each call. The others stay zero.
+            sums = cupy().zeros((work.sums_bytes // FLOAT64_BYTES,), np.float64)
+            self._sums = sums[: prod(shape)].reshape(shape)
 
     def __call__(self, x: Any) -> Any:
         """Return the packed output (n, f', z, y, x) for an input (n, f, z, y, x)."""
@@ -233,7 +245,7 @@ class FirstLayerLauncher:
         blocks = min(work.tiles, self._processors * tile.blocks)
         map_sums = () if self._sums is None else (self._sums,)
         self._convolve(
-            (blocks if self._sums is None else len(self._sums),),
+            (blocks,),
             (THREADS,),
             (
                 x,

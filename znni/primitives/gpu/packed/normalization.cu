@@ -58,15 +58,17 @@ extern "C" __global__ void __launch_bounds__(THREADS)
                                  [](int, int) { return 0.0; });
 }
 
-// The same from the sums of a convolution, which come part by part.
+// The same from the sums of a convolution, which come image by image and part by part.
 extern "C" __global__ void __launch_bounds__(THREADS)
     set_scaling_of_sums(const Partial* __restrict__ parts, int each, long long voxels,
                         const float* __restrict__ weights, const float* __restrict__ biases,
                         float eps, float* __restrict__ scaling, int maps) {
-    const auto sums = [&](int, int first) {
+    const auto sums = [&](int image, int first) {
         Partial own = nothing();
-        for (int i = threadIdx.x; i < NORMED_TOGETHER * each; i += THREADS)
-            own.take(parts[(long long)(i / NORMED_TOGETHER) * maps + first + i % NORMED_TOGETHER]);
+        for (int i = threadIdx.x; i < NORMED_TOGETHER * each; i += THREADS) {
+            const long long part = (long long)image * each + i / NORMED_TOGETHER;
+            own.take(parts[part * maps + first + i % NORMED_TOGETHER]);
+        }
         return of_block(own);
     };
     scale_group<NORMED_TOGETHER>(sums, voxels, weights, biases, eps, scaling, maps,

@@ -52,7 +52,7 @@ class GpuPackedNormalization(GpuPackedPass):
 
     kind: ClassVar[type[Layer]] = Normalize
     family: ClassVar[str] = "gpu_packed_normalization"
-    version: ClassVar[int] = 3
+    version: ClassVar[int] = 4
     takes_sums: ClassVar[bool] = True
     may_leave: ClassVar[bool] = True
 
@@ -144,7 +144,7 @@ class GpuPackedNormalization(GpuPackedPass):
                 )
                 counts = map(np.int32, (sums.columns, sums.shares, *groups_of(shape)[1:]))
                 reduce_packed((sums.blocks,), (THREADS,), (*strided(x), parts, *counts))
-            each = np.int32(sums.parts if x.sums is None else len(parts))
+            each = np.int32(sums.parts if x.sums is None else parts.shape[1])
             set_from(
                 (shape.n * (maps // together),),
                 (THREADS,),
