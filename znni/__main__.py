@@ -33,7 +33,7 @@ class _Leaving:
 
 
 # Options with which no GPU is looked at in this process, or not at once.
-ELSEWHERE = {"--gpus", "--cluster", "--help", "-h"}
+ELSEWHERE = {"gpus", "cluster", "help", "h"}
 
 
 def _begun_with(arguments: Sequence[str]) -> Callable[[], object]:
@@ -44,8 +44,8 @@ def _begun_with(arguments: Sequence[str]) -> Callable[[], object]:
     if on_host or arguments[:1] not in (["plan"], ["infer"]):
         return nothing
     computes = arguments[0] == "infer"
-    elsewhere = any(it.partition("=")[0] in ELSEWHERE for it in arguments)
-    return _start_cuda if computes and not elsewhere else _ask_driver
+    named = {it.lstrip("-").partition("=")[0] for it in arguments if it.startswith("-")}
+    return _start_cuda if computes and not named & ELSEWHERE else _ask_driver
 
 
 def _ask_driver() -> None:
