@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from command_line import SMALL_NET
@@ -17,10 +20,12 @@ from fakes import machine as fake_machine
 import znni
 from znni.calibration import phase_notes
 from znni.calibration.cost_file import VARIABLE as COSTS
-from znni.calibration.phase_notes import NOTES, FixedSeconds, note
+from znni.calibration.phase_notes import NOTES, FixedSeconds, Kind, note
 from znni.core.errors import InvalidInput
 from znni.inference import kept_files, kept_texts
-from znni.inference.kept_texts import MOST_BYTES, keep_text, kept_text, text_file
+from znni.inference.kept_texts import MOST_BYTES, KeptText, keep_text, kept_text, text_file
+from znni.plans.job_seconds import SecondsAround
+from znni.plans.plan_text import PlanText
 
 # A command in a process of its own, which tells afterwards what it loaded and opened.
 PROGRAM = """
@@ -112,6 +117,7 @@ def test_a_text_is_known_by_all_files_that_a_plan_reads(folder: Path) -> None:
 
 
 HERE = fake_machine()
+AROUND = SecondsAround(start=1.5, planning=0.5, exit=0.25)
 
 
 def _named(**changed: Any) -> Path:
@@ -148,8 +154,6 @@ CHANGES: dict[str, Callable[[pytest.MonkeyPatch], object]] = {
     "packages": lambda _: Path("site/other-1.2.dist-info").mkdir(),
     "variable": lambda patch: patch.setenv("ZNNI_GPU_CAPABILITY", "8.0"),
     "costs": lambda _: Path("costs.sqlite").write_bytes(b"more"),
-    "start": lambda _: note("cpu", FixedSeconds(start=3.0)),
-    "planning": lambda _: note("gpu", FixedSeconds(planning=3.0)),
     "CUDA": lambda _: note("gpus", FixedSeconds(cuda=3.0)),
 }
 
@@ -159,9 +163,10 @@ CHANGES: dict[str, Callable[[pytest.MonkeyPatch], object]] = {
 def test_a_text_is_not_printed_again_if_anything_differs(
     what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = _named()
+    machine = replace(HERE, gpus=(gpu(),))
+    before = _named(machine=machine)
     CHANGES[what](monkeypatch)
-    assert _named() != before
+    assert _named(machine=machine) != before
 
 
 @pytest.mark.usefixtures("folder")
@@ -173,12 +178,40 @@ def test_other_files_beside_packages_change_nothing() -> None:
 
 
 @pytest.mark.usefixtures("folder")
-def test_little_changes_of_starts_change_nothing() -> None:
-    note("cpu", FixedSeconds(start=0.31))
-    before = _named()
-    for start in (0.29, 0.28, 0.33):
-        note("cpu", FixedSeconds(start=start, searching=9.0))
-    assert _named() == before
+@pytest.mark.parametrize("phase", ["start", "planning"])
+def test_notes_of_runs_between_two_commands_change_only_exact_texts(phase: str) -> None:
+    before, exact = _named(), _named(exact=True)
+    assert before != exact
+    for kind in get_args(Kind):
+        note(kind, FixedSeconds(**{phase: 3.0}))
+        assert _named() == before
+        assert _named(exact=True) != exact
+
+
+def test_a_kept_text_tells_the_seconds_that_runs_noted_since(folder: Path) -> None:
+    first = Printed()
+    note("cpu", FixedSeconds(start=3.0, planning=4.0))
+    note("gpu", FixedSeconds(start=50.0))
+    again = Printed()
+    assert again.again
+    assert re.search(r"time +7\.\d s ", again.text)
+    assert not re.search(r"time +7\.\d s ", first.text)
+    shutil.rmtree(folder / "plans")
+    anew = Printed()
+    assert not anew.again
+    assert anew.text == again.text
+    exact = Printed("--json")
+    assert not exact.again
+    assert json.loads(exact.text)["time"]["around"]["start"] == 3.0
+
+
+def test_a_text_for_another_machine_tells_no_seconds_of_this_one(folder: Path) -> None:
+    there = KeptText(PlanText(("rate ", ", time ", ", once ", ""), 80, 8.0, 1.0), AROUND, None)
+    keep_text(folder / "text", there)
+    note("cpu", FixedSeconds(start=30.0))
+    assert kept_text(folder / "text") == "rate 8, time 10.0 s, once 3.0"
+    keep_text(folder / "text", there._replace(kind="cpu"))
+    assert kept_text(folder / "text") == "rate 2, time 38.5 s, once 31.5"
 
 
 def test_a_damaged_text_is_not_printed(folder: Path) -> None:
@@ -187,7 +220,7 @@ def test_a_damaged_text_is_not_printed(folder: Path) -> None:
     keep_text(file, "layers\nand µs")
     assert kept_text(file) == "layers\nand µs"
     whole = file.read_bytes()
-    for damaged in (b"", whole[:-1], whole.replace(b"layers", b"layerz")):
+    for damaged in (b"", whole[:-1], whole.replace(b"layers", b"layerz"), b"layers"):
         file.write_bytes(damaged)
         assert kept_text(file) is None
 

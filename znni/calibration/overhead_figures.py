@@ -15,7 +15,7 @@ import numpy as np
 
 from planner.overhead import Overhead, OverheadSeconds
 from znni.calibration.handling_times import NONE_MEASURED, ChunkTimes, HandlingTimes
-from znni.calibration.phase_notes import Kind, noted, noted_before, noted_cuda
+from znni.calibration.phase_notes import Kind, noted, noted_cuda, with_noted
 from znni.core.options import AS_COMPUTED, Codec, Compression, Form, Packing, Stored
 from znni.core.shapes import Vec3
 from znni.engine.blended import LABEL_PIECE
@@ -168,11 +168,7 @@ def around_here(around: SecondsAround, kind: Kind, *, searched: bool) -> Seconds
         kind: the kind of the run.
         searched: whether the plan was searched for, not taken from an earlier search.
     """
-    start, planning = noted_before(kind)
-    if start is not None:
-        around = replace(around, start=start)
-    if planning is not None:
-        around = replace(around, planning=planning)
+    around = with_noted(around, kind)
     if searched:
         searching = noted(kind).searching
         more = SEARCHING_SECONDS if searching is None else searching

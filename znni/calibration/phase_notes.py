@@ -8,6 +8,7 @@ plans predict with them. They are in the user's cache, a few hundred bytes for a
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from math import inf
 from statistics import median_low
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
@@ -17,6 +18,7 @@ from znni.core.user_cache import Notes
 from znni.machine.detect import usable_cores
 from znni.machine.machine import Machine
 from znni.machine.processor import processor_name
+from znni.plans.job_seconds import SecondsAround
 
 if TYPE_CHECKING:
     from znni.plans.plan import Plan
@@ -79,6 +81,19 @@ def noted_before(kind: Kind) -> tuple[float | None, float | None]:
     told = {name: known[place][0] for name, place in TOLD.items() if place in known}
     before = _medians(known)._replace(**told)
     return before.start, before.planning
+
+
+def with_noted(around: SecondsAround, kind: Kind) -> SecondsAround:
+    """Replace the seconds to start and to take a kept plan by those that plans tell here, if any.
+
+    Args:
+        around: the seconds to take where there are no notes.
+        kind: the kind of the run.
+    """
+    start, planning = noted_before(kind)
+    if start is not None:
+        around = replace(around, start=start)
+    return around if planning is None else replace(around, planning=planning)
 
 
 def noted_cuda(machine: Machine) -> float | None:

@@ -16,8 +16,10 @@ from znni.core.options import Accuracy, Border, Choices, parse_time
 if TYPE_CHECKING:
     from znni.core.shapes import Vec3
     from znni.engine.tiles import Region
+    from znni.inference.kept_texts import KeptText
     from znni.network.network import Network
     from znni.plans.plan import Plan
+    from znni.plans.plan_text import PlanText
 
 
 @options.planned(before="explain")
@@ -112,9 +114,9 @@ def plan(
     here = None if cluster else machine_for(machine, *limits)
     file = None
     if here and is_own_process() and not (explain or alternatives or plot or out):
-        windows = (window, overlap, blend, mirror)
-        about = (size, itemsize, border, roi, labels, threshold, as_json)
-        file = kept_texts.text_file(net, here, (*windows, *about, *planned.items()))
+        about = (size, itemsize, border, roi, labels, threshold, window, overlap, blend, mirror)
+        asked = (*about, as_json, *planned.items())
+        file = kept_texts.text_file(net, here, asked, exact=as_json)
     if file and not fresh and (known := kept_texts.kept_text(file)):
         typer.echo(known)
         return
@@ -144,12 +146,12 @@ def plan(
         found = planning.fastest(search, alternatives or 1, fresh=fresh)
         plans = list(map(planning.as_here, found))
         best = plans[0]
-        text = best.to_json() if as_json else plan_text(best, planned["accuracy"])
+        text = best.to_json() if as_json else _kept_text(found[0], planned["accuracy"])
     if out:
         from znni.plans.plan_file import save_plans
 
         save_plans(out, plans, overwrite=overwrite)
-    typer.echo(text)
+    typer.echo(str(text))
     if file and not models and not warnings:
         kept_texts.keep_text(file, text)
     if alternatives:
@@ -231,7 +233,22 @@ def _check_not_given(**given: object) -> None:
 
 def plan_text(plan: Plan, allowed: Accuracy) -> str:
     """Return a plan as a table, plus a line about its accuracy if that needs one."""
+    return _text(plan, allowed).after(plan.time.around.before)
+
+
+def _text(plan: Plan, allowed: Accuracy) -> PlanText:
+    """Return what ``plan_text`` returns, without the figures that depend on a run's start."""
     from znni.inference.planning import accuracy_note
+    from znni.plans.plan_text import text_of
 
     note = accuracy_note(plan, allowed)
-    return str(plan) + f"\naccuracy      {note}" * bool(note)
+    return text_of(plan, f"accuracy      {note}" if note else "")
+
+
+def _kept_text(plan: Plan, allowed: Accuracy) -> KeptText:
+    """Return the text of a plan, which tells the seconds that runs noted here."""
+    from znni.calibration.phase_notes import kind_of
+    from znni.inference.kept_texts import KeptText
+
+    kind = None if plan.machine.absent else kind_of(plan)
+    return KeptText(_text(plan, allowed), plan.time.around, kind)

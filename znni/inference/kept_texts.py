@@ -2,7 +2,8 @@
 
 ``kept_plans`` knows a job again by values: its network, primitives, times. To make these values, a
 process loads all modules that plan. Here a job is known again by what these values are made from:
-files, options, the machine and installed packages. So the same command needs few modules.
+files, options, the machine and installed packages. So the same command needs few modules. The
+seconds that runs noted to start and to take a plan may be others: a kept text tells those of now.
 """
 
 from __future__ import annotations
@@ -15,20 +16,22 @@ from contextlib import contextmanager
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
-from typing import get_args
+from typing import NamedTuple, get_args
 
 import planner
 import znni
 from znni.calibration.cost_file import CostFile
-from znni.calibration.phase_notes import Kind, noted_before, noted_cuda
-from znni.core.kept_values import sum_of
+from znni.calibration.phase_notes import Kind, noted_before, noted_cuda, with_noted
+from znni.core.kept_values import keep_value, kept_value
 from znni.core.packages import package_folders
 from znni.core.shipped import NETWORKS
-from znni.core.user_cache import keep, kept, state_of_source
+from znni.core.user_cache import state_of_source
 from znni.inference.kept_files import plans_folder
 from znni.machine.cold_pages import warm_bytes
 from znni.machine.machine import Machine
 from znni.machine.processor import processor_features
+from znni.plans.job_seconds import SecondsAround
+from znni.plans.plan_text import PlanText
 
 log = logging.getLogger("znni")
 
@@ -39,13 +42,35 @@ MOST_BYTES = 2**20
 VARIABLES = ("ZNNI_", "CUDA_")
 
 
-def text_file(network: Path, machine: Machine, asked: object) -> Path | None:
+class KeptText(NamedTuple):
+    """The text of a plan that was printed before.
+
+    Attributes:
+        text: the text without the figures that depend on the seconds before a run.
+        around: the seconds beside the run where there are no notes.
+        kind: the kind of the plan's runs, whose notes count; None: none count.
+    """
+
+    text: PlanText
+    around: SecondsAround
+    kind: Kind | None
+
+    def __str__(self) -> str:
+        """Return the text, with the seconds before a run as they are noted now."""
+        around = self.around if self.kind is None else with_noted(self.around, self.kind)
+        return self.text.after(around.before)
+
+
+def text_file(
+    network: Path, machine: Machine, asked: object, *, exact: bool = False
+) -> Path | None:
     """Return the file of a plan's text. Its name differs if anything differs that the text tells.
 
     Args:
         network: the network's file, or its name.
         machine: the machine to plan for.
         asked: the other options of the command. Their ``repr`` is part of what is compared.
+        exact: whether the text is kept with all figures.
 
     Returns:
         The file, which need not exist; None if no text is kept for such a network, or at all.
@@ -65,8 +90,8 @@ def text_file(network: Path, machine: Machine, asked: object) -> Path | None:
             sorted(processor_features().items()),
             warm_bytes(),
             _state(CostFile().path),
-            [noted_before(kind) for kind in get_args(Kind)],
-            [noted_cuda(replace(machine, used_gpus=used)) for used in (1, 2)],
+            exact and [noted_before(kind) for kind in get_args(Kind)],
+            [noted_cuda(replace(machine, used_gpus=used)) for used in (1, 2) if machine.gpus],
             sorted(it for it in os.environ.items() if it[0].startswith(VARIABLES)),
             package_folders(),
             sys.version,
@@ -88,19 +113,17 @@ def _state(path: Path) -> object:
 
 
 def kept_text(file: Path) -> str | None:
-    """Return the text in a file; None if there is none, or if it is damaged."""
-    content = kept(file) or b""
-    said, _, text = content.partition(b"\n")
-    if said != sum_of(text):
+    """Return the text in a file as of now; None if there is none, or if it is damaged."""
+    found = kept_value(file, KeptText) or kept_value(file, str)
+    if found is None:
         return None
     log.info("the text is kept from an earlier command: %s", file)
-    return text.decode()
+    return str(found)
 
 
-def keep_text(file: Path, text: str) -> None:
+def keep_text(file: Path, text: KeptText | str) -> None:
     """Keep a text in a file."""
-    content = text.encode()
-    keep(file, sum_of(content) + b"\n" + content)
+    keep_value(file, text)
 
 
 @contextmanager

@@ -97,6 +97,11 @@ class SecondsAround:
         }
 
     @property
+    def before(self) -> float:
+        """The seconds before the run: to start, and to find the plan. Runs note these."""
+        return self.start + self.planning
+
+    @property
     def total(self) -> float:
         """The sum of all phases, which follow each other."""
         return sum(self.by_phase().values())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from znni.core.text import GAP, aligned, counted, duration, in_units
 from znni.plans.job_seconds import in_words
@@ -20,8 +20,49 @@ TABLE_HEADER = (
 )
 
 
+# The place of a figure in a text. No name or number has this character.
+PLACE = "\0"
+
+
+class PlanText(NamedTuple):
+    """A plan as text, but for three figures: they depend on the seconds before the plan's run.
+
+    Attributes:
+        pieces: the text before, between and after these figures.
+        voxels: the output voxels of the job.
+        seconds: the predicted seconds of the job from then on.
+        once: the seconds of the job without its patches from then on.
+    """
+
+    pieces: tuple[str, ...]
+    voxels: int
+    seconds: float
+    once: float
+
+    def after(self, before: float) -> str:
+        """Return the text with all figures.
+
+        Args:
+            before: the seconds before the run: to start its process, and to find its plan.
+        """
+        seconds = before + self.seconds
+        rate, once = f"{self.voxels / seconds:,.0f}", f"{before + self.once:.1f}"
+        first, *others = self.pieces
+        figures = zip((rate, duration(seconds), once), others, strict=True)
+        return first + "".join(figure + piece for figure, piece in figures)
+
+
 def plan_table(plan: Plan) -> str:
+    """Return a table of the plan's layers, and its totals, as ``text_of`` has them."""
+    return text_of(plan).after(plan.time.around.before)
+
+
+def text_of(plan: Plan, note: str = "") -> PlanText:
     """Return a table of the plan's layers, and its totals.
+
+    Args:
+        plan: the plan.
+        note: a last line; empty if there is none.
 
     ``runs``, ``Gflop`` and ``s`` are per patch. ``working`` and ``resident`` are per call. ``+-``
     is the expected error of the seconds.
@@ -35,7 +76,14 @@ def plan_table(plan: Plan) -> str:
     rule = "-" * len(lines[0])
     for index in reversed(breaks):
         lines.insert(index, rule)
-    return "\n".join([*lines, rule, *totals(plan)])
+    text = "\n".join([*lines, rule, *_totals(plan), *filter(None, [note])])
+    before = plan.time.around.before
+    return PlanText(
+        pieces=tuple(text.split(PLACE)),
+        voxels=plan.output.volume,
+        seconds=plan.seconds - before,
+        once=plan.time.once - before,
+    )
 
 
 def _table_row(step: Step, runs: int) -> tuple[str, ...]:
@@ -53,8 +101,8 @@ def _table_row(step: Step, runs: int) -> tuple[str, ...]:
     )
 
 
-def totals(plan: Plan) -> list[str]:
-    """Return the plan's figures for the whole job, one line each."""
+def _totals(plan: Plan) -> list[str]:
+    """Return the plan's figures for the whole job, one line each, with places for three of them."""
     memory = plan.memory
     return [
         f"network       {plan.network}",
@@ -66,9 +114,9 @@ def totals(plan: Plan) -> list[str]:
         f"{plan.patches:,} to cover {plan.output}",
         f"peak memory   {in_units(memory.total)}: {_purposes(memory)}",
         *_gpu_memory(plan),
-        f"throughput    {plan.voxels_per_second:,.0f} voxels/s +- {plan.error:.0%} predicted, "
+        f"throughput    {PLACE} voxels/s +- {plan.error:.0%} predicted, "
         f"{plan.wasted_work:.0%} of the work on borders and repetition",
-        f"time          {duration(plan.seconds)} +- {plan.error:.0%} predicted ({plan.costs})",
+        f"time          {PLACE} +- {plan.error:.0%} predicted ({plan.costs})",
         f"              {_parts(plan)}",
     ]
 
@@ -83,7 +131,7 @@ def _source(plan: Plan) -> str:
 
 def _parts(plan: Plan) -> str:
     """Return a line that tells how the time divides into stages."""
-    once, patch = plan.time.once, plan.time.patch
+    patch = plan.time.patch
     stages = ", ".join(
         f"{in_words(stage)} {seconds:.3f} s"
         for stage, seconds in patch.by_stage().items()
@@ -91,7 +139,7 @@ def _parts(plan: Plan) -> str:
     )
     slowest = in_words(plan.time.pace.bottleneck)
     sets = "set" if slowest.endswith("layers") else "sets"
-    return f"{once:.1f} s to start and end; of a patch {stages}: {slowest} {sets} the pace"
+    return f"{PLACE} s to start and end; of a patch {stages}: {slowest} {sets} the pace"
 
 
 def _purposes(memory: PlanMemory) -> str:
