@@ -7,7 +7,7 @@ from functools import cache, wraps
 from inspect import Parameter, signature
 from numbers import Integral, Real
 from pathlib import Path
-from types import NoneType, UnionType
+from types import NoneType, SimpleNamespace, UnionType
 from typing import Any, Literal, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from znni.core.errors import InvalidInput
@@ -67,7 +67,8 @@ def _check(function: Callable[..., object], given: Mapping[str, Any]) -> None:
 @cache
 def _types(function: Callable[..., object]) -> tuple[dict[str, tuple[Any, ...]], tuple[str, ...]]:
     """Return the types of each argument, and the names of those that take all other keywords."""
-    hints = get_type_hints(function)
+    own = {name: hint for name, hint in function.__annotations__.items() if name != "return"}
+    hints = get_type_hints(SimpleNamespace(__annotations__=own), function.__globals__)
     several = tuple(
         name
         for name, parameter in signature(function).parameters.items()

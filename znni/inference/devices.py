@@ -6,7 +6,6 @@ import logging
 from dataclasses import replace
 from functools import cache, partial
 
-from planner.bare_steps import sample_steps
 from planner.partition import cut_points
 from znni.core.errors import InvalidInput, option
 from znni.core.options import Choices, DeviceChoice
@@ -141,6 +140,8 @@ def why_none(machine: Machine) -> str:
 
 def _first_not_done(network: Network, primitives: Catalogue) -> Layer | None:
     """Return the first layer that no primitive can run alone in any of the sampled shapes."""
+    from planner.bare_steps import sample_steps  # a kept plan needs none
+
     for node in network.nodes:
         if not any(
             primitive.out_shape(step.operation, step.shape_in) == step.shape_out

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import planner
 import znni
 from planner.cost_model import BuiltInModel
-from planner.exhaustive import Search
+from planner.late_search import AnySearch, begun
 from planner.limits import time_of_run
 from znni.calibration.model import MeasuredModel
 from znni.core.kept_values import keep_value, kept_value
@@ -38,7 +38,7 @@ class _Kept(NamedTuple):
     gpu: int
 
 
-def fastest_kept_or_found(search: Search) -> tuple[Plan, bool]:
+def fastest_kept_or_found(search: AnySearch) -> tuple[Plan, bool]:
     """Return the fastest plan of a search, and whether it was kept from an earlier one.
 
     A plan that is fastest under more memory is also fastest under less, if it fits. So it is taken
@@ -53,19 +53,19 @@ def fastest_kept_or_found(search: Search) -> tuple[Plan, bool]:
     key = _key(search)
     folder = plans_folder()
     if key is None or folder is None:
-        return search.fastest()[0], False
+        return begun(search).fastest()[0], False
     like = list(_like(folder, key, search))
     host, gpu = _limits(search.machine)
     for it in like:
         if it.host >= host and it.gpu >= gpu:
             return it.plan, True
     known = min((it.plan for it in like), key=lambda plan: plan.seconds, default=None)
-    found = search.fastest(known=known)[0]
+    found = begun(search).fastest(known=known)[0]
     keep_plan(found, search)
     return found, False
 
 
-def keep_plan(plan: Plan, search: Search) -> None:
+def keep_plan(plan: Plan, search: AnySearch) -> None:
     """Keep the fastest plan of a search, for searches that are alike."""
     key, folder = _key(search), plans_folder()
     if key is None or folder is None:
@@ -74,7 +74,7 @@ def keep_plan(plan: Plan, search: Search) -> None:
     keep_value(folder / f"{key}-{host}-{gpu}.plan", plan)
 
 
-def _like(folder: Path, key: str, search: Search) -> Iterator[_Kept]:
+def _like(folder: Path, key: str, search: AnySearch) -> Iterator[_Kept]:
     """Yield the kept plans of searches that differ at most in memory, if they fit into this one's.
 
     A file that holds no such plan is left out.
@@ -98,7 +98,7 @@ def _like(folder: Path, key: str, search: Search) -> Iterator[_Kept]:
             yield _Kept(plan, host, gpu)
 
 
-def _is_of(plan: Plan, search: Search) -> bool:
+def _is_of(plan: Plan, search: AnySearch) -> bool:
     """Return whether a plan is one of those that a search may find, within its memory."""
     fits = all(memory.total <= device.memory for memory, device in plan.limits.values())
     known = all(found_in(search.catalogue, step.primitive) for step in plan.steps)
@@ -109,7 +109,7 @@ def _limits(machine: Machine) -> tuple[int, int]:
     return machine.host.memory, machine.gpus[0].memory if machine.gpus else 0
 
 
-def _key(search: Search) -> str | None:
+def _key(search: AnySearch) -> str | None:
     """Return a text that differs if anything differs on which the fastest plan depends.
 
     The memory of host and GPU are not part of it. It is None if the model of times or the catalogue

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from time import perf_counter
 
-from planner.exhaustive import Search
+from planner.late_search import LateSearch
 from znni.core.errors import DoesNotFit, InvalidInput, RunFailed, option
 from znni.core.options import Choices
 from znni.core.shapes import Vec3
@@ -95,7 +95,7 @@ def check_choices(required: Requirements) -> None:
 
 def _search_here(
     required: Requirements, tell_machine: Callable[[Machine], None] = _told_to_nobody
-) -> Search:
+) -> LateSearch:
     """Return a search over the plans of this machine that meet requirements."""
     choices = required.choices
     here = detect_for(choices.device, choices.ram, choices.threads, choices.gpu_memory)
@@ -114,7 +114,7 @@ def found_for(patch: Vec3, required: Requirements) -> Plan:
     Raises:
         InvalidInput: no plan with this patch stays within the memory allowed.
     """
-    search = _search_here(required)
+    search = _search_here(required).begun
     if found := search.fastest_for(patch):
         return found
     memory = search.machine.host.memory

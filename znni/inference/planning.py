@@ -9,13 +9,11 @@ from dataclasses import replace
 from math import inf
 from pathlib import Path
 from time import perf_counter
-from typing import Unpack
+from typing import TYPE_CHECKING, Unpack
 
-from planner.alternatives import alternatives
-from planner.exhaustive import Search
+from planner.late_search import AnySearch, LateSearch, begun
 from planner.limits import does_not_fit, memory_of_run, time_of_run
 from planner.overhead import Overhead
-from planner.sweeps import Views, memory_for_half, views
 from znni.calibration.choice import cost_model, of_measured_devices
 from znni.calibration.handling_times import handling_times
 from znni.calibration.overhead_figures import (
@@ -59,6 +57,10 @@ from znni.plans.plan import Plan
 from znni.plans.plan_text import explanation
 from znni.plans.primitive import Catalogue
 from znni.primitives.catalogue import catalogue, families
+
+if TYPE_CHECKING:
+    from planner.exhaustive import Search
+    from planner.sweeps import Views
 
 log = logging.getLogger("znni")
 
@@ -141,7 +143,7 @@ def search(
     job = make_job(network, extents, border, None, roi)
     wanted = machine_for(machine, choices.ram, choices.threads, choices.gpu_memory, choices.device)
     required = Requirements(for_job(network, job), job, choices, stored)
-    return search_for(required, choose_gpus(wanted, choices))
+    return search_for(required, choose_gpus(wanted, choices)).begun
 
 
 def _extents(given: object) -> Vec3:
@@ -166,15 +168,19 @@ def _extents(given: object) -> Vec3:
 
 def explain(search: Search, plan: Plan) -> str:
     """Explain why each layer has its primitive: list the next fastest ones and their costs."""
+    from planner.alternatives import alternatives
+
     return explanation(alternatives(plan, search.catalogue, search.model))
 
 
 def look_around(search: Search, plan: Plan) -> Views:
     """Return alternatives to the fastest plan: other limits, patch sizes and primitive families."""
+    from planner.sweeps import views
+
     return views(search, plan, families(search.catalogue))
 
 
-def search_for(required: Requirements, machine: Machine) -> Search:
+def search_for(required: Requirements, machine: Machine) -> LateSearch:
     """Return a search over all plans for a job on a machine, with primitives of one accuracy class.
 
     Args:
@@ -183,6 +189,7 @@ def search_for(required: Requirements, machine: Machine) -> Search:
             ``required.choices`` has.
     """
     network = shared_out(required.network.with_head_apart(), machine.used_gpus)
+    network = replace(network, weights=None)
     choices = required.choices
     able = of_class(primitives_of(network, machine), choices.accuracy)
     device, costs = choices.device, choices.costs
@@ -197,7 +204,7 @@ def search_for(required: Requirements, machine: Machine) -> Search:
     overhead = run_overhead(touched, required.stored, handling_times(machine, costs), warm)
     overhead = _with_passes(overhead, required.network, required.job, machine, required.stored)
     division, output = choices.micro_batches, required.job.output
-    return Search(network, output, machine, primitives, overhead, model, division, device)
+    return LateSearch(network, output, machine, primitives, overhead, model, division, device)
 
 
 def _with_passes(
@@ -219,7 +226,7 @@ def primitives_of(network: Network, machine: Machine) -> Catalogue:
     return catalogue(machine, models=True) if network.models else catalogue(machine)
 
 
-def fastest(search: Search, count: int = 1, *, fresh: bool = False) -> list[Plan]:
+def fastest(search: AnySearch, count: int = 1, *, fresh: bool = False) -> list[Plan]:
     """Return the fastest plans of a search, and log how long it took.
 
     Args:
@@ -234,6 +241,9 @@ def fastest(search: Search, count: int = 1, *, fresh: bool = False) -> list[Plan
     try:
         found = _fastest(search, count, fresh=fresh)
     except DoesNotFit as error:
+        from planner.sweeps import memory_for_half
+
+        search = begun(search)
         sensible = memory_for_half(search, error.needed, error.device)
         raise DoesNotFit(
             needed=error.needed,
@@ -258,11 +268,11 @@ def _least_without_gpu(search: Search) -> int:
     return least if least <= search.machine.host.memory else 0
 
 
-def _warn_of_gpu_without_room(search: Search, plan: Plan) -> None:
+def _warn_of_gpu_without_room(search: AnySearch, plan: Plan) -> None:
     """Warn if the processors compute only because no plan fits on the GPU."""
     if search.device != "auto" or plan.gpu_memory or not plan.machine.gpus:
         return
-    on_gpu = search.on("gpu")  # loads the modules of all primitives
+    on_gpu = begun(search).on("gpu")  # loads the modules of all primitives
     if not on_gpu.cut_points:
         return
     with suppress(InvalidInput):  # GPUs do not compute all layers
@@ -271,14 +281,14 @@ def _warn_of_gpu_without_room(search: Search, plan: Plan) -> None:
             log.warning("no GPU is used: %s", does_not_fit(smallest))
 
 
-def _fastest(search: Search, count: int, *, fresh: bool) -> list[Plan]:
+def _fastest(search: AnySearch, count: int, *, fresh: bool) -> list[Plan]:
     """Return the fastest plans of a search."""
     start = perf_counter()
     kept = False
     if count > 1:
-        found = search.fastest(count)
+        found = begun(search).fastest(count)
     elif fresh:
-        found = search.fastest()
+        found = begun(search).fastest()
         keep_plan(found[0], search)
     else:
         plan, kept = fastest_kept_or_found(search)
