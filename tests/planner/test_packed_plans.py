@@ -6,9 +6,11 @@ import random
 from collections.abc import Iterable
 from dataclasses import replace
 from itertools import chain, combinations, product
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from fakes import Late
 from packed_networks import PackedGraph
 from paths import MACHINES, NETWORKS
 
@@ -21,9 +23,11 @@ from planner.exhaustive import Search
 from planner.segmentations import exact_segment, exact_segments, fusible_sums
 from planner.step_options import StepOptions
 from znni.calibration.overhead_figures import run_overhead
-from znni.core.options import Accuracy, Division
+from znni.core.options import Accuracy, Choices, Division
 from znni.core.shapes import Vec3
 from znni.engine.tiles import for_job, make_job
+from znni.inference import kept_files, planning
+from znni.inference.kept_plans import fastest_kept_or_found
 from znni.machine.machine import Machine
 from znni.machine.machine_choice import machine_for
 from znni.network.geometry import with_window
@@ -137,6 +141,29 @@ def test_several_small_windows_are_computed_at_once() -> None:
     assert less.network.together < at_once
     assert small.smallest().network.together == 1
     assert {some.network.together for some in small.on("cpu")._by_windows_at_once()} == {1}
+
+
+def test_a_plan_that_is_kept_or_given_computes_as_many_windows_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(kept_files.VARIABLE, str(tmp_path))
+    there, network, volume = machine(), UNETS["nnunet-instance"](), Vec3(128, 128, 192)
+    windowed = with_window(network, Window(Vec3.of(64), 0))
+    known = Late(primitives(there), "packed")
+    found, kept = fastest_kept_or_found(searched(windowed, known, there, volume))
+    assert found.network.together > 1
+    again, kept = fastest_kept_or_found(searched(windowed, known, there, volume))
+    assert kept
+    assert again == found
+    assert again.network.together == found.network.together
+    assert again.patch_seconds == found.patch_seconds
+    assert again.memory_on("gpu") == found.memory_on("gpu")
+    monkeypatch.setattr(planning, "detect_for", lambda *_: there)
+    monkeypatch.setattr(planning, "primitives_of", lambda *_: known)
+    choices = Choices(device="gpu", accuracy="tf32")
+    given = planning.checked_plan(found, searched(windowed, known, there, volume).network, choices)
+    assert given.network.together == found.network.together
+    assert given.memory_on("gpu") == found.memory_on("gpu")
 
 
 @pytest.mark.parametrize(("seed", "accuracy"), [(0, "tf32"), (2, "tf32"), (4, "float32")])

@@ -90,9 +90,10 @@ def _like(folder: Path, key: str, search: AnySearch) -> Iterator[_Kept]:
             continue
         if (plan := kept_value(path, Plan)) is None:
             continue
-        plan = replace(plan, network=search.network, machine=search.machine)
+        network = search.network.computing(plan.network.together)
+        plan = replace(plan, network=network, machine=search.machine)
         # The seconds to start a GPU may have been others.
-        time = time_of_run(search.network, plan.patch, plan.parts, search.overhead)
+        time = time_of_run(network, plan.patch, plan.parts, search.overhead)
         plan = replace(plan, time=time)
         if _is_of(plan, search):
             yield _Kept(plan, host, gpu)

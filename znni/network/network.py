@@ -268,9 +268,14 @@ class Network:
         return self.window.together if self.window else 1
 
     def computing(self, together: int) -> Network:
-        """Return the network with so many windows that the layers compute at once."""
+        """Return the network with so many windows that the layers compute at once.
+
+        Without windows, it is the network itself, which is computed once.
+        """
         if self.window is None:
-            raise ValueError(f"network {self.name} has no windows")
+            if together != 1:
+                raise ValueError(f"network {self.name} has no windows")
+            return self
         return replace(self, window=replace(self.window, together=together))
 
     @cached_property
