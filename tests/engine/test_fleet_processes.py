@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import os
 import re
+import runpy
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from socket import socketpair
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import psutil
@@ -19,11 +24,13 @@ from forks import forked
 from numpy.typing import NDArray
 from worker_runners import NETWORK, Sums
 
+from znni.core import loading
 from znni.core.shapes import Box
 from znni.engine.last_blocks import LastBlocks
 from znni.engine.tiles import make_job
 from znni.engine.workers.fleet import Fleet, Member
 from znni.engine.workers.processes import WaitingProcesses
+from znni.inference.early import PREPARES
 from znni.volumes.array import ArrayOutput, ArrayVolume
 
 
@@ -90,6 +97,40 @@ def test_waiting_processes_import_their_modules(
         assert time.monotonic() < until
         time.sleep(0.02)
     del waiting
+
+
+def test_cuda_starts_before_a_waiting_process_imports_what_it_needs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The module waits here until CUDA starts."""
+    order: list[str] = []
+    (tmp_path / "needs_cuda.py").write_text(
+        "import time\nfrom znni.machine import gpus\nwhile not gpus.begin_cuda.calls:\n"
+        "    time.sleep(0.01)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    begin = Mock(side_effect=lambda: order.append("begin"))
+    begin.calls = order
+    monkeypatch.setattr(loading, "_own", False)
+    monkeypatch.setenv("PYDANTIC_DISABLE_PLUGINS", "__all__")
+    monkeypatch.setattr("znni.machine.gpus.begin_cuda", begin)
+    monkeypatch.setattr("znni.machine.gpus.look_at_gpus", lambda: order.append("look"))
+    monkeypatch.setattr("znni.engine.workers.serving.serve", lambda _: order.append("serve"))
+    ours, theirs = socketpair()
+    with ours:
+        monkeypatch.setattr("sys.argv", ["workers", str(theirs.detach()), "needs_cuda"])
+        runpy.run_module("znni.engine.workers", run_name="__main__")
+    assert order == ["begin", "look", "serve"]
+    assert sys.modules.pop("needs_cuda")
+
+
+def test_what_workers_import_does_not_plan() -> None:
+    code = f"import sys, {PREPARES}; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    found = done.stdout.split()
+    assert PREPARES in found
+    others = ("planner", "znni.calibration", "znni.volumes", "h5py", "cupy")
+    assert not [it for it in found if it.startswith(others)]
 
 
 def test_a_start_that_fails_ends_those_before() -> None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from znni.network.weights import Weights
 
 # The module that makes the runner in a worker's process.
-PREPARES = "znni.inference.preparing"
+PREPARES = "znni.inference.worker_runner"
 
 
 def weights_ahead(

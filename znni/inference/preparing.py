@@ -15,7 +15,6 @@ from znni.machine.chosen_gpus import seeing_only
 from znni.machine.gpus import check_gpus
 from znni.network.weights import Weights
 from znni.plans.plan import Plan
-from znni.primitives.catalogue import catalogue
 
 if TYPE_CHECKING:
     from znni.engine.workers.processes import WaitingProcesses
@@ -45,6 +44,7 @@ def prepare(
         made = partial(prepare_alone, plan, weights, measured, dtype)
         return ThisProcess(plan, made, room_of(plan))
     from znni.engine.workers.fleet import Fleet, Member  # few runs need other processes
+    from znni.inference.worker_runner import prepare_on_gpu
 
     members = []
     for gpu in plan.machine.gpus[: plan.workers]:
@@ -70,11 +70,3 @@ def prepare_alone(
     if plan.gpu_memory:
         check_gpus()
     return PatchRunner(plan, primitives_of(plan.network, plan.machine), weights, measured, dtype)
-
-
-def prepare_on_gpu(plan: Plan, weights: Weights, dtype: OutputType) -> PatchRunner:
-    """Prepare a plan that runs only on a GPU, in a worker process of its own.
-
-    Arguments and errors are those of ``prepare_alone``.
-    """
-    return PatchRunner(plan, catalogue(plan.machine, "gpu"), weights, dtype=dtype)

