@@ -124,10 +124,20 @@ def test_cuda_starts_before_a_waiting_process_imports_what_it_needs(
     assert sys.modules.pop("needs_cuda")
 
 
-def test_what_workers_import_does_not_plan() -> None:
-    code = f"import sys, {PREPARES}; print(*sys.modules)"
+def modules_with(*names: str) -> list[str]:
+    """Return the modules of a process that imports some."""
+    code = f"import sys, {', '.join(names)}; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    found = done.stdout.split()
+    return done.stdout.split()
+
+
+def test_workers_start_before_numpy_is_loaded() -> None:
+    """Loading it takes longer than all that is loaded before."""
+    assert "numpy" not in modules_with("znni.inference.early", "znni.engine.workers.processes")
+
+
+def test_what_workers_import_does_not_plan() -> None:
+    found = modules_with(PREPARES)
     assert PREPARES in found
     others = ("planner", "znni.calibration", "znni.volumes", "h5py", "cupy")
     assert not [it for it in found if it.startswith(others)]

@@ -11,6 +11,7 @@ from threading import Event
 import pytest
 from fleet_cases import Case, fleet
 
+from znni.engine.workers.processes import new_memory
 from znni.engine.workers.slots import Slot, SlotShape
 
 
@@ -26,7 +27,7 @@ def test_a_fleet_that_ends_frees_its_slots() -> None:
 
 def test_a_slot_gives_back_the_memory_of_its_input_alone() -> None:
     shape = SlotShape((1, 300, 20, 20), (1, 90, 20, 20), "uint8")
-    descriptor = Slot.memory()
+    descriptor = new_memory()
     slot, other = Slot(shape, descriptor), Slot(shape, descriptor)
     slot.block[...] = 7
     slot.dense[...] = 3
@@ -41,7 +42,7 @@ def test_a_slot_gives_back_the_memory_of_its_input_alone() -> None:
 
 def test_a_slot_is_touched_until_that_is_over() -> None:
     shape = SlotShape((1, 300, 20, 20), (1, 5, 5, 5), "uint8")
-    descriptor, over = Slot.memory(), Event()
+    descriptor, over = new_memory(), Event()
     slot = Slot(shape, descriptor)
     over.set()
     slot.touch(over)
@@ -54,7 +55,7 @@ def test_a_slot_is_touched_until_that_is_over() -> None:
 
 def test_a_slot_is_touched_while_it_is_in_use() -> None:
     shape = SlotShape((1, 300, 20, 20), (1, 5, 5, 5), "uint8")
-    descriptor = Slot.memory()
+    descriptor = new_memory()
     slot, other = Slot(shape, descriptor), Slot(shape, descriptor)
     os.close(descriptor)
     slot.block[...] = 7

@@ -27,9 +27,7 @@ from znni.engine.block_bytes import (
     device_bytes_per_input_value,
     device_bytes_per_output_voxel,
 )
-from znni.engine.workers.slots import (
-    SLOTS,
-)
+from znni.engine.workers.processes import SLOTS
 from znni.machine.machine import BANDWIDTH_EXPONENT, Machine
 from znni.network.input_scaling import Percentiles, ZScore
 from znni.network.network import Network

@@ -16,9 +16,9 @@ from znni.engine.blended import Blended
 from znni.engine.labels import Labels
 from znni.engine.pipeline import Lane
 from znni.engine.stopwatch import Stopwatch
-from znni.engine.workers.processes import WaitingProcesses
+from znni.engine.workers.processes import SLOTS, WaitingProcesses
 from znni.engine.workers.serving import Asked, Prepare
-from znni.engine.workers.slots import SLOTS, Slot, SlotShape
+from znni.engine.workers.slots import Slot, SlotShape
 from znni.engine.workers.worker import Worker, end_all
 from znni.machine.arrays import front
 from znni.machine.gpus import forget_gpus

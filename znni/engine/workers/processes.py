@@ -1,4 +1,7 @@
-"""Processes for workers, which may start before their task is known."""
+"""Processes for workers, which may start before their task is known.
+
+They start before NumPy is loaded, so this module needs no arrays.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,9 @@ from socket import socketpair
 from typing import Any
 
 from znni.core import child_process
-from znni.engine.workers.slots import SLOTS, Slot
+
+# Slots of each worker: while a patch is computed, the next is read and the last one is written.
+SLOTS = 3
 
 
 class WorkerProcess:
@@ -34,7 +39,7 @@ class WorkerProcess:
     """
 
     def __init__(self, environment: Mapping[str, str], modules: Sequence[str] = ()) -> None:
-        self.memory = [Slot.memory() for _ in range(SLOTS)]
+        self.memory = [new_memory() for _ in range(SLOTS)]
         ours, theirs = zip(*(_connection() for _ in range(1 + SLOTS)), strict=True)
         self.control, *self.sockets = (_socket(descriptor) for descriptor in ours)
         self.descriptors = tuple(zip(self.memory, theirs[1:], strict=True))
@@ -84,6 +89,11 @@ class WaitingProcesses:
     def take(self, environment: Mapping[str, str]) -> WorkerProcess:
         """Return the process with such variables, or a new one if there is none."""
         return self._waiting.pop(_key(environment), None) or WorkerProcess(environment)
+
+
+def new_memory() -> int:
+    """Return a descriptor of new memory, whose extent the first slot in it sets."""
+    return os.memfd_create("znni")
 
 
 def _key(environment: Mapping[str, str]) -> frozenset[tuple[str, str]]:

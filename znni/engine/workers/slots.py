@@ -17,9 +17,6 @@ from znni.core.options import OutputType
 from znni.machine.arena import touch_shared
 from znni.network.weights import Float32
 
-# Slots of each worker: while a patch is computed, the next is read and the last one is written.
-SLOTS = 3
-
 
 @dataclass(frozen=True)
 class SlotShape:
@@ -91,8 +88,3 @@ class Slot:
         if whole:
             with suppress(OSError):  # if the system cannot do it now, it does when the slot goes
                 self._memory.madvise(mmap.MADV_REMOVE, 0, whole)
-
-    @staticmethod
-    def memory() -> int:
-        """Return a descriptor of new memory, whose extent the first slot in it sets."""
-        return os.memfd_create("znni")
