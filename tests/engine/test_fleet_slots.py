@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import mmap
 import os
+import sys
 import weakref
 from pathlib import Path
-from threading import Event
+from threading import Event, Thread
 
 import pytest
 from fleet_cases import Case, fleet
@@ -38,6 +39,31 @@ def test_a_slot_gives_back_the_memory_of_its_input_alone() -> None:
     assert (other.dense == 3).all()
     assert not other.block[0, 0].any()
     os.close(descriptor)
+
+
+def test_other_threads_go_on_while_a_slot_gives_back_its_memory() -> None:
+    """Here a thread hands over the interpreter only where it releases its lock."""
+    shape, descriptor = SlotShape((1, 200, 500, 500), (1, 1, 1, 1), "uint8"), new_memory()
+    slot, over, turns = Slot(shape, descriptor), Event(), [0]
+    os.close(descriptor)
+    slot.touch(Event())
+
+    def go_on() -> None:
+        while not over.wait(0.0005):
+            turns[0] += 1
+
+    other, interval = Thread(target=go_on), sys.getswitchinterval()
+    other.start()
+    try:
+        sys.setswitchinterval(60)
+        before = turns[0]
+        slot.free_input()
+        after = turns[0]
+    finally:
+        sys.setswitchinterval(interval)
+        over.set()
+        other.join()
+    assert after > before
 
 
 def test_a_slot_is_touched_until_that_is_over() -> None:

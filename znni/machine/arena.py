@@ -8,12 +8,14 @@ serves a call: its output and its workspace lie at the same end.
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
+from functools import cache
 from math import prod
 from threading import Event
 from typing import Any
@@ -299,6 +301,28 @@ def touch_shared(values: NDArray[np.uint8], over: Event) -> None:
         over: ends this early once it is set.
     """
     _each_page(values, lambda pages: over.is_set() or pages.max())
+
+
+def give_back_shared(values: NDArray[np.uint8]) -> None:
+    """Give whole pages of shared memory back to the system. Nobody may use them any more.
+
+    If the system cannot do it now, it does so when nobody maps the memory. ``mmap.madvise`` would
+    keep all threads of Python waiting meanwhile: 0.1 s for 0.7 GB.
+
+    Args:
+        values: memory that begins with a page.
+    """
+    if whole := len(values) // mmap.PAGESIZE * mmap.PAGESIZE:
+        _madvise()(values.ctypes.data, whole, mmap.MADV_REMOVE)
+
+
+@cache
+def _madvise() -> Callable[[int, int, int], int]:
+    """Return the system's function, during which other threads go on."""
+    function = ctypes.CDLL(None).madvise
+    function.argtypes = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
+    found: Callable[[int, int, int], int] = function
+    return found
 
 
 def _each_page(values: NDArray[np.uint8], reach: Callable[[NDArray[np.uint8]], object]) -> None:

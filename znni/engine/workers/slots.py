@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import mmap
 import os
-from contextlib import suppress
 from dataclasses import dataclass
 from math import prod
 from threading import Event
@@ -14,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from znni.core.options import OutputType
-from znni.machine.arena import touch_shared
+from znni.machine.arena import give_back_shared, touch_shared
 from znni.network.weights import Float32
 
 
@@ -62,7 +61,7 @@ class Slot:
         """
         os.truncate(descriptor, shape.nbytes)
         self.shape = shape
-        self._memory = memory = mmap.mmap(descriptor, shape.nbytes)
+        memory = mmap.mmap(descriptor, shape.nbytes)
         self._bytes = np.frombuffer(memory, np.uint8)
         self.block: Float32 = np.frombuffer(memory, np.float32, prod(shape.block)).reshape(
             shape.block
@@ -84,7 +83,4 @@ class Slot:
 
     def free_input(self) -> None:
         """Give the memory of the input back to the system. Nobody may use it any more."""
-        whole = self.shape.block_bytes // mmap.PAGESIZE * mmap.PAGESIZE
-        if whole:
-            with suppress(OSError):  # if the system cannot do it now, it does when the slot goes
-                self._memory.madvise(mmap.MADV_REMOVE, 0, whole)
+        give_back_shared(self._bytes[: self.shape.block_bytes])
