@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import re
 import runpy
 import signal
@@ -22,7 +23,7 @@ import pytest
 from fleet_cases import PLAN, SIZE, Case, fleet
 from forks import forked
 from numpy.typing import NDArray
-from worker_runners import NETWORK, Sums
+from worker_runners import NETWORK, Sums, made_with
 
 from znni.core import loading
 from znni.core.shapes import Box
@@ -83,6 +84,40 @@ def test_processes_start_before_they_are_needed(module: str) -> None:
     np.testing.assert_allclose(case.found, case.expected, rtol=1e-5)
     del workers, waiting
     assert not any(Path(f"/proc/{number}").exists() for number in started)
+
+
+def test_blocks_are_read_before_workers_receive_large_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They receive nothing while they start CUDA; here, until the first block is read."""
+
+    class Seen(ArrayVolume):
+        def read(self, box: Box) -> NDArray[Any]:
+            (tmp_path / "seen").touch()
+            return super().read(box)
+
+    seen, late = str(tmp_path / "seen"), str(tmp_path / "late")
+    (tmp_path / "starts_cuda.py").write_text(
+        "import os, time\nuntil = time.monotonic() + 20\n"
+        f"while not os.path.exists({seen!r}):\n    time.sleep(0.01)\n"
+        f"    if time.monotonic() > until:\n        open({late!r}, 'w').close()\n        break\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    waiting = WaitingProcesses([{}], ("starts_cuda",))
+    made = partial(made_with, bytes(2**23), PLAN)
+    workers = Fleet(PLAN, [Member("worker", made, {})], "float32", waiting)
+    case = Case()
+    case.volume = Seen(case.x)
+    case.run(workers)
+    assert not (tmp_path / "late").exists()
+    np.testing.assert_allclose(case.found, case.expected, rtol=1e-5)
+
+
+def test_a_task_that_cannot_be_sent_ends_the_run() -> None:
+    case = Case()
+    made = partial(made_with, b"", PLAN, nothing=lambda: None)
+    with pytest.raises((AttributeError, pickle.PicklingError), match="pickle"):
+        case.run(Fleet(PLAN, [Member("worker", made, {})], "float32"))
 
 
 def test_waiting_processes_import_their_modules(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import Event, Thread
@@ -89,11 +90,10 @@ class Fleet:
             for made in self._members:
                 process = waiting.take(made.environment)
                 self._crew.workers.append(Worker(made.name, self._shape, process))
-            for worker, made in zip(self._crew.workers, self._members, strict=True):
-                worker.prepare(made.prepare)
         except BaseException:
             self._crew.end()
             raise
+        self._crew.prepare([made.prepare for made in self._members])
         self._crew.touch(min(SLOTS, -(-self.plan.patches // len(self._members))))
 
     def lanes(self, _stopwatch: Stopwatch, _labels: Labels | None = None) -> list[list[Lane]]:
@@ -124,6 +124,7 @@ class Fleet:
             BaseException: what was raised in one of them as it got ready.
             RunFailed: one is gone.
         """
+        self._crew.wait_until_told()
         try:
             for worker in self._crew.workers:
                 worker.wait_until_ready()
@@ -183,7 +184,7 @@ def _none_waiting() -> WaitingProcesses:
 
 
 class _Crew:
-    """The workers of a fleet that have started, and the thread that touches their slots.
+    """The workers of a fleet that have started, and the threads that prepare them and their slots.
 
     Attributes:
         workers: the workers; none before they start, and after they have ended.
@@ -194,6 +195,30 @@ class _Crew:
         self._process = os.getpid()
         self._over = Event()
         self._touching: Thread | None = None
+        self._told: Future[None] | None = None
+
+    def prepare(self, each: Sequence[Prepare]) -> None:
+        """Begin to have each worker get ready.
+
+        A task contains the weights, which a socket cannot buffer. So a thread waits until the
+        workers have started CUDA. It sends one task after the other: each is a copy of the weights.
+
+        Args:
+            each: for each worker, what makes its runner.
+        """
+        tasks = list(zip(self.workers, each, strict=True))
+        told: Future[None] = Future()
+        self._told = told
+        Thread(target=_tell, args=(tasks, told), daemon=True).start()
+
+    def wait_until_told(self) -> None:
+        """Wait until all workers have their tasks, or are gone.
+
+        Raises:
+            BaseException: a task cannot be sent.
+        """
+        if self._told:
+            self._told.result()
 
     def touch(self, slots: int) -> None:
         """Begin to touch so many slots of each worker, in the order of their first blocks."""
@@ -221,6 +246,8 @@ class _Crew:
         """End the workers, and free all slots together: each takes a tenth of a second or more."""
         slots = [slot for worker in self.workers for slot in worker.slots]
         self.end()
+        if self._told:
+            self._told.exception()  # until then, a thread holds workers
         if self._touching:
             self._touching.join()  # it holds slots
         freeing = [Thread(target=slots.pop) for _ in slots]
@@ -228,6 +255,19 @@ class _Crew:
             each.start()
         for each in freeing:
             each.join()
+
+
+def _tell(tasks: list[tuple[Worker, Prepare]], told: Future[None]) -> None:
+    try:
+        while tasks:
+            worker, prepare = tasks.pop(0)
+            worker.prepare(prepare)
+            del worker  # its slots are freed as soon as nobody else refers to it
+    except BaseException as error:
+        tasks.clear()
+        told.set_exception(error)
+    else:
+        told.set_result(None)
 
 
 def _touch(slots: Sequence[Slot], over: Event) -> None:
