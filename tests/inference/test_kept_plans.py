@@ -15,6 +15,7 @@ import pytest
 from fakes import Late, fake_catalogue, fake_gpu_catalogue, gpu, machine
 from small_search import CATALOGUE, LIMIT, NETWORK, OUTPUT, OVERHEAD
 
+from bench.unet_networks import UNETS
 from planner.cost_model import BUILT_IN, BuiltInModel
 from planner.exhaustive import Search
 from znni.calibration.model import MeasuredModel
@@ -23,6 +24,8 @@ from znni.core.options import DeviceChoice
 from znni.core.shapes import Vec3
 from znni.inference import kept_files, kept_plans, planning
 from znni.inference.kept_plans import fastest_kept_or_found
+from znni.network.geometry import with_window
+from znni.network.window import Window
 from znni.plans.plan import Plan
 
 
@@ -113,6 +116,24 @@ def test_on_a_gpu_a_kept_plan_has_the_seconds_of_another_start() -> None:
     assert slow.time.building - quick.time.building == pytest.approx(5.5)
     assert not fastest_kept_or_found(searched("auto", 6.0, 2**29))[1]
     assert not fastest_kept_or_found(searched("auto", 0.5, 2**29))[1]
+
+
+def test_a_kept_plan_computes_as_many_windows_at_once() -> None:
+    """The network that is asked for computes one at a time; a plan chooses how many."""
+    network = with_window(UNETS["nnunet-instance"](), Window(Vec3.of(64)))
+
+    def found() -> tuple[Plan, bool]:
+        some = planning.search(network, (128, 128, 192), machine="h100", device="gpu")
+        return fastest_kept_or_found(some)
+
+    plan, kept = found()
+    assert not kept
+    assert plan.network.together > 1
+    again, kept = found()
+    assert kept
+    assert again.network.together == plan.network.together
+    assert again == plan
+    assert str(again) == str(plan)
 
 
 def test_other_measurements_search_anew() -> None:
