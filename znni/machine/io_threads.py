@@ -3,9 +3,10 @@
 They run beside the threads that compute. Storage, codecs and memory copies all release the
 interpreter's lock.
 
-Writing has threads of its own. Reading hands in the tasks of a whole block, or of a block for each
-GPU. If tasks of writing came after all of these, a block would keep its memory meanwhile, and the
-next one would have no place.
+Each purpose has threads of its own. Reading hands in the tasks of a whole block, or of a block for
+each GPU. If tasks of writing came after all of these, a block would keep its memory meanwhile, and
+the next one would have no place. Layers are built while the first block is read, and their tasks
+do not wait either.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from znni.machine.detect import detect_host
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-Purpose: TypeAlias = Literal["reading", "writing"]
+Purpose: TypeAlias = Literal["reading", "writing", "building"]
 
 # Knows in each thread whether it is one of these.
 _this_thread = local()

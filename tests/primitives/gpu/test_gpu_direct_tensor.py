@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import tracemalloc
+from concurrent.futures import wait
 from dataclasses import replace
+from threading import Event, Thread
 from unittest import mock
 
 import numpy as np
@@ -19,7 +21,7 @@ from znni.machine.arena import output_into
 from znni.machine.cuda import cupy
 from znni.machine.cuda_kernels import resource_usage
 from znni.machine.device_arena import ALIGNMENT, DeviceArena, allocate
-from znni.machine.io_threads import io_threads
+from znni.machine.io_threads import beside, io_threads
 from znni.machine.machine import Device
 from znni.network.layers import Activation, Conv
 from znni.network.weights import ConvWeights, Weights
@@ -292,6 +294,29 @@ def test_memory_is_the_image_and_the_weights(numbers: TensorFormat, maps: tuple[
     assert memory.working == shape.nbytes + pieces.out.nbytes + memory.workspace
     ordered = weights_by_stage(random_weights(conv).weight, ones(conv), pieces.block)
     assert memory.resident == ordered.nbytes + 2 * 4 * pieces.block.passes * pieces.block.columns
+
+
+def test_weights_are_laid_out_while_all_threads_read() -> None:
+    """A run makes its layers ready while its first block is read."""
+    weight = np.random.default_rng(0).random((8, 4, 3, 3, 3), np.float32)
+    block = next(iter(blocks_for(Conv("c", 4, 8, Vec3(3, 3, 3), "relu"), FLOAT16, HOPPER)))
+    go_on, made = Event(), Event()
+    reading = [beside(go_on.wait) for _ in range(3 * io_threads())]
+
+    def lay_out() -> None:
+        weights_by_stage(weight, scales_of(weight), block)
+        sums_of(weight)
+        made.set()
+
+    laying = Thread(target=lay_out)
+    laying.start()
+    try:
+        assert made.wait(20)
+        assert not any(each.done() for each in reading)
+    finally:
+        go_on.set()
+        wait(reading)
+        laying.join()
 
 
 @given(st.integers(-140, 120))

@@ -86,7 +86,7 @@ def weights_by_stage(weight: Float32, scales: Float32, block: Block) -> NDArray[
                 place = groups[number, :, row, :, part, :, first : first + count]
                 place[...] = found[z, y].transpose(2, 0, 3, 1)
 
-    finish(mapped(lay_out, _shares(weight, columns), 2 * io_threads()))
+    finish(mapped(lay_out, _shares(weight, columns), 2 * io_threads(), "building"))
     return made
 
 
@@ -105,7 +105,7 @@ def _sums(weight: Float32) -> NDArray[np.float64]:
 def _of_all_maps(task: Callable[[Float32], NDArray[Number]], weight: Float32) -> NDArray[Number]:
     """Return what a function finds for each output map."""
     shares = (weight[share] for share in _shares(weight, len(weight)))
-    return np.concatenate([*mapped(task, shares, 2 * io_threads())])
+    return np.concatenate([*mapped(task, shares, 2 * io_threads(), "building")])
 
 
 def _shares(weight: Float32, columns: int) -> Iterator[slice]:
