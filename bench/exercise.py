@@ -90,7 +90,7 @@ CASES: tuple[tuple[Operation, Shape5], ...] = (
 )
 
 # Layers of exact networks. The shape is that of all inputs together.
-TWO = Vec3(2, 2, 2)
+ONE, TWO = Vec3(1, 1, 1), Vec3(2, 2, 2)
 EXACT: tuple[tuple[Operation, Shape5], ...] = tuple(
     (layer, Shape5(images, maps, *size))
     for images, size in ((1, Vec3(9, 12, 17)), (2, Vec3(10, 7, 19)))
@@ -123,7 +123,7 @@ PACKED: tuple[tuple[PackedLayer, Shape5], ...] = tuple(
         (Conv("dense", 24, 40, Vec3(3, 2, 3), "elu"), 24, ((True, True), (True, False))),
         (Conv("filled", 12, 20, TWO, "sigmoid"), 12, ((True, True), (False, True))),
         (Conv("input", 3, 12, Vec3(3, 3, 3), "relu"), 3, ((False, True),)),
-        (Conv("head", 32, 3, Vec3(1, 1, 1), "sigmoid"), 32, ((True, False),)),
+        (Conv("head", 32, 3, ONE, "sigmoid"), 32, ((True, False),)),
         *(
             (layer, maps, ((True, True),))
             for layer, maps in (
@@ -164,19 +164,18 @@ TOGETHER: tuple[tuple[PackedLayer, Shape5], ...] = tuple(
         (PackedLayer(Conv("input", 2, 40, TWO, "identity"), False, True, sums=True), 2),
         (PackedLayer(Normalize("groups", 20, 4), True, True, sums=True), 20),
         (PackedLayer(Normalize("left", 24, 24), True, True, sums=True, leaves=True), 24),
-        (PackedLayer(Conv("head", 20, 3, Vec3(1, 1, 1), "elu"), True, False, norm=BEFORE_HEAD), 20),
+        (PackedLayer(Conv("head", 20, 3, ONE, "elu"), True, False, norm=BEFORE_HEAD), 20),
     )
 )
 
-# Blocks compute several places of these, all passes of each.
+# Blocks compute several places of these: all passes of each, or phase by phase.
 SEVERAL_PLACES: tuple[tuple[PackedLayer, Shape5], ...] = tuple(
-    (
-        PackedLayer(
-            ConvTranspose("transposed", 16, 24, TWO, "elu", TWO).local, True, True, parts=parts
-        ),
-        Shape5(1, 16, 25, 33, 65),
-    )
+    (PackedLayer(layer.local, True, True, parts=parts), Shape5(1, 16, 25, 33, 65))
     for parts in (1, 2)
+    for layer in (
+        ConvTranspose("transposed", 16, 24, TWO, "elu", TWO),
+        ConvTranspose("upsampled", 16, 24, Vec3(4, 4, 4), "elu", TWO, ONE, ONE),
+    )
 )
 
 # Layers whose reference is that of exact networks.

@@ -71,8 +71,8 @@ class Search(Space):
         If a GPU has little memory, plans for both devices have bounds that no plan reaches. Their
         prices would use up ``MOST_PRICES`` before a plan for one device is tried.
         """
-        if self.device != "auto" or not self.machine.gpus or self.network.is_exact:
-            return [self]
+        if self.device != "auto" or not self.machine.gpus or self.given.is_exact:
+            return self.by_network
         alone = [some for some in (self.on("cpu"), self.on("gpu")) if some.cut_points]
         patches = list(self.patches())
         first = sorted(alone, key=lambda some: min(quick_bounds(some, patches)))
@@ -143,6 +143,8 @@ class Search(Space):
         """
         if self.division == "all":  # no smaller, and slow to search without a limit on time
             return self.dividing("power-of-two").smallest()
+        if len(apart := self.by_network) > 1:
+            return min((some.smallest() for some in apart), key=_lacking)
         patch = self.network.granularity
         patch_candidate = self.patch_candidate(patch)
         candidates = [

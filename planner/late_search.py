@@ -24,7 +24,7 @@ class LateSearch:
     """A search that may begin.
 
     Attributes:
-        network: the network to compute.
+        given: the network.
         output: the extents of the output.
         machine: the machine, whose memory is the limit.
         catalogue: the primitives to choose from.
@@ -35,7 +35,7 @@ class LateSearch:
         allowed_cut_points: None, for all.
     """
 
-    network: Network
+    given: Network
     output: Vec3
     machine: Machine
     catalogue: Catalogue
@@ -51,7 +51,7 @@ class LateSearch:
         from planner.exhaustive import Search
 
         return Search(
-            self.network, self.output, self.machine, self.catalogue, self.overhead, self.model,
+            self.given, self.output, self.machine, self.catalogue, self.overhead, self.model,
             self.division, self.device,
         )  # fmt: skip
 

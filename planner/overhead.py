@@ -190,7 +190,7 @@ class Overhead:
         held_in = self.bytes_in(values_in) + (FLOAT_BYTES * values_in if device == "gpu" else 0)
         alone = PlanMemory(
             process=self.process + self.cuda,
-            weights=4 * network.parameters,
+            weights=4 * network.held_parameters,
             resident=0,
             working=0,
             blocks=held_in + out + handed,
@@ -399,7 +399,7 @@ class Overhead:
             else:
                 warming += max(0, own) * each.touched
             blocks = values_in * self.voxel_in + values_out * self.voxel_out
-            taken = host.working + host.resident + blocks + FLOAT_BYTES * network.parameters
+            taken = host.working + host.resident + blocks + FLOAT_BYTES * network.held_parameters
             warming += max(0.0, taken - self.warm) * each.cold
         if gpu or host_uses_gpu:
             building += each.cuda

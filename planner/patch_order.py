@@ -130,7 +130,7 @@ def _seconds_of_jobs(
     if "cpu" in layers:
         blocks = counts.values_in * overhead.voxel_in
         blocks += network.out_features * counts.voxels * overhead.voxel_out
-        blocks += FLOAT_BYTES * network.parameters
+        blocks += FLOAT_BYTES * network.held_parameters
         once += np.maximum(0.0, blocks - overhead.warm) * each.cold
     if "gpu" in layers:
         locked = overhead.locked_of_gpu(network, counts, brought, uses_host="cpu" in layers)
@@ -177,7 +177,9 @@ def _may_fit(
     given, made = network.in_features * voxels[INPUT], np.prod(sizes.astype(float), axis=1)
     if cut_point.layers_on_host:
         memory, value_bytes = space.machine.host.memory, space.value_bytes_on("cpu")
-        beside = overhead.process + FLOAT_BYTES * network.parameters + overhead.voxel_in * given
+        beside = (
+            overhead.process + FLOAT_BYTES * network.held_parameters + overhead.voxel_in * given
+        )
         beside += overhead.least_bytes_out(network) * made
     else:
         memory = sum(it.memory for it in space.machine.gpus[:1])

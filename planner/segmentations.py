@@ -102,7 +102,7 @@ def exact_segments(
             choices.append(choice)
             yield exact_segment(nodes, storage, choice, device)
     if parts and (packed := packed_operations(nodes, storage, options.applies, parts)):
-        packed = _with_norms(packed, nodes, storage, options)
+        packed = with_norms(packed, nodes, storage, options)
         able = (it for it in packed_summed if it.add.name in packed and packed[it.conv.name].reads)
         in_place = {it.add.name: it for it in able if storage.sums_in_place(it)}
         faster = {
@@ -154,7 +154,7 @@ def _summed_step(
     return bare_step(operation, shape, storage.shape_made(nodes.add.name), nodes.takes)
 
 
-def _with_norms(
+def with_norms(
     packed: Mapping[str, PackedLayer],
     nodes: tuple[Node, ...],
     storage: BlockStorage,

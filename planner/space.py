@@ -16,10 +16,12 @@ from planner.overhead import Overhead
 from planner.partition import CutPoint, Processor, cut_points, cut_points_using_gpu
 from planner.patch_candidate import PatchCandidate
 from planner.patch_sizes import patch_sizes
+from planner.splitting import split_where_faster
 from znni.core.options import DeviceChoice, Division
 from znni.core.shapes import Box, Vec3
 from znni.machine.machine import Device, DeviceKind, Machine
 from znni.network.network import Network
+from znni.network.split import whole_again
 from znni.plans.primitive import Catalogue, UsesGpu, on_device, without_gpu
 
 # A box whose reads differ along the axes if a layer does not treat them alike.
@@ -34,7 +36,7 @@ class Space:
     """The space of plans for an output. It works out the price of each call once.
 
     Attributes:
-        network: the network to compute.
+        given: the network.
         output: the extents of the output.
         machine: the machine, whose memory is the limit.
         catalogue: the primitives to choose from.
@@ -47,7 +49,7 @@ class Space:
         windows_at_once: the numbers of windows that a GPU may compute at once.
     """
 
-    network: Network
+    given: Network
     output: Vec3
     machine: Machine
     catalogue: Catalogue
@@ -57,9 +59,17 @@ class Space:
     device: DeviceChoice = "auto"
 
     def __post_init__(self) -> None:
-        self.network = replace(self.network, weights=None)
+        self.given = replace(self.given, weights=None)
         self.allowed_cut_points: frozenset[CutPoint] | None = None
         self.windows_at_once: tuple[int, ...] = WINDOWS_AT_ONCE
+
+    @cached_property
+    def network(self) -> Network:
+        """The network to compute: the given one, some of whose convolutions may be split."""
+        if not (self.given.is_exact and self.machine.gpus) or self.device == "cpu":
+            return self.given
+        on_gpu = on_device(self.catalogue, "gpu").values()
+        return split_where_faster(self.given, on_gpu, self.model)
 
     @cached_property
     def _searches(self) -> dict[Processor, DeviceSearch]:
@@ -114,10 +124,23 @@ class Space:
         ]
 
     def on(self, device: DeviceChoice) -> Self:
-        """Return the search with layers on that device. It shares the known prices."""
+        """Return the search with layers on that device.
+
+        It shares the known prices, unless convolutions are split that stay whole on the host.
+        """
         other = self._copied()
         other.device = device
+        if device == "cpu" and self.network.split:
+            other.network = whole_again(self.network)
+            del other._searches
         return other
+
+    @property
+    def by_network(self) -> list[Self]:
+        """The searches on each device if convolutions are split on the GPU alone; else itself."""
+        if self.device != "auto" or not self.network.split:
+            return [self]
+        return [some for some in (self.on("gpu"), self.on("cpu")) if some.cut_points]
 
     def through(self, cut_points: Iterable[CutPoint]) -> Self:
         """Return the search among plans with one of these cut points."""

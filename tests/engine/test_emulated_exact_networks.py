@@ -32,6 +32,7 @@ from znni.network.geometry import with_window
 from znni.network.layers import PackedLayer, SummedConv
 from znni.network.network import Network
 from znni.network.network_file import network_from_text
+from znni.network.split import split, splittable, whole_again
 from znni.network.weights import random_weights
 from znni.network.window import Window
 from znni.plans.accuracy import of_class
@@ -146,14 +147,21 @@ def mostly_packed(accuracy: Accuracy) -> Catalogue:
 
 
 def plan_for(
-    network: Network, size: Vec3, patch: Vec3, known: Catalogue, border: Border = "same"
+    network: Network,
+    size: Vec3,
+    patch: Vec3,
+    known: Catalogue,
+    border: Border = "same",
+    splits: bool = False,
 ) -> Plan:
     pad = "constant" if border == "same" else None
     job = make_job(network, size, border, pad, None)
+    placed = for_job(network, job)
+    if splits:
+        placed = split(placed, splittable(placed))
     search = Search(
-        for_job(network, job), job.output, MACHINE, known, run_overhead(MACHINE), BUILT_IN,
-        "none", "gpu",
-    )  # fmt: skip
+        placed, job.output, MACHINE, known, run_overhead(MACHINE), BUILT_IN, "none", "gpu"
+    )
     plan = search.fastest_for(patch)
     assert plan is not None
     assert Plan.from_json(plan.to_json()) == plan
@@ -171,7 +179,7 @@ def assert_exact(
         found = run(runner, weights, volume, border="same", pad="constant")
     job = make_job(network, size, "same", "constant", None)
     seen = read_input(ArrayVolume(volume), job, seen_by(plan.network, job), network.scaling)
-    right = exact(plan.network, weights, seen)
+    right = exact(whole_again(plan.network), weights, seen)
     right = right[:, *(slice(a, a + b) for a, b in zip(job.first, job.output, strict=True))]
     np.testing.assert_allclose(found, right, rtol=0, atol=error * np.abs(right).max())
 
@@ -199,6 +207,33 @@ def test_blocks_of_packed_values_give_what_one_evaluation_gives(
     assert summed == ["level"] * (text == RESIDUAL)
     if text == VALID_UNET:
         assert len(packed) == len(plan.steps)
+    assert_exact(network, size, plan, known, ERRORS[accuracy])
+
+
+# The maps of the convolution that takes joined values fill its groups.
+WHOLE_GROUPS = VALID_UNET.replace(
+    "[upsample1, skip]\n  - conv: {features: 12", "[upsample1, skip]\n  - conv: {features: 16"
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [(UNET, Vec3(9, 8, 12)), (UNET, Vec3(16, 14, 40)), (WHOLE_GROUPS, Vec3(8, 6, 12))],
+    ids=["small", "large", "valid"],
+)
+@in_both_classes
+def test_split_convolutions_of_packed_values_give_what_one_evaluation_gives(
+    text: str, size: Vec3, accuracy: Accuracy
+) -> None:
+    network, known = network_from_text(text, "network"), mostly_packed(accuracy)
+    plan = plan_for(network, size, Vec3(8, 8, 12), known, splits=True)
+    (it,) = plan.network.split
+    steps = {step.gives: step for step in plan.steps}
+    assert isinstance(steps[it.conv.name].on_float32, SummedConv)
+    coarse = steps[it.coarse].operation
+    assert isinstance(coarse, PackedLayer)
+    assert coarse.reads
+    assert coarse.writes
     assert_exact(network, size, plan, known, ERRORS[accuracy])
 
 

@@ -50,8 +50,8 @@ def test_a_kept_plan_is_the_one_that_was_found(folder: Path) -> None:
 
 
 CHANGES: dict[str, Callable[[Search], dict[str, Any]]] = {
-    "network": lambda s: {"network": replace(s.network, name="other")},
-    "input": lambda s: {"network": replace(s.network, scaling=replace(s.network.scaling, scale=2))},
+    "network": lambda s: {"given": replace(s.given, name="other")},
+    "input": lambda s: {"given": replace(s.given, scaling=replace(s.given.scaling, scale=2))},
     "volume": lambda _: {"output": Vec3(40, 40, 40)},
     "threads": lambda s: {
         "machine": replace(s.machine, host=replace(s.machine.host, threads=3)),

@@ -23,6 +23,7 @@ from znni.engine.stopwatch import Stopwatch
 from znni.engine.tiles import Room, new_room
 from znni.engine.windows import BlendedWindows, BoxSums, WindowedBlock
 from znni.machine.locked_arrays import LockedArrays
+from znni.network.split import split_weights
 from znni.network.weights import Float32, Weights, conv_weights
 from znni.plans.device_partition import DevicePart, locks_blocks
 from znni.plans.plan import Plan
@@ -48,7 +49,7 @@ class PatchRunner:
     Args:
         plan: the plan.
         catalogue: the primitives that it names.
-        weights: the weights of its network.
+        weights: the weights of its network, those of split convolutions as if these were whole.
         measured: the function that takes the seconds of each step, after it is done.
         dtype: the type of output from a GPU; output from the host is float32.
 
@@ -72,17 +73,18 @@ class PatchRunner:
         self.plan = plan
         head = plan.network.head
         self._head = conv_weights(head, weights[head.name]) if head else None
+        parameters = split_weights(plan.network, weights)
 
         def ready(part: DevicePart) -> Layers:
             if part.device == "gpu" and plan.network.window:
-                return DeviceWindows(plan, part, catalogue, weights, measured, self._head)
+                return DeviceWindows(plan, part, catalogue, parameters, measured, self._head)
             if part.device == "gpu" and part.storage:
-                return DeviceBlockLayers(plan, part, catalogue, weights, measured, dtype)
+                return DeviceBlockLayers(plan, part, catalogue, parameters, measured, dtype)
             if part.device == "gpu":
-                return DeviceLayers(plan, part, catalogue, weights, measured, dtype)
+                return DeviceLayers(plan, part, catalogue, parameters, measured, dtype)
             if part.storage:
-                return BlockLayers(plan, part, catalogue, weights, measured)
-            return HostLayers(plan, part, catalogue, weights, measured)
+                return BlockLayers(plan, part, catalogue, parameters, measured)
+            return HostLayers(plan, part, catalogue, parameters, measured)
 
         self._layers = [ready(part) for part in plan.parts]
 

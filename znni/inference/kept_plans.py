@@ -19,6 +19,7 @@ from znni.core.kept_values import keep_value, kept_value
 from znni.core.user_cache import state_of_source
 from znni.inference.kept_files import plans_folder
 from znni.machine.machine import Machine
+from znni.network.split import split_alike
 from znni.plans.micro_batches import found as found_in
 from znni.plans.plan import Plan
 from znni.plans.primitive import told_of
@@ -90,7 +91,7 @@ def _like(folder: Path, key: str, search: AnySearch) -> Iterator[_Kept]:
             continue
         if (plan := kept_value(path, Plan)) is None:
             continue
-        network = search.network.computing(plan.network.together)
+        network = split_alike(search.given, plan.network).computing(plan.network.together)
         plan = replace(plan, network=network, machine=search.machine)
         # The seconds to start a GPU may have been others.
         time = time_of_run(network, plan.patch, plan.parts, search.overhead)
@@ -125,12 +126,12 @@ def _key(search: AnySearch) -> str | None:
             times = search.model.fingerprint
         case _:
             return None
-    scaling = replace(search.network.scaling, statistics=())
+    scaling = replace(search.given.scaling, statistics=())
     machine, overhead = search.machine, search.overhead
     if search.device == "gpu":  # each plan takes as much longer, and none touches the host's memory
         overhead = replace(overhead, warm=inf, handling=replace(overhead.handling, cuda=0.0))
     parts: list[object] = [
-        replace(search.network, scaling=scaling),
+        replace(search.given, scaling=scaling),
         search.output,
         replace(
             machine,

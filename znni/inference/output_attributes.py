@@ -11,6 +11,7 @@ from znni.engine.skipping import Skipped
 from znni.inference.planning import accuracy_of
 from znni.inference.provenance import origin_attributes
 from znni.inference.request import Request
+from znni.network.split import whole_again
 from znni.network.weights import Weights
 from znni.plans.job_seconds import JobSeconds
 from znni.plans.plan import Plan
@@ -29,11 +30,12 @@ def provenance(
         expected: the plan with the seconds that this machine takes beside it; None: the same.
     """
     expected = expected or plan
+    network = whole_again(plan.network).with_head_joined()
     return {
         "znni_version": __version__,
         "command": command,
         "network": plan.network.name,
-        **origin_attributes(asked, plan.network.with_head_joined(), weights, accuracy_of(plan)),
+        **origin_attributes(asked, network, weights, accuracy_of(plan)),
         "predicted_seconds": expected.seconds,
         "predicted_error": plan.error,
         "predicted_memory_bytes": plan.memory.total,

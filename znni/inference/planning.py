@@ -51,6 +51,7 @@ from znni.machine.machine import Machine
 from znni.machine.machine_choice import machine_for
 from znni.network.network import Network
 from znni.network.network_file import load_network
+from znni.network.split import split_alike
 from znni.plans.accuracy import class_of_plan, note_on, of_class
 from znni.plans.job_seconds import SecondsAround
 from znni.plans.plan import Plan
@@ -339,7 +340,7 @@ def checked_plan(
             or uses something that this machine lacks. Or it has a primitive of a lower accuracy
             class than was chosen.
     """
-    network = network.with_head_apart()
+    network = split_alike(network.with_head_apart(), given.network)
     if given.network.scaling.rules == network.scaling.rules:
         given = given.normalized_as(network)
     check_made_for(given, network, choices.threads)

@@ -72,6 +72,56 @@ class Node:
 
 
 @dataclass(frozen=True)
+class SplitConv:
+    """A convolution of an upsampled value that is split (``znni.network.split``).
+
+    Attributes:
+        upsample: the upsampling.
+        join: the concatenation with a finer value, if there is one.
+        conv: the convolution.
+        first: the first of its input maps that are upsampled.
+        maps: the number of these maps.
+    """
+
+    upsample: Node
+    join: Node | None
+    conv: Node
+    first: int
+    maps: int
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        """The layers that are not computed as they are."""
+        joined = () if self.join is None else (self.join,)
+        return (self.upsample, *joined, self.conv)
+
+    @property
+    def layers(self) -> tuple[Conv, Vec3]:
+        """The convolution, and the factor of the upsampling."""
+        conv, upsample = self.conv.layer, self.upsample.layer
+        if not isinstance(conv, Conv) or not isinstance(upsample, Upsample):
+            raise InvalidInput(f"{self.conv.name} is no convolution of an upsampled value")
+        return conv, upsample.factor
+
+    @property
+    def fine_input(self) -> str | None:
+        """The name of the finer value, if there is one."""
+        if self.join is None:
+            return None
+        return next(name for name in self.join.inputs if name != self.upsample.name)
+
+    @property
+    def coarse(self) -> str:
+        """The name of the convolution's part that reads the value before it is upsampled."""
+        return f"{self.conv.name}.coarse"
+
+    @property
+    def fine(self) -> str:
+        """The name of its part that reads the finer value."""
+        return f"{self.conv.name}.fine"
+
+
+@dataclass(frozen=True)
 class Network:
     """A graph of layers.
 
@@ -91,6 +141,7 @@ class Network:
             volume. ``whole`` is then the extents of one window.
         head: the last layer, if it is applied once to the blended values of windows, and not to
             each window. It is not among the nodes then.
+        split: the convolutions whose parts are among the nodes in their place.
 
     Raises:
         InvalidInput: there is no convolution, or two layers have the same name. Or a value is
@@ -109,6 +160,7 @@ class Network:
     about: str = field(default="", compare=False)
     expects: str = field(default="", compare=False)
     head: Conv | None = None
+    split: tuple[SplitConv, ...] = ()
 
     @classmethod
     def chain(
@@ -312,8 +364,11 @@ class Network:
 
     @cached_property
     def weighted(self) -> tuple[Weighted, ...]:
-        """The layers with weights, in the order of the nodes."""
-        return tuple(layer for layer in self.layers if isinstance(layer, Weighted))
+        """The layers with trained weights, in the order of the nodes. Split ones are whole."""
+        whole = {it.conv.name: it.layers[0] for it in self.split}
+        parts = {name for it in self.split for name in (it.coarse, it.fine)}
+        layers = (whole.get(it.name, it) for it in self.layers if it.name not in parts)
+        return tuple(layer for layer in layers if isinstance(layer, Weighted))
 
     @cached_property
     def convolutions(self) -> tuple[Conv, ...]:
@@ -350,6 +405,13 @@ class Network:
         """The number of trained values: weights, biases and slopes."""
         layers = (*self.weighted, self.head) if self.head else self.weighted
         return sum(layer.parameters for layer in layers)
+
+    @cached_property
+    def held_parameters(self) -> int:
+        """The number of values that a run holds: trained ones, and those of split convolutions."""
+        parts = {name for it in self.split for name in (it.coarse, it.fine, it.conv.name)}
+        made = (it for it in self.layers if it.name in parts and isinstance(it, Weighted))
+        return self.parameters + sum(layer.parameters for layer in made)
 
     @cached_property
     def total_pooling(self) -> Vec3:

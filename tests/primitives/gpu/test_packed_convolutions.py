@@ -17,9 +17,11 @@ from znni.machine.arena import output_into
 from znni.machine.cuda import cupy
 from znni.machine.device_arena import ALIGNMENT, DeviceArena
 from znni.machine.machine import Device
+from znni.machine.packed_arrays import RECORD_BYTES
 from znni.network.layers import (
     Concat,
     Conv,
+    ConvTranspose,
     PackedLayer,
 )
 from znni.network.weights import ConvWeights
@@ -151,6 +153,25 @@ def test_sums_of_strided_and_transposed_convolutions_stay_in_registers(
         size, exact = Vec3(64, 64, 64), numbers.parts > 1
         block = strips_for(layer, numbers, size, chip, exact=exact)[0].block
         assert_fits(block, "leaky_relu", packing)
+
+
+@needs_emulation
+@in_both_formats
+def test_memory_of_transposed_convolutions_is_declared(numbers: TensorFormat) -> None:
+    layer = ConvTranspose("layer", 24, 16, Vec3(4, 4, 4), "relu", TWO, ONE, ONE).local
+    operation, shape = PackedLayer(layer, True, True, parts=numbers.parts), Shape5(1, 24, 5, 6, 12)
+    with emulated_gpu():
+        primitive = primitive_for(EMULATED, operation, shape)
+        memory, before = primitive.cost(operation, shape).memory, Memory.taken
+        run = primitive.build(operation, shape, random_weights(layer))
+        assert Memory.taken - before == memory.resident - 2 * RECORD_BYTES
+        arena = DeviceArena(memory.workspace, 2 * ALIGNMENT)
+        x = packed(random_input(shape), parts=numbers.parts)
+        y = empty(primitive.out_shape(operation, shape), numbers.parts)
+        with arena.step(y.shape, None, (0, arena.capacity)), output_into(y):
+            run(x)
+    assert memory.workspace == 0
+    assert memory.working == x.voxels.nbytes + y.voxels.nbytes
 
 
 @needs_emulation

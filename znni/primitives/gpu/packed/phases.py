@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from znni.core.shapes import Box, Shape5, Vec3, offsets
 from znni.machine.device_arena import new_device_output
-from znni.machine.packed_arrays import GROUP, PackedArray, packed_bytes
+from znni.machine.packed_arrays import GROUP, RECORD_BYTES, PackedArray, groups_for, packed_bytes
 from znni.network.layers import Conv, ConvTranspose
 from znni.network.weights import ConvWeights
 from znni.primitives.gpu.arranged.arrangement import Arrangement, arrangement, taps_of_phase
@@ -78,8 +78,9 @@ class PhasedWork(Work):
 
     @property
     def resident_bytes(self) -> int:
-        """Bytes of the weights of all phases, and of records."""
-        return sum(it.resident_bytes for it in self.pieces)
+        """Bytes of the weights of all phases, and of the output's records."""
+        records = RECORD_BYTES * groups_for(self.out.f)
+        return sum(it.resident_bytes - records for it in self.pieces) + records
 
     @cached_property
     def flops(self) -> float:

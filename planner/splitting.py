@@ -1,0 +1,84 @@
+"""The convolutions of upsampled values that a GPU computes faster if they are split."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from math import inf
+
+from planner.cost_model import CostModel
+from planner.segmentations import exact_segment, with_norms
+from planner.step_options import StepOptions
+from znni.core.shapes import Vec3
+from znni.network.layers import Normalize, PackedLayer
+from znni.network.network import Network, SplitConv, readers_of
+from znni.network.split import split, splittable
+from znni.plans.block_storage import block_storage
+from znni.plans.packed import packed_operations
+from znni.plans.primitive import Primitive, TakesPacked
+from znni.plans.segments import Step
+from znni.plans.summed import summed_convolutions
+
+# The output voxels per axis of the block for which times are compared, unless there are windows.
+# Which way is faster hardly depends on them.
+SAMPLE = 128
+
+
+def split_where_faster(
+    network: Network, primitives: Collection[Primitive], model: CostModel
+) -> Network:
+    """Return a network in which all convolutions are split for which that is faster on a GPU.
+
+    Only packed layers compute transposed convolutions without products by zero. So the times of
+    packed layers are compared.
+
+    Args:
+        network: an exact network for a volume.
+        primitives: the primitives of the GPU.
+        model: the model that predicts their times.
+    """
+    possible = splittable(network)
+    if not possible:
+        return network
+    parts = min((it.packed_parts for it in primitives if isinstance(it, TakesPacked)), default=0)
+    if not parts:
+        return network
+    options = StepOptions(primitives, model, "none", most_items=1)
+    readers = readers_of(network.nodes)
+    whole = _packed_steps(network, options, parts)
+    parted = _packed_steps(split(network, possible), options, parts)
+
+    def is_faster(it: SplitConv) -> bool:
+        """Return whether the steps in place of a convolution take less time, with a norm's."""
+        norms = [node.name for node in readers[it.conv.name] if isinstance(node.layer, Normalize)]
+        names = {it.coarse, *(node.name for node in it.nodes), *norms}
+        before, after = (
+            sum(_seconds(step, options) for step in steps if step.gives in names)
+            for steps in (whole, parted)
+        )
+        return after < before
+
+    faster = tuple(filter(is_faster, possible))
+    return split(network, faster) if faster else network
+
+
+def _packed_steps(network: Network, options: StepOptions, parts: int) -> tuple[Step, ...]:
+    """Return the bare steps of a block if as many values as can be are packed."""
+    step, nodes = network.granularity, network.nodes
+    storage = block_storage(network, step * (Vec3.of(SAMPLE) // step).maximum(1))
+    packed = packed_operations(nodes, storage, options.applies, parts)
+    summed = {
+        name: it
+        for name, it in summed_convolutions(network).items()
+        if name in packed and storage.sums_in_place(it)
+    }
+    packed = with_norms(packed, nodes, storage, options)
+    return exact_segment(nodes, storage, summed, "gpu", packed).steps
+
+
+def _seconds(step: Step, options: StepOptions) -> float:
+    """Return the least seconds of a step of packed values; infinite for others."""
+    operation = step.operation
+    if not isinstance(operation, PackedLayer) or not (operation.reads and operation.writes):
+        return inf
+    found = options.whole(step, in_place=True)
+    return found[0].seconds if found else inf
