@@ -12,11 +12,12 @@ from bench.unet_networks import UNETS
 from planner.cost_model import BUILT_IN
 from planner.exhaustive import Search
 from planner.splitting import split_where_faster
-from znni.core.options import Accuracy, DeviceChoice
+from znni.core.errors import InvalidInput
+from znni.core.options import Accuracy, Choices, DeviceChoice
 from znni.core.shapes import Vec3
 from znni.inference import kept_files
 from znni.inference.kept_plans import fastest_kept_or_found
-from znni.inference.planning import search
+from znni.inference.planning import checked_plan, search
 from znni.network.geometry import over, with_window
 from znni.network.layers import PackedLayer, SummedConv
 from znni.network.network import Network
@@ -129,6 +130,22 @@ def test_a_kept_plan_splits_the_same_convolutions(
     assert found == plan
     assert found.network.split
     assert "network" not in again.__dict__, "a kept plan tells which are split"
+
+
+def test_a_given_plan_is_for_the_network_whose_convolutions_are_whole(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = searched(UNETS["unet3d"]())
+    plan = planned(found)
+    here = replace(found.machine, absent=False)
+    monkeypatch.setattr("znni.inference.planning.detect_for", lambda *_: here)
+    monkeypatch.setattr("znni.inference.planning.choose_gpus", lambda there, _: there)
+    checked = checked_plan(Plan.from_json(plan.to_json()), found.given, Choices(accuracy="tf32"))
+    assert checked.network == plan.network
+    assert checked.memory.weights == plan.memory.weights == 4 * plan.network.held_parameters
+    other = replace(found.given, name="other")
+    with pytest.raises(InvalidInput, match="the plan is for network unet3d"):
+        checked_plan(plan, other)
 
 
 def test_networks_of_other_volumes_are_split_alike() -> None:
