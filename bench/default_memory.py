@@ -23,7 +23,7 @@ from bench.noise_volumes import write_noise
 from bench.record import Row
 from znni.core.errors import RunFailed
 from znni.core.shapes import Vec3
-from znni.inference.kept_files import NONE, VARIABLE
+from znni.inference.kept_texts import FOLDER_VARIABLE, NONE
 from znni.machine.cold_pages import warm_bytes
 
 # The edges of cubes of 10 to 500 million voxels.
@@ -74,7 +74,7 @@ def _run(folder: Path, net: Path, edge: int, limit: str, until: float) -> Row:
         *(() if limit == DEFAULT else ("--ram", limit)),
     ]
     session.progress(f"{edge}^3, {limit}")
-    row = time_run(command, out, until - time.perf_counter(), os.environ | {VARIABLE: NONE})
+    row = time_run(command, out, until - time.perf_counter(), os.environ | {FOLDER_VARIABLE: NONE})
     if "skipped" in row and "failed" in row["skipped"]:
         raise RunFailed(f"{' '.join(command)}: {row['skipped']}")
     about: Row = {"voxels_m": edge**3 / 1e6, "limit": limit, "warm_gib": warm / 2**30}

@@ -27,7 +27,7 @@ from bench.many_patches import ZNNI
 from bench.record import Row
 from znni.core.errors import RunFailed
 from znni.core.options import DeviceChoice
-from znni.inference.kept_files import VARIABLE
+from znni.inference.kept_texts import FOLDER_VARIABLE
 from znni.machine.timing import Timing
 
 DEMO = ("networks/cells.h5", "networks/boundaries.yaml")
@@ -117,7 +117,7 @@ def _again(command: Sequence[str], environment: Mapping[str, str]) -> Callable[[
 def _environment(plans: Path) -> dict[str, str]:
     """Return the environment of the commands, which keep their plans in this folder."""
     theirs = {name: value for name, value in os.environ.items() if name != NOT_STORED}
-    return theirs | {VARIABLE: str(plans)}
+    return theirs | {FOLDER_VARIABLE: str(plans)}
 
 
 def timed(command: Sequence[str], environment: Mapping[str, str]) -> Row:

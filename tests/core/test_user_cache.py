@@ -104,6 +104,19 @@ def test_too_much_goes_oldest_first(tmp_path: Path) -> None:
     assert names(tmp_path) == ["1"]  # a process may be about to load it
 
 
+def test_a_folder_is_used_when_its_files_are_and_goes_as_a_whole(tmp_path: Path) -> None:
+    for name, days in (("old", MOST_DAYS + 1), ("used", 3), ("large", 5)):
+        (tmp_path / name / "inner").mkdir(parents=True)
+        used(tmp_path / name, "network", days)
+        used(tmp_path / name / "inner", "weights", MOST_DAYS + 1, size=10)
+    delete_unused(tmp_path, 22)
+    assert names(tmp_path) == ["large", "used"]
+    delete_unused(tmp_path, 21)
+    assert names(tmp_path) == ["used"]
+    assert names(tmp_path / "used") == ["inner", "network"]
+    assert names(tmp_path / "used" / "inner") == ["weights"]
+
+
 def parsed(found: list[int]) -> list[int]:
     return [1 // number for number in found]
 

@@ -22,7 +22,7 @@ from znni.calibration.model import MeasuredModel
 from znni.core.kept_values import keep_value
 from znni.core.options import DeviceChoice
 from znni.core.shapes import Vec3
-from znni.inference import kept_files, kept_plans, planning
+from znni.inference import kept_plans, kept_texts, planning
 from znni.inference.kept_plans import fastest_kept_or_found
 from znni.network.geometry import with_window
 from znni.network.window import Window
@@ -35,7 +35,7 @@ def small_search(limit: int = LIMIT, output: Vec3 = OUTPUT) -> Search:
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv(kept_files.VARIABLE, str(tmp_path / "plans"))
+    monkeypatch.setenv(kept_texts.FOLDER_VARIABLE, str(tmp_path / "plans"))
     return tmp_path / "plans"
 
 
@@ -249,7 +249,7 @@ def test_a_plan_of_other_primitives_is_not_taken(folder: Path) -> None:
 def test_in_the_users_cache_plans_that_nobody_uses_are_deleted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv(kept_files.VARIABLE)
+    monkeypatch.delenv(kept_texts.FOLDER_VARIABLE)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     old = tmp_path / "znni" / "plans" / "old-0-0.plan"
     old.parent.mkdir(parents=True)
@@ -277,7 +277,7 @@ def test_a_folder_that_cannot_be_written_costs_a_warning(
 
 
 def test_none_are_kept_if_so_wanted(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(kept_files.VARIABLE, "none")
+    monkeypatch.setenv(kept_texts.FOLDER_VARIABLE, "none")
     fastest_kept_or_found(small_search())
     assert not fastest_kept_or_found(small_search())[1]
     assert not folder.exists()

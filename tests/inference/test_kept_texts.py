@@ -22,7 +22,7 @@ from znni.calibration import phase_notes
 from znni.calibration.cost_file import VARIABLE as COSTS
 from znni.calibration.phase_notes import NOTES, FixedSeconds, Kind, note
 from znni.core.errors import InvalidInput
-from znni.inference import kept_files, kept_texts
+from znni.inference import kept_texts
 from znni.inference.kept_texts import MOST_BYTES, KeptText, keep_text, kept_text, text_file
 from znni.plans.job_seconds import SecondsAround
 from znni.plans.plan_text import PlanText
@@ -53,7 +53,7 @@ def folder(own_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     Path("site").mkdir()
     monkeypatch.setattr(sys, "path", [*sys.path, str(own_folder / "site")])
     monkeypatch.setenv("XDG_CACHE_HOME", str(own_folder / "cache"))
-    monkeypatch.setenv(kept_files.VARIABLE, str(own_folder / "plans"))
+    monkeypatch.setenv(kept_texts.FOLDER_VARIABLE, str(own_folder / "plans"))
     monkeypatch.setenv(COSTS, str(own_folder / "costs.sqlite"))
     monkeypatch.setattr(phase_notes, "NOTES", NOTES)
     return own_folder
@@ -233,7 +233,7 @@ def test_nothing_is_kept_of_large_and_missing_files_or_if_so_wanted(
         assert text_file(Path(name), HERE, ()) is None
     with pytest.raises(InvalidInput, match="no network of this name"):
         text_file(Path("missing"), HERE, ())
-    monkeypatch.setenv(kept_files.VARIABLE, kept_files.NONE)
+    monkeypatch.setenv(kept_texts.FOLDER_VARIABLE, kept_texts.NONE)
     assert text_file(Path("small.yaml"), HERE, ()) is None
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import subprocess
 import warnings
 from collections.abc import Iterator
@@ -257,6 +258,19 @@ def test_the_faster_one_computes_and_goes_on(
     report = znni.infer(volume(), network, out, **OPTIONS)
     assert (report.plan.steps[0].primitive == "pytorch") == (seconds < 1)
     assert np.ptp(out) > 0
+
+
+def test_imports_that_nobody_uses_are_deleted(own_process: Path) -> None:
+    old = own_process / "imports" / "old"
+    old.mkdir(parents=True)
+    for name in ("network.yaml", "network.safetensors"):
+        (old / name).touch()
+        os.utime(old / name, (0, 0))
+    network = load_network(exported(own_process, nn.Conv3d(2, 3, 3, padding=1)))
+    user_cache.delete_unused_once.cache_clear()
+    assert not chosen(network, SIZE, znni.core.options.Choices(**OPTIONS)).network.models
+    (made,) = (own_process / "imports").iterdir()
+    assert sorted(path.name for path in made.iterdir()) == ["network.safetensors", "network.yaml"]
 
 
 def test_a_network_that_needs_no_windows_has_none_unasked(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from znni.calibration.overhead_figures import run_overhead
 from znni.core.options import Accuracy, Choices, Division
 from znni.core.shapes import Vec3
 from znni.engine.tiles import for_job, make_job
-from znni.inference import kept_files, planning
+from znni.inference import kept_texts, planning
 from znni.inference.kept_plans import fastest_kept_or_found
 from znni.machine.machine import Machine
 from znni.machine.machine_choice import machine_for
@@ -146,7 +146,7 @@ def test_several_small_windows_are_computed_at_once() -> None:
 def test_a_plan_that_is_kept_or_given_computes_as_many_windows_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(kept_files.VARIABLE, str(tmp_path))
+    monkeypatch.setenv(kept_texts.FOLDER_VARIABLE, str(tmp_path))
     there, network, volume = machine(), UNETS["nnunet-instance"](), Vec3(128, 128, 192)
     windowed = with_window(network, Window(Vec3.of(64), 0))
     known = Late(primitives(there), "packed")

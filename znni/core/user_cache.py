@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
+from shutil import rmtree
+from stat import S_ISDIR
 from tempfile import NamedTemporaryFile, mkstemp
 from time import time
 from typing import Any, Generic, TypeVar
@@ -30,6 +32,7 @@ DAY = 24 * 60 * 60
 MOST_DAYS = 90
 MOST_BYTES = 2**24
 MOST_BYTES_OF_CODE = 2**30
+MOST_BYTES_OF_IMPORTS = 2**30
 FEWEST_DAYS = 2
 
 # What a check of foreign JSON may raise.
@@ -100,7 +103,7 @@ def keep(path: Path, content: bytes, most_bytes: int = MOST_BYTES) -> bool:
         warn_not_kept(path, error)
         return False
     if path.is_relative_to(user_cache()):
-        _delete_unused_once(path.parent, most_bytes)
+        delete_unused_once(path.parent, most_bytes)
     return True
 
 
@@ -177,7 +180,8 @@ class Notes(Generic[Value]):
 
 
 @cache
-def _delete_unused_once(folder: Path, most_bytes: int) -> None:
+def delete_unused_once(folder: Path, most_bytes: int) -> None:
+    """Delete what nobody uses in a folder, as ``delete_unused``, once in a process."""
     delete_unused(folder, most_bytes)
 
 
@@ -187,21 +191,48 @@ def delete_unused(folder: Path, most_bytes: int) -> None:
     These are files that were not used for ``MOST_DAYS``, and those used longest ago while all have
     more than the most bytes. Files that were used within ``FEWEST_DAYS`` stay, because a process
     may be about to load them. Other processes may do the same at the same time.
+
+    A folder within the folder counts as one file, which is used when any of its files is.
     """
     with suppress(OSError):
-        files = [Path(entry.path) for entry in os.scandir(folder) if entry.is_file()]
         found: list[tuple[float, int, Path]] = []
-        for file in files:
+        for path in [Path(entry.path) for entry in os.scandir(folder)]:
             with suppress(FileNotFoundError):
-                about = file.stat()
-                found.append((about.st_mtime, about.st_size, file))
+                found.append((*_use_of(path), path))
         left, now = sum(size for _, size, _ in found), time()
-        for used, size, file in sorted(found):
+        for used, size, path in sorted(found):
             days = (now - used) / DAY
             if days < FEWEST_DAYS or (days < MOST_DAYS and left <= most_bytes):
                 return
-            file.unlink(missing_ok=True)
+            with suppress(FileNotFoundError):
+                _delete(path)
             left -= size
+
+
+def _use_of(path: Path) -> tuple[float, int]:
+    """Return the time of the last use of a file or folder, and its bytes.
+
+    Raises:
+        FileNotFoundError: another process has deleted it, or a part of it.
+    """
+    about = path.stat()
+    if not S_ISDIR(about.st_mode):
+        return about.st_mtime, about.st_size
+    files = [about for it in path.rglob("*") if not S_ISDIR((about := it.stat()).st_mode)]
+    used = max((it.st_mtime for it in files), default=about.st_mtime)
+    return used, sum(it.st_size for it in files)
+
+
+def _delete(path: Path) -> None:
+    """Delete a file, or a folder in such a way that no process takes a part of it for the whole.
+
+    Raises:
+        OSError: it cannot be deleted.
+    """
+    if path.is_dir():
+        rmtree(path.rename(path.with_name(f"{path.name}.partial")))
+    else:
+        path.unlink()
 
 
 def warn_not_kept(path: Path, error: OSError) -> None:

@@ -17,7 +17,7 @@ from planner.limits import time_of_run
 from znni.calibration.model import MeasuredModel
 from znni.core.kept_values import keep_value, kept_value
 from znni.core.user_cache import state_of_source
-from znni.inference.kept_files import plans_folder
+from znni.inference.kept_texts import plans_folder
 from znni.machine.machine import Machine
 from znni.network.split import split_alike
 from znni.plans.micro_batches import found as found_in

@@ -25,8 +25,7 @@ from znni.calibration.phase_notes import Kind, noted_before, noted_cuda, with_no
 from znni.core.kept_values import keep_value, kept_value
 from znni.core.packages import package_folders
 from znni.core.shipped import NETWORKS
-from znni.core.user_cache import state_of_source
-from znni.inference.kept_files import plans_folder
+from znni.core.user_cache import state_of_source, user_cache
 from znni.machine.cold_pages import warm_bytes
 from znni.machine.machine import Machine
 from znni.machine.processor import processor_features
@@ -34,6 +33,10 @@ from znni.plans.job_seconds import SecondsAround
 from znni.plans.plan_text import PlanText
 
 log = logging.getLogger("znni")
+
+# The environment variable that names the folder of plans and texts; ``none`` keeps none.
+FOLDER_VARIABLE = "ZNNI_PLANS"
+NONE = "none"
 
 # The most bytes of a network's file. Larger ones are models of other libraries.
 MOST_BYTES = 2**20
@@ -59,6 +62,14 @@ class KeptText(NamedTuple):
         """Return the text, with the seconds before a run as they are noted now."""
         around = self.around if self.kind is None else with_noted(self.around, self.kind)
         return self.text.after(around.before)
+
+
+def plans_folder() -> Path | None:
+    """Return the folder of kept plans and texts, or None if none are to be kept."""
+    named = os.environ.get(FOLDER_VARIABLE)
+    if named == NONE:
+        return None
+    return Path(named) if named else user_cache() / "plans"
 
 
 def text_file(

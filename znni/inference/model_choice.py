@@ -16,7 +16,14 @@ from znni.core.errors import DoesNotFit, InvalidInput, MissingLibrary, RunFailed
 from znni.core.options import Choices
 from znni.core.shapes import Vec3
 from znni.core.text import duration
-from znni.core.user_cache import Notes, kept, user_cache, warn_not_kept
+from znni.core.user_cache import (
+    MOST_BYTES_OF_IMPORTS,
+    Notes,
+    delete_unused_once,
+    kept,
+    user_cache,
+    warn_not_kept,
+)
 from znni.inference import planning
 from znni.inference.request import Request, RunOptions, request
 from znni.machine.detect import detect_for
@@ -166,6 +173,7 @@ def _expressed(model: Model, network: Network) -> Network | str:
             log.info("importing %s, once", model.file)
             imported.parent.mkdir(parents=True, exist_ok=True)
             import_network(Path(model.file), imported, overwrite=True)
+            delete_unused_once(_imports(), MOST_BYTES_OF_IMPORTS)
         found = load_network(imported)
         own = replace(found, name=network.name, scaling=network.scaling, labels=network.labels)
         assert network.window is not None
@@ -191,5 +199,9 @@ def _told(model: Model) -> tuple[str, str]:
 
 def _imported(model: Model) -> Path:
     """Return the file of the network into which a model is imported."""
-    folder = user_cache() / "models" / f"{model.sha256[:16]}-{model.runtime}-{IMPORTS}"
-    return folder / "network.yaml"
+    return _imports() / f"{model.sha256[:16]}-{model.runtime}-{IMPORTS}" / "network.yaml"
+
+
+def _imports() -> Path:
+    """Return the folder of all imported networks."""
+    return user_cache() / "imports"
