@@ -162,6 +162,17 @@ def test_one_fold_is_given_by_its_folder(tmp_path: Path) -> None:
     assert made.network.scaling.normalize == (ZScore(),)
 
 
+def test_post_processing_is_named_if_there_is_some(tmp_path: Path) -> None:
+    folder = _write(tmp_path, _plans((0, 1, 2), ["ZScoreNormalization"]), [_module(0)])
+    assert "postprocessing" not in str(znni.import_network(folder, tmp_path / "none.yaml"))
+    evaluated = folder / "crossval_results_folds_0"
+    evaluated.mkdir()
+    (evaluated / "postprocessing.pkl").touch()
+    made = znni.import_network(folder, tmp_path / "net.yaml")
+    said = "crossval_results_folds_0/postprocessing.pkl is not applied: after the run, give labels"
+    assert said in str(made)
+
+
 def test_each_map_is_normalized_by_its_own_scheme(tmp_path: Path) -> None:
     schemes = ["CTNormalization", "RescaleTo01Normalization", "RGBTo01Normalization"]
     folder = _write(tmp_path, _plans((0, 1, 2), schemes), [_module(0, 3)], mirrored=None)

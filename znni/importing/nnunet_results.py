@@ -39,6 +39,7 @@ from znni.network.weights import Float32
 from znni.network.window import Window
 
 CHECKPOINT = Path("checkpoint_final.pth")
+POSTPROCESSING = "postprocessing.pkl"
 ARCHITECTURES = ("PlainConvUNet", "ResidualEncoderUNet", "ResidualUNet")
 MODULES = (
     "Conv3d", "InstanceNorm3d", "BatchNorm3d", "Dropout3d", "LeakyReLU", "ReLU", "ELU", "GELU",
@@ -112,6 +113,11 @@ def read_results(path: Path) -> Found:
         like="nnunet",
     )
     notes += (*more, on_spacing(configuration, to_input))
+    notes += tuple(
+        f"{file.relative_to(place)} is not applied: after the run, give labels in NIfTI to "
+        f"nnUNetv2_apply_postprocessing"
+        for file in sorted(place.glob(f"*/{POSTPROCESSING}"))
+    )
     if len(folds) > 1:
         notes += (f"the outputs of {counted(len(folds), 'fold')} are averaged",)
     graph = _averaged([one.graph for one in found], [fold.name for fold in folds], heads)
