@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from znni.inference.network_import import import_network
     from znni.inference.parts import finish
     from znni.inference.pyramids import build_pyramid
-    from znni.inference.showing import show
     from znni.inference.verification import verify
     from znni.inference.viewing import view
+    from znni.inference.viewing.notebook import show
     from znni.network.network_file import with_window
     from znni.network.window import Window
     from znni.volumes.locate import open_volume
@@ -67,7 +67,7 @@ HOMES = {
     "infer_on_cluster": "znni.cluster.run",
     "import_network": "znni.inference.network_import",
     "open_volume": "znni.volumes.locate",
-    "show": "znni.inference.showing",
+    "show": "znni.inference.viewing.notebook",
     "show_progress": "znni.cli.progress",
     "verify": "znni.inference.verification",
     "view": "znni.inference.viewing",

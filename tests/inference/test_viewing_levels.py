@@ -16,7 +16,7 @@ from pages import read_page
 import znni
 from znni.core.shapes import Box, Vec3
 from znni.core.volume import Grid
-from znni.inference.viewing.label_colours import colours_of
+from znni.inference.viewing.pictures import colours_of
 from znni.inference.viewing.resolutions import Resolutions
 from znni.volumes.array import ArrayVolume
 

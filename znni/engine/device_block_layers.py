@@ -26,7 +26,7 @@ from znni.engine.block_layers import boxes_read
 from znni.engine.device_graphs import DeviceGraphs
 from znni.engine.device_layers import DeviceLayers
 from znni.engine.executor import ZERO, Fragments, built
-from znni.engine.upload import Span
+from znni.engine.transfer import Span
 from znni.machine.arena import output_into
 from znni.machine.cuda import cupy
 from znni.machine.device_arena import ALIGNMENT, device_workspace

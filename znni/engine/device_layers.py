@@ -21,12 +21,11 @@ from numpy.typing import NDArray
 from znni.core.options import OutputType
 from znni.engine.device_labels import DeviceLabels
 from znni.engine.device_recombine import DeviceRecombination
-from znni.engine.download import Download
 from znni.engine.executor import Executor, Fragments, Measured, Prepared
 from znni.engine.labels import Labels
 from znni.engine.stages import Work
 from znni.engine.stopwatch import Stopwatch
-from znni.engine.upload import Parts, Span, Upload
+from znni.engine.transfer import Download, Parts, Span, Upload
 from znni.machine.cuda import cupy, device_errors
 from znni.machine.cuda_kernels import load_kernels
 from znni.machine.device_arena import ALIGNMENT, SPARE, DeviceArena

@@ -22,7 +22,7 @@ from znni.engine.executor import Fragments, Measured
 from znni.engine.labels import Labels
 from znni.engine.stages import Work
 from znni.engine.stopwatch import Stopwatch
-from znni.engine.upload import pinned
+from znni.engine.transfer import pinned
 from znni.engine.windows import BlendedWindows, WindowedBlock
 from znni.machine.cuda import device_errors
 from znni.network.weights import ConvWeights, Float32, Weights

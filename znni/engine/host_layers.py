@@ -13,7 +13,7 @@ from znni.core.shapes import Vec3
 from znni.engine.executor import Executor, Fragments, Measured, Prepared
 from znni.engine.stages import Work
 from znni.engine.stopwatch import Stopwatch
-from znni.engine.upload import pinned
+from znni.engine.transfer import pinned
 from znni.machine.arena import SPARE, Arena, output_into
 from znni.machine.arrays import ALIGNMENT
 from znni.machine.cuda import cupy, device_errors

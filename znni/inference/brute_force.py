@@ -93,7 +93,7 @@ def multiplications_at_voxel(network: Network) -> int:
 
 
 def _multiplications_of_windows(network: Network) -> int:
-    """Return the multiplications of all windows that have a voxel, of the mean number of these."""
+    """Return the multiplications for a voxel by the mean number of windows that contain it."""
     window = network.window
     if window is None or window.volume is None:
         raise ValueError(f"network {network.name} has no windows over a volume")

@@ -112,7 +112,7 @@ def _limits(machine: Machine) -> tuple[int, int]:
 
 
 def _key(search: AnySearch) -> str | None:
-    """Return a text that differs if anything differs on which the fastest plan depends.
+    """Return a hash of all that the fastest plan depends on.
 
     The memory of host and GPU are not part of it. It is None if the model of times or the catalogue
     is unknown.

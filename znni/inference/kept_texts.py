@@ -75,7 +75,7 @@ def plans_folder() -> Path | None:
 def text_file(
     network: Path, machine: Machine, asked: object, *, exact: bool = False
 ) -> Path | None:
-    """Return the file of a plan's text. Its name differs if anything differs that the text tells.
+    """Return the file of a plan's text. Its name is a hash of all that the text depends on.
 
     Args:
         network: the network's file, or its name.
@@ -115,7 +115,7 @@ def text_file(
 
 
 def _state(path: Path) -> object:
-    """Return what changes if a file is written."""
+    """Return a file's path, size and time, which change if it is written; None without a file."""
     try:
         about = path.stat()
     except FileNotFoundError:

@@ -285,7 +285,7 @@ def check_finished(out: Path, asked: Request, weights: Weights) -> None:
 
 
 def _forget_frames(error: BaseException | None) -> None:
-    """Release what the frames hold that an error and its causes went through: blocks, for one."""
+    """Release the frames that an error and its causes went through. They may hold blocks."""
     while error is not None:
         error.__traceback__ = None
         error = error.__cause__ or error.__context__

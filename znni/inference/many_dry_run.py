@@ -138,7 +138,9 @@ def rehearse_many(
 
 @contextmanager
 def _looked_at(folder: Path) -> Iterator[Path]:
-    """Yield a folder for outputs; if it is to be made, an empty one on the same disk for a while.
+    """Yield the folder of outputs. If there is none yet, yield an empty one on the same disk.
+
+    The empty one is deleted afterwards.
 
     Raises:
         InvalidInput: the folder cannot be made.
@@ -156,7 +158,7 @@ def _looked_at(folder: Path) -> Iterator[Path]:
 
 
 def _about(folder: Path, place: Path, error: Wrong) -> Wrong:
-    """Return an error about a folder that was looked at in place of another."""
+    """Return an error with the folder that the user named, in place of the empty one."""
     if folder == place:
         return error
     if isinstance(error, OSError) and error.filename is not None:

@@ -56,7 +56,7 @@ class EngineChoice:
 
 
 def chosen(network: Network, volume: Vec3, choices: Choices) -> EngineChoice:
-    """Return who computes a network over a volume.
+    """Return the engine that computes a network over a volume.
 
     Args:
         network: the network.
@@ -193,7 +193,7 @@ def _expressed(model: Model, network: Network) -> Network | str:
 
 
 def _told(model: Model) -> tuple[str, str]:
-    """Return what tells models apart."""
+    """Return a model's hash and its library, by which models are known."""
     return model.sha256, model.runtime
 
 

@@ -66,7 +66,7 @@ def identified(asked: Request, weights: Weights) -> NewOutput:
 
 
 def _scaled(scaling: InputScaling) -> str:
-    """Return how the input is scaled; without normalization, as in versions without it."""
+    """Return how the input is scaled. Without normalization, the text is that of older versions."""
     if scaling.normalize:
         together = " of all maps together" * scaling.together
         cropped = f", cropped to {scaling.crop}" * scaling.crops
@@ -75,7 +75,7 @@ def _scaled(scaling: InputScaling) -> str:
 
 
 def _described(network: Network) -> str:
-    """Return what a network computes as text; that of a chain is as in versions without graphs."""
+    """Return what a network computes as text. For a chain, it is that of older versions."""
     names = [INPUT, *(node.name for node in network.nodes)]
     is_chain = all(node.inputs == (name,) for node, name in zip(network.nodes, names, strict=False))
     if is_chain and network.output == names[-1]:

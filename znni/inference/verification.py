@@ -250,7 +250,7 @@ def _warn_of_time(network: Network, voxels: int) -> None:
 
 
 def _how(network: Network) -> Iterator[str]:
-    """Yield how voxels of a network are computed again."""
+    """Yield, in words, how voxels of a network are computed again."""
     for model in network.models:
         yield f"by {model.runtime} itself, in float32"
     if len(network.models) < len(network.nodes):

@@ -1,9 +1,10 @@
-"""Samples of volumes as pictures: all planes in a grid."""
+"""Samples of volumes as pictures: all planes in a grid, and labels in colours."""
 
 from __future__ import annotations
 
 from base64 import b64encode
 from collections.abc import Mapping
+from colorsys import hsv_to_rgb
 from dataclasses import dataclass
 from math import ceil, isqrt
 from typing import Any
@@ -13,7 +14,9 @@ from numpy.typing import NDArray
 
 from znni.core.png import png
 from znni.core.shapes import Vec3
-from znni.inference.viewing.label_colours import colours_of
+
+GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # 2^64 times the golden ratio less 1
+SHADES = ((0.85, 1.0), (0.5, 1.0), (0.95, 0.75))  # saturation and brightness
 
 
 def range_of(values: NDArray[np.float32], *, output: bool) -> tuple[float, float]:
@@ -72,6 +75,21 @@ def picture_of_labels(name: str, values: NDArray[Any], names: Mapping[int, str])
     named = [names.get(int(label), "") for label in found.tolist()]
     description = {"name": name, "labels": labels, "names": named, "colours": colours_of(found)}
     return Picture(description, _address(grid))
+
+
+def colours_of(labels: NDArray[Any]) -> list[tuple[int, int, int]]:
+    """Return red, green and blue of each label, from 0 to 255.
+
+    A label has the same colour everywhere. Steps of the golden ratio around the circle of hues keep
+    the hues of following labels apart.
+    """
+    numbers = labels.astype(np.int64).view(np.uint64) if labels.dtype.kind != "u" else labels
+    hues = (numbers.astype(np.uint64) * GOLDEN) / 2.0**64  # products wrap around
+    colours = []
+    for hue, number in zip(hues.tolist(), numbers.tolist(), strict=True):
+        red, green, blue = hsv_to_rgb(hue, *SHADES[number % len(SHADES)])
+        colours.append((round(255 * red), round(255 * green), round(255 * blue)))
+    return colours
 
 
 def _address(grid: NDArray[np.uint8]) -> str:

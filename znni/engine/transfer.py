@@ -1,4 +1,4 @@
-"""Uploads: copies of host tensors to a GPU, some items at a time."""
+"""Copies between the host and a GPU: uploads of tensors, and downloads of outputs."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from itertools import cycle
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from znni.core.shapes import Shape5
 from znni.machine.arena import Arena
 from znni.machine.cuda import cupy
+from znni.machine.locked_arrays import LockedArrays
 from znni.network.weights import Float32
 
 
@@ -129,6 +131,24 @@ class Place:
     def __init__(self, part: Shape5) -> None:
         self.x = cupy().empty(part, np.float32)
         self.read = cupy().cuda.Event()
+
+
+class Download:
+    """Downloads of one array at a time, into page-locked memory at the full speed of the link.
+
+    Attributes:
+        stream: the stream that copies.
+    """
+
+    def __init__(self) -> None:
+        self.stream = cupy().cuda.Stream(non_blocking=True)
+        self._arrays = LockedArrays()
+
+    def of(self, values: Any) -> NDArray[Any]:
+        """Return a copy on the host. What the stream has not done yet is done first."""
+        copy = self._arrays.array(values.shape, values.dtype)
+        values.get(stream=self.stream, out=copy)
+        return copy
 
 
 def pinned(shape: Shape5) -> Float32:

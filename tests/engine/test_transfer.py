@@ -1,4 +1,4 @@
-"""Arrays that a GPU's output is copied into are used again once nobody refers to them."""
+"""Copies between host and GPU: which memory they use, and which events they keep."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from fake_cupy import CUPY, Array, Failure, fake_gpu
+from fake_cupy import CUPY, Array, Failure, Stream, fake_gpu
 from numpy.typing import NDArray
 
 from znni.core.logged import warn_once
-from znni.engine.download import Download
+from znni.core.shapes import Shape5
+from znni.engine.transfer import Download, Upload
 
 
 @pytest.fixture(autouse=True)
@@ -62,3 +63,17 @@ def test_what_the_system_does_not_lock_is_copied_with_a_warning(
     monkeypatch.setattr(CUPY.cuda.runtime, "hostRegister", refused)
     np.testing.assert_array_equal(Download().of(values(2, 3)), values(2, 3))
     assert "copies to and from the GPU are slow" in caplog.text
+
+
+def test_settled_parts_keep_their_seconds_and_no_events() -> None:
+    values = np.arange(24, dtype=np.float32).reshape(3, 1, 2, 2, 2)
+    upload = Upload(Shape5(1, 1, 2, 2, 2), Stream(non_blocking=True))
+    with upload.of(values) as parts:
+        for item in range(3):
+            found = parts[item : item + 1].get()
+            np.testing.assert_array_equal(found, values[item : item + 1])
+    before = parts.seconds
+    assert min(before) > 0
+    parts.settle()
+    assert (parts.copied, parts.computed) == ([], [])
+    assert parts.seconds == before
