@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from gpu_layers import needs_compiler
 
+from znni.core.child_process import environment
 from znni.core.errors import InvalidInput, OutOfDeviceMemory, RunFailed
 from znni.machine import cuda, gpus
 from znni.machine.cuda import LibraryFailed, device_errors
@@ -38,6 +39,27 @@ def test_without_cupy_there_is_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setitem(sys.modules, "cupy", None)
     with pytest.raises(InvalidInput, match=r"not installed.*pip install 'znni\[gpu\]'"):
         cuda.cupy.__wrapped__()
+
+
+@needs_compiler
+def test_cupy_needs_no_home_that_can_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It keeps kernels of its own in the home, and otherwise could not be imported."""
+    monkeypatch.delenv("CUPY_CACHE_DIR", raising=False)
+    (tmp_path / "home").touch()
+    code = (
+        "from znni.machine.cuda import cupy; import os; "
+        "print(cupy().__name__, os.environ.get('CUPY_CACHE_IN_MEMORY'))"
+    )
+
+    def said(home: Path) -> str:
+        command = [sys.executable, "-c", code]
+        return subprocess.check_output(command, text=True, env=environment({"HOME": str(home)}))
+
+    assert said(tmp_path / "home") == "cupy 1\n"
+    (tmp_path / "own").mkdir()
+    assert said(tmp_path / "own") == "cupy None\n"
 
 
 def test_a_broken_cupy_says_why(monkeypatch: pytest.MonkeyPatch) -> None:

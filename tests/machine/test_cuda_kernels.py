@@ -300,7 +300,8 @@ def test_without_a_cache_no_process_compiles_in_vain(
         cuda_kernels.compiled(module_source(number))
     cuda_kernels.load_kernels(ROOM)
     assert len(one_device.loaded) == cuda_kernels.MODULES_FOR_PROCESSES
-    assert {Path(file).parent for file in one_device.loaded} == {cuda_kernels._own_folder()}
+    assert all(Path(file).read_bytes()[:4] == b"\x7fELF" for file in one_device.loaded)
+    assert len(set(one_device.loaded)) == len(one_device.loaded)
     assert caplog.text.count("cannot be written") == 1
 
 
@@ -338,19 +339,50 @@ def test_a_cache_that_cannot_be_written_costs_no_run(
     monkeypatch.setattr(cuda_kernels, "user_cache", lambda: in_the_way)
     file = cuda_kernels.stored.__wrapped__(KERNELS, "sm_90a", ("-DWIDTH=32",))
     assert file.read_bytes()[:4] == b"\x7fELF"
-    assert file.parent == cuda_kernels._own_folder()
 
 
-def test_what_a_process_could_not_keep_goes_with_it() -> None:
+@needs_compiler
+def test_what_a_process_could_not_keep_goes_with_it(tmp_path: Path) -> None:
+    """Workers of several GPUs are killed when their work is done."""
+    (tmp_path / "file").touch()
+    variables = {"XDG_CACHE_HOME": str(tmp_path / "file"), "TMPDIR": str(tmp_path)}
     code = (
-        "from znni.machine.cuda_kernels import _own_folder as own; "
-        "file = own() / 'a'; file.touch(); print(file)"
+        "import os; from znni.machine.cuda_kernels import stored; "
+        f"print(stored({module_source(0)!r}, 'sm_80', ()).stat().st_size, flush=True); "
+        "os.kill(os.getpid(), 9)"
     )
+    command = [sys.executable, "-c", code]
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=True
+        command, capture_output=True, text=True, check=False, env=environment(variables)
     )
-    assert done.stderr == ""
-    assert not Path(done.stdout.strip()).parent.exists()
+    assert int(done.stdout) > 0
+    assert done.returncode == -9
+    assert [*tmp_path.iterdir()] == [tmp_path / "file"]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("capability", ["", "8.0"])
+def test_a_gpu_runs_kernels_that_cannot_be_kept(capability: str, tmp_path: Path) -> None:
+    """Those for the GPU itself, and those for an older one, which the driver translates."""
+    (tmp_path / "file").touch()
+    variables = {"XDG_CACHE_HOME": str(tmp_path / "file"), "TMPDIR": str(tmp_path)}
+    if capability:
+        variables["ZNNI_GPU_CAPABILITY"] = capability
+    code = (
+        "from znni.machine.cuda import cupy; "
+        "from znni.machine.cuda_kernels import compiled, load_kernels; "
+        f"modules = [compiled({KERNELS!r}, (f'-DWIDTH={{width}}',)) for width in (32, 64)]; "
+        "kernels = [module.get_function('doubled') for module in modules]; "
+        f"load_kernels({ROOM}); "
+        "x = cupy().asarray([0, 1, 2, 3], 'float32'); "
+        "[kernel((1,), (4,), (x,)) for kernel in kernels]; print(x.tolist())"
+    )
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, env=environment(variables)
+    )
+    assert done.stdout == "[0.0, 4.0, 8.0, 12.0]\n", done.stderr
+    assert [*tmp_path.iterdir()] == [tmp_path / "file"]
 
 
 def test_spills_are_stores_and_loads() -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from znni.core.errors import InvalidInput, OutOfDeviceMemory, RunFailed, option
@@ -53,11 +54,23 @@ def cupy() -> Any:
             f"several CuPy packages are installed ({', '.join(packages)}), which overwrite each "
             f"other; remove all of them with pip uninstall, then {INSTALL}"
         )
+    if not _keeps_kernels():
+        os.environ["CUPY_CACHE_DIR"] = os.sep  # any folder that need not be made
+        os.environ["CUPY_CACHE_IN_MEMORY"] = "1"
     try:
         return import_module("cupy")
     except ImportError as error:
         reason = "is not installed" if error.name == "cupy" else f"cannot be imported ({error})"
         raise InvalidInput(f"a GPU needs CuPy, which {reason}; {INSTALL}") from None
+
+
+def _keeps_kernels() -> bool:
+    """Return whether CuPy can keep its own kernels. Else it cannot be imported, unless told so."""
+    folder = Path(os.environ.get("CUPY_CACHE_DIR", Path.home() / ".cupy" / "kernel_cache"))
+    with suppress(OSError):
+        folder.mkdir(parents=True, exist_ok=True)
+        return os.access(folder, os.W_OK)
+    return False
 
 
 def cupy_packages() -> list[str]:

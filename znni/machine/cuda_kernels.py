@@ -12,12 +12,10 @@ compiled, and the others wait for it.
 
 from __future__ import annotations
 
-import atexit
 import os
 import pickle
 import re
 import subprocess
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -32,7 +30,7 @@ from weakref import WeakSet
 from znni.core.child_process import command_of, environment
 from znni.core.errors import InvalidInput
 from znni.core.packages import package_folders
-from znni.core.user_cache import MOST_BYTES_OF_CODE, can_keep, keep, kept, user_cache, write_whole
+from znni.core.user_cache import MOST_BYTES_OF_CODE, can_keep, keep, kept, user_cache
 from znni.machine.cuda import (
     INSTALL,
     OWN_INSTRUCTIONS,
@@ -309,15 +307,13 @@ def _loaded(source: str, architecture: str, options: tuple[str, ...], device: in
 def stored(source: str, architecture: str, options: tuple[str, ...]) -> Path:
     """Return the file of a compiled module: an earlier one, or one made now.
 
-    The result is cached, because the file may be in a folder of this process alone.
+    The result is cached, because the file may be in memory, for this process alone.
     """
     file = _file(source, architecture, options)
     if kept(file):
         return file
     code = compile_offline(source, architecture, options)
-    if keep(file, code, MOST_BYTES_OF_CODE):
-        return file
-    return write_whole(_own_folder() / file.name, code)
+    return file if keep(file, code, MOST_BYTES_OF_CODE) else _in_memory(code)
 
 
 def _file(source: str, architecture: str, options: tuple[str, ...]) -> Path:
@@ -416,12 +412,15 @@ def _compile_in_processes(codes: Sequence[Code], count: int) -> None:
             process.wait()
 
 
-@cache
-def _own_folder() -> Path:
-    """Return a folder of this process, which is removed when the process ends."""
-    folder = tempfile.TemporaryDirectory(prefix="znni-")
-    atexit.register(folder.cleanup)
-    return Path(folder.name)
+def _in_memory(code: bytes) -> Path:
+    """Return a file in memory that ends with this process, however that ends.
+
+    CUDA takes code from a file. A home or a container that is only read may have no folder for it.
+    """
+    descriptor = os.memfd_create("znni")
+    with os.fdopen(descriptor, "wb", closefd=False) as file:
+        file.write(code)
+    return Path(f"/proc/self/fd/{descriptor}")
 
 
 def _compile(source: str, architecture: str, options: tuple[str, ...]) -> tuple[bytes, str]:
