@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from threadpoolctl import threadpool_info
 
 from znni.calibration.features import AXES, Numbers
 from znni.calibration.regression import (
@@ -144,3 +145,42 @@ def test_no_error_is_less_than_the_noise_and_all_is_finite(
     assert isfinite(found.mean)
     assert NOISE <= found.error <= sqrt(PRIOR + NOISE**2) + 1e-9
     assert all(map(isfinite, regression.misses))
+
+
+class NotedThreads:
+    """A matrix that notes how many threads BLAS has when it is multiplied."""
+
+    __array_ufunc__ = None  # so that an array leaves the product to it
+
+    def __init__(self, matrix: Numbers, noted: list[int]) -> None:
+        self._matrix = matrix
+        self._noted = noted
+
+    def __rmatmul__(self, left: Numbers) -> Numbers:
+        self._noted += blas_threads()
+        return np.asarray(left @ self._matrix)
+
+
+def blas_threads() -> list[int]:
+    return [pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"]
+
+
+def test_matrices_are_too_small_for_threads_of_blas(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads that wait for the next product are busy. So they would fill all cores of a search."""
+    noted, inv = list[int](), np.linalg.inv
+
+    def inverse(matrix: Numbers) -> Numbers:
+        noted.extend(blas_threads())
+        return np.asarray(inv(matrix))
+
+    monkeypatch.setattr(np.linalg, "inv", inverse)
+    before = blas_threads()
+    regression = Regression(*drawn(np.random.default_rng(0), 40))
+    found = regression.predict("tile_8", np.zeros(AXES))
+    assert noted
+    assert set(noted) == {1}
+    monkeypatch.setattr(regression, "_inverse", NotedThreads(regression._inverse, noted))
+    count = len(noted)
+    assert regression.predict("tile_8", np.zeros(AXES)) == found
+    assert set(noted[count:]) == {1}
+    assert blas_threads() == before

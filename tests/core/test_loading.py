@@ -5,7 +5,10 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
 from paths import ROOT
+
+from znni.machine.detect import usable_cores
 
 WITHOUT_GARBAGE = """
 import gc, sys, threading
@@ -45,6 +48,24 @@ with loading.loading("json", begin=begun.set):
 
 def test_other_work_begins_meanwhile() -> None:
     assert said(BEGUN) == "True"
+
+
+BLAS_THREADS = """
+import sys
+from znni.core import loading
+if sys.argv[1] == "own":
+    loading.own_process()
+import numpy
+from threadpoolctl import threadpool_info
+print(*{it["num_threads"] for it in threadpool_info() if it["user_api"] == "blas"})
+"""
+
+
+@pytest.mark.skipif(usable_cores() < 2, reason="there is one thread anyway")
+def test_a_command_starts_no_threads_of_blas(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OPENBLAS_NUM_THREADS", raising=False)
+    assert said(BLAS_THREADS, "own") == "1"
+    assert int(said(BLAS_THREADS, "other")) > 1
 
 
 def test_a_process_of_someone_else_stays_as_it_is() -> None:

@@ -58,6 +58,9 @@ class Regression:
     """
 
     def __init__(self, names: list[str], places: Numbers, logarithms: Numbers) -> None:
+        from znni.primitives.cpu.common.workers import serial_blas  # loads threadpoolctl
+
+        self._serial_blas = serial_blas
         self._places = places
         named = np.array(names, dtype=np.str_)
         self._same = {name: named == name for name in names}
@@ -67,8 +70,9 @@ class Regression:
         between = np.array(rows).reshape(count, count)
         noise = np.full(count, NOISE**2)
         for _ in range(ROUNDS):
-            self._inverse = np.linalg.inv(between + np.diag(noise))
-            self._weights = self._inverse @ logarithms
+            with serial_blas:
+                self._inverse = np.linalg.inv(between + np.diag(noise))
+                self._weights = self._inverse @ logarithms
             # each one as the others predict it (Rasmussen and Williams, section 5.4.2)
             variance = 1 / np.diag(self._inverse)
             self.misses = self._weights * variance
@@ -78,8 +82,10 @@ class Regression:
     def predict(self, name: str, place: Numbers) -> Prediction:
         """Predict a call of a primitive of this kind."""
         covariances = self._covariances(name, place)
-        left = max(0.0, float(PRIOR - covariances @ self._inverse @ covariances))
-        return Prediction(float(covariances @ self._weights), sqrt(left + NOISE**2))
+        with self._serial_blas:
+            known, mean = covariances @ self._inverse @ covariances, covariances @ self._weights
+        left = max(0.0, float(PRIOR - known))
+        return Prediction(float(mean), sqrt(left + NOISE**2))
 
     def of(self, name: str) -> Numbers:
         """Return how far each measurement of a primitive is from the others' prediction."""

@@ -19,6 +19,9 @@ def own_process() -> None:
     _own = True
     # pydantic would read the metadata of all installed packages, to find plugins. None is for znni.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
+    # NumPy's BLAS would start a thread for each core when it is loaded. These threads wait busily
+    # for a while. All parallel work is znni's own, and BLAS has one thread then.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 
 def is_own_process() -> bool:

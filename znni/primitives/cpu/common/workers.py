@@ -67,7 +67,7 @@ class Workers:
         scratch memory. The calling thread is worker 0. The first exception stops the others.
         """
         round_ = _Round(task, items, self.threads)
-        with _serial_blas:
+        with serial_blas:
             try:
                 try:
                     for worker in range(1, self.threads):
@@ -133,30 +133,30 @@ class _Round(Generic[Item]):
 
 
 class _SerialBlas:
-    """A limit of one BLAS thread while any caller's round is running.
+    """A limit of one BLAS thread while any caller is within it, such as a round.
 
-    The limit belongs to the process. The first round sets it, and the last one restores the number
+    The limit belongs to the process. The first caller sets it, and the last one restores the number
     from before. BLAS builds on OpenMP keep a number for each thread instead. There, the limit holds
-    for the thread that set it. That thread keeps it if another thread's round is the last.
+    for the thread that set it. That thread keeps it if another thread is the last to leave.
     """
 
     def __init__(self) -> None:
         self._counting = Lock()
-        self._rounds = 0
+        self._within = 0
 
     def __enter__(self) -> None:
         with self._counting:
-            if not self._rounds:
+            if not self._within:
                 self._limit = _threadpools("scipy.linalg" in sys.modules).limit(
                     limits=1, user_api="blas"
                 )
                 _let_any_thread_limit()
-            self._rounds += 1
+            self._within += 1
 
     def __exit__(self, *_: object) -> None:
         with self._counting:
-            self._rounds -= 1
-            if not self._rounds:
+            self._within -= 1
+            if not self._within:
                 self._limit.restore_original_limits()
                 _let_any_thread_limit()
 
@@ -167,7 +167,9 @@ def _let_any_thread_limit() -> None:
         OpenBLASController.clear_controlling_thread()
 
 
-_serial_blas = _SerialBlas()
+# The limit that all callers share. BLAS would wake threads for every small matrix. They spin while
+# they wait, so that 16 cores are busy with the work of one.
+serial_blas = _SerialBlas()
 
 
 @cache
