@@ -32,22 +32,24 @@ from znni.plans.primitive import Primitive, UsesGpu
 from znni.plans.segments import Step
 from znni.plans.totals import Numbers
 
-# For each concatenation that copies its inputs, the patches for which it does.
-Copied: TypeAlias = "Mapping[str, NDArray[np.bool_]]"
-NO_COPIES: Copied = {}
+# For some layers, the patches for which they take their slower way: a concatenation copies its
+# inputs, or a pooling makes one fragment at a time.
+Slowed: TypeAlias = "Mapping[str, NDArray[np.bool_]]"
+NOT_SLOWED: Slowed = {}
 
 
 class LeastSeconds(Protocol):
     """Lower bounds on the time of layers."""
 
     def of_layers(
-        self, voxels: Mapping[str, Numbers], copied: Copied = NO_COPIES
+        self, voxels: Mapping[str, Numbers], slowed: Slowed = NOT_SLOWED
     ) -> dict[str, Numbers]:
         """Return a lower bound on each layer's seconds, for each of several patches.
 
         Args:
             voxels: the voxels of each value's map, of all its fragments together.
-            copied: the patches for which a concatenation copies. Otherwise it takes no time.
+            slowed: the patches for which a concatenation copies, or a pooling makes one fragment at
+                a time. Otherwise a concatenation takes no time.
         """
 
     def of_step(self, step: Step) -> float:
@@ -81,16 +83,17 @@ class BoundsUsingGpu:
         self._link = link
 
     def of_layers(
-        self, voxels: Mapping[str, Numbers], copied: Copied = NO_COPIES
+        self, voxels: Mapping[str, Numbers], slowed: Slowed = NOT_SLOWED
     ) -> dict[str, Numbers]:
         """Return a lower bound on each layer's seconds, for each of several patches.
 
         Args:
             voxels: the voxels of each value's map, of all its fragments together.
-            copied: the patches for which a concatenation copies. Otherwise it takes no time.
+            slowed: the patches for which a concatenation copies, or a pooling makes one fragment at
+                a time. Otherwise a concatenation takes no time.
         """
-        alone = self._alone().of_layers(voxels, copied)
-        on_gpu = self._on_gpu().of_layers(voxels, copied)
+        alone = self._alone().of_layers(voxels, slowed)
+        on_gpu = self._on_gpu().of_layers(voxels, slowed)
         return {
             node.name: self._shared(
                 alone[node.name], on_gpu[node.name], self._bytes_of(voxels, node)
@@ -213,14 +216,13 @@ class Bounds:
             *((pair, _both_layers(pair)[0].in_features) for pair in fusible),
         ]
         self._rates = {
-            operation: options.least_seconds_per_voxel(
-                operation, features, _items(network, operation), among
-            )
+            (operation, items): options.least_seconds_per_voxel(operation, features, items, among)
             for operation, features in operations
+            for items in {1, _fragments(network, operation)}
         }
 
     def of_layers(
-        self, voxels: Mapping[str, Numbers], copied: Copied = NO_COPIES
+        self, voxels: Mapping[str, Numbers], slowed: Slowed = NOT_SLOWED
     ) -> dict[str, Numbers]:
         """Return a lower bound on each layer's seconds, for each of several patches.
 
@@ -230,17 +232,23 @@ class Bounds:
 
         Args:
             voxels: the voxels of each value's map, of all its fragments together.
-            copied: the patches for which a concatenation copies. Otherwise it takes no time.
+            slowed: the patches for which a concatenation copies, or a pooling makes one fragment at
+                a time. Otherwise a concatenation takes no time.
         """
         bounds: dict[str, Numbers] = {}
         for node in self._network.nodes:
             (layer, _), made = self._network.operations[node.name], voxels[node.name]
-            rates = (self._rates[each] for each in (layer, *self._packed.get(layer, ())))
-            bounds[node.name] = made * min(rates)
+            ways = [layer, *self._packed.get(layer, ())]
+            slower = faster = min(self._rates[each, 1] for each in ways)
             if isinstance(layer, Concat):
-                bounds[node.name] = np.where(copied.get(node.name, False), bounds[node.name], 0.0)
+                faster = 0.0
+            elif isinstance(layer, Pool):
+                faster = min(slower, self._rates[layer, _fragments(self._network, layer)])
+            bounds[node.name] = made * faster
+            if node.name in slowed:
+                bounds[node.name] = np.where(slowed[node.name], made * slower, bounds[node.name])
             for pair in self._fused.get(layer, ()):
-                both = made * self._rates[pair.operation]
+                both = made * self._rates[pair.operation, 1]
                 conv = np.minimum(bounds[pair.conv.name], both)
                 bounds[pair.conv.name] = conv
                 bounds[node.name] = np.minimum(bounds[node.name], both - conv)
@@ -251,8 +259,8 @@ class Bounds:
 
         The bound is infinite if the step fuses layers that no primitive fuses.
         """
-        out = step.shape_out
-        return out.n * out.size.volume * self._rates.get(step.operation, inf)
+        out, items = step.shape_out, step.shape_out.n // step.shape_in.n
+        return out.n * out.size.volume * self._rates.get((step.operation, items), inf)
 
 
 def _packed_near_norms(
@@ -279,11 +287,11 @@ def _packed_near_norms(
         )
 
 
-def _items(network: Network, operation: Operation) -> set[int]:
-    """Return the numbers of output items that an operation may make of an item of its input."""
+def _fragments(network: Network, operation: Operation) -> int:
+    """Return the most output items that an operation may make of an item of its input."""
     if isinstance(operation, Pool) and not network.is_exact:
-        return {1, operation.window.volume}
-    return {1}
+        return operation.window.volume
+    return 1
 
 
 def computing_pieces(network: Network, primitives: Iterable[Primitive]) -> list[Primitive]:

@@ -26,6 +26,8 @@ from planner.micro_batches import Limit
 from planner.overhead import FLOAT_BYTES, Load
 from planner.partition import Partition
 from planner.segmentations import (
+    NO_SECONDS_LIMIT,
+    SecondsLimit,
     exact_segments,
     fusible_convolutions,
     fusible_sums,
@@ -33,9 +35,9 @@ from planner.segmentations import (
 )
 from planner.step_options import StepOptions
 from znni.core.options import Division
-from znni.core.shapes import Vec3
+from znni.core.shapes import Shape5, Vec3
 from znni.network.layers import Conv, PackedLayer, Pool, PooledConv, SummedConv
-from znni.network.network import Network
+from znni.network.network import Network, Node
 from znni.plans.device_partition import DevicePart
 from znni.plans.primitive import Primitive, TakesPacked
 from znni.plans.segments import Segment
@@ -180,19 +182,24 @@ class DeviceSearch:
             limit: the seconds of the job to beat.
         """
         best: Candidate | None = None
-        if not job_time.seconds(self.least_load(partition, budget, job_time, limit)) < limit:
+        working = self._least_working(partition)
+        within = job_time.layers_within(limit, working)
+        layers = self._least_seconds(partition, budget, within)
+        if not job_time.seconds(Load(sum(layers.values()), 0, working)) < limit:
             return None
+        bounds = SecondsLimit(ROUNDED * within, layers, self.bounds.of_step)
         segmented = [
-            (segments, allowed, bare)
-            for segments, allowed in self._segmentations(partition, budget)
+            (segments, allowed, bare, least)
+            for segments, allowed in self._segmentations(partition, budget, bounds)
             for bare in (self._bare_slots(segments, partition),)
-            if sum(self._least_of(bare)) < job_time.layers_within(limit, least_peak(bare))
+            for least in ([bounds.of_runs(slot.options[0], slot.runs) for slot in bare],)
+            if sum(least) < job_time.layers_within(limit, least_peak(bare))
         ]
-        for options, (segments, allowed, bare) in product(self._option_sets, segmented):
+        for options, (segments, allowed, bare, least) in product(self._option_sets, segmented):
             if options.divides and not _has_batches(segments):
                 continue  # no pieces, so it was looked at before
             layers_limit = job_time.layers_within(limit, least_peak(bare))
-            slots = self._slots(bare, options, allowed, layers_limit)
+            slots = self._slots(bare, least, options, allowed, layers_limit)
             for choose in self._choosers if slots else ():
                 layers_limit = job_time.layers_within(limit, least_peak(slots))
                 for choice in choose(slots, allowed, layers_limit, job_time.byte_seconds):
@@ -223,10 +230,6 @@ class DeviceSearch:
                 least = max(least, arrays)
         return least
 
-    def _least_of(self, bare: list[Slot]) -> list[float]:
-        """Return lower bounds on the seconds of all runs of bare steps."""
-        return [slot.runs * self.bounds.of_step(slot.options[0]) for slot in bare]
-
     def _least_of_block(self, segment: Segment) -> float:
         """Return a lower bound on the seconds of the only segment of a block."""
         return sum(map(self.bounds.of_step, segment.steps))
@@ -236,10 +239,6 @@ class DeviceSearch:
     ) -> Load:
         """Return a load on the device that no candidate is below, in any segments.
 
-        Every segmentation computes the same outputs, if not more. So the fastest price for all
-        items of a layer at once is a bound for all of them. Convolutions that may be one step with
-        their pooling are left out, and those whose arrays do not fit.
-
         Args:
             partition: the layers.
             budget: the bytes that they may take.
@@ -247,22 +246,41 @@ class DeviceSearch:
             limit: the seconds of the job above which it does not matter how many they are.
         """
         working = self._least_working(partition)
-        least = {node.name: partition.least.get(node.name, 0.0) for node in partition.nodes}
-        if partition.shapes and not partition.storage:
-            within = job_time.layers_within(limit, working) if limit < inf else inf
-            allowed = budget(partition.input_shape)
-            fused = {pair.conv for pair in self._fusible}
-            convolutions = [it for it in partition.nodes if isinstance(it.layer, Conv)]
-            for node in sorted(convolutions, key=lambda node: -least[node.name]):
-                left = within - sum(least.values())
-                if not left > 0:
-                    break
-                shape, out = partition.shapes[node.inputs[0]], partition.shapes[node.name]
-                if node.layer not in fused and shape.nbytes + out.nbytes <= allowed:
-                    enough = least[node.name] + ROUNDED * left
-                    found = self._options.least_seconds(node.layer, shape, out, enough)
-                    least[node.name] = max(least[node.name], found)
+        least = self._least_seconds(partition, budget, job_time.layers_within(limit, working))
         return Load(sum(least.values()), 0, working)
+
+    def _least_seconds(
+        self, partition: Partition, budget: MemoryBudget, within: float
+    ) -> dict[str, float]:
+        """Return seconds of each layer that no candidate is below, in any segments.
+
+        Every segmentation computes the same outputs, if not more. So the fastest price for all
+        items of a layer at once is a bound for all of them. Convolutions are left out whose arrays
+        do not fit, that may be one step with a pooling or a sum, or whose values may be packed.
+
+        Args:
+            partition: the layers.
+            budget: the bytes that they may take.
+            within: the seconds of all layers above which it does not matter how many they are.
+        """
+        least = {node.name: partition.least.get(node.name, 0.0) for node in partition.nodes}
+        if not partition.shapes or self._parts:
+            return least
+        allowed = budget(partition.input_shape)
+        fused = {pair.conv.name for pair in self._fusible}
+        fused |= {nodes.conv.name for nodes in self._fusible_sums}
+        convolutions = [it for it in partition.nodes if isinstance(it.layer, Conv)]
+        for node in sorted(convolutions, key=lambda node: -least[node.name]):
+            left = within - sum(least.values())
+            if not left > 0:
+                break
+            shape, out = _shapes_of(partition, node)
+            if node.name not in fused and shape.nbytes + out.nbytes <= allowed:
+                enough = least[node.name] + ROUNDED * left
+                layer = node.layer.local if partition.storage else node.layer
+                found = self._options.least_seconds(layer, shape, out, enough)
+                least[node.name] = max(least[node.name], found)
+        return least
 
     def smallest(self, partition: Partition, budget: MemoryBudget) -> Candidate | None:
         """Return the candidate that leaves the most of its budget, or lacks the least.
@@ -291,9 +309,12 @@ class DeviceSearch:
         return best
 
     def _segmentations(
-        self, partition: Partition, budget: MemoryBudget
+        self,
+        partition: Partition,
+        budget: MemoryBudget,
+        limit: SecondsLimit = NO_SECONDS_LIMIT,
     ) -> Iterator[tuple[Segments, float]]:
-        """Yield all segmentations of the layers, each with the bytes that it may take.
+        """Yield segmentations of the layers that may keep a limit, each with its bytes.
 
         The first segment may take a few of the input's fragments at a time. A block's segments come
         in the order of their bounds, so that what the fastest one takes rules others out.
@@ -324,11 +345,18 @@ class DeviceSearch:
                 self._fusible,
                 partition.device,
                 in_place=bool(handed),
+                runs=batch // some,
+                limit=limit,
             ):
                 yield segments, allowed
 
     def _slots(
-        self, bare: list[Slot], options: StepOptions, allowed: float, limit: float
+        self,
+        bare: list[Slot],
+        bounds: list[float],
+        options: StepOptions,
+        allowed: float,
+        limit: float,
     ) -> list[Slot]:
         """Return a slot for each step with the options that fit; nothing if no choice of them fits.
 
@@ -338,11 +366,12 @@ class DeviceSearch:
 
         Args:
             bare: the slots with the bare steps.
+            bounds: lower bounds on the seconds of all runs of each step.
             options: the source of the steps' options.
             allowed: the bytes for all steps.
             limit: the seconds of all steps.
         """
-        least = self._least_of(bare)
+        least = list(bounds)
         # The longest steps tell most about the sum, so they are priced first.
         for index in sorted(range(len(bare)), key=lambda index: -least[index]):
             (step,), slot, left = bare[index].options, bare[index], limit - sum(least)
@@ -418,6 +447,14 @@ class DeviceSearch:
             Slot((step,), n, held, part.writes_in_place(step), part.bytes_apart(step))
             for (step, held), n in zip(part.held_beside(), runs, strict=True)
         ]
+
+
+def _shapes_of(partition: Partition, node: Node) -> tuple[Shape5, Shape5]:
+    """Return the shapes of a convolution's input and output, of all items together."""
+    if partition.storage:
+        taken = partition.storage.shape_taken(node.name, node.inputs)
+        return taken, partition.storage.shape_made(node.name)
+    return partition.shapes[node.inputs[0]], partition.shapes[node.name]
 
 
 def _has_batches(segments: Segments) -> bool:

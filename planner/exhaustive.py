@@ -119,19 +119,6 @@ class Search(Space):
         """Return the fastest plan with this patch, if one fits."""
         return self.fastest_of([patch])
 
-    def lower_bound(self, patch: Vec3) -> float:
-        """Return seconds of the whole job that no plan with this patch can beat."""
-        return min(some._lower_bound(patch) for some in self._by_windows_at_once())
-
-    def _lower_bound(self, patch: Vec3) -> float:
-        """Return the same for as many windows at once as the network has."""
-        candidate = self.patch_candidate(patch)
-        bounds = ((candidate.least_seconds(it), it) for it in self.cut_points)
-        return min(
-            (bound for bound, it in bounds if bound < inf and candidate.fits_one_fragment(it)),
-            default=inf,
-        )
-
     def smallest(self) -> Plan:
         """Return the plan that takes the least memory, whatever the time and the limits.
 
@@ -165,7 +152,8 @@ class Search(Space):
 
         The patch with the least bound comes next. Its bound is replaced by those of its cut points.
         These are raised by prices, and then the search begins. So a search begins only where prices
-        leave hope, and most plans need few of them.
+        leave hope, and most plans need few of them. It begins at once if no bound with prices was
+        less since a search last found nothing. So a fast plan limits the others soon.
 
         As soon as one plan is found, the search ends after ``MOST_PRICES`` prices. It also ends
         when the least bound passes the best plans.
@@ -174,6 +162,7 @@ class Search(Space):
         candidates: dict[Vec3, PatchCandidate] = {}
         waiting = waiting_patches(self, set(patches) - tried)
         heapify(waiting)
+        least = inf  # of the bounds with prices, since a search last found nothing
         while waiting:
             bound, patch, cut_point, is_priced = heappop(waiting)
             if bound >= best.limit or (best.plans and self.calls > most):
@@ -183,22 +172,27 @@ class Search(Space):
                 candidate = candidates[patch] = self.patch_candidate(patch)
                 for each in self.cut_points:
                     heappush(waiting, Waiting(candidate.least_seconds(each), patch, each))
-            elif not is_priced:
+                continue
+            if not is_priced and not candidates[patch].fits_one_fragment(cut_point):
+                continue
+            if not is_priced and best.limit < inf:
                 seconds = self._least_seconds(candidates[patch], cut_point, best.limit)
-                heappush(waiting, Waiting(seconds, patch, cut_point, is_priced=True))
-            elif plan := self._fastest_with(candidates[patch], cut_point, best.limit):
+                if seconds >= min(least, best.limit):
+                    heappush(waiting, Waiting(seconds, patch, cut_point, is_priced=True))
+                    continue
+                least = seconds
+            if plan := self._fastest_with(candidates[patch], cut_point, best.limit):
                 best.add(plan)
+            else:
+                least = inf
 
     def _least_seconds(
         self, patch_candidate: PatchCandidate, cut_point: CutPoint, limit: float
     ) -> float:
         """Return a lower bound on the job's seconds with this cut point, from some prices.
 
-        It is infinite if a device has no memory for a single fragment. If the seconds are known to
-        be no less than the limit, the bound may be any from there on.
+        If the seconds are known to be no less than the limit, the bound may be any from there on.
         """
-        if not patch_candidate.fits_one_fragment(cut_point):
-            return inf
         cut, loads = patch_candidate.cut(cut_point), patch_candidate.least_loads(cut_point)
         for partition in reversed(cut.partitions):
             device = partition.device

@@ -17,6 +17,11 @@ from znni.plans.block_storage import BlockStorage
 Processor: TypeAlias = Literal["cpu", "gpu", "host using gpu"]
 
 
+def device_of(processor: Processor) -> DeviceKind:
+    """Return the device whose memory holds the arrays of layers on a processor."""
+    return "gpu" if processor == "gpu" else "cpu"
+
+
 @dataclass(frozen=True)
 class Partition:
     """Consecutive layers on one device, for patches of one size.

@@ -13,8 +13,9 @@ import numpy as np
 from planner.bounds import LeastSeconds
 from planner.candidate import JobTime, MemoryBudget
 from planner.gpu_budget import bytes_for_gpu_layers
+from planner.least_memory import most_for_arrays, slowed_poolings
 from planner.overhead import Load, Overhead
-from planner.partition import Cut, CutPoint, Processor, cut_network
+from planner.partition import Cut, CutPoint, Processor, cut_network, device_of
 from znni.core.shapes import Shape5, Vec3
 from znni.machine.machine import DeviceKind, Machine
 from znni.network.geometry import shapes
@@ -68,10 +69,21 @@ class PatchCandidate:
                 name: np.array([float(shape.n * shape.size.volume)])
                 for name, shape in self._shapes.items()
             }
-            storage, nodes = self._storage, self._network.nodes
-            made = {it.name for it in storage.steps_of(nodes)} if storage else ()
-            copied = {name: np.array([name in made]) for name in voxels}
-            least = self._bounds(processor).of_layers(voxels, copied)
+            device, storage, nodes = device_of(processor), self._storage, self._network.nodes
+            if storage:
+                made = {it.name for it in storage.steps_of(nodes)}
+                slowed = {name: np.array([name in made]) for name in voxels}
+            else:
+                most = most_for_arrays(
+                    self._network,
+                    self._machine,
+                    self._overhead,
+                    device,
+                    voxels,
+                    np.array([float(self.patch.volume)]),
+                )
+                slowed = slowed_poolings(self._network, device, voxels, most)
+            least = self._bounds(processor).of_layers(voxels, slowed)
             self._least[processor] = {name: float(seconds[0]) for name, seconds in least.items()}
         return self._least[processor]
 

@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from functools import cache
 from itertools import accumulate
 from math import isfinite
-from typing import NamedTuple, TypeAlias, TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.least_memory import Bools, least_bytes_of_arrays, most_for_arrays, slowed_poolings
 from planner.overhead import FLOAT_BYTES, Counts, Overhead
-from planner.partition import CutPoint, Processor
+from planner.partition import CutPoint, Processor, device_of
 from planner.patch_candidate import HOST_PROCESSORS
 from planner.space import Space
 from znni.core.shapes import Vec3
 from znni.machine.machine import DeviceKind
 from znni.network.geometry import extents_read, shapes
-from znni.network.layers import Concat, Conv
-from znni.network.network import INPUT, Network
+from znni.network.network import Network
 from znni.plans.block_storage import MOST_GROWTH, joined_sizes
-from znni.plans.summed import summed_convolutions
 from znni.plans.totals import Numbers, seconds_after_first
 
-Bools: TypeAlias = "NDArray[np.bool_]"
 Key = TypeVar("Key")
 
 # Sums in another order differ in their last digits. The quick bounds are smaller by this factor.
@@ -69,20 +68,37 @@ def quick_bounds(space: Space, patches: list[Vec3]) -> list[float]:
     """
     network = space.network
     voxels, copied = _voxels(network, patches), _copied(network, patches)
-    zero = np.zeros(len(patches))
+    sizes, zero = np.array(patches), np.zeros(len(patches))
     least: dict[Processor, list[Numbers]] = {}
+
+    @cache
+    def most_on(device: DeviceKind) -> Numbers:
+        """Return the most bytes of the layers' arrays on a device."""
+        made = np.prod(sizes, axis=1, dtype=float)
+        return most_for_arrays(network, space.machine, space.overhead, device, voxels, made)
+
+    def fits(device: DeviceKind) -> Bools:
+        """Return which patches of an exact network may fit.
+
+        Dense networks are computed in fragments, a few at a time, so nothing is known of them.
+        """
+        if not network.is_exact:
+            return np.ones(len(patches), bool)
+        value_bytes = space.value_bytes_on(device)
+        return least_bytes_of_arrays(network, voxels, value_bytes) <= most_on(device)
 
     def least_of(processor: Processor) -> list[Numbers]:
         """Return the seconds of the layers before each cut point, or after it on a GPU."""
         if processor not in least:
-            each = list(space.bounds_on(processor).of_layers(voxels, copied).values())
+            device = device_of(processor)
+            slowed = copied | slowed_poolings(network, device, voxels, most_on(device))
+            each = list(space.bounds_on(processor).of_layers(voxels, slowed).values())
             if processor == "gpu":
                 least[processor] = list(accumulate(reversed(each), initial=zero))[::-1]
             else:
                 least[processor] = list(accumulate(each, initial=zero))
         return least[processor]
 
-    sizes = np.array(patches)
     counts = _counts(network, patches, space.overhead)
     number = np.prod(-(-np.array(space.output) // sizes), axis=1).astype(float)
 
@@ -99,7 +115,7 @@ def quick_bounds(space: Space, patches: list[Vec3]) -> list[float]:
         able = np.isfinite(sum(layers.values()))  # or no primitive computes a layer
         layers = {kind: np.where(able, seconds, 0.0) for kind, seconds in layers.items()}
         jobs = _seconds_of_jobs(space, counts, number, layers, brought, in_turn=host_uses_gpu)
-        return np.where(able & _may_fit(space, cut_point, voxels, sizes), jobs, np.inf)
+        return np.where(able & fits("cpu" if layers_on_host else "gpu"), jobs, np.inf)
 
     fastest = np.minimum.reduce([seconds_of(cut_point) for cut_point in space.cut_points])
     return [float(seconds) for seconds in ROUNDED * fastest]
@@ -162,73 +178,6 @@ def _counts(network: Network, patches: list[Vec3], overhead: Overhead) -> Counts
         chunks,
         files,
     )
-
-
-def _may_fit(
-    space: Space, cut_point: CutPoint, voxels: Mapping[str, Numbers], sizes: NDArray[np.int64]
-) -> Bools:
-    """Return which patches of an exact network leave memory for what its convolutions need.
-
-    Dense networks are computed in fragments, a few at a time, so nothing is known of them.
-    """
-    network, overhead = space.network, space.overhead
-    if not network.is_exact:
-        return np.ones(len(sizes), bool)
-    given, made = network.in_features * voxels[INPUT], np.prod(sizes.astype(float), axis=1)
-    if cut_point.layers_on_host:
-        memory, value_bytes = space.machine.host.memory, space.value_bytes_on("cpu")
-        beside = (
-            overhead.process + FLOAT_BYTES * network.held_parameters + overhead.voxel_in * given
-        )
-        beside += overhead.least_bytes_out(network) * made
-    else:
-        memory = sum(it.memory for it in space.machine.gpus[:1])
-        value_bytes = space.value_bytes_on("gpu")
-        beside = overhead.gpu + overhead.gpu_value_in * given
-        beside += overhead.least_bytes_out_on_gpu(network) * made
-    fits: Bools = beside + least_bytes_of_arrays(network, voxels, value_bytes) <= memory
-    return fits
-
-
-def least_bytes_of_arrays(
-    network: Network, voxels: Mapping[str, Numbers], value_bytes: int
-) -> Numbers:
-    """Return bytes that the arrays of an exact network's block take at least, in any plan.
-
-    Args:
-        network: the network.
-        voxels: the voxels of each value's map, for each of several patches.
-        value_bytes: the least bytes of a value between layers.
-    """
-    values = {name: network.maps[name] * voxels[name] for name in voxels}
-    most = 0.0 * values[INPUT]
-    for names in _held_at_once(network):
-        most = np.maximum(most, sum(values[name] for name in names))
-    return FLOAT_BYTES * values[INPUT] + value_bytes * most
-
-
-def _held_at_once(network: Network) -> list[set[str]]:
-    """Return the values beside the network's input that are in memory while a convolution runs.
-
-    None of them may lie where another one does, in any plan. So some values are left out: what is
-    joined to another one of them, and what a convolution may add to a sum as it stores.
-    """
-    layers = {node.name: node for node in network.nodes}
-    summed = {nodes.conv.name for nodes in summed_convolutions(network).values()}
-
-    def joined(name: str) -> set[str]:
-        """Return the values that a value may consist of."""
-        node = layers.get(name)
-        if node is None or not isinstance(node.layer, Concat):
-            return set()
-        return set(node.inputs).union(*map(joined, node.inputs))
-
-    found = []
-    for node, alive in zip(network.nodes, network.alive, strict=False):
-        if isinstance(node.layer, Conv):
-            names = {*alive, node.name} - summed - {INPUT}
-            found.append(names.difference(*map(joined, names)))
-    return found
 
 
 def _voxels(network: Network, patches: list[Vec3]) -> dict[str, Numbers]:

@@ -350,7 +350,7 @@ class Prices:
         self,
         operation: Operation,
         features: int,
-        each: Iterable[int] = (1,),
+        each: int = 1,
         among: Collection[str] | None = None,
     ) -> float:
         """Return the least seconds per output voxel and item; infinite if no primitive applies.
@@ -358,15 +358,14 @@ class Prices:
         Args:
             operation: the operation.
             features: the number of input maps.
-            each: the possible numbers of output items for each item of the input.
+            each: the number of output items for each item of the input.
             among: the names of the primitives that count; None: all.
         """
         slack = FASTEST_SLACK if self._model.follows_costs else BOUND_SLACK
         return slack * min(
             (
                 least
-                for some in each
-                for least, primitive in self._sampled(operation, features, some)
+                for least, primitive in self._sampled(operation, features, each)
                 if among is None or primitive.name in among
             ),
             default=inf,

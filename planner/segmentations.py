@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import pairwise
-from math import inf
+from math import inf, prod
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 from planner.bare_steps import bare_step
 from planner.step_options import StepOptions
@@ -209,6 +209,36 @@ def _is_faster(
     return one[0].seconds < sum(found[0].seconds for found in two)
 
 
+class SecondsLimit(NamedTuple):
+    """A limit for the seconds of segmentations, with bounds that rule them out.
+
+    Attributes:
+        seconds: the seconds that all runs of all steps may take.
+        layers: lower bounds on the seconds of each layer for a patch, in any segments, by name.
+        of_step: the function that returns a lower bound on the seconds of one call of a bare step.
+    """
+
+    seconds: float
+    layers: Mapping[str, float]
+    of_step: Callable[[Step], float]
+
+    def of_runs(self, step: Step, runs: int) -> float:
+        """Return a lower bound on the seconds of all runs of a bare step."""
+        return max(runs * self.of_step(step), self._of_layers(step))
+
+    def _of_layers(self, step: Step) -> float:
+        return sum(self.layers.get(layer.name, 0.0) for layer in step.layers)
+
+    def without(self, steps: Iterable[Step], runs: int) -> SecondsLimit:
+        """Return the limit for the other layers. The steps take more than their layers at least."""
+        more = sum(self.of_runs(step, runs) - self._of_layers(step) for step in steps)
+        return self._replace(seconds=self.seconds - more)
+
+
+# The limit that every segmentation keeps.
+NO_SECONDS_LIMIT = SecondsLimit(inf, {}, lambda _: 0.0)
+
+
 def segmentations(
     nodes: tuple[Node, ...],
     given: Shape5,
@@ -217,6 +247,8 @@ def segmentations(
     device: DeviceKind = "cpu",
     *,
     in_place: bool = False,
+    runs: int = 1,
+    limit: SecondsLimit = NO_SECONDS_LIMIT,
 ) -> Iterator[tuple[Segment, ...]]:
     """Yield every division of some nodes into segments, the undivided one first.
 
@@ -230,7 +262,7 @@ def segmentations(
 
     The steps are bare. They have no primitive, and cost nothing but their input and output. Every
     primitive needs at least those. Divisions that take more than ``allowed`` bytes for them alone
-    are left out.
+    are left out. So are divisions that cannot keep the limit of seconds.
 
     Args:
         nodes: the nodes to divide. The first takes the given input; the last gives the result.
@@ -239,10 +271,14 @@ def segmentations(
         fusible: the ``pooled_convolutions`` that may be one step.
         device: the device of all segments.
         in_place: whether the last step's output already has its place, and takes no more bytes.
+        runs: how often the first segment takes its input for a patch.
+        limit: the limit of seconds for a patch.
     """
     opened = Segment(device, given.n, ())
     alive = {nodes[0].inputs[0]: given}
-    return _extend((), opened, nodes, alive, allowed - given.nbytes, fusible, in_place)
+    least = sum(limit.layers.get(node.name, 0.0) for node in nodes)
+    left = limit._replace(seconds=limit.seconds - least)
+    return _extend((), opened, nodes, alive, allowed - given.nbytes, fusible, in_place, runs, left)
 
 
 def _extend(
@@ -253,6 +289,8 @@ def _extend(
     free: float,
     fusible: Collection[PooledConv],
     in_place: bool,
+    runs: int,
+    limit: SecondsLimit,
 ) -> Iterator[tuple[Segment, ...]]:
     """Yield every continuation with the nodes left.
 
@@ -264,15 +302,22 @@ def _extend(
         free: the bytes left beside the inputs of all these segments.
         fusible: the pooled convolutions that may be one step.
         in_place: whether the last step's output takes no more bytes.
+        runs: the runs of the open segment for a patch.
+        limit: the limit of the seconds that all steps take beyond their layers' bounds.
     """
     if not nodes:
         yield (*done, opened)
         return
     for before, segment, steps in _next_steps(done, opened, nodes, alive, fusible):
-        left = free
+        left, again = free, runs
         if segment is not opened:  # a single value is alive, and stored for the new segment
             (stored,) = alive.values()
             left -= stored.nbytes
+            again *= stored.n // segment.sub_batch
+        again *= prod(it.pool.window.volume for it in steps if it.pool and it.pools_plainly)
+        beyond = limit.without(steps, again)
+        if not beyond.seconds > 0:
+            continue
         rest = nodes[sum(len(step.layers) for step in steps) :]
         viewed = [0] * len(steps)  # the bytes of each step that are counted already
         viewed[0] += 0 if segment.steps else steps[0].shape_in.nbytes
@@ -285,7 +330,9 @@ def _extend(
             needed = {name for node in rest for name in node.inputs}
             made = {**alive, steps[-1].gives: steps[-1].shape_out}
             still = {name: shape for name, shape in made.items() if name in needed}
-            yield from _extend(before, extended, rest, still, left, fusible, in_place)
+            yield from _extend(
+                before, extended, rest, still, left, fusible, in_place, again, beyond
+            )
 
 
 def _next_steps(

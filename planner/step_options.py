@@ -94,7 +94,7 @@ class StepOptions:
         self,
         operation: Operation,
         features: int,
-        each: Iterable[int] = (1,),
+        each: int = 1,
         among: Collection[str] | None = None,
     ) -> float:
         """Return the least seconds per output voxel and item; infinite if no primitive applies.
@@ -102,7 +102,7 @@ class StepOptions:
         Args:
             operation: the operation.
             features: the number of input maps.
-            each: the possible numbers of output items for each item of the input.
+            each: the number of output items for each item of the input.
             among: the names of the primitives that count; None: all.
         """
         return self._prices.least_seconds_per_voxel(operation, features, each, among)

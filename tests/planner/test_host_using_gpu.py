@@ -15,7 +15,7 @@ from random_networks import chain
 from random_plans import random_volume, run
 
 from planner.bare_steps import bare_step
-from planner.bounds import NO_COPIES, Copied, Numbers
+from planner.bounds import NOT_SLOWED, Numbers, Slowed
 from planner.cost_model import BUILT_IN
 from planner.exhaustive import Search
 from planner.gpu_budget import bytes_for_gpu_layers, gpu_budget_per_layer
@@ -154,9 +154,9 @@ class NoBounds:
     """Bounds that rule nothing out."""
 
     def of_layers(
-        self, voxels: Mapping[str, Numbers], copied: Copied = NO_COPIES
+        self, voxels: Mapping[str, Numbers], slowed: Slowed = NOT_SLOWED
     ) -> dict[str, Numbers]:
-        del copied
+        del slowed
         return {node.name: 0.0 * voxels[node.name] for node in NETWORK.nodes}
 
     def of_step(self, _: Step) -> float:

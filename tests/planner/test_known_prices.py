@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from packed_networks import PackedGraph
 from paths import MACHINES, NETWORKS
+from planner_cases import bound_of_patch, bound_with_prices
 
 import znni.inference.planning
 from planner.bare_steps import bare_step
@@ -21,9 +22,10 @@ from planner.cost_model import BUILT_IN
 from planner.device_search import DeviceSearch
 from planner.exhaustive import Search
 from planner.gpu_budget import NO_GPU_BUDGET
+from planner.least_memory import least_bytes_of_arrays
 from planner.partition import CutPoint
 from planner.patch_candidate import PatchCandidate
-from planner.patch_order import _copied, _voxels, least_bytes_of_arrays
+from planner.patch_order import _copied, _voxels
 from planner.prices import Prices
 from znni.core.options import Accuracy
 from znni.core.shapes import Shape5, Vec3
@@ -158,7 +160,8 @@ def test_few_primitives_are_priced_for_a_bound() -> None:
     conv = search._network.convolutions[2]
     before = len(search)
     shape = Shape5.of(8, conv.in_features, Vec3(70, 80, 90))
-    search._options.least_seconds(conv, shape, Shape5.of(8, 80, shape.size - conv.kernel + 1), inf)
+    out = Shape5.of(8, 80, shape.size - conv.kernel + 1)
+    search._options.least_seconds(conv, shape, out, inf)
     assert 0 < len(search) - before <= 6
 
 
@@ -264,14 +267,24 @@ def test_a_cut_point_of_a_patch_is_searched_once(monkeypatch: pytest.MonkeyPatch
     assert len(searched) == len(set(searched)) > 1
 
 
-def test_prices_of_a_patch_raise_its_bound() -> None:
+@pytest.mark.parametrize(
+    ("net", "machine", "device", "patch"),
+    [
+        ("n337", "h200-16-cores", "gpu", Vec3(400, 400, 496)),
+        ("cells-unet", "laptop", "cpu", Vec3(64, 128, 128)),
+    ],
+)
+def test_prices_of_a_patch_raise_its_bound(
+    net: str, machine: str, device: DeviceKind, patch: Vec3
+) -> None:
     search = znni.inference.planning.search(
-        NETWORKS / "n337.yaml", (512, 512, 512), machine=MACHINES / "h200-16-cores.yaml",
-        device="gpu", costs="built-in",
+        NETWORKS / f"{net}.yaml", (512, 512, 512), machine=MACHINES / f"{machine}.yaml",
+        device=device, costs="built-in",
     )  # fmt: skip
-    plan = search.fastest()[0]
-    bound = search._least_seconds(search.patch_candidate(plan.patch), CutPoint(0), inf)
-    assert 1.005 * search.lower_bound(plan.patch) < bound <= plan.seconds
+    plan = search.fastest_for(patch)
+    assert plan
+    bound = bound_with_prices(search, patch)
+    assert 1.005 * bound_of_patch(search, patch) < bound <= plan.seconds
 
 
 @pytest.mark.parametrize("edge", [32, 64, 256, 1024])

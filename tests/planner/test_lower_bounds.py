@@ -13,7 +13,17 @@ from fakes import Fake, fake_catalogue, fake_gpu_catalogue, gpu, machine
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from paths import MACHINES, NETWORKS
-from planner_cases import CHOICES, COLD, CONV, CONVOLUTIONS, NETWORK, NO_OVERHEAD, SLOW_TO_START
+from planner_cases import (
+    CHOICES,
+    COLD,
+    CONV,
+    CONVOLUTIONS,
+    NETWORK,
+    NO_OVERHEAD,
+    SLOW_TO_START,
+    bound_of_patch,
+    bound_with_prices,
+)
 
 import znni.inference.planning
 from planner.bare_steps import bare_step, sample_steps
@@ -61,7 +71,8 @@ def test_no_shape_is_faster_per_voxel_than_the_bound() -> None:
         ).fastest()[0]
         output, tiled = Vec3.of(extent), {"tiled": by_tiles}
         search = Search(network, output, machine(10**9), tiled, NO_OVERHEAD, BUILT_IN, "none")
-        assert search.lower_bound(plan.patch) <= plan.seconds
+        assert bound_of_patch(search, plan.patch) <= plan.seconds
+        assert bound_with_prices(search, plan.patch) <= plan.seconds
 
 
 def test_no_plan_is_faster_than_the_bound_with_fused_steps() -> None:
@@ -75,7 +86,8 @@ def test_no_plan_is_faster_than_the_bound_with_fused_steps() -> None:
                 search = Search(
                     NETWORK, output, machine(memory), catalogue, NO_OVERHEAD, BUILT_IN, "none"
                 )
-                assert search.lower_bound(plan.patch) <= plan.seconds
+                assert bound_of_patch(search, plan.patch) <= plan.seconds
+                assert bound_with_prices(search, plan.patch) <= plan.seconds
 
 
 @cache
@@ -216,7 +228,7 @@ def test_quick_bounds_are_no_larger_than_bounds_if_windows_reach_beyond_blocks()
     search = Search(network, whole, machine(10**10), CHOICES, NO_OVERHEAD)
     patches = list(search.patches())
     for patch, quick in zip(patches, quick_bounds(search, patches), strict=True):
-        assert quick <= search.lower_bound(patch)
+        assert quick <= bound_of_patch(search, patch)
 
 
 @pytest.mark.parametrize("labels", [0, 1])
@@ -249,7 +261,7 @@ def test_quick_bounds_count_all_that_bounds_count(
     patches = list(search.patches())
     assert len(patches) > 20
     for patch, quick in zip(patches, quick_bounds(search, patches), strict=True):
-        assert quick == pytest.approx(search.lower_bound(patch), rel=1e-8)
+        assert quick == pytest.approx(bound_of_patch(search, patch), rel=1e-8)
 
 
 @pytest.mark.parametrize("name", ["titanx-e7", "h200-16-cores"])

@@ -13,6 +13,7 @@ import pytest
 from fakes import Late
 from packed_networks import PackedGraph
 from paths import MACHINES, NETWORKS
+from planner_cases import bound_of_patch
 
 from bench.unet_networks import UNETS
 from planner import device_search
@@ -132,7 +133,7 @@ def test_several_small_windows_are_computed_at_once() -> None:
     alone = small.computing(1).fastest_for(volume)
     assert alone is not None
     assert plan.seconds < alone.seconds
-    assert small.lower_bound(volume) <= plan.seconds
+    assert bound_of_patch(small, volume) <= plan.seconds
     assert plan.wasted_work == pytest.approx(alone.wasted_work)
     limit = plan.device_memory.total - 1
     less = small.within(limit, "gpu").fastest_for(volume)

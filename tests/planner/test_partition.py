@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import pytest
 from fakes import FUSED, Fake, FakeOnGpu, fake_catalogue, fake_gpu_catalogue, gpu, machine
+from planner_cases import bound_of_patch, bound_with_prices
 
 from planner.cost_model import BUILT_IN
 from planner.exhaustive import Search
@@ -167,6 +168,7 @@ def test_the_plan_is_the_optimum_over_all_places_to_pass_to_the_gpu(beside: str)
             assert plan.memory.total <= host
             assert plan.gpu_memory is None or plan.gpu_memory.total <= on_gpu
             assert device in ("auto", plan.device)
-            assert search.lower_bound(plan.patch) <= plan.seconds
+            assert bound_of_patch(search, plan.patch) <= plan.seconds
+            assert bound_with_prices(search, plan.patch) <= plan.seconds
             best_on |= {plan.device} if device == "auto" else set()
     assert len(best_on) > 1

@@ -18,6 +18,8 @@ from planner_cases import (
     SLOW_TO_START,
     WITH_FREE_FUSED,
     WITH_FUSED,
+    bound_of_patch,
+    bound_with_prices,
     combinations,
 )
 from random_networks import chain
@@ -74,7 +76,8 @@ def test_plan_is_the_optimum_over_patches_splits_and_primitives(
         plan = search.fastest()[0]
         assert plan.seconds == pytest.approx(best)
         assert plan.memory.total <= memory
-        assert search.lower_bound(plan.patch) <= plan.seconds
+        assert bound_of_patch(search, plan.patch) <= plan.seconds
+        assert bound_with_prices(search, plan.patch) <= plan.seconds
         fused += any(len(step.layers) == 2 for part in plan.segments for step in part.steps)
     assert bool(fused) == bool(fusible(name))
 

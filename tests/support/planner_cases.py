@@ -9,6 +9,7 @@ from math import inf
 from fakes import Fake, fake_catalogue
 
 from planner.choices import Slot
+from planner.exhaustive import Search
 from planner.overhead import Overhead, OverheadSeconds
 from znni.core.shapes import Vec3
 from znni.network.layers import Conv, Pool
@@ -91,3 +92,19 @@ def by_brute_force(
         ),
         default=inf,
     )
+
+
+def bound_of_patch(search: Search, patch: Vec3) -> float:
+    """Return the least seconds of a patch's cut points, before the search prices its shapes."""
+    return min(
+        bound
+        for some in search._by_windows_at_once()
+        for bound in map(some.patch_candidate(patch).least_seconds, some.cut_points)
+    )
+
+
+def bound_with_prices(search: Search, patch: Vec3) -> float:
+    """Return the least seconds of a patch's cut points, with prices of its shapes."""
+    candidate = search.patch_candidate(patch)
+    able = (it for it in search.cut_points if candidate.least_seconds(it) < inf)
+    return min(search._least_seconds(candidate, it, inf) for it in able)

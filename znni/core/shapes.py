@@ -23,7 +23,7 @@ class Vec3(NamedTuple):
     @classmethod
     def of(cls, value: int | tuple[int, int, int]) -> Vec3:
         """Return three equal extents from an int, or the three given."""
-        return cls(value, value, value) if isinstance(value, int) else cls(*value)
+        return _new(cls, (value, value, value)) if isinstance(value, int) else cls(*value)
 
     # A Vec3 adds per axis, although + and * of its base, tuple, concatenate and repeat.
     def __add__(self, other: int | Vec3) -> Vec3:  # type: ignore[override]
@@ -39,17 +39,17 @@ class Vec3(NamedTuple):
         return _new(Vec3, (self[0] * z, self[1] * y, self[2] * x))
 
     def __floordiv__(self, other: int | Vec3) -> Vec3:
-        z, y, x = _three(other)
-        return Vec3(self.z // z, self.y // y, self.x // x)
+        z, y, x = (other, other, other) if isinstance(other, int) else other
+        return _new(Vec3, (self[0] // z, self[1] // y, self[2] // x))
 
     def __mod__(self, other: int | Vec3) -> Vec3:
-        z, y, x = _three(other)
-        return Vec3(self.z % z, self.y % y, self.x % x)
+        z, y, x = (other, other, other) if isinstance(other, int) else other
+        return _new(Vec3, (self[0] % z, self[1] % y, self[2] % x))
 
     def ceil_div(self, other: int | Vec3) -> Vec3:
         """Divide per axis, rounded up."""
-        z, y, x = _three(other)
-        return Vec3(-(-self.z // z), -(-self.y // y), -(-self.x // x))
+        z, y, x = (other, other, other) if isinstance(other, int) else other
+        return _new(Vec3, (-(-self[0] // z), -(-self[1] // y), -(-self[2] // x)))
 
     def minimum(self, other: int | Vec3) -> Vec3:
         """Return the smaller of the two, per axis."""
@@ -61,12 +61,12 @@ class Vec3(NamedTuple):
 
     def within(self, other: Vec3) -> bool:
         """Return whether no axis exceeds the other's."""
-        return self.z <= other.z and self.y <= other.y and self.x <= other.x
+        return self[0] <= other[0] and self[1] <= other[1] and self[2] <= other[2]
 
     @property
     def volume(self) -> int:
         """Product of the three extents."""
-        return self.z * self.y * self.x
+        return self[0] * self[1] * self[2]
 
     def __str__(self) -> str:
         return f"{self.z}x{self.y}x{self.x}"
@@ -88,22 +88,24 @@ class Shape5(NamedTuple):
     @classmethod
     def of(cls, n: int, f: int, size: Vec3) -> Shape5:
         """Return the shape of a batch of ``n`` with ``f`` maps of ``size`` voxels."""
-        return cls(n, f, *size)
+        return _new(cls, (n, f, *size))
 
     @property
     def size(self) -> Vec3:
         """Voxels per axis of one map."""
-        return Vec3(self.z, self.y, self.x)
+        return _new(Vec3, self[2:])
 
     @property
     def elements(self) -> int:
         """Number of values in the array."""
-        return self.n * self.f * self.z * self.y * self.x
+        n, f, z, y, x = self
+        return n * f * z * y * x
 
     @property
     def nbytes(self) -> int:
         """Bytes of the array in float32."""
-        return 4 * self.elements
+        n, f, z, y, x = self
+        return 4 * n * f * z * y * x
 
     def __str__(self) -> str:
         return f"{self.n}x{self.f}x{self.size}"

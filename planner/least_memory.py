@@ -1,0 +1,117 @@
+"""Bounds on the memory of patches: which may fit, and which poolings make single fragments."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from planner.overhead import FLOAT_BYTES, Overhead
+from znni.machine.machine import DeviceKind, Machine
+from znni.network.layers import Concat, Conv, Pool
+from znni.network.network import INPUT, Network
+from znni.plans.summed import summed_convolutions
+from znni.plans.totals import Numbers
+
+Bools: TypeAlias = "NDArray[np.bool_]"
+
+
+def most_for_arrays(
+    network: Network,
+    machine: Machine,
+    overhead: Overhead,
+    device: DeviceKind,
+    voxels: Mapping[str, Numbers],
+    made: Numbers,
+) -> Numbers:
+    """Return bytes that the layers' arrays do not exceed on a device, for each of several patches.
+
+    Args:
+        network: the network.
+        machine: the machine, whose memory is the limit.
+        overhead: the memory that a run takes beside its layers.
+        device: the device.
+        voxels: the voxels of each value's map, of all its fragments together.
+        made: the output voxels of each patch.
+    """
+    given = network.in_features * voxels[INPUT]
+    if device == "cpu":
+        weights = FLOAT_BYTES * network.held_parameters
+        most: Numbers = machine.host.memory - overhead.process - weights - overhead.voxel_in * given
+        return most - overhead.least_bytes_out(network) * made
+    memory = sum(it.memory for it in machine.gpus[:1])
+    most = memory - overhead.gpu - overhead.least_bytes_out_on_gpu(network) * made
+    if network.is_exact:  # otherwise the first layers may be on the host
+        most = most - overhead.gpu_value_in * given
+    return most
+
+
+def slowed_poolings(
+    network: Network, device: DeviceKind, voxels: Mapping[str, Numbers], most: Numbers
+) -> dict[str, Bools]:
+    """Return the patches for which the poolings of a dense network make one fragment at a time.
+
+    There is no memory for the input and all fragments of a single item then, in any segments.
+
+    Args:
+        network: the network.
+        device: the device of the poolings. The host holds the network's input beside them.
+        voxels: the voxels of each value's map, of all its fragments together.
+        most: the bytes that the layers' arrays do not exceed.
+    """
+    if network.is_exact:
+        return {}
+    values = {name: network.maps[name] * voxels[name] for name in voxels}
+    items, slowed = {INPUT: 1}, dict[str, Bools]()
+    for node in network.nodes:
+        (taken,) = node.inputs
+        items[node.name] = items[taken]
+        if isinstance(node.layer, Pool):
+            items[node.name] *= node.layer.window.volume
+            held = values[INPUT] if device == "cpu" and taken != INPUT else 0.0
+            arrays = held + (values[taken] + values[node.name]) / items[taken]
+            slowed[node.name] = FLOAT_BYTES * arrays > most
+    return slowed
+
+
+def least_bytes_of_arrays(
+    network: Network, voxels: Mapping[str, Numbers], value_bytes: int
+) -> Numbers:
+    """Return bytes that the arrays of an exact network's block take at least, in any plan.
+
+    Args:
+        network: the network.
+        voxels: the voxels of each value's map, for each of several patches.
+        value_bytes: the least bytes of a value between layers.
+    """
+    values = {name: network.maps[name] * voxels[name] for name in voxels}
+    most = 0.0 * values[INPUT]
+    for names in _held_at_once(network):
+        most = np.maximum(most, sum(values[name] for name in names))
+    return FLOAT_BYTES * values[INPUT] + value_bytes * most
+
+
+def _held_at_once(network: Network) -> list[set[str]]:
+    """Return the values beside the network's input that are in memory while a convolution runs.
+
+    None of them may lie where another one does, in any plan. So some values are left out: what is
+    joined to another one of them, and what a convolution may add to a sum as it stores.
+    """
+    layers = {node.name: node for node in network.nodes}
+    summed = {nodes.conv.name for nodes in summed_convolutions(network).values()}
+
+    def joined(name: str) -> set[str]:
+        """Return the values that a value may consist of."""
+        node = layers.get(name)
+        if node is None or not isinstance(node.layer, Concat):
+            return set()
+        return set(node.inputs).union(*map(joined, node.inputs))
+
+    found = []
+    for node, alive in zip(network.nodes, network.alive, strict=False):
+        if isinstance(node.layer, Conv):
+            names = {*alive, node.name} - summed - {INPUT}
+            found.append(names.difference(*map(joined, names)))
+    return found

@@ -1,0 +1,108 @@
+"""Bounds on memory: which poolings of a dense network make one fragment at a time."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from math import inf
+
+import numpy as np
+import pytest
+from fakes import fake_gpu_catalogue, gpu, machine
+from paths import NETWORKS
+from planner_cases import CHOICES, bound_of_patch
+from random_networks import chain
+
+import znni.inference.planning
+from planner.exhaustive import Search
+from planner.least_memory import most_for_arrays, slowed_poolings
+from planner.overhead import Overhead
+from planner.patch_order import quick_bounds
+from planner.segmentations import SecondsLimit, pooled_convolutions, segmentations
+from znni.core.shapes import Vec3
+from znni.machine.machine import DeviceKind
+from znni.network.geometry import shapes
+from znni.network.layers import Pool
+from znni.network.network import INPUT
+from znni.plans.segments import Segment, Step, segment_runs
+
+LAYERS = ("conv", 3), ("pool", 2), ("conv", 2), ("conv", 2), ("pool", 2), ("conv", 1)
+POOLS = chain(*LAYERS, features=2)
+OVERHEAD = Overhead(process=1000, voxel_in=4, voxel_out=8, gpu=500, gpu_value_in=4, gpu_voxel_out=4)
+
+
+@pytest.mark.parametrize("device", ["cpu", "gpu"])
+def test_a_pooling_makes_all_fragments_only_where_they_fit(device: DeviceKind) -> None:
+    """No division does so in less memory, and some of them do with little more."""
+    drawn, slowed_at_all = random.Random(0), set[bool]()
+    fusible = tuple(pooled_convolutions(POOLS))
+    for _ in range(60):
+        patch = POOLS.granularity * Vec3(*(drawn.randint(1, 5) for _ in range(3)))
+        memory = drawn.randint(2_000, 400_000)
+        there = replace(machine(memory), gpus=(gpu(memory),))
+        catalogue = CHOICES | fake_gpu_catalogue()
+        search = Search(POOLS, patch, there, catalogue, OVERHEAD, device=device)
+        candidate, (cut_point,) = search.patch_candidate(patch), search.cut_points
+        cut = candidate.cut(cut_point)
+        (partition,) = cut.partitions
+        found = shapes(POOLS, patch)
+        voxels = {name: np.array([1.0 * it.n * it.size.volume]) for name, it in found.items()}
+        made = np.array([float(patch.volume)])
+        most = most_for_arrays(POOLS, search.machine, OVERHEAD, device, voxels, made)
+        allowed = candidate.budget(cut, device)(partition.input_shape)
+        assert most[0] >= allowed
+        slowed = slowed_poolings(POOLS, device, voxels, most)
+        for segments in segmentations(POOLS.nodes, partition.input_shape, allowed, fusible, device):
+            for step in (step for segment in segments for step in segment.steps):
+                if isinstance(step.operation, Pool) and not step.pools_plainly:
+                    assert not slowed[step.gives][0]
+        slowed_at_all |= {bool(it[0]) for it in slowed.values()}
+    assert slowed_at_all == {False, True}
+
+
+def test_patches_whose_fragments_do_not_fit_have_larger_bounds() -> None:
+    """A pooling of single fragments reads its input once for each of them."""
+    net = NETWORKS / "boundaries.yaml"
+    little, much = (
+        znni.inference.planning.search(
+            net, (2048, 2048, 2048), ram=ram, device="cpu", costs="built-in"
+        )
+        for ram in ("16GiB", "256GiB")
+    )
+    small, large = Vec3(168, 168, 168), Vec3(504, 672, 672)
+    assert bound_of_patch(little, small) == bound_of_patch(much, small)
+    assert bound_of_patch(little, large) > 1.05 * bound_of_patch(much, large)
+    for patch in (small, large):
+        (quick,) = quick_bounds(little, [patch])
+        assert quick == pytest.approx(bound_of_patch(little, patch), rel=1e-8)
+
+
+def of_segment(segments: tuple[Segment, ...]) -> list[tuple[Step, int]]:
+    return [(step, runs) for segment, runs in segment_runs(segments) for step in segment.steps]
+
+
+@pytest.mark.parametrize("seconds", [0.0, 1000.0, 3000.0, 10_000.0, 10.0**5, inf])
+def test_divisions_that_cannot_keep_a_limit_are_left_out(seconds: float) -> None:
+    patch = POOLS.granularity * 2
+    given = shapes(POOLS, patch)[INPUT]
+    fusible = tuple(pooled_convolutions(POOLS))
+
+    def of_step(step: Step) -> float:
+        return len(step.layers) * (5.0 + 0.01 * step.shape_out.n * step.shape_out.size.volume)
+
+    layers = {node.name: 5.0 for node in POOLS.nodes}
+    limit = SecondsLimit(seconds, layers, of_step)
+    every = list(segmentations(POOLS.nodes, given, fusible=fusible))
+    kept = list(segmentations(POOLS.nodes, given, fusible=fusible, limit=limit))
+    least = [sum(limit.of_runs(*it) for it in of_segment(segments)) for segments in every]
+    assert kept == [it for it, bound in zip(every, least, strict=True) if bound < seconds]
+
+
+def test_few_prices_are_needed_where_memory_is_short() -> None:
+    """Memory rules most patches out before they are priced, and a fast plan is soon known."""
+    search = znni.inference.planning.search(
+        NETWORKS / "boundaries.yaml", (2048, 2048, 2048), ram="16GiB", device="cpu",
+        costs="built-in",
+    )  # fmt: skip
+    search.fastest()
+    assert search.calls < 6000
