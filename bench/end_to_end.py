@@ -7,7 +7,8 @@ complete. Its attributes say how long the phases took, and how long its stages w
 Rates after the first blocks count the patches that came after them: once each worker has done its
 first patch, nothing is loaded or compiled any more, and all stages are at work.
 
-Rows have the seconds of reading and writing beside what the plan predicted. The volume was just
+Rows have the seconds of a run, of its reading and of its writing beside what it predicted: with the
+seconds that this machine takes to start and to plan, as its output notes them. The volume was just
 written, so the system may hold it in its page cache; `--cold` has the system drop it first.
 """
 
@@ -225,26 +226,26 @@ def row_of_run(
     """
     plan = Plan.from_json(told["plan"])
     busy = StageSeconds(**{stage: told[f"{stage}_seconds"] for stage in StageSeconds().by_stage()})
-    predicted = plan.time.of_job(plan.patches).busy
+    reading, writing = (told[f"predicted_{stage}_seconds"] for stage in ("reading", "writing"))
     row: Row = {
         "patch": str(plan.patch),
         "patches": plan.patches,
         "seconds": wall,
-        "predicted_seconds": plan.seconds,
-        "predicted_error": plan.error,
+        "predicted_seconds": told["predicted_seconds"],
+        "predicted_error": told["predicted_error"],
         **{f"{phase}_seconds": told[f"{phase}_seconds"] for phase in PHASES},
         "finishing_seconds": max(0.0, complete - told["seconds"]),
         "exit_seconds": wall - max(complete, told["seconds"]),
         "reading_seconds": busy.reading,
-        "predicted_reading_seconds": predicted.reading,
-        "reading_off": _off(busy.reading, predicted.reading),
+        "predicted_reading_seconds": reading,
+        "reading_off": _off(busy.reading, reading),
         "writing_seconds": busy.writing,
-        "predicted_writing_seconds": predicted.writing,
-        "writing_off": _off(busy.writing, predicted.writing),
+        "predicted_writing_seconds": writing,
+        "writing_off": _off(busy.writing, writing),
         "stage_seconds": busy.by_stage(),
         "bottleneck": in_words(busy.bottleneck),
         "voxels_per_s": plan.output.volume / wall,
-        "predicted_voxels_per_s": plan.voxels_per_second,
+        "predicted_voxels_per_s": plan.output.volume / told["predicted_seconds"],
         "peak_gib": told["peak_memory_bytes"] / 2**30,
         "declared_gib": plan.memory.total / 2**30,
     }

@@ -17,7 +17,7 @@ from znni.machine.machine import DeviceKind, Processors
 from znni.network.geometry import extents_read, input_box
 from znni.network.network import Network
 from znni.plans.device_partition import locks_blocks
-from znni.plans.job_seconds import NOTHING_AROUND, SecondsAround, Stage, StageSeconds
+from znni.plans.job_seconds import NOTHING, NOTHING_AROUND, SecondsAround, Stage, StageSeconds
 from znni.plans.totals import Number, PlanMemory, PlanTime
 
 FLOAT_BYTES = 4
@@ -43,10 +43,14 @@ class OverheadSeconds:
         cold: the extra seconds per byte of host memory that the system never touched before.
         voxel_in: the seconds per input voxel and map to read a block, if nothing else works.
         voxel_out: the seconds per output voxel and map to write a block, if nothing else works.
+        converted_out: the further seconds to convert it before, which the host does if layers run
+            there.
         chunk_in: the seconds per chunk of the input that a block overlaps, to find, fetch and
             decode it, likewise.
         lost_chunk_in: the seconds per such chunk that computing on the host and reading lose to
             each other.
+        delayed_chunk_in: the further seconds per such chunk that reading waits for its turn on a
+            core, if computing on the host keeps all of them busy.
         file_out: the seconds per file of a block, if it is written as many, likewise.
         lost_file_out: the seconds per such file that computing on the host and writing lose to
             each other.
@@ -70,8 +74,10 @@ class OverheadSeconds:
     cold: float = 0.0
     voxel_in: float = 0.0
     voxel_out: float = 0.0
+    converted_out: float = 0.0
     chunk_in: float = 0.0
     lost_chunk_in: float = 0.0
+    delayed_chunk_in: float = 0.0
     file_out: float = 0.0
     lost_file_out: float = 0.0
     lost_in: float = 0.0
@@ -422,6 +428,7 @@ class Overhead:
             self.workers if gpu or host_uses_gpu else 1,
             in_turn=host_uses_gpu,
             around=each.around,
+            beside=self._beside(network, counts) if host else NOTHING,
         )
 
     def chunks_along(self, axis: int, patch: int, read: int) -> float:
@@ -450,8 +457,8 @@ class Overhead:
     ) -> dict[Stage, Number]:
         """Return the seconds of each stage for a patch, or for each of several patches.
 
-        Layers on the host and what handles blocks beside them share the cores. So each loses the
-        time that the other works. If reading or writing sets the pace, they lose less than that.
+        Layers on the host and what handles blocks beside them share the cores. So a patch takes at
+        least the time of the layers and what the others work, shared out over all cores.
 
         Args:
             network: the network to run.
@@ -461,22 +468,18 @@ class Overhead:
         """
         each, window = self.handling, network.window
         values_in, voxels, runs = counts.values_in, counts.voxels, counts.runs
-        chunks = network.in_features * counts.chunks
         values_out = network.out_features * voxels
-        maps_written = self.label_maps or network.out_features
-        written, files = maps_written * voxels, maps_written * counts.files
+        chunks, written, files = self._handled(network, counts)
         host, gpu = seconds.get("cpu"), seconds.get("gpu")
         nothing = 0.0 * voxels
         host_layers = transfer = gpu_layers = nothing
         reading = values_in * each.voxel_in + chunks * each.chunk_in
         writing = written * each.voxel_out + files * each.file_out
         if host is not None:
-            lost_in = values_in * each.lost_in + chunks * each.lost_chunk_in
-            lost_out = written * each.lost_out + files * each.lost_file_out
-            host_layers = runs * host + lost_in + lost_out
-            reading, writing = reading + lost_in, writing + lost_out
+            host_layers = runs * host + sum(self._lost(network, counts))
         if host is not None and gpu is None:
             placed = values_out
+            writing = writing + (nothing if window else written * each.converted_out)
             if window:
                 placed = placed + runs * (network.blended_features * window.size.volume)
                 placed = placed + (values_out if network.head else nothing)
@@ -498,6 +501,36 @@ class Overhead:
             "gpu_layers": gpu_layers,
             "writing": writing,
         }
+
+    def _handled(self, network: Network, counts: Counts[Number]) -> tuple[Number, Number, Number]:
+        """Return the chunks that are read, the values that are written, and their files."""
+        maps_written = self.label_maps or network.out_features
+        return (
+            network.in_features * counts.chunks,
+            maps_written * counts.voxels,
+            maps_written * counts.files,
+        )
+
+    def _lost(self, network: Network, counts: Counts[Number]) -> tuple[Number, Number]:
+        """Return the seconds that computing on the host loses to reading, and to writing."""
+        each, (chunks, written, files) = self.handling, self._handled(network, counts)
+        lost_in = counts.values_in * each.lost_in + chunks * each.lost_chunk_in
+        return lost_in, written * each.lost_out + files * each.lost_file_out
+
+    def _beside(self, network: Network, counts: Counts[float]) -> StageSeconds:
+        """Return the extra seconds of reading and writing while layers keep all cores busy.
+
+        The layers have half of the cores' time, and each stage works so much longer. Both begin
+        when the layers take the next patch, and share the other half. Reading has few large parts,
+        so writing waits for all of them. Reading waits for no more than it works itself.
+        """
+        lost_in, lost_out = self._lost(network, counts)
+        chunks, *_ = self._handled(network, counts)
+        waiting = 2 * min(lost_in, lost_out)
+        return StageSeconds(
+            reading=lost_in + waiting + chunks * self.handling.delayed_chunk_in,
+            writing=lost_out + 2 * lost_in,
+        )
 
 
 @cache

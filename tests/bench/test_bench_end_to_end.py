@@ -74,6 +74,8 @@ def test_what_came_after_the_first_block() -> None:
     patches = Plan.from_json(told["plan"]).patches
     share = (patches - 1) / patches
     row = row_of_run(told, 20.0, [5.0] + [8.0] * (patches - 1), 19.5)
+    assert row["predicted_seconds"] == told["predicted_seconds"]  # with the search for its plan
+    assert row["predicted_seconds"] > Plan.from_json(told["plan"]).seconds
     assert row["later_seconds"] == 3
     assert row["later_voxels_per_s"] == pytest.approx(share * voxels / 3)
     assert row["busy"]["host_layers"] == pytest.approx(share * 2)

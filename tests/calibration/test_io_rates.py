@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from math import inf
 from typing import get_args
@@ -19,7 +20,7 @@ from znni.calibration.handling_times import (
     SecondsPerValue,
     handling_times,
 )
-from znni.calibration.io_rates import calibrate_handling, measure_handling
+from znni.calibration.io_rates import Computing, calibrate_handling, measure_handling
 from znni.calibration.overhead_figures import COLD_SECONDS, run_overhead
 from znni.core.errors import InvalidInput
 from znni.core.options import Codec, Form, OutputType, Stored
@@ -131,10 +132,12 @@ def test_formats_are_not_measured_without_their_libraries(
 def test_rates_of_older_versions_that_mean_something_else_are_not_used(
     database: CostDatabase,
 ) -> None:
-    """Reading was once measured with the chunks of HDF5."""
-    older = {name.replace("plain", "read"): seconds for name, seconds in TIMES.rates().items()}
-    database.add_rates(Conditions.of(machine().host), older)
-    assert handling_times(machine(), "measured") is None
+    """Reading was once measured with the chunks of HDF5, and without threads that compute."""
+    for now, then in (("plain", "read"), ("beside layers", "working")):
+        older = {name.replace(now, then): seconds for name, seconds in TIMES.rates().items()}
+        database.add_rates(Conditions.of(machine().host), older)
+        assert handling_times(machine(), "measured") is None
+        database.forget_rates(Conditions.of(machine().host))
     calibrate_handling(machine(), forget=False)
     assert handling_times(machine(), "measured") == TIMES
 
@@ -173,5 +176,27 @@ def test_plans_are_made_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
     assert reading(before) < TIMES.read[4].seconds
     monkeypatch.setattr("znni.inference.planning.handling_times", lambda *_: TIMES)
     for plan in (znni.plan(NETWORK, (20, 30, 40), threads=1), checked_plan(before, NETWORK)):
-        taken = TIMES.read[4]  # the layers beside it have the other half of the cores' time
-        assert reading(plan) == pytest.approx(taken.seconds + taken.working)
+        assert reading(plan) == pytest.approx(TIMES.read[4].seconds)
+        lost = TIMES.read[4].working * plan.input_patch.volume  # to layers, on the only core
+        out = plan.network.out_features * plan.patch.volume * TIMES.written["float32"].working
+        beside = plan.time.beside  # both also share what the layers leave them
+        assert beside.reading == pytest.approx(lost + 2 * min(lost, out))
+        assert beside.writing == pytest.approx(out + 2 * lost)
+
+
+def test_other_threads_are_told_from_those_that_compute_beside_them() -> None:
+    """Calibration counts what a block takes beside layers, and not what these take."""
+
+    def work(seconds: float) -> None:
+        began = time.thread_time()
+        while time.thread_time() - began < seconds:
+            pass
+
+    found = []
+    for seconds in (0.0, 0.3):
+        with Computing(2) as computing:
+            work(seconds)
+            time.sleep(0.1)  # the others go on
+        found.append(computing.others)
+    assert 0 < found[0] < 0.1
+    assert 0.3 <= found[1] < 0.4

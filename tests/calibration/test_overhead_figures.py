@@ -15,15 +15,17 @@ from znni.calibration.overhead_figures import run_overhead
 from znni.core.errors import InvalidInput
 from znni.core.options import Codec, Form, InputChunks, OutputType, Stored
 from znni.core.shapes import Vec3
+from znni.engine.tiles import make_job
 from znni.inference.planning import checked_plan
 from znni.machine.machine import DeviceKind, Storage
 from znni.network.layers import Conv
 from znni.network.network import Network
-from znni.plans.job_seconds import Stage, StageSeconds
+from znni.plans.job_seconds import SecondsAround, Stage, StageSeconds
 from znni.plans.plan import Plan
 
 NETWORK = Network.chain("one", 1, (Conv("conv", 1, 2, Vec3(3, 3, 3), "relu"),))
 SIZE = Vec3(100, 100, 100)
+JOB = make_job(NETWORK, SIZE, "valid", "reflect", None)
 
 pytestmark = pytest.mark.usefixtures("fake_primitives")
 
@@ -116,6 +118,13 @@ def test_a_time_that_is_none_is_refused(plan: Plan, name: str, seconds: float) -
         Plan.from_json(wrong.to_json())
 
 
+def measured_times() -> HandlingTimes:
+    """Return measured times of which none but those of memory are above zero."""
+    read = dict.fromkeys((1, 2, 4, 8), SecondsPerValue(0.0, 0.0))
+    written = dict.fromkeys(get_args(OutputType), SecondsPerValue(0.0, 0.0))
+    return HandlingTimes(1e-9, 1e-9, read, written)
+
+
 def seconds(stored: Stored, patch: int = 18, measured: HandlingTimes | None = None) -> StageSeconds:
     loads: dict[DeviceKind, Load] = {"cpu": Load(1.0, 0, 0)}
     overhead = run_overhead(machine(), stored, measured)
@@ -200,12 +209,57 @@ def test_threads_share_what_they_can() -> None:
     )
 
 
+def test_chunks_that_go_from_thread_to_thread_come_later_beside_layers() -> None:
+    def beside(form: Form, kind: DeviceKind = "cpu") -> float:
+        known = InputChunks(form, None, Vec3(100, 100, 100), SIZE)
+        found = run_overhead(machine(), Stored("uint8", 1, input_chunks=known))
+        time = found.time_of_run(NETWORK, Vec3.of(98), {kind: Load(1.0, 0, 0)})
+        each, values = found.handling, NETWORK.in_features * SIZE.volume
+        lost = values * each.lost_in + each.lost_chunk_in
+        return time.beside.reading - lost if kind == "cpu" else time.beside.reading
+
+    written = 2 * run_overhead(machine(), Stored("uint8", 1)).handling.lost_out
+    read = beside("hdf5")
+    assert 0 < read <= written * NETWORK.out_features * 98**3
+    assert beside("zarr") > read + 1e-4
+    assert beside("zarr", "gpu") == 0  # the cores are free
+
+
+def test_the_host_converts_the_output_of_its_own_layers() -> None:
+    """A GPU stores what it computes in the output's type."""
+    overhead = run_overhead(machine(), Stored("uint8"))
+
+    def writing(kind: DeviceKind) -> float:
+        return overhead.time_of_run(NETWORK, Vec3.of(18), {kind: Load(1.0, 0, 0)}).patch.writing
+
+    values = NETWORK.out_features * 18**3
+    more = writing("cpu") - writing("gpu")
+    assert overhead.handling.converted_out > 0
+    assert more == pytest.approx(values * overhead.handling.converted_out)
+    measured = run_overhead(machine(), Stored("uint8"), measured_times()).handling
+    assert measured.converted_out == 0  # the measured time of writing includes it
+
+
+def test_loading_a_library_and_coarser_resolutions_count(plan: Plan) -> None:
+    def around(**how: Any) -> SecondsAround:
+        found = checked_plan(plan, NETWORK, stored=Stored("uint8", **how), job=JOB)
+        return found.time.around
+
+    plain = around()
+    assert around(loads_zarr=True).opening > plain.opening + 0.1
+    assert around(loads_zarr=True).finishing == plain.finishing
+    voxels = NETWORK.out_features * JOB.output.volume
+    one = (around(coarser=True).finishing - plain.finishing) / voxels
+    assert 0 < one < 1e-7
+    labels = around(coarser=True, label_maps=1).finishing - plain.finishing
+    assert labels == pytest.approx(one * JOB.output.volume)
+    assert around(coarser=True).opening == plain.opening
+
+
 def test_measured_chunks_take_the_place_of_nominal_ones() -> None:
     known = InputChunks("zarr", "zstd", Vec3(10, 10, 10), SIZE)
     stored = Stored("uint8", 1, input_chunks=known, chunk_files=True)
-    read = dict.fromkeys((1, 2, 4, 8), SecondsPerValue(0.0, 0.0))
-    written = dict.fromkeys(get_args(OutputType), SecondsPerValue(0.0, 0.0))
-    none = HandlingTimes(1e-9, 1e-9, read, written)
+    none = measured_times()
     nominal = run_overhead(machine(), stored).handling
     assert run_overhead(machine(), stored, none).handling.chunk_in == nominal.chunk_in
     assert run_overhead(machine(), stored, none).handling.file_out == nominal.file_out

@@ -141,8 +141,8 @@ def fastest_in(
         taken = resident + peak + 4 * NETWORK.parameters
         start += handling.cold and handling.cold * max(0, taken - overhead.warm)
         lost_in, lost_out = handling.lost_in * size.volume, handling.lost_out * patch.volume
-        reading = handling.voxel_in * size.volume + lost_in
-        writing = handling.voxel_out * patch.volume + lost_out
+        reading = handling.voxel_in * size.volume
+        writing = handling.voxel_out * patch.volume
         computing = layers + lost_in + lost_out
         slowest = max(reading, computing, writing)
         return start + reading + computing + writing + (patches - 1) * slowest

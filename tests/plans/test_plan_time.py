@@ -31,6 +31,18 @@ def test_the_seconds_that_a_time_leaves_a_stage(
     assert there.total(patches) == pytest.approx(time.total(patches), abs=1e-6)
 
 
+def test_stages_take_longer_beside_layers_but_not_longer_than_the_time_between_patches() -> None:
+    """The first block is read, and the last one written, while nothing else works."""
+    alone = PlanTime(3.0, 4.0, StageSeconds(reading=1.0, host_layers=5.0, writing=2.0))
+    time = replace(alone, beside=StageSeconds(reading=1.5, writing=9.0))
+    for patches in (1, 2, 7):
+        busy = time.of_job(patches).busy
+        assert busy.reading == pytest.approx(1.0 + 2.5 * (patches - 1))
+        assert busy.writing == pytest.approx(2.0 + 5.0 * (patches - 1))
+        assert busy.host_layers == alone.of_job(patches).busy.host_layers
+        assert time.total(patches) == alone.total(patches)
+
+
 def test_stages_that_go_on_at_a_time_take_as_long_as_the_slowest() -> None:
     """Each stage takes a patch as soon as it has handed on its last one."""
     for seconds in product((1.0, 2.0, 5.0), repeat=5):

@@ -26,8 +26,8 @@ class SecondsPerValue(NamedTuple):
     """Seconds to read or write one value of a block.
 
     Attributes:
-        seconds: time from beginning to end.
-        working: processor time, which is lost for computing.
+        seconds: time from beginning to end, if nothing else works.
+        working: processor time beside threads that compute, which is lost for these.
     """
 
     seconds: float
@@ -36,7 +36,7 @@ class SecondsPerValue(NamedTuple):
 
 @dataclass(frozen=True)
 class ChunkTimes:
-    """Processor times to read and write chunks, beside those of a block's values.
+    """Processor times to read and write chunks, in addition to those of a block's values.
 
     They are missing if their library is not installed. Other programs hardly change them, so small
     differences of two of them count.
@@ -86,7 +86,7 @@ class HandlingTimes:
         by_kind = {f"plain {size}": it for size, it in self.read.items()}
         by_kind |= {f"written {dtype}": it for dtype, it in self.written.items()}
         for name, taken in by_kind.items():
-            named |= {name: taken.seconds, f"{name}, working": taken.working}
+            named |= {name: taken.seconds, f"{name}, beside layers": taken.working}
         return named
 
     @classmethod
@@ -95,11 +95,12 @@ class HandlingTimes:
 
         Raises:
             KeyError: a rate is missing, because an older version measured fewer, or measured input
-                in chunks (``read 1`` and so on, before there was ``plain 1``).
+                in chunks (``read 1`` and so on, before there was ``plain 1``), or measured
+                processor time while no other thread computed.
         """
 
         def taken(name: str) -> SecondsPerValue:
-            return SecondsPerValue(named[name], named[f"{name}, working"])
+            return SecondsPerValue(named[name], named[f"{name}, beside layers"])
 
         def some(prefix: str, names: tuple[Name, ...]) -> dict[Name, float]:
             return {it: named[f"{prefix} {it}"] for it in names if f"{prefix} {it}" in named}

@@ -1,7 +1,8 @@
 """Measuring a run's work outside its layers: first touching memory, and handling blocks.
 
 The functions that runs use are timed, on files in the system's temporary folder. As in a run, each
-is timed on memory, or on a part of a file, that it has not seen before.
+is timed on memory, or on a part of a file, that it has not seen before. Their processor time counts
+beside threads that compute, as layers do: two cores that work share caches and memory.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
-from typing import Any, get_args
+from threading import Event, Thread
+from typing import Any, Self, get_args
 
 import numpy as np
 import psutil
@@ -40,6 +42,7 @@ from znni.primitives.cpu.common.workers import workers
 from znni.volumes.formats import library
 
 REPEATS = 5
+BLOCKS = 2 * REPEATS  # each second one is handled beside threads that compute
 TOUCHED_BYTES = 2**27
 
 # Memory beyond what is warm that is touched to measure it, and how much at a time. Only the later
@@ -51,6 +54,9 @@ BLOCK = Vec3(128, 128, 128)
 
 # Seconds of a difference at least, which may be disturbed.
 LEAST = 1e-12
+
+# Values that a thread takes at a time, to compute beside what is measured: about a millisecond.
+COMPUTED_VALUES = 2**20
 
 # A block of planes has so many times fewer of them, and is so many times as long along y and x.
 FLATTER, WIDER = 16, 4
@@ -82,7 +88,7 @@ def calibrate_handling(machine: Machine, *, forget: bool) -> HandlingTimes:
 
 
 def measure_handling(threads: int, block: Vec3 = BLOCK) -> HandlingTimes:
-    """Measure for a second or two.
+    """Measure for a few seconds.
 
     Args:
         threads: threads that compute.
@@ -91,35 +97,45 @@ def measure_handling(threads: int, block: Vec3 = BLOCK) -> HandlingTimes:
     dtypes: tuple[OutputType, ...] = get_args(OutputType)
     with tempfile.TemporaryDirectory(prefix="znni-") as made:
         folder = Path(made)
+        values = _noise(block)
         read: dict[int, SecondsPerValue] = {}
         for size, dtype in READ.items():
             path = folder / f"{size}.h5"
-            _make_hdf5(path, _noise(block).astype(dtype))
-            read[size], _ = _read(path, block)
-        written = {dtype: _written(folder / f"{dtype}.h5", dtype, block) for dtype in dtypes}
-        chunks = _of_chunks(folder, block, read[1], written["uint8"])
+            _make_hdf5(path, values.astype(dtype))
+            read[size], _ = _read(path, block, threads)
+        written = {
+            dtype: _written(folder / f"{dtype}.h5", dtype, block, threads) for dtype in dtypes
+        }
+        chunks = _of_chunks(folder, block, values, read[1], written["uint8"], threads)
         return HandlingTimes(_touched(threads), _placed(block), read, written, _cold(), chunks)
 
 
 def _of_chunks(
-    folder: Path, block: Vec3, read: SecondsPerValue, written: SecondsPerValue
+    folder: Path,
+    block: Vec3,
+    values: NDArray[np.uint8],
+    read: SecondsPerValue,
+    written: SecondsPerValue,
+    threads: int,
 ) -> ChunkTimes:
     """Measure chunks of values of 8 bits.
 
     Args:
         folder: where files are made.
         block: extents of the handled blocks.
+        values: the values of all blocks, which are read.
         read: seconds per value of a block without chunks.
         written: seconds per value of a block that is written to one file.
+        threads: threads that compute.
     """
-    values, extents = _noise(block), tuple(block.minimum(Vec3.of(CHUNK)))
+    extents = tuple(block.minimum(Vec3.of(CHUNK)))
     flat = Vec3(block.z // FLATTER, WIDER * block.y, WIDER * block.x)
     chunk: dict[Form, float] = {}
     decoded: dict[Codec, float] = {}
 
     def note(path: Path, block: Vec3) -> None:
         """Note what is left of the seconds when those that are known by now are subtracted."""
-        taken, known = _read(path, block)
+        taken, known = _read(path, block, threads)
         assert known is not None
         more = (taken.working - read.working) * known.chunk.volume
         if known.codec is None:
@@ -142,18 +158,18 @@ def _of_chunks(
     if find_spec("tifffile") is not None:
         library("tifffile", "tiff").imwrite(
             folder / "planes.tif",
-            _noise(flat),
+            values.reshape(flat * Vec3(BLOCKS, 1, 1)),
             metadata={"axes": "ZYX"},
             compression="deflate",
         )
         note(folder / "planes.tif", flat)
-    more = _written(folder / "files.zarr", "uint8", block).working - written.working
+    more = _written(folder / "files.zarr", "uint8", block, threads).working - written.working
     return ChunkTimes(chunk, decoded, max(more * chunk_extents(block, block).volume, LEAST))
 
 
 def _noise(block: Vec3) -> NDArray[np.uint8]:
     """Return grey levels of all blocks, which compress about as badly as images do."""
-    drawn = np.random.default_rng(0).standard_normal(block * Vec3(REPEATS, 1, 1), np.float32)
+    drawn = np.random.default_rng(0).standard_normal(block * Vec3(BLOCKS, 1, 1), np.float32)
     return (drawn * 25 + 128).clip(0, 255).astype(np.uint8)
 
 
@@ -222,7 +238,7 @@ def _make_hdf5(path: Path, values: NDArray[Any], **how: Any) -> None:
         file.create_dataset("main", data=values, **how)
 
 
-def _read(path: Path, block: Vec3) -> tuple[SecondsPerValue, InputChunks | None]:
+def _read(path: Path, block: Vec3, threads: int) -> tuple[SecondsPerValue, InputChunks | None]:
     """Read a file in blocks, and return the times per value and what is known of its chunks."""
     from znni.volumes.locate import open_volume
 
@@ -235,34 +251,78 @@ def _read(path: Path, block: Vec3) -> tuple[SecondsPerValue, InputChunks | None]
         box = job.seen(tile, input_box(network, tile.computed.size))
         read_input(volume, job, box, network.scaling)
 
-    return _each_block(block, block.volume, read), volume.chunks
+    return _each_block(block, block.volume, read, threads), volume.chunks
 
 
-def _written(path: Path, dtype: OutputType, block: Vec3) -> SecondsPerValue:
+def _written(path: Path, dtype: OutputType, block: Vec3, threads: int) -> SecondsPerValue:
     from znni.volumes.locate import open_output
 
-    whole = block * Vec3(REPEATS, 1, 1)
+    whole = block * Vec3(BLOCKS, 1, 1)
     output = open_output(path, "", NewOutput(1, whole, dtype, compression="none"))
     output.describe({}, block)
     values = np.full((1, *block), 0.5, np.float32)
     taken = _each_block(
-        block, values.size, lambda place: output.write(place, convert(values, dtype))
+        block, values.size, lambda place: output.write(place, convert(values, dtype)), threads
     )
     output.finish({})
     return taken
 
 
-def _each_block(block: Vec3, values: int, handle: Callable[[Box], None]) -> SecondsPerValue:
+def _each_block(
+    block: Vec3, values: int, handle: Callable[[Box], None], threads: int
+) -> SecondsPerValue:
     """Handle block after block along z; return the times per value.
 
-    They are the median from beginning to end, and the least processor time, because chunks are
-    measured as small differences of that.
+    They are the median from beginning to end of blocks that nothing else disturbs, and the least
+    processor time of blocks beside threads that compute, because chunks are measured as small
+    differences of that.
     """
-    found: list[SecondsPerValue] = []
+    seconds: list[float] = []
+    working: list[float] = []
     for number in range(REPEATS):
-        start = Vec3(number * block.z, 0, 0)
-        began, worked = time.perf_counter(), time.process_time()
+        start = Vec3(2 * number * block.z, 0, 0)
+        began = time.perf_counter()
         handle(Box(start, start + block))
-        found.append(SecondsPerValue(time.perf_counter() - began, time.process_time() - worked))
-    seconds, working = zip(*found, strict=True)
+        seconds.append(time.perf_counter() - began)
+        start += Vec3(block.z, 0, 0)
+        with Computing(threads) as computing:
+            handle(Box(start, start + block))
+        working.append(computing.others)
     return SecondsPerValue(median(seconds) / values, min(working) / values)
+
+
+class Computing:
+    """Threads that keep cores busy within a ``with`` block.
+
+    Args:
+        threads: the number of threads.
+
+    Attributes:
+        others: the processor time of all other threads within the block, once it has ended.
+    """
+
+    others = 0.0
+
+    def __init__(self, threads: int) -> None:
+        self._done = Event()
+        self._own: list[float] = []
+        self._threads = [Thread(target=self._compute) for _ in range(threads)]
+
+    def __enter__(self) -> Self:
+        self._before = time.process_time()
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def _compute(self) -> None:
+        values = np.ones(COMPUTED_VALUES, np.float32)
+        made = np.empty_like(values)
+        while not self._done.is_set():
+            np.exp(values, out=made)
+        self._own.append(time.thread_time())
+
+    def __exit__(self, *_: object) -> None:
+        self._done.set()
+        for thread in self._threads:
+            thread.join()
+        self.others = max(time.process_time() - self._before - sum(self._own), LEAST)

@@ -66,12 +66,19 @@ TOUCHED_TRAFFIC = 1.2
 COLD_SECONDS = 1 / 0.5e9
 
 # Traffic of one core, per value, from measured rates in million values a second. Reading from the
-# page cache and converting to float32: 500 to 900 for uint8, 360 to 500 for float32. Writing:
-# 280 to 570. Bringing fragments to their places: 570 to 1100. The system's own copies are extra.
+# page cache and converting to float32: 500 to 900 for uint8, 360 to 500 for float32. Writing, with
+# checksums: 500 to 900, and 280 to 570 with conversion from float32, which a GPU does itself.
+# Bringing fragments to their places: 570 to 1100. The system's own copies are extra.
 CONVERTED_TRAFFIC = 14
 STORED_TRAFFIC = 12
+CONVERTED_OUT_TRAFFIC = 8
 PLACED_TRAFFIC = 16
-COPIED_TRAFFIC = 4  # per byte
+COPIED_TRAFFIC = 2  # per byte
+
+# How many times as long a core works on such blocks if layers keep all cores busy. They share
+# caches, memory and perhaps one physical core. Blocks of 8 bits took 1.7 to 2.5 ns a value to read
+# beside layers, and 2.0 to 2.4 ns to write.
+BESIDE_LAYERS = 1.4
 
 # Traffic of one core, per byte of output that is compressed. Smooth probabilities took 1.3 to 2.9
 # ns a byte by zstd and 23 to 28 by gzip, on cores that move 14 GB/s. Threads compress chunks.
@@ -83,9 +90,13 @@ PACKED_TRAFFIC: dict[Compression, float] = {"none": 0, "zstd": 25, "gzip": 350}
 DECODED_TRAFFIC: dict[Codec, float] = {"zstd": 20, "gzip": 60, "deflate": 27}
 
 # Traffic of one core, per chunk of the input that a block overlaps, to find and fetch it. Chunks
-# of 64 voxels an axis took 0.03 to 0.15 ms in HDF5 and 0.06 to 0.24 ms by zarr-python, on the same
+# of 64 voxels an axis took 0.03 to 0.15 ms in HDF5 and 0.15 to 0.4 ms by zarr-python, on the same
 # cores.
-CHUNK_TRAFFIC: dict[Form, float] = {"hdf5": 1e6, "zarr": 2e6}
+CHUNK_TRAFFIC: dict[Form, float] = {"hdf5": 1e6, "zarr": 4e6}
+
+# Time by which each chunk comes later if layers keep all cores busy. zarr-python hands a chunk from
+# thread to thread, each of which waits for its turn on a core: 0.4 to 1.1 ms, on two cores.
+CHUNK_DELAY: dict[Form, float] = {"hdf5": 0.0, "zarr": 7e-4}
 
 # Traffic of one core, per file of the output. Chunks of a Zarr took 0.15 to 0.4 ms more each than
 # those of HDF5, on the same cores.
@@ -97,6 +108,13 @@ FILE_TRAFFIC = 3.5e6
 WHOLE_TRAFFIC = 55
 PACKED_WHOLE_TRAFFIC: dict[Packing, float] = {"none": 0, "deflate": 100, "gzip": 320}
 SHARE_OF_LABELS = 0.2
+
+# Traffic of one core, per value of a Zarr from which coarser resolutions are made at the end. It
+# took 4 to 7 ns a value.
+COARSER_TRAFFIC = 80
+
+# Time to import zarr-python, and to make the array.
+ZARR_SECONDS = 0.35
 
 # Traffic of one core, per byte, besides the link to a GPU. With an H200, on a host whose cores move
 # 14 GB/s, ordinary memory was copied to the GPU at 6.5 GB/s. The system locked pages touched before
@@ -136,8 +154,10 @@ def statistics_seconds(
     return seconds
 
 
-def whole_file_seconds(network: Network, output: Vec3, machine: Machine, stored: Stored) -> float:
-    """Return the seconds to write a whole file at the end, from all finished blocks.
+def last_pass_seconds(network: Network, output: Vec3, machine: Machine, stored: Stored) -> float:
+    """Return the seconds of the pass over all finished blocks at the end, if there is one.
+
+    It writes a whole file, or makes coarser resolutions of a Zarr.
 
     Args:
         network: the network.
@@ -145,9 +165,10 @@ def whole_file_seconds(network: Network, output: Vec3, machine: Machine, stored:
         machine: the machine.
         stored: how values are stored.
     """
-    if stored.packing is None:
-        return 0.0
     core: float = machine.host.bandwidth / machine.host.threads**BANDWIDTH_EXPONENT
+    if stored.packing is None:
+        maps = stored.label_maps or network.out_features
+        return COARSER_TRAFFIC / core * maps * output.volume if stored.coarser else 0.0
     packed = PACKED_WHOLE_TRAFFIC[stored.packing]
     if stored.label_maps:
         values, itemsize = stored.label_maps, stored.label_itemsize
@@ -238,6 +259,7 @@ def _as_measured(
         placed=measured.placed,
         voxel_in=read.seconds,
         voxel_out=written.seconds,
+        converted_out=0.0,  # it is part of writing there
         lost_in=read.working / threads,
         lost_out=written.working / threads,
     )
@@ -270,7 +292,10 @@ def _chunked(
         alone += decoded
     lost = (chunk + decoded) / threads
     return replace(
-        handling, chunk_in=alone + (chunk + decoded - alone) / threads, lost_chunk_in=lost
+        handling,
+        chunk_in=alone + (chunk + decoded - alone) / threads,
+        lost_chunk_in=lost,
+        delayed_chunk_in=CHUNK_DELAY[known.form],
     )
 
 
@@ -292,15 +317,14 @@ def _compressed(handling: OverheadSeconds, machine: Machine, stored: Stored) -> 
 def _handling(machine: Machine, output_itemsize: int, input_itemsize: int) -> OverheadSeconds:
     """Return the seconds per unit of each kind of work.
 
-    Reading and writing have one thread each, beside one computing thread per core. While they work,
-    and do not wait for the storage, computing loses that time. This was measured on two cores, with
-    layers that take two to three times as long as reading and writing. Apart from its ends, a job
-    took the time of its layers plus half that of reading and writing, within 5 %.
+    Threads read and write beside one computing thread per core. While they work, and do not wait
+    for the storage, computing loses that time.
     """
     host, storage = machine.host, machine.storage
     link = machine.gpus[0].link if machine.gpus else inf
     core = host.bandwidth / host.threads**BANDWIDTH_EXPONENT
     converted, stored = CONVERTED_TRAFFIC / core, STORED_TRAFFIC / core
+    converted_out = CONVERTED_OUT_TRAFFIC / core
     copied = COPIED_TRAFFIC / core
     return OverheadSeconds(
         building=BUILDING_SECONDS,
@@ -311,8 +335,9 @@ def _handling(machine: Machine, output_itemsize: int, input_itemsize: int) -> Ov
         cold=COLD_SECONDS,
         voxel_in=converted + input_itemsize / storage.read,
         voxel_out=stored + output_itemsize / storage.write,
-        lost_in=(converted + input_itemsize * copied) / host.threads,
-        lost_out=(stored + output_itemsize * copied) / host.threads,
+        converted_out=converted_out,
+        lost_in=BESIDE_LAYERS * (converted + input_itemsize * copied) / host.threads,
+        lost_out=BESIDE_LAYERS * (stored + converted_out + output_itemsize * copied) / host.threads,
         placed=PLACED_TRAFFIC / core,
         pinned=TOUCHED_TRAFFIC / host.bandwidth + LOCKED_TRAFFIC / core,
         handed=1 / link,

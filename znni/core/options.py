@@ -218,6 +218,8 @@ class Stored:
         input_chunks: the chunks of the input; None if it has none, or if they are not known.
         chunk_files: whether each chunk of the output is a file.
         input_chunk_bytes: bytes that reading the input takes for a chunk, of which it needs a part.
+        coarser: whether coarser resolutions of the output are made when all blocks are written.
+        loads_zarr: whether input or output need zarr-python.
 
     Raises:
         InvalidInput: the type is not among its choices.
@@ -233,6 +235,8 @@ class Stored:
     input_chunks: InputChunks | None = None
     chunk_files: bool = False
     input_chunk_bytes: int = 0
+    coarser: bool = False
+    loads_zarr: bool = False
 
     def __post_init__(self) -> None:
         check_names(dtype=self.dtype)

@@ -17,10 +17,11 @@ from planner.overhead import Overhead
 from znni.calibration.choice import cost_model, of_measured_devices
 from znni.calibration.handling_times import handling_times
 from znni.calibration.overhead_figures import (
+    ZARR_SECONDS,
     around_here,
+    last_pass_seconds,
     run_overhead,
     statistics_seconds,
-    whole_file_seconds,
 )
 from znni.calibration.phase_notes import kind_of
 from znni.core.argument_types import checks_types
@@ -213,12 +214,14 @@ def _with_passes(
 ) -> Overhead:
     """Return the overhead of a run with its passes over the whole volume and the whole output.
 
-    One reads the volume for its statistics, the other writes a file from all blocks.
+    One reads the volume for its statistics. The other writes a file, or coarser resolutions, from
+    all blocks.
     """
     each = overhead.handling
     before = statistics_seconds(network, job.volume, stored.input_itemsize, machine, each)
-    after = whole_file_seconds(network, job.output, machine, stored)
-    around = each.around + SecondsAround(opening=before, finishing=after)
+    after = last_pass_seconds(network, job.output, machine, stored)
+    loading = ZARR_SECONDS if stored.loads_zarr else 0.0
+    around = each.around + SecondsAround(opening=loading + before, finishing=after)
     return replace(overhead, handling=replace(each, around=around))
 
 

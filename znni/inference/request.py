@@ -227,6 +227,7 @@ def request(
         input_chunks=volume.chunks,
         chunk_files=not sharded and _in_zarr(out),
         input_chunk_bytes=volume.chunk_bytes,
+        loads_zarr=_in_zarr(out) or bool(volume.chunks and volume.chunks.form == "zarr"),
     )
     if labelled and dtype != "float32":
         raise InvalidInput(
@@ -244,7 +245,9 @@ def request(
         labels=labelled is not None,
         resume=resume,
     )
-    stored = replace(stored, packing=packing_at(out, wanted))
+    packing = packing_at(out, wanted)
+    coarser = _in_zarr(out) and packing is None and bool(wanted.coarsening)
+    stored = replace(stored, packing=packing, coarser=coarser)
     return Request(
         for_job(network, job), job, choices, stored, source, chosen, volume, border,
         mask, masked, wanted, labelled,

@@ -57,6 +57,8 @@ class StageSeconds:
         return max(seconds, key=lambda stage: seconds[stage])
 
 
+NOTHING = StageSeconds()
+
 Phase: TypeAlias = Literal["start", "importing", "planning", "opening", "finishing", "exit"]
 
 

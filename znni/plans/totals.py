@@ -10,7 +10,14 @@ from typing import TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from znni.plans.job_seconds import NOTHING_AROUND, JobSeconds, SecondsAround, Stage, StageSeconds
+from znni.plans.job_seconds import (
+    NOTHING,
+    NOTHING_AROUND,
+    JobSeconds,
+    SecondsAround,
+    Stage,
+    StageSeconds,
+)
 
 # A number for each of several plans.
 Numbers: TypeAlias = "NDArray[np.float64]"
@@ -52,11 +59,14 @@ class PlanTime:
     Attributes:
         building: the seconds before the first patch, to load code and transform kernels.
         warming: the extra seconds of the first patch, to load more code and touch memory first.
-        patch: the seconds of each patch, by stages.
+        patch: the seconds of each patch, by stages. Those of reading and writing are theirs while
+            nothing else works. Those of the host's layers include what they lose to these.
         workers: the number of patches at each stage at a time, except for writing.
         in_turn: whether the stages of layers, and the transfer between them, take turns. They do if
             layers on the host also compute on the GPU.
         around: the seconds of any job before it builds, and after its last block.
+        beside: the extra seconds of each patch that reading and writing take while layers on the
+            host keep all cores busy. No job takes longer for them: meanwhile the layers work.
     """
 
     building: float
@@ -65,12 +75,14 @@ class PlanTime:
     workers: int = 1
     in_turn: bool = False
     around: SecondsAround = NOTHING_AROUND
+    beside: StageSeconds = NOTHING
 
     @property
     def valid(self) -> bool:
         """True if no time is negative, and the layers take some time."""
         around = self.around.by_phase().values()
-        seconds = (self.building, self.warming, *self.patch.by_stage().values(), *around)
+        stages = (*self.patch.by_stage().values(), *self.beside.by_stage().values())
+        seconds = (self.building, self.warming, *stages, *around)
         layers = self.patch.host_layers + self.patch.gpu_layers
         return all(isfinite(s) and s >= 0 for s in seconds) and layers > 0 and self.workers >= 1
 
@@ -114,9 +126,15 @@ class PlanTime:
         return 1 + int(_times_after_first(stage, patches, self.workers))
 
     def of_job(self, patches: int) -> JobSeconds:
-        """Return the seconds of a job of so many patches by stage, averaged over the workers."""
+        """Return the seconds of a job of so many patches by stage, averaged over the workers.
+
+        The first block is read, and the last one written, while nothing else works. A stage never
+        takes longer than the time between two patches.
+        """
         busy: dict[str, float] = {
-            stage: patches * seconds for stage, seconds in self.pace.by_stage().items()
+            stage: seconds
+            + (patches - 1) * min(seconds + self.beside.by_stage()[stage], self.between)
+            for stage, seconds in self.pace.by_stage().items()
         }
         if busy["host_layers"]:
             busy["host_layers"] += self.warming
