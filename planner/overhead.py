@@ -520,16 +520,16 @@ class Overhead:
     def _beside(self, network: Network, counts: Counts[float]) -> StageSeconds:
         """Return the extra seconds of reading and writing while layers keep all cores busy.
 
-        The layers have half of the cores' time, and each stage works so much longer. Both begin
-        when the layers take the next patch, and share the other half. Reading has few large parts,
-        so writing waits for all of them. Reading waits for no more than it works itself.
+        The threads of all three share the cores evenly. Both begin when the layers take the next
+        patch. So each loses what it works itself to the layers, and to the other one as much, until
+        one of them is done.
         """
         lost_in, lost_out = self._lost(network, counts)
         chunks, *_ = self._handled(network, counts)
-        waiting = 2 * min(lost_in, lost_out)
+        shared = min(lost_in, lost_out)
         return StageSeconds(
-            reading=lost_in + waiting + chunks * self.handling.delayed_chunk_in,
-            writing=lost_out + 2 * lost_in,
+            reading=lost_in + shared + chunks * self.handling.delayed_chunk_in,
+            writing=lost_out + shared,
         )
 
 

@@ -218,7 +218,7 @@ def test_chunks_that_go_from_thread_to_thread_come_later_beside_layers() -> None
         lost = values * each.lost_in + each.lost_chunk_in
         return time.beside.reading - lost if kind == "cpu" else time.beside.reading
 
-    written = 2 * run_overhead(machine(), Stored("uint8", 1)).handling.lost_out
+    written = run_overhead(machine(), Stored("uint8", 1)).handling.lost_out
     read = beside("hdf5")
     assert 0 < read <= written * NETWORK.out_features * 98**3
     assert beside("zarr") > read + 1e-4
