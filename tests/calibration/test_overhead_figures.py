@@ -9,7 +9,7 @@ import pytest
 from fakes import gpu, machine
 
 import znni
-from planner.overhead import Load, OverheadSeconds
+from planner.overhead import TURNS, Load, OverheadSeconds
 from znni.calibration.handling_times import ChunkTimes, HandlingTimes, SecondsPerValue
 from znni.calibration.overhead_figures import run_overhead
 from znni.core.errors import InvalidInput
@@ -215,10 +215,10 @@ def test_chunks_that_go_from_thread_to_thread_come_later_beside_layers() -> None
         found = run_overhead(machine(), Stored("uint8", 1, input_chunks=known))
         time = found.time_of_run(NETWORK, Vec3.of(98), {kind: Load(1.0, 0, 0)})
         each, values = found.handling, NETWORK.in_features * SIZE.volume
-        lost = values * each.lost_in + each.lost_chunk_in
+        lost = TURNS * (values * each.lost_in + each.lost_chunk_in)
         return time.beside.reading - lost if kind == "cpu" else time.beside.reading
 
-    written = run_overhead(machine(), Stored("uint8", 1)).handling.lost_out
+    written = TURNS * run_overhead(machine(), Stored("uint8", 1)).handling.lost_out
     read = beside("hdf5")
     assert 0 < read <= written * NETWORK.out_features * 98**3
     assert beside("zarr") > read + 1e-4

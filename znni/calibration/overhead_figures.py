@@ -96,7 +96,7 @@ CHUNK_TRAFFIC: dict[Form, float] = {"hdf5": 1e6, "zarr": 4e6}
 
 # Time by which each chunk comes later if layers keep all cores busy. zarr-python hands a chunk from
 # thread to thread, each of which waits for its turn on a core: 0.4 to 1.1 ms, on two cores.
-CHUNK_DELAY: dict[Form, float] = {"hdf5": 0.0, "zarr": 7e-4}
+CHUNK_DELAY: dict[Form, float] = {"hdf5": 0.0, "zarr": 1e-3}
 
 # Traffic of one core, per file of the output. Chunks of a Zarr took 0.15 to 0.4 ms more each than
 # those of HDF5, on the same cores.
