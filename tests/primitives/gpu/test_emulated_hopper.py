@@ -30,6 +30,16 @@ PACKED = {
     "one chunk": (Conv("layer", 16, 16, THREE, "elu"), Shape5(1, 16, 19, 19, 21)),
     "odd groups": (Conv("layer", 24, 40, THREE, "relu"), Shape5(1, 24, 12, 20, 21)),
     "strided": (Conv("layer", 24, 40, THREE, "relu", stride=TWO), Shape5(1, 24, 21, 20, 41)),
+    "planes in registers": (Conv("layer", 40, 24, THREE, "elu"), Shape5(1, 40, 21, 20, 21)),
+    "two taps along z": (
+        Conv("layer", 16, 32, Vec3(2, 3, 1), "relu"),
+        Shape5(2, 16, 17, 18, 33),
+    ),
+    "few voxels": (Conv("layer", 80, 40, THREE, "relu"), Shape5(2, 80, 6, 7, 6)),
+    "few voxels, strided": (
+        Conv("layer", 72, 40, THREE, "relu", stride=TWO),
+        Shape5(1, 72, 9, 9, 9),
+    ),
     "several passes": (Conv("layer", 24, 168, ONE, "relu"), Shape5(1, 24, 9, 18, 35)),
     "many chunks": (Conv("layer", 128, 320, ONE, "relu"), Shape5(1, 128, 9, 10, 12)),
     "transposed": (
@@ -50,6 +60,7 @@ PACKED = {
     ),
 }
 KEEP_IMAGES = "several passes", "transposed", "transposed, odd groups"
+HOLD_LEFT = "planes in registers", "two taps along z"
 PHASED = "phase by phase", "phase by phase, odd groups"
 orders = cycle(ORDERS)
 
@@ -58,15 +69,18 @@ orders = cycle(ORDERS)
 @pytest.mark.parametrize("name", PACKED)
 def test_convolutions_of_packed_values(numbers: TensorFormat, name: str) -> None:
     layer, shape = PACKED[name]
-    sums = shape.n == 1 and isinstance(layer, Conv)
+    sums = isinstance(layer, Conv)
     operation = PackedLayer(layer, True, True, sums, numbers.parts)
     primitive = GpuPackedConvolution(EMULATED_HOPPER, numbers)
     work = primitive.work(operation, shape)
     assert work is not None
     assert isinstance(work, PhasedWork) == (name in PHASED)
-    for pieces in work.pieces if isinstance(work, PhasedWork) else (work,):
-        assert pieces.block.chip.has_warpgroups
-        assert pieces.block.keeps_image or name not in KEEP_IMAGES
+    parts = work.pieces if isinstance(work, PhasedWork) else (work,)
+    blocks = [strip.block for pieces in parts for strip in pieces.strips]
+    assert all(block.chip.has_warpgroups for block in blocks)
+    assert all(block.keeps_image for block in blocks) or name not in KEEP_IMAGES
+    holds_left = name in HOLD_LEFT and numbers.parts == 1
+    assert any(block.holds_left for block in blocks) == holds_left
     case = random_case(layer, shape)
     with emulated_gpu(next(orders)):
         run = primitive.build(operation, shape, case.weights)

@@ -160,6 +160,32 @@ def test_small_blocks_keep_their_sums_in_registers(
         assert_fits(block)
 
 
+def test_few_columns_hold_the_left_side_in_registers() -> None:
+    cube = Vec3(3, 3, 3)
+
+    def block_of(maps: tuple[int, int], kernel: Vec3, chip: Chip = HOPPER) -> Block:
+        (strip, *_) = strips_for(layer_of(maps, kernel), FLOAT16, Vec3(128, 128, 128), chip)
+        return strip.block
+
+    held = block_of((64, 32), cube)
+    assert held.holds_left
+    assert held.taps == held.kernel
+    assert held.product_cycles < replace(held, taps=Vec3(1, 3, 3)).product_cycles
+    assert block_of((16, 24), Vec3(2, 3, 3)).holds_left
+    for other in (
+        block_of((32, 64), cube),  # the product takes longer than both sides
+        block_of((32, 32), Vec3(1, 3, 3)),  # there are no further taps along z
+        block_of((32, 32), cube, AMPERE),  # warps load the left side anyway
+    ):
+        assert not other.holds_left
+
+
+def test_a_pointwise_layer_has_few_places() -> None:
+    layer, out = layer_of((32, 16), Vec3(1, 1, 1)), Vec3(128, 64, 64)
+    (strip,) = strips_for(layer, FLOAT16, out, HOPPER, 1, 132)
+    assert (strip.block.columns, strip.block.subtile.volume) == (16, 4)
+
+
 def test_there_is_room_for_the_barriers_of_many_stages() -> None:
     layer = layer_of((4096, 20), Vec3(1, 1, 1))
     for strip in strips_for(layer, FLOAT16, Vec3(32, 32, 32), HOPPER):

@@ -74,18 +74,27 @@ def products_source(
     return warp_mma_source(numbers) + source_beside(__file__, "warp_products.cuh")
 
 
+def matrices_source() -> str:
+    """Return CUDA functions that load left or right sides of products into registers."""
+    return source_beside(__file__, "matrices.cuh")
+
+
 def warp_mma_source(numbers: TensorFormat) -> str:
     """Return CUDA functions for products of single warps, on any chip since Ampere."""
     types = f"f32.{numbers.part}.{numbers.part}.f32"
-    return source_beside(__file__, "mma.cuh") + (
-        "\n// Adds a product to a warp's sums, or puts it in their place.\n"
-        "__device__ __forceinline__ void multiply_add(float* sum, const unsigned (&a)[4], "
-        "unsigned b0, unsigned b1, bool add) {\n"
-        "  if (!add) sum[0] = sum[1] = sum[2] = sum[3] = 0.0f;\n"
-        f'  asm("mma.sync.aligned.m16n8k{numbers.depth}.row.col.{types} '
-        '{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"\n'
-        '      : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])\n'
-        '      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));\n}\n'
+    return (
+        source_beside(__file__, "mma.cuh")
+        + matrices_source()
+        + (
+            "\n// Adds a product to a warp's sums, or puts it in their place.\n"
+            "__device__ __forceinline__ void multiply_add(float* sum, const unsigned (&a)[4], "
+            "unsigned b0, unsigned b1, bool add) {\n"
+            "  if (!add) sum[0] = sum[1] = sum[2] = sum[3] = 0.0f;\n"
+            f'  asm("mma.sync.aligned.m16n8k{numbers.depth}.row.col.{types} '
+            '{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"\n'
+            '      : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])\n'
+            '      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));\n}\n'
+        )
     )
 
 

@@ -130,6 +130,46 @@ __device__ __forceinline__ void bring_weights(const char* weights, long long cou
   }
 }
 
+#if HOLDS_LEFT
+// Returns where the rows of matrices lie whose addresses the lane gives: two rows of voxels of the
+// warp, and two groups of maps.
+__device__ __forceinline__ unsigned left_of_lane() {
+  const int lane = threadIdx.x % 32, matrix = lane / 8, row = threadIdx.x % 128 / 32 * 2 + matrix % 2;
+  return matrix / 2 * GROUP_BYTES + (row * SEEN_X + lane % 8) * VOXEL;
+}
+
+// Makes the products of a stage, which has all taps along z. A plane of voxels is loaded once for all
+// of these: reading left sides for each tap would take longer than products of few columns. The next
+// planes are loaded meanwhile. `left` is that of the lane.
+__device__ __forceinline__ void multiply_stage(float (&sum)[TILES][COLUMNS / 2], unsigned left,
+                                               unsigned right, bool first) {
+  constexpr int PLANES = TILES + TAPS_Z - 1;
+  const auto b_first = descriptor(right, COLUMNS * VOXEL, ROWS * VOXEL);
+  unsigned voxels[2][PLANES][4];
+#pragma unroll
+  for (int tap = 0; tap < TAPS_Y * TAPS_X; ++tap) {
+    const int y = tap / TAPS_X, x = tap % TAPS_X;
+    if (tap > 1) wait_for_products_before();
+#pragma unroll
+    for (int plane = 0; plane < PLANES; ++plane)
+      load_matrices(voxels[tap % 2][plane],
+                    left + ((plane * SEEN_Y + y) * SEEN_X + along_row(x)) * VOXEL);
+    begin_products();
+#pragma unroll
+    for (int z = 0; z < TAPS_Z; ++z) {
+      const int b = ((z * TAPS_Y + y) * TAPS_X + x) * TAP_BYTES >> 4;
+#pragma unroll
+      for (int tile = 0; tile < TILES; ++tile) {
+        const unsigned(&a)[4] = voxels[tap % 2][tile + z];
+        multiply_add(sum[tile], a[0], a[1], a[2], a[3], b_first + b, tap + z > 0 || !first);
+      }
+    }
+    commit_products();
+  }
+}
+#else
+__device__ __forceinline__ unsigned left_of_lane() { return 0; }
+
 // Makes the products of a stage: each tap with all voxels of the warpgroup.
 __device__ __forceinline__ void multiply_stage(float (&sum)[TILES][COLUMNS / 2], unsigned left,
                                                unsigned right, bool first) {
@@ -154,6 +194,7 @@ __device__ __forceinline__ void multiply_stage(float (&sum)[TILES][COLUMNS / 2],
     }
   }
 }
+#endif
 
 extern "C" __global__ void __launch_bounds__(128 * WARPGROUPS + 128, 1)
     convolve(const uint4* image, int in_z, int in_y, int in_x, IMAGE_STRIDES const char* weights,
@@ -203,7 +244,8 @@ extern "C" __global__ void __launch_bounds__(128 * WARPGROUPS + 128, 1)
       scale_below(made_bound(largest, weight_sum, most_bias, maps, OTHER, MOST_OF_OTHER));
   float most = 0.0f;
 #endif
-  const unsigned seen = image_shared + warpgroup * TILES_Z * SEEN_Y * SEEN_X * VOXEL;
+  const unsigned seen =
+      image_shared + warpgroup * TILES_Z * SEEN_Y * SEEN_X * VOXEL + left_of_lane();
   Ring<IMAGE_PLACES> of_first_pass = images;
   for (long long index = first_of_block(passes); index < count;
        index = next_of_block(index, passes)) {

@@ -63,6 +63,13 @@ WARPGROUPS = 2
 # in float32.
 MOST_SUMS = {FLOAT16: 16384, FLOAT16_PAIR: 512}
 
+# With few columns, reading the left side of a product takes longer than the product. A block of so
+# few columns then holds it in registers for all taps along z, whose weights are one stage. Its
+# products lie along z.
+HOLDING_SUBTILE = Vec3(4, 1, 1)
+MOST_HOLDING_COLUMNS = 32
+MOST_HOLDING_STAGE_BYTES = 28 * 1024
+
 # Shared memory of a block that barriers may take. The rest holds the image of one or two chunks of
 # maps, and as many stages of weights as have room. A stage is large enough to be worth a barrier.
 BARRIER_BYTES = KIB
@@ -81,6 +88,7 @@ KEEPING_SHARE = 0.7
 # part of a sector takes more cycles than writing all of it, because the sector is read first.
 COLUMN_CYCLES = 0.5
 SIDE_CYCLES, SIDE_COLUMN_CYCLES = 16, 0.25
+HELD_SIDE_CYCLES = 14  # of a left side that is held in registers
 SUSTAINED = 0.8
 SECTOR_CYCLES, PART_CYCLES = 4.2, 6.8
 
@@ -88,6 +96,10 @@ SECTOR_CYCLES, PART_CYCLES = 4.2, 6.8
 # products run while a chunk is copied: cycles for each of its bytes, and until the first of them.
 COLUMN_FLOPS = 2 * IN_MAPS * PRODUCT_VOXELS
 BYTE_CYCLES, FIRST_CYCLES = 1 / 32, 1000
+
+# Cycles of a multiprocessor from one block and pass to the next, beside all others. A layer of 32
+# to 16 maps took 1900 for blocks of 128 voxels and 8 maps, of which other counts explain 430.
+PLACE_CYCLES = 1000
 
 # Cycles of a multiprocessor for a byte of weights, if all multiprocessors copy them from the
 # second-level cache: an estimate.
@@ -240,13 +252,24 @@ class Block:
         return self.chunks * self.kernel.volume * voxels * self.numbers.terms
 
     @property
+    def holds_left(self) -> bool:
+        """True if a plane of voxels is loaded into registers once for all taps along z.
+
+        A stage has all of these taps then.
+        """
+        several = self.kernel.z > 1 and self.taps.z == self.kernel.z and self.step == ONE
+        few = self.columns <= MOST_HOLDING_COLUMNS and self.numbers.parts == 1
+        return self.chip.has_warpgroups and self.subtile == HOLDING_SUBTILE and several and few
+
+    @property
     def product_cycles(self) -> float:
         """Cycles of a multiprocessor for one product: of tensor cores, or of its two sides.
 
         Warps read the right side once for all of a warpgroup's products.
         """
         if self.chip.has_warpgroups:
-            sides = SIDE_CYCLES + SIDE_COLUMN_CYCLES * self.columns
+            left = HELD_SIDE_CYCLES if self.holds_left else SIDE_CYCLES
+            sides = left + SIDE_COLUMN_CYCLES * self.columns
             return max(COLUMN_CYCLES * self.columns, sides)
         sides = SIDE_CYCLES + self.columns / self.subtile.volume
         return max(COLUMN_FLOPS / self.chip.tensor_flops * self.columns, sides)
@@ -338,7 +361,8 @@ class Block:
         brought = self._image_cycles / (self.passes if self.keeps_image else 1)
         if not self.keeps_weights:
             brought += WEIGHT_BYTE_CYCLES * self.all_stages * self.stage_bytes
-        return max(products, len(self.sums) * stores, brought)
+        between = PLACE_CYCLES if self.chip.has_warpgroups else 0.0
+        return between + max(products, len(self.sums) * stores, brought)
 
     @cached_property
     def out_together(self) -> int:
@@ -424,7 +448,8 @@ def _fitting(block: Block, keeps_images: bool) -> Iterator[Block]:
     for image_places in places:
         for taps in _stages(block.kernel) if block.step == ONE else (Vec3(1, 1, block.kernel.x),):
             found = replace(block, taps=taps, image_places=image_places, keeps_image=keeps_images)
-            if taps.y <= most_rows and found.stage_bytes <= MOST_STAGE_BYTES and found.fits:
+            most_bytes = MOST_HOLDING_STAGE_BYTES if found.holds_left else MOST_STAGE_BYTES
+            if taps.y <= most_rows and found.stage_bytes <= most_bytes and found.fits:
                 yield found
 
 
