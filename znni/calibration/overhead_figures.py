@@ -69,7 +69,7 @@ COLD_SECONDS = 1 / 0.5e9
 # page cache and converting to float32: 500 to 900 for uint8, 360 to 500 for float32. Writing, with
 # checksums: 500 to 900, and 280 to 570 with conversion from float32, which a GPU does itself.
 # Bringing fragments to their places: 570 to 1100. The system's own copies are extra.
-CONVERTED_TRAFFIC = 14
+CONVERTED_TRAFFIC = 18
 STORED_TRAFFIC = 12
 CONVERTED_OUT_TRAFFIC = 8
 PLACED_TRAFFIC = 16
