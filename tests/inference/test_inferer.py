@@ -6,6 +6,8 @@ import copy
 import os
 import pickle
 import signal
+from concurrent.futures import ThreadPoolExecutor
+from time import sleep
 from typing import Any
 
 import h5py
@@ -153,6 +155,32 @@ def test_an_inferer_prepares_itself_again_in_a_fork() -> None:
     assert os.waitpid(child, 0)[1] == 0
     assert inferer._kept is kept
     np.testing.assert_array_equal(inferer(volume), found)
+
+
+def test_threads_of_a_fork_share_what_an_inferer_prepares_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else each would have its own turns, and the memory would be for one of them."""
+    inferer, volume, begin = znni.Inferer("tiny.yaml", threads=2), voxels(), znni.Inferer._begin
+    begun = []
+
+    def slowly(one: znni.Inferer) -> None:
+        begun.append(one)
+        sleep(0.2)
+        begin(one)
+
+    monkeypatch.setattr(znni.Inferer, "_begin", slowly)
+    child = forked()
+    if child == 0:
+        code = 1
+        try:
+            signal.alarm(60)
+            with ThreadPoolExecutor(2) as pool:
+                list(pool.map(inferer, [volume] * 2))
+            code = 0 if len(begun) == 1 else 2
+        finally:
+            os._exit(code)
+    assert os.waitpid(child, 0)[1] == 0
 
 
 def test_an_inferer_counts_its_output(network: Network, weights: Weights) -> None:

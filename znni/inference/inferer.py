@@ -26,6 +26,9 @@ from znni.network.weights import Float32, Weights, weights_for
 from znni.plans.plan import Plan
 from znni.volumes.array import ArrayLike, ArrayOutput, ArrayVolume
 
+# Held by a thread of a fork that makes an inferer ready for the fork.
+_beginning = Lock()
+
 
 class Inferer:
     """A network made ready to run over patches, or volumes in memory.
@@ -81,7 +84,7 @@ class Inferer:
     def _begin(self) -> None:
         self._kept = KeptReadiness(self._choices)
         self._turn = Lock()
-        self._process = os.getpid()
+        self._process = os.getpid()  # the last one, which tells threads of a fork of the others
 
     def __getstate__(self) -> dict[str, Any]:
         return {
@@ -97,7 +100,9 @@ class Inferer:
     def __call__(self, array: ArrayLike) -> Float32:
         """Return the dense output of an array."""
         if self._process != os.getpid():  # a fork has neither threads nor workers of its own
-            self._begin()
+            with _beginning:  # its threads may call at the same time
+                if self._process != os.getpid():
+                    self._begin()
         with self._turn:
             return self._infer(array)
 
