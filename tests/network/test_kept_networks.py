@@ -6,6 +6,7 @@ import subprocess
 import sys
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import pytest
 from command_line import SMALL_NET
@@ -82,6 +83,25 @@ def test_what_a_network_depends_on_tells_it_apart(
     monkeypatch.setattr(network_file, "state_of_source", lambda _: "another")
     load_network("small.yaml")
     assert len(list(kept.iterdir())) == 3
+
+
+def test_a_file_that_changes_while_it_is_read_is_not_kept(
+    kept: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else its former contents would stand for the network of the later ones."""
+    path, read = Path("small.yaml"), network_file._read
+    path.write_text(SMALL_NET)
+
+    def late(*given: Any) -> Network:
+        path.write_text(SMALL_NET.replace("small", "other"))
+        return read(*given)
+
+    with monkeypatch.context() as changing:
+        changing.setattr(network_file, "_read", late)
+        assert load_network(path).name == "other"
+    assert not kept.exists()
+    path.write_text(SMALL_NET)
+    assert load_network(path).name == "small"
 
 
 def test_a_file_that_is_no_network_is_refused_again(kept: Path) -> None:

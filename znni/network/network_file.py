@@ -92,7 +92,8 @@ def _kept_or_read(path: Path) -> Network:
     if place and (known := kept_value(place, Network)):
         return known
     found = _read(path)
-    if place and not found.models:  # what is known of a model depends on its file
+    # What is known of a model depends on its file. The network file may be another by now.
+    if place and not found.models and place == _place(path):
         keep_value(place, found)
     return found
 
