@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, TypeAlias, Union
+from typing import TYPE_CHECKING, ClassVar, TypeAlias, Union
 
 from planner.cost_model import CostModel
 from planner.overhead import Overhead
@@ -32,7 +32,7 @@ class LateSearch:
         model: the model that predicts the times of the primitives.
         division: the sizes of the pieces that a layer's batch may be computed in.
         device: the device for the layers.
-        allowed_cut_points: None, for all.
+        allowed_cut_points: None: all of them.
     """
 
     given: Network
@@ -43,7 +43,7 @@ class LateSearch:
     model: CostModel
     division: Division
     device: DeviceChoice
-    allowed_cut_points: frozenset[CutPoint] | None = None
+    allowed_cut_points: ClassVar[frozenset[CutPoint] | None] = None
 
     @cached_property
     def begun(self) -> Search:

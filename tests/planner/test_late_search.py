@@ -32,3 +32,7 @@ def test_a_late_search_has_all_that_a_search_is_asked_for() -> None:
         assert getattr(search.begun, field.name) == getattr(search, field.name)
     assert search.begun.allowed_cut_points == search.allowed_cut_points
     assert search.begun is search.begun
+
+
+def test_a_late_search_takes_nothing_that_the_search_would_not_get() -> None:
+    assert {it.name for it in fields(LateSearch)} <= {it.name for it in fields(Search)}
