@@ -62,6 +62,21 @@ def test_cupy_needs_no_home_that_can_be_written(
     assert said(tmp_path / "own") == "cupy None\n"
 
 
+def test_a_user_without_a_home_keeps_kernels_in_a_named_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A container may run as a user that its system does not know."""
+
+    def no_home() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", no_home)
+    monkeypatch.setenv("CUPY_CACHE_DIR", str(tmp_path / "kernels"))
+    assert cuda._keeps_kernels()
+    monkeypatch.delenv("CUPY_CACHE_DIR")
+    assert not cuda._keeps_kernels()
+
+
 def test_a_broken_cupy_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(_name: str) -> Any:
         raise ImportError("libcudart.so.13: cannot open", name="cupy_backends")

@@ -66,8 +66,9 @@ def cupy() -> Any:
 
 def _keeps_kernels() -> bool:
     """Return whether CuPy can keep its own kernels. Else it cannot be imported, unless told so."""
-    folder = Path(os.environ.get("CUPY_CACHE_DIR", Path.home() / ".cupy" / "kernel_cache"))
-    with suppress(OSError):
+    named = os.environ.get("CUPY_CACHE_DIR")
+    with suppress(OSError, RuntimeError):  # a user of a container may have no home
+        folder = Path.home() / ".cupy" / "kernel_cache" if named is None else Path(named)
         folder.mkdir(parents=True, exist_ok=True)
         return os.access(folder, os.W_OK)
     return False
