@@ -28,7 +28,7 @@ from znni.engine.patch import PatchRunner
 from znni.engine.reading import read_input
 from znni.engine.tiles import for_job, make_job, seen_by
 from znni.machine.machine import Device, Machine
-from znni.network.geometry import with_window
+from znni.network.geometry import input_box, with_window
 from znni.network.layers import PackedLayer, SummedConv
 from znni.network.network import Network
 from znni.network.network_file import network_from_text
@@ -235,6 +235,17 @@ def test_split_convolutions_of_packed_values_give_what_one_evaluation_gives(
     assert coarse.reads
     assert coarse.writes
     assert_exact(network, size, plan, known, ERRORS[accuracy])
+
+
+def test_blocks_of_split_convolutions_read_all_that_these_see() -> None:
+    """If another convolution follows, transposed ones see more voxels than the whole network."""
+    conv = "  - conv: {features: 8, kernel: 3, padding: same, activation: elu}\n"
+    network = network_from_text(UNET.replace(conv, 2 * conv), "network")
+    known, size = mostly_packed("tf32"), Vec3(16, 14, 40)
+    plan = plan_for(network, size, Vec3(8, 8, 12), known, splits=True)
+    whole = whole_again(plan.network)
+    assert input_box(whole, plan.patch) != input_box(plan.network, plan.patch)
+    assert_exact(network, size, plan, known)
 
 
 def test_a_plan_that_is_ready_has_loaded_its_kernels(monkeypatch: pytest.MonkeyPatch) -> None:

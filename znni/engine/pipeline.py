@@ -296,7 +296,7 @@ def run_volume(
         def read(tile: Tile) -> Block:
             last_blocks.begun(process)
             with reading, clock.during("reading"):
-                block = state.blocks.read(tile, lane.room)
+                block = state.blocks.read(tile, processes.plan.network, lane.room)
             moments.note(f"process {process + 1} has its first block")
             return block
 

@@ -134,11 +134,12 @@ class Blocks:
         self._constants: dict[bytes, Float32] = {}
         self._noting = Lock()
 
-    def read(self, tile: Tile, room: Room = new_room) -> Block:
-        """Read what the network sees for a tile, or find its output if no work is needed.
+    def read(self, tile: Tile, computing: Network, room: Room = new_room) -> Block:
+        """Read what a plan's network sees for a tile, or find its output if no work is needed.
 
         Args:
             tile: a patch of the job.
+            computing: the network as the plan computes it. Convolutions that are split see more.
             room: gives the array for what the network sees.
 
         Raises:
@@ -153,7 +154,7 @@ class Blocks:
         if window:
             box = window.around(written)
         else:
-            box = self._job.seen(tile, input_box(self._network, tile.computed.size))
+            box = self._job.seen(tile, input_box(computing, tile.computed.size))
         try:
             seen = read_input(self._volume, self._job, box, self._network.scaling, room)
         except UnusableValues as error:
