@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 from fakes import machine
+from paths import NETWORKS
 from pydantic import TypeAdapter
 from small_search import CATALOGUE, LIMIT, NETWORK, OUTPUT, OVERHEAD
 
+import znni
 from planner.exhaustive import Search
 from znni.plans import plan as plan_module
 from znni.plans.plan import Plan
@@ -37,6 +39,16 @@ def test_a_plan_that_was_written_is_read(plan: Plan) -> None:
     assert again == plan
     assert again.network.weights == plan.network.weights
     assert again.to_json() == plan.to_json()
+
+
+def test_a_whole_number_is_written_as_it_is_when_it_was_read() -> None:
+    """So a run has the same output by a plan that was just made and by one from a file."""
+    found = znni.search(
+        NETWORKS / "boundaries.yaml", (150, 160, 170), machine="rtx4090", device="gpu"
+    ).fastest()[0]
+    assert any(isinstance(step.cost.bytes_moved, int) for step in found.steps)
+    text = found.to_json()
+    assert Plan.from_json(text).to_json() == text
 
 
 def test_a_number_without_end_is_null(plan: Plan) -> None:

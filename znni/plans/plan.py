@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import Field, dataclass, fields, is_dataclass, replace
 from functools import cache, cached_property
 from itertools import pairwise
 from math import inf, isfinite
@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
 ONE = Vec3(1, 1, 1)
+
+# The types of fields that hold numbers with a fraction.
+FLOATS = ("float", "float | None")
 
 
 MEASURED_HERE = "measured on this machine"  # begins the source of such times
@@ -318,5 +321,11 @@ def _plain(value: object) -> Any:
         case float():
             return value if isfinite(value) else None
         case _ if is_dataclass(value):
-            return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+            return {field.name: _of_field(value, field) for field in fields(value)}
     return value
+
+
+def _of_field(value: object, field: Field[Any]) -> Any:
+    """Return a field as JSON has it. A number is written as it is when the plan is read again."""
+    found = _plain(getattr(value, field.name))
+    return float(found) if field.type in FLOATS and isinstance(found, int) else found
