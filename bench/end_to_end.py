@@ -26,6 +26,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 
+import numpy as np
 import typer
 
 from bench import session
@@ -224,6 +225,10 @@ def row_of_run(
         written: seconds from its start until each block was written.
         complete: seconds from its start until its output was complete.
     """
+    told = {
+        name: value.item() if isinstance(value, np.generic) else value
+        for name, value in told.items()
+    }
     plan = Plan.from_json(told["plan"])
     busy = StageSeconds(**{stage: told[f"{stage}_seconds"] for stage in StageSeconds().by_stage()})
     reading, writing = (told[f"predicted_{stage}_seconds"] for stage in ("reading", "writing"))
