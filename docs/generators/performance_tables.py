@@ -28,6 +28,7 @@ GPU_UNETS = {
 # capability 8.0, and within less memory.
 GPU_UNETS_AT_192 = "gpu-unets-h200-192.json"
 GPU_UNETS_OTHER_WINDOWS = "gpu-unets-h200-windows.json"
+GPU_UNETS_ANEW = "gpu-unets-h200-one-gpu.json"  # ours, whose times count instead of earlier ones
 GPU_UNETS_AS_8_0 = "gpu-unets-h200-as-8.0.json"
 GPU_UNETS_LESS_MEMORY = "gpu-unets-h200-memory.json"
 COMPILED = {
@@ -130,9 +131,10 @@ def cpu_unets(records: Records) -> str:
 
 def gpu_unets(records: Records) -> str:
     """Return U-Nets on one window of a GPU beside compiled PyTorch, with their errors."""
-    lines = []
+    names, lines = [GPU_UNETS_AT_192, GPU_UNETS_ANEW], []
+    rows = [row for name in names for row in records[name].rows if row.get("windows", 1) == 1]
     for network, title in GPU_UNETS.items():
-        own = [row for row in records[GPU_UNETS_AT_192].rows if row["network"] == network]
+        own = [row for row in rows if row["network"] == network]
         ours, peers = _by_class(own), _by_name(own, network)
         line = {
             "network": title,
@@ -143,13 +145,13 @@ def gpu_unets(records: Records) -> str:
         for head, name in COMPILED.items():
             line[head] = _window(peers[name]) if name in peers else ""
         lines.append(line)
-    return _captioned(records, [GPU_UNETS_AT_192], lines)
+    return _captioned(records, names, lines)
 
 
 def gpu_unet_windows(records: Records) -> str:
     """Return U-Nets on windows of several extents of a GPU, in nanoseconds a voxel."""
-    names = [GPU_UNETS_AT_192, GPU_UNETS_OTHER_WINDOWS]
-    rows = [row for name in names for row in records[name].rows]
+    names = [GPU_UNETS_AT_192, GPU_UNETS_OTHER_WINDOWS, GPU_UNETS_ANEW]
+    rows = [row for name in names for row in records[name].rows if row.get("windows", 1) == 1]
     lines = []
     for network, title in GPU_UNETS.items():
         own = [row for row in rows if row["network"] == network]
@@ -232,7 +234,8 @@ def gpu_windows(records: Records) -> str:
     lines = [
         {
             "network": GPU_UNETS[str(row["network"])],
-            "contestant": WINDOWED.get(str(row["name"]), str(row["name"])),
+            "contestant": WINDOWED.get(str(row["name"]), str(row["name"]))
+            + ", mirrored" * bool(row["mirror"]),
             "first run": f"{row.get('first_seconds') or row['seconds']:.1f} s",
             "later runs": f"{row['seconds']:.1f} s" if row.get("first_seconds") else "",
             "without starting": f"{row['work_seconds']:.2f} s",
