@@ -236,7 +236,8 @@ def test_the_machines_here_are_found_by_name(own_folder: Path) -> None:
 
 def test_an_unknown_name_lists_the_known_machines() -> None:
     said = refused("plan", "--net", "n337", "--volume", "256,256,256", "--machine", "rtx4091")
-    assert "rtx4091: no such file, and no machine of this name comes with znni; it has " in said
+    assert "rtx4091: no such file, and no machine of this name comes with znni; did you " in said
+    assert "you mean rtx4090? There are a100-40, " in said
     assert said.strip().endswith(", ".join(path.stem for path in MACHINES))
 
 

@@ -63,6 +63,10 @@ def test_names_that_there_are_not() -> None:
     with pytest.raises(InvalidInput, match=r"n338: no such file, and no network of this name .*n9"):
         load_network("n338")
     assert "no such network file" in refused("infer", "v.h5", "--net", "none.yaml")
+    with pytest.raises(InvalidInput, match=r"did you mean n337\? There are boundaries, cells-unet"):
+        load_network("N377")
+    with pytest.raises(InvalidInput, match=r"no such network file; did you mean .*n337\.yaml\?"):
+        load_network(ROOT / "networks" / "n377.yaml")
 
 
 def test_missing_weights_are_looked_for_somewhere() -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 from znni.core.errors import InvalidInput
+from znni.core.nearest import nearest
 from znni.core.options import Blend, Channel
 from znni.core.shapes import Vec3
 from znni.core.text import counted
@@ -121,6 +121,6 @@ def _wrong_choice(message: str) -> str | None:
         return None
     name, value, listed = found.groups()
     choices = re.findall("'(.*?)'", listed)
-    close = get_close_matches(value, choices, n=1)
-    asked = f"; did you mean {close[0]}?" if close else ""
+    close = nearest(value, choices)
+    asked = f"; did you mean {close}?" if close else ""
     return f"{name} is {value!r}; choose one of {', '.join(choices)}{asked}"

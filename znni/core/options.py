@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from difflib import get_close_matches
 from inspect import signature
 from typing import Literal, NamedTuple, TypeAlias, TypedDict, get_args
 
 from znni.core.errors import InvalidInput, option
+from znni.core.nearest import nearest
 from znni.core.shapes import Vec3
 
 Border: TypeAlias = Literal["valid", "same"]
@@ -178,8 +178,8 @@ def check_keywords(caller: Callable[..., object], known: type, given: Iterable[s
     for name in given:
         if name not in (options := known.__annotations__):
             names = {*signature(caller).parameters, *options} - {"options"}
-            close = get_close_matches(name, names, n=1)
-            hint = f". Did you mean {close[0]!r}?" if close else ""
+            close = nearest(name, names)
+            hint = f". Did you mean {close!r}?" if close else ""
             raise TypeError(
                 f"znni.{caller.__qualname__}() got an unexpected keyword argument {name!r}{hint}"
             )

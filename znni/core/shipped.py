@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from znni.core.errors import InvalidInput
+from znni.core.nearest import nearest
 
 PACKAGE = Path(__file__).parents[1]
 
@@ -46,8 +47,10 @@ class ShippedFiles:
             return there
         if known := self.file(str(path)):
             return known
+        close = nearest(str(path), self.names)
+        hint = f"did you mean {close}? There are" if close else "there are"
         raise InvalidInput(
-            f"{path}: no such file, and no {self.kind} of this name comes with znni; it has "
+            f"{path}: no such file, and no {self.kind} of this name comes with znni; {hint} "
             f"{', '.join(self.names)}"
         )
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
 from functools import lru_cache
 from pathlib import Path
 from reprlib import repr as short_repr
@@ -16,6 +15,7 @@ from ruamel.yaml.error import MarkedYAMLError
 from ruamel.yaml.events import CollectionEndEvent, CollectionStartEvent
 
 from znni.core.errors import InvalidInput
+from znni.core.nearest import nearest
 
 LARGEST = 2**20  # for a count or an extent: far above any real one, far below any overflow
 DEEPEST = 8  # levels of mappings and lists; a network has six
@@ -31,8 +31,8 @@ def is_count(value: object) -> TypeGuard[int]:
 def _another(path: Path) -> str:
     """Return what to do if there is no file of a path: the file beside it with a similar name."""
     beside = {it.stem: it for it in path.parent.glob("*.yaml")} if path.parent.is_dir() else {}
-    close = get_close_matches(path.stem, beside, n=1)
-    return f"did you mean {beside[close[0]]}?" if close else "check the path"
+    close = nearest(path.stem, beside)
+    return f"did you mean {beside[close]}?" if close else "check the path"
 
 
 def _count(value: object) -> int:
@@ -144,8 +144,8 @@ class YamlFile:
                 problem = f"unknown key {last!r} in {owner}; {entry.unneeded[str(last)]}"
             case "extra_forbidden" | "invalid_key":
                 known = [field.alias or name for name, field in fields.items()]
-                close = get_close_matches(str(last), known, n=1)
-                hint = f"did you mean {close[0]!r}? " if close else ""
+                close = nearest(str(last), known)
+                hint = f"did you mean {close!r}? " if close else ""
                 keys = f"{'The' if hint else 'the'} keys are {', '.join(known)}"
                 problem = f"unknown key {last!r} in {owner}; {hint}{keys}"
             case "missing":

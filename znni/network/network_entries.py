@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from difflib import get_close_matches
 from typing import Annotated, ClassVar
 
 from pydantic import BeforeValidator, Field
 
 from znni.core.errors import InvalidInput
+from znni.core.nearest import nearest
 from znni.core.options import Blend, WindowRules
 from znni.core.shapes import Vec3
 from znni.core.text import counted
@@ -279,7 +279,7 @@ def _unknown(name: str, source: str, names: Sequence[str], index: int) -> str:
             f"layer {name} takes {source!r}, which comes after it; put {source} before it, because "
             f"a network has no cycles"
         )
-    close = get_close_matches(source, names[:index], n=1)
-    hint = f"did you mean {close[0]!r}? " if close else ""
+    close = nearest(source, names[:index])
+    hint = f"did you mean {close!r}? " if close else ""
     known = ", ".join((INPUT_NAME, *names[:index]))
     return f"layer {name} takes {source!r}, but no layer has that name; {hint}Choose from {known}"
