@@ -63,11 +63,16 @@ def test_commands_that_lack_something() -> None:
 @pytest.mark.parametrize(
     ("volume", "said"),
     [
-        ("5,6", "has 2 extents; give three"),
+        ("5,6", "has 2 extents; give three whole numbers of 1 or more with commas"),
         ("5", "has 1 extent; give three"),
         ("0,6,7", "(0, 6, 7)"),
         ("²,3,4", "no such file"),
         ("1e3,5,5", "no such file"),
+        ("5 5 5", "--volume 5 5 5 is no file, and has no extents; give a volume, or three whole"),
+        ("5,-5,5", "or three whole numbers of 1 or more with commas between: Z,Y,X"),
+        ("(5, 5, 5)", "or three whole numbers of 1 or more"),
+        ("5.5,5,5", "or three whole numbers of 1 or more"),
+        ("2026/11", "no such file"),
         ("5,5,5", "field of view"),
         ("", "is a folder"),
     ],

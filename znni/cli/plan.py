@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Unpack
 import typer
 
 from znni.cli import options
-from znni.cli.values import are_extents, in_windows, parse_channel, parse_roi, three_extents
+from znni.cli.values import (
+    EXTENTS,
+    are_extents,
+    in_windows,
+    look_like_extents,
+    parse_channel,
+    parse_roi,
+    three_extents,
+)
 from znni.core.errors import InvalidInput, option
 from znni.core.loading import is_own_process, loading, nothing
 from znni.core.options import Accuracy, Border, Choices, parse_time
@@ -172,6 +180,10 @@ def _size_of(
     """Return the extents of the volume to plan for, and the bytes of a stored value."""
     if are_extents(volume):
         return three_extents(volume), 4
+    if look_like_extents(volume) and not Path(volume).exists():
+        raise InvalidInput(
+            f"--volume {volume} is no file, and has no extents; give a volume, or {EXTENTS}"
+        )
     from znni.volumes.locate import open_volume
 
     point = None if time is None else parse_time(time)

@@ -25,10 +25,17 @@ REASONS = {
     "value_error": "{error}",
 }
 
+EXTENTS = "three whole numbers of 1 or more with commas between: Z,Y,X"
+
 
 def are_extents(text: str) -> bool:
     """Return whether a text gives extents, as ``Z,Y,X`` or in the printed form ``ZxYxX``."""
     return all(part.strip().isdecimal() for part in _parts(text))
+
+
+def look_like_extents(text: str) -> bool:
+    """Return whether a text has digits and signs that people write between extents, and no more."""
+    return bool(re.fullmatch(r"(?=.*[0-9])[-+0-9 ,;:x×*.()\[\]]+", text))
 
 
 def three_extents(text: str, name: str = "--volume") -> Vec3:
@@ -40,7 +47,7 @@ def three_extents(text: str, name: str = "--volume") -> Vec3:
     parts = [int(part) for part in _parts(text)]
     if len(parts) != 3:
         given = counted(len(parts), "extent")
-        raise InvalidInput(f"{name} {text} has {given}; give three: Z,Y,X")
+        raise InvalidInput(f"{name} {text} has {given}; give {EXTENTS}")
     return Vec3(*parts)
 
 
@@ -70,7 +77,7 @@ def in_windows(
     if mirror is not None:
         given["mirror"] = mirror.replace(",", "")
     if window is not None and not are_extents(window):
-        raise InvalidInput(f"--window {window} has no extents; give three: Z,Y,X")
+        raise InvalidInput(f"--window {window} has no extents; give {EXTENTS}")
     if window is not None:
         given["size"] = three_extents(window, "--window")
     if network.window:
