@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import subprocess
 import warnings
 from collections.abc import Iterator
@@ -381,11 +382,21 @@ def test_a_model_that_does_not_fit_windows(
     assert said in str(refused.value)
 
 
+def test_a_damaged_onnx_file_is_named_once(tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
+    file = tmp_path / "damaged.onnx"
+    file.write_bytes(b"no model")
+    with pytest.raises(InvalidInput, match=r"onnxruntime .* cannot open it: ") as refused:
+        load_network(file)
+    assert str(refused.value).count(str(file)) == 1
+    assert str(refused.value).count(file.name) == 1
+
+
 def test_mistakes_in_naming_a_model(
     normed: tuple[Any, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     network = load_network(normed[1])
-    with pytest.raises(InvalidInput, match="takes windows of 8x8x12 only"):
+    with pytest.raises(InvalidInput, match=r"takes windows of 8x8x12 only.*import it with znni"):
         with_window(network, replace(network.window, size=Vec3(8, 8, 8)))
     for text, said in (
         ("name: a\nmodel: none.onnx\n", "none.onnx: no such model file; check the path"),
@@ -396,8 +407,12 @@ def test_mistakes_in_naming_a_model(
             network_from_text(text, tmp_path / "net.yaml")
     broken = tmp_path / "broken.pt2"
     broken.write_bytes(b"no model")
-    with pytest.raises(InvalidInput, match=r"broken\.pt2: PyTorch .* cannot open it: .*; export"):
+    by_itself = rf"^{re.escape(str(broken))}: PyTorch .* cannot open it: .*; export"
+    with pytest.raises(InvalidInput, match=by_itself):
         load_network(broken)
+    by_network_file = r"net\.yaml, line 2: .*broken\.pt2: PyTorch .* cannot open it"
+    with pytest.raises(InvalidInput, match=by_network_file):
+        network_from_text("name: a\nmodel: broken.pt2\n", tmp_path / "net.yaml")
     broken = tmp_path / "broken.onnx"
     broken.write_bytes(b"no model")
 

@@ -189,8 +189,9 @@ def with_window(network: Network, window: Window) -> Network:
         if model.fixed not in (None, window.size):
             raise InvalidInput(
                 f"{model.file} takes windows of {model.fixed} only, and {window.size} are asked "
-                f"for; give windows of {model.fixed}, or export it with free extents (dynamic_axes "
-                f"of torch.onnx.export, dynamic_shapes of torch.export)"
+                f"for; give windows of {model.fixed}, import it with znni import, if all of its "
+                f"layers are known, or export it with free extents (dynamic_axes of "
+                f"torch.onnx.export, dynamic_shapes of torch.export)"
             )
     size, suited = window.size, whole_input(made, window.size)
     if suited != size:

@@ -36,8 +36,9 @@ def _onnx_session(file: str, threads: int) -> Any:
     try:
         return onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # the library has errors of its own, of all kinds
+        said = _line(error).replace(f"Load model from {file} failed:", "")  # errors name the file
         raise Refused(
-            f"onnxruntime {onnxruntime.__version__} cannot open it: {_line(error)}; check that the "
+            f"onnxruntime {onnxruntime.__version__} cannot open it: {said}; check that the "
             f"file is whole, export it with an opset that it supports, or install a newer "
             f"onnxruntime"
         ) from None

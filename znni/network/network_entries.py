@@ -207,9 +207,12 @@ def network_of(file: YamlFile) -> Network:
 
 def _use_model(file: YamlFile, entries: _NetworkFile, model: str) -> None:
     """Set the layers to one that is a model, with its input maps, and its windows if it has one."""
+    path = file.path.parent / model
     try:
-        layer = model_layer("model", file.path.parent / model)
+        layer = model_layer("model", path)
     except InvalidInput as error:
+        if path == file.path:  # the user gave the model itself, and the error names it
+            raise
         raise file.refusal(("model",), str(error)) from None
     entries.in_features = layer.in_features
     entries.layers = [_LayerEntry(name=layer.name, model=ModelEntry(file=model))]
