@@ -62,7 +62,7 @@ class Search(Space):
             self.dividing("power-of-two")._add_fastest(best)
         self._add_fastest(best)
         if not best.plans:
-            raise does_not_fit(self.smallest())
+            raise does_not_fit(self.smallest(), self.overhead)
         return best.plans
 
     def _by_cut_points(self) -> list[Self]:

@@ -69,8 +69,13 @@ def _with_layers(
     return replace(beside, resident=resident, working=working)
 
 
-def does_not_fit(smallest: Plan) -> DoesNotFit:
-    """Return the error that tells how much memory the smallest patch takes, and on which device."""
+def does_not_fit(smallest: Plan, overhead: Overhead) -> DoesNotFit:
+    """Return the error that tells how much memory the smallest patch takes, and on which device.
+
+    Args:
+        smallest: the plan for it.
+        overhead: the memory of the run beside its layers.
+    """
     memory, device = next(
         (memory, device)
         for memory, device in smallest.limits.values()
@@ -78,10 +83,13 @@ def does_not_fit(smallest: Plan) -> DoesNotFit:
     )
     part = smallest.part(device.kind) or smallest.parts[0]
     _, step = part.working_peak()
+    on_host = device.kind == "cpu"
     return DoesNotFit(
         needed=memory.total,
         allowed=device.memory,
         device=device.kind,
         layer=step.operation.name,
         patch=smallest.patch,
+        process=memory.process if on_host else 0,
+        gpu_libraries=overhead.cuda * overhead.processes(smallest.device) if on_host else 0,
     )

@@ -206,7 +206,7 @@ class Overhead:
             working=0,
             blocks=held_in + out + handed,
         )
-        if device == "cpu" or self.workers == 1:
+        if self.processes(device) == 1:
             return alone
         _, values_out = _values(network, patch)
         # Blocks are read into slots. The reader itself holds only their stored values.
@@ -222,6 +222,14 @@ class Overhead:
             weights=(1 + self.workers) * alone.weights,
             blocks=self.workers * slots,
         )
+
+    def processes(self, device: Processors) -> int:
+        """Return the number of processes of a run: workers on GPUs are beside the first one.
+
+        Args:
+            device: the processors that run the layers.
+        """
+        return 1 if device == "cpu" or self.workers == 1 else 1 + self.workers
 
     def bytes_in(self, values: int) -> int:
         """Return the host bytes of a block of so many values that is read ahead.

@@ -86,6 +86,10 @@ def test_what_does_not_fit_names_the_device_and_its_option() -> None:
     with pytest.raises(DoesNotFit, match=r"on the cpu, .*; give ram=") as host:
         on_gpu(10**7, ram=1600)
     assert on_gpu(10**7, ram=host.value.needed).memory.total <= host.value.needed
+    assert (gpu_.value.process, gpu_.value.gpu_libraries) == (0, 0)
+    assert (host.value.process, host.value.gpu_libraries) == (1500, 500)
+    taken = "(the process and its libraries take 1 KiB of it, those of the GPU 500 B), and 2 KiB"
+    assert taken in str(host.value)
 
 
 def test_the_primitives_are_those_of_the_devices_that_are_wanted() -> None:

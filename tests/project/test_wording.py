@@ -46,6 +46,7 @@ def test_a_remedy_names_an_option_as_both_callers_give_it() -> None:
     error = DoesNotFit(
         needed=3 << 20, allowed=1, device="gpu", layer="c", patch=(1, 2, 3), sensible=9 << 20
     )
+    assert "the process" not in str(error)
     assert "give gpu_memory='3MiB' (--gpu-memory 3MiB) at least, or 9MiB for half of" in str(error)
     with pytest.raises(InvalidInput, match=r"or border='same' \(--border same\) to pad it"):
         znni.plan(Network.chain("n", 1, (Conv("c", 1, 1, Vec3(9, 9, 9), "relu"),)), (4, 5, 6))

@@ -303,6 +303,7 @@ def of_worker(short: DoesNotFit, sharing: int = 0) -> DoesNotFit:
     return DoesNotFit(
         needed=short.needed, allowed=short.allowed, device=short.device, layer=short.layer,
         patch=short.patch, remedy=remedy, without_gpu=short.without_gpu,
+        process=short.process, gpu_libraries=short.gpu_libraries,
     )  # fmt: skip
 
 

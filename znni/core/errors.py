@@ -106,6 +106,9 @@ class DoesNotFit(ZnniError):
         sensible: about the least bytes with which a run is half as fast as it can be; 0: unknown.
         without_gpu: bytes of the host that suffice if no layer may use a GPU; 0: unknown, or more
             than are allowed.
+        process: bytes of the host, among the needed ones, for the process and its libraries; 0:
+            unknown, or the GPU is too small.
+        gpu_libraries: bytes of these for the libraries of a GPU.
 
     Args:
         remedy: what to give; empty: the option of this device's memory.
@@ -117,10 +120,13 @@ class DoesNotFit(ZnniError):
         self, *, needed: int, allowed: int, device: Literal["cpu", "gpu"],
         layer: str, patch: tuple[int, int, int],
         remedy: str = "", sensible: int = 0, without_gpu: int = 0,
+        process: int = 0, gpu_libraries: int = 0,
     ) -> None:  # fmt: skip
         self.needed = needed
         self.sensible = sensible
         self.without_gpu = without_gpu
+        self.process = process
+        self.gpu_libraries = gpu_libraries
         self.allowed = allowed
         self.device = device
         self.layer = layer
@@ -134,9 +140,13 @@ class DoesNotFit(ZnniError):
             more = f"at least, or {ceil(sensible / 2**20)}MiB for half of the best speed"
         if without_gpu:
             more += f", or {option('device', 'cpu')}, which needs {in_units(without_gpu)}"
+        beside = ""
+        if process:
+            of_gpu = f", those of the GPU {in_units(gpu_libraries)}" if gpu_libraries else ""
+            beside = f" (the process and its libraries take {in_units(process)} of it{of_gpu})"
         super().__init__(
             f"no plan fits: the smallest patch tried ({size} output voxels) needs "
-            f"{in_units(needed)} on the {device}, at layer {layer}, and "
+            f"{in_units(needed)} on the {device}, at layer {layer}{beside}, and "
             f"{in_units(allowed)} are allowed; give {remedy} {more}, or use a smaller network"
         )
 

@@ -257,6 +257,8 @@ def fastest(search: AnySearch, count: int = 1, *, fresh: bool = False) -> list[P
             patch=error.patch,
             sensible=sensible,
             without_gpu=_least_without_gpu(search),
+            process=error.process,
+            gpu_libraries=error.gpu_libraries,
         ) from None
     _warn_of_gpu_without_room(search, found[0])
     return found
@@ -282,7 +284,7 @@ def _warn_of_gpu_without_room(search: AnySearch, plan: Plan) -> None:
     with suppress(InvalidInput):  # GPUs do not compute all layers
         smallest = on_gpu.smallest()
         if any(taken.total > device.memory for taken, device in smallest.limits.values()):
-            log.warning("no GPU is used: %s", does_not_fit(smallest))
+            log.warning("no GPU is used: %s", does_not_fit(smallest, on_gpu.overhead))
 
 
 def _fastest(search: AnySearch, count: int, *, fresh: bool) -> list[Plan]:
