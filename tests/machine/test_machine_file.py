@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,7 @@ from znni.machine.machine_file import load_machine
 from znni.machine.processor import PAIRS_PER_CYCLE
 from znni.network.layers import Conv
 from znni.network.network import Network
+from znni.plans.job_seconds import StageSeconds
 from znni.plans.plan_text import plan_table
 
 MACHINES = sorted(MACHINES.glob("*.yaml"))
@@ -111,6 +113,23 @@ def test_slow_storage_sets_the_pace(tmp_path: Path) -> None:
     assert plans[1].seconds > 4 * 300**3 / 1.5e6
     assert "reading sets the pace" not in plan_table(plans[0])
     assert "reading sets the pace" in plan_table(plans[1])
+    assert "assumed" not in plan_table(plans[1])
+
+
+def test_a_plan_says_that_the_rate_of_storage_is_assumed(tmp_path: Path) -> None:
+    network = Network.chain("one", 1, (Conv("c", 1, 1, Vec3(1, 1, 1), "relu"),))
+    machine = load(WHOLE, tmp_path)
+    plan = znni.plan(network, (30, 30, 30), machine=machine, device="cpu")
+    slow, fast = StageSeconds(host_layers=1, writing=2), StageSeconds(host_layers=3, writing=2)
+    plan = replace(plan, time=replace(plan.time, patch=slow))
+    said = "writing at 2 GB/s, assumed unless the machine file gives storage:"
+    assert plan_table(plan).splitlines()[-1].strip() == said
+    for other in (
+        replace(plan, time=replace(plan.time, patch=fast)),
+        replace(plan, machine=replace(machine, storage=Storage(write=1e9))),
+        replace(plan, machine=replace(machine, absent=False)),
+    ):
+        assert "assumed" not in plan_table(other)
 
 
 def test_the_papers_machines_have_the_same_processors() -> None:

@@ -79,7 +79,10 @@ def test_processes_that_compile_take_what_the_run_leaves(gpus: int) -> None:
 
 def test_plans_for_several_gpus() -> None:
     Path("there.yaml").write_text(f"{THERE}  - *card\n")
+    of_several = "; 2 patches at a time, and one is written at a time: "
+    assert of_several not in succeeds(*PLAN, "--device", "gpu")
     table = succeeds(*PLAN, "--gpus", "2")
+    assert of_several in table
     assert "layers on each of 2 x Card, " in table
     assert "beside 1 x Card, not used" in table
     assert "there are 3 GPUs" in refused(*PLAN, "--gpus", "4")

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from znni.core.text import GAP, aligned, counted, duration, in_units
+from znni.machine.machine import NOMINAL_STORAGE
 from znni.plans.job_seconds import in_words
 
 if TYPE_CHECKING:
@@ -118,6 +119,7 @@ def _totals(plan: Plan) -> list[str]:
         f"{plan.wasted_work:.0%} of the work on borders and repetition",
         f"time          {PLACE} +- {plan.error:.0%} predicted ({plan.costs})",
         f"              {_parts(plan)}",
+        *_assumed_rate(plan),
     ]
 
 
@@ -139,7 +141,20 @@ def _parts(plan: Plan) -> str:
     )
     slowest = in_words(plan.time.pace.bottleneck)
     sets = "set" if slowest.endswith("layers") else "sets"
-    return f"{PLACE} s to start and end; of a patch {stages}: {slowest} {sets} the pace"
+    at_once = f"; {plan.workers} patches at a time, and one is written at a time"
+    return (
+        f"{PLACE} s to start and end; of a patch {stages}{at_once * (plan.workers > 1)}: "
+        f"{slowest} {sets} the pace"
+    )
+
+
+def _assumed_rate(plan: Plan) -> Iterator[str]:
+    """Yield a line if storage sets the pace, at the rate of files that do not describe it."""
+    machine, slowest = plan.machine, plan.time.pace.bottleneck
+    rates = {"reading": machine.storage.read, "writing": machine.storage.write}
+    if machine.absent and rates.get(slowest) == NOMINAL_STORAGE:
+        rate = f"{NOMINAL_STORAGE / 1e9:g} GB/s"
+        yield f"              {slowest} at {rate}, assumed unless the machine file gives storage:"
 
 
 def _purposes(memory: PlanMemory) -> str:
