@@ -197,7 +197,7 @@ def test_a_run_of_another_map_does_not_go_on_with_this_one(long_case: Path) -> N
     write_volume(np.stack([voxels(LONG_VOLUME)] * 2))  # no value tells them apart
     interrupt("out.h5", channel=0)
     said = refused(*INTERRUPTED, "--out", "out.h5", "--channel", 1)
-    assert "of another run, which differs in the channel (0 then, 1 now); give" in said
+    assert "of another run, which differs in the channel (then: 0; now: 1); give" in said
     succeeded = znni(*INTERRUPTED, "--out", "out.h5", "--channel", 0)
     assert succeeded.code == 0
 

@@ -129,7 +129,7 @@ def test_less_accurate_outputs_are_refused(
     znni.infer_many(files[:1], network, "out", weights=weights)
     monkeypatch.setattr(znni.inference.many, "accuracy_of", lambda _plan: "bfloat16")
     report = znni.infer_many(files[:1], network, "out", weights=weights)
-    assert "differs in the accuracy (bfloat16 then, float32 now)" in str(report.failures[0])
+    assert "differs in the accuracy (then: bfloat16; now: float32)" in str(report.failures[0])
     report = znni.infer_many(files[:1], network, "out", weights=weights, accuracy="bfloat16")
     assert report.finished_before == files[:1]
 

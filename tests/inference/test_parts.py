@@ -283,7 +283,7 @@ def test_parts_and_a_single_run_do_not_mix() -> None:
 
 def test_parts_of_something_else() -> None:
     compute("0/2")
-    assert "differs in the type of the output (float32 then, uint8 now)" in refused(
+    assert "differs in the type of the output (then: float32; now: uint8)" in refused(
         *RUN, "--out", OUT, "--part", "1/2", "--dtype", "uint8"
     )
     write_volume(voxels(LONG_VOLUME) + 1)

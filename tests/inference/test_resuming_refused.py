@@ -36,14 +36,22 @@ def change_time() -> None:
 @pytest.mark.parametrize(
     ("change", "options", "named"),
     [
-        (None, ("--random-weights", "1"), r"the weights \([0-9a-f]{16} then, [0-9a-f]{16} now\)"),
+        (None, ("--random-weights", "1"), r"the weights \(then: [0-9a-f]{16}; now: [0-9a-f]{16}\)"),
         (change_network, (), "the network"),
-        (change_scaling, (), r"the scaling of the input \(value \* 0.01 \+ -1.0 then, value"),
+        (change_scaling, (), r"the scaling of the input \(then: value \* 0.01 \+ -1.0; now: value"),
         (change_input, (), "the input's values"),
-        (change_time, (), r"the input's time of change \(.* then, 2001-09-09 01:46:40.000000001 U"),
-        (None, ("--border", "same"), r"the border \(valid then, same, reflect now\)"),
-        (None, ("--dtype", "uint8"), r"the type of the output \(float32 then, uint8 now\)"),
-        (None, ("--roi", ":100,:,:"), r"the region \(0:139,2:17,3:19 then, 0:100,2:17,3:19 now\)"),
+        (
+            change_time,
+            (),
+            r"the input's time of change \(then: .*; now: 2001-09-09 01:46:40.000000001 U",
+        ),
+        (None, ("--border", "same"), r"the border \(then: valid; now: same, reflect\)"),
+        (None, ("--dtype", "uint8"), r"the type of the output \(then: float32; now: uint8\)"),
+        (
+            None,
+            ("--roi", ":100,:,:"),
+            r"the region \(then: 0:139,2:17,3:19; now: 0:100,2:17,3:19\)",
+        ),
     ],
 )
 def test_another_run_is_not_mixed_with(

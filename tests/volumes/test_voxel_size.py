@@ -163,7 +163,7 @@ def test_a_run_with_another_size_is_not_gone_on_with(caplog: pytest.LogCaptureFi
     write_volume(voxels(LONG_VOLUME))
     interrupt("out.h5", voxel_size="40nm")
     run = (*INTERRUPTED, "--out", "out.h5", "--voxel-size")
-    assert "the voxel size (40, 40, 40 nanometer then, 50, 50, 50 nanometer now)" in refused(
+    assert "the voxel size (then: 40, 40, 40 nanometer; now: 50, 50, 50 nanometer)" in refused(
         *run, "50nm"
     )
     resumed(caplog, "out.h5", "--voxel-size", "40,40,40 nm")

@@ -28,7 +28,7 @@ from znni.network.network_file import load_network
 from znni.network.weights import Weights, weights_for
 from znni.plans.plan import Plan
 from znni.plans.plan_file import load_plan
-from znni.volumes.ledger_file import differences
+from znni.volumes.ledger_file import differences, then_and_now
 from znni.volumes.locate import check_ending, open_volume, read_ledger, split_dataset, stem
 from znni.volumes.stored import is_url
 
@@ -276,7 +276,7 @@ def check_finished(out: Path, asked: Request, weights: Weights) -> None:
     differing = differences(found.identity, identified(asked, weights).identity)
     accuracy, wanted = accuracy_of(Plan.from_json(found.plan)), asked.choices.accuracy
     if ACCURACIES[accuracy] > ACCURACIES[wanted]:
-        differing.append(f"the accuracy ({accuracy} then, {wanted} now)")
+        differing.append(then_and_now("the accuracy", accuracy, wanted))
     if differing:
         raise InvalidInput(
             f"{out}: exists, and was computed by another run, which differs in "

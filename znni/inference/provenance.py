@@ -26,6 +26,7 @@ from znni.network.weights import Weights, weights_again, weights_for
 from znni.volumes.array import ArrayLike
 from znni.volumes.fingerprint import fingerprint
 from znni.volumes.ledger_entries import Ledger
+from znni.volumes.ledger_file import then_and_now
 from znni.volumes.locate import open_volume
 from znni.volumes.stored import StoredVolume
 
@@ -294,6 +295,6 @@ def _check_marks(
         if ledger.identity[name] != mark and not name.endswith("time of change"):
             raise InvalidInput(
                 f"{output.name} was computed from another input, or this one has changed since: "
-                f"{name} ({ledger.identity[name]} then, {mark} now); give that one, as "
+                f"{then_and_now(name, ledger.identity[name], mark)}; give that one, as "
                 f"{option('source', 'FILE')}"
             )

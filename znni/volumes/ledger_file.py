@@ -233,7 +233,15 @@ def differences(then: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
     """Return what differs between two identities of an output, in words."""
     differing = [name for name in {**now, **then} if then.get(name) != now.get(name)]
     return [
-        f"{name} ({then.get(name, 'none')} then, {now.get(name, 'none')} now)"
+        then_and_now(name, then.get(name, "none"), now.get(name, "none"))
         for name in differing
         if FOLLOWING.get(name, set()).isdisjoint(differing)
     ]
+
+
+def then_and_now(name: str, then: str, now: str) -> str:
+    """Return what a property was in an earlier run and what it is now, in words.
+
+    The values may have commas, such as ``same, reflect``.
+    """
+    return f"{name} (then: {then}; now: {now})"
