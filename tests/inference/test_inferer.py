@@ -31,6 +31,33 @@ def test_padding_needs_a_border(network: Network) -> None:
         znni.Inferer(network, pad="edge")(voxels())
 
 
+@pytest.mark.parametrize("name", ["ram", "gpu_memory"])
+def test_an_inferer_asks_for_a_forgotten_unit_when_it_is_made(network: Network, name: str) -> None:
+    with pytest.raises(InvalidInput, match=rf"^{name}=4 .*: 4 is 4 bytes; did you mean 4GiB\?"):
+        znni.Inferer(network, **{name: 4})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("device", ["gpu", "cpu+gpu"])
+def test_an_inferer_for_a_gpu_needs_a_driver_when_it_is_made(
+    monkeypatch: pytest.MonkeyPatch, network: Network, device: Any
+) -> None:
+    monkeypatch.setattr("znni.machine.gpus.has_driver", lambda: False)
+    with pytest.raises(InvalidInput) as refused:
+        znni.Inferer(network, device=device)
+    assert f"device={device!r}" in str(refused.value)
+    assert ": there is no NVIDIA driver; " in str(refused.value)
+    assert str(refused.value).endswith("give device='cpu' (--device cpu)")
+
+
+def test_an_inferer_is_made_without_a_start_of_cuda(
+    monkeypatch: pytest.MonkeyPatch, network: Network
+) -> None:
+    monkeypatch.setattr("znni.machine.gpus.has_driver", lambda: True)
+    monkeypatch.setattr("znni.machine.gpus.find_spec", lambda _name: object())
+    monkeypatch.setattr("znni.machine.gpus.cupy", lambda: pytest.fail("CUDA was started"))
+    znni.Inferer(network, device="gpu")
+
+
 def test_an_inferer_takes_arrays_of_any_kind_and_size() -> None:
     inferer = znni.Inferer("tiny.yaml")
     for shape, dtype in (
@@ -186,9 +213,9 @@ def test_threads_of_a_fork_share_what_an_inferer_prepares_again(
 def test_an_inferer_counts_its_output(network: Network, weights: Weights) -> None:
     output = 4 * 2 * 6 * 15 * 16
     with pytest.raises(DoesNotFit) as alone:
-        znni.plan(network, VOLUME, ram=1, input_itemsize=1)
+        znni.plan(network, VOLUME, ram=1024, input_itemsize=1)
     with pytest.raises(DoesNotFit) as refused:
-        znni.Inferer(network, weights, ram=1)(voxels())
+        znni.Inferer(network, weights, ram=1024)(voxels())
     needed = refused.value.needed
     assert needed == alone.value.needed + output
     assert refused.value.__notes__ == ["11 KiB of that are for the output array"]

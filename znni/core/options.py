@@ -107,7 +107,8 @@ class Choices:
             is short: ``none`` (only the whole batch), ``power-of-two``, or ``all``.
 
     Raises:
-        InvalidInput: a name is not among its choices, or a value is of another type.
+        InvalidInput: a name is not among its choices, a value is of another type, or a limit of
+            memory is not a size.
     """
 
     ram: int | str | None = None
@@ -135,6 +136,8 @@ class Choices:
             costs=self.costs,
             micro_batches=self.micro_batches,
         )
+        memory_limit("ram", self.ram)
+        memory_limit("gpu_memory", self.gpu_memory)
 
 
 class PlanOptions(TypedDict, total=False):
@@ -242,15 +245,11 @@ class Stored:
         check_names(dtype=self.dtype)
 
 
-AS_COMPUTED = Stored()
-ANYTHING = Choices()
-
-
 def memory_size(given: int | str) -> int:
     """Return bytes of memory from ``8GiB``, ``500MB`` or a plain number of bytes.
 
     Raises:
-        ValueError: the value is none of these, or text of so few bytes that a unit was forgotten.
+        ValueError: the value is none of these, or so few bytes that a unit was forgotten.
     """
     from pydantic import ByteSize, TypeAdapter, ValidationError
 
@@ -260,6 +259,32 @@ def memory_size(given: int | str) -> int:
         size = int(TypeAdapter(ByteSize).validate_python(given))
     except (ValueError, ValidationError, OverflowError):
         raise ValueError(f"{given!r} is not a size of memory; write it as 8GiB or 500MB") from None
-    if isinstance(given, str) and given.strip().isdigit() and 0 < size < 1024:
-        raise ValueError(f"{given} is {given} bytes; did you mean {given.strip()}GiB?")
+    if (number := str(given).strip()).isdigit() and 0 < size < 1024:
+        raise ValueError(f"{given} is {given} bytes; did you mean {number}GiB?")
     return size
+
+
+def memory_limit(name: str, given: int | str | None) -> int | None:
+    """Return the bytes that an option allows, or None if it is not given.
+
+    Args:
+        name: the option, ``ram`` or ``gpu_memory``.
+        given: its value, as for ``memory_size``.
+
+    Raises:
+        InvalidInput: the value is not a size, or not positive.
+    """
+    if given is None:
+        return None
+    try:
+        memory = memory_size(given)
+    except ValueError as error:
+        raise InvalidInput(f"{option(name, given)}: {error}") from None
+    if memory < 1:
+        of = "RAM" if name == "ram" else "GPU memory"
+        raise InvalidInput(f"{memory} bytes of {of} hold nothing; give a size such as 8GiB")
+    return memory
+
+
+AS_COMPUTED = Stored()
+ANYTHING = Choices()

@@ -11,7 +11,7 @@ from znni.core.errors import InvalidInput, option
 from znni.core.options import Choices, DeviceChoice
 from znni.core.text import counted
 from znni.machine.chosen_gpus import ALL, numbers_of
-from znni.machine.gpus import missing_for_gpu, why_no_gpu
+from znni.machine.gpus import missing_for_gpu, not_installed_for_gpu, why_no_gpu
 from znni.machine.machine import Machine
 from znni.network.description import describe_layer
 from znni.network.layers import Layer
@@ -27,6 +27,16 @@ CONTEXT_BYTES = 640 * 2**20
 CPU = option("device", "cpu")
 USE_CPU = f"give {CPU}"
 LEAVE_OUT = "without a GPU, leave it out"
+
+
+def check_installed(device: DeviceChoice) -> None:
+    """Check that what a device needs is installed here, without a start of CUDA.
+
+    Raises:
+        InvalidInput: a GPU is requested, and its driver or library is missing.
+    """
+    if device in ("gpu", "cpu+gpu") and (missing := not_installed_for_gpu()):
+        raise InvalidInput(f"{option('device', device)}: {missing}; {USE_CPU}")
 
 
 def primitives_for(

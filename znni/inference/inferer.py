@@ -17,6 +17,7 @@ from znni.engine.pipeline import RunState
 from znni.engine.skipping import Blocks
 from znni.engine.statistics import normalized
 from znni.engine.tiles import Remaining, for_job, make_job
+from znni.inference.devices import check_installed
 from znni.inference.preparing import prepare
 from znni.inference.ready import KeptReadiness
 from znni.inference.request import Requirements
@@ -51,7 +52,8 @@ class Inferer:
         >>> probability = inferer(volume)
 
     Raises:
-        InvalidInput: network, weights, plan or array cannot be used as given.
+        InvalidInput: network, weights, plan or array cannot be used as given. Or a GPU is
+            requested, and its driver or library is not installed.
         DoesNotFit: no plan stays within ``ram`` and ``gpu_memory``.
         RunFailed: the GPU failed.
     """
@@ -79,6 +81,7 @@ class Inferer:
         self._border: Border = border
         self._pad = pad
         self._choices = Choices(**options)
+        check_installed(self._choices.device)
         self._begin()
 
     def _begin(self) -> None:

@@ -317,13 +317,23 @@ class Missing(NamedTuple):
     in_vain: bool = False
 
 
+def not_installed_for_gpu() -> str:
+    """Return what is not installed to use a GPU, with a remedy, or an empty string.
+
+    CUDA is not started. So there may be no GPU although all is installed.
+    """
+    if not has_driver():
+        return "there is no NVIDIA driver; install one if the machine has a GPU"
+    if find_spec("cupy") is None:
+        return f"CuPy is not installed; {INSTALL}"
+    return ""
+
+
 @cache
 def missing_for_gpu() -> Missing:
     """Return what is missing to use a GPU."""
-    if not has_driver():
-        return Missing("there is no NVIDIA driver; install one if the machine has a GPU")
-    if find_spec("cupy") is None:
-        return Missing(f"CuPy is not installed; {INSTALL}")
+    if not_installed := not_installed_for_gpu():
+        return Missing(not_installed)
     starting = _cuda.start()
     try:
         runtime = cupy().cuda.runtime
