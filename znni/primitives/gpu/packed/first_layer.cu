@@ -203,15 +203,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
                 total * (i % 2 ? unscaled * unscaled : unscaled);
         }
     };
-    int item_before = at.item;
 #endif
     for (unsigned index = blockIdx.x; index < count; index += gridDim.x) {
         commit_copies();
         wait_for_copies<0>();
         __syncthreads();  // the tile is there, and all warps have read the one before
 #if SUMS_MAPS
-        if (at.item != item_before) write_sums(item_before);
-        item_before = at.item;
+        if (index != blockIdx.x) {  // found anew: no register is left to keep it
+            const Index before = place_of(index - gridDim.x, tiles_z, tiles_y, tiles_x).item;
+            if (before != at.item) write_sums(before);
+        }
 #endif
         pair_up(image, given, scale);
         __syncthreads();
@@ -281,7 +282,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     }
 #if SUMS_MAPS
     __syncthreads();
-    write_sums(item_before);
+    write_sums(at.item);
 #endif
     if (blockIdx.x == 0)
         for (int group = threadIdx.x; group < groups; group += THREADS)
