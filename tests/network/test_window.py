@@ -211,6 +211,14 @@ def test_windows_must_keep_their_size() -> None:
         with_window(valid_network(), Window(Vec3(8, 8, 8)))
 
 
+def test_a_network_that_slides_over_the_volume_takes_no_windows() -> None:
+    with pytest.raises(InvalidInput, match=r"n337 slides over the volume .*; leave them out"):
+        znni.with_window("n337", Window(Vec3(100, 100, 100)))
+    text = "name: net\nwindow: {size: [9, 9, 9]}\nlayers:\n  - conv: {features: 1, kernel: 3}\n"
+    with pytest.raises(InvalidInput, match=r"net\.yaml, line 2: network net slides over"):
+        network_from_text(f"{text}  - pool: {{window: 2}}\n", "net.yaml")
+
+
 def test_windows_may_be_given_in_plain_numbers() -> None:
     size: Any = [8, np.int64(12), 16]
     made = Window(size, mirror="xz")

@@ -178,6 +178,11 @@ def with_window(network: Network, window: Window) -> Network:
     Raises:
         InvalidInput: the network cannot be computed in windows of this size.
     """
+    if not network.is_exact and network.total_pooling.volume > 1:
+        raise InvalidInput(
+            f"network {network.name} slides over the volume and gives an output for every voxel, "
+            f"so it needs no windows; leave them out"
+        )
     nodes = (
         replace(node, layer=replace(node.layer, window=window.size))
         if isinstance(node.layer, Model)
