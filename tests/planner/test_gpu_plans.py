@@ -151,8 +151,7 @@ def test_a_gpu_that_is_short_of_memory_gets_a_smaller_plan(
     share = taken.process + 3 * (taken.total - taken.process) // 4
     assert smaller.memory_on("gpu").total <= min(share, free)
     assert smaller.memory.total <= plan.machine.host.memory
-    nothing = replace(taken, process=1024, working=0, resident=0, blocks=0)
-    least = replace(smaller, gpu_memory=nothing)
+    least = replace(smaller, gpu_memory=replace(taken, working=0, resident=0, blocks=0))
     with pytest.raises(RunFailed, match=r"memory of the GPU ran out .*give device='cpu'"):
         smaller_plan(least, "gpu", required)
 

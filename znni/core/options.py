@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from inspect import signature
 from typing import Literal, NamedTuple, TypeAlias, TypedDict, get_args
@@ -11,6 +11,9 @@ from typing import Literal, NamedTuple, TypeAlias, TypedDict, get_args
 from znni.core.errors import InvalidInput, option
 from znni.core.nearest import nearest
 from znni.core.shapes import Vec3
+
+# Fewer bytes of memory than this are a number whose unit was forgotten.
+LEAST_BYTES = 1024
 
 Border: TypeAlias = Literal["valid", "same"]
 Pad: TypeAlias = Literal["reflect", "edge", "constant"]
@@ -107,8 +110,7 @@ class Choices:
             is short: ``none`` (only the whole batch), ``power-of-two``, or ``all``.
 
     Raises:
-        InvalidInput: a name is not among its choices, a value is of another type, or a limit of
-            memory is not a size.
+        InvalidInput: a name is not among its choices, or a value is of another type.
     """
 
     ram: int | str | None = None
@@ -136,8 +138,6 @@ class Choices:
             costs=self.costs,
             micro_batches=self.micro_batches,
         )
-        memory_limit("ram", self.ram)
-        memory_limit("gpu_memory", self.gpu_memory)
 
 
 class PlanOptions(TypedDict, total=False):
@@ -167,15 +167,16 @@ def parse_time(text: str) -> PointInTime:
         raise InvalidInput(f"{option('time', text)}: give a number from 0 on, or all") from None
 
 
-def check_keywords(caller: Callable[..., object], known: type, given: Iterable[str]) -> None:
-    """Check the names of options that a function or a class of ``znni`` takes as ``**options``.
+def check_keywords(caller: Callable[..., object], known: type, given: Mapping[str, object]) -> None:
+    """Check the options that a function or a class of ``znni`` takes as ``**options``.
 
     Args:
         caller: the function or class.
         known: the ``TypedDict`` of its options, such as ``PlanOptions``.
-        given: names of the options passed to it.
+        given: the options passed to it.
 
     Raises:
+        InvalidInput: a limit of memory is so few bytes that a unit was forgotten.
         TypeError: the caller takes no such argument. Python raises the same for any function.
     """
     for name in given:
@@ -186,6 +187,10 @@ def check_keywords(caller: Callable[..., object], known: type, given: Iterable[s
             raise TypeError(
                 f"znni.{caller.__qualname__}() got an unexpected keyword argument {name!r}{hint}"
             )
+    for name in ("ram", "gpu_memory"):
+        value = given.get(name)
+        if isinstance(value, int) and 0 < value < LEAST_BYTES and not isinstance(value, bool):
+            raise InvalidInput(f"{option(name, value)}: {_unit_forgotten(value)}")
 
 
 @dataclass(frozen=True)
@@ -245,11 +250,15 @@ class Stored:
         check_names(dtype=self.dtype)
 
 
+AS_COMPUTED = Stored()
+ANYTHING = Choices()
+
+
 def memory_size(given: int | str) -> int:
     """Return bytes of memory from ``8GiB``, ``500MB`` or a plain number of bytes.
 
     Raises:
-        ValueError: the value is none of these, or so few bytes that a unit was forgotten.
+        ValueError: the value is none of these, or text of so few bytes that a unit was forgotten.
     """
     from pydantic import ByteSize, TypeAdapter, ValidationError
 
@@ -259,32 +268,10 @@ def memory_size(given: int | str) -> int:
         size = int(TypeAdapter(ByteSize).validate_python(given))
     except (ValueError, ValidationError, OverflowError):
         raise ValueError(f"{given!r} is not a size of memory; write it as 8GiB or 500MB") from None
-    if (number := str(given).strip()).isdigit() and 0 < size < 1024:
-        raise ValueError(f"{given} is {given} bytes; did you mean {number}GiB?")
+    if isinstance(given, str) and given.strip().isdigit() and 0 < size < LEAST_BYTES:
+        raise ValueError(_unit_forgotten(given.strip()))
     return size
 
 
-def memory_limit(name: str, given: int | str | None) -> int | None:
-    """Return the bytes that an option allows, or None if it is not given.
-
-    Args:
-        name: the option, ``ram`` or ``gpu_memory``.
-        given: its value, as for ``memory_size``.
-
-    Raises:
-        InvalidInput: the value is not a size, or not positive.
-    """
-    if given is None:
-        return None
-    try:
-        memory = memory_size(given)
-    except ValueError as error:
-        raise InvalidInput(f"{option(name, given)}: {error}") from None
-    if memory < 1:
-        of = "RAM" if name == "ram" else "GPU memory"
-        raise InvalidInput(f"{memory} bytes of {of} hold nothing; give a size such as 8GiB")
-    return memory
-
-
-AS_COMPUTED = Stored()
-ANYTHING = Choices()
+def _unit_forgotten(number: int | str) -> str:
+    return f"{number} is {number} bytes; did you mean {number}GiB?"

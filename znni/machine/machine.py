@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from math import inf
 from typing import Literal, TypeAlias
 
-from znni.core.errors import InvalidInput
-from znni.core.options import memory_limit
+from znni.core.errors import InvalidInput, option
+from znni.core.options import memory_size
 from znni.machine.processor import PAIRS_PER_CYCLE
 
 # Cores share the memory bandwidth. From 1 to 16 cores, it grew as their number to this power.
@@ -138,7 +138,7 @@ def limited(
         InvalidInput: ``ram`` or ``gpu_memory`` is not a size, or one of these is not positive.
     """
     host = machine.host
-    memory = memory_limit("ram", ram)
+    memory = _memory_limit("ram", ram)
     cores, threads = host.threads, host.threads if threads is None else threads
     if threads < 1:
         raise InvalidInput(f"{threads} threads cannot compute; give at least 1 (of {cores})")
@@ -150,9 +150,23 @@ def limited(
         flops=host.flops * busy,
         bandwidth=host.bandwidth * busy**BANDWIDTH_EXPONENT,
     )
-    each = memory_limit("gpu_memory", gpu_memory)
+    each = _memory_limit("gpu_memory", gpu_memory)
     gpus = tuple(replace(gpu, memory=each or gpu.memory) for gpu in machine.gpus)
     return replace(machine, host=part, gpus=gpus)
+
+
+def _memory_limit(name: str, given: int | str | None) -> int | None:
+    """Return the bytes that an option allows, or None if it is not given."""
+    if given is None:
+        return None
+    try:
+        memory = memory_size(given)
+    except ValueError as error:
+        raise InvalidInput(f"{option(name, given)}: {error}") from None
+    if memory < 1:
+        of = "RAM" if name == "ram" else "GPU memory"
+        raise InvalidInput(f"{memory} bytes of {of} hold nothing; give a size such as 8GiB")
+    return memory
 
 
 def nominal_link(capability: int) -> float:
