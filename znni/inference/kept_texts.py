@@ -125,8 +125,8 @@ def _state(path: Path) -> object:
 
 def kept_text(file: Path) -> str | None:
     """Return the text in a file as of now; None if there is none, or if it is damaged."""
-    found = kept_value(file, KeptText) or kept_value(file, str)
-    if found is None:
+    found = kept_value(file, object)
+    if not isinstance(found, KeptText | str):
         return None
     log.info("the text is kept from an earlier command: %s", file)
     return str(found)

@@ -163,7 +163,7 @@ def begin_cuda() -> None:
 
     It starts in a thread, which holds no lock of Python meanwhile.
     """
-    if has_driver() and find_spec("cupy") is not None:
+    if not not_installed_for_gpu():
         _cuda.start()
 
 
