@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from math import inf, prod
-from typing import Generic, NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -18,7 +18,10 @@ from znni.network.geometry import extents_read, input_box
 from znni.network.network import Network
 from znni.plans.device_partition import locks_blocks
 from znni.plans.job_seconds import NOTHING, NOTHING_AROUND, SecondsAround, Stage, StageSeconds
-from znni.plans.totals import Number, PlanMemory, PlanTime
+from znni.plans.totals import Number, Numbers, PlanMemory, PlanTime
+
+# A count for one patch, or for each of several patches.
+Count = TypeVar("Count", int, float, Numbers)
 
 FLOAT_BYTES = 4
 MASK_COPIES = 3  # of a block's mask: in the writer, in a message, and in the worker
@@ -323,13 +326,13 @@ class Overhead:
         """
         blocks = 0
         if first_input:
-            _, values_out = _values(network, patch)
+            values_in, values_out = _values(network, patch)
             out = values_out * self.gpu_voxel_out
             if network.window:
                 out = _bytes_of_blending(network, patch)
             labels = self.label_maps * self.label_itemsize * patch.volume
-            locked += self._locked_for_output(network, patch)
-            locked += self._locked_for_input(network, patch)
+            locked += self._locked_for_output(network, patch.volume)
+            locked += self._locked_for_input(network, values_in)
             blocks = first_input.elements * self.gpu_value_in + out + labels
         return PlanMemory(
             process=self.gpu + -(-locked // LOCKED_BYTES_PER_TABLE_BYTE),
@@ -367,21 +370,16 @@ class Overhead:
             brought: the bytes of a patch that are copied to the GPU.
             uses_host: whether the first layers are on the host.
         """
-        locked = 2 * self._bytes_returned(network) * counts.voxels
-        if uses_host:
-            return locked + 2 * brought
-        if self._locks_input(network):
-            return locked + 2 * FLOAT_BYTES * counts.values_in
-        return locked
+        taken = 2 * brought if uses_host else self._locked_for_input(network, counts.values_in)
+        return self._locked_for_output(network, counts.voxels) + taken
 
-    def _locked_for_input(self, network: Network, patch: Vec3) -> int:
+    def _locked_for_input(self, network: Network, values_in: Count) -> Count:
         """Return the host bytes of two blocks for a GPU: one is copied, and one is read."""
-        values_in, _ = _values(network, patch)
-        return 2 * FLOAT_BYTES * values_in if self._locks_input(network) else 0
+        return 2 * FLOAT_BYTES * self._locks_input(network) * values_in
 
-    def _locked_for_output(self, network: Network, patch: Vec3) -> int:
+    def _locked_for_output(self, network: Network, voxels: Count) -> Count:
         """Return the host bytes of two outputs that a GPU copies back."""
-        return 2 * self._bytes_returned(network) * patch.volume
+        return 2 * self._bytes_returned(network) * voxels
 
     def time_of_run(
         self,
