@@ -143,7 +143,7 @@ def statistics_seconds(
     scaling, maps = network.scaling, network.in_features
     if scaling.is_fixed:
         return 0.0
-    core = machine.host.bandwidth / machine.host.threads**BANDWIDTH_EXPONENT
+    core = _core_bandwidth(machine)
     wide = itemsize > 2
     seconds = maps * each.voxel_in * volume.volume if scaling.has_numbers else 0.0
     for kinds in ((ZScore, Percentiles), (Percentiles,)[: int(wide)]):
@@ -165,7 +165,7 @@ def last_pass_seconds(network: Network, output: Vec3, machine: Machine, stored: 
         machine: the machine.
         stored: how values are stored.
     """
-    core: float = machine.host.bandwidth / machine.host.threads**BANDWIDTH_EXPONENT
+    core = _core_bandwidth(machine)
     if stored.packing is None:
         maps = stored.label_maps or network.out_features
         return COARSER_TRAFFIC / core * maps * output.volume if stored.coarser else 0.0
@@ -245,6 +245,13 @@ def run_overhead(
     )
 
 
+def _core_bandwidth(machine: Machine) -> float:
+    """Return the bytes per second that one core of the host moves, if no other does."""
+    host = machine.host
+    found: float = host.bandwidth / host.threads**BANDWIDTH_EXPONENT
+    return found
+
+
 def _as_measured(
     nominal: OverheadSeconds, measured: HandlingTimes, stored: Stored, threads: int
 ) -> OverheadSeconds:
@@ -274,7 +281,7 @@ def _chunked(
     zarr-python hands out the chunks, and decodes those of TIFF.
     """
     threads = machine.host.threads
-    core = machine.host.bandwidth / threads**BANDWIDTH_EXPONENT
+    core = _core_bandwidth(machine)
     file = measured.file or FILE_TRAFFIC / core
     handling = replace(handling, file_out=file, lost_file_out=file / threads)
     known = stored.input_chunks
@@ -305,7 +312,7 @@ def _compressed(handling: OverheadSeconds, machine: Machine, stored: Stored) -> 
     Labels are few bytes, and take hardly any.
     """
     host, itemsize = machine.host, np.dtype(stored.dtype).itemsize
-    core = host.bandwidth / host.threads**BANDWIDTH_EXPONENT
+    core = _core_bandwidth(machine)
     if stored.label_maps:
         return handling
     taken = itemsize * PACKED_TRAFFIC[stored.compression] / core / host.threads
@@ -322,7 +329,7 @@ def _handling(machine: Machine, output_itemsize: int, input_itemsize: int) -> Ov
     """
     host, storage = machine.host, machine.storage
     link = machine.gpus[0].link if machine.gpus else inf
-    core = host.bandwidth / host.threads**BANDWIDTH_EXPONENT
+    core = _core_bandwidth(machine)
     converted, stored = CONVERTED_TRAFFIC / core, STORED_TRAFFIC / core
     converted_out = CONVERTED_OUT_TRAFFIC / core
     copied = COPIED_TRAFFIC / core
