@@ -88,7 +88,8 @@ class _Running:
         Thread(target=self._keep, args=(started,), daemon=True).start()
         if error := started.get():
             raise error
-        self._connection.send((recipe, limits))
+        with suppress(OSError):  # it has just ended, which the thread will answer to each call
+            self._connection.send((recipe, limits))
 
     @property
     def alive(self) -> bool:
