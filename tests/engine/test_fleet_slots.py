@@ -26,7 +26,25 @@ def test_a_fleet_that_ends_frees_its_slots() -> None:
     assert not any(slot() for slot in freed)
 
 
-def test_a_slot_gives_back_the_memory_of_its_input_alone() -> None:
+@pytest.mark.parametrize("last", [False, True])
+def test_slots_are_freed_after_their_last_blocks_if_no_run_follows(
+    monkeypatch: pytest.MonkeyPatch, *, last: bool
+) -> None:
+    freed: list[Slot] = []
+
+    def free(slot: Slot) -> None:
+        freed.append(slot)
+
+    monkeypatch.setattr(Slot, "free", free)
+    workers, case = fleet(), Case()
+    slots = {id(slot) for worker in workers._crew.workers for slot in worker.slots}
+    case.run(workers, last=last)
+    workers.end()()
+    assert {id(slot) for slot in freed} == (slots if last else set())
+    assert len(freed) == (len(slots) if last else 0)
+
+
+def test_a_slot_gives_back_the_memory_of_its_input_and_then_all() -> None:
     shape = SlotShape((1, 300, 20, 20), (1, 90, 20, 20), "uint8")
     descriptor = new_memory()
     slot, other = Slot(shape, descriptor), Slot(shape, descriptor)
@@ -38,6 +56,9 @@ def test_a_slot_gives_back_the_memory_of_its_input_alone() -> None:
     assert before - os.fstat(descriptor).st_blocks == pages * mmap.PAGESIZE // 512
     assert (other.dense == 3).all()
     assert not other.block[0, 0].any()
+    slot.free()
+    left = shape.nbytes % mmap.PAGESIZE  # of a page that is not whole
+    assert os.fstat(descriptor).st_blocks * 512 == (mmap.PAGESIZE if left else 0)
     os.close(descriptor)
 
 

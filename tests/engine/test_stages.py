@@ -223,6 +223,19 @@ def test_later_stages_are_asked_for_while_the_first_ones_work() -> None:
     assert done == [1, 2, 3, 4, 5]
 
 
+def test_a_line_is_over_once_after_its_last_item() -> None:
+    done: list[Any] = []
+    lines = [
+        Line([abs, done.append], over=partial(done.append, "one stage after the other")),
+        Line([abs], later=lambda: [done.append], over=partial(done.append, "later stages")),
+    ]
+    for line in lines:
+        done.clear()
+        with Lines(range(9), [line]) as work:
+            work.finish()
+        assert done == [*range(9), line.over.args[0]]  # type: ignore[attr-defined]
+
+
 def test_an_error_before_later_stages_begin_is_raised_as_itself() -> None:
     def not_made() -> list[Any]:
         raise MemoryError("no room for the stages")

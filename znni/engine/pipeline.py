@@ -21,7 +21,7 @@ from znni.engine.labels import Labels
 from znni.engine.last_blocks import LastBlocks
 from znni.engine.moments import Moments
 from znni.engine.skipping import Block, Blocks, InputBlock, StoredBlock
-from znni.engine.stages import Line, Lines, Work, in_turn, through
+from znni.engine.stages import Line, Lines, Work, in_turn, nothing_left, through
 from znni.engine.stopwatch import Stopwatch
 from znni.engine.tiles import Room, Tile, new_room
 from znni.machine.cold_pages import note_warm
@@ -67,11 +67,14 @@ class Lane(NamedTuple):
         room: gives the array that a block is read into.
         one_at_a_time: whether the lane takes the next block when one is written. Else its stages
             work at the same time, each on a block of its own.
+        free: begins to give the memory of the lane back. It is called when all blocks of a lane
+            with one at a time are written, and no run follows.
     """
 
     stages: Callable[[], Sequence[Work]]
     room: Room = new_room
     one_at_a_time: bool = False
+    free: Callable[[], None] = nothing_left
 
 
 class Processes(Protocol):
@@ -311,7 +314,7 @@ def run_volume(
             return [*before, in_turn([final, *made]), write]
 
         if lane.one_at_a_time:
-            return Line([in_turn([read, *others()])])
+            return Line([in_turn([read, *others()])], over=lane.free if last else nothing_left)
         return Line([read], here=1, later=others)
 
     per_process = [

@@ -11,6 +11,7 @@ is made, and once where it is taken from.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from threading import Condition, Lock, Thread
 from typing import Any, NamedTuple, Self, TypeAlias
 
@@ -39,6 +40,10 @@ def no_more() -> Sequence[Work]:
     return ()
 
 
+def nothing_left() -> None:
+    """Do nothing."""
+
+
 class Line(NamedTuple):
     """Stages that items go through, in order.
 
@@ -48,11 +53,13 @@ class Line(NamedTuple):
             for the line; None for no stage. The others have threads of their own.
         later: returns the stages after these. It is called when their first item is waited for, so
             that the stages before work while these are made.
+        over: called by the thread of the last stage once no further item comes to it.
     """
 
     stages: Sequence[Work]
     here: int | None = None
     later: Callable[[], Sequence[Work]] = no_more
+    over: Callable[[], None] = nothing_left
 
 
 class Over(Exception):
@@ -159,7 +166,7 @@ class Lines:
         self._threads: list[Thread] = []
         # What runs in this thread. A bound method would make a cycle, which would keep the stages,
         # and the memory of their arenas, until the garbage collector runs.
-        self._here: list[tuple[Work, Handover, Handover]] = []
+        self._here: list[tuple[Work, Handover, Handover, Callable[[], None]]] = []
         self._later: list[tuple[Handover, Line]] = []
         for line in lines:
             after = _End() if line.later is no_more else Handover()
@@ -183,7 +190,9 @@ class Lines:
         between = [before, *(Handover() for _ in stages[1:]), after]
         self._handovers += between[1:-1]
         for number, stage in enumerate(stages):
-            work = stage, between[number], between[number + 1]
+            final = isinstance(between[number + 1], _End)
+            over = line.over if final else nothing_left
+            work = stage, between[number], between[number + 1], over
             if first + number == line.here:
                 self._here.append(work)
             else:
@@ -226,12 +235,14 @@ class Lines:
             handover.close()
         _wait_for(self._threads)
 
-    def _run(self, stage: Work, before: Handover, after: Handover) -> None:
+    def _run(
+        self, stage: Work, before: Handover, after: Handover, over: Callable[[], None]
+    ) -> None:
         try:
-            while True:  # no name keeps an item that was handed on alive
-                after.give(stage(before.take()))
-        except Over:
-            pass
+            with suppress(Over):
+                while True:  # no name keeps an item that was handed on alive
+                    after.give(stage(before.take()))
+            over()
         except BaseException as error:
             self._errors.append(error)
             self._source.close()

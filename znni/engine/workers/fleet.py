@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from threading import Event, Thread
 from typing import Any
 
@@ -115,7 +116,12 @@ class Fleet:
             return Blended(made, None, wanted, plan.machine.host.threads)
 
         block = worker.slots[slot].block
-        return Lane(lambda: [compute], lambda shape: front(block, shape), one_at_a_time=True)
+        return Lane(
+            lambda: [compute],
+            lambda shape: front(block, shape),
+            one_at_a_time=True,
+            free=partial(worker.free, slot),
+        )
 
     def wait_until_ready(self) -> None:
         """Wait until all workers can compute.

@@ -84,3 +84,7 @@ class Slot:
     def free_input(self) -> None:
         """Give the memory of the input back to the system. Nobody may use it any more."""
         give_back_shared(self._bytes[: self.shape.block_bytes])
+
+    def free(self) -> None:
+        """Give all memory back to the system. Nobody may use it any more."""
+        give_back_shared(self._bytes)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from threading import Thread
@@ -113,9 +113,16 @@ class Worker:
         """
         self._last_account = self.account()
         self.kill()
-        self._freeing = [Thread(target=slot.free_input) for slot in self.slots]
-        for each in self._freeing:
-            each.start()
+        for slot in self.slots:
+            self._begin(slot.free_input)
+
+    def free(self, slot: int) -> None:
+        """Begin to free a slot's memory: its last block is written, or none came.
+
+        Args:
+            slot: the number of the slot.
+        """
+        self._begin(self.slots[slot].free)
 
     def kill(self) -> None:
         """Begin to end it, whatever it does. Threads that wait for it get an error."""
@@ -126,6 +133,11 @@ class Worker:
         self._process.wait()
         for each in self._freeing:
             each.join()
+
+    def _begin(self, freeing: Callable[[], None]) -> None:
+        thread = Thread(target=freeing)
+        thread.start()
+        self._freeing.append(thread)
 
     def _send(self, connection: Connection, what: Any) -> None:
         with suppress(OSError):  # it is gone: receiving says how
