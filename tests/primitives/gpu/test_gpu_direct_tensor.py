@@ -160,24 +160,43 @@ def test_small_blocks_keep_their_sums_in_registers(
         assert_fits(block)
 
 
-def test_few_columns_hold_the_left_side_in_registers() -> None:
+def test_products_of_few_columns_have_all_taps_along_z() -> None:
     cube = Vec3(3, 3, 3)
 
     def block_of(maps: tuple[int, int], kernel: Vec3, chip: Chip = HOPPER) -> Block:
         (strip, *_) = strips_for(layer_of(maps, kernel), FLOAT16, Vec3(128, 128, 128), chip)
         return strip.block
 
-    held = block_of((64, 32), cube)
-    assert held.holds_left
-    assert held.taps == held.kernel
-    assert held.product_cycles < replace(held, taps=Vec3(1, 3, 3)).product_cycles
-    assert block_of((16, 24), Vec3(2, 3, 3)).holds_left
+    stacked = block_of((64, 32), cube)
+    assert stacked.stacks_taps
+    assert stacked.taps == stacked.kernel
+    assert stacked.product_cycles < replace(stacked, taps=Vec3(1, 3, 3)).product_cycles
+    assert block_of((16, 24), Vec3(2, 3, 3)).stacks_taps
     for other in (
         block_of((32, 64), cube),  # the product takes longer than both sides
         block_of((32, 32), Vec3(1, 3, 3)),  # there are no further taps along z
         block_of((32, 32), cube, AMPERE),  # warps load the left side anyway
     ):
-        assert not other.holds_left
+        assert not other.stacks_taps
+
+
+def test_warpgroups_take_turns_if_two_outputs_have_room() -> None:
+    for maps, images, turns in (((16, 16), 1, True), ((32, 32), 2, True), ((64, 32), 4, False)):
+        (strip, *_) = strips_for(
+            layer_of(maps, Vec3(3, 3, 3)), FLOAT16, Vec3(192, 192, 192), HOPPER
+        )
+        assert strip.block.images == images
+        assert strip.block.takes_turns == turns
+        assert strip.block.image_places == (2 * images if turns else 2)
+        assert not replace(strip.block, chip=AMPERE).takes_turns
+
+
+def test_strips_of_a_layer_have_the_same_layout_of_weights() -> None:
+    for x in range(33, 49):
+        strips = strips_for(
+            layer_of((32, 32), Vec3(3, 3, 3)), FLOAT16, Vec3(48, 48, x), HOPPER, 1, 132
+        )
+        assert len({strip.block.stacks_taps for strip in strips}) == 1
 
 
 def test_a_pointwise_layer_has_few_places() -> None:
@@ -239,7 +258,8 @@ def test_sums_of_blocks_that_keep_the_image_stay_in_registers(numbers: TensorFor
 
 def test_kernels_without_room_are_left_to_others() -> None:
     primitive = GpuDirectTensor(H200, FLOAT16)
-    assert primitive.out_shape(layer_of((8, 8), Vec3(9, 9, 9)), Shape5(1, 8, 20, 20, 20)) is None
+    huge = layer_of((8, 8), Vec3(12, 12, 12))
+    assert primitive.out_shape(huge, Shape5(1, 8, 20, 20, 20)) is None
     pairs, large = GpuDirectTensor(H200, FLOAT16_PAIR), layer_of((8, 8), Vec3(6, 6, 6))
     assert pairs.out_shape(large, Shape5(1, 8, 20, 20, 20)) is None
     with pytest.raises(ValueError, match="gpu_direct_tensor does not apply"):
@@ -372,6 +392,8 @@ def plainly(weight: np.ndarray, scales: np.ndarray, block: Block) -> np.ndarray:
     padded[:maps, :features] = weight * scales[:, None, None, None, None]
     parts = block.numbers.split(padded).astype(np.float16)
     split = parts.reshape(-1, block.passes, block.columns, block.chunks, 2, GROUP, *kernel)
+    if block.stacks_taps:
+        return split.transpose(1, 3, 7, 8, 0, 4, 6, 2, 5)
     z, y = np.array(block.rows).T
     return split.transpose(1, 3, 6, 7, 8, 0, 4, 2, 5)[:, :, z, y]
 
@@ -446,7 +468,10 @@ def sums_of_block(block: Block, image: np.ndarray, weights: np.ndarray) -> np.nd
     terms = [(0, 0), (1, 0), (0, 1)] if block.numbers is FLOAT16_PAIR else [(0, 0)]
     matrices = np.arange(ROWS)[:, None] * seen.x + np.arange(ROWS)
     for chunk, (a, b) in ((chunk, term) for chunk in range(block.chunks) for term in terms):
-        flat = weights[0, chunk].reshape(k.volume, block.numbers.parts, 2, block.columns, GROUP)
+        laid_out = weights[0, chunk]
+        if block.stacks_taps:  # taps along z come after x, part and half
+            laid_out = laid_out.transpose(4, 0, 1, 2, 3, 5, 6)
+        flat = laid_out.reshape(k.volume, block.numbers.parts, 2, block.columns, GROUP)
         for tap, warpgroup, tile in np.ndindex(k.volume, WARPGROUPS, tiles.volume):
             z, y, x = tap // k.x // k.y, tap // k.x % k.y, tap % k.x
             at = Vec3(

@@ -26,7 +26,7 @@ from znni.network.layers import (
 )
 from znni.network.weights import ConvWeights
 from znni.primitives.gpu.common.hardware import HOPPER, Chip
-from znni.primitives.gpu.common.number_formats import FLOAT16, FLOAT16_PAIR, TensorFormat
+from znni.primitives.gpu.common.number_formats import FLOAT16_PAIR, TensorFormat
 from znni.primitives.gpu.direct_tensor.geometry import strips_for
 from znni.primitives.gpu.direct_tensor.work import Packing
 
@@ -129,7 +129,7 @@ def test_sums_of_few_columns_and_of_few_products_stay_in_registers(maps: tuple[i
     layer = Conv("layer", *maps, THREE, "elu")
     block = strips_for(layer, FLOAT16_PAIR, Vec3(64, 64, 64), HOPPER, exact=True)[0].block
     assert block.adds_up
-    assert block.subtile.volume == (2 if maps[1] > 40 else 4)
+    assert block.subtile.volume == (4 if maps[1] == 40 else 2)
     pointwise = strips_for(replace(layer, kernel=ONE), FLOAT16_PAIR, TWO, HOPPER, exact=True)
     assert not pointwise[0].block.adds_up
     for packing in (
@@ -142,11 +142,12 @@ def test_sums_of_few_columns_and_of_few_products_stay_in_registers(maps: tuple[i
 
 @needs_compiler
 @pytest.mark.parametrize("maps", [(16, 16), (64, 32)], ids=str)
-def test_sums_and_a_left_side_stay_in_registers(maps: tuple[int, int]) -> None:
+@in_both_formats
+def test_sums_of_each_tap_stay_in_registers(maps: tuple[int, int], numbers: TensorFormat) -> None:
     layer = Conv("layer", *maps, THREE, "elu")
-    block = strips_for(layer, FLOAT16, Vec3(128, 128, 128), HOPPER)[0].block
-    assert block.holds_left
-    assert block.taps == THREE
+    exact = numbers.parts > 1
+    block = strips_for(layer, numbers, Vec3(128, 128, 128), HOPPER, exact=exact)[0].block
+    assert block.stacks_taps
     for packing in (
         Packing(True, True, maps[0] // 8),
         Packing(True, True, maps[0] // 8, adds=True),

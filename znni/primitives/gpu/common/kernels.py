@@ -32,6 +32,11 @@ def larger_source() -> str:
     return source_beside(__file__, "larger.cuh")
 
 
+def small_expm1_source() -> str:
+    """Return the CUDA function ``float small_expm1(float)``."""
+    return source_beside(__file__, "small_expm1.cuh")
+
+
 def float16_pair_source() -> str:
     """Return CUDA functions for two float16 in a register."""
     return source_beside(__file__, "float16_pair.cuh")
@@ -53,7 +58,7 @@ def bfloat16_pair_source() -> str:
 
 
 def products_source(
-    chip: Chip, columns: int, numbers: TensorFormat, *, left_in_registers: bool
+    chip: Chip, columns: int, numbers: TensorFormat, *, left_in_registers: bool, widths: int = 1
 ) -> str:
     """Return CUDA functions for products of four warps on a chip's tensor cores.
 
@@ -66,9 +71,15 @@ def products_source(
         left_in_registers: whether the left side is four registers of each thread, rather than in
             shared memory: only warpgroups can read it there. The right side always is in shared
             memory.
+        widths: products have ``columns``, twice as many, and so on: so many kinds of them. Only
+            warpgroups have more than one.
     """
     if chip.has_warpgroups:
-        return _wgmma_source(columns, numbers, left_in_registers=left_in_registers)
+        kinds = [
+            _wgmma_source(times * columns, numbers, left_in_registers=left_in_registers)
+            for times in range(1, widths + 1)
+        ]
+        return source_beside(__file__, "wgmma.cuh") + "".join(kinds)
     if not left_in_registers:
         raise ValueError(f"chips of capability {chip.capability} take the left side in registers")
     return warp_mma_source(numbers) + source_beside(__file__, "warp_products.cuh")
@@ -99,9 +110,9 @@ def warp_mma_source(numbers: TensorFormat) -> str:
 
 
 def _wgmma_source(columns: int, numbers: TensorFormat, *, left_in_registers: bool) -> str:
-    """Return CUDA functions for products of warpgroups on Hopper's tensor cores.
+    """Return the CUDA function ``multiply_add`` for products of warpgroups on Hopper.
 
-    ``wgmma.cuh`` has all but ``multiply_add``, whose number of operands depends on the arguments.
+    Its number of operands depends on the arguments.
     """
     count = columns // 2
     left = [f"a{i}" for i in range(4)] if left_in_registers else ["a"]
@@ -114,7 +125,7 @@ def _wgmma_source(columns: int, numbers: TensorFormat, *, left_in_registers: boo
     types = f"f32.{numbers.part}.{numbers.part}"
     outputs = ", ".join(f'"+f"(sum[{i}])' for i in range(count))
     inputs = ", ".join(f'"{constraint}"({name})' for name in left)
-    return source_beside(__file__, "wgmma.cuh") + (
+    return (
         "\n// Adds a product to the warpgroup's sums, or puts it in their place.\n"
         f"__device__ __forceinline__ void multiply_add(float (&sum)[{count}], "
         f"{', '.join(f'{declared} {name}' for name in left)}, "

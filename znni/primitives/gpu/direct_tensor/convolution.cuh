@@ -197,11 +197,12 @@ __device__ __forceinline__ void clear(float (&sum)[TILES][COLUMNS / 2]) {
 }
 
 // Takes over the scale of the chunk after, where values of several scales are joined.
-__device__ __forceinline__ void rescale(float (&sum)[TILES][COLUMNS / 2], float factor) {
+template <int ROWS_OF_SUMS, int COUNT>
+__device__ __forceinline__ void rescale(float (&sums)[ROWS_OF_SUMS][COUNT], float factor) {
 #pragma unroll
-  for (int tile = 0; tile < TILES; ++tile)
+  for (int row = 0; row < ROWS_OF_SUMS; ++row)
 #pragma unroll
-    for (int i = 0; i < COLUMNS / 2; ++i) sum[tile][i] *= factor;
+    for (int i = 0; i < COUNT; ++i) sums[row][i] *= factor;
 }
 
 // The maps and the output voxels that a block computes at a time.

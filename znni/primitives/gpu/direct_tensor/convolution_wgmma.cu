@@ -130,58 +130,74 @@ __device__ __forceinline__ void bring_weights(const char* weights, long long cou
   }
 }
 
-#if HOLDS_LEFT
-// Returns where the rows of matrices lie whose addresses the lane gives: two rows of voxels of the
-// warp, and two groups of maps.
-__device__ __forceinline__ unsigned left_of_lane() {
-  const int lane = threadIdx.x % 32, matrix = lane / 8, row = threadIdx.x % 128 / 32 * 2 + matrix % 2;
-  return matrix / 2 * GROUP_BYTES + (row * SEEN_X + lane % 8) * VOXEL;
+// Terms of a product: high parts with high ones, low ones with high ones, high ones with low ones.
+// Products of low parts with low ones are below the rounding.
+constexpr int TERMS = PARTS == 2 ? 3 : 1;
+
+#if STACKS_TAPS
+constexpr int PLANES = TILES + TAPS_Z - 1;  // that all taps of a stage see along z
+
+// The sums of each plane of voxels with each tap along z.
+typedef float Sums[PLANES][TAPS_Z * COLUMNS / 2];
+
+// Multiplies a plane of voxels with all taps along z by which it counts for an output, in one product.
+// Reading the voxels for each tap would take longer than products of few columns. Then does so with
+// the planes after it.
+template <int PLANE>
+__device__ __forceinline__ void multiply_planes(Sums& sums, Side a, Side b, bool add) {
+  constexpr int FIRST_TAP = PLANE < TILES ? 0 : PLANE - TILES + 1;
+  constexpr int LAST_TAP = PLANE < TAPS_Z ? PLANE : TAPS_Z - 1;
+  constexpr int COUNT = (LAST_TAP - FIRST_TAP + 1) * COLUMNS / 2;
+  multiply_add(reinterpret_cast<float(&)[COUNT]>(sums[PLANE][FIRST_TAP * COLUMNS / 2]),
+               a + (PLANE * SEEN_Y * SEEN_X * VOXEL >> 4), b + (FIRST_TAP * COLUMNS * VOXEL >> 4), add);
+  if constexpr (PLANE + 1 < PLANES) multiply_planes<PLANE + 1>(sums, a, b, add);
 }
 
-// Makes the products of a stage, which has all taps along z. A plane of voxels is loaded once for all
-// of these: reading left sides for each tap would take longer than products of few columns. The next
-// planes are loaded meanwhile. `left` is that of the lane.
-__device__ __forceinline__ void multiply_stage(float (&sum)[TILES][COLUMNS / 2], unsigned left,
-                                               unsigned right, bool first) {
-  constexpr int PLANES = TILES + TAPS_Z - 1;
-  const auto b_first = descriptor(right, COLUMNS * VOXEL, ROWS * VOXEL);
-  unsigned voxels[2][PLANES][4];
+// Makes the products of a stage, which has all taps along z. The weights of these are side by side.
+__device__ __forceinline__ void multiply_stage(Sums& sums, unsigned left, unsigned right,
+                                               bool first) {
+  constexpr int STACKED = TAPS_Z * COLUMNS * VOXEL;
+  const auto a_first = descriptor(left, GROUP_BYTES, SEEN_X * VOXEL);
+  const auto b_first = descriptor(right, STACKED, ROWS * VOXEL);
 #pragma unroll
   for (int tap = 0; tap < TAPS_Y * TAPS_X; ++tap) {
-    const int y = tap / TAPS_X, x = tap % TAPS_X;
-    if (tap > 1) wait_for_products_before();
+    const int voxel = tap / TAPS_X * SEEN_X + along_row(tap % TAPS_X);
 #pragma unroll
-    for (int plane = 0; plane < PLANES; ++plane)
-      load_matrices(voxels[tap % 2][plane],
-                    left + ((plane * SEEN_Y + y) * SEEN_X + along_row(x)) * VOXEL);
-    begin_products();
-#pragma unroll
-    for (int z = 0; z < TAPS_Z; ++z) {
-      const int b = ((z * TAPS_Y + y) * TAPS_X + x) * TAP_BYTES >> 4;
-#pragma unroll
-      for (int tile = 0; tile < TILES; ++tile) {
-        const unsigned(&a)[4] = voxels[tap % 2][tile + z];
-        multiply_add(sum[tile], a[0], a[1], a[2], a[3], b_first + b, tap + z > 0 || !first);
-      }
+    for (int term = 0; term < TERMS; ++term) {
+      const int a = (voxel * VOXEL + (term == 1 ? PART_BYTES : 0)) >> 4;
+      const int b = (tap * PARTS + (term == 2 ? 1 : 0)) * 2 * STACKED >> 4;
+      multiply_planes<0>(sums, a_first + a, b_first + b, tap + term > 0 || !first);
     }
-    commit_products();
   }
 }
+
+// Adds up the sums of all taps along z.
+__device__ __forceinline__ void add_taps(float (&sum)[TILES][COLUMNS / 2], const Sums& sums) {
+#pragma unroll
+  for (int tile = 0; tile < TILES; ++tile)
+#pragma unroll
+    for (int i = 0; i < COLUMNS / 2; ++i) {
+      sum[tile][i] = sums[tile][i];
+#pragma unroll
+      for (int z = 1; z < TAPS_Z; ++z) sum[tile][i] += sums[tile + z][z * COLUMNS / 2 + i];
+    }
+}
 #else
-__device__ __forceinline__ unsigned left_of_lane() { return 0; }
+typedef float Sums[TILES][COLUMNS / 2];
+
+// All taps have the same sums already.
+__device__ __forceinline__ void add_taps(Sums& sum, const Sums& sums) {}
 
 // Makes the products of a stage: each tap with all voxels of the warpgroup.
-__device__ __forceinline__ void multiply_stage(float (&sum)[TILES][COLUMNS / 2], unsigned left,
-                                               unsigned right, bool first) {
+__device__ __forceinline__ void multiply_stage(Sums& sum, unsigned left, unsigned right,
+                                               bool first) {
   const auto a_first = descriptor(left, GROUP_BYTES, SEEN_X * VOXEL);
   const auto b_first = descriptor(right, COLUMNS * VOXEL, ROWS * VOXEL);
 #pragma unroll
   for (int tap = 0; tap < TAPS_Z * TAPS_Y * TAPS_X; ++tap) {
     const int z = tap / TAPS_X / TAPS_Y, y = tap / TAPS_X % TAPS_Y, x = tap % TAPS_X;
-    // High parts with high ones, low ones with high ones, high ones with low ones. Products of low
-    // parts with low ones are below the rounding.
 #pragma unroll
-    for (int term = 0; term < (PARTS == 2 ? 3 : 1); ++term) {
+    for (int term = 0; term < TERMS; ++term) {
       const int b = (tap * TAP_BYTES + (term == 2 ? RIGHT_BYTES : 0)) >> 4;
 #pragma unroll
       for (int tile = 0; tile < TILES; ++tile) {
@@ -204,7 +220,7 @@ extern "C" __global__ void __launch_bounds__(128 * WARPGROUPS + 128, 1)
              int out_x, int passes, int tiles_z, int tiles_y, int tiles_x, int first_x,
              long long count MADE_RECORDS MAP_SUMS OTHER_RECORDS) {
   extern __shared__ __align__(128) char shared[];
-  __shared__ __align__(8) unsigned long long barriers[2 * IMAGE_PLACES + 2 * STAGES];
+  __shared__ __align__(8) unsigned long long barriers[2 * IMAGE_PLACES + 2 * STAGES + WARPGROUPS];
   const int warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);
   const int warpgroup = warp / 4;
   const unsigned image_shared = shared_address(shared);
@@ -226,6 +242,8 @@ extern "C" __global__ void __launch_bounds__(128 * WARPGROUPS + 128, 1)
                  4 * WARPGROUPS);
     publish_to_tensor_cores();
   }
+  const unsigned turns = shared_address(barriers + 2 * IMAGE_PLACES + 2 * STAGES);
+  if (TAKES_TURNS && threadIdx.x < WARPGROUPS) init_barrier(turns + 8 * threadIdx.x, 4);
   __syncthreads();
 
   if (warpgroup == WARPGROUPS) {
@@ -244,27 +262,39 @@ extern "C" __global__ void __launch_bounds__(128 * WARPGROUPS + 128, 1)
       scale_below(made_bound(largest, weight_sum, most_bias, maps, OTHER, MOST_OF_OTHER));
   float most = 0.0f;
 #endif
-  const unsigned seen =
-      image_shared + warpgroup * TILES_Z * SEEN_Y * SEEN_X * VOXEL + left_of_lane();
+  const unsigned seen = image_shared + warpgroup * TILES_Z * SEEN_Y * SEEN_X * VOXEL;
   Ring<IMAGE_PLACES> of_first_pass = images;
+  unsigned turn = warpgroup == 0;
   for (long long index = first_of_block(passes); index < count;
        index = next_of_block(index, passes)) {
     const bool frees_image = is_last_of_image(index, passes);
     if (KEEP_IMAGE && index % passes) images = of_first_pass;
     of_first_pass = images;
     float sum[TILES][COLUMNS / 2];
+#if STACKS_TAPS
+    Sums sums;
+#else
+    Sums& sums = sum;
+#endif
 #if ADDS_UP
     float all[TILES][COLUMNS / 2];
     clear(all);
 #endif
+    Place place = place_of(index, passes, tiles, first_x);
 #if ADDS_TO_OUTPUT
     prefetch_packed(y, item_stride, map_stride, plane_stride, row_stride, maps,
-                    {out_z, out_y, out_x}, place_of(index, passes, tiles, first_x), warpgroup);
+                    {out_z, out_y, out_x}, place, warpgroup);
 #endif
+    if (TAKES_TURNS) {
+      // Divisions take long: they are done while the other warpgroup has its turn.
+      asm volatile("" : "+r"(place.pass), "+r"(place.item), "+r"(place.first.z),
+                   "+r"(place.first.y), "+r"(place.first.x));
+      wait(turns + 8 * warpgroup, turn);
+    }
     for (int chunk = 0; chunk < CHUNKS; ++chunk) {
       if (JOINED) {
         const float of_chunk = 1.0f / image_scale(largest, chunk);
-        if (!ADDS_UP && chunk > 0 && of_chunk != scale) rescale(sum, scale / of_chunk);
+        if (!ADDS_UP && chunk > 0 && of_chunk != scale) rescale(sums, scale / of_chunk);
         scale = of_chunk;
       }
       for (int shift = 0; shift < SHIFTS; ++shift) {
@@ -274,7 +304,7 @@ extern "C" __global__ void __launch_bounds__(128 * WARPGROUPS + 128, 1)
         for (int stage = 0; stage < of_shift; ++stage) {
           wait(stages.filled(), KEEP_WEIGHTS ? 0 : stages.phase);
           begin_products();
-          multiply_stage(sum,
+          multiply_stage(sums,
                          seen + images.place * IMAGE_BYTES + first_voxel(stage, shift) * VOXEL,
                          weights_shared + stages.place * STAGE_BYTES,
                          (ADDS_UP ? 0 : chunk) + shift + stage == 0);
@@ -287,18 +317,24 @@ extern "C" __global__ void __launch_bounds__(128 * WARPGROUPS + 128, 1)
         images.next();
       }
 #if ADDS_UP
+      add_taps(sum, sums);
       add_up(all, sum, JOINED ? scale : 1.0f);
 #endif
     }
+    if (TAKES_TURNS && elected) arrive(turns + 8 * (1 - warpgroup));
+    turn ^= 1;
+#if !ADDS_UP
+    add_taps(sum, sums);
+#endif
 #if WRITES_PACKED
     const float stored = store_packed(
         MADE, y, item_stride, map_stride, plane_stride, row_stride, maps, {out_z, out_y, out_x},
-        place_of(index, passes, tiles, first_x), warpgroup, factors, bias, SCALE_OF_MADE, out_scale,
+        place, warpgroup, factors, bias, SCALE_OF_MADE, out_scale,
         OTHER, sums_of_warp(SUMS_OF_MAPS, index, passes, tiles, maps));
     most = fmaxf(most, stored);
 #else
     store(MADE, y, item_stride, map_stride, plane_stride, row_stride, maps, {out_z, out_y, out_x},
-          place_of(index, passes, tiles, first_x), warpgroup, factors, bias, SCALE_OF_MADE);
+          place, warpgroup, factors, bias, SCALE_OF_MADE);
 #endif
   }
 #if WRITES_PACKED

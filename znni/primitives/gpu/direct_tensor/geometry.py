@@ -63,12 +63,17 @@ WARPGROUPS = 2
 # in float32.
 MOST_SUMS = {FLOAT16: 16384, FLOAT16_PAIR: 512}
 
-# With few columns, reading the left side of a product takes longer than the product. A block of so
-# few columns then holds it in registers for all taps along z, whose weights are one stage. Its
-# products lie along z.
-HOLDING_SUBTILE = Vec3(4, 1, 1)
-MOST_HOLDING_COLUMNS = 32
-MOST_HOLDING_STAGE_BYTES = 28 * 1024
+# With few columns, reading the left side of a product takes longer than the product. So a block of
+# so few columns multiplies a plane of voxels with all taps along z in one product. The sums of each
+# tap stay apart in the registers of a thread, of which they may have so many. A stage has all taps
+# along z.
+STACKING_SUBTILES = Vec3(6, 1, 1), Vec3(4, 1, 1), Vec3(3, 1, 1), Vec3(2, 1, 1)
+MOST_STACKING_COLUMNS = 32
+MOST_SUM_REGISTERS = 160
+MOST_STACKING_STAGE_BYTES = 28 * 1024
+
+# Images of an output for which shared memory may have two places, so that warpgroups take turns.
+MOST_IMAGES_OF_TURNS = 2
 
 # Shared memory of a block that barriers may take. The rest holds the image of one or two chunks of
 # maps, and as many stages of weights as have room. A stage is large enough to be worth a barrier.
@@ -88,7 +93,6 @@ KEEPING_SHARE = 0.7
 # part of a sector takes more cycles than writing all of it, because the sector is read first.
 COLUMN_CYCLES = 0.5
 SIDE_CYCLES, SIDE_COLUMN_CYCLES = 16, 0.25
-HELD_SIDE_CYCLES = 14  # of a left side that is held in registers
 SUSTAINED = 0.8
 SECTOR_CYCLES, PART_CYCLES = 4.2, 6.8
 
@@ -230,6 +234,15 @@ class Block:
         return known and self.stages == self._stages_of_passes
 
     @property
+    def takes_turns(self) -> bool:
+        """True if one warpgroup makes products while the other one stores what it has summed.
+
+        It may be an output ahead, so shared memory has all weights, and images of two outputs.
+        """
+        room = self.image_places >= 2 * self.images and not self.keeps_image
+        return self.chip.has_warpgroups and self.keeps_weights and room
+
+    @property
     def shared_room(self) -> int:
         """Bytes of shared memory that the image leaves to weights."""
         room = self.chip.block_shared_bytes - BARRIER_BYTES
@@ -251,28 +264,38 @@ class Block:
         voxels = WARPGROUPS * self.subtile.volume
         return self.chunks * self.kernel.volume * voxels * self.numbers.terms
 
-    @property
-    def holds_left(self) -> bool:
-        """True if a plane of voxels is loaded into registers once for all taps along z.
-
-        A stage has all of these taps then.
-        """
+    @cached_property
+    def stacks_taps(self) -> bool:
+        """True if one product multiplies a plane of voxels with all taps along z."""
         several = self.kernel.z > 1 and self.taps.z == self.kernel.z and self.step == ONE
-        few = self.columns <= MOST_HOLDING_COLUMNS and self.numbers.parts == 1
-        return self.chip.has_warpgroups and self.subtile == HOLDING_SUBTILE and several and few
+        few = self.columns <= MOST_STACKING_COLUMNS and self.subtile in STACKING_SUBTILES
+        sums = self.kernel.z + int(self.adds_up)
+        room = self.subtile.z * self.columns // 2 * sums <= MOST_SUM_REGISTERS
+        return self.chip.has_warpgroups and several and few and room
 
-    @property
+    @cached_property
     def product_cycles(self) -> float:
         """Cycles of a multiprocessor for one product: of tensor cores, or of its two sides.
 
-        Warps read the right side once for all of a warpgroup's products.
+        Warps read the right side once for all of a warpgroup's products. If a product has several
+        taps, each of these counts as one.
         """
         if self.chip.has_warpgroups:
-            left = HELD_SIDE_CYCLES if self.holds_left else SIDE_CYCLES
-            sides = left + SIDE_COLUMN_CYCLES * self.columns
-            return max(COLUMN_CYCLES * self.columns, sides)
+            taps = self._stacked_taps if self.stacks_taps else [1]
+            columns = [self.columns * count for count in taps]
+            cycles = (
+                max(COLUMN_CYCLES * it, SIDE_CYCLES + SIDE_COLUMN_CYCLES * it) for it in columns
+            )
+            return sum(cycles) / sum(taps)
         sides = SIDE_CYCLES + self.columns / self.subtile.volume
         return max(COLUMN_FLOPS / self.chip.tensor_flops * self.columns, sides)
+
+    @property
+    def _stacked_taps(self) -> list[int]:
+        """The taps along z that each plane of voxels is multiplied with, plane after plane."""
+        tiles, taps = self.subtile.z, self.kernel.z
+        planes = range(tiles + taps - 1)
+        return [min(plane, taps - 1) - max(0, plane - tiles + 1) + 1 for plane in planes]
 
     @property
     def waiting_cycles(self) -> float:
@@ -426,30 +449,36 @@ def _blocks(
             chip, numbers, kernel, chunks, columns, passes, subtile, kernel, IMAGE_PLACES[0], step,
             adds_up,
         )
-        for subtile in subtiles
+        for subtile in dict.fromkeys((*STACKING_SUBTILES, *subtiles))
     )  # fmt: skip
-    found = (next(_fitting(block, keeps_images), None) for block in whole)
+    kept = (block for block in whole if block.stacks_taps or block.subtile in subtiles)
+    found = (next(_fitting(block, keeps_images), None) for block in kept)
     return tuple(block for block in found if block is not None)
 
 
 def _fitting(block: Block, keeps_images: bool) -> Iterator[Block]:
     """Yield blocks that fit, the one with most places for the image and largest stages first.
 
-    With wgmma, the threads that copy the image work ahead, and need two places. If the image is
-    kept, they need places for all input maps, and twice as many to work ahead. With products of
-    warps, pairs leave no registers for stages of several rows. With a stride, a stage is a row.
+    With wgmma, the threads that copy the image work ahead, and need two places, or more if
+    warpgroups take turns. If the image is kept, they need places for all input maps, and twice as
+    many to work ahead. With products of
+    warps, pairs leave no registers for stages of several rows.
     """
     most_rows = 1 if block.numbers.parts > 1 and not block.chip.has_warpgroups else block.kernel.y
-    places: tuple[int, ...] = IMAGE_PLACES[: 1 if block.chip.has_warpgroups else None]
+    places: tuple[int, ...] = IMAGE_PLACES
+    if block.chip.has_warpgroups:
+        turns = 2 * block.images if block.images <= MOST_IMAGES_OF_TURNS else IMAGE_PLACES[0]
+        places = tuple(dict.fromkeys((turns, IMAGE_PLACES[0])))
     if keeps_images:
         gains = block.kernel.volume <= MOST_KEEPING_TAPS and block.passes > 1
         known = block.chip.has_warpgroups and len(block.sums) == 1
         places = (2 * block.images, block.images) if gains and known else ()
     for image_places in places:
-        for taps in _stages(block.kernel) if block.step == ONE else (Vec3(1, 1, block.kernel.x),):
+        for taps in _stages(block):
             found = replace(block, taps=taps, image_places=image_places, keeps_image=keeps_images)
-            most_bytes = MOST_HOLDING_STAGE_BYTES if found.holds_left else MOST_STAGE_BYTES
-            if taps.y <= most_rows and found.stage_bytes <= most_bytes and found.fits:
+            most_bytes = MOST_STACKING_STAGE_BYTES if found.stacks_taps else MOST_STAGE_BYTES
+            used = image_places <= IMAGE_PLACES[0] or keeps_images or found.takes_turns
+            if taps.y <= most_rows and found.stage_bytes <= most_bytes and found.fits and used:
                 yield found
 
 
@@ -566,14 +595,28 @@ def _divisions(blocks: tuple[Block, ...], out: Vec3) -> Iterator[tuple[Strip, ..
         yield (Strip(block, 0, out.x),)
         wide = out.x // block.out.x * block.out.x
         if 0 < wide < out.x:
+            alike = (it for it in blocks if it.stacks_taps == block.stacks_taps)
             rest = min(
-                (Strip(other, wide, out.x) for other in blocks), key=lambda it: it.cycles(out)
+                (Strip(other, wide, out.x) for other in alike), key=lambda it: it.cycles(out)
             )
             yield Strip(block, 0, wide), rest
 
 
-def _stages(kernel: Vec3) -> Iterator[Vec3]:
-    """Yield whole planes, rows, or parts of a row that divide a kernel, the largest first."""
+def _stages(block: Block) -> Iterator[Vec3]:
+    """Yield the extents of stages that divide a block's kernel, the largest first.
+
+    If the block has all taps along z in a product, these are rows, or parts of a row, of all
+    planes. Others are whole planes, rows, or parts of a row. With a stride, a stage is a row.
+    """
+    kernel = block.kernel
+    if block.step != ONE:
+        yield Vec3(1, 1, kernel.x)
+        return
+    if replace(block, taps=kernel).stacks_taps:
+        for rows in divisors(kernel.y):
+            yield kernel._replace(y=rows)
+        for taps in divisors(kernel.x):
+            yield Vec3(kernel.z, 1, taps)
     for planes in divisors(kernel.z):
         yield kernel._replace(z=planes)
     for rows in divisors(kernel.y):

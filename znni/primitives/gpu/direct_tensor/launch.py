@@ -20,7 +20,6 @@ from znni.primitives.gpu.common.kernels import (
     definitions,
     float16_pair_source,
     lane_sums_source,
-    matrices_source,
     of_axes,
     products_source,
     store_source,
@@ -300,13 +299,17 @@ def convolution_source(
         "IMAGE_PLACES": block.image_places,
         "KEEP_IMAGE": int(block.keeps_image),
         "KEEP_WEIGHTS": int(block.keeps_weights),
-        "HOLDS_LEFT": int(block.holds_left),
+        "STACKS_TAPS": int(block.stacks_taps),
+        "TAKES_TURNS": int(block.takes_turns),
     }
     if block.chip.has_warpgroups:
         products = products_source(
-            block.chip, block.columns, block.numbers, left_in_registers=block.holds_left
+            block.chip,
+            block.columns,
+            block.numbers,
+            left_in_registers=False,
+            widths=min(block.kernel.z, block.subtile.z) if block.stacks_taps else 1,
         )
-        products += matrices_source() if block.holds_left else ""
         kernel = "convolution_wgmma.cu"
     else:
         products, kernel = warp_mma_source(block.numbers), "convolution_mma.cu"

@@ -32,7 +32,7 @@ class GpuDirectTensor(ShapedPrimitive[Pieces]):
 
     numbers: TensorFormat
     family: ClassVar[str] = "gpu_direct_tensor"
-    version: ClassVar[int] = 5
+    version: ClassVar[int] = 6
 
     def work(self, layer: Operation, shape: Shape5) -> Pieces | None:
         """Decline kernels beyond shared memory, inexact sums, and planes that are too large."""

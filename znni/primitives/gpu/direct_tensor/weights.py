@@ -64,14 +64,21 @@ def weights_by_stage(weight: Float32, scales: Float32, block: Block) -> NDArray[
 
     Returns:
         float16 (pass, chunk of 16 input maps, row of taps, x, part, half of the chunk, output map
-        of the pass, input map of the half).
+        of the pass, input map of the half). If a product has all taps along z, rows are those
+        along y, and taps along z come before output maps.
     """
     features, *kernel = weight.shape[1:]
     parts, halves = block.numbers.parts, IN_MAPS // GROUP
-    rows, columns = len(block.rows), block.columns
-    shape = (block.passes, block.chunks, rows, kernel[-1], parts, halves, columns, GROUP)
+    columns, stacked = block.columns, block.stacks_taps
+    rows = kernel[1] if stacked else len(block.rows)
+    of_product = (kernel[0], columns) if stacked else (columns,)
+    shape = (block.passes, block.chunks, rows, kernel[-1], parts, halves, *of_product, GROUP)
     made = np.zeros(shape, np.float16)
     groups = made.view(WHOLE_GROUP)[..., 0]
+    by_row = [
+        groups[:, :, y, ..., z, :] if stacked else groups[:, :, row]
+        for row, (z, y) in enumerate(block.rows)
+    ]
 
     def lay_out(share: slice) -> None:
         """Lay out some output maps of one pass."""
@@ -82,8 +89,8 @@ def weights_by_stage(weight: Float32, scales: Float32, block: Block) -> NDArray[
         np.multiply(weight[share].transpose(2, 3, 4, 0, 1), scales[share, None], out=scaled)
         for part, rounded in enumerate(float16_parts(taps, parts)):
             found = rounded.view(WHOLE_GROUP).reshape(*kernel, count, block.chunks, halves)
-            for row, (z, y) in enumerate(block.rows):
-                place = groups[number, :, row, :, part, :, first : first + count]
+            for of_row, (z, y) in zip(by_row, block.rows, strict=True):
+                place = of_row[number, :, :, part, :, first : first + count]
                 place[...] = found[z, y].transpose(2, 0, 3, 1)
 
     finish(mapped(lay_out, _shares(weight, columns), 2 * io_threads(), "building"))

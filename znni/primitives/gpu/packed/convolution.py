@@ -43,7 +43,7 @@ class GpuPackedConvolution(ShapedPrimitive[Pieces | PhasedWork]):
 
     numbers: TensorFormat = FLOAT16
     family: ClassVar[str] = "gpu_packed_direct_tensor"
-    version: ClassVar[int] = 6
+    version: ClassVar[int] = 7
 
     @property
     def packed_parts(self) -> int:

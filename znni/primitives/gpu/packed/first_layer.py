@@ -147,7 +147,7 @@ class GpuPackedFirstLayer(ShapedPrimitive[FirstLayerWork]):
 
     numbers: TensorFormat = FLOAT16
     family: ClassVar[str] = "gpu_packed_first_layer"
-    version: ClassVar[int] = 2
+    version: ClassVar[int] = 3
 
     @property
     def packed_parts(self) -> int:

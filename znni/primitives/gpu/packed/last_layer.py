@@ -131,6 +131,7 @@ class GpuPackedLastLayer(ShapedPrimitive[LastLayerWork]):
 
     numbers: TensorFormat = FLOAT16
     family: ClassVar[str] = "gpu_packed_last_layer"
+    version: ClassVar[int] = 2
 
     @property
     def packed_parts(self) -> int:

@@ -37,7 +37,7 @@ ENOUGH_BLOCKS = 2**12
 class GpuPackedPointwise(GpuPackedPass):
     """The base of sums, products and maxima of two packed values, and of affine maps."""
 
-    version: ClassVar[int] = 3
+    version: ClassVar[int] = 4
     combination: ClassVar[str]
     resident: ClassVar[int] = NUMBERS * FLOAT_BYTES
 
