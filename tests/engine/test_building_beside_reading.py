@@ -168,3 +168,17 @@ def test_layers_that_could_not_be_made_are_made_by_the_next_run() -> None:
         case.run(processes)
     case.run(processes)
     np.testing.assert_allclose(case.found, case.expected, rtol=1e-5)
+
+
+def test_a_later_run_of_one_block_needs_no_thread() -> None:
+    readers: list[threading.Thread] = []
+    case = Case(lambda: readers.append(threading.current_thread()))
+    plan: Any = SumsPlan(case.job.output, patches=1)
+    processes = ThisProcess(plan, lambda: Sums(plan))
+    for _ in range(2):
+        case.found[...], case.remaining = 0, Remaining(case.job)
+        case.run(processes)
+        np.testing.assert_allclose(case.found, case.expected, rtol=1e-5)
+    first, later = readers
+    assert first is not threading.main_thread(), "the layers are made meanwhile"
+    assert later is threading.main_thread()

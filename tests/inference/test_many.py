@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 from unittest.mock import MagicMock
@@ -82,6 +83,35 @@ def test_weights_are_checked_and_notes_are_read_once(
     ready = KeptReadiness(Choices())
     found = [ready.weights_for(network, each, None) for each in (weights, other, weights)]
     assert [each.sha256 for each in found] == [each.sha256 for each in (weights, other, weights)]
+
+
+def test_what_all_volumes_of_a_shape_have_in_common_is_worked_out_once(
+    network: Network, weights: Weights, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [f"{number}.npy" for number in range(5)]
+    for name in names:
+        np.save(name, voxels((10, 21, 24)))  # no other test has this shape
+    asked: dict[str, list[object]] = {}
+    for place, name in (
+        ("znni.inference.planning", "class_of_plan"),
+        ("znni.inference.resuming", "_described"),
+        ("znni.plans.plan", "parts_of"),
+    ):
+        function = getattr(sys.modules[place], name)
+        calls = asked[name] = list[object]()
+
+        def noted(*given: object, calls: Any = calls, function: Any = function) -> object:
+            calls.append(given)
+            return function(*given)
+
+        monkeypatch.setattr(f"{place}.{name}", noted)
+    assert not znni.infer_many(names[:1], network, "out", weights=weights).failures
+    before = {name: len(calls) for name, calls in asked.items()}
+    assert not znni.infer_many(names[1:2], network, "out", weights=weights).failures
+    of_one = {name: len(calls) - before[name] for name, calls in asked.items()}
+    before = {name: len(calls) for name, calls in asked.items()}
+    assert not znni.infer_many(names[2:], network, "out", weights=weights).failures
+    assert {name: len(calls) - before[name] for name, calls in asked.items()} == of_one
 
 
 def test_outputs_are_those_of_single_runs(

@@ -18,8 +18,8 @@ def test_the_largest_since_the_start_where_there_is_no_better(
     def missing(_path: Path, *_: object) -> None:
         raise FileNotFoundError("no /proc here")
 
-    monkeypatch.setattr(Path, "read_text", missing)
-    monkeypatch.setattr(Path, "write_text", missing)
+    monkeypatch.setattr(Path, "read_bytes", missing)
+    monkeypatch.setattr(Path, "write_bytes", missing)
     monkeypatch.setattr(sys, "platform", system)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with peak_memory() as peak:

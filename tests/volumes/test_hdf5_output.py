@@ -82,7 +82,8 @@ def test_the_end_of_an_output_lists_no_chunks_unless_it_was_resumed(
 def test_attributes_have_the_types_that_h5py_gives_them(tmp_path: Path) -> None:
     values = {
         "int": 3, "large": 2**40, "float": 1.5, "text": "täxt", "nothing": "", "flag": True,
-        "list": [1.0, 2.0], "texts": ["a", "b"], "number": np.float32(2),
+        "list": [1.0, 2.0], "texts": ["a", "b"], "number": np.float32(2), "voxel": (1, 2, 3),
+        "flags": [True, False], "none": [], "array": np.ones((2, 2), np.int16),
     }  # fmt: skip
     with h5py.File(tmp_path / "both.h5", "w") as file:
         ours, theirs = (file.create_dataset(name, (2,), np.uint8) for name in ("a", "b"))
@@ -96,6 +97,25 @@ def test_attributes_have_the_types_that_h5py_gives_them(tmp_path: Path) -> None:
                 other.get_space().get_simple_extent_type()
             )
             np.testing.assert_array_equal(ours.attrs[name], theirs.attrs[name])
+
+
+def test_an_output_of_one_block_has_the_bytes_that_h5py_writes(tmp_path: Path) -> None:
+    box, values = Box(Vec3(0, 0, 0), Vec3(3, 70, 9)), np.random.default_rng(0).random((2, 3, 70, 9))
+    output = new_output(tmp_path / "ours.h5")
+    output.describe({"seconds": 0.5}, box.size)
+    output.write(box, np.asfortranarray(values, np.float32))
+    output.finish({})
+    ledger = np.frombuffer(output.begun.summary(), np.uint8)
+    with PartialFile(tmp_path / "theirs.h5") as disk, h5py.File(disk, "w") as file:
+        early = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+        early.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
+        main = file.create_dataset(
+            "main", (2, 3, 70, 9), np.float32, chunks=(1, 3, 70, 9), fill_time="never", dcpl=early
+        )
+        describe(main, {"seconds": 0.5})
+        main[...] = values
+        file.create_dataset("ledger", data=ledger)
+    assert (tmp_path / "ours.h5").read_bytes() == (tmp_path / "theirs.h5.partial").read_bytes()
 
 
 def test_the_disk_is_given_whole_chunks_as_soon_as_they_are_written(

@@ -43,7 +43,7 @@ def checks_types(
     @wraps(function)
     def checked(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Returned:
         try:
-            bound = signature(function).bind(*args, **kwargs)
+            bound = _signature(function).bind(*args, **kwargs)
         except TypeError:  # Python's own message about arguments is good
             return function(*args, **kwargs)
         _check(function, bound.arguments)
@@ -64,6 +64,9 @@ def _check(function: Callable[..., object], given: Mapping[str, Any]) -> None:
                 raise InvalidInput(f"{name} is {value!r}, a {kind}; give {wanted}")
 
 
+_signature = cache(signature)
+
+
 @cache
 def _types(function: Callable[..., object]) -> tuple[dict[str, tuple[Any, ...]], tuple[str, ...]]:
     """Return the types of each argument, and the names of those that take all other keywords."""
@@ -71,7 +74,7 @@ def _types(function: Callable[..., object]) -> tuple[dict[str, tuple[Any, ...]],
     hints = get_type_hints(SimpleNamespace(__annotations__=own), function.__globals__)
     several = tuple(
         name
-        for name, parameter in signature(function).parameters.items()
+        for name, parameter in _signature(function).parameters.items()
         if parameter.kind is Parameter.VAR_KEYWORD
     )
     for name in several:

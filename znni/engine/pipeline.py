@@ -92,6 +92,10 @@ class Processes(Protocol):
             labels: how values become labels, as for ``Runner.stages``.
         """
 
+    @property
+    def ready_here(self) -> bool:
+        """True if this process computes, and can begin at once."""
+
     def wait_until_ready(self) -> None:
         """Wait until all processes can compute, and raise the error of one that cannot."""
 
@@ -138,6 +142,7 @@ class ThisProcess:
 
     Attributes:
         plan: the plan that it runs.
+        ready_here: whether the runner is made.
         workers_memory: none.
     """
 
@@ -147,6 +152,7 @@ class ThisProcess:
         self.plan = plan
         self._runner = cache(make)
         self._room = room
+        self.ready_here = False
 
     def lanes(self, stopwatch: Stopwatch, labels: Labels | None = None) -> list[list[Lane]]:
         """Return one lane."""
@@ -159,6 +165,7 @@ class ThisProcess:
             BaseException: what is raised as it is made. The next run makes it anew.
         """
         self._runner()
+        self.ready_here = True
 
     def in_use(self, _stopwatch: Stopwatch) -> AbstractContextManager[None]:
         """Do nothing: the stages end by themselves, and tell the stopwatch of their lanes."""
@@ -268,7 +275,8 @@ def run_volume(
 
     Each process has one block read at a time, and all together have one written at a time. A block
     whose output is known passes by the stages that compute. One lane writes its blocks in order;
-    several lanes write them in any order.
+    several lanes write them in any order. If there is one block, and nothing to wait for, this
+    thread does all of it.
 
     An error in any thread ends the run and is raised as itself; of several errors the first is.
     Blocks that had passed the stage that failed, and those in other lanes, are written first.
@@ -315,6 +323,8 @@ def run_volume(
 
         if lane.one_at_a_time:
             return Line([in_turn([read, *others()])], over=lane.free if last else nothing_left)
+        if processes.ready_here and processes.plan.patches == 1:  # no work for further threads
+            return Line([in_turn([read, *others()])], here=0)
         return Line([read], here=1, later=others)
 
     per_process = [

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from znni import __version__
+from znni.core.kept_results import kept_for_object
 from znni.core.options import ACCURACIES
 from znni.engine.skipping import Skipped
 from znni.inference.planning import accuracy_of
@@ -29,19 +30,27 @@ def provenance(
         command: the command line; empty if there was none.
         expected: the plan with the seconds that this machine takes beside it; None: the same.
     """
-    expected = expected or plan
     network = whole_again(plan.network).with_head_joined()
+    run = as_run([plan], JobSeconds(), 0, Skipped(), 0)  # replaced at the end of the run
     return {
         "znni_version": __version__,
         "command": command,
         "network": plan.network.name,
-        **origin_attributes(asked, network, weights, accuracy_of(plan)),
-        "predicted_seconds": expected.seconds,
+        **origin_attributes(asked, network, weights, run["accuracy"]),
+        **_predicted(expected or plan),
+        **run,
+    }
+
+
+@kept_for_object
+def _predicted(plan: Plan) -> Mapping[str, Any]:
+    """Return the attributes that say what a plan promises. Many volumes may have them."""
+    return {
+        "predicted_seconds": plan.seconds,
         "predicted_error": plan.error,
         "predicted_memory_bytes": plan.memory.total,
         "predicted_gpu_memory_bytes": plan.gpu_memory.total if plan.gpu_memory else 0,
-        **expected.time.of_job(plan.patches).named("predicted_"),
-        **as_run([plan], JobSeconds(), 0, Skipped(), 0),  # replaced at the end of the run
+        **plan.time.of_job(plan.patches).named("predicted_"),
     }
 
 

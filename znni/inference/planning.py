@@ -26,6 +26,7 @@ from znni.calibration.overhead_figures import (
 from znni.calibration.phase_notes import kind_of
 from znni.core.argument_types import checks_types
 from znni.core.errors import DoesNotFit, InvalidInput
+from znni.core.kept_results import kept_for_object
 from znni.core.options import (
     ANYTHING,
     AS_COMPUTED,
@@ -376,11 +377,13 @@ def checked_plan(
     return checked
 
 
+@kept_for_object
 def accuracy_of(plan: Plan) -> Accuracy:
     """Return the class of a plan's least accurate primitive on this machine."""
     return class_of_plan(plan, primitives_of(plan.network, plan.machine))
 
 
+@kept_for_object
 def accuracy_note(plan: Plan, allowed: Accuracy) -> str:
     """Return a remark on a plan's accuracy; empty if float32 is allowed and used."""
     return note_on(plan, primitives_of(plan.network, plan.machine), allowed)

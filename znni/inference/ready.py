@@ -173,6 +173,7 @@ class KeptReadiness(Readiness):
         self._measured: dict[tuple[int, DeviceKind], Machine] = {}
         self._warned: set[str] = set()
         self._around: dict[tuple[SecondsAround, Kind], SecondsAround] = {}
+        self._expected: tuple[Plan, Plan] | None = None  # the latest plan, and what it became
         self._weights: tuple[object, object, Weights] | None = None
         self._plans: OrderedDict[Hashable, Plan] = OrderedDict()
         self._processes: OrderedDict[Hashable, Processes] = OrderedDict()
@@ -225,10 +226,14 @@ class KeptReadiness(Readiness):
 
     def expected(self, plan: Plan) -> Plan:
         """Return a plan as ``as_here``, by the notes at the first such plan."""
+        if self._expected and self._expected[0] is plan:
+            return self._expected[1]
         before = plan.time.around, kind_of(plan)
         if before not in self._around:
             self._around[before] = super().expected(plan).time.around
-        return replace(plan, time=replace(plan.time, around=self._around[before]))
+        found = replace(plan, time=replace(plan.time, around=self._around[before]))
+        self._expected = plan, found
+        return found
 
     def done(self, plan: Plan, choices: Choices) -> None:
         """Note where the steps were timed, for ``close``."""

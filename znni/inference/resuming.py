@@ -9,6 +9,7 @@ from hashlib import sha256
 from typing import TypeAlias
 
 from znni.core.errors import DoesNotFit, InvalidInput, Unreadable, UnusableValues, option
+from znni.core.kept_results import kept_for_object
 from znni.core.options import Choices
 from znni.core.shapes import Box, Vec3
 from znni.core.volume import SAME_COMMAND, Begun, NewOutput, Output
@@ -45,7 +46,7 @@ def identified(asked: Request, weights: Weights) -> NewOutput:
     seen = seen_by(network, job)
     known = {
         "the weights": weights.sha256[:DIGITS],
-        "the network": sha256(_described(network).encode()).hexdigest()[:DIGITS],
+        "the network": _mark_of(network),
         "the scaling of the input": _scaled(network.scaling),
         **fingerprint(asked.source, asked.volume, seen.intersection(whole) or whole),
         "the region": str(Box(job.center, job.center + job.output)),
@@ -72,6 +73,12 @@ def _scaled(scaling: InputScaling) -> str:
         cropped = f", cropped to {scaling.crop}" * scaling.crops
         return f"{scaling.normalize!r}{together} where {scaling.within}{cropped}"
     return f"value * {scaling.scale!r} + {scaling.offset!r}"
+
+
+@kept_for_object
+def _mark_of(network: Network) -> str:
+    """Return a hash of what a network computes."""
+    return sha256(_described(network).encode()).hexdigest()[:DIGITS]
 
 
 def _described(network: Network) -> str:

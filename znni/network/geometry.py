@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from znni.core.errors import InvalidInput
+from znni.core.kept_results import kept_for_object
 from znni.core.shapes import Box, Shape5, Vec3
 from znni.network.layers import GlobalPool, Join, Model, Normalize, Pool
 from znni.network.network import INPUT, Network, Node
@@ -145,6 +146,7 @@ def context(network: Network) -> Vec3:
     return lost
 
 
+@lru_cache(maxsize=256)
 def whole_input(network: Network, volume: Vec3) -> Vec3:
     """Return the least extents of an input that suits the network and holds a volume.
 
@@ -160,6 +162,7 @@ def whole_input(network: Network, volume: Vec3) -> Vec3:
     return whole + period * missing
 
 
+@kept_for_object
 def over(network: Network, whole: Vec3) -> Network:
     """Return an exact network for an input of these extents, from ``whole_input``.
 

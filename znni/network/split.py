@@ -16,6 +16,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from znni.core.kept_results import kept_for_object
 from znni.core.shapes import Vec3
 from znni.network.geometry import whole_sizes
 from znni.network.layers import NO_PADDING, Add, Concat, Conv, ConvTranspose, Upsample
@@ -105,6 +106,11 @@ def split_alike(network: Network, other: Network) -> Network:
 
 def whole_again(network: Network) -> Network:
     """Return a network whose split convolutions are whole again."""
+    return _whole_again(network) if network.split else network
+
+
+@kept_for_object
+def _whole_again(network: Network) -> Network:
     nodes = list(network.nodes)
     for it in network.split:
         names = [node.name for node in _parts(it)]

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from znni.core import html
 from znni.core.errors import PLAN_AGAIN, InvalidInput
+from znni.core.kept_results import kept_for_object
 from znni.core.shapes import Shape5, Vec3
 from znni.machine.machine import Device, DeviceKind, Machine, Processors
 from znni.network.geometry import input_box
@@ -113,6 +114,7 @@ class Plan:
         return self.gpu_memory if device == "gpu" and self.gpu_memory else self.memory
 
     @property
+    @kept_for_object
     def parts(self) -> tuple[DevicePart, ...]:
         """The segments on the host, if there are any, and then those on the GPU."""
         return parts_of(self.segments, self.input_shape, storage_for(self.network, self.patch))

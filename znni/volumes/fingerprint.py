@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from datetime import UTC, datetime
+from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -68,22 +69,34 @@ def _file(source: object) -> Path | None:
 def _some_values(volume: Volume, part: Box, count: int) -> str:
     """Return a hash of type and values in small boxes, spread at random over a part, in order."""
     room = (part.size - SAMPLE).maximum(Vec3(0, 0, 0))
-    places = np.random.default_rng(0).random((count, 3)) * (np.array(room) + 1)
     digest = sha256()
-    for offset in sorted(map(tuple, places.astype(int).tolist())):
-        start = part.start + Vec3(*offset)
+    for offset in _places(room, count):
+        start = part.start + offset
         with suppress(Unreadable):  # if the run needs this box, it reports the error
             values: Any = volume.read(Box(start, (start + SAMPLE).minimum(part.stop)))
             digest.update(values.dtype.str.encode() + values.tobytes())
     return digest.hexdigest()[:DIGITS]
 
 
+@lru_cache(maxsize=64)
+def _places(room: Vec3, count: int) -> tuple[Vec3, ...]:
+    """Return places from 0 to the end of a room, spread at random, in order."""
+    places = np.random.default_rng(0).random((count, 3)) * (np.array(room) + 1)
+    return tuple(sorted(Vec3(*place) for place in places.astype(int).tolist()))
+
+
 def _some_bytes(path: Path, length: int) -> str:
     """Return a hash of the bytes at places spread evenly from start to end."""
     digest = sha256()
-    with path.open("rb") as file:
-        for place in np.linspace(0, max(length - SAMPLE_BYTES, 0), SAMPLES, dtype=np.int64):
-            file.seek(int(place))
+    places = np.linspace(0, max(length - SAMPLE_BYTES, 0), SAMPLES, dtype=np.int64).tolist()
+    with path.open("rb", buffering=0) as file:
+        if length <= SAMPLES * SAMPLE_BYTES:  # one read is faster than many
+            whole = memoryview(file.read(length))
+            for place in places:
+                digest.update(whole[place : place + SAMPLE_BYTES])
+            return digest.hexdigest()[:DIGITS]
+        for place in places:
+            file.seek(place)
             digest.update(file.read(SAMPLE_BYTES))
     return digest.hexdigest()[:DIGITS]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
@@ -175,8 +176,9 @@ def packing_at(out: object, wanted: NewOutput) -> Packing | None:
     """
     if isinstance(out, str | Path):
         place = _bare(str(out))
+        name = PurePosixPath(place).name
         for form in formats():
-            if form.has(PurePosixPath(place).name) and form.writer and form.writer.sequential:
+            if form.has(name) and form.writer and form.writer.sequential:
                 return form.writer.sequential.packing(place, wanted)
     return None
 
@@ -274,10 +276,12 @@ def split_dataset(source: str) -> tuple[str, str | None]:
     The colons of a URL stay, too: it has a dataset only after a name with a format's ending.
     """
     place, colon, inside = source.rpartition(":")
+    if not colon:
+        return _bare(source), None
     url = is_url(source) and not source.startswith("file://")
     place = _bare(place)
     apart = any(form.has(place) for form in formats()) if url else not Path(source).exists()
-    if colon and place and apart and not inside.startswith("//"):
+    if place and apart and not inside.startswith("//"):
         return place, inside
     return _bare(source), None
 
@@ -347,8 +351,9 @@ def check_ending(out: str) -> Writer:
     Raises:
         InvalidInput: no format that can be written has such an ending.
     """
+    name = PurePosixPath(out).name
     for form in formats():
-        if form.has(PurePosixPath(out).name) and form.writer:
+        if form.has(name) and form.writer:
             return form.writer
     endings = ", ".join(ending for form in formats() if form.writer for ending in form.endings)
     raise InvalidInput(f"{out}: znni writes no format with this ending; use one of {endings}")
@@ -365,12 +370,16 @@ def _check_apart(out: str, source: str, what: str) -> None:
             raise InvalidInput(f"{out}: is the {what}; name another output")
         return
     for written in (Path(out), partial_name(Path(out))):
-        if any(_same_file(written, part) for part in (Path(source), *Path(source).parents)):
+        try:
+            found = written.stat()
+        except OSError:  # it does not exist yet
+            continue
+        if any(_is_file(part, found) for part in (Path(source), *Path(source).parents)):
             raise InvalidInput(f"{written}: is the {what}; name another output")
 
 
-def _same_file(one: Path, other: Path) -> bool:
+def _is_file(path: Path, found: os.stat_result) -> bool:
     try:
-        return one.samefile(other)
-    except OSError:  # one of them does not exist yet
+        return os.path.samestat(path.stat(), found)
+    except OSError:  # it does not exist
         return False

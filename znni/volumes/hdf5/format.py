@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from math import prod
 from pathlib import Path
+from typing import Any
 
 import h5py
 
@@ -42,10 +43,12 @@ def open_hdf5(place: str, dataset: str | None, time: Moment | None = None) -> St
         name = f"{path}:{found.name}"
         decoded, plain = decoded_by_threads(found), read_past_hdf5(found)
         stored: ArrayLike = decoded or plain or found
-        if axes := tagged_axes(found.attrs, len(found.shape)):
-            stored = NamedAxes(stored, axes, name, time, named_maps(found.attrs))
+        attributes = _attributes(found)
+        maps = named_maps(attributes)
+        if axes := tagged_axes(attributes, len(found.shape)):
+            stored = NamedAxes(stored, axes, name, time, maps)
         else:
-            stored = at_time(stored, name, time, named_maps(found.attrs))
+            stored = at_time(stored, name, time, maps)
         return StoredVolume(
             stored,
             name,
@@ -89,7 +92,10 @@ def _file(place: str) -> Path:
         InvalidInput: there is none. If the path goes on after a file, the message suggests a
             dataset.
     """
-    for parent in Path(place).parents:
+    path = Path(place)
+    if path.is_file():
+        return path
+    for parent in path.parents:
         if parent.is_file():
             raise InvalidInput(
                 f"{place}: no such file, and {parent} is no folder; if a dataset of it is "
@@ -129,6 +135,11 @@ def _datasets(file: h5py.File) -> list[h5py.Dataset]:
     return found
 
 
+def _attributes(holder: h5py.HLObject) -> Mapping[str, Any]:
+    """Return the attributes of a dataset or group. To find that one is absent takes HDF5 long."""
+    return holder.attrs if h5py.h5a.get_num_attrs(holder.id) else {}
+
+
 def _named(file: h5py.File, path: Path, dataset: str) -> h5py.Dataset:
     found = file.get(dataset)
     if not isinstance(found, h5py.Dataset):
@@ -140,10 +151,11 @@ def _named(file: h5py.File, path: Path, dataset: str) -> h5py.Dataset:
 
 def _grid(dataset: h5py.Dataset) -> Grid:
     """Return where the voxels of a dataset lie, as it or a group around it says."""
-    if grid_of(dataset.attrs) == Grid() != (tagged := tagged_grid(dataset.attrs)):
+    own = _attributes(dataset)
+    if grid_of(own) == Grid() != (tagged := tagged_grid(own)):
         return tagged
     holder = dataset
-    while (grid := grid_of(holder.attrs)) == Grid() and holder.name != "/":
+    while (grid := grid_of(_attributes(holder))) == Grid() and holder.name != "/":
         holder = holder.parent
     return grid
 
@@ -151,7 +163,7 @@ def _grid(dataset: h5py.Dataset) -> Grid:
 def _only_volume(file: h5py.File, path: Path, time: Moment | None) -> h5py.Dataset:
     datasets = _datasets(file)
     axes = (3, 4) if time is None else (4, 5)
-    tagged = {each: tagged_axes(each.attrs, len(each.shape or ())) for each in datasets}
+    tagged = {each: tagged_axes(_attributes(each), len(each.shape or ())) for each in datasets}
     volumes = [
         each for each in datasets if len(each.shape or ()) in axes or "z" in tagged[each]
     ] or [each for each in datasets if tagged[each]]

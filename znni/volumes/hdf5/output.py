@@ -9,7 +9,7 @@ from typing import Any
 
 import h5py
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from znni.core.chunks import chunk_extents
 from znni.core.errors import InvalidInput, RunFailed, option
@@ -124,23 +124,18 @@ class Hdf5Output:
     ) -> None:
         """Make the structure of the file; or the whole file, if the values are given."""
         wanted = self._wanted
-        early = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
-        early.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
+        made = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+        made.set_chunk((1, *chunk_extents(patch, wanted.size)))
+        made.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
+        made.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
         with h5py.File(self._disk, "w") as file:
-            dataset = file.create_dataset(
-                OUTPUT_DATASET,
-                (wanted.features, *wanted.size),
-                wanted.dtype,
-                chunks=(1, *chunk_extents(patch, wanted.size)),
-                fill_time="never",
-                dcpl=early,
-            )
+            dataset = _new_dataset(file, OUTPUT_DATASET, wanted.shape, wanted.dtype, made)
             describe(dataset, attributes)
             if wanted.maps:
                 dataset.attrs[NAMES] = wanted.maps
             if values is not None:
-                dataset[...] = values
-                _keep(file, np.frombuffer(self._ledger.content.summary(), np.uint8))
+                dataset.id.write(h5py.h5s.ALL, h5py.h5s.ALL, values)
+                _store(file, self._ledger.content.summary())
 
     def _close(self) -> None:
         if self._file:
@@ -190,7 +185,7 @@ class Hdf5Output:
     def write(self, box: Box, values: NDArray[Any]) -> None:
         """Hand the values (f', z, y, x) of a box to the operating system, or hold all of them."""
         if self._described and box.size == self._wanted.size:
-            self._held = np.array(values)
+            self._held = np.array(values, order="C")
             return
         self._begin()
         try:
@@ -227,7 +222,7 @@ class Hdf5Output:
                     attributes[name] = value
                 elif attributes[name] != value:
                     attributes.modify(name, value)
-            _keep(file, np.frombuffer(self._ledger.content.summary(), np.uint8))
+            _keep(file, self._ledger.content.summary())
         try:
             self._ledger.note_changes(held.changes)
             make_changes(self._disk.fileno(), held.changes)
@@ -295,17 +290,19 @@ def describe(dataset: h5py.Dataset, attributes: Mapping[str, Any]) -> None:
     That takes twice as long: it makes types anew for each attribute, and looks for it first.
     """
     one, texts = h5py.h5s.create(h5py.h5s.SCALAR), h5py.string_dtype()
-    types = {
-        kind: (h5py.h5t.py_create(here, logical=True), h5py.h5t.py_create(here), here)
-        for kind, here in {str: texts, int: np.dtype(int), float: np.dtype(float)}.items()
-    }
+    types: dict[np.dtype[Any], tuple[h5py.h5t.TypeID, h5py.h5t.TypeID]] = {}
     for name, value in attributes.items():
-        if type(value) in types:
-            stored, held, here = types[type(value)]
-            made = h5py.h5a.create(dataset.id, name.encode(), stored, one)
-            made.write(np.array(value, here), mtype=held)
-        else:
+        held = np.array(value, texts) if type(value) is str else np.asarray(value)
+        if held.dtype.kind not in "iufb" and held.dtype is not texts:
             dataset.attrs[name] = value
+            continue
+        if held.dtype not in types:
+            here = held.dtype
+            types[here] = h5py.h5t.py_create(here, logical=True), h5py.h5t.py_create(here)
+        stored, in_memory = types[held.dtype]
+        space = h5py.h5s.create_simple(held.shape) if held.shape else one
+        made = h5py.h5a.create(dataset.id, name.encode(), stored, space)
+        made.write(held, mtype=in_memory)
 
 
 def _chunks_of(dataset: h5py.Dataset, wanted: NewOutput, descriptor: int) -> ChunkWriter:
@@ -315,11 +312,40 @@ def _chunks_of(dataset: h5py.Dataset, wanted: NewOutput, descriptor: int) -> Chu
     return ChunkWriter(dataset, descriptor)
 
 
-def _keep(file: h5py.File, ledger: NDArray[np.uint8]) -> None:
+def _new_dataset(
+    file: h5py.File,
+    name: str,
+    shape: tuple[int, ...],
+    dtype: DTypeLike,
+    made: h5py.h5p.PropDCID | None = None,
+) -> h5py.Dataset:
+    """Make a dataset, as ``file.create_dataset`` does. That takes twice as long.
+
+    Args:
+        file: the file.
+        name: the name of the dataset.
+        shape: its extents.
+        dtype: the type of its values.
+        made: how its values are stored; None: in a row.
+    """
+    made = made or h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    made.set_obj_track_times(False)
+    stored = h5py.h5t.py_create(np.dtype(dtype), logical=True)
+    space = h5py.h5s.create_simple(shape)
+    return h5py.Dataset(h5py.h5d.create(file.id, name.encode(), stored, space, made))
+
+
+def _keep(file: h5py.File, ledger: bytes) -> None:
     """Store a ledger in a file, replacing any earlier one."""
-    if LEDGER in file and file[LEDGER].shape == ledger.shape:
-        file[LEDGER][...] = ledger
+    if LEDGER in file and file[LEDGER].shape == (len(ledger),):
+        file[LEDGER][...] = np.frombuffer(ledger, np.uint8)
         return
     if LEDGER in file:
         del file[LEDGER]
-    file.create_dataset(LEDGER, data=ledger)
+    _store(file, ledger)
+
+
+def _store(file: h5py.File, ledger: bytes) -> None:
+    """Store a ledger in a file that has none."""
+    dataset = _new_dataset(file, LEDGER, (len(ledger),), np.uint8)
+    dataset.id.write(h5py.h5s.ALL, h5py.h5s.ALL, np.frombuffer(ledger, np.uint8))

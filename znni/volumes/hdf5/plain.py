@@ -27,15 +27,15 @@ def read_past_hdf5(dataset: h5py.Dataset) -> PlainDataset | None:
 
     The values must be stored as NumPy has them, in one local file without bytes before HDF5's own.
     """
-    made = dataset.id.get_create_plist()
+    made, file = dataset.id.get_create_plist(), dataset.file
     plain = (
         hasattr(os, "preadv")
         and dataset.dtype.kind in "iufb"
         and dataset.size
         and made.get_nfilters() == 0
         and made.get_external_count() == 0
-        and dataset.file.driver == "sec2"
-        and dataset.file.userblock_size == 0
+        and file.driver == "sec2"
+        and file.userblock_size == 0
         and dataset.id.get_type() == h5py.h5t.py_create(dataset.dtype, logical=True)
     )
     if not plain:
