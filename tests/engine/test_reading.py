@@ -95,13 +95,15 @@ def test_any_pieces_give_the_same(
 ) -> None:
     monkeypatch.setattr(reading, "PIECE_VALUES", cached)
     monkeypatch.setattr(reading, "THREAD_VALUES", cached)
+    monkeypatch.setattr(reading, "LEAST_BYTES", cached)
     volume = ArrayVolume(InPieces(VALUES, pieces) if pieces else VALUES)
     for box in BOXES:
         found = read_input(volume, job(pad), box, scaling)
         np.testing.assert_array_equal(found, seen(box, pad, scaling))
 
 
-def test_pieces_begin_where_stored_ones_do() -> None:
+def test_pieces_begin_where_stored_ones_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "LEAST_BYTES", 0)
     array = InPieces(VALUES, (1, 4, 5, 6))
     read_input(ArrayVolume(array), job("reflect"), Box(Vec3(1, 1, 1), SIZE), InputScaling())
     for key in array.boxes:
@@ -114,11 +116,18 @@ def test_pieces_begin_where_stored_ones_do() -> None:
     assert (read[1:, 1:, 1:] == 1).all()
 
 
-def test_many_threads_read_a_small_volume_in_few_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_small_volume_is_read_in_one_piece_by_the_caller(monkeypatch: pytest.MonkeyPatch) -> None:
+    readers: list[bool] = []
+
+    class Noted(InPieces):
+        def __getitem__(self, key: tuple[slice, ...]) -> NDArray[np.float32]:
+            readers.append(current_thread() is main_thread())
+            return super().__getitem__(key)
+
     monkeypatch.setattr(reading, "io_threads", lambda: 16)
-    array = InPieces(VALUES, (1, 1, 1, 1))
+    array = Noted(VALUES, (1, 1, 1, 1))
     read_input(ArrayVolume(array), job("reflect"), Box(Vec3(0, 0, 0), SIZE), InputScaling())
-    assert len(array.boxes) < 20
+    assert readers == [True]
 
 
 @pytest.mark.parametrize("pieces", [None, (1, 10, 11), (4, 4, 4)])

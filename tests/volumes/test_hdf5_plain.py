@@ -151,3 +151,32 @@ def test_reading_takes_no_more_than_a_copy(tmp_path: Path) -> None:
         finally:
             tracemalloc.stop()
         assert taken <= 2.05 * values.nbytes
+
+
+def test_small_parts_without_chunks_are_read_in_one_piece(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = np.random.default_rng(0).integers(0, 255, (9, 20, 30), np.uint8)
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["a"] = values
+    volume = open_hdf5(str(tmp_path / "a.h5"), None)
+    reads: list[int] = []
+    read = os.preadv
+    monkeypatch.setattr(os, "preadv", lambda *given: reads.append(given[2]) or read(*given))
+    for part, pieces in (
+        (np.s_[:, :, :], 1),
+        (np.s_[2:7, :, :], 1),
+        (np.s_[3:4, 5:9, :], 1),
+        (np.s_[3:4, 5:6, 7:20], 1),
+        (np.s_[3:5, 5:9, :], 2),
+    ):
+        reads.clear()
+        starts, stops = zip(*map(_ends, part, values.shape), strict=True)
+        found = volume.read(Box(Vec3(*starts), Vec3(*stops)))
+        np.testing.assert_array_equal(found[0], values[part])
+        assert len(reads) == pieces
+
+
+def _ends(part: slice, size: int) -> tuple[int, int]:
+    start, stop, _ = part.indices(size)
+    return start, stop

@@ -29,8 +29,11 @@ PIECE_VALUES = 2**21
 # Values for which another thread is worth its waking, and its waiting for the interpreter's lock.
 THREAD_VALUES = 2**18
 
-# Runs of pieces for each thread.
+# Runs of pieces for each thread, if there are several.
 SHARES = 2
+
+# Bytes that pieces may take in any case. They are part of the memory declared for a process.
+LEAST_BYTES = 2**20
 
 # The most copies of a piece, as it is stored, that a thread holds. Decoding takes some of them.
 COPIES = 4
@@ -74,7 +77,7 @@ def read_input(
     seen, maps = Box(start, stop), volume.features
     voxels = seen.size.volume
     threads = max(1, min(io_threads(), voxels * maps // THREAD_VALUES))
-    tasks = SHARES * threads
+    tasks = SHARES * threads if threads > 1 else 1
 
     def taken(extents: Vec3, copies: int) -> int:
         """Return the bytes that a piece takes, as it is stored and as float32, for each map."""
@@ -83,6 +86,7 @@ def read_input(
     read: Read = volume.read
     stored, copies = volume.pieces, COPIES
     allowed = (bytes_per_input_voxel(volume.itemsize) - FLOAT_BYTES) * voxels
+    allowed = max(allowed, LEAST_BYTES)
     if stored is None or taken(stored, copies) > allowed:
         read, stored, copies = _read_before(volume, seen), None, 1
         allowed -= voxels * volume.itemsize
@@ -103,9 +107,12 @@ def read_input(
     joined = _joined(stored, seen.size, together)
     pieces = list(seen.cut(joined))
     share = -(-len(pieces) // tasks)
-    most = at_once(allowed, taken(joined, copies))
-    starts = range(0, len(pieces), share)
-    finish(mapped(fill, (pieces[first : first + share] for first in starts), most))
+    if share == len(pieces):  # waking a thread takes longer than a small block
+        fill(pieces)
+    else:
+        starts = range(0, len(pieces), share)
+        runs = (pieces[first : first + share] for first in starts)
+        finish(mapped(fill, runs, at_once(allowed, taken(joined, copies))))
     if scaling.box:
         _blank_outside(values, box, scaling.box)
     elif job.pad == "constant":

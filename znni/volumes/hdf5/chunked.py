@@ -19,6 +19,10 @@ from znni.volumes.chunk_ranges import chunk_starts, common, counted_from
 NOWHERE = -1  # the place of a chunk that the file does not list
 
 
+# Bytes that are worth the waking of threads.
+LEAST_SHARED = 2**18
+
+
 def chunk_places(dataset: h5py.Dataset) -> NDArray[np.int64]:
     """Return where in its file each chunk begins, by its index in the grid of chunks, or `NOWHERE`.
 
@@ -109,7 +113,8 @@ class ChunkedDataset(ABC):
             both = self._common(run, wanted)
             self.take(run, counted_from(run.start, both), found[counted_from(firsts, both)])
 
-        finish_all(read, runs, at_once(found.nbytes, self._task_bytes))
+        most = at_once(found.nbytes, self._task_bytes) if found.nbytes > LEAST_SHARED else 1
+        finish_all(read, runs, most)
         return found
 
     def runs(self, wanted: list[range]) -> Iterator[Run]:

@@ -67,6 +67,24 @@ class PlainDataset(ChunkedDataset):
         self._descriptor = os.open(dataset.file.filename, os.O_RDONLY | os.O_CLOEXEC)
         finalize(self, os.close, self._descriptor)
 
+    def __getitem__(self, key: tuple[slice, ...], /) -> NDArray[Any]:
+        wanted = [range(*part.indices(size)) for part, size in zip(key, self.shape, strict=True)]
+        extents = [len(part) for part in wanted]
+        large = prod(extents) * self.dtype.itemsize > RUN_BYTES
+        if self._first is None or large or not self._in_a_row(wanted):
+            return super().__getitem__(key)
+        values = np.empty(extents, self.dtype)
+        self._fill(values, self._place(tuple(part.start for part in wanted)))
+        return values
+
+    def _in_a_row(self, wanted: list[range]) -> bool:
+        """Return whether a part of a dataset without chunks is one piece of its file."""
+        first = next((axis for axis, part in enumerate(wanted) if len(part) > 1), len(wanted))
+        return all(
+            len(part) == size
+            for part, size in zip(wanted[first + 1 :], self.shape[first + 1 :], strict=True)
+        )
+
     def part(self, start: tuple[int, ...], inside: tuple[slice, ...]) -> NDArray[Any]:
         """Return a part of a chunk. Only bytes between its first and its last value are read.
 
