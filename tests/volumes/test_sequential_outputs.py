@@ -21,6 +21,7 @@ from znni.core.shapes import Box, Vec3
 from znni.core.volume import Affine, Grid, NewOutput, Output
 from znni.volumes import staged_output
 from znni.volumes.locate import begun_output, open_output, open_volume, read_ledger
+from znni.volumes.zarr import output as zarr_output
 
 SIZE = Vec3(9, 300, 13)
 PATCH = Vec3(9, 128, 13)
@@ -277,3 +278,55 @@ def test_an_existing_file_is_replaced_if_asked() -> None:
     Path("out.tif").write_text("old")
     make("out.tif", overwrite=True)
     np.testing.assert_array_equal(tifffile.imread("out.tif"), VALUES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_small_output_of_one_block_needs_no_zarr(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Any] = []
+    new_array = zarr_output.new_array
+    monkeypatch.setattr(zarr_output, "new_array", lambda *a: made.append(a) or new_array(*a))
+    whole = Box(Vec3(0, 0, 0), SIZE)
+
+    def written() -> Output:
+        output = open_output(name, "input.h5", wanted())
+        output.go_on_with("a plan")
+        output.describe({"voxel_offset": (1, 2, 3), "seconds": 0.0}, SIZE)
+        write(output, [whole])
+        np.testing.assert_array_equal(output.read(whole), VALUES)
+        return output
+
+    files = []
+    for held in (0, 1 << 20):
+        monkeypatch.setattr(staged_output, "HELD_BYTES", held)
+        written().finish({"seconds": 1.5})
+        assert [path.name for path in Path().iterdir()] == [name]
+        files.append(
+            gzip.decompress(Path(name).read_bytes())
+            if name.endswith(".gz")
+            else Path(name).read_bytes()
+        )
+        Path(name).unlink()
+    assert files[0] == files[1]
+    assert len(made) == 1
+    output = written()
+    monkeypatch.setattr(staged_output.os, "fsync", full_disk)
+    with pytest.raises(RunFailed, match="No space left"):
+        output.finish({"seconds": 1.5})
+    assert output.abandon() == f"{name} was not made"
+    assert list(Path().iterdir()) == []
+
+
+def full_disk(*_: object) -> None:
+    raise OSError(28, "No space left on device")
+
+
+def test_blocks_smaller_than_the_plan_says_begin_the_zarr() -> None:
+    """As after memory ran out."""
+    output = open_output("out.npy", "input.h5", wanted())
+    output.describe({}, SIZE)
+    write(output, BOXES)
+    assert Path("out.npy.partial/0/zarr.json").exists()
+    output.finish({})
+    np.testing.assert_array_equal(np.load("out.npy"), VALUES)

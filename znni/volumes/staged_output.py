@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Callable, Generator
@@ -15,11 +16,12 @@ from numpy.typing import NDArray
 
 from znni.core.errors import InvalidInput, RunFailed
 from znni.core.shapes import Box, Vec3
-from znni.core.volume import Begun, NewOutput
+from znni.core.volume import SAME_COMMAND, Begun, NewOutput
 from znni.machine.arrays import resident_memory
 from znni.volumes.formats import Content, Sequential, Writer
+from znni.volumes.ledger_entries import block_entry, checksum_of
 from znni.volumes.ledger_file import ledger_name
-from znni.volumes.partial_file import AS_FILE, PartialFile, check_free, refused_at
+from znni.volumes.partial_file import AS_FILE, HELD_BYTES, PartialFile, check_free, refused_at
 from znni.volumes.planes import planes
 from znni.volumes.stored import is_url, reason
 from znni.volumes.zarr.output import ZarrOutput, begun_output
@@ -71,6 +73,9 @@ class StagedOutput(ZarrOutput):
     into that folder, and takes its name when it is whole. If the run is stopped meanwhile, the same
     command writes the file again.
 
+    The values of a small output of one block are held until it is finished: before, there is
+    nothing to resume.
+
     Raises:
         InvalidInput: the output exists and may not be overwritten, cannot be made, or is the
             unfinished output of another run.
@@ -83,28 +88,73 @@ class StagedOutput(ZarrOutput):
         self._file = wanted
         self._sequential = sequential
         self._block = 0
+        self._described: tuple[dict[str, Any], Vec3] | None = None
+        self._held: NDArray[Any] | None = None
 
     def describe(self, attributes: dict[str, Any], patch: Vec3) -> None:
-        """Make the Zarr, and note how large its blocks are."""
-        super().describe(attributes, patch)
-        extents = patch.minimum(self._wanted.size)
-        itemsize = np.dtype(self._wanted.dtype).itemsize
-        self._block = extents.volume * self._wanted.features * itemsize
+        """Make the Zarr, unless all values may be held, and note how large its blocks are."""
+        wanted = self._wanted
+        extents = patch.minimum(wanted.size)
+        self._block = extents.volume * wanted.features * np.dtype(wanted.dtype).itemsize
+        self._described = attributes, patch
+        if self._resumed or extents != wanted.size or wanted.nbytes > HELD_BYTES:
+            self._begin()
 
-    def _complete(self) -> None:
+    def _begin(self) -> None:
+        """Make the Zarr, if that is still to be done."""
+        if self._described:
+            (attributes, patch), self._described = self._described, None
+            super().describe(attributes, patch)
+
+    def write(self, box: Box, values: NDArray[Any]) -> None:
+        """Store the values (f', z, y, x) of a box, or hold all of them."""
+        if self._described and box.size == self._wanted.size:
+            self._held = np.array(values)
+            return
+        self._begin()
+        super().write(box, values)
+
+    def read(self, box: Box) -> NDArray[Any]:
+        """Return the values (f', z, y, x) of a box that was written."""
+        if self._held is not None:
+            return self._held[(slice(None), *box.slices)]
+        return super().read(box)
+
+    def finish(self, measured: dict[str, Any]) -> None:
+        """Write the file, and give it its name."""
+        if self._held is None:
+            self._begin()
+        super().finish(measured)
+
+    def abandon(self, way_on: str = SAME_COMMAND, /) -> str:
+        """Release what there is, and delete it if it holds no block. Return a message."""
+        if self._described:  # no block is on the disk
+            self._ledger.content.checksums.clear()
+        return super().abandon(way_on)
+
+    def _complete(self, measured: dict[str, Any]) -> None:
         """Write the file, give it its name, and delete the Zarr."""
+        values: Any = self._held
+        if self._described:
+            attributes = json.loads(json.dumps(self._described[0] | measured))  # as a Zarr's are
+            whole = Box(Vec3(0, 0, 0), self._wanted.size)
+            self._ledger.content.take(block_entry(whole, checksum_of(values)))
+        else:
+            values = self._array
+            values.update_attributes(measured)
+            attributes = dict(values.attrs)
+
+        def one_map(feature: int, box: Box) -> NDArray[Any]:
+            return np.asarray(values[(feature, *box.slices)])
+
         folder = Path(self._folder.root)
         new, place = folder / "file", Path(self._folder.place)
-        attributes = dict(self._array.attrs)
         wanted = self._wanted
         plane = wanted.size.y * wanted.size.x * np.dtype(wanted.dtype).itemsize
         free = int(attributes.get(PROMISED, 0)) - resident_memory()
         if self._file.coarsening:  # a plane of each coarser resolution, and parts of planes
             free -= plane // 2
         room = max(self._block, min(free, MOST_ROOM))
-
-        def one_map(feature: int, box: Box) -> NDArray[Any]:
-            return np.asarray(self._array[(feature, *box.slices)])
 
         def read() -> Generator[NDArray[np.generic], None, None]:
             return planes(one_map, wanted.features, wanted.size, plane, room)

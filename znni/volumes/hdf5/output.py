@@ -23,6 +23,7 @@ from znni.volumes.ledger_entries import block_entry, checksum_of
 from znni.volumes.ledger_file import LedgerFile, unfinished
 from znni.volumes.partial_file import (
     AS_FILE,
+    HELD_BYTES,
     PartialFile,
     check_free,
     check_room,
@@ -33,10 +34,6 @@ from znni.volumes.stored import reason
 
 OUTPUT_DATASET = "main"
 LEDGER = "ledger"
-
-# An output of one block is held until all is known of it, if it has at most so many bytes.
-# They are among those that a plan counts for the process.
-HELD_BYTES = 4 << 20
 
 
 def check_output(path: Path, wanted: NewOutput) -> None:

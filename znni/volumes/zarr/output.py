@@ -119,6 +119,8 @@ class ZarrOutput:
 
     def _make(self, attributes: dict[str, Any], chunk: Vec3, shard: Vec3) -> Any:
         try:
+            if isinstance(self._ledger, LedgerFile):
+                self._ledger.settle()
             store = f"{self._folder.root}/{LEVEL}"
             array = new_array(store, self._wanted, attributes, chunk, shard)
             self._folder.settle()
@@ -148,16 +150,16 @@ class ZarrOutput:
         if self._resumed:
             check_written(self._resumed, self.read)
         try:
-            self._array.update_attributes(measured)
-            self._complete()
+            self._complete(measured)
         except (RunFailed, MemoryError):
             raise
         except Exception as error:  # as above
             raise self._failed(error) from error
         self._ledger.discard()
 
-    def _complete(self) -> None:
-        """Make the Zarr an image, and give it its name."""
+    def _complete(self, measured: dict[str, Any]) -> None:
+        """Update attributes, make the Zarr an image, and give it its name."""
+        self._array.update_attributes(measured)
         self._folder.put(LEDGER, self._ledger.content.summary())
         name = PurePosixPath(self._folder.place).name
         wanted = self._wanted
@@ -280,7 +282,6 @@ def _ledger_of(folder: PartialFolder, wanted: NewOutput) -> LedgerFile:
         with refused_at(folder.place):
             ledger = LedgerFile(folder.path, wanted)
             if not ledger.resumed:
-                ledger.settle()
                 folder.empty()
     except BaseException:
         if any(folder.path.iterdir()):
