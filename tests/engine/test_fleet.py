@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from functools import partial
 from pathlib import Path
-from threading import Timer
+from threading import Barrier, Thread, Timer
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,8 @@ from worker_runners import made_when, not_made, not_made_when
 
 from znni.core.errors import InvalidInput, RunFailed, Unreadable
 from znni.core.options import OutputType
-from znni.core.shapes import Box
+from znni.core.shapes import Box, Vec3
+from znni.engine.stopwatch import SharedStopwatch
 from znni.engine.tiles import Remaining
 from znni.volumes.array import ArrayOutput, ArrayVolume
 
@@ -40,6 +42,42 @@ def test_the_numbers_are_the_same_for_any_number_of_workers(count: int) -> None:
     assert 0 < spent.busy.writing < spent.running
     assert workers.workers_memory > count * 2**20
     assert workers.gpu_peak_memory == 0
+
+
+def test_seconds_of_reading_are_not_divided_among_workers() -> None:
+    """One process reads for all, here a single block."""
+
+    class Slow(ArrayVolume):
+        def read(self, box: Box) -> NDArray[Any]:
+            time.sleep(0.2)
+            return super().read(box)
+
+    case = Case(size=Vec3.of(6))
+    case.volume = Slow(case.x)
+    case.run(fleet(2))
+    assert case.stopwatch.seconds.busy.reading > 0.2
+
+
+def test_seconds_of_threads_that_work_at_the_same_time_count_once() -> None:
+    clock, met, alone = SharedStopwatch(), Barrier(2), 0.1
+
+    def work() -> None:
+        with clock.running():
+            met.wait(10)
+            time.sleep(alone)
+            met.wait(10)
+
+    both = [Thread(target=work) for _ in range(2)]
+    start = time.perf_counter()
+    for thread in both:
+        thread.start()
+    for thread in both:
+        thread.join()
+    together = clock.seconds
+    assert alone < together < time.perf_counter() - start
+    with clock.running():
+        time.sleep(alone)
+    assert clock.seconds >= together + alone
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "float16"])

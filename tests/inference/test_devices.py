@@ -167,17 +167,19 @@ def test_patches_are_shared_out() -> None:
     stages = alone.patch.by_stage()
     layers_bound = replace(alone, patch=replace(alone.patch, gpu_layers=1.0))
     assert replace(layers_bound, workers=4).total(patches) < 0.26 * layers_bound.total(patches)
-    write_bound = replace(alone, patch=replace(alone.patch, writing=1.0))
-    assert replace(write_bound, workers=4).total(patches) == write_bound.total(patches)
     busy, alone_busy = (time.of_job(patches).busy.by_stage() for time in (two, alone))
-    assert busy["writing"] == alone_busy["writing"] == patches * stages["writing"]
+    for shared in ("reading", "writing"):  # one process works for all
+        bound = replace(alone, patch=replace(alone.patch, **{shared: 1.0}))
+        assert replace(bound, workers=4).total(patches) == bound.total(patches)
+        assert replace(bound, workers=4).pace.bottleneck == shared
+        assert busy[shared] == alone_busy[shared] == patches * stages[shared]
     assert busy["gpu_layers"] == alone_busy["gpu_layers"] / 2
 
 
 def test_workers_take_patches_in_rounds() -> None:
-    """A run takes as long as the worker with the most patches, which it computes one by one."""
+    """A run takes as long as the worker with the most patches, if reading takes no time."""
     for workers, patches in product((1, 2, 3, 4), (1, 2, 3, 4, 5, 8, 13)):
-        time = PlanTime(1.0, 2.0, StageSeconds(1.0, 0.0, 0.5, 4.0, 0.0), workers)
+        time = PlanTime(1.0, 2.0, StageSeconds(0.0, 0.0, 0.5, 4.0, 0.0), workers)
         most = max(len(range(worker, patches, workers)) for worker in range(workers))
         assert time.total(patches) == replace(time, workers=1).total(most)
 

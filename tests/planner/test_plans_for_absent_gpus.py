@@ -79,7 +79,7 @@ def test_processes_that_compile_take_what_the_run_leaves(gpus: int) -> None:
 
 def test_plans_for_several_gpus() -> None:
     Path("there.yaml").write_text(f"{THERE}  - *card\n")
-    of_several = "; 2 patches at a time, and one is written at a time: "
+    of_several = "; 2 patches at a time, which one process reads and writes: "
     assert of_several not in succeeds(*PLAN, "--device", "gpu")
     table = succeeds(*PLAN, "--gpus", "2")
     assert of_several in table

@@ -22,7 +22,7 @@ from znni.engine.last_blocks import LastBlocks
 from znni.engine.moments import Moments
 from znni.engine.skipping import Block, Blocks, InputBlock, StoredBlock
 from znni.engine.stages import Line, Lines, Work, in_turn, nothing_left, through
-from znni.engine.stopwatch import Stopwatch
+from znni.engine.stopwatch import SharedStopwatch, Stopwatch
 from znni.engine.tiles import Room, Tile, new_room
 from znni.machine.cold_pages import note_warm
 from znni.machine.device_arena import device_peak
@@ -273,7 +273,8 @@ def run_volume(
 ) -> None:
     """Compute what is left of a job block by block, and write each output voxel once.
 
-    Each process has one block read at a time, and all together have one written at a time. A block
+    Each process has one block read at a time, and all together have one written at a time. The
+    same threads read all blocks, so the seconds of reading are those in which any is read. A block
     whose output is known passes by the stages that compute. One lane writes its blocks in order;
     several lanes write them in any order. If there is one block, and nothing to wait for, this
     thread does all of it.
@@ -288,7 +289,7 @@ def run_volume(
         last: whether no run follows. Then each process ends while its last blocks are written.
     """
     writing, storing = Lock(), list[Stopwatch]()
-    moments = Moments()
+    reads, moments = SharedStopwatch(), Moments()
 
     def write(block: Block) -> None:
         with writing:
@@ -296,7 +297,7 @@ def run_volume(
                 state.write(block)
             state.note_written(block.tile)
 
-    def line(process: int, lane: Lane, reading: Lock, clock: Stopwatch) -> Line:
+    def line(process: int, lane: Lane, reading: Lock) -> Line:
         stored = Stopwatch()
         storing.append(stored)
 
@@ -306,7 +307,7 @@ def run_volume(
 
         def read(tile: Tile) -> Block:
             last_blocks.begun(process)
-            with reading, clock.during("reading"):
+            with reading, reads.running():
                 block = state.blocks.read(tile, processes.plan.network, lane.room)
             moments.note(f"process {process + 1} has its first block")
             return block
@@ -327,9 +328,7 @@ def run_volume(
             return Line([in_turn([read, *others()])], here=0)
         return Line([read], here=1, later=others)
 
-    per_process = [
-        (lanes, Lock(), Stopwatch()) for lanes in processes.lanes(stopwatch, state.labels)
-    ]
+    per_process = [(lanes, Lock()) for lanes in processes.lanes(stopwatch, state.labels)]
 
     def leave(number: int) -> None:
         moments.note(f"process {number + 1} has computed its last block")
@@ -339,8 +338,8 @@ def run_volume(
     leaves = (partial(leave, number) for number in range(len(per_process)))
     last_blocks = LastBlocks(leaves)
     lines = [
-        line(number, lane, reading, clock)
-        for number, (lanes, reading, clock) in enumerate(per_process)
+        line(number, lane, reading)
+        for number, (lanes, reading) in enumerate(per_process)
         for lane in lanes
     ]
     tiles = last_blocks.handed_out(state.remaining.tiles(processes.plan.patch))
@@ -356,7 +355,7 @@ def run_volume(
         memory = processes.plan.memory
         note_warm(memory.total - memory.process)
     finally:
-        stopwatch.add("reading", fmean(clock.seconds.busy.reading for _, _, clock in per_process))
+        stopwatch.add("reading", reads.seconds)
         # Lanes store at the same time, so their seconds are not added up.
         stopwatch.add("host_layers", fmean(clock.seconds.busy.host_layers for clock in storing))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from threading import Lock
 from time import perf_counter
 from typing import Literal, TypeAlias
 
@@ -17,6 +18,35 @@ from znni.plans.job_seconds import (
 )
 
 Purpose: TypeAlias = Literal["building", "running"] | Phase | Stage
+
+
+class SharedStopwatch:
+    """Adds up the seconds in which at least one of several threads works.
+
+    Attributes:
+        seconds: the seconds so far, up to when the last thread stopped.
+    """
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self._changing = Lock()
+        self._working = 0
+        self._since = 0.0
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Count the time of a ``with`` block, however it ends, unless another thread counts it."""
+        with self._changing:
+            if not self._working:
+                self._since = perf_counter()
+            self._working += 1
+        try:
+            yield
+        finally:
+            with self._changing:
+                self._working -= 1
+                if not self._working:
+                    self.seconds += perf_counter() - self._since
 
 
 class Stopwatch:

@@ -141,7 +141,7 @@ def _parts(plan: Plan) -> str:
     )
     slowest = in_words(plan.time.pace.bottleneck)
     sets = "set" if slowest.endswith("layers") else "sets"
-    at_once = f"; {plan.workers} patches at a time, and one is written at a time"
+    at_once = f"; {plan.workers} patches at a time, which one process reads and writes"
     return (
         f"{PLACE} s to start and end; of a patch {stages}{at_once * (plan.workers > 1)}: "
         f"{slowest} {sets} the pace"

@@ -19,6 +19,9 @@ from znni.plans.job_seconds import (
     StageSeconds,
 )
 
+# The stages at which one process works for all workers.
+SHARED: tuple[Stage, ...] = ("reading", "writing")
+
 # A number for each of several plans.
 Numbers: TypeAlias = "NDArray[np.float64]"
 
@@ -61,7 +64,8 @@ class PlanTime:
         warming: the extra seconds of the first patch, to load more code and touch memory first.
         patch: the seconds of each patch, by stages. Those of reading and writing are theirs while
             nothing else works. Those of the host's layers include what they lose to these.
-        workers: the number of patches at each stage at a time, except for writing.
+        workers: the number of patches at each stage at a time. But one process reads and writes all
+            of them, with all its threads at one patch.
         in_turn: whether the stages of layers, and the transfer between them, take turns. They do if
             layers on the host also compute on the GPU.
         around: the seconds of any job before it builds, and after its last block.
@@ -126,10 +130,11 @@ class PlanTime:
         return 1 + int(_times_after_first(stage, patches, self.workers))
 
     def of_job(self, patches: int) -> JobSeconds:
-        """Return the seconds of a job of so many patches by stage, averaged over the workers.
+        """Return the seconds of a job of so many patches by stage.
 
-        The first block is read, and the last one written, while nothing else works. A stage never
-        takes longer than the time between two patches.
+        Those of layers, and of the transfer between them, are averaged over the workers. The first
+        block is read, and the last one written, while nothing else works. A stage never takes
+        longer than the time between two patches.
         """
         busy: dict[str, float] = {
             stage: seconds
@@ -164,7 +169,7 @@ def seconds_after_first(
     Args:
         patch: the seconds of each patch, by stage.
         patches: the number of patches.
-        workers: the number of patches at each stage at a time, except for writing.
+        workers: the number of patches at each stage at a time, except for reading and writing.
         in_turn: whether the stages of layers, and the transfer between them, take turns.
     """
     seconds = {
@@ -180,7 +185,7 @@ def _times_after_first(stage: Stage, patches: Number, workers: int) -> Number:
 
 def _at_once(stage: Stage, workers: int) -> int:
     """Return the number of patches that a stage takes at a time."""
-    return 1 if stage == "writing" else workers
+    return 1 if stage in SHARED else workers
 
 
 def _grouped(seconds: Mapping[Stage, Number], *, in_turn: bool) -> dict[str, Number]:
@@ -194,4 +199,4 @@ def _grouped(seconds: Mapping[Stage, Number], *, in_turn: bool) -> dict[str, Num
 
 def _group(stage: Stage, *, in_turn: bool) -> str:
     """Return the name of the stages with which a stage takes turns, or its own."""
-    return "layers" if in_turn and stage not in ("reading", "writing") else stage
+    return "layers" if in_turn and stage not in SHARED else stage
