@@ -91,9 +91,22 @@ def test_what_goes_to_a_gpu_and_back_goes_over_its_link() -> None:
 
 def test_more_cores_lose_less_each() -> None:
     one, eight = handling(threads=1), handling(threads=8)
-    assert eight.voxel_in == pytest.approx(one.voxel_in)
     assert eight.lost_in == pytest.approx(one.lost_in / 8)
     assert eight.resident == pytest.approx(one.resident / 4)
+
+
+def test_threads_convert_together_while_others_wait_for_the_storage() -> None:
+    """Reading takes as long as the slower of both. A file takes one write at a time."""
+    memory = Storage(1e15, 1e15)
+    one, eight, sixteen, many = (handling(threads, memory) for threads in (1, 8, 16, 64))
+    for name in ("voxel_in", "voxel_out"):
+        alone = getattr(one, name)
+        assert getattr(eight, name) == pytest.approx(alone / 8, rel=1e-3)
+        assert getattr(many, name) == pytest.approx(getattr(sixteen, name))
+        assert getattr(many, name) < alone / 15
+    there = Storage(read=4e9, write=4e9)
+    assert handling(16, there).voxel_in == 1e-9 < handling(1, there).voxel_in == one.voxel_in
+    assert handling(16, there).voxel_out == pytest.approx(sixteen.voxel_out + 1e-9)
 
 
 def test_a_plan_has_the_time_of_the_types_that_it_is_run_with(plan: Plan) -> None:

@@ -28,6 +28,7 @@ from znni.engine.block_bytes import (
     device_bytes_per_output_voxel,
 )
 from znni.engine.workers.processes import SLOTS
+from znni.machine.io_threads import io_threads_on
 from znni.machine.machine import BANDWIDTH_EXPONENT, Machine
 from znni.network.input_scaling import Percentiles, ZScore
 from znni.network.network import Network
@@ -281,6 +282,7 @@ def _chunked(
     zarr-python hands out the chunks, and decodes those of TIFF.
     """
     threads = machine.host.threads
+    at_once = io_threads_on(threads)
     core = _core_bandwidth(machine)
     file = measured.file or FILE_TRAFFIC / core
     handling = replace(handling, file_out=file, lost_file_out=file / threads)
@@ -300,7 +302,7 @@ def _chunked(
     lost = (chunk + decoded) / threads
     return replace(
         handling,
-        chunk_in=alone + (chunk + decoded - alone) / threads,
+        chunk_in=alone + (chunk + decoded - alone) / at_once,
         lost_chunk_in=lost,
         delayed_chunk_in=CHUNK_DELAY[known.form],
     )
@@ -315,9 +317,11 @@ def _compressed(handling: OverheadSeconds, machine: Machine, stored: Stored) -> 
     core = _core_bandwidth(machine)
     if stored.label_maps:
         return handling
-    taken = itemsize * PACKED_TRAFFIC[stored.compression] / core / host.threads
+    taken = itemsize * PACKED_TRAFFIC[stored.compression] / core
     return replace(
-        handling, voxel_out=handling.voxel_out + taken, lost_out=handling.lost_out + taken
+        handling,
+        voxel_out=handling.voxel_out + taken / io_threads_on(host.threads),
+        lost_out=handling.lost_out + taken / host.threads,
     )
 
 
@@ -326,13 +330,18 @@ def _handling(machine: Machine, output_itemsize: int, input_itemsize: int) -> Ov
 
     Threads read and write beside one computing thread per core. While they work, and do not wait
     for the storage, computing loses that time.
+
+    Some threads wait for the storage while others convert. So reading takes as long as the slower
+    of both. But a file takes one write at a time, and the threads that write wait for each other.
     """
     host, storage = machine.host, machine.storage
+    threads = io_threads_on(host.threads)
     link = machine.gpus[0].link if machine.gpus else inf
     core = _core_bandwidth(machine)
     converted, stored = CONVERTED_TRAFFIC / core, STORED_TRAFFIC / core
     converted_out = CONVERTED_OUT_TRAFFIC / core
     copied = COPIED_TRAFFIC / core
+    taken_in = converted + input_itemsize * copied
     return OverheadSeconds(
         building=BUILDING_SECONDS,
         warming=WARMING_SECONDS,
@@ -340,10 +349,10 @@ def _handling(machine: Machine, output_itemsize: int, input_itemsize: int) -> Ov
         resident=RESIDENT_TRAFFIC / host.bandwidth,
         touched=TOUCHED_TRAFFIC / host.bandwidth,
         cold=COLD_SECONDS,
-        voxel_in=converted + input_itemsize / storage.read,
-        voxel_out=stored + output_itemsize / storage.write,
+        voxel_in=max(input_itemsize / storage.read, taken_in / threads),
+        voxel_out=stored / threads + output_itemsize / storage.write,
         converted_out=converted_out,
-        lost_in=BESIDE_LAYERS * (converted + input_itemsize * copied) / host.threads,
+        lost_in=BESIDE_LAYERS * taken_in / host.threads,
         lost_out=BESIDE_LAYERS * (stored + converted_out + output_itemsize * copied) / host.threads,
         placed=PLACED_TRAFFIC / core,
         pinned=TOUCHED_TRAFFIC / host.bandwidth + LOCKED_TRAFFIC / core,

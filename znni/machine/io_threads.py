@@ -34,10 +34,15 @@ _this_thread = local()
 MOST_THREADS = 16
 
 
+def io_threads_on(cores: int) -> int:
+    """Return the number of threads for each purpose on so many cores: one per core, at most 16."""
+    return min(MOST_THREADS, cores)
+
+
 @cache
 def io_threads() -> int:
-    """Return the number of threads for each purpose: one per core of the process, at most 16."""
-    return min(MOST_THREADS, detect_host().host.threads)
+    """Return the number of threads for each purpose in this process."""
+    return io_threads_on(detect_host().host.threads)
 
 
 def mapped(
