@@ -6,19 +6,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from math import inf, prod
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from znni.core.chunks import chunk_extent
 from znni.core.options import InputChunks
-from znni.core.shapes import Shape5, Vec3
+from znni.core.shapes import Box, Shape5, Vec3
 from znni.machine.machine import DeviceKind, Processors
 from znni.network.geometry import extents_read, input_box
 from znni.network.network import Network
 from znni.plans.device_partition import locks_blocks
 from znni.plans.job_seconds import NOTHING, NOTHING_AROUND, SecondsAround, Stage, StageSeconds
 from znni.plans.totals import Number, Numbers, PlanMemory, PlanTime
+
+# A place in each of several blocks.
+Places: TypeAlias = NDArray[np.int64]
 
 # A count for one patch, or for each of several patches.
 Count = TypeVar("Count", int, float, Numbers)
@@ -98,11 +102,45 @@ class OverheadSeconds:
     around: SecondsAround = NOTHING_AROUND
 
 
+class AxisPlaces(NamedTuple):
+    """The places of a job's blocks along an axis.
+
+    Attributes:
+        volume: the extent of the volume.
+        origin: the voxel of the volume at which the input of the network's first output voxel
+            begins; negative if that is beyond the volume.
+        output: the extent of the output that is wanted.
+        first: its first voxel within the whole output of an exact network.
+        alignment: the voxels of the whole output at whose multiples blocks begin.
+    """
+
+    volume: int
+    origin: int
+    output: int
+    first: int
+    alignment: int
+
+    def read(self, patch: int, start: int, stop: int) -> tuple[Places, Places]:
+        """Return the first voxel of the volume that each block reads, and the one after its last.
+
+        Args:
+            patch: the output voxels of a block.
+            start: the first voxel of the input for a block whose first output voxel is 0.
+            stop: the voxel after the last.
+        """
+        alignment, end = self.alignment, self.first + self.output
+        last = max(0, -(-end // alignment) * alignment - patch)  # it is shifted back to there
+        begins = np.arange(self.first // alignment * alignment, end, patch).clip(max=last)
+        places = begins + self.origin
+        return (places + start).clip(0, self.volume), (places + stop).clip(0, self.volume)
+
+
 class Counts(NamedTuple, Generic[Number]):
     """The numbers of values, voxels and runs of a patch, or of each of several patches.
 
     Attributes:
         values_in: the values of the input block.
+        read: those of them that are read from the volume, on average. Others lie beyond its edges.
         voxels: the output voxels.
         runs: how often the layers run.
         chunks: the chunks of the input that a block overlaps, on average.
@@ -110,6 +148,7 @@ class Counts(NamedTuple, Generic[Number]):
     """
 
     values_in: Number
+    read: Number
     voxels: Number
     runs: Number
     chunks: Number
@@ -151,6 +190,8 @@ class Overhead:
         gpu_voxel_out: the GPU bytes per output voxel and map, as ``voxel_out`` on the host.
         gpu_itemsize_out: the bytes of an output's value as a GPU gives it.
         handling: the seconds.
+        places: the places of the job's blocks, for each axis; None if they are not known. Then no
+            block reaches beyond the volume.
         input_chunks: the chunks of the input; None if it has none, or if they are not known.
         chunk_files: whether each chunk of the output is a file.
         input_chunk_bytes: the bytes that reading takes for a chunk, of which it needs a part.
@@ -176,6 +217,7 @@ class Overhead:
     gpu_voxel_out: int = 0
     gpu_itemsize_out: int = 1
     handling: OverheadSeconds = OverheadSeconds()
+    places: tuple[AxisPlaces, AxisPlaces, AxisPlaces] | None = None
     input_chunks: InputChunks | None = None
     chunk_files: bool = False
     input_chunk_bytes: int = 0
@@ -422,11 +464,13 @@ class Overhead:
             building += each.cuda
         seconds: dict[DeviceKind, float] = {kind: load.seconds for kind, load in loads.items()}
         runs = network.window.a_block(patch) if network.window else 1.0
+        read = box_read(network, patch)
         counts = Counts(
             float(values_in),
+            network.in_features * prod(map(self.read_along, range(3), patch, *read)),
             float(patch.volume),
             runs,
-            prod(map(self.chunks_along, range(3), patch, extents_read(network, patch))),
+            prod(map(self.chunks_along, range(3), patch, *read)),
             float(prod(map(self.files_along, patch))),
         )
         if gpu:
@@ -442,18 +486,34 @@ class Overhead:
             beside=self._beside(network, counts) if host else NOTHING,
         )
 
-    def chunks_along(self, axis: int, patch: int, read: int) -> float:
-        """Return how many chunks of the input a block overlaps along an axis, on average.
+    def read_along(self, axis: int, patch: int, start: int, stop: int) -> float:
+        """Return how many voxels of the volume a block reads along an axis, on average.
 
         Args:
             axis: 0 for z, 1 for y and 2 for x.
             patch: the output voxels of a patch along the axis, which is the way between blocks.
-            read: the voxels of a block along the axis.
+            start: the first voxel of ``box_read`` along the axis.
+            stop: the voxel after its last.
+        """
+        if self.places is None:
+            return float(stop - start)
+        return _read_along(self.places[axis], patch, start, stop)
+
+    def chunks_along(self, axis: int, patch: int, start: int, stop: int) -> float:
+        """Return how many chunks of the input a block overlaps along an axis, on average.
+
+        The arguments are those of ``read_along``.
         """
         known = self.input_chunks
         if known is None:
             return 0.0
-        return _chunks_along(patch, read, known.chunk[axis], known.volume[axis])
+        volume = known.volume[axis]
+        if self.places is None:
+            more = max(0, stop - start - patch)
+            places = AxisPlaces(volume, -start, max(1, volume - more), 0, 1)
+        else:
+            places = self.places[axis]
+        return _chunks_along(places, patch, start, stop, known.chunk[axis])
 
     def files_along(self, patch: int) -> int:
         """Return how many files a block is written as along an axis, if its chunks are files."""
@@ -478,13 +538,13 @@ class Overhead:
             brought: the bytes of a patch that are copied to the GPU.
         """
         each, window = self.handling, network.window
-        values_in, voxels, runs = counts.values_in, counts.voxels, counts.runs
+        voxels, runs = counts.voxels, counts.runs
         values_out = network.out_features * voxels
         chunks, written, files = self._handled(network, counts)
         host, gpu = seconds.get("cpu"), seconds.get("gpu")
         nothing = 0.0 * voxels
         host_layers = transfer = gpu_layers = nothing
-        reading = values_in * each.voxel_in + chunks * each.chunk_in
+        reading = counts.read * each.voxel_in + chunks * each.chunk_in
         writing = written * each.voxel_out + files * each.file_out
         if host is not None:
             host_layers = runs * host + sum(self._lost(network, counts))
@@ -525,7 +585,7 @@ class Overhead:
     def _lost(self, network: Network, counts: Counts[Number]) -> tuple[Number, Number]:
         """Return the seconds that computing on the host loses to reading, and to writing."""
         each, (chunks, written, files) = self.handling, self._handled(network, counts)
-        lost_in = counts.values_in * each.lost_in + chunks * each.lost_chunk_in
+        lost_in = counts.read * each.lost_in + chunks * each.lost_chunk_in
         return lost_in, written * each.lost_out + files * each.lost_file_out
 
     def _beside(self, network: Network, counts: Counts[float]) -> StageSeconds:
@@ -545,18 +605,29 @@ class Overhead:
 
 
 @cache
-def _chunks_along(patch: int, read: int, chunk: int, volume: int) -> float:
-    """Return the chunks that a block overlaps along an axis, averaged over the blocks of a volume.
+def _read_along(places: AxisPlaces, patch: int, start: int, stop: int) -> float:
+    """Return the voxels of the volume that a block reads, averaged over all blocks of a job."""
+    starts, stops = places.read(patch, start, stop)
+    return float((stops - starts).mean())
 
-    Args:
-        patch: the distance between blocks.
-        read: the voxels that a block reads, where the volume has them.
-        chunk: the extent of a chunk.
-        volume: the extent of the volume.
+
+@cache
+def _chunks_along(places: AxisPlaces, patch: int, start: int, stop: int, chunk: int) -> float:
+    """Return the chunks of an extent that a block overlaps, averaged over all blocks of a job."""
+    starts, stops = places.read(patch, start, stop)
+    return float(np.where(stops > starts, (stops - 1) // chunk - starts // chunk + 1, 0).mean())
+
+
+def box_read(network: Network, patch: Vec3) -> Box:
+    """Return the voxels that are read for a patch whose first output voxel is 0.
+
+    For windows, it is the largest such box. About as much of it lies on each side of the patch.
     """
-    starts = np.arange(0, max(1, volume - max(0, read - patch)), patch)
-    stops = np.minimum(starts + read, volume)
-    return float(((stops - 1) // chunk - starts // chunk + 1).mean())
+    if not network.window:
+        return input_box(network, patch)
+    size = extents_read(network, patch)
+    start = (patch - size) // 2
+    return Box(start, start + size)
 
 
 def _values(network: Network, patch: Vec3) -> tuple[int, int]:

@@ -12,13 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.least_memory import Bools, least_bytes_of_arrays, most_for_arrays, slowed_poolings
-from planner.overhead import FLOAT_BYTES, Counts, Overhead
+from planner.overhead import FLOAT_BYTES, Counts, Overhead, box_read
 from planner.partition import CutPoint, Processor, device_of
 from planner.patch_candidate import HOST_PROCESSORS
 from planner.space import Space
 from znni.core.shapes import Vec3
 from znni.machine.machine import DeviceKind
-from znni.network.geometry import extents_read, shapes
+from znni.network.geometry import shapes
 from znni.network.network import Network
 from znni.plans.block_storage import MOST_GROWTH, joined_sizes
 from znni.plans.totals import Numbers, seconds_after_first
@@ -162,17 +162,19 @@ def _seconds_of_jobs(
 
 def _counts(network: Network, patches: list[Vec3], overhead: Overhead) -> Counts[Numbers]:
     """Return the counts of what is in each patch."""
-    read = _by_axis(patches, lambda patch: {"read": extents_read(network, patch)})["read"]
+    boxes = _by_axis(patches, lambda patch: box_read(network, patch)._asdict())
     window = network.window
-    chunks = np.ones(len(patches))
-    files = np.ones(len(patches))
+    read, chunks, files = np.ones((3, len(patches)))
     for axis, sizes in enumerate(np.array(patches).T):
         extents, first, places = np.unique(sizes, return_index=True, return_inverse=True)
-        both = zip(extents.tolist(), read[first, axis].tolist(), strict=True)
-        chunks *= np.array([overhead.chunks_along(axis, *each) for each in both])[places]
+        ends = (boxes[end][first, axis].tolist() for end in ("start", "stop"))
+        blocks = list(zip(extents.tolist(), *ends, strict=True))
+        read *= np.array([overhead.read_along(axis, *each) for each in blocks])[places]
+        chunks *= np.array([overhead.chunks_along(axis, *each) for each in blocks])[places]
         files *= np.array([float(overhead.files_along(it)) for it in extents.tolist()])[places]
     return Counts(
-        network.in_features * np.prod(read, axis=1, dtype=float),
+        network.in_features * np.prod(boxes["stop"] - boxes["start"], axis=1, dtype=float),
+        network.in_features * read,
         np.prod(np.array(patches), axis=1, dtype=float),
         np.array([window.a_block(patch) if window else 1.0 for patch in patches]),
         chunks,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Unpack
 
 from planner.late_search import AnySearch, LateSearch, begun
 from planner.limits import does_not_fit, memory_of_run, time_of_run
-from planner.overhead import Overhead
+from planner.overhead import AxisPlaces, Overhead
 from znni.calibration.choice import cost_model, of_measured_devices
 from znni.calibration.handling_times import handling_times
 from znni.calibration.overhead_figures import (
@@ -205,16 +205,17 @@ def search_for(required: Requirements, machine: Machine) -> LateSearch:
     touched = replace(machine, gpus=()) if device == "cpu" else machine
     warm = inf if machine.absent else warm_bytes()
     overhead = run_overhead(touched, required.stored, handling_times(machine, costs), warm)
-    overhead = _with_passes(overhead, required.network, required.job, machine, required.stored)
+    overhead = _of_job(overhead, required.network, required.job, machine, required.stored)
     division, output = choices.micro_batches, required.job.output
     return LateSearch(network, output, machine, primitives, overhead, model, division, device)
 
 
-def _with_passes(
+def _of_job(
     overhead: Overhead, network: Network, job: Job, machine: Machine, stored: Stored
 ) -> Overhead:
-    """Return the overhead of a run with its passes over the whole volume and the whole output.
+    """Return the overhead of a run with all that depends on where its job lies.
 
+    These are the places of its blocks, and its passes over the whole volume and the whole output.
     One reads the volume for its statistics. The other writes a file, or coarser resolutions, from
     all blocks.
     """
@@ -223,7 +224,9 @@ def _with_passes(
     after = last_pass_seconds(network, job.output, machine, stored)
     loading = ZARR_SECONDS if stored.loads_zarr else 0.0
     around = each.around + SecondsAround(opening=loading + before, finishing=after)
-    return replace(overhead, handling=replace(each, around=around))
+    z, y, x = zip(job.volume, job.origin, job.output, job.first, job.alignment, strict=True)
+    places = AxisPlaces(*z), AxisPlaces(*y), AxisPlaces(*x)
+    return replace(overhead, handling=replace(each, around=around), places=places)
 
 
 def primitives_of(network: Network, machine: Machine) -> Catalogue:
@@ -363,7 +366,7 @@ def checked_plan(
     there = replace(given.machine, gpus=here.gpus, used_gpus=here.used_gpus)
     overhead = run_overhead(there, stored, handling_times(there, choices.costs), warm_bytes())
     if job is not None:
-        overhead = _with_passes(overhead, network, job, there, stored)
+        overhead = _of_job(overhead, network, job, there, stored)
     parts = given.parts
     on_host, on_gpu = memory_of_run(network, given.patch, parts, overhead)
     time = time_of_run(network, given.patch, parts, overhead)

@@ -1,0 +1,68 @@
+"""Blocks are predicted to read what lies within the volume, wherever they lie."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+import pytest
+from paths import NETWORKS
+
+import znni
+from planner.overhead import Load, box_read
+from znni.core.options import Border, InputChunks
+from znni.core.shapes import Box, Vec3
+from znni.engine.tiles import make_job
+from znni.network.geometry import with_window
+from znni.network.network_file import load_network
+from znni.network.window import Window
+
+VOLUME = Vec3(90, 120, 70)
+CHUNK = Vec3(16, 32, 64)
+HERE: Any = {"device": "cpu", "costs": "built-in"}
+
+
+@pytest.mark.parametrize("net", ["boundaries", "cells-unet"])
+@pytest.mark.parametrize("border", ["valid", "same"])
+@pytest.mark.parametrize("roi", [None, np.s_[50:71, 30:, :40]])
+def test_blocks_count_what_they_read_of_the_volume(net: str, border: Border, roi: Any) -> None:
+    network = load_network(NETWORKS / f"{net}.yaml")
+    search = znni.search(network, VOLUME, border=border, roi=roi, **HERE)
+    job = make_job(network, VOLUME, border, None, roi)
+    chunks = InputChunks("hdf5", None, CHUNK, VOLUME)
+    plain, overhead = search.overhead, replace(search.overhead, input_chunks=chunks)
+    each = overhead.handling
+    tried = list(search.patches())
+    for patch in tried[:: max(1, len(tried) // 20)]:
+        read = box_read(search.network, patch)
+        boxes = [
+            box
+            for tile in job.tiles(patch)
+            if (box := job.seen(tile, read).intersection(Box(Vec3.of(0), VOLUME)))
+        ]
+        count = len(list(job.tiles(patch)))
+        voxels = sum(box.size.volume for box in boxes) / count
+        cut = sum(len(list(box.cut(CHUNK))) for box in boxes) / count
+        found, other = (
+            it.time_of_run(search.network, patch, {"cpu": Load(1.0, 0, 0)}).patch.reading
+            for it in (plain, overhead)
+        )
+        assert found == pytest.approx(voxels * each.voxel_in)
+        assert other - found == pytest.approx(cut * each.chunk_in)
+
+
+def test_windows_count_no_fewer_voxels_than_they_read_and_none_beyond_the_volume() -> None:
+    network = with_window(load_network(NETWORKS / "cells-unet.yaml"), Window(Vec3.of(32)))
+    search = znni.search(network, VOLUME, **HERE)
+    for patch in (Vec3.of(32), Vec3(90, 40, 24)):
+        window = search.network.window
+        assert window
+        boxes = [
+            window.around(tile.written).size.volume
+            for tile in make_job(network, VOLUME, "valid", None, None).tiles(patch)
+        ]
+        read = search.overhead.time_of_run(search.network, patch, {"cpu": Load(1.0, 0, 0)}).patch
+        found = read.reading / search.overhead.handling.voxel_in
+        assert fmean(boxes) <= found < window.most_around(patch).volume
