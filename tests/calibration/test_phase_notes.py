@@ -10,8 +10,19 @@ from fakes import gpu
 
 import znni
 from znni.calibration import phase_notes
-from znni.calibration.overhead_figures import AROUND, CUDA_SECONDS, SEARCHING_SECONDS, cuda_seconds
-from znni.calibration.phase_notes import NOTES, FixedSeconds, note, noted, noted_before, noted_cuda
+from znni.calibration.overhead_figures import CUDA_SECONDS, SEARCHING_SECONDS, cuda_seconds
+from znni.calibration.phase_notes import (
+    AROUND,
+    EXIT,
+    FINISHING,
+    NOTES,
+    FixedSeconds,
+    note,
+    noted,
+    noted_around,
+    noted_cuda,
+    with_noted,
+)
 from znni.core import user_cache
 from znni.engine.report import Report
 from znni.inference.ready import Readiness
@@ -46,15 +57,15 @@ def test_the_median_of_the_latest_runs_counts() -> None:
 
 
 def test_what_plans_tell_of_starts_changes_only_with_the_median_and_by_a_tenth() -> None:
-    assert noted_before("cpu") == (None, None)
+    assert noted_around("cpu") == FixedSeconds()
     told = []
     for start in (1.0, 1.09, 1.08, 0.93, 0.92, 0.91, 1.2, 1.2, 1.2, 1.2):
         note("cpu", FixedSeconds(start=start, planning=start / 100))
-        told.append(noted_before("cpu")[0])
+        told.append(noted_around("cpu").start)
     assert told == [1.0] * 8 + [1.2] * 2
     assert noted("cpu").start == 1.2
-    assert noted_before("cpu")[1] == 0.01  # 0.002 s more change nothing
-    assert noted_before("gpu") == (None, None)
+    assert noted_around("cpu").planning == 0.01  # 0.002 s more change nothing
+    assert noted_around("gpu") == FixedSeconds()
 
 
 def test_after_two_runs_a_slow_first_one_does_not_count() -> None:
@@ -81,11 +92,34 @@ def test_damaged_notes_count_as_none_and_are_replaced(damaged: str, folder: Path
 def test_plans_predict_what_runs_noted(plan: Plan) -> None:
     around = plan.time.around
     assert (around.start, around.planning) == (AROUND.start, AROUND.planning)
-    note("cpu", FixedSeconds(start=3.0, planning=2.0, searching=1.0))
+    note("cpu", FixedSeconds(start=3.0, planning=2.0, searching=1.0, finishing=0.5))
     again = znni.plan("tiny.yaml", (20, 20, 23), ram="1GiB", device="cpu")
-    assert again.time.around == replace(around, start=3.0, planning=2.0)
+    assert again.time.around == replace(around, start=3.0, planning=2.0, finishing=0.5)
     assert again.segments == plan.segments
-    assert again.seconds == pytest.approx(plan.seconds + 5.0 - around.start - around.planning)
+    assert again.seconds == pytest.approx(plan.seconds + 5.5 - around.noted + around.exit)
+
+
+def test_runs_on_gpus_are_predicted_to_take_longer_to_finish() -> None:
+    with_a_pass = replace(AROUND, finishing=AROUND.finishing + 3.0)
+    assert with_noted(with_a_pass, "cpu") == with_a_pass
+    for kind in ("gpu", "gpus"):
+        found = with_noted(with_a_pass, kind)
+        assert found.finishing == pytest.approx(FINISHING[kind] + 3.0)
+        assert found.exit == pytest.approx(EXIT[kind])
+        assert FINISHING[kind] > FINISHING["cpu"]
+        for seconds in (1.1, 0.9, 1.0):
+            note(kind, FixedSeconds(finishing=seconds))
+        assert with_noted(with_a_pass, kind).finishing == pytest.approx(1.0 + 3.0, abs=0.11)
+
+
+def test_a_pass_over_all_blocks_is_not_noted_as_seconds_to_finish(plan: Plan) -> None:
+    spent = JobSeconds(around=SecondsAround(start=1.0, planning=0.5, finishing=7.0))
+    longer = replace(plan.time.around, finishing=AROUND.finishing + 6.0)
+    with_a_pass = replace(plan, time=replace(plan.time, around=longer))
+    Readiness().note_phases(Report(with_a_pass, (), 1, spent, 0, {}, ""), whole=True)
+    assert noted("cpu").finishing is None
+    Readiness().note_phases(Report(plan, (), 1, spent, 0, {}, ""), whole=True)
+    assert noted("cpu").finishing == 7.0
 
 
 def test_a_search_is_predicted_to_take_longer_than_a_kept_plan(small_case: Path) -> None:
@@ -143,11 +177,13 @@ def test_what_a_gpu_takes_to_start_is_building_less_all_else(plan: Plan) -> None
         gpu_memory=plan.memory,
         time=replace(plan.time, building=CUDA_SECONDS + 0.3),
     )
-    spent = JobSeconds(building=1.5, around=SecondsAround(start=1.0, planning=0.5))
+    spent = JobSeconds(building=1.5, around=SecondsAround(start=1.0, planning=0.5, finishing=0.7))
     report = Report(on_gpu, (), 1, spent, 0, {}, "")
     ready = Readiness()
     ready.note_phases(report, whole=False)
     ready.note_phases(replace(report, fallbacks=(plan,)), whole=True)
     assert noted("gpu") == FixedSeconds()
     ready.note_phases(report, whole=True)
-    assert noted("gpu") == FixedSeconds(start=1.0, planning=0.5, cuda=pytest.approx(1.2))
+    assert noted("gpu") == FixedSeconds(
+        start=1.0, planning=0.5, cuda=pytest.approx(1.2), finishing=0.7
+    )

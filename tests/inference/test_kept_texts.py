@@ -178,7 +178,7 @@ def test_other_files_beside_packages_change_nothing() -> None:
 
 
 @pytest.mark.usefixtures("folder")
-@pytest.mark.parametrize("phase", ["start", "planning"])
+@pytest.mark.parametrize("phase", ["start", "planning", "finishing"])
 def test_notes_of_runs_between_two_commands_change_only_exact_texts(phase: str) -> None:
     before, exact = _named(), _named(exact=True)
     assert before != exact
@@ -190,7 +190,7 @@ def test_notes_of_runs_between_two_commands_change_only_exact_texts(phase: str) 
 
 def test_a_kept_text_tells_the_seconds_that_runs_noted_since(folder: Path) -> None:
     first = Printed()
-    note("cpu", FixedSeconds(start=3.0, planning=4.0))
+    note("cpu", FixedSeconds(start=3.0, planning=3.0, finishing=1.0))
     note("gpu", FixedSeconds(start=50.0))
     again = Printed()
     assert again.again
@@ -206,7 +206,7 @@ def test_a_kept_text_tells_the_seconds_that_runs_noted_since(folder: Path) -> No
 
 
 def test_a_text_for_another_machine_tells_no_seconds_of_this_one(folder: Path) -> None:
-    there = KeptText(PlanText(("rate ", ", time ", ", once ", ""), 80, 8.0, 1.0), AROUND, None)
+    there = KeptText(PlanText(("rate ", ", time ", ", once ", ""), 80, 7.75, 0.75), AROUND, None)
     keep_text(folder / "text", there)
     note("cpu", FixedSeconds(start=30.0))
     assert kept_text(folder / "text") == "rate 8, time 10.0 s, once 3.0"

@@ -15,7 +15,7 @@ import numpy as np
 
 from planner.overhead import Overhead, OverheadSeconds
 from znni.calibration.handling_times import NONE_MEASURED, ChunkTimes, HandlingTimes
-from znni.calibration.phase_notes import Kind, noted, noted_cuda, with_noted
+from znni.calibration.phase_notes import AROUND, Kind, noted, noted_cuda, with_noted
 from znni.core.options import AS_COMPUTED, Codec, Compression, Form, Packing, Stored
 from znni.core.shapes import Vec3
 from znni.engine.blended import LABEL_PIECE
@@ -51,11 +51,8 @@ CUDA_SECONDS = 2.0
 BUILDING_SECONDS = 0.04
 WARMING_SECONDS = 0.05
 
-# Time beside building and running, until runs have noted their own. The demo took so much on two
-# cores of an EPYC, with warm caches and a kept plan: most of its planning imports the primitives.
-# Searches for new plans took 0.1 s and more.
+# Time to search for a new plan, until runs have noted their own. It took 0.1 s and more.
 SEARCHING_SECONDS = 0.3
-AROUND = SecondsAround(start=0.4, planning=0.07, opening=0.03, finishing=0.02, exit=0.01)
 
 # Traffic of all cores, per byte. Spectra of kernels are made at 8 GB/s. Pages are first touched at
 # 18 to 21 GB/s.

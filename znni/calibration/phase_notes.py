@@ -1,8 +1,9 @@
 """Notes of how long the fixed phases of runs took on this machine.
 
-The start of a process and its planning depend on the machine, its disk and its libraries, and no
-model knows these. So each run of the command line notes its own phases when it has ended. The next
-plans predict with them. They are in the user's cache, a few hundred bytes for a kind of machine.
+The start of a process, its planning and its end depend on the machine, its disk and its libraries,
+and no model knows these. So each run of the command line notes its own phases when it has ended.
+The next plans predict with them. They are in the user's cache, a few hundred bytes for a kind of
+machine. Only the exit is not noted: no process sees its own end.
 """
 
 from __future__ import annotations
@@ -13,30 +14,34 @@ from math import inf
 from statistics import median_low
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
-from znni import __version__
+from znni.calibration.latest_runs import about_this_machine, sound, steady, with_latest
 from znni.core.user_cache import Notes
-from znni.machine.detect import usable_cores
 from znni.machine.machine import Machine
-from znni.machine.processor import processor_name
 from znni.plans.job_seconds import SecondsAround
 
 if TYPE_CHECKING:
     from znni.plans.plan import Plan
 
-# The latest runs whose median counts. A single one may have been disturbed.
-MOST_NOTED = 5
-
 # Starts of a GPU count in steps of so many seconds, because plans depend on them.
 STEADY_SECONDS = 0.5
 
-# The seconds before a run that plans tell, by their names in the notes. They stay until the median
+# The seconds around a run that plans tell, by their names in the notes. They stay until the median
 # differs by more than a share of it, or by more than some seconds. So a command prints the same
 # again, although runs in between took a little more or less.
-TOLD = {"start": "told start", "planning": "told planning"}
+TOLD = {"start": "told start", "planning": "told planning", "finishing": "told finishing"}
 TOLD_SHARE = 0.1
 TOLD_SECONDS = 0.03
 
 Kind: TypeAlias = Literal["cpu", "gpu", "gpus"]
+
+# Time beside building and running, until runs have noted their own. The demo took so much on two
+# cores of an EPYC, with warm caches and a kept plan: most of its planning imports the primitives.
+AROUND = SecondsAround(start=0.4, planning=0.07, opening=0.03, finishing=0.02, exit=0.01)
+
+# The same where layers run on GPUs: processes end, and memory is given back. Runs on one to four
+# GPUs took 0.3 to 1.1 s to finish. After one on a single GPU, its process took 0.13 s to end.
+FINISHING: Mapping[Kind, float] = {"cpu": AROUND.finishing, "gpu": 0.3, "gpus": 0.8}
+EXIT: Mapping[Kind, float] = {"cpu": AROUND.exit, "gpu": 0.13, "gpus": AROUND.exit}
 
 # The noted seconds, by kind and phase.
 Phases: TypeAlias = Mapping[str, Mapping[str, list[float]]]
@@ -50,12 +55,14 @@ class FixedSeconds(NamedTuple):
         planning: the seconds to take a kept plan.
         searching: the seconds that a search for a new plan takes beside that.
         cuda: the seconds to start a GPU and to load its kernels.
+        finishing: the seconds to complete an output that needs no pass over all of its blocks.
     """
 
     start: float | None = None
     planning: float | None = None
     searching: float | None = None
     cuda: float | None = None
+    finishing: float | None = None
 
 
 def kind_of(plan: Plan) -> Kind:
@@ -75,25 +82,39 @@ def _medians(known: Mapping[str, Sequence[float]]) -> FixedSeconds:
     return FixedSeconds(**{name: median_low(known[name]) for name in names if name in known})
 
 
-def noted_before(kind: Kind) -> tuple[float | None, float | None]:
-    """Return the seconds to start and to take a kept plan that plans tell. They seldom change."""
+def noted_around(kind: Kind) -> FixedSeconds:
+    """Return the seconds to start, to take a kept plan and to finish that plans tell, if any.
+
+    They seldom change.
+    """
     known = _read().get(kind, {})
     told = {name: known[place][0] for name, place in TOLD.items() if place in known}
-    before = _medians(known)._replace(**told)
-    return before.start, before.planning
+    medians = _medians({name: known[name] for name in TOLD if name in known})
+    return medians._replace(**told)
 
 
 def with_noted(around: SecondsAround, kind: Kind) -> SecondsAround:
-    """Replace the seconds to start and to take a kept plan by those that plans tell here, if any.
+    """Return the seconds around a run with those that plans tell here, as far as runs noted them.
 
     Args:
-        around: the seconds to take where there are no notes.
+        around: the seconds of a run of any kind, those of ``AROUND`` among them. To finish may take
+            more, for a pass over all blocks.
         kind: the kind of the run.
     """
-    start, planning = noted_before(kind)
-    if start is not None:
-        around = replace(around, start=start)
-    return around if planning is None else replace(around, planning=planning)
+    known = noted_around(kind)
+    return replace(
+        around,
+        start=around.start if known.start is None else known.start,
+        planning=around.planning if known.planning is None else known.planning,
+        finishing=around.finishing + (seconds_to_finish(kind) - AROUND.finishing),
+        exit=around.exit + (EXIT[kind] - AROUND.exit),
+    )
+
+
+def seconds_to_finish(kind: Kind) -> float:
+    """Return the seconds to finish that plans tell here, without a pass over all blocks."""
+    known = noted_around(kind).finishing
+    return FINISHING[kind] if known is None else known
 
 
 def noted_cuda(machine: Machine) -> float | None:
@@ -108,24 +129,23 @@ def note(kind: Kind, taken: FixedSeconds) -> None:
     mine = dict(all_noted.get(kind, {}))
     for name, seconds in taken._asdict().items():
         if seconds is not None:
-            mine[name] = [*mine.get(name, []), round(seconds, 3)][-MOST_NOTED:]
+            mine[name] = with_latest(mine.get(name, []), seconds)
     for name, told in TOLD.items():
         if name in mine:
-            now, before = median_low(mine[name]), mine.get(told, [inf])[0]
-            alike = abs(now - before) <= max(TOLD_SHARE * now, TOLD_SECONDS)
-            mine[told] = [before if alike else now]
-    NOTES.keep(_about(), all_noted | {kind: mine})
+            before = mine.get(told, [inf])[0]
+            mine[told] = [steady(mine[name], before, TOLD_SHARE, TOLD_SECONDS)]
+    NOTES.keep(about_this_machine(), all_noted | {kind: mine})
 
 
 def _read() -> Phases:
     """Return all that is noted of this machine, by kind and phase."""
-    return NOTES.kept(_about()) or {}
+    return NOTES.kept(about_this_machine()) or {}
 
 
 def _parsed(found: dict[str, Any]) -> Phases:
     return {
         kind: {
-            name: _sound(phases[name])
+            name: sound(phases[name])
             for name in (*FixedSeconds._fields, *TOLD.values())
             if name in phases
         }
@@ -133,23 +153,4 @@ def _parsed(found: dict[str, Any]) -> Phases:
     }
 
 
-def _sound(seconds: object) -> list[float]:
-    """Return noted seconds after a check.
-
-    Raises:
-        ValueError: the value is no list of plausible seconds.
-    """
-    if not isinstance(seconds, list) or not seconds:
-        raise ValueError(f"{seconds} are no noted seconds")
-    found = [float(each) for each in seconds]
-    if not all(0 <= each < 1e6 for each in found):
-        raise ValueError(f"{seconds} are no noted seconds")
-    return found
-
-
 NOTES = Notes("phases", 1, _parsed)
-
-
-def _about() -> str:
-    """Return text that machines like this one share, under this version of znni."""
-    return f"{processor_name()}, {usable_cores()} cores, znni {__version__}"

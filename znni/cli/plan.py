@@ -245,11 +245,11 @@ def _check_not_given(**given: object) -> None:
 
 def plan_text(plan: Plan, allowed: Accuracy) -> str:
     """Return a plan as a table, plus a line about its accuracy if that needs one."""
-    return _text(plan, allowed).after(plan.time.around.before)
+    return _text(plan, allowed).around(plan.time.around.noted)
 
 
 def _text(plan: Plan, allowed: Accuracy) -> PlanText:
-    """Return what ``plan_text`` returns, without the figures that depend on a run's start."""
+    """Return what ``plan_text`` returns, without the figures that depend on what runs note."""
     from znni.inference.planning import accuracy_note
     from znni.plans.plan_text import text_of
 

@@ -3,7 +3,8 @@
 ``kept_plans`` knows a job again by values: its network, primitives, times. To make these values, a
 process loads all modules that plan. Here a job is known again by what these values are made from:
 files, options, the machine and installed packages. So the same command needs few modules. The
-seconds that runs noted to start and to take a plan may be others: a kept text tells those of now.
+seconds that runs noted to start, to take a plan and to finish may be others: a kept text tells
+those of now.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import NamedTuple, get_args
 import planner
 import znni
 from znni.calibration.cost_file import CostFile
-from znni.calibration.phase_notes import Kind, noted_before, noted_cuda, with_noted
+from znni.calibration.phase_notes import Kind, noted_around, noted_cuda, with_noted
 from znni.core.kept_values import keep_value, kept_value
 from znni.core.packages import package_folders
 from znni.core.shipped import NETWORKS
@@ -49,7 +50,7 @@ class KeptText(NamedTuple):
     """The text of a plan that was printed before.
 
     Attributes:
-        text: the text without the figures that depend on the seconds before a run.
+        text: the text without the figures that depend on the seconds that runs note.
         around: the seconds beside the run where there are no notes.
         kind: the kind of the plan's runs, whose notes count; None: none count.
     """
@@ -59,9 +60,9 @@ class KeptText(NamedTuple):
     kind: Kind | None
 
     def __str__(self) -> str:
-        """Return the text, with the seconds before a run as they are noted now."""
+        """Return the text, with the seconds around a run as they are noted now."""
         around = self.around if self.kind is None else with_noted(self.around, self.kind)
-        return self.text.after(around.before)
+        return self.text.around(around.noted)
 
 
 def plans_folder() -> Path | None:
@@ -101,7 +102,7 @@ def text_file(
             sorted(processor_features().items()),
             warm_bytes(),
             _state(CostFile().path),
-            exact and [noted_before(kind) for kind in get_args(Kind)],
+            exact and [noted_around(kind) for kind in get_args(Kind)],
             [noted_cuda(replace(machine, used_gpus=used)) for used in (1, 2) if machine.gpus],
             sorted(it for it in os.environ.items() if it[0].startswith(VARIABLES)),
             package_folders(),

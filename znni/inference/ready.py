@@ -12,7 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from znni.calibration.overhead_figures import cuda_seconds
-from znni.calibration.phase_notes import FixedSeconds, Kind, kind_of, note
+from znni.calibration.phase_notes import (
+    FixedSeconds,
+    Kind,
+    kind_of,
+    note,
+    seconds_to_finish,
+)
 from znni.calibration.record import StepTimes, refine
 from znni.core.options import Choices
 from znni.engine.oom_fallback import FallbackRunner
@@ -40,6 +46,9 @@ if TYPE_CHECKING:
 
 # Makes a plan ready to run.
 Prepare: TypeAlias = Callable[[Plan], Processes]
+
+# Fewer seconds than a pass over all blocks is predicted to take. Sums differ in their last digits.
+NO_PASS = 1e-6
 
 # The number of plans kept; they take little memory.
 MOST_PLANS = 256
@@ -139,13 +148,16 @@ class Readiness:
         if plan.gpu_memory:
             known = cuda_seconds(plan.machine)
             cuda = max(0.0, spent.building - plan.time.building + known)
+        kind = kind_of(plan)
+        passes = plan.time.around.finishing - seconds_to_finish(kind) > NO_PASS
         note(
-            kind_of(plan),
+            kind,
             FixedSeconds(
                 start=spent.around.start,
                 planning=max(0.0, spent.around.planning - self.searching),
                 searching=self.searching or None,
                 cuda=cuda,
+                finishing=None if passes else spent.around.finishing,
             ),
         )
 

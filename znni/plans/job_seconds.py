@@ -99,9 +99,9 @@ class SecondsAround:
         }
 
     @property
-    def before(self) -> float:
-        """The seconds before the run: to start, and to find the plan. Runs note these."""
-        return self.start + self.planning
+    def noted(self) -> float:
+        """The seconds that plans take from what runs noted: to start, plan, finish and exit."""
+        return self.start + self.planning + self.finishing + self.exit
 
     @property
     def total(self) -> float:

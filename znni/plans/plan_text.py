@@ -26,13 +26,13 @@ PLACE = "\0"
 
 
 class PlanText(NamedTuple):
-    """A plan as text, but for three figures: they depend on the seconds before the plan's run.
+    """A plan as text, but for three figures: they depend on seconds that runs note.
 
     Attributes:
         pieces: the text before, between and after these figures.
         voxels: the output voxels of the job.
-        seconds: the predicted seconds of the job from then on.
-        once: the seconds of the job without its patches from then on.
+        seconds: the predicted seconds of the job without those that runs note.
+        once: those of them that are not of its patches.
     """
 
     pieces: tuple[str, ...]
@@ -40,14 +40,14 @@ class PlanText(NamedTuple):
     seconds: float
     once: float
 
-    def after(self, before: float) -> str:
+    def around(self, noted: float) -> str:
         """Return the text with all figures.
 
         Args:
-            before: the seconds before the run: to start its process, and to find its plan.
+            noted: the seconds around the run that runs note, as ``SecondsAround.noted``.
         """
-        seconds = before + self.seconds
-        rate, once = f"{self.voxels / seconds:,.0f}", f"{before + self.once:.1f}"
+        seconds = noted + self.seconds
+        rate, once = f"{self.voxels / seconds:,.0f}", f"{noted + self.once:.1f}"
         first, *others = self.pieces
         figures = zip((rate, duration(seconds), once), others, strict=True)
         return first + "".join(figure + piece for figure, piece in figures)
@@ -55,7 +55,7 @@ class PlanText(NamedTuple):
 
 def plan_table(plan: Plan) -> str:
     """Return a table of the plan's layers, and its totals, as ``text_of`` has them."""
-    return text_of(plan).after(plan.time.around.before)
+    return text_of(plan).around(plan.time.around.noted)
 
 
 def text_of(plan: Plan, note: str = "") -> PlanText:
@@ -78,12 +78,12 @@ def text_of(plan: Plan, note: str = "") -> PlanText:
     for index in reversed(breaks):
         lines.insert(index, rule)
     text = "\n".join([*lines, rule, *_totals(plan), *filter(None, [note])])
-    before = plan.time.around.before
+    noted = plan.time.around.noted
     return PlanText(
         pieces=tuple(text.split(PLACE)),
         voxels=plan.output.volume,
-        seconds=plan.seconds - before,
-        once=plan.time.once - before,
+        seconds=plan.seconds - noted,
+        once=plan.time.once - noted,
     )
 
 
