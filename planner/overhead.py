@@ -76,6 +76,8 @@ class OverheadSeconds:
         brought: the seconds per byte of a block of input, to copy it to the GPU.
         returned: the seconds per byte of output, to copy it back.
         around: the seconds of any plan before building and after its last block.
+        reading: how many times as long as these figures say reading takes, as runs have noted.
+        writing: the same of writing.
     """
 
     building: float = 0.0
@@ -100,6 +102,8 @@ class OverheadSeconds:
     brought: float = 0.0
     returned: float = 0.0
     around: SecondsAround = NOTHING_AROUND
+    reading: float = 1.0
+    writing: float = 1.0
 
 
 class AxisPlaces(NamedTuple):
@@ -566,11 +570,11 @@ class Overhead:
             else:
                 transfer = transfer + returning
         return {
-            "reading": reading,
+            "reading": each.reading * reading,
             "host_layers": host_layers,
             "transfer": transfer,
             "gpu_layers": gpu_layers,
-            "writing": writing,
+            "writing": each.writing * writing,
         }
 
     def _handled(self, network: Network, counts: Counts[Number]) -> tuple[Number, Number, Number]:
@@ -595,13 +599,12 @@ class Overhead:
         patch. So each loses what it works itself to the layers, and to the other one as much, until
         one of them is done. It also waits for its turns.
         """
-        lost_in, lost_out = self._lost(network, counts)
+        each, (lost_in, lost_out) = self.handling, self._lost(network, counts)
         chunks, *_ = self._handled(network, counts)
         shared = min(lost_in, lost_out)
-        return StageSeconds(
-            reading=TURNS * (lost_in + shared) + chunks * self.handling.delayed_chunk_in,
-            writing=TURNS * (lost_out + shared),
-        )
+        reading = TURNS * (lost_in + shared) + chunks * each.delayed_chunk_in
+        writing = TURNS * (lost_out + shared)
+        return StageSeconds(reading=each.reading * reading, writing=each.writing * writing)
 
 
 @cache

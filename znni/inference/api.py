@@ -218,7 +218,7 @@ def run(
         gpu_peak, compiled_seconds() - compiled_before,
     )  # fmt: skip
     log.info("%s", report)
-    ready.note_phases(report, whole=not (made or earlier))
+    ready.note_run(report, asked.stored, choices.costs, whole=not (made or earlier))
     return report
 
 

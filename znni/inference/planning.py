@@ -24,6 +24,7 @@ from znni.calibration.overhead_figures import (
     statistics_seconds,
 )
 from znni.calibration.phase_notes import kind_of
+from znni.calibration.storage_notes import storage_factors
 from znni.core.argument_types import checks_types
 from znni.core.errors import DoesNotFit, InvalidInput
 from znni.core.kept_results import kept_for_object
@@ -33,6 +34,7 @@ from znni.core.options import (
     Accuracy,
     Border,
     Choices,
+    Costs,
     OutputType,
     PlanOptions,
     Stored,
@@ -204,10 +206,17 @@ def search_for(required: Requirements, machine: Machine) -> LateSearch:
     model = cost_model(primitives, costs, absent=machine.absent)
     touched = replace(machine, gpus=()) if device == "cpu" else machine
     warm = inf if machine.absent else warm_bytes()
-    overhead = run_overhead(touched, required.stored, handling_times(machine, costs), warm)
+    overhead = _overhead(touched, required.stored, costs, warm)
     overhead = _of_job(overhead, required.network, required.job, machine, required.stored)
     division, output = choices.micro_batches, required.job.output
     return LateSearch(network, output, machine, primitives, overhead, model, division, device)
+
+
+def _overhead(machine: Machine, stored: Stored, costs: Costs, warm: float) -> Overhead:
+    """Return the overhead of a run outside its layers, by what was measured and noted here."""
+    measured = handling_times(machine, costs)
+    noted = storage_factors(machine, stored, costs, calibrated=measured is not None)
+    return run_overhead(machine, stored, measured, warm, noted)
 
 
 def _of_job(
@@ -364,7 +373,7 @@ def checked_plan(
     check_runnable(given, primitives)
     check_class(given, primitives, choices.accuracy)
     there = replace(given.machine, gpus=here.gpus, used_gpus=here.used_gpus)
-    overhead = run_overhead(there, stored, handling_times(there, choices.costs), warm_bytes())
+    overhead = _overhead(there, stored, choices.costs, warm_bytes())
     if job is not None:
         overhead = _of_job(overhead, network, job, there, stored)
     parts = given.parts
