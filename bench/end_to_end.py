@@ -20,6 +20,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from itertools import product
 from math import inf
 from pathlib import Path
@@ -233,6 +234,7 @@ def row_of_run(
     busy = StageSeconds(**{stage: told[f"{stage}_seconds"] for stage in StageSeconds().by_stage()})
     reading, writing = (told[f"predicted_{stage}_seconds"] for stage in ("reading", "writing"))
     row: Row = {
+        "plan": identity(plan),
         "patch": str(plan.patch),
         "patches": plan.patches,
         "seconds": wall,
@@ -274,6 +276,11 @@ def row_of_run(
             if busy.by_stage()[stage]
         )
     return row
+
+
+def identity(plan: Plan) -> str:
+    """Return eight characters that tell plans apart by what they compute, not by their limits."""
+    return sha256(repr((plan.patch, plan.segments)).encode()).hexdigest()[:8]
 
 
 def _off(measured: float, predicted: float) -> float:
