@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import logging
+import os
+import subprocess
 import sys
 from io import StringIO
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+from command_line import INFER, SMALL_NET, succeeds
+from paths import ROOT
 
 from znni.cli.progress import show_progress
 
@@ -88,3 +94,38 @@ def test_a_shell_of_ipython_is_no_notebook(monkeypatch: pytest.MonkeyPatch, shel
     with show_progress() as progress:
         progress(1, 2)
     assert not displayed
+
+
+@pytest.mark.usefixtures("small_case", "fake_primitives", "nothing_partial")
+@pytest.mark.parametrize(
+    "command", [("plan", "--net", "tiny.yaml", "--volume", "40,40,40", "--fresh"), INFER]
+)
+def test_a_long_search_says_so(
+    command: tuple[str, ...], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("znni.core.logged.LONG_SECONDS", 1e-4)
+    caplog.set_level(logging.INFO, logger="znni.waits")
+    succeeds(*command)
+    assert "searching for the fastest plan, 0 s so far" in caplog.messages
+
+
+def test_only_a_terminal_is_told_of_a_long_search(tmp_path: Path) -> None:
+    (tmp_path / "small.yaml").write_text(SMALL_NET)
+    impatient = "from znni.core import logged; logged.LONG_SECONDS = 1e-4"
+    options = ("plan", "--net", "small.yaml", "--volume", "40,40,40", "--device", "cpu", "--fresh")
+    command = [sys.executable, "-c", f"{impatient}; from znni.cli import main; main()", *options]
+    terminal, its_end = os.openpty()
+    with os.fdopen(terminal, "rb", 0) as shown, os.fdopen(its_end, "wb") as stderr:
+        for errors in (stderr, subprocess.PIPE):
+            done = subprocess.run(
+                command,
+                cwd=tmp_path,
+                env=os.environ | {"PYTHONPATH": str(ROOT)},
+                stdout=subprocess.DEVNULL,
+                stderr=errors,
+                check=True,
+            )
+        assert shown.read(1000).startswith(
+            b"znni: info: searching for the fastest plan, 0 s so far"
+        )
+    assert not done.stderr

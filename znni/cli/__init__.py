@@ -6,7 +6,7 @@ import logging
 import sys
 import traceback
 from copy import copy
-from typing import NoReturn
+from typing import NoReturn, TextIO
 
 import typer
 
@@ -14,6 +14,7 @@ from znni.cli.commands import app
 from znni.cli.signals import Stopped, stopping_on_signals
 from znni.cli.values import usage_error
 from znni.core.errors import ZnniError, in_one_line
+from znni.core.logged import log_of_waits
 
 INTERNAL_ERROR = 70
 
@@ -25,10 +26,7 @@ def main() -> None:
     """
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
     debug = len(arguments) < len(sys.argv) - 1
-    logging.addLevelName(logging.WARNING, "warning")
-    logging.basicConfig(
-        level=logging.INFO if debug else logging.WARNING, format="znni: %(levelname)s: %(message)s"
-    )
+    _log_to_stderr(debug)
     try:
         with stopping_on_signals():
             asked = arguments or ["--help"]
@@ -42,6 +40,28 @@ def main() -> None:
     except Exception as error:
         bug = f"{type(error).__name__}: {error}; a bug: add --debug and report what it shows"
         _fail(in_one_line(error, bug), INTERNAL_ERROR, error, debug)
+
+
+class _ToStderr(logging.StreamHandler[TextIO]):
+    """Writes to what is stderr at that time: a bar of progress stands in for it meanwhile."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a record."""
+        self.setStream(sys.stderr)
+        super().emit(record)
+
+
+def _log_to_stderr(debug: bool) -> None:
+    """Have warnings written to stderr; all records for ``--debug``, and waits on a terminal."""
+    logging.addLevelName(logging.WARNING, "warning")
+    logging.addLevelName(logging.INFO, "info")
+    logging.basicConfig(
+        level=logging.INFO if debug else logging.WARNING,
+        format="znni: %(levelname)s: %(message)s",
+        handlers=[_ToStderr()],
+    )
+    if sys.stderr.isatty():
+        log_of_waits.setLevel(logging.INFO)
 
 
 def _with_only(name: str) -> typer.Typer:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Unpack
 
 from znni.core.errors import DoesNotFit, InvalidInput, MissingLibrary, RunFailed
+from znni.core.logged import telling_if_long
 from znni.core.options import Choices
 from znni.core.shapes import Vec3
 from znni.core.text import duration
@@ -156,7 +157,8 @@ def _seconds(network: Network, volume: Vec3, choices: Choices) -> float | DoesNo
             network, volume, ram=choices.ram, threads=choices.threads, device="cpu",
             accuracy=choices.accuracy, costs=choices.costs,
         )  # fmt: skip
-        return search.fastest(1)[0].seconds
+        with telling_if_long(planning.SEARCH):
+            return search.fastest(1)[0].seconds
     except DoesNotFit as error:
         return error
 

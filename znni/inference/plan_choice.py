@@ -9,6 +9,7 @@ from time import perf_counter
 
 from planner.late_search import LateSearch
 from znni.core.errors import DoesNotFit, InvalidInput, RunFailed, option
+from znni.core.logged import telling_if_long
 from znni.core.options import Choices
 from znni.core.shapes import Vec3
 from znni.core.text import counted, in_units
@@ -115,7 +116,9 @@ def found_for(patch: Vec3, required: Requirements) -> Plan:
         InvalidInput: no plan with this patch stays within the memory allowed.
     """
     search = _search_here(required).begun
-    if found := search.fastest_for(patch):
+    with telling_if_long(planning.SEARCH):
+        found = search.fastest_for(patch)
+    if found:
         return found
     memory = search.machine.host.memory
     raise InvalidInput(

@@ -28,6 +28,7 @@ from znni.calibration.storage_notes import storage_factors
 from znni.core.argument_types import checks_types
 from znni.core.errors import DoesNotFit, InvalidInput
 from znni.core.kept_results import kept_for_object
+from znni.core.logged import telling_if_long
 from znni.core.options import (
     ANYTHING,
     AS_COMPUTED,
@@ -68,6 +69,8 @@ if TYPE_CHECKING:
     from planner.sweeps import Views
 
 log = logging.getLogger("znni")
+
+SEARCH = "searching for the fastest plan"  # as it is told if it takes long
 
 
 class SearchOptions(PlanOptions, total=False):
@@ -182,7 +185,8 @@ def look_around(search: Search, plan: Plan) -> Views:
     """Return alternatives to the fastest plan: other limits, patch sizes and primitive families."""
     from planner.sweeps import views
 
-    return views(search, plan, families(search.catalogue))
+    with telling_if_long("looking for other plans"):
+        return views(search, plan, families(search.catalogue))
 
 
 def search_for(required: Requirements, machine: Machine) -> LateSearch:
@@ -244,7 +248,7 @@ def primitives_of(network: Network, machine: Machine) -> Catalogue:
 
 
 def fastest(search: AnySearch, count: int = 1, *, fresh: bool = False) -> list[Plan]:
-    """Return the fastest plans of a search, and log how long it took.
+    """Return the fastest plans of a search, and log how long it takes.
 
     Args:
         search: the search.
@@ -255,6 +259,12 @@ def fastest(search: AnySearch, count: int = 1, *, fresh: bool = False) -> list[P
         DoesNotFit: no plan fits. The error says how much memory makes half of the best speed, and
             whether the processors alone could compute the network.
     """
+    with telling_if_long(SEARCH):
+        return _fastest_or_why(search, count, fresh=fresh)
+
+
+def _fastest_or_why(search: AnySearch, count: int, *, fresh: bool) -> list[Plan]:
+    """Return the fastest plans of a search, or say what keeps plans from fitting."""
     try:
         found = _fastest(search, count, fresh=fresh)
     except DoesNotFit as error:
