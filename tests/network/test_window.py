@@ -175,7 +175,7 @@ def test_a_network_file_keeps_its_windows_and_norms() -> None:
             "joins do not fit; give 8x16x16 or 8x14x16",
         ),
         ("window: {size: 8, overlap: 1}", "overlap by 1.0; give a share from 0 to less than 1"),
-        ("window: {size: 8, mirror: zz}", "give some of z, y and x"),
+        ("window: {size: 8, mirror: zz}", "give some of z, y and x, each once, or none"),
         ("window: {size: 8, like: itk}", "unknown like 'itk'; choose one of monai, nnunet"),
         ("window: {overlap: 0.5}", "lacks the key 'size'"),
         ("window: {size: 0}", "give an integer from 1"),

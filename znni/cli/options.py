@@ -164,16 +164,22 @@ WindowChoice = Annotated[
 ]
 Overlap = Annotated[
     float | None,
-    typer.Option(help="Share of a window that the next one covers again. Default: 0.5."),
+    typer.Option(
+        help="Share of a window that the next one covers again. Default: as its file says, or 0.5."
+    ),
 ]
 BlendChoice = Annotated[
     Blend | None,
-    typer.Option(help="How much the voxels of a window count. Default: gaussian."),
+    typer.Option(
+        help="How much the voxels of a window count. Default: as its file says, or gaussian."
+    ),
 ]
 Mirror = Annotated[
     str | None,
     typer.Option(
-        metavar="z,y,x", help="Also compute windows mirrored along these axes, and take the mean."
+        metavar="z,y,x|none",
+        help="Also compute windows mirrored along these axes, and take the mean; none switches "
+        "mirroring off. Default: as its file says, or none.",
     ),
 ]
 

@@ -58,12 +58,9 @@ def _sources(value: object) -> list[str]:
     return [str(name) for name in given]
 
 
-def _axes(value: object) -> str:
+def _axes(value: object) -> object:
     """Return axes as one text, from ``zyx`` or ``[z, y, x]``."""
-    axes = "".join(map(str, value)) if isinstance(value, list) else value
-    if not isinstance(axes, str) or set(axes) - set("zyx") or len(set(axes)) < len(axes):
-        raise ValueError("give some of z, y and x, such as zyx or [y, x]")
-    return axes
+    return "".join(map(str, value)) if isinstance(value, list) else value
 
 
 def _is_label(value: object) -> bool:

@@ -28,6 +28,7 @@ SIGMA = 1 / 8  # of the gaussian, as a share of the window
 LEAST_WEIGHT = 1e-3  # in MONAI, beside the least of the gaussian
 LARGEST_WEIGHT = 10.0  # in nnU-Net
 ZERO = Vec3(0, 0, 0)
+NO_AXIS = "none"  # says that no windows are mirrored
 
 
 class Copy(NamedTuple):
@@ -51,8 +52,8 @@ class Window:
         overlap: the share of a window that the next one covers again, from 0 to less than 1.
         blend: ``gaussian``: voxels in the middle of a window count more. ``constant``: all count
             the same.
-        mirror: the axes along which windows are also computed mirrored, such as ``zyx``. The mean
-            of all copies counts.
+        mirror: the axes along which windows are also computed mirrored, such as ``zyx``, or
+            ``none``. The mean of all copies counts.
         like: the framework whose rules decide where windows lie: ``monai`` has equal steps, and
             shifts the last window back. ``nnunet`` spreads windows evenly.
         volume: the extents of the volume. They are None until it is known.
@@ -92,10 +93,12 @@ class Window:
             raise InvalidInput(
                 f"{self.together!r} windows are computed at once; give an integer of 1 or more"
             )
-        letters = set(self.mirror) if isinstance(self.mirror, str) else {""}
-        if letters - set("zyx") or len(letters) < len(self.mirror):
+        mirror = "" if self.mirror == NO_AXIS else self.mirror
+        letters = set(mirror) if isinstance(mirror, str) else {""}
+        if letters - set("zyx") or len(letters) < len(mirror):
             raise InvalidInput(
-                f"windows are mirrored along {self.mirror!r}; give some of z, y and x, each once"
+                f"windows are mirrored along {mirror!r}; give some of z, y and x, each once, "
+                f"or {NO_AXIS}"
             )
         check_names(blend=self.blend, like=self.like)
         # Equal windows are written alike, because a run goes on only with those it began with.
