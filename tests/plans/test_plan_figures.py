@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from fakes import Fake, fake_catalogue, machine
 from planner_cases import CHOICES, CONV, CONVOLUTIONS, NETWORK, NO_OVERHEAD
@@ -33,6 +35,13 @@ def test_wasted_work_counts_a_convolution_repeated_for_every_offset_of_its_pool(
     assert plan.segments[0].shifts == 8
     assert plan.wasted_work == pytest.approx(7 / 8)
     assert "conv1+pool1" in plan_table(plan)
+
+
+def test_any_name_stands_in_the_table() -> None:
+    odd = replace(NETWORK, name="a\0b")
+    plan = Search(odd, Vec3(12, 20, 24), machine(10**9), CHOICES, NO_OVERHEAD).fastest()[0]
+    assert "network       a\0b" in plan_table(plan)
+    assert plan_table(plan).count(" s to start and end") == 1
 
 
 class Preferring:

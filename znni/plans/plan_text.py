@@ -21,10 +21,6 @@ TABLE_HEADER = (
 )
 
 
-# The place of a figure in a text. No name or number has this character.
-PLACE = "\0"
-
-
 class PlanText(NamedTuple):
     """A plan as text, but for three figures: they depend on seconds that runs note.
 
@@ -77,10 +73,16 @@ def text_of(plan: Plan, note: str = "") -> PlanText:
     rule = "-" * len(lines[0])
     for index in reversed(breaks):
         lines.insert(index, rule)
-    text = "\n".join([*lines, rule, *_totals(plan), *filter(None, [note])])
+    totals = [*lines, rule, *_totals(plan), "throughput    "]
     noted = plan.time.around.noted
     return PlanText(
-        pieces=tuple(text.split(PLACE)),
+        pieces=(
+            "\n".join(totals),
+            f" voxels/s +- {plan.error:.0%} predicted, {plan.wasted_work:.0%} of the work on "
+            f"borders and repetition\ntime          ",
+            f" +- {plan.error:.0%} predicted ({plan.costs})\n              ",
+            "\n".join([_parts(plan), *_assumed_rate(plan), *filter(None, [note])]),
+        ),
         voxels=plan.output.volume,
         seconds=plan.seconds - noted,
         once=plan.time.once - noted,
@@ -103,7 +105,7 @@ def _table_row(step: Step, runs: int) -> tuple[str, ...]:
 
 
 def _totals(plan: Plan) -> list[str]:
-    """Return the plan's figures for the whole job, one line each, with places for three of them."""
+    """Return the job's figures that do not depend on the seconds before its run, a line each."""
     memory = plan.memory
     return [
         f"network       {plan.network}",
@@ -115,11 +117,6 @@ def _totals(plan: Plan) -> list[str]:
         f"{plan.patches:,} to cover {plan.output}",
         f"peak memory   {in_units(memory.total)}: {_purposes(memory)}",
         *_gpu_memory(plan),
-        f"throughput    {PLACE} voxels/s +- {plan.error:.0%} predicted, "
-        f"{plan.wasted_work:.0%} of the work on borders and repetition",
-        f"time          {PLACE} +- {plan.error:.0%} predicted ({plan.costs})",
-        f"              {_parts(plan)}",
-        *_assumed_rate(plan),
     ]
 
 
@@ -132,7 +129,7 @@ def _source(plan: Plan) -> str:
 
 
 def _parts(plan: Plan) -> str:
-    """Return a line that tells how the time divides into stages."""
+    """Return how the time divides into stages, without the seconds to start and end."""
     patch = plan.time.patch
     stages = ", ".join(
         f"{in_words(stage)} {seconds:.3f} s"
@@ -143,7 +140,7 @@ def _parts(plan: Plan) -> str:
     sets = "set" if slowest.endswith("layers") else "sets"
     at_once = f"; {plan.workers} patches at a time, which one process reads and writes"
     return (
-        f"{PLACE} s to start and end; of a patch {stages}{at_once * (plan.workers > 1)}: "
+        f" s to start and end; of a patch {stages}{at_once * (plan.workers > 1)}: "
         f"{slowest} {sets} the pace"
     )
 
