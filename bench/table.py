@@ -31,6 +31,7 @@ PHASE_COLUMNS: dict[str, Forms] = {
     phase: f"{{{phase}_seconds:.2f}}"
     for phase in ("start", "planning", "opening", "building", "running", "finishing", "exit")
 }
+RUN_COLUMNS: dict[str, Forms] = {**as_is("network", "volume", "storing"), "GPUs": "{gpus}"}
 NETWORK_COLUMNS: dict[str, Forms] = {
     **as_is("network", "name", "patch", "output", "layout"),
     "s": "{seconds:.3f}",
@@ -87,26 +88,12 @@ COLUMNS: dict[Kind | Literal["choices"], dict[str, Forms]] = {
         "to go on, s": "{resume_seconds:.1f}",
     },
     "end-to-end": {
-        **as_is("network", "volume", "storing"),
-        "GPUs": "{gpus}",
-        **as_is("patch", "patches"),
+        **RUN_COLUMNS,
         "s": "{seconds:.1f}",
         "predicted s": "{predicted_seconds:.1f}",
-        **PHASE_COLUMNS,
-        "reading s": "{reading_seconds:.2f}",
-        "predicted reading s": "{predicted_reading_seconds:.2f}",
-        "reading off": "{reading_off:+.0%}",
-        "writing s": "{writing_seconds:.2f}",
-        "predicted writing s": "{predicted_writing_seconds:.2f}",
-        "writing off": "{writing_off:+.0%}",
-        "first s": "{first_seconds:.1f}",
-        "after the last s": "{ending_seconds:.1f}",
+        "running s": "{running_seconds:.1f}",
         "voxels/s": "{voxels_per_s:,.0f}",
-        "predicted": "{predicted_voxels_per_s:,.0f}",
         "of a GPU": "{efficiency:.0%}",
-        "after the first, voxels/s": "{later_voxels_per_s:,.0f}",
-        "of a GPU then": "{later_efficiency:.0%}",
-        "busy then": "{busy_in_words}",
         "peak GiB": "{peak_gib:.2f}",
         "declared GiB": "{declared_gib:.2f}",
         "GPU peak GiB": "{gpu_peak_gib:.2f}",
@@ -448,14 +435,53 @@ COLUMNS: dict[Kind | Literal["choices"], dict[str, Forms]] = {
     },
 }
 
+# The columns of further tables of the same rows: each is narrow enough to be read.
+FURTHER_COLUMNS: dict[Kind | Literal["choices"], tuple[dict[str, Forms], ...]] = {
+    "end-to-end": (
+        {
+            **RUN_COLUMNS,
+            **as_is("patch", "patches"),
+            **PHASE_COLUMNS,
+            "first s": "{first_seconds:.1f}",
+            "after the last s": "{ending_seconds:.1f}",
+        },
+        {
+            **RUN_COLUMNS,
+            "reading s": "{reading_seconds:.2f}",
+            "predicted reading s": "{predicted_reading_seconds:.2f}",
+            "writing s": "{writing_seconds:.2f}",
+            "predicted writing s": "{predicted_writing_seconds:.2f}",
+            "after the first, voxels/s": "{later_voxels_per_s:,.0f}",
+            "of a GPU then": "{later_efficiency:.0%}",
+            "busy then": "{busy_in_words}",
+        },
+    ),
+}
+
 
 def table(kind: Kind | Literal["choices"], rows: list[Row]) -> str:
-    """Return rows as a Markdown table; a last column says what was measured in part, or not."""
-    cells = [[*COLUMNS[kind], NOTE]]
-    for row in rows:
-        note = row.get("skipped") or row.get("measured")
-        cells.append([_filled(forms, row) for forms in COLUMNS[kind].values()])
-        cells[-1].append(note if isinstance(note, str) else "")
+    """Return rows as a Markdown table, or as several if one would have too many columns.
+
+    The last column of the first table says what was measured in part, or not.
+    """
+    columns = COLUMNS[kind]
+    noted = [row | {NOTE: _note(row)} for row in rows]
+    tables = [_table({**columns, NOTE: f"{{{NOTE}}}"}, noted)]
+    for further in FURTHER_COLUMNS.get(kind, ()):
+        new = [forms for title, forms in further.items() if title not in columns]
+        if told := [row for row in rows if any(_filled(it, row) != ABSENT for it in new)]:
+            tables.append(_table(further, told))
+    return "\n\n".join(tables)
+
+
+def _note(row: Row) -> str:
+    """Return what was measured in part, or not."""
+    note = row.get("skipped") or row.get("measured")
+    return note if isinstance(note, str) else ""
+
+
+def _table(columns: Mapping[str, Forms], rows: Sequence[Row]) -> str:
+    cells = [[*columns], *([_filled(forms, row) for forms in columns.values()] for row in rows)]
     used = [i for i in range(len(cells[0])) if any(r[i] not in {ABSENT, ""} for r in cells[1:])]
     widths = {i: max(len(row[i]) for row in cells) for i in used}
     lines = ["| " + " | ".join(row[i].ljust(widths[i]) for i in used) + " |" for row in cells]

@@ -55,7 +55,10 @@ def test_a_run_is_seen_while_it_goes_on(small_case: Path) -> None:
     assert row["bottleneck"] == "host layers"
     assert row["peak_gib"] <= row["declared_gib"]
     assert "gpu_peak_gib" not in row
-    assert len(table("end-to-end", [row]).splitlines()) == 3
+    tables = table("end-to-end", [row, {"network": "tiny", "skipped": "no time"}]).split("\n\n")
+    assert [len(each.splitlines()) for each in tables] == [4, 3, 3]
+    assert all(each.splitlines()[0].count("|") <= 16 for each in tables)
+    assert "no time" in tables[0]
     assert sorted(path.name for path in small_case.iterdir()) == [
         "tiny.npz",
         "tiny.yaml",
