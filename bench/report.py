@@ -17,13 +17,13 @@ from bench.table import table
 from znni.core.errors import InvalidInput
 from znni.core.options import ACCURACIES
 
-HEADER = """# Results
+HEADER = """# {title}
 
-Made by `python -m bench report` from the files beside this page. Times are wall-clock medians.
-`floor` is the least time that the declared operations and bytes take at the measured ceilings.
-`achieved` is its share of the measured time. Errors are relative to float64. Commands and predicted
-times are those of the revision that was measured; [bench/README.md](../README.md) has the names of
-today's commands.
+Each record has its machine, date and exact command. Times are wall-clock medians, or times by the
+GPU's clock for layers of a GPU. `floor` is the least time that the declared operations and bytes
+take at the measured ceilings. `achieved` is its share of the measured time. Errors are relative to
+float64. Commands and predicted times are those of the revision that was measured; `bench/README.md`
+has the names of today's commands.
 """
 
 BEST = 3  # primitives that a picture shows
@@ -79,13 +79,16 @@ def plot_command(
     typer.echo(f"wrote {out}")
 
 
-def report(records: Mapping[str, Record]) -> str:
+def report(records: Mapping[str, Record], title: str = "Results") -> str:
     """Return a page with a section for each file: machine, date, command, ceilings and table.
 
     Args:
         records: by the name of their file.
+        title: of the page.
     """
-    return "\n".join([HEADER, *(_section(name, record) for name, record in records.items())])
+    return "\n".join(
+        [HEADER.format(title=title), *(_section(name, record) for name, record in records.items())]
+    )
 
 
 def _section(file: str, record: Record) -> str:

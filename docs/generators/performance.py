@@ -1,17 +1,25 @@
-"""Pages of performance, from the records in ``bench/results``."""
+"""Tables in the documents, and pages of records, from the records in ``bench/results``.
+
+``python docs/generators/performance.py`` writes them all. A test says which are out of date.
+"""
 
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[2]))  # for bench, which is not installed
 
 from performance_tables import TABLES, Records, caption
 
 from bench.record import load
 from bench.report import report
-from bench.table import table
+from bench.table import markdown, table
 
-RESULTS = Path(__file__).parents[2] / "bench" / "results"
+ROOT = Path(__file__).parents[2]
+DOCS, RESULTS = ROOT / "docs", ROOT / "bench" / "results"
+PAGES_OF_RECORDS = DOCS / "performance" / "records"
 RECORDS = {path.name: load(path) for path in sorted(RESULTS.glob("*.json"))}
 
 # Pages of records: their titles, and the kinds of records that they hold.
@@ -57,31 +65,41 @@ PAGES = {
         ),
     ),
 }
-PAGE_HEADER = """# {title}
+RESULTS_HEADER = """# Results
 
-These records come from `python -m bench`, with the machine, the date and the exact command.
-Times are wall-clock medians, or times by the GPU's clock for layers of a GPU. `floor` is the
-least time that the declared operations and bytes take at the measured ceilings. `achieved` is its
-share of the measured time. Errors are relative to float64.
+Each file here is the record of a command: its rows, with the machine, the revision and the date.
+These pages have the records as tables. `python docs/generators/performance.py` writes them.
+
 """
 
-PLACE = re.compile(r"\{\{ (table|record): ([\w.-]+) \}\}")
+# The place of a table, which lies between two comments.
+PLACE = re.compile(r"(<!-- (table|record): ([\w.-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def pages(records: Records) -> dict[Path, str]:
+    """Return the text of each file that has tables of records."""
+    documents = [it for it in DOCS.rglob("*.md") if it.parent != PAGES_OF_RECORDS]
+    told = {it: it.read_text(encoding="utf-8") for it in documents}
+    return {it: with_tables(text, records) for it, text in told.items()} | record_pages(records)
 
 
 def with_tables(text: str, records: Records) -> str:
-    """Return a page with ``{{ table: NAME }}`` and ``{{ record: FILE }}`` replaced by tables."""
+    """Return a text with the tables of today's records between its comments."""
 
     def made(place: re.Match[str]) -> str:
-        kind, name = place.groups()
+        begin, kind, name, end = place.groups()
         if kind == "table":
-            return TABLES[name](records)
-        return f"{table(records[name].kind, records[name].rows)}\n\n{caption(records, [name])}"
+            found = TABLES[name](records)
+        else:
+            rows = table(records[name].kind, records[name].rows)
+            found = f"{rows}\n\n{caption(records, [name])}"
+        return f"{begin}\n{found}\n\n{end}"
 
     return PLACE.sub(made, text)
 
 
-def record_pages(records: Records) -> dict[str, str]:
-    """Return pages that hold all records, by their place on the site.
+def record_pages(records: Records) -> dict[Path, str]:
+    """Return pages that hold all records, and one that lists these pages.
 
     Raises:
         RuntimeError: no page holds records of some kind.
@@ -90,9 +108,17 @@ def record_pages(records: Records) -> dict[str, str]:
     for name, record in records.items():
         if record.kind not in known:
             raise RuntimeError(f"{name} holds {record.kind!r}; give PAGES a page for it")
-    pages = {}
+    found, lines = {}, []
     for page, (title, kinds) in PAGES.items():
         held = {name: record for name, record in records.items() if record.kind in kinds}
-        sections = report(held).removeprefix(report({}))
-        pages[f"performance/records/{page}.md"] = PAGE_HEADER.format(title=title) + sections
-    return pages
+        path = PAGES_OF_RECORDS / f"{page}.md"
+        found[path] = report(held, title)
+        link = f"[{title}](../../{path.relative_to(ROOT).as_posix()})"
+        lines.append({"page": link, "records": ", ".join(f"`{name}`" for name in held)})
+    return found | {RESULTS / "README.md": f"{RESULTS_HEADER}{markdown(lines)}\n"}
+
+
+if __name__ == "__main__":
+    for file, text in pages(RECORDS).items():
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(text, encoding="utf-8")

@@ -200,12 +200,6 @@ def test_a_single_round_has_neither_spread_nor_range() -> None:
     ]
 
 
-def test_the_page_of_committed_results_is_made_of_them() -> None:
-    paths = sorted(RESULTS.glob("*.json"))
-    assert paths
-    assert (RESULTS / "README.md").read_text() == report({p.name: load(p) for p in paths})
-
-
 @needs_matplotlib
 def test_a_picture_is_of_several_files_of_one_kind(tmp_path: Path) -> None:
     rows = [

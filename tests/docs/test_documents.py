@@ -32,7 +32,11 @@ from ruamel.yaml import YAML
 from znni.cli import app
 
 SITE = ROOT / "docs"
-DOCUMENTS = [ROOT / "README.md", *sorted(SITE.rglob("*.md"))]
+# Pages of records are left out: they name commands by their names of that time.
+DOCUMENTS = [
+    ROOT / "README.md",
+    *sorted(path for path in SITE.rglob("*.md") if path.parent.name != "records"),
+]
 
 BLOCK = re.compile(
     r"^(?:<!-- (?:not run: (?P<reason>[^\n]+)|needs: (?P<library>\w+)) -->\n)?"
@@ -300,14 +304,14 @@ def test_the_tables_of_the_readme_are_made_of_records() -> None:
 
 
 @pytest.mark.usefixtures("generators")
-def test_the_site_has_every_record_and_every_table() -> None:
-    from performance import PLACE, RECORDS, record_pages, with_tables
+def test_documents_have_the_tables_of_todays_records() -> None:
+    from performance import PAGES_OF_RECORDS, RECORDS, pages
 
-    pages = record_pages(RECORDS)
-    text = "\n".join(pages.values())
+    found = pages(RECORDS)
+    for path, text in found.items():
+        assert path.read_text() == text, f"{path}: run python docs/generators/performance.py"
+    text = "\n".join(text for path, text in found.items() if path.parent == PAGES_OF_RECORDS)
     assert set(re.findall(r"^## (\S+\.json)$", text, re.MULTILINE)) == set(RECORDS)
-    for document in DOCUMENTS:
-        assert not PLACE.search(with_tables(document.read_text(), RECORDS)), document
 
 
 @pytest.mark.usefixtures("generators")
