@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import znni
@@ -132,6 +132,9 @@ def replace_x(box: Box, start: int, stop: int) -> Box:
 
 
 @given(windows(), st.tuples(*[st.integers(1, 12)] * 3), st.integers(1, 5))
+@example(  # with windows that begin at the same voxels
+    Window(Vec3(4, 4, 4), 0.9, like="nnunet", volume=Vec3(6, 6, 9)), (6, 6, 5), 3
+)
 def test_the_mean_number_of_runs_is_that_of_all_blocks(
     window: Window, edges: tuple[int, int, int], together: int
 ) -> None:

@@ -16,7 +16,7 @@ from numbers import Real
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from znni.core.errors import InvalidInput
 from znni.core.options import Blend, WindowRules, check_names
@@ -288,23 +288,36 @@ def _spans(window: Window, block: Vec3) -> Vec3:
 
 @lru_cache(maxsize=4096)
 def _runs(window: Window, block: Vec3, in_order: bool, together: int) -> float:
-    assert window.volume is not None
-    counts = []  # along each axis, the windows of each block
-    for axis, starts, size, volume, edge, low, high in zip(
-        "zyx", window.starts, window.size, window.volume, block, *window.covered, strict=True
-    ):
-        first = np.array(starts)
-        begun = np.maximum(first, low) // edge
-        ended = (np.minimum(first + size, high) - 1) // edge
-        if axis == "x" and in_order:  # a window is computed for the first of its blocks
-            ended = begun
-        changes = np.zeros(-(-volume // edge) + 1, np.int64)
-        np.add.at(changes, begun, 1)
-        np.add.at(changes, ended + 1, -1)
-        counts.append(changes.cumsum()[:-1])
-    z, y, x = counts
+    z, y = (_in_blocks(window, block, axis, window.starts[axis]) for axis in (0, 1))
     columns = len(window.flips) * z[:, None] * y
-    return float((-(-columns // together)).mean() * x.mean())
+    runs = 0.0
+    starts, repeats = np.unique(window.starts[2], return_counts=True)
+    for times in set(repeats.tolist()):  # windows that begin at the same x share groups
+        x = _in_blocks(window, block, 2, starts[repeats == times], once=in_order)
+        runs += (-(-times * columns // together)).mean() * x.mean()
+    return float(runs)
+
+
+def _in_blocks(
+    window: Window, block: Vec3, axis: int, starts: ArrayLike, *, once: bool = False
+) -> NDArray[np.int64]:
+    """Return how many of some windows each block along an axis has.
+
+    Args:
+        window: the windows.
+        block: the extents of a block.
+        axis: the axis, 0 for z.
+        starts: where the windows begin along it.
+        once: whether a window counts for the first of its blocks alone.
+    """
+    assert window.volume is not None
+    first, edge, covered = np.array(starts), block[axis], window.covered
+    begun = np.maximum(first, covered.start[axis]) // edge
+    ended = (np.minimum(first + window.size[axis], covered.stop[axis]) - 1) // edge
+    changes = np.zeros(-(-window.volume[axis] // edge) + 1, np.int64)
+    np.add.at(changes, begun, 1)
+    np.add.at(changes, (begun if once else ended) + 1, -1)
+    return changes.cumsum()[:-1]
 
 
 def _gaussian(extent: int) -> NDArray[np.float64]:
