@@ -12,6 +12,7 @@ from threading import Lock, Thread
 from typing import Any, NamedTuple, TypeVar
 from uuid import UUID
 
+from znni.core.background import in_background
 from znni.core.errors import InvalidInput, RunFailed, option
 from znni.machine import nvml
 from znni.machine.cuda import CHOICES, INSTALL, cupy, cupy_packages, device_errors, stood_for
@@ -116,15 +117,8 @@ class _Cuda:
         self.begin()
         with self._answering:
             if self.starting is None:
-                self.starting = Future()
-                Thread(target=self._start, args=(self.starting,), daemon=True).start()
+                self.starting = in_background(lambda: start_driver(_driver()))
             return self.starting
-
-    def _start(self, starting: Future[Started]) -> None:
-        try:
-            starting.set_result(start_driver(_driver()))
-        except BaseException as error:
-            starting.set_exception(error)
 
     def before(self) -> Driver | None:
         """Return what the driver tells, without the memory that CUDA takes for this run."""

@@ -12,6 +12,7 @@ from functools import partial
 from threading import Event, Thread
 from typing import Any
 
+from znni.core.background import in_background
 from znni.core.errors import RunFailed
 from znni.core.options import OutputType
 from znni.engine.blended import Blended
@@ -216,9 +217,7 @@ class _Crew:
             each: for each worker, what makes its runner.
         """
         tasks = list(zip(self.workers, each, strict=True))
-        told: Future[None] = Future()
-        self._told = told
-        Thread(target=_tell, args=(tasks, told), daemon=True).start()
+        self._told = in_background(partial(_tell, tasks))
 
     def wait_until_told(self) -> None:
         """Wait until all workers have their tasks, or are gone.
@@ -266,17 +265,14 @@ class _Crew:
             each.join()
 
 
-def _tell(tasks: list[tuple[Worker, Prepare]], told: Future[None]) -> None:
+def _tell(tasks: list[tuple[Worker, Prepare]]) -> None:
     try:
         while tasks:
             worker, prepare = tasks.pop(0)
             worker.prepare(prepare)
             del worker  # its slots are freed as soon as nobody else refers to it
-    except BaseException as error:
+    finally:
         tasks.clear()
-        told.set_exception(error)
-    else:
-        told.set_result(None)
 
 
 def _touch(slots: Sequence[Slot], over: Event) -> None:
