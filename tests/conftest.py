@@ -12,6 +12,7 @@ from unittest import mock
 
 import pytest
 from command_line import INFER, LONG_VOLUME, succeeds, voxels, write_case, write_volume
+from emulation.kernels_on_host import folder
 from fakes import fake_catalogue
 from hypothesis import settings
 
@@ -38,6 +39,9 @@ settings.load_profile("reproducible")
 # Tests interrupt themselves; a shell starts what runs in its background with that ignored.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # which nohup has ignored
+
+# Workers of pytest-xdist inherit it, and compile each emulated kernel once together.
+folder()
 
 NO_NOTES = mock.Mock(kept=lambda _: None)
 

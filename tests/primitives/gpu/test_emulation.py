@@ -192,3 +192,12 @@ def test_memory_is_named_by_places() -> None:
         assert (first + 8).ptr == memory.ptr + 24
         view = cupy().ndarray((2, 3), np.float32, first, (-12, 4))
         assert view.strides == (-12, 4)
+
+
+def test_all_processes_of_a_run_compile_a_kernel_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled(SOURCE)
+    monkeypatch.setattr("emulation.kernels_on_host.compiler", lambda: None)
+    as_in_another_process = compiled.__wrapped__
+    assert as_in_another_process(SOURCE).invoke_copied
+    with pytest.raises(AssertionError, match="there is no compiler"):
+        compiled("// another")

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import os
 import re
 import subprocess
 from collections.abc import Iterator
+from fcntl import LOCK_EX, flock
 from functools import cache
 from hashlib import sha256
 from itertools import pairwise
@@ -28,6 +30,9 @@ OPTIONS = (
 )  # fmt: skip
 
 HEADER = "cuda_on_host.h"
+
+# Names the folder of what is compiled, in the environment of a run of tests.
+FOLDER_VARIABLE = "EMULATED_KERNELS"
 
 # The functions of cuda_on_host.h that do what assembly does.
 INSTRUCTIONS = {
@@ -141,20 +146,22 @@ def compiler() -> str | None:
     return which("g++")
 
 
-@cache
 def folder() -> Path:
-    """Return the folder of what this process compiles, which is removed when it ends."""
-    made = Path(mkdtemp(prefix="znni-emulation-"))
-    atexit.register(rmtree, made)
-    return made
+    """Return the folder of what the processes of this run of tests compile.
+
+    The first process that asks removes it when it ends. Those that it starts share it.
+    """
+    if FOLDER_VARIABLE not in os.environ:
+        os.environ[FOLDER_VARIABLE] = mkdtemp(prefix="znni-emulation-")
+        atexit.register(rmtree, os.environ[FOLDER_VARIABLE])
+    return Path(os.environ[FOLDER_VARIABLE])
 
 
 @cache
 def runtime() -> ctypes.CDLL:
     """Return the library that runs kernels."""
-    file = folder() / "runtime.so"
     options = [option for option in OPTIONS if option != "-fvisibility=hidden"]
-    _run_compiler(*options, "-O2", str(HERE / "runtime.cpp"), "-o", str(file))
+    file = _compiled_once("runtime.so", *options, "-O2", str(HERE / "runtime.cpp"))
     library = ctypes.CDLL(str(file), ctypes.RTLD_GLOBAL)
     library.allocate.restype = ctypes.c_void_p
     library.allocate.argtypes = [ctypes.c_size_t]
@@ -174,26 +181,45 @@ def compiled(source: str, options: tuple[str, ...] = ()) -> ctypes.CDLL:
     runtime()
     _compile_header()
     name = sha256(repr((source, options)).encode()).hexdigest()[:24]
-    file = folder() / f"{name}.cpp"
-    file.write_text(on_host(source))
-    made = file.with_suffix(".so")
-    _run_compiler(*OPTIONS, *options, f"-I{HERE}", "-Wl,-Bsymbolic", str(file), "-o", str(made))
+    arguments = (
+        *OPTIONS,
+        *options,
+        f"-I{folder()}",
+        f"-I{HERE}",
+        "-Wl,-Bsymbolic",
+        "-x",
+        "c++",
+        "-",
+    )
+    made = _compiled_once(f"{name}.so", *arguments, source=on_host(source))
     return ctypes.CDLL(str(made))
 
 
 @cache
 def _compile_header() -> None:
     """Compile what all kernels include, which otherwise takes half of the compiler's time."""
-    made = folder() / f"{HEADER}.gch"
-    _run_compiler(*OPTIONS, "-x", "c++-header", str(HERE / HEADER), "-o", str(made))
+    _compiled_once(f"{HEADER}.gch", *OPTIONS, "-x", "c++-header", str(HERE / HEADER))
 
 
-def _run_compiler(*arguments: str) -> None:
-    command = compiler()
-    assert command is not None, "there is no compiler"
-    done = subprocess.run([command, *arguments], capture_output=True, text=True, check=False)
+def _compiled_once(name: str, *arguments: str, source: str = "") -> Path:
+    """Return a file that one of the processes of this run compiles, while the others wait."""
+    file = folder() / name
+    with file.with_suffix(".lock").open("w") as lock:
+        flock(lock, LOCK_EX)
+        if file.exists():
+            return file
+        command = compiler()
+        assert command is not None, "there is no compiler"
+        done = subprocess.run(
+            [command, *arguments, "-o", str(file)],
+            input=source,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
     if done.returncode:
         raise RuntimeError(f"the kernel does not compile:\n{done.stderr}")
+    return file
 
 
 def on_host(source: str) -> str:

@@ -34,6 +34,7 @@ struct Copy {
 
 struct Fiber {
   void* stack_pointer;
+  Index3 index;
   State state;
   int barrier;
   int group;  // the group of copies that is not committed yet
@@ -129,10 +130,13 @@ void run_thread() {
 
 void prepare(int thread) {
   Fiber& fiber = fibers[thread];
+  fiber.index = {thread % blockDim.x, thread / blockDim.x % blockDim.y,
+                 thread / blockDim.x / blockDim.y};
   fiber.state = RUNNABLE;
   fiber.group = 0;
   fiber.copies.clear();
-  void** top = (void**)(stacks + (thread + 1) * (STACK + PAGE));
+  // At the same place of their pages, the ends of all stacks would share few lines of the cache.
+  void** top = (void**)(stacks + (thread + 1) * (STACK + PAGE) - thread % 48 * 320);
   *--top = nullptr;
   *--top = (void*)run_thread;
   for (int i = 0; i < 6; ++i) *--top = nullptr;
@@ -148,8 +152,7 @@ bool run_warp(int warp, bool descending) {
       current = warp * LANES + (descending ? lanes - 1 - i : i);
       if (fibers[current].state != RUNNABLE) continue;
       again = ran = true;
-      threadIdx = {current % blockDim.x, current / blockDim.x % blockDim.y,
-                   current / blockDim.x / blockDim.y};
+      threadIdx = fibers[current].index;
       switch_stacks(&main_stack_pointer, fibers[current].stack_pointer);
     }
   }
