@@ -153,7 +153,7 @@ def test_a_plan_is_made_for_all_workers() -> None:
 def test_a_process_that_is_killed_is_replaced(
     machines: HandStarted, caplog: pytest.LogCaptureFixture
 ) -> None:
-    worker = machines.start()
+    worker = machines.start(nanny=True)
     killed: list[int] = []
 
     def kill(done: int, _all: int, state: str) -> None:
@@ -176,7 +176,7 @@ def test_a_worker_that_hangs_is_done_without(
 ) -> None:  # fmt: skip
     monkeypatch.setattr(schedule, "OVERDUE_SECONDS", 2.0)
     monkeypatch.setattr(schedule, "OVERDUE_TIMES", 1)
-    first = machines.start()
+    first = machines.start(nanny=True)
     machines.start()
     stopped: list[psutil.Process] = []
 
@@ -199,7 +199,7 @@ def test_a_worker_that_comes_back_late_does_no_harm(
 ) -> None:
     monkeypatch.setattr(schedule, "OVERDUE_SECONDS", 2.0)
     monkeypatch.setattr(schedule, "OVERDUE_TIMES", 1)
-    first = machines.start()
+    first = machines.start(nanny=True)
     machines.start()
     stopped: list[psutil.Process] = []
     resumed = False

@@ -69,24 +69,27 @@ class HandStarted:
             assert time.monotonic() < end, "processes that compute are left"
             time.sleep(0.05)
 
-    def start(self, altered: str = "") -> subprocess.Popen[bytes]:
-        """Start a worker, whose process that computes is altered (``altered/alterations.py``)."""
+    def start(self, altered: str = "", *, nanny: bool = False) -> subprocess.Popen[bytes]:
+        """Start a worker, whose process that computes is altered (``altered/alterations.py``).
+
+        Without Dask's nanny it is one process less, which takes a second to start.
+        """
         worker = self._dask(
             "worker", "--scheduler-file", "scheduler.json", "--nthreads", "4", "--no-dashboard",
             "--name", f"machine-{len(self._workers)}", "--memory-limit", "0",
-            altered=altered,
+            "--nanny" if nanny else "--no-nanny", altered=altered,
         )  # fmt: skip
         self._workers.append(worker)
         return worker
 
     def kill(self, process: subprocess.Popen[bytes]) -> None:
-        """Kill a worker with its nanny, which takes seconds to end if it is asked.
+        """Kill a worker with its processes, which take seconds to end if they are asked.
 
         Python's own process stays until it has deleted their semaphores.
         """
         with suppress(psutil.NoSuchProcess):
-            nanny = psutil.Process(process.pid)
-            for each in (*nanny.children(recursive=True), nanny):
+            worker = psutil.Process(process.pid)
+            for each in (*worker.children(recursive=True), worker):
                 with suppress(psutil.NoSuchProcess):
                     if not any("resource_tracker" in argument for argument in each.cmdline()):
                         each.kill()
