@@ -31,6 +31,7 @@ GPU_UNETS_OTHER_WINDOWS = "gpu-unets-h200-windows.json"
 GPU_UNETS_ANEW = "gpu-unets-h200-one-gpu.json"  # ours, whose times count instead of earlier ones
 GPU_UNETS_AS_8_0 = "gpu-unets-h200-as-8.0.json"
 GPU_UNETS_LESS_MEMORY = "gpu-unets-h200-memory.json"
+GPU_UNETS_ON_H100 = "gpu-unets-h100.json"
 COMPILED = {
     f"PyTorch {title}": f"torch-compiled {kind}"
     for title, kind in {
@@ -203,6 +204,26 @@ def gpu_unets_elsewhere(records: Records) -> str:
                     }
                 )
     return _captioned(records, names, lines)
+
+
+def gpu_unets_on_h100(records: Records) -> str:
+    """Return U-Nets on an H100: one window at a time, and eight in class tf32."""
+    lines = []
+    for network, title in GPU_UNETS.items():
+        own = [row for row in records[GPU_UNETS_ON_H100].rows if row["network"] == network]
+        one, eight = ([row for row in own if row["batch"] == count] for count in (1, 8))
+        if not one:
+            continue
+        ours = _by_class(one)
+        lines.append(
+            {
+                "network": title,
+                "class tf32": _window(ours["tf32"]),
+                "float32": _window(ours["float32"]),
+                "eight windows of 128³, class tf32": _window(eight[0]) if eight else "",
+            }
+        )
+    return _captioned(records, [GPU_UNETS_ON_H100], lines)
 
 
 def _by_class(rows: Iterable[Row]) -> dict[str, Row]:
@@ -522,6 +543,7 @@ TABLES: dict[str, Callable[[Records], str]] = {
     "cpu-scaling": cpu_scaling,
     "gpu-networks": gpu_networks,
     "gpu-unets": gpu_unets,
+    "gpu-unets-h100": gpu_unets_on_h100,
     "gpu-unet-windows": gpu_unet_windows,
     "gpu-unets-elsewhere": gpu_unets_elsewhere,
     "gpu-windows": gpu_windows,
