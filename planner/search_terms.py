@@ -1,4 +1,4 @@
-"""What a search is about, for searches that have begun and for those that have not."""
+"""The question of a search, for searches that have begun and for those that have not."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False)
 class SearchTerms:
-    """What a search is about.
+    """The question of a search: which plan is the fastest.
 
     Attributes:
         given: the network.
