@@ -12,7 +12,7 @@ from znni.core.shapes import Shape5
 from znni.machine.cuda_kernels import compiled, source_beside
 from znni.network.layers import LEAKY_SLOPE, Activation, Conv, Operation, PooledConv
 from znni.plans.cost import Cost
-from znni.primitives.gpu.common.kernels import larger_source, small_expm1_source
+from znni.primitives.gpu.common.kernels import fast_elu_source, larger_source
 
 # The activation of a sum `value`. `larger` returns the larger of two numbers, or NaN if one is NaN.
 # Softmax needs all maps of a voxel, so it is a pass of its own after the convolution.
@@ -37,7 +37,7 @@ SLOPED_EXPRESSIONS: dict[Activation, str] = EXPRESSIONS | {
 # an H100, `expm1f` took over a third of the time of a convolution, and branches for each number a
 # quarter.
 ROUNDED_EXPRESSIONS: dict[Activation, str] = {
-    "elu": "larger(value, 0.0f) + small_expm1(fminf(value, 0.0f))",
+    "elu": "fast_elu(value)",
 }
 
 # Activations that a positive factor passes: of `factor * x`, they are `factor` times that of `x`.
@@ -72,7 +72,7 @@ def activation_source(activation: Activation, *, rounded: bool = False) -> str:
     """
     known = EXPRESSIONS | ROUNDED_EXPRESSIONS if rounded else EXPRESSIONS
     keeps_unit = str(activation in KEEP_UNIT).lower()
-    return f"""{larger_source()}{small_expm1_source() if rounded else ""}
+    return f"""{larger_source()}{fast_elu_source() if rounded else ""}
 constexpr bool KEEPS_UNIT = {keeps_unit};
 __device__ __forceinline__ float activation(float value) {{
     return {known[activation]};
@@ -91,7 +91,7 @@ def sloped_activation_source(activation: Activation, *, rounded: bool = False) -
         rounded: whether the result is rounded to float16.
     """
     known = SLOPED_EXPRESSIONS | ROUNDED_EXPRESSIONS if rounded else SLOPED_EXPRESSIONS
-    return f"""{larger_source()}{small_expm1_source() if rounded else ""}
+    return f"""{larger_source()}{fast_elu_source() if rounded else ""}
 __device__ __forceinline__ float activated(float value, float slope) {{
     return {known[activation]};
 }}

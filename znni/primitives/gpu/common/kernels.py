@@ -32,9 +32,9 @@ def larger_source() -> str:
     return source_beside(__file__, "larger.cuh")
 
 
-def small_expm1_source() -> str:
-    """Return the CUDA function ``float small_expm1(float)``."""
-    return source_beside(__file__, "small_expm1.cuh")
+def fast_elu_source() -> str:
+    """Return the CUDA function ``float fast_elu(float)``."""
+    return source_beside(__file__, "fast_elu.cuh")
 
 
 def float16_pair_source() -> str:
