@@ -76,8 +76,6 @@ class OverheadSeconds:
         brought: the seconds per byte of a block of input, to copy it to the GPU.
         returned: the seconds per byte of output, to copy it back.
         around: the seconds of any plan before building and after its last block.
-        reading: how many times as long as these figures say reading takes, as runs have noted.
-        writing: the same of writing.
     """
 
     building: float = 0.0
@@ -102,8 +100,6 @@ class OverheadSeconds:
     brought: float = 0.0
     returned: float = 0.0
     around: SecondsAround = NOTHING_AROUND
-    reading: float = 1.0
-    writing: float = 1.0
 
 
 class AxisPlaces(NamedTuple):
@@ -570,11 +566,11 @@ class Overhead:
             else:
                 transfer = transfer + returning
         return {
-            "reading": each.reading * reading,
+            "reading": reading,
             "host_layers": host_layers,
             "transfer": transfer,
             "gpu_layers": gpu_layers,
-            "writing": each.writing * writing,
+            "writing": writing,
         }
 
     def _handled(self, network: Network, counts: Counts[Number]) -> tuple[Number, Number, Number]:
@@ -604,7 +600,7 @@ class Overhead:
         shared = min(lost_in, lost_out)
         reading = TURNS * (lost_in + shared) + chunks * each.delayed_chunk_in
         writing = TURNS * (lost_out + shared)
-        return StageSeconds(reading=each.reading * reading, writing=each.writing * writing)
+        return StageSeconds(reading=reading, writing=writing)
 
 
 @cache

@@ -11,10 +11,8 @@ from fakes import machine
 import znni
 from znni.calibration import storage_notes
 from znni.calibration.storage_notes import (
-    AS_MODELLED,
     LEAST_SECONDS,
     NOTES,
-    StorageFactors,
     note_storage,
     storage_factors,
 )
@@ -26,7 +24,7 @@ from znni.engine.skipping import Skipped
 from znni.inference.ready import KeptReadiness, Readiness
 from znni.inference.request import Choices
 from znni.machine.machine import Machine
-from znni.plans.job_seconds import JobSeconds, StageSeconds
+from znni.plans.job_seconds import AS_MODELLED, JobSeconds, StageSeconds, StorageFactors
 from znni.plans.plan import Plan
 
 PLAIN = Stored("float32", input_itemsize=4)
@@ -122,6 +120,22 @@ def test_plans_predict_with_what_is_noted(plan: Plan) -> None:
             assert taken == pytest.approx(factor * known)
             assert taken > 0
     assert after.patch.host_layers == before.patch.host_layers
+
+
+def test_outputs_note_the_plan_without_what_runs_noted(small_case: Path) -> None:
+    """So a run that goes on later, or is repeated, has the same plan."""
+    chunked = InputChunks("hdf5", None, Vec3.of(1), Vec3.of(1))
+    for chunks in (None, chunked, replace(chunked, codec="gzip")):
+        took(3.0, 1.0, replace(PLAIN, input_itemsize=1, input_chunks=chunks))
+    found, volume = [], small_case / "volume.h5"
+    for costs in ("auto", "built-in"):
+        out = f"{costs}.h5"
+        found.append(znni.infer(volume, "tiny.yaml", out, ram="1GiB", device="cpu", costs=costs))
+    told, plain = (report.attributes for report in found)
+    assert Plan.from_json(told["plan"]).time == Plan.from_json(plain["plan"]).time
+    assert told["predicted_reading_seconds"] == pytest.approx(
+        3.0 * plain["predicted_reading_seconds"]
+    )
 
 
 def test_a_run_notes_what_it_took(small_case: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -242,7 +242,7 @@ def test_quick_bounds_count_all_that_bounds_count(
         building=0.1, warming=0.2, cuda=0.3, cold=1e-6, voxel_in=1e-5, voxel_out=2e-5,
         converted_out=7e-6, lost_in=3e-6, lost_out=4e-6, placed=5e-6, handed=6e-6, brought=7e-6,
         returned=8e-6, chunk_in=9e-4, lost_chunk_in=1e-4, file_out=7e-4, lost_file_out=2e-4,
-        around=SecondsAround(start=0.5, finishing=0.25), reading=1.5, writing=0.75,
+        around=SecondsAround(start=0.5, finishing=0.25),
     )  # fmt: skip
     overhead = Overhead(
         process=0, voxel_in=4, voxel_out=4, handling=handling, workers=workers, warm=1000.0,

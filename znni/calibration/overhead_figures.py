@@ -16,7 +16,6 @@ import numpy as np
 from planner.overhead import Overhead, OverheadSeconds
 from znni.calibration.handling_times import NONE_MEASURED, ChunkTimes, HandlingTimes
 from znni.calibration.phase_notes import AROUND, Kind, noted, noted_cuda, with_noted
-from znni.calibration.storage_notes import AS_MODELLED, StorageFactors
 from znni.core.options import AS_COMPUTED, Codec, Compression, Form, Packing, Stored
 from znni.core.shapes import Vec3
 from znni.engine.blended import LABEL_PIECE
@@ -144,7 +143,7 @@ def statistics_seconds(
         return 0.0
     core = _core_bandwidth(machine)
     wide = itemsize > 2
-    read = each.reading * maps * each.voxel_in
+    read = maps * each.voxel_in
     seconds = read * volume.volume if scaling.has_numbers else 0.0
     for kinds in ((ZScore, Percentiles), (Percentiles,)[: int(wide)]):
         counted = [type(rule) for rule in scaling.of_maps(maps) if isinstance(rule, kinds)]
@@ -206,7 +205,6 @@ def run_overhead(
     stored: Stored = AS_COMPUTED,
     measured: HandlingTimes | None = None,
     warm: float = inf,
-    noted: StorageFactors = AS_MODELLED,
 ) -> Overhead:
     """Return the overhead of a run outside its layers.
 
@@ -215,14 +213,12 @@ def run_overhead(
         stored: stored types of input and output values.
         measured: measured times of the machine, if there are any.
         warm: bytes that the system has touched since it started.
-        noted: how many times as long as these times say reading and writing take.
     """
     handling = _handling(machine, np.dtype(stored.dtype).itemsize, stored.input_itemsize)
     handling = _chunked(handling, machine, stored, measured.chunks if measured else NONE_MEASURED)
     if measured:
         handling = _as_measured(handling, measured, stored, machine.host.threads)
     handling = _compressed(handling, machine, stored)
-    handling = replace(handling, reading=noted.reading, writing=noted.writing)
     return Overhead(
         process=PROCESS_BYTES + stored.output_array,
         voxel_in=bytes_per_input_voxel(stored.input_itemsize),

@@ -2,39 +2,33 @@
 
 The model knows formats and cores. It knows neither the disk or network that a volume lies on, nor
 what the system holds of it in memory. So each run notes how many times as long as predicted its
-reading and writing took. The next plans predict with that. The notes are in the user's cache.
+reading and writing took. The next plans are shown with that. The search does not know it: else
+outputs of the same command might differ in their last bits. The notes are in the user's cache.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 from znni.calibration.latest_runs import about_this_machine, sound, steady, with_latest
 from znni.core.options import Costs, Stored
 from znni.core.user_cache import Notes
 from znni.machine.machine import Machine
-from znni.plans.job_seconds import StageSeconds
+from znni.plans.job_seconds import AS_MODELLED, StageSeconds, StorageFactors
 
 # A shorter time of a whole run says nothing about long ones, and does not count.
 LEAST_SECONDS = 0.1
 
-# Plans depend on these factors, and are searched anew if they change. So a factor stays while it is
-# within so large a share of the median.
+# A factor stays while it is within so large a share of the median. So a command prints the same
+# again, although runs in between took a little more or less.
 TOLD_SHARE = 0.2
+
+# The beginning of the names of factors that plans tell.
+TOLD = "told "
 
 # The factors of the latest runs by kind of storage, and the one that plans tell of each.
 Factors: TypeAlias = Mapping[str, Sequence[float]]
-
-
-class StorageFactors(NamedTuple):
-    """Factors by which reading and writing take longer than the model says."""
-
-    reading: float = 1.0
-    writing: float = 1.0
-
-
-AS_MODELLED = StorageFactors()
 
 
 def storage_factors(
@@ -84,9 +78,6 @@ def all_told() -> list[Mapping[str, float]]:
     return [{name: it[0] for name, it in known.items() if name.startswith(TOLD)} for known in found]
 
 
-TOLD = "told "
-
-
 def _told(kind: str) -> str:
     """Return the name of the factor that plans tell for a kind of storage."""
     return TOLD + kind
@@ -115,7 +106,7 @@ def _parsed(found: dict[str, Any]) -> Factors:
         ValueError: there are no factors.
     """
     factors = {name: sound(values) for name, values in found.items()}
-    if not all(all(values) for values in factors.values()):
+    if any(0 in values for values in factors.values()):
         raise ValueError("a factor is 0")
     return factors
 

@@ -175,7 +175,7 @@ def run(
         plan, earlier, asked = agreed_plan(output, made, asked, ready.plan_for, stopwatch, progress)
         with stopwatch.during("opening"):
             blocks = Blocks(asked.volume, job, asked.network, weights, asked.mask)
-            expected = ready.expected(plan)
+            expected = ready.expected(plan, asked.stored, choices.costs)
             attributes = provenance(plan, weights, asked, command, expected)
             attributes |= grid_attributes(wanted.grid)
             output.describe(attributes, plan.patch)

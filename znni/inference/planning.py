@@ -58,7 +58,7 @@ from znni.network.network import Network
 from znni.network.network_file import load_network
 from znni.network.split import split_alike
 from znni.plans.accuracy import class_of_plan, note_on, of_class
-from znni.plans.job_seconds import SecondsAround
+from znni.plans.job_seconds import AS_MODELLED, SecondsAround, StorageFactors
 from znni.plans.plan import Plan
 from znni.plans.plan_text import explanation
 from znni.plans.primitive import Catalogue
@@ -102,7 +102,8 @@ def plan(
         DoesNotFit: no plan stays within ``ram`` and ``gpu_memory``.
     """
     check_keywords(plan, SearchOptions, options)
-    return as_here(fastest(search(network, volume_shape, **options))[0])
+    begun = search(network, volume_shape, **options)
+    return as_here(fastest(begun)[0], begun.storage)
 
 
 @checks_types
@@ -210,17 +211,19 @@ def search_for(required: Requirements, machine: Machine) -> LateSearch:
     model = cost_model(primitives, costs, absent=machine.absent)
     touched = replace(machine, gpus=()) if device == "cpu" else machine
     warm = inf if machine.absent else warm_bytes()
-    overhead = _overhead(touched, required.stored, costs, warm)
+    overhead = run_overhead(touched, required.stored, handling_times(machine, costs), warm)
     overhead = _of_job(overhead, required.network, required.job, machine, required.stored)
     division, output = choices.micro_batches, required.job.output
-    return LateSearch(network, output, machine, primitives, overhead, model, division, device)
+    storage = storage_here(machine, required.stored, costs)
+    return LateSearch(
+        network, output, machine, primitives, overhead, model, division, device, storage
+    )
 
 
-def _overhead(machine: Machine, stored: Stored, costs: Costs, warm: float) -> Overhead:
-    """Return the overhead of a run outside its layers, by what was measured and noted here."""
-    measured = handling_times(machine, costs)
-    noted = storage_factors(machine, stored, costs, calibrated=measured is not None)
-    return run_overhead(machine, stored, measured, warm, noted)
+def storage_here(machine: Machine, stored: Stored, costs: Costs) -> StorageFactors:
+    """Return the factors by which runs on this machine read and wrote longer than predicted."""
+    calibrated = handling_times(machine, costs) is not None
+    return storage_factors(machine, stored, costs, calibrated=calibrated)
 
 
 def _of_job(
@@ -327,19 +330,29 @@ def _fastest(search: AnySearch, count: int, *, fresh: bool) -> list[Plan]:
     return found
 
 
-def as_here(plan: Plan, *, searched: bool = False) -> Plan:
-    """Return a plan to be shown, with the seconds that runs take on this machine to start and plan.
+def as_here(plan: Plan, storage: StorageFactors = AS_MODELLED, *, searched: bool = False) -> Plan:
+    """Return a plan to be shown, with the seconds that runs took on this machine.
 
-    Outputs note plans without them. So a run that goes on notes the same plan.
+    These are the seconds to start, to plan and to finish, and those of reading and writing. Outputs
+    note plans without them. So a run that goes on notes the same plan.
 
     Args:
         plan: the plan.
+        storage: the factors by which reading and writing take longer.
         searched: whether the run searches for the plan. Else it takes a plan that is kept or given.
     """
     if plan.machine.absent:
         return plan
     around = around_here(plan.time.around, kind_of(plan), searched=searched)
-    return replace(plan, time=replace(plan.time, around=around))
+    found = with_storage(plan, storage)
+    return replace(found, time=replace(found.time, around=around))
+
+
+def with_storage(plan: Plan, storage: StorageFactors) -> Plan:
+    """Return a plan whose reading and writing take longer by these factors."""
+    time = plan.time
+    patch, beside = storage.of(time.patch), storage.of(time.beside)
+    return replace(plan, time=replace(time, patch=patch, beside=beside))
 
 
 def checked_plan(
@@ -383,7 +396,7 @@ def checked_plan(
     check_runnable(given, primitives)
     check_class(given, primitives, choices.accuracy)
     there = replace(given.machine, gpus=here.gpus, used_gpus=here.used_gpus)
-    overhead = _overhead(there, stored, choices.costs, warm_bytes())
+    overhead = run_overhead(there, stored, handling_times(there, choices.costs), warm_bytes())
     if job is not None:
         overhead = _of_job(overhead, network, job, there, stored)
     parts = given.parts

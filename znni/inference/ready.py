@@ -29,7 +29,7 @@ from znni.engine.report import Report
 from znni.inference.devices import choose_gpus
 from znni.inference.early import several_waiting
 from znni.inference.plan_choice import given_or_found, smaller_plan
-from znni.inference.planning import as_here
+from znni.inference.planning import as_here, storage_here
 from znni.inference.request import Requirements
 from znni.machine.detect import detect_for
 from znni.machine.gpus import forget_answer
@@ -129,9 +129,16 @@ class Readiness:
         """Add the times of a finished run's steps to those of calibration."""
         _refine(self.times, _timed_on(plan, choices))
 
-    def expected(self, plan: Plan) -> Plan:
-        """Return a plan with the seconds that this run is expected to take, as ``as_here``."""
-        return as_here(plan, searched=self.searching > 0)
+    def expected(self, plan: Plan, stored: Stored, costs: Costs) -> Plan:
+        """Return a plan with the seconds that this run is expected to take, as ``as_here``.
+
+        Args:
+            plan: the plan.
+            stored: how input and output are stored.
+            costs: the source of the plan's times.
+        """
+        storage = storage_here(plan.machine, stored, costs)
+        return as_here(plan, storage, searched=self.searching > 0)
 
     def note_run(self, report: Report, stored: Stored, costs: Costs, *, whole: bool) -> None:
         """Note what a finished run took, for later predictions.
@@ -266,13 +273,13 @@ class KeptReadiness(Readiness):
         """Release all processes; the plans stay."""
         self._processes.clear()
 
-    def expected(self, plan: Plan) -> Plan:
+    def expected(self, plan: Plan, stored: Stored, costs: Costs) -> Plan:
         """Return a plan as ``as_here``, by the notes at the first such plan."""
         if self._expected and self._expected[0] is plan:
             return self._expected[1]
         before = plan.time.around, kind_of(plan)
         if before not in self._around:
-            self._around[before] = super().expected(plan).time.around
+            self._around[before] = super().expected(plan, stored, costs).time.around
         found = replace(plan, time=replace(plan.time, around=self._around[before]))
         self._expected = plan, found
         return found
