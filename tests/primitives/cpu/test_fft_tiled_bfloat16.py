@@ -17,6 +17,7 @@ from tiled_convolutions import tiled_convolutions
 from znni.core.errors import InvalidInput
 from znni.core.options import Choices
 from znni.core.shapes import Shape5, Vec3
+from znni.engine.tiles import make_job
 from znni.inference import planning
 from znni.machine.detect import detect_machine
 from znni.machine.machine import Device, Machine
@@ -263,4 +264,5 @@ def test_a_plan_for_a_machine_with_the_instructions_runs_on_no_other(
     with pytest.raises(InvalidInput, match=r"fft_tiled_\d+_bfloat16.* this machine does not have"):
         planning.checked_plan(plan, NETWORK, Choices(accuracy="bfloat16"))
     monkeypatch.setattr(planning, "detect_for", lambda *_: WITH)
-    assert planning.checked_plan(plan, NETWORK, Choices(accuracy="bfloat16")) == plan
+    job = make_job(NETWORK, Vec3.of(60), "valid", "reflect", None)
+    assert planning.checked_plan(plan, NETWORK, Choices(accuracy="bfloat16"), job=job) == plan
