@@ -15,9 +15,6 @@ OF_ITS_TIME = frozenset(measured(JobSeconds(), 0, Skipped())) | {
     "predicted_start_seconds",
     "predicted_planning_seconds",
     "predicted_finishing_seconds",
-    "predicted_running_seconds",
-    "predicted_reading_seconds",
-    "predicted_writing_seconds",
 }
 
 

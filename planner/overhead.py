@@ -595,12 +595,13 @@ class Overhead:
         patch. So each loses what it works itself to the layers, and to the other one as much, until
         one of them is done. It also waits for its turns.
         """
-        each, (lost_in, lost_out) = self.handling, self._lost(network, counts)
+        lost_in, lost_out = self._lost(network, counts)
         chunks, *_ = self._handled(network, counts)
         shared = min(lost_in, lost_out)
-        reading = TURNS * (lost_in + shared) + chunks * each.delayed_chunk_in
-        writing = TURNS * (lost_out + shared)
-        return StageSeconds(reading=reading, writing=writing)
+        return StageSeconds(
+            reading=TURNS * (lost_in + shared) + chunks * self.handling.delayed_chunk_in,
+            writing=TURNS * (lost_out + shared),
+        )
 
 
 @cache

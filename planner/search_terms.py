@@ -11,7 +11,6 @@ from znni.core.options import DeviceChoice, Division
 from znni.core.shapes import Vec3
 from znni.machine.machine import Machine
 from znni.network.network import Network
-from znni.plans.job_seconds import AS_MODELLED, StorageFactors
 from znni.plans.primitive import Catalogue
 
 if TYPE_CHECKING:
@@ -32,7 +31,6 @@ class SearchTerms:
         division: the sizes of the pieces that a layer's batch may be computed in.
         device: the device for the layers. It is ``cpu``, ``gpu``, some layers on each
             (``cpu+gpu``), or whatever is fastest.
-        storage: the factors with which the plans found are shown. The search does not use them.
         allowed_cut_points: the only cut points to try; None for all.
     """
 
@@ -44,5 +42,4 @@ class SearchTerms:
     model: CostModel = BUILT_IN
     division: Division = "power-of-two"
     device: DeviceChoice = "auto"
-    storage: StorageFactors = AS_MODELLED
     allowed_cut_points: frozenset[CutPoint] | None = field(default=None, init=False)

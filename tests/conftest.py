@@ -17,7 +17,7 @@ from fakes import fake_catalogue
 from hypothesis import settings
 
 from planner.cost_model import BUILT_IN
-from znni.calibration import phase_notes, storage_notes
+from znni.calibration import phase_notes
 from znni.calibration.cost_file import VARIABLE
 from znni.calibration.database import CostDatabase
 from znni.calibration.measure import Workbench
@@ -54,7 +54,6 @@ def no_measured_costs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None
         patch.setenv(kept_texts.FOLDER_VARIABLE, str(tmp_path_factory.mktemp("plans")))
         patch.setattr(cold_pages, "PROCESSORS", Path("/no/such/file"))  # of no virtual machine
         patch.setattr(phase_notes, "NOTES", NO_NOTES)  # tests start long before their runs
-        patch.setattr(storage_notes, "NOTES", NO_NOTES)
         yield
 
 

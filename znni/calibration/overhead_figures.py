@@ -143,13 +143,12 @@ def statistics_seconds(
         return 0.0
     core = _core_bandwidth(machine)
     wide = itemsize > 2
-    read = maps * each.voxel_in
-    seconds = read * volume.volume if scaling.has_numbers else 0.0
+    seconds = maps * each.voxel_in * volume.volume if scaling.has_numbers else 0.0
     for kinds in ((ZScore, Percentiles), (Percentiles,)[: int(wide)]):
         counted = [type(rule) for rule in scaling.of_maps(maps) if isinstance(rule, kinds)]
         if counted:
             traffic = sum(COUNTED_TRAFFIC_WIDE[it] if wide else COUNTED_TRAFFIC for it in counted)
-            seconds += max(read, traffic / core) * volume.volume
+            seconds += max(maps * each.voxel_in, traffic / core) * volume.volume
     return seconds
 
 

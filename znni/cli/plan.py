@@ -152,9 +152,9 @@ def plan(
             **planned,
         )
         found = planning.fastest(search, alternatives or 1, fresh=fresh)
-        plans = [planning.as_here(plan, search.storage) for plan in found]
-        best, shown = plans[0], planning.with_storage(found[0], search.storage)
-        text = best.to_json() if as_json else _kept_text(shown, planned["accuracy"])
+        plans = list(map(planning.as_here, found))
+        best = plans[0]
+        text = best.to_json() if as_json else _kept_text(found[0], planned["accuracy"])
     if out:
         from znni.plans.plan_file import save_plans
 

@@ -56,17 +56,6 @@ class Report:
         """The wall time."""
         return self.time.total
 
-    @property
-    def is_whole(self) -> bool:
-        """True if the run did all that its plan says, and nothing else."""
-        less = not self.voxels or self.finished_before or self.skipped.total or self._masks_windows
-        return not (less or self.fallbacks or self.compiling)
-
-    @property
-    def _masks_windows(self) -> bool:
-        """True if windows without a voxel of a mask were left out."""
-        return bool(self.plan.network.window and self.attributes.get("mask"))
-
     def __str__(self) -> str:
         """Return a line on what happened, and a table of what was measured and predicted."""
         said = [f"{counted(self.voxels, 'voxel')} in {duration(self.seconds)}", self._bottleneck()]
@@ -95,9 +84,9 @@ class Report:
 
     def _advice(self) -> Iterator[str]:
         """Yield what to do if the blocks took far longer than predicted, or far less."""
-        taken, predicted = self.time.running - self.compiling, self.expected.running
-        other_work = self.fallbacks or self._masks_windows or not self.voxels
-        if max(taken, predicted) < LONG or other_work:
+        taken, predicted = self.time.running - self.compiling, self._expected().running
+        masked_windows = self.plan.network.window and self.attributes.get("mask")
+        if max(taken, predicted) < LONG or self.fallbacks or masked_windows or not self.voxels:
             return  # the plan says nothing about such runs
         stage = self.time.busy.bottleneck
         if taken > FAR * predicted:
@@ -115,9 +104,8 @@ class Report:
             remedy = "znni calibrate measures this machine, and then predictions are closer"
         yield f"{said}; if that was not for other programs, {remedy}"
 
-    @property
-    def expected(self) -> JobSeconds:
-        """The predicted seconds of the blocks that were computed."""
+    def _expected(self) -> JobSeconds:
+        """Return the predicted seconds of the blocks that were computed."""
         share = self.voxels / max(1, self.voxels + self.finished_before)
         blocks = ceil(share * self.plan.patches) - self.skipped.total
         return self.plan.time.of_job(max(1, blocks))
@@ -126,7 +114,7 @@ class Report:
         return f"{self.voxels / time.total:,.0f}" if self.voxels else ""
 
     def _rows(self) -> list[tuple[str, ...]]:
-        expected = self.expected
+        expected = self._expected()
         promised = self.plan.memory.total
         exit_seconds = expected.around.exit
         if self.time.around.start:

@@ -175,7 +175,7 @@ def run(
         plan, earlier, asked = agreed_plan(output, made, asked, ready.plan_for, stopwatch, progress)
         with stopwatch.during("opening"):
             blocks = Blocks(asked.volume, job, asked.network, weights, asked.mask)
-            expected = ready.expected(plan, asked.stored, choices.costs)
+            expected = ready.expected(plan)
             attributes = provenance(plan, weights, asked, command, expected)
             attributes |= grid_attributes(wanted.grid)
             output.describe(attributes, plan.patch)
@@ -218,7 +218,7 @@ def run(
         gpu_peak, compiled_seconds() - compiled_before,
     )  # fmt: skip
     log.info("%s", report)
-    ready.note_run(report, asked.stored, choices.costs, whole=not (made or earlier))
+    ready.note_phases(report, whole=not (made or earlier))
     return report
 
 

@@ -16,7 +16,7 @@ from znni.engine.skipping import outside_mask
 from znni.engine.tiles import Job, Remaining
 from znni.inference.model_choice import request_of_the_faster
 from znni.inference.plan_choice import given_or_found
-from znni.inference.planning import as_here, storage_here
+from znni.inference.planning import as_here
 from znni.inference.request import RunOptions
 from znni.inference.resuming import Find, identified, plan_of_rest
 from znni.network.network import Network
@@ -117,9 +117,7 @@ def rehearse(
     wanted_blocks = ceil((1 - (outside or 0.0)) * len(blocks))
     total = asked.job.output.volume
     rest = total - left.voxels, wanted_blocks, tuple(obstacles), outside
-    return DryRun(
-        as_here(found, storage_here(found.machine, asked.stored, asked.choices.costs)), total, *rest
-    )
+    return DryRun(as_here(found), total, *rest)
 
 
 def _share_outside(mask: Volume, job: Job, blocks: Sequence[Box]) -> float:

@@ -23,7 +23,6 @@ import planner
 import znni
 from znni.calibration.cost_file import CostFile
 from znni.calibration.phase_notes import Kind, noted_around, noted_cuda, with_noted
-from znni.calibration.storage_notes import all_told
 from znni.core.kept_values import keep_value, kept_value
 from znni.core.packages import package_folders
 from znni.core.shipped import NETWORKS
@@ -103,7 +102,6 @@ def text_file(
             sorted(processor_features().items()),
             warm_bytes(),
             _state(CostFile().path),
-            all_told(),
             exact and [noted_around(kind) for kind in get_args(Kind)],
             [noted_cuda(replace(machine, used_gpus=used)) for used in (1, 2) if machine.gpus],
             sorted(it for it in os.environ.items() if it[0].startswith(VARIABLES)),

@@ -24,7 +24,6 @@ from znni.calibration.overhead_figures import (
     statistics_seconds,
 )
 from znni.calibration.phase_notes import kind_of
-from znni.calibration.storage_notes import storage_factors
 from znni.core.argument_types import checks_types
 from znni.core.errors import DoesNotFit, InvalidInput
 from znni.core.kept_results import kept_for_object
@@ -35,7 +34,6 @@ from znni.core.options import (
     Accuracy,
     Border,
     Choices,
-    Costs,
     OutputType,
     PlanOptions,
     Stored,
@@ -58,7 +56,7 @@ from znni.network.network import Network
 from znni.network.network_file import load_network
 from znni.network.split import split_alike
 from znni.plans.accuracy import class_of_plan, note_on, of_class
-from znni.plans.job_seconds import AS_MODELLED, SecondsAround, StorageFactors
+from znni.plans.job_seconds import SecondsAround
 from znni.plans.plan import Plan
 from znni.plans.plan_text import explanation
 from znni.plans.primitive import Catalogue
@@ -102,8 +100,7 @@ def plan(
         DoesNotFit: no plan stays within ``ram`` and ``gpu_memory``.
     """
     check_keywords(plan, SearchOptions, options)
-    begun = search(network, volume_shape, **options)
-    return as_here(fastest(begun)[0], begun.storage)
+    return as_here(fastest(search(network, volume_shape, **options))[0])
 
 
 @checks_types
@@ -214,16 +211,7 @@ def search_for(required: Requirements, machine: Machine) -> LateSearch:
     overhead = run_overhead(touched, required.stored, handling_times(machine, costs), warm)
     overhead = _of_job(overhead, required.network, required.job, machine, required.stored)
     division, output = choices.micro_batches, required.job.output
-    storage = storage_here(machine, required.stored, costs)
-    return LateSearch(
-        network, output, machine, primitives, overhead, model, division, device, storage
-    )
-
-
-def storage_here(machine: Machine, stored: Stored, costs: Costs) -> StorageFactors:
-    """Return the factors by which runs on this machine read and wrote longer than predicted."""
-    calibrated = handling_times(machine, costs) is not None
-    return storage_factors(machine, stored, costs, calibrated=calibrated)
+    return LateSearch(network, output, machine, primitives, overhead, model, division, device)
 
 
 def _of_job(
@@ -330,29 +318,19 @@ def _fastest(search: AnySearch, count: int, *, fresh: bool) -> list[Plan]:
     return found
 
 
-def as_here(plan: Plan, storage: StorageFactors = AS_MODELLED, *, searched: bool = False) -> Plan:
-    """Return a plan to be shown, with the seconds that runs took on this machine.
+def as_here(plan: Plan, *, searched: bool = False) -> Plan:
+    """Return a plan to be shown, with the seconds that runs take on this machine to start and plan.
 
-    These are the seconds to start, to plan and to finish, and those of reading and writing. Outputs
-    note plans without them. So a run that goes on notes the same plan.
+    Outputs note plans without them. So a run that goes on notes the same plan.
 
     Args:
         plan: the plan.
-        storage: the factors by which reading and writing take longer.
         searched: whether the run searches for the plan. Else it takes a plan that is kept or given.
     """
     if plan.machine.absent:
         return plan
     around = around_here(plan.time.around, kind_of(plan), searched=searched)
-    found = with_storage(plan, storage)
-    return replace(found, time=replace(found.time, around=around))
-
-
-def with_storage(plan: Plan, storage: StorageFactors) -> Plan:
-    """Return a plan whose reading and writing take longer by these factors."""
-    time = plan.time
-    patch, beside = storage.of(time.patch), storage.of(time.beside)
-    return replace(plan, time=replace(time, patch=patch, beside=beside))
+    return replace(plan, time=replace(plan.time, around=around))
 
 
 def checked_plan(

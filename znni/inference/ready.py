@@ -11,7 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
-from znni.calibration.handling_times import handling_times
 from znni.calibration.overhead_figures import cuda_seconds
 from znni.calibration.phase_notes import (
     FixedSeconds,
@@ -21,15 +20,14 @@ from znni.calibration.phase_notes import (
     seconds_to_finish,
 )
 from znni.calibration.record import StepTimes, refine
-from znni.calibration.storage_notes import note_storage
-from znni.core.options import Choices, Costs, Stored
+from znni.core.options import Choices
 from znni.engine.oom_fallback import FallbackRunner
 from znni.engine.pipeline import Processes
 from znni.engine.report import Report
 from znni.inference.devices import choose_gpus
 from znni.inference.early import several_waiting
 from znni.inference.plan_choice import given_or_found, smaller_plan
-from znni.inference.planning import as_here, storage_here
+from znni.inference.planning import as_here
 from znni.inference.request import Requirements
 from znni.machine.detect import detect_for
 from znni.machine.gpus import forget_answer
@@ -129,29 +127,9 @@ class Readiness:
         """Add the times of a finished run's steps to those of calibration."""
         _refine(self.times, _timed_on(plan, choices))
 
-    def expected(self, plan: Plan, stored: Stored, costs: Costs) -> Plan:
-        """Return a plan with the seconds that this run is expected to take, as ``as_here``.
-
-        Args:
-            plan: the plan.
-            stored: how input and output are stored.
-            costs: the source of the plan's times.
-        """
-        storage = storage_here(plan.machine, stored, costs)
-        return as_here(plan, storage, searched=self.searching > 0)
-
-    def note_run(self, report: Report, stored: Stored, costs: Costs, *, whole: bool) -> None:
-        """Note what a finished run took, for later predictions.
-
-        Args:
-            report: the report of the run.
-            stored: how input and output are stored.
-            costs: the source of the plan's times.
-            whole: whether the run found its plan itself, and did not go on with an earlier one.
-        """
-        self.note_phases(report, whole=whole)
-        if whole:
-            self.note_storage(report, stored, costs)
+    def expected(self, plan: Plan) -> Plan:
+        """Return a plan with the seconds that this run is expected to take, as ``as_here``."""
+        return as_here(plan, searched=self.searching > 0)
 
     def note_phases(self, report: Report, *, whole: bool) -> None:
         """Note how long the fixed phases of a finished run took, for later predictions.
@@ -182,21 +160,6 @@ class Readiness:
                 finishing=None if passes else spent.around.finishing,
             ),
         )
-
-    def note_storage(self, report: Report, stored: Stored, costs: Costs) -> None:
-        """Note how much longer than predicted a run read and wrote, for later predictions.
-
-        Nothing is noted if the run did other work than its plan says, or if costs are built in.
-
-        Args:
-            report: the report of the run.
-            stored: how input and output are stored.
-            costs: the source of the plan's times.
-        """
-        if not report.is_whole or costs == "built-in":
-            return
-        calibrated = handling_times(report.plan.machine, costs) is not None
-        note_storage(stored, report.time.busy, report.expected.busy, calibrated=calibrated)
 
     def warn(self, message: str) -> None:
         """Log a warning."""
@@ -273,13 +236,13 @@ class KeptReadiness(Readiness):
         """Release all processes; the plans stay."""
         self._processes.clear()
 
-    def expected(self, plan: Plan, stored: Stored, costs: Costs) -> Plan:
+    def expected(self, plan: Plan) -> Plan:
         """Return a plan as ``as_here``, by the notes at the first such plan."""
         if self._expected and self._expected[0] is plan:
             return self._expected[1]
         before = plan.time.around, kind_of(plan)
         if before not in self._around:
-            self._around[before] = super().expected(plan, stored, costs).time.around
+            self._around[before] = super().expected(plan).time.around
         found = replace(plan, time=replace(plan.time, around=self._around[before]))
         self._expected = plan, found
         return found
@@ -287,9 +250,6 @@ class KeptReadiness(Readiness):
     def done(self, plan: Plan, choices: Choices) -> None:
         """Note where the steps were timed, for ``close``."""
         self._measured |= _timed_on(plan, choices)
-
-    def note_storage(self, report: Report, stored: Stored, costs: Costs) -> None:
-        """Do nothing: the plan may be older than the notes that it would be compared with."""
 
     def close(self) -> None:
         """Release all, and add the times of all steps to those of calibration."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple, TypeAlias
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
 Stage: TypeAlias = Literal["reading", "host_layers", "transfer", "gpu_layers", "writing"]
 
@@ -58,21 +58,6 @@ class StageSeconds:
 
 
 NOTHING = StageSeconds()
-
-
-class StorageFactors(NamedTuple):
-    """Factors by which reading and writing take longer than the model says."""
-
-    reading: float = 1.0
-    writing: float = 1.0
-
-    def of(self, seconds: StageSeconds) -> StageSeconds:
-        """Return the seconds of stages with those of reading and writing multiplied."""
-        reading, writing = self.reading * seconds.reading, self.writing * seconds.writing
-        return replace(seconds, reading=reading, writing=writing)
-
-
-AS_MODELLED = StorageFactors()
 
 Phase: TypeAlias = Literal["start", "importing", "planning", "opening", "finishing", "exit"]
 
