@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import lru_cache
 from math import inf, prod
 from typing import Generic, NamedTuple, TypeAlias, TypeVar
 
@@ -604,14 +604,14 @@ class Overhead:
         )
 
 
-@cache
+@lru_cache(maxsize=2**16)
 def _read_along(places: AxisPlaces, patch: int, start: int, stop: int) -> float:
     """Return the voxels of the volume that a block reads, averaged over all blocks of a job."""
     starts, stops = places.read(patch, start, stop)
     return float((stops - starts).mean())
 
 
-@cache
+@lru_cache(maxsize=2**16)
 def _chunks_along(places: AxisPlaces, patch: int, start: int, stop: int, chunk: int) -> float:
     """Return the chunks of an extent that a block overlaps, averaged over all blocks of a job."""
     starts, stops = places.read(patch, start, stop)

@@ -8,7 +8,7 @@ from weakref import ref
 
 import pytest
 
-from znni.core.kept_results import kept_for_object
+from znni.core.kept_results import MOST_RESULTS, kept_for_object
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,17 @@ def test_a_result_is_kept_for_the_same_object_and_the_same_arguments() -> None:
     assert kept(one, times=3) == "aaa"
     with pytest.raises(ValueError, match="-1"):
         kept(one, -1)
+
+
+def test_few_results_are_kept_for_an_object() -> None:
+    calls = Calls()
+    kept, value = kept_for_object(calls), Named(1, "a")
+    for times in range(MOST_RESULTS + 1):
+        assert kept(value, times) == "a" * times
+    assert kept(value, MOST_RESULTS) == "a" * MOST_RESULTS
+    assert calls.count == MOST_RESULTS + 1
+    assert kept(value, 0) == ""
+    assert calls.count == MOST_RESULTS + 2
 
 
 def test_an_object_and_its_results_are_released() -> None:

@@ -9,6 +9,9 @@ from weakref import ref
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
+# The most results that are kept for an object. Then all are forgotten.
+MOST_RESULTS = 256
+
 
 def kept_for_object(function: Function) -> Function:
     """Decorate a function so that its results for the same object are kept while that lives.
@@ -31,9 +34,13 @@ def kept_for_object(function: Function) -> Function:
         if entry is None or entry[0]() is not value:
             entry = kept[number] = ref(value, partial(_forget, kept, number)), {}
         results = entry[1]
-        if further not in results:
-            results[further] = function(value, *further)
-        return results[further]
+        if further in results:
+            return results[further]
+        made = function(value, *further)
+        if len(results) >= MOST_RESULTS:
+            entry = kept[number] = entry[0], {}
+        entry[1][further] = made
+        return made
 
     return cast("Function", found)
 

@@ -221,16 +221,19 @@ def _of_job(
 
     These are the places of its blocks, and its passes over the whole volume and the whole output.
     One reads the volume for its statistics. The other writes a file, or coarser resolutions, from
-    all blocks.
+    all blocks. A region within the volume has no places of its own, so that all regions of one size
+    have the same plan.
     """
     each = overhead.handling
     before = statistics_seconds(network, job.volume, stored.input_itemsize, machine, each)
     after = last_pass_seconds(network, job.output, machine, stored)
     loading = ZARR_SECONDS if stored.loads_zarr else 0.0
     around = each.around + SecondsAround(opening=loading + before, finishing=after)
+    overhead = replace(overhead, handling=replace(each, around=around))
+    if max(job.origin) > 0 or max(job.first) > 0:
+        return overhead
     z, y, x = zip(job.volume, job.origin, job.output, job.first, job.alignment, strict=True)
-    places = AxisPlaces(*z), AxisPlaces(*y), AxisPlaces(*x)
-    return replace(overhead, handling=replace(each, around=around), places=places)
+    return replace(overhead, places=(AxisPlaces(*z), AxisPlaces(*y), AxisPlaces(*x)))
 
 
 def primitives_of(network: Network, machine: Machine) -> Catalogue:

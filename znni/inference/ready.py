@@ -139,7 +139,8 @@ class Readiness:
 
         Args:
             report: the report of the run.
-            whole: whether the run found its plan itself, and did not go on with an earlier one.
+            whole: whether the run found its plan itself, computed all of its output, and did not go
+                on with an earlier one.
         """
         plan, spent = report.plan, report.time
         if report.fallbacks or not whole or not spent.around.start:
