@@ -168,13 +168,14 @@ TOGETHER: tuple[tuple[PackedLayer, Shape5], ...] = tuple(
     )
 )
 
-# Blocks compute several places of these: all passes of each, or phase by phase.
+# Blocks compute several places of these: all passes of each, phase by phase, or in turns.
 SEVERAL_PLACES: tuple[tuple[PackedLayer, Shape5], ...] = tuple(
-    (PackedLayer(layer.local, True, True, parts=parts), Shape5(1, 16, 25, 33, 65))
+    (PackedLayer(layer.local, True, True, parts=parts), Shape5(1, 16, *size))
     for parts in (1, 2)
-    for layer in (
-        ConvTranspose("transposed", 16, 24, TWO, "elu", TWO),
-        ConvTranspose("upsampled", 16, 24, Vec3(4, 4, 4), "elu", TWO, ONE, ONE),
+    for layer, size in (
+        (ConvTranspose("transposed", 16, 24, TWO, "elu", TWO), Vec3(25, 33, 65)),
+        (ConvTranspose("upsampled", 16, 24, Vec3(4, 4, 4), "elu", TWO, ONE, ONE), Vec3(25, 33, 65)),
+        (Conv("few", 16, 16, Vec3(3, 3, 3), "elu"), Vec3(50, 50, 66)),
     )
 )
 
