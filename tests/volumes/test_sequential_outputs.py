@@ -19,7 +19,7 @@ import znni
 from znni.core.errors import InvalidInput, RunFailed
 from znni.core.shapes import Box, Vec3
 from znni.core.volume import Affine, Grid, NewOutput, Output
-from znni.volumes import staged_output
+from znni.volumes import held_block, staged_output
 from znni.volumes.locate import begun_output, open_output, open_volume, read_ledger
 from znni.volumes.zarr import output as zarr_output
 
@@ -299,7 +299,7 @@ def test_a_small_output_of_one_block_needs_no_zarr(
 
     files = []
     for held in (0, 1 << 20):
-        monkeypatch.setattr(staged_output, "HELD_BYTES", held)
+        monkeypatch.setattr(held_block, "HELD_BYTES", held)
         written().finish({"seconds": 1.5})
         assert [path.name for path in Path().iterdir()] == [name]
         files.append(
@@ -330,3 +330,15 @@ def test_blocks_smaller_than_the_plan_says_begin_the_zarr() -> None:
     assert Path("out.npy.partial/0/zarr.json").exists()
     output.finish({})
     np.testing.assert_array_equal(np.load("out.npy"), VALUES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_damaged_unfinished_output_is_refused_and_released(name: str) -> None:
+    output = begin(name)
+    write(output, BOXES[:1])
+    output.abandon()
+    Path(f"{name}.partial/0/zarr.json").write_text("{")
+    for _ in range(2):  # the first one leaves the folder to the second
+        with pytest.raises(InvalidInput, match=r"cannot be continued: .*; give resume=False"):
+            open_output(name, "input.h5", wanted())
+    make(name, resume=False)

@@ -26,11 +26,6 @@ SYNC_FILE_RANGE_WRITE = 2
 AS_FILE = os.O_RDWR  # flags to open a partial file: locks on some file systems need write access
 
 
-# An output of one block is held until all is known of it, if it has at most so many bytes.
-# They are among those that a plan counts for the process.
-HELD_BYTES = 4 << 20
-
-
 def partial_name(path: Path) -> Path:
     """Return the name of a file while it is incomplete."""
     return path.parent / f"{path.name}.partial"

@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 
 from znni.core.errors import InvalidInput, RunFailed
 from znni.core.shapes import Box, Vec3
-from znni.core.volume import SAME_COMMAND, Begun, NewOutput
+from znni.core.volume import Begun, NewOutput
 from znni.machine.arrays import resident_memory
 from znni.volumes.formats import Content, Sequential, Writer
-from znni.volumes.ledger_entries import block_entry, checksum_of
+from znni.volumes.held_block import HeldBlock
 from znni.volumes.ledger_file import ledger_name
-from znni.volumes.partial_file import AS_FILE, HELD_BYTES, PartialFile, check_free, refused_at
+from znni.volumes.partial_file import AS_FILE, PartialFile, check_free, refused_at
 from znni.volumes.planes import planes
 from znni.volumes.stored import is_url, reason
 from znni.volumes.zarr.output import ZarrOutput, begun_output
@@ -88,61 +88,45 @@ class StagedOutput(ZarrOutput):
         self._file = wanted
         self._sequential = sequential
         self._block = 0
-        self._described: tuple[dict[str, Any], Vec3] | None = None
-        self._held: NDArray[Any] | None = None
+        self._held = HeldBlock(self._wanted)
 
     def describe(self, attributes: dict[str, Any], patch: Vec3) -> None:
         """Make the Zarr, unless all values may be held, and note how large its blocks are."""
         wanted = self._wanted
         extents = patch.minimum(wanted.size)
         self._block = extents.volume * wanted.features * np.dtype(wanted.dtype).itemsize
-        self._described = attributes, patch
-        if self._resumed or extents != wanted.size or wanted.nbytes > HELD_BYTES:
-            self._begin()
-
-    def _begin(self) -> None:
-        """Make the Zarr, if that is still to be done."""
-        if self._described:
-            (attributes, patch), self._described = self._described, None
+        if self._resumed:
             super().describe(attributes, patch)
+        else:
+            self._held.describe(attributes, patch, super().describe)
 
     def write(self, box: Box, values: NDArray[Any]) -> None:
         """Store the values (f', z, y, x) of a box, or hold all of them."""
-        if self._described and box.size == self._wanted.size:
-            self._held = np.array(values)
-            return
-        self._begin()
-        super().write(box, values)
+        if not self._held.take(box, values, super().describe):
+            super().write(box, values)
 
     def read(self, box: Box) -> NDArray[Any]:
         """Return the values (f', z, y, x) of a box that was written."""
-        if self._held is not None:
-            return self._held[(slice(None), *box.slices)]
+        if self._held.values is not None:
+            return self._held.values[(slice(None), *box.slices)]
         return super().read(box)
 
     def finish(self, measured: dict[str, Any]) -> None:
         """Write the file, and give it its name."""
-        if self._held is None:
-            self._begin()
+        self._held.begin(super().describe)
         super().finish(measured)
-
-    def abandon(self, way_on: str = SAME_COMMAND, /) -> str:
-        """Release what there is, and delete it if it holds no block. Return a message."""
-        if self._described:  # no block is on the disk
-            self._ledger.content.checksums.clear()
-        return super().abandon(way_on)
 
     def _complete(self, measured: dict[str, Any]) -> None:
         """Write the file, give it its name, and delete the Zarr."""
-        values: Any = self._held
-        if self._described:
-            attributes = json.loads(json.dumps(self._described[0] | measured))  # as a Zarr's are
-            whole = Box(Vec3(0, 0, 0), self._wanted.size)
-            self._ledger.content.take(block_entry(whole, checksum_of(values)))
+        values: Any = self._held.values
+        if values is not None:
+            attributes = json.loads(json.dumps(self._held.attributes | measured))  # as a Zarr's are
+            summary = self._held.summary(self._ledger.content)
         else:
             values = self._array
             values.update_attributes(measured)
             attributes = dict(values.attrs)
+            summary = self._ledger.content.summary()
 
         def one_map(feature: int, box: Box) -> NDArray[Any]:
             return np.asarray(values[(feature, *box.slices)])
@@ -159,7 +143,7 @@ class StagedOutput(ZarrOutput):
         def read() -> Generator[NDArray[np.generic], None, None]:
             return planes(one_map, wanted.features, wanted.size, plane, room)
 
-        content = Content(self._file, read, attributes, self._ledger.content.summary())
+        content = Content(self._file, read, attributes, summary)
         write_whole(new, place, self._sequential, content)
         new.replace(place)
         shutil.rmtree(folder, ignore_errors=True)  # the output is whole; left-overs do no harm

@@ -19,11 +19,10 @@ from znni.core.volume import SAME_COMMAND, Begun, NewOutput
 from znni.volumes.block_checks import check_written, strike_off_damaged, write_block
 from znni.volumes.hdf5.axis_tags import NAMES
 from znni.volumes.hdf5.chunks import ChunkWriter, HeldChanges, make_changes
-from znni.volumes.ledger_entries import block_entry, checksum_of
+from znni.volumes.held_block import HeldBlock
 from znni.volumes.ledger_file import LedgerFile, unfinished
 from znni.volumes.partial_file import (
     AS_FILE,
-    HELD_BYTES,
     PartialFile,
     check_free,
     check_room,
@@ -99,8 +98,7 @@ class Hdf5Output:
                 self._disk.close()
                 raise
         self._file: h5py.File | None = None
-        self._described: tuple[dict[str, Any], Vec3] | None = None
-        self._held: NDArray[Any] | None = None
+        self._held = HeldBlock(wanted)
         try:
             if self._ledger.resumed:
                 make_changes(self._disk.fileno(), self._ledger.content.changes)
@@ -116,10 +114,8 @@ class Hdf5Output:
         """The blocks that exist already; their history is certain once the output is described."""
         return self._ledger.content
 
-    def _make(
-        self, attributes: dict[str, Any], patch: Vec3, values: NDArray[Any] | None = None
-    ) -> None:
-        """Make the structure of the file; or the whole file, if the values are given."""
+    def _make(self, attributes: dict[str, Any], patch: Vec3) -> None:
+        """Make the structure of the file; or the whole file, if the values are held."""
         wanted = self._wanted
         made = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
         made.set_chunk((1, *chunk_extents(patch, wanted.size)))
@@ -130,9 +126,9 @@ class Hdf5Output:
             describe(dataset, attributes)
             if wanted.maps:
                 dataset.attrs[NAMES] = wanted.maps
-            if values is not None:
-                dataset.id.write(h5py.h5s.ALL, h5py.h5s.ALL, values)
-                _store(file, self._ledger.content.summary())
+            if self._held.values is not None:
+                dataset.id.write(h5py.h5s.ALL, h5py.h5s.ALL, self._held.values)
+                _store(file, self._held.summary(self._ledger.content))
 
     def _close(self) -> None:
         if self._file:
@@ -152,21 +148,14 @@ class Hdf5Output:
         if self._ledger.resumed:
             strike_off_damaged(self._ledger, self.read)
             return
-        self._described = attributes, patch
-        one_block = patch.minimum(self._wanted.size) == self._wanted.size
-        if not one_block or self._wanted.nbytes > HELD_BYTES:
-            self._begin()
+        self._held.describe(attributes, patch, self._begin)
 
-    def _begin(self) -> None:
-        """Put the ledger and the structure of the file onto the disk, if that is still to be done.
+    def _begin(self, attributes: dict[str, Any], patch: Vec3) -> None:
+        """Put the ledger and the structure of the file onto the disk.
 
         Raises:
             RunFailed: a write failed.
         """
-        if self._described is None:
-            return
-        attributes, patch = self._described
-        self._described = None
         try:
             self._ledger.settle()
             self._make(attributes, patch)
@@ -181,10 +170,8 @@ class Hdf5Output:
 
     def write(self, box: Box, values: NDArray[Any]) -> None:
         """Hand the values (f', z, y, x) of a box to the operating system, or hold all of them."""
-        if self._described and box.size == self._wanted.size:
-            self._held = np.array(values, order="C")
+        if self._held.take(box, values, self._begin):
             return
-        self._begin()
         try:
             write_block(box, values, self._chunks, self._ledger.append)
         except OSError as error:
@@ -192,20 +179,17 @@ class Hdf5Output:
 
     def read(self, box: Box) -> NDArray[Any]:
         """Return the values (f', z, y, x) of a box that was written."""
-        if self._held is not None:
-            return self._held[(slice(None), *box.slices)]
+        if self._held.values is not None:
+            return self._held.values[(slice(None), *box.slices)]
         return np.asarray(self._dataset[(slice(None), *box.slices)])
 
     def finish(self, measured: dict[str, Any]) -> None:
         """Update attributes, and give the file its final name."""
-        if self._described and self._held is not None:
-            attributes, patch = self._described
-            whole = Box(Vec3(0, 0, 0), self._wanted.size)
-            self._ledger.content.take(block_entry(whole, checksum_of(self._held)))
-            self._make(attributes | measured, patch, self._held)
+        if self._held.values is not None:
+            self._make(self._held.attributes | measured, self._held.patch)
             self._complete()
             return
-        self._begin()
+        self._held.begin(self._begin)
         if self._ledger.resumed:
             self._close()
             self._open()  # HDF5 keeps what it read from chunks before they were written
@@ -242,7 +226,7 @@ class Hdf5Output:
     def abandon(self, way_on: str = SAME_COMMAND, /) -> str:
         """Close the unfinished file, and delete it if it holds no block. Return a message."""
         self._close()
-        blocks = 0 if self._described else len(self._ledger.content.checksums)
+        blocks = len(self._ledger.content.checksums)
         if not blocks:  # deleted while locked, so no other run has it yet
             self._disk.partial.unlink(missing_ok=True)
             self._ledger.discard()
