@@ -81,6 +81,29 @@ def test_an_abandoned_output_keeps_its_blocks(place: str) -> None:
     assert not exists(f"{place}.partial")
 
 
+def test_a_new_ledger_is_on_the_disk_before_what_an_old_one_describes_is_deleted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Power may fail between."""
+    output = described("out.zarr")
+    write(output, FIRST, 1)
+    output.abandon()
+    found: list[bool] = []
+
+    def fsync(descriptor: int) -> None:
+        ledger = Path("out.zarr.partial.ledger")
+        assert os.path.samestat(os.fstat(descriptor), ledger.stat())
+        found.append(exists("out.zarr.partial/0/zarr.json"))
+
+    monkeypatch.setattr("znni.volumes.ledger_file.os.fsync", fsync)
+    again = new_output("out.zarr")
+    assert found == [True]
+    assert not exists("out.zarr.partial/0")
+    again.abandon()
+    new_output("out.zarr").abandon()
+    assert len(found) == 1  # nothing was there: no wait for the disk
+
+
 @pytest.mark.parametrize("place", PLACES)
 def test_two_runs_cannot_write_one_place(place: str) -> None:
     first = described(place)

@@ -282,6 +282,8 @@ def _ledger_of(folder: PartialFolder, wanted: NewOutput) -> LedgerFile:
         with refused_at(folder.place):
             ledger = LedgerFile(folder.path, wanted)
             if not ledger.resumed:
+                if any(folder.path.iterdir()):
+                    ledger.settle()  # else power may fail with the old ledger and half a folder
                 folder.empty()
     except BaseException:
         if any(folder.path.iterdir()):
