@@ -9,6 +9,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from functools import lru_cache
 from hashlib import sha256
+from io import FileIO
 from pathlib import Path
 from typing import Any
 
@@ -91,14 +92,25 @@ def _some_bytes(path: Path, length: int) -> str:
     places = np.linspace(0, max(length - SAMPLE_BYTES, 0), SAMPLES, dtype=np.int64).tolist()
     with path.open("rb", buffering=0) as file:
         if length <= SAMPLES * SAMPLE_BYTES:  # one read is faster than many
-            whole = memoryview(file.read(length))
+            whole = memoryview(_read(file, length))
             for place in places:
                 digest.update(whole[place : place + SAMPLE_BYTES])
             return digest.hexdigest()[:DIGITS]
         for place in places:
             file.seek(place)
-            digest.update(file.read(SAMPLE_BYTES))
+            digest.update(_read(file, SAMPLE_BYTES))
     return digest.hexdigest()[:DIGITS]
+
+
+def _read(file: FileIO, length: int) -> bytes:
+    """Return the next bytes of a file, fewer only at its end.
+
+    Some file systems give only a part of them at a time.
+    """
+    found = file.read(length)
+    while len(found) < length and (more := file.read(length - len(found))):
+        found += more
+    return found
 
 
 def _utc(nanoseconds: int) -> str:
