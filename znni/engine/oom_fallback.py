@@ -10,7 +10,8 @@ from typing import TypeAlias
 
 from znni.core.errors import OutOfDeviceMemory
 from znni.core.text import in_units
-from znni.engine.pipeline import Processes, RunState, nothing_to_wait_for, run_volume
+from znni.engine.pipeline import Processes, RunState, run_volume
+from znni.engine.stages import nothing_to_do
 from znni.engine.stopwatch import Stopwatch
 from znni.machine.machine import DeviceKind
 from znni.plans.job_seconds import JobSeconds
@@ -79,7 +80,7 @@ class FallbackRunner:
 
         Other processes end during a ``with`` block, and have ended after it.
         """
-        ended = self._processes.end() if self._processes else nothing_to_wait_for
+        ended = self._processes.end() if self._processes else nothing_to_do
         self._processes = None
         if self.plans[-1].gpu_memory:
             gc.collect()  # references alone are known to free only what the host holds

@@ -21,7 +21,7 @@ from znni.engine.labels import Labels
 from znni.engine.last_blocks import LastBlocks
 from znni.engine.moments import Moments
 from znni.engine.skipping import Block, Blocks, InputBlock, StoredBlock
-from znni.engine.stages import Line, Lines, Work, in_turn, nothing_left, through
+from znni.engine.stages import Line, Lines, Work, in_turn, nothing_to_do, through
 from znni.engine.stopwatch import SharedStopwatch, Stopwatch
 from znni.engine.tiles import Room, Tile, new_room
 from znni.machine.cold_pages import note_warm
@@ -33,10 +33,6 @@ Progress: TypeAlias = Callable[[int, int], None]
 
 def no_progress(_done: int, _total: int) -> None:
     """Ignore the progress."""
-
-
-def nothing_to_wait_for() -> None:
-    """Return at once."""
 
 
 class Runner(Protocol):
@@ -74,7 +70,7 @@ class Lane(NamedTuple):
     stages: Callable[[], Sequence[Work]]
     room: Room = new_room
     one_at_a_time: bool = False
-    free: Callable[[], None] = nothing_left
+    free: Callable[[], None] = nothing_to_do
 
 
 class Processes(Protocol):
@@ -176,7 +172,7 @@ class ThisProcess:
 
     def end(self) -> Callable[[], None]:
         """Do nothing: there are no others."""
-        return nothing_to_wait_for
+        return nothing_to_do
 
     @property
     def gpu_peak_memory(self) -> int:
@@ -323,7 +319,7 @@ def run_volume(
             return [*before, in_turn([final, *made]), write]
 
         if lane.one_at_a_time:
-            return Line([in_turn([read, *others()])], over=lane.free if last else nothing_left)
+            return Line([in_turn([read, *others()])], over=lane.free if last else nothing_to_do)
         if processes.ready_here and processes.plan.patches == 1:  # no work for further threads
             return Line([in_turn([read, *others()])], here=0)
         return Line([read], here=1, later=others)

@@ -40,8 +40,8 @@ def no_more() -> Sequence[Work]:
     return ()
 
 
-def nothing_left() -> None:
-    """Do nothing."""
+def nothing_to_do() -> None:
+    """Return at once: there is nothing to do, nor to wait for."""
 
 
 class Line(NamedTuple):
@@ -59,7 +59,7 @@ class Line(NamedTuple):
     stages: Sequence[Work]
     here: int | None = None
     later: Callable[[], Sequence[Work]] = no_more
-    over: Callable[[], None] = nothing_left
+    over: Callable[[], None] = nothing_to_do
 
 
 class Over(Exception):
@@ -191,7 +191,7 @@ class Lines:
         self._handovers += between[1:-1]
         for number, stage in enumerate(stages):
             final = isinstance(between[number + 1], _End)
-            over = line.over if final else nothing_left
+            over = line.over if final else nothing_to_do
             work = stage, between[number], between[number + 1], over
             if first + number == line.here:
                 self._here.append(work)
