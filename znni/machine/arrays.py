@@ -15,7 +15,8 @@ import numpy as np
 import psutil
 from numpy.typing import DTypeLike, NDArray
 
-# What Linux tells of this process, and takes from it. Other systems have no such files.
+# Files of Linux about this process. The first two tell its resident memory and the peak of it, and
+# writing to the third resets the peak. Other systems have no such files.
 STATM, STATUS, CLEAR_REFS = (Path("/proc/self", name) for name in ("statm", "status", "clear_refs"))
 PAGE_BYTES = mmap.PAGESIZE
 

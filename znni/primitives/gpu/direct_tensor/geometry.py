@@ -461,8 +461,7 @@ def _fitting(block: Block, keeps_images: bool) -> Iterator[Block]:
 
     With wgmma, the threads that copy the image work ahead, and need two places, or more if
     warpgroups take turns. If the image is kept, they need places for all input maps, and twice as
-    many to work ahead. With products of
-    warps, pairs leave no registers for stages of several rows.
+    many to work ahead. With products of warps, pairs leave no registers for stages of several rows.
     """
     most_rows = 1 if block.numbers.parts > 1 and not block.chip.has_warpgroups else block.kernel.y
     places: tuple[int, ...] = IMAGE_PLACES
