@@ -21,7 +21,7 @@ from znni.volumes.locate import read_ledger
 pytestmark = pytest.mark.gpu
 
 NET = NETWORKS / "boundaries.yaml"
-EXTENTS = (150, 160, 170)
+EXTENTS = (150, 160, 340)
 MEMORY = PlanOptions(ram="8GiB", gpu_memory="128MiB")
 AFTER = 3  # blocks before the kill
 KILLED = f"""
