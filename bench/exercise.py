@@ -170,12 +170,12 @@ TOGETHER: tuple[tuple[PackedLayer, Shape5], ...] = tuple(
 
 # Blocks compute several places of these: all passes of each, phase by phase, or in turns.
 SEVERAL_PLACES: tuple[tuple[PackedLayer, Shape5], ...] = tuple(
-    (PackedLayer(layer.local, True, True, parts=parts), Shape5(1, 16, *size))
+    (PackedLayer(layer.local, True, True, parts=parts), Shape5(1, layer.in_features, *size))
     for parts in (1, 2)
     for layer, size in (
         (ConvTranspose("transposed", 16, 24, TWO, "elu", TWO), Vec3(25, 33, 65)),
         (ConvTranspose("upsampled", 16, 24, Vec3(4, 4, 4), "elu", TWO, ONE, ONE), Vec3(25, 33, 65)),
-        (Conv("few", 16, 16, Vec3(3, 3, 3), "elu"), Vec3(50, 50, 66)),
+        (Conv("few", 8, 16, Vec3(3, 3, 3), "elu"), Vec3(52, 34, 42)),
     )
 )
 
