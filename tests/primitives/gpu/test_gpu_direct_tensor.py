@@ -157,7 +157,8 @@ def test_small_blocks_keep_their_sums_in_registers(
 ) -> None:
     layer = layer_of((320, 320), Vec3(3, 3, 3))
     for block in blocks_for(layer, numbers, chip, SMALL_SUBTILES, columns):
-        assert_fits(block)
+        if block.subtile in SMALL_SUBTILES:
+            assert_fits(block)
 
 
 def test_products_of_few_columns_have_all_taps_along_z() -> None:

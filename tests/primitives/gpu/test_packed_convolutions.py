@@ -141,7 +141,7 @@ def test_sums_of_few_columns_and_of_few_products_stay_in_registers(maps: tuple[i
 
 
 @needs_compiler
-@pytest.mark.parametrize("maps", [(16, 16), (64, 32)], ids=str)
+@pytest.mark.parametrize("maps", [(16, 16), (48, 24), (64, 32)], ids=str)
 @in_both_formats
 def test_sums_of_each_tap_stay_in_registers(maps: tuple[int, int], numbers: TensorFormat) -> None:
     layer = Conv("layer", *maps, THREE, "elu")
