@@ -14,13 +14,18 @@ from math import inf
 from statistics import median_low
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
-from znni.calibration.latest_runs import about_this_machine, sound, steady, with_latest
+from znni import __version__
 from znni.core.user_cache import Notes
+from znni.machine.detect import usable_cores
 from znni.machine.machine import Machine
+from znni.machine.processor import processor_name
 from znni.plans.job_seconds import SecondsAround
 
 if TYPE_CHECKING:
     from znni.plans.plan import Plan
+
+# The latest runs whose median counts. A single one may have been disturbed.
+MOST_NOTED = 5
 
 # Starts of a GPU count in steps of so many seconds, because plans depend on them.
 STEADY_SECONDS = 0.5
@@ -129,23 +134,24 @@ def note(kind: Kind, taken: FixedSeconds) -> None:
     mine = dict(all_noted.get(kind, {}))
     for name, seconds in taken._asdict().items():
         if seconds is not None:
-            mine[name] = with_latest(mine.get(name, []), seconds)
+            mine[name] = [*mine.get(name, []), round(seconds, 3)][-MOST_NOTED:]
     for name, told in TOLD.items():
         if name in mine:
-            before = mine.get(told, [inf])[0]
-            mine[told] = [steady(mine[name], before, TOLD_SHARE, TOLD_SECONDS)]
-    NOTES.keep(about_this_machine(), all_noted | {kind: mine})
+            now, before = median_low(mine[name]), mine.get(told, [inf])[0]
+            alike = abs(now - before) <= max(TOLD_SHARE * now, TOLD_SECONDS)
+            mine[told] = [before if alike else now]
+    NOTES.keep(_about(), all_noted | {kind: mine})
 
 
 def _read() -> Phases:
     """Return all that is noted of this machine, by kind and phase."""
-    return NOTES.kept(about_this_machine()) or {}
+    return NOTES.kept(_about()) or {}
 
 
 def _parsed(found: dict[str, Any]) -> Phases:
     return {
         kind: {
-            name: sound(phases[name])
+            name: _sound(phases[name])
             for name in (*FixedSeconds._fields, *TOLD.values())
             if name in phases
         }
@@ -153,4 +159,23 @@ def _parsed(found: dict[str, Any]) -> Phases:
     }
 
 
+def _sound(seconds: object) -> list[float]:
+    """Return noted seconds after a check.
+
+    Raises:
+        ValueError: the value is no list of plausible seconds.
+    """
+    if not isinstance(seconds, list) or not seconds:
+        raise ValueError(f"{seconds} are no noted seconds")
+    found = [float(each) for each in seconds]
+    if not all(0 <= each < 1e6 for each in found):
+        raise ValueError(f"{seconds} are no noted seconds")
+    return found
+
+
 NOTES = Notes("phases", 1, _parsed)
+
+
+def _about() -> str:
+    """Return text that machines like this one share, under this version of znni."""
+    return f"{processor_name()}, {usable_cores()} cores, znni {__version__}"

@@ -425,36 +425,6 @@ inline void product_of_warpgroup(std::initializer_list<Operand> operands) {
   }
 }
 
-// The same with the left side in registers: those of a warp have its 16 rows.
-struct ProductOfRegisters {
-  const Operand* all;
-  int count;
-  static void of_all(ProductOfRegisters** lanes) {
-    constexpr int DEPTH = 16;
-    const int count = lanes[0]->count;
-    float left[16][DEPTH];
-    for (int lane = 0; lane < 32; ++lane)
-      for (int i = 0; i < 4; ++i)
-        for (int of_two = 0; of_two < 2; ++of_two)
-          left[lane / 4 + i % 2 * 8][lane % 4 * 2 + i / 2 * 8 + of_two] =
-              Halves16::at((unsigned)lanes[lane]->all[count + i].number, of_two);
-    const SideOfProduct right(lanes[0]->all[count + 4].number);
-    for (int lane = 0; lane < 32; ++lane)
-      for (int i = 0; i < count; ++i) {
-        const Operand* const own = lanes[lane]->all;
-        float sum = own[count + 5].number ? *own[i].sum : 0.0f;
-        for (int k = 0; k < DEPTH; ++k)
-          sum += left[lane / 4 + i / 2 % 2 * 8][k] *
-                 right.number(i / 4 * 8 + lane % 4 * 2 + i % 2, k);
-        *own[i].sum = sum;
-      }
-  }
-};
-inline void product_of_registers(std::initializer_list<Operand> operands) {
-  ProductOfRegisters own = {operands.begin(), (int)operands.size() - 6};
-  of_warp(own);
-}
-
 }  // namespace ptx
 
 namespace emulation {

@@ -75,7 +75,6 @@ INSTRUCTIONS = {
     "wgmma.fence.sync.aligned;": "together",
     "wgmma.commit_group.sync.aligned;": "together",
     "wgmma.wait_group.sync.aligned 0;": "together",
-    "wgmma.wait_group.sync.aligned 1;": "together",
 } | {
     f"mma.sync.aligned.m16n8k{depth}.row.col.f32.{part}.{part}.f32 "
     "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};": f"product<ptx::{numbers}>"
@@ -95,13 +94,6 @@ OTHERS = (
             r"\.m64n\d+k16\.f32\.f16\.f16 \{[^}]*\}, %\d+, %\d+, p, 1, 1, 0, 0;\}"
         ),
         "product_of_warpgroup({{{}}})",
-    ),
-    (
-        re.compile(
-            r"\{\.reg \.pred p; setp\.ne\.b32 p, %\d+, 0; wgmma\.mma_async\.sync\.aligned"
-            r"\.m64n\d+k16\.f32\.f16\.f16 \{[^}]*\}, \{[^}]*\}, %\d+, p, 1, 1, 0;\}"
-        ),
-        "product_of_registers({{{}}})",
     ),
 )
 

@@ -28,11 +28,6 @@ __device__ __forceinline__ void commit_products() {
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 
-// Waits for all products but those that were committed last.
-__device__ __forceinline__ void wait_for_products_before() {
-  asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");
-}
-
 __device__ __forceinline__ void wait_for_products() {
   asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
 }

@@ -602,16 +602,17 @@ def _divisions(blocks: tuple[Block, ...], out: Vec3) -> Iterator[tuple[Strip, ..
 
 
 def _stages(block: Block) -> Iterator[Vec3]:
-    """Yield the extents of stages that divide a block's kernel, the largest first.
+    """Yield the extents of stages that divide the kernel of a block, the largest first.
 
-    If the block has all taps along z in a product, these are rows, or parts of a row, of all
-    planes. Others are whole planes, rows, or parts of a row. With a stride, a stage is a row.
+    If the block, given with its whole kernel as a stage, has all taps along z in a product, these
+    are rows, or parts of a row, of all planes. Others are whole planes, rows, or parts of a row.
+    With a stride, a stage is a row.
     """
     kernel = block.kernel
     if block.step != ONE:
         yield Vec3(1, 1, kernel.x)
         return
-    if replace(block, taps=kernel).stacks_taps:
+    if block.stacks_taps:
         for rows in divisors(kernel.y):
             yield kernel._replace(y=rows)
         for taps in divisors(kernel.x):
