@@ -37,6 +37,7 @@ from bench.record import Row
 from znni.cli.values import three_extents
 from znni.core.options import DeviceChoice
 from znni.core.shapes import Vec3
+from znni.machine.process_age import process_age
 from znni.plans.job_seconds import StageSeconds, in_words
 from znni.plans.plan import Plan
 from znni.volumes.ledger_file import ledger_name
@@ -192,13 +193,11 @@ def time_run(
     if limit <= 0:
         return {"skipped": "no time was left"}
     ledger, written = ledger_name(partial_name(out)), list[float]()
-    begun, complete = time.perf_counter(), inf
     with subprocess.Popen(command, env=environment) as run:
+        begun = time.perf_counter() - process_age(run.pid)  # as the run itself counts
         while run.poll() is None:
             now = time.perf_counter() - begun
             written += [now] * (blocks_in(ledger) - len(written))
-            if complete > now and out.exists():
-                complete = now
             if now > limit:
                 run.kill()
             time.sleep(LOOK_SECONDS)
@@ -207,7 +206,8 @@ def time_run(
         if run.returncode:
             ended = f"was ended after {limit:.0f} s" if wall > limit else "failed"
             return {"skipped": f"the run {ended}", "seconds": wall}
-        return row_of_run(open_volume(out).attributes(), wall, written, min(complete, wall))
+        complete = wall - (time.time() - out.stat().st_ctime)  # a new name counts as a change
+        return row_of_run(open_volume(out).attributes(), wall, written, complete)
     finally:
         for path in (*([] if keep else [out]), partial_name(out), ledger):
             if path.is_dir():
