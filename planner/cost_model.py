@@ -1,9 +1,11 @@
-"""Cost models: the protocol that the search uses, and the built-in model of flops and bytes."""
+"""Cost models: what the search asks of them, and the built-in model of flops and bytes."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, TypeAlias
 
 from znni.core.shapes import Shape5
 from znni.network.layers import Operation
@@ -36,21 +38,52 @@ class Estimate(NamedTuple):
     error: float
 
 
-class CostModel(Protocol):
-    """A model of times. The planner knows nothing else about where times come from."""
+class Factor(NamedTuple):
+    """The predicted time of a call over its nominal time.
 
-    @property
-    def source(self) -> str:
-        """The origin of the model's numbers, for reports."""
+    Attributes:
+        times: the predicted seconds over the nominal ones, a positive number.
+        error: the expected error, root mean square, as a share of the seconds.
+    """
 
-    @property
-    def follows_costs(self) -> bool:
-        """True if all times are those of ``nominal_time``, and a constant for each call."""
+    times: float
+    error: float
+
+
+Factors: TypeAlias = Callable[[Primitive], Factor]
+AS_SAID = Factor(1.0, BUILT_IN_ERROR)
+
+
+class CostModel(ABC):
+    """A model of times: nominal times, and factors by which calls take longer.
+
+    The planner knows nothing else about where times come from.
+
+    Attributes:
+        source: the origin of the model's numbers, for reports.
+    """
+
+    source: str
+
+    @abstractmethod
+    def factors(self, operation: Operation, shape: Shape5) -> Factors:
+        """Return the function from a primitive to its factor for one call.
+
+        The search relies on this: shapes that differ only in their items give a primitive the same
+        factor, if it takes its time per item (``TakesTimePerItem``). For other primitives they do
+        so if the binary logarithms of these numbers round to the same.
+
+        Args:
+            operation: the operation that is computed.
+            shape: the shape of the input.
+        """
 
     def estimate(
         self, primitive: Primitive, operation: Operation, shape: Shape5, cost: Cost
     ) -> Estimate:
         """Return the time of one call of a primitive that applies.
+
+        A cost that says its own seconds is taken at its word: other devices take part.
 
         Args:
             primitive: the primitive that is called.
@@ -58,25 +91,34 @@ class CostModel(Protocol):
             shape: the shape of the input.
             cost: the cost that the primitive declares for the operation and shape.
         """
+        told = cost.seconds is not None
+        factor = AS_SAID if told else self.factors(operation, shape)(primitive)
+        return Estimate(factor.times * built_in_seconds(primitive, cost), factor.error)
+
+
+def built_in_seconds(primitive: Primitive, cost: Cost) -> float:
+    """Return the seconds of a call at the nominal rates of its device, with those to start it."""
+    call = CALL_SECONDS if primitive.device.kind == "cpu" else GPU_CALL_SECONDS
+    return call + nominal_time(primitive, cost)
 
 
 @dataclass(frozen=True)
-class BuiltInModel:
+class BuiltInModel(CostModel):
     """The times from declared flops, bytes and tasks, at the nominal rates of the device."""
 
     source: str = NOT_MEASURED
-    follows_costs = True
 
-    def estimate(
+    def factors(
         self,
-        primitive: Primitive,
         operation: Operation,  # noqa: ARG002 - the cost already reflects operation and shape
         shape: Shape5,  # noqa: ARG002
-        cost: Cost,
-    ) -> Estimate:
-        """Return the nominal time plus the time to start the call."""
-        call = CALL_SECONDS if primitive.device.kind == "cpu" else GPU_CALL_SECONDS
-        return Estimate(call + nominal_time(primitive, cost), BUILT_IN_ERROR)
+    ) -> Factors:
+        """Return the factor of 1 for all primitives."""
+        return _as_said
+
+
+def _as_said(_primitive: Primitive) -> Factor:
+    return AS_SAID
 
 
 BUILT_IN = BuiltInModel()

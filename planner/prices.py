@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Callable, Collection, Container, Iterable
+from collections.abc import Callable, Collection, Iterable
 from functools import lru_cache
 from math import inf, isfinite
 from typing import NamedTuple, TypeAlias
 
 from planner.bare_steps import sample_steps
-from planner.cost_model import CostModel
+from planner.cost_model import CostModel, Factors, built_in_seconds
 from planner.gpu_budget import GpuBudget
 from planner.micro_batches import Offer, undominated_offers
 from znni.core.shapes import Shape5, Vec3
@@ -36,9 +36,8 @@ ROUNDED = 1 - 1e-9
 # For each primitive's name, numbers of items and the seconds that it takes for them.
 KnownSeconds: TypeAlias = dict[str, list[tuple[int, float]]]
 
-# For an operation, its input maps and its output items for each item: all primitives with their
-# least seconds per output voxel.
-Samples: TypeAlias = dict[tuple[Operation, int, int], list[tuple[float, Primitive]]]
+# Returns the least factor of a primitive for a call, and for calls of fewer items.
+LeastFactor: TypeAlias = Callable[[Primitive], float]
 
 # An operation and its shapes.
 CallKey: TypeAlias = tuple[Operation, Shape5, Shape5]
@@ -48,22 +47,41 @@ class Bounded(NamedTuple):
     """A primitive after a lower bound on its seconds for a call, or for a voxel."""
 
     seconds: float
-    name: str
     primitive: Primitive
 
 
 class Sampled(NamedTuple):
-    """The primitives that may compute an operation, by their least seconds per output voxel.
+    """A primitive, and its least time for an operation over a sample of shapes.
 
     Attributes:
-        known: the primitives that apply to some of the sampled shapes, slowest first.
-        unknown: the others, of which the sample tells nothing.
-        least_of_others: the least seconds of primitives that may be faster for fewer items.
+        primitive: the primitive.
+        seconds: its least built-in seconds per output voxel; infinite if it applies to no shape of
+            the sample.
+        told: whether its costs say their own seconds, so that no factor changes them.
     """
 
-    known: list[Bounded]
-    unknown: list[Bounded]
-    least_of_others: float
+    primitive: Primitive
+    seconds: float
+    told: bool
+
+    @property
+    def applies(self) -> bool:
+        """True if it applies to some shape of the sample."""
+        return isfinite(self.seconds)
+
+    def bound(self, factor: LeastFactor) -> float:
+        """Return its least seconds per output voxel, 0 if the sample tells nothing of it.
+
+        Args:
+            factor: the function that returns its least factor.
+        """
+        if not self.applies:
+            return 0.0
+        return self.seconds if self.told else self.seconds * factor(self.primitive)
+
+
+# For an operation, its input maps and its output items for each item: all primitives.
+Samples: TypeAlias = dict[tuple[Operation, int, int], list[Sampled]]
 
 
 class PricedCall:
@@ -72,22 +90,23 @@ class PricedCall:
     Args:
         waiting: the primitives without a price yet, slowest first.
         price: the function that returns a primitive's offer, if it applies.
-        least: the function that returns a bound on the seconds of a primitive, given by its name,
-            from prices that are known by now.
-        per_item: the names of the primitives that are never faster per item for fewer items.
-        least_of_others: the least seconds of the other primitives.
+        least: the function that returns a bound on the seconds of a primitive, from prices that are
+            known by now.
+        in_pieces: the function that returns a bound on the seconds of an offer's items, computed
+            in any pieces; None if its primitive may be faster per item for fewer items.
+        least_of_others: the least seconds of such primitives.
     """
 
     def __init__(
         self,
         waiting: list[Bounded],
         price: Callable[[Primitive], Offer | None],
-        least: Callable[[str], float],
-        per_item: Container[str],
+        least: Callable[[Primitive], float],
+        in_pieces: Callable[[Offer], float | None],
         least_of_others: float,
     ) -> None:
         self._waiting = waiting
-        self._per_item = per_item
+        self._in_pieces = in_pieces
         self._least_of_others = least_of_others
         self._price = price
         self._least = least
@@ -98,12 +117,12 @@ class PricedCall:
     def least_waiting(self) -> float:
         """The least seconds of the offers that are not priced yet."""
         while self._waiting:
-            bound, name, primitive = self._waiting[-1]
-            least = self._least(name)
+            bound, primitive = self._waiting[-1]
+            least = self._least(primitive)
             if least <= bound:
                 return bound
             self._waiting.pop()
-            insort(self._waiting, Bounded(least, name, primitive), key=_falling)
+            insort(self._waiting, Bounded(least, primitive), key=_falling)
         return inf
 
     @property
@@ -142,12 +161,12 @@ class PricedCall:
             enough: the seconds above which it does not matter how many they are.
             share: the items, as a share of those that whole pieces of any size cover.
         """
-        together = (it.seconds for it in self._found if it.primitive.name in self._per_item)
-        least = ROUNDED * share * min(together, default=inf)
+        known = (self._in_pieces(it) for it in self._found)
+        least = share * min((it for it in known if it is not None), default=inf)
         while self.least_waiting < min(least, enough, self._least_of_others):
             offer = self.price_next()
-            if offer and offer.primitive.name in self._per_item:
-                least = min(least, ROUNDED * share * offer.seconds)
+            if offer and (found := self._in_pieces(offer)) is not None:
+                least = min(least, share * found)
         return min(least, share * self.least_waiting, self._least_of_others)
 
     def price_next(self) -> Offer | None:
@@ -206,10 +225,11 @@ class Prices:
         self._model = model
         self._gpu_budget = gpu_budget
         self._nameless: dict[Operation, Operation] = {}
-        self._least = _samples(self._primitives, model, gpu_budget, most_items)
-        self._sorted: dict[tuple[Operation, int, int], Sampled] = {}
+        self._least = _samples(self._primitives, gpu_budget, most_items)
         self._known: dict[CallKey, PricedCall] = {}
-        self._follows = _following(self._primitives) if model.follows_costs else {}
+        self._follows = _following(self._primitives)
+        self._least_factors: dict[Factors, LeastFactor] = {}
+        self._sampled_factors: dict[tuple[Operation, int, int], LeastFactor] = {}
         self._seconds: dict[tuple[Operation, Vec3, int], KnownSeconds] = {}
         self.count = 0
 
@@ -245,41 +265,42 @@ class Prices:
         """
         key = (self.nameless(operation), shape, out)
         if key not in self._known:
-            sampled = self._by_speed(key[0], shape.f, out.n // shape.n)
             voxels = BOUND_SLACK * out.n * out.size.volume
             if min(out.size) < THIN_BELOW:
                 voxels *= THIN_SLACK
+            factor = self._least_factor(key[0], shape)
             waiting = [
-                Bounded(voxels * least, name, primitive) for least, name, primitive in sampled.known
+                Bounded(voxels * it.bound(factor), it.primitive)
+                for it in reversed(self._sampled(key[0], shape.f, out.n // shape.n))
+                if it.applies or it.primitive.out_shape(key[0], shape) == out
             ]
-            unknown = [it for it in sampled.unknown if it.primitive.out_shape(key[0], shape) == out]
-            others = any(it.name not in self._follows for it in unknown)
+            others = (it.seconds for it in waiting if it.primitive.name not in self._follows)
             seconds = self._seconds.setdefault((key[0], shape.size, out.n // shape.n), {})
             self._known[key] = PricedCall(
-                [*waiting, *unknown],
+                sorted(waiting, key=_falling),
                 lambda primitive: self._noted(primitive, key, seconds),
-                lambda name: self._least_known(name, shape.n, seconds),
-                self._follows,
-                0.0 if others else voxels * sampled.least_of_others,
+                lambda primitive: (
+                    factor(primitive) * self._least_known(primitive.name, shape.n, seconds)
+                ),
+                lambda offer: self._in_pieces(offer, factor),
+                min(others, default=inf),
             )
         return self._known[key]
 
-    def _by_speed(self, operation: Operation, features: int, each: int) -> Sampled:
-        """Return all primitives by their least seconds per output voxel, preferred ones last.
+    def _least_factor(self, operation: Operation, shape: Shape5) -> LeastFactor:
+        """Return the function from a primitive to its least factor for a call or fewer items."""
+        factors = self._model.factors(operation, shape)
+        if factors not in self._least_factors:
+            fewer = (shape._replace(n=2**it) for it in range(shape.n.bit_length()))
+            found = {self._model.factors(operation, it) for it in fewer} | {factors}
+            self._least_factors[factors] = _least_of(found)
+        return self._least_factors[factors]
 
-        Arguments are those of ``_sampled``.
-        """
-        key = (operation, features, each)
-        if key not in self._sorted:
-            found = [
-                Bounded(least, primitive.name, primitive)
-                for least, primitive in reversed(self._sampled(operation, features, each))
-            ]
-            known = sorted((it for it in found if isfinite(it.seconds)), key=lambda it: -it.seconds)
-            others = (it.seconds for it in known if it.name not in self._follows)
-            unknown = [it._replace(seconds=0.0) for it in found if not isfinite(it.seconds)]
-            self._sorted[key] = Sampled(known, unknown, min(others, default=inf))
-        return self._sorted[key]
+    def _in_pieces(self, offer: Offer, factor: LeastFactor) -> float | None:
+        """Return a bound on the seconds of an offer's items in any pieces, as in ``PricedCall``."""
+        if offer.primitive.name not in self._follows:
+            return None
+        return ROUNDED * factor(offer.primitive) * built_in_seconds(offer.primitive, offer.cost)
 
     def least_seconds(
         self, operation: Operation, shape: Shape5, out: Shape5, enough: float, sizes: Iterable[int]
@@ -297,25 +318,26 @@ class Prices:
         return self.call(operation, shape, out).least_in_pieces(enough, share)
 
     def _noted(self, primitive: Primitive, key: CallKey, seconds: KnownSeconds) -> Offer | None:
-        """Return a primitive's offer for one call, and note its seconds.
+        """Return a primitive's offer for one call, and note its built-in seconds.
 
         Args:
             primitive: the primitive.
             key: the call.
-            seconds: the known seconds for this operation on images of this size.
+            seconds: those known for this operation on images of this size.
         """
         offer = self.priced(primitive, *key)
-        if offer and self._follows:
-            seconds.setdefault(primitive.name, []).append((offer.items, offer.seconds))
+        if offer and primitive.name in self._follows:
+            known = seconds.setdefault(primitive.name, [])
+            known.append((offer.items, built_in_seconds(primitive, offer.cost)))
         return offer
 
     def _least_known(self, name: str, items: int, seconds: KnownSeconds) -> float:
-        """Return a bound on a primitive's seconds for some items, from known prices.
+        """Return a bound on a primitive's built-in seconds for some items, from known ones.
 
         Args:
             name: the primitive's name.
             items: the number of items.
-            seconds: the known seconds for this operation on images of this size.
+            seconds: those known for this operation on images of this size.
         """
         return max(
             (
@@ -361,22 +383,21 @@ class Prices:
             each: the number of output items for each item of the input.
             among: the names of the primitives that count; None: all.
         """
-        slack = FASTEST_SLACK if self._model.follows_costs else BOUND_SLACK
-        return slack * min(
-            (
-                least
-                for least, primitive in self._sampled(operation, features, each)
-                if among is None or primitive.name in among
-            ),
-            default=inf,
+        sampled = self._sampled(operation, features, each)
+        factor = self._sampled_factor(operation, features, each)
+        counted = [it for it in sampled if among is None or it.primitive.name in among]
+        counted = [it for it in counted if it.applies]
+        least = min((it.seconds for it in counted), default=inf)
+        least_factor = min(
+            (1.0 if it.told else factor(it.primitive) for it in counted), default=1.0
+        )
+        return max(
+            BOUND_SLACK * min((it.bound(factor) for it in counted), default=inf),
+            FASTEST_SLACK * least * least_factor,
         )
 
-    def _sampled(
-        self, operation: Operation, features: int, each: int
-    ) -> list[tuple[float, Primitive]]:
+    def _sampled(self, operation: Operation, features: int, each: int) -> list[Sampled]:
         """Return all primitives, with their least seconds per output voxel over the sample.
-
-        They are infinite for a primitive that applies to none of the sampled shapes.
 
         Args:
             operation: the operation.
@@ -385,49 +406,69 @@ class Prices:
         """
         key = (self.nameless(operation), features, each)
         if key not in self._least:
-            count = self.count
-            steps = [
-                step
-                for step in sample_steps(key[0], features, plain=each == 1)
-                if step.shape_in.n <= self._most_items
-            ]
+            steps = self._steps(*key)
             most = max((step.shape_in.n for step in steps), default=0)
             largest = [step for step in steps if step.shape_in.n == most]
-            found: dict[str, float] = {}
-            able = self._able(key[0])
-            for primitive in able:
+            found: dict[str, Sampled] = {}
+            for primitive in self._able(key[0]):
                 # Fewer items take no less time per item, and following primitives are never faster.
                 followed = self._follows.get(primitive.name, (primitive.name,))
-                known = [found[name] for name in followed if name in found]
-                least = max(known, default=0.0)
-                if not least and primitive.name in self._follows:
-                    least = self._least_seconds(primitive, largest)
-                if not 0.0 < least < inf:  # it may apply to fewer items alone
-                    least = self._least_seconds(primitive, steps)
+                known = [found[name].seconds for name in followed if name in found]
+                least = Sampled(primitive, max(known, default=0.0), told=False)
+                if not least.seconds and primitive.name in self._follows:
+                    least = self._sample_of(primitive, largest)
+                if not 0.0 < least.seconds < inf:  # it may apply to fewer items alone
+                    least = self._sample_of(primitive, steps)
                 found[primitive.name] = least
-            self._least[key] = [(found[it.name], it) for it in able]
-            self.count = count  # samples are few, and do not grow with the volume
+            self._least[key] = list(found.values())
         return self._least[key]
 
-    def _least_seconds(self, primitive: Primitive, steps: Iterable[Step]) -> float:
-        """Return a primitive's least seconds per output voxel over some steps."""
-        return min(
-            (
-                offer.seconds / (out.n * out.size.volume)
-                for step in steps
-                for out in (step.shape_out,)
-                if (offer := self.priced(primitive, step.operation, step.shape_in, out))
-            ),
-            default=inf,
-        )
+    def _steps(self, operation: Operation, features: int, each: int) -> list[Step]:
+        """Return the sampled steps, whose arguments are those of ``_sampled``."""
+        steps = sample_steps(operation, features, plain=each == 1)
+        return [step for step in steps if step.shape_in.n <= self._most_items]
+
+    def _sampled_factor(self, operation: Operation, features: int, each: int) -> LeastFactor:
+        """Return the function from a primitive to its least factor over the sample.
+
+        Arguments are those of ``_sampled``.
+        """
+        key = (self.nameless(operation), features, each)
+        if key not in self._sampled_factors:
+            steps = self._steps(*key)
+            found = {self._model.factors(step.operation, step.shape_in) for step in steps}
+            self._sampled_factors[key] = _least_of(found)
+        return self._sampled_factors[key]
+
+    def _sample_of(self, primitive: Primitive, steps: Iterable[Step]) -> Sampled:
+        """Return a primitive after its least seconds per output voxel over some steps."""
+        found = Sampled(primitive, inf, told=False)
+        for step in steps:
+            shape, out = step.shape_in, step.shape_out
+            if primitive.out_shape(step.operation, shape) == out:
+                cost = primitive.cost(step.operation, shape)
+                seconds = built_in_seconds(primitive, cost) / (out.n * out.size.volume)
+                if seconds < found.seconds and self._gpu_budget.holds(cost.memory):
+                    found = Sampled(primitive, seconds, told=cost.seconds is not None)
+        return found
 
 
-def _samples(
-    primitives: tuple[Primitive, ...], model: CostModel, gpu_budget: GpuBudget, most_items: int
-) -> Samples:
+def _least_of(factors: Collection[Factors]) -> LeastFactor:
+    """Return the function from a primitive to the least of its factors."""
+    known: dict[str, float] = {}
+
+    def least(primitive: Primitive) -> float:
+        if primitive.name not in known:
+            known[primitive.name] = min(factor(primitive).times for factor in factors)
+        return known[primitive.name]
+
+    return least
+
+
+def _samples(primitives: tuple[Primitive, ...], gpu_budget: GpuBudget, most_items: int) -> Samples:
     """Return the samples of such prices, which several searches share."""
     try:
-        return _shared_samples((primitives, model, gpu_budget, most_items))
+        return _shared_samples((primitives, gpu_budget, most_items))
     except TypeError:  # one of them has no hash
         return {}
 

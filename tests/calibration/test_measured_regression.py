@@ -21,6 +21,7 @@ from znni.calibration.regression import (
     OWN_NEARBY,
     PRIOR,
     REACH,
+    Prediction,
     Regression,
 )
 
@@ -52,8 +53,14 @@ def drawn(generator: np.random.Generator, count: int) -> tuple[list[str], Number
     return names, places, np.linalg.cholesky(expected) @ generator.standard_normal(count)
 
 
+def predicted(regression: Regression, name: str, place: Numbers) -> Prediction:
+    """Predict a call of one primitive."""
+    (found,) = regression.predict([name], tuple(place))
+    return found
+
+
 def test_without_measurements_the_built_in_model_stays_as_it_is() -> None:
-    found = Regression([], NOWHERE, np.empty(0)).predict("tile_8", np.zeros(AXES))
+    found = predicted(Regression([], NOWHERE, np.empty(0)), "tile_8", np.zeros(AXES))
     assert found.mean == 0
     assert found.error == pytest.approx(sqrt(PRIOR + NOISE**2))
 
@@ -68,13 +75,13 @@ def test_predictions_are_those_of_the_textbook(seed: int) -> None:
     asked = (NAMES[0], generator.uniform(0, 6, AXES))
     noisy = covariances(calls) + NOISE**2 * np.eye(12)
     with_asked = np.array([covariance(asked, call) for call in calls])
-    found = Regression(names, places, logarithms).predict(*asked)
+    found = predicted(Regression(names, places, logarithms), *asked)
     assert found.mean == pytest.approx(with_asked @ np.linalg.solve(noisy, logarithms))
     left = PRIOR - with_asked @ np.linalg.solve(noisy, with_asked)
     assert found.error == pytest.approx(sqrt(left + NOISE**2))
     regression, others = Regression(names, places, logarithms), slice(1, None)
     without = Regression(names[others], places[others], logarithms[others])
-    miss = logarithms[0] - without.predict(*calls[0]).mean
+    miss = logarithms[0] - predicted(without, *calls[0]).mean
     assert regression.misses[0] == pytest.approx(miss)
     assert regression.of(names[0])[0] == pytest.approx(miss)
 
@@ -85,7 +92,7 @@ def test_errors_are_as_large_as_they_are_said_to_be() -> None:
         names, places, logarithms = drawn(np.random.default_rng(seed), 60)
         regression = Regression(names[:40], places[:40], logarithms[:40])
         for name, place, logarithm in zip(names[40:], places[40:], logarithms[40:], strict=True):
-            found = regression.predict(name, place)
+            found = predicted(regression, name, place)
             off.append((logarithm - found.mean) / found.error)
     assert 0.85 < np.sqrt(np.mean(np.square(off))) < 1.15
 
@@ -96,7 +103,7 @@ def test_a_measurement_that_was_disturbed_hardly_counts() -> None:
     logarithms[5] += log(3)
     disturbed = Regression(names, places, logarithms)
     for name, place in zip(names, places, strict=True):
-        before, now = (found.predict(name, place).mean for found in (undisturbed, disturbed))
+        before, now = (predicted(found, name, place).mean for found in (undisturbed, disturbed))
         assert abs(now - before) < 0.1
     assert disturbed.misses[5] > 0.8
 
@@ -108,9 +115,7 @@ def test_a_primitive_that_is_slower_than_its_kind_is_found_out() -> None:
     places = generator.uniform(0, 6, (12, AXES))
     regression = Regression(names, places, np.array([0.5] * 4 + [0.0] * 8))
     elsewhere = generator.uniform(0, 6, AXES)
-    slow, fast, new = (
-        regression.predict(name, elsewhere) for name in ("tile_8", "tile_16", "tile_32")
-    )
+    slow, fast, new = regression.predict(["tile_8", "tile_16", "tile_32"], tuple(elsewhere))
     assert 0.2 < slow.mean < 0.5
     assert fast.mean < new.mean < slow.mean
     assert fast.mean < slow.mean / 2
@@ -120,7 +125,7 @@ def test_a_primitive_that_is_slower_than_its_kind_is_found_out() -> None:
 def test_what_was_measured_tells_most_of_itself_and_less_the_farther_away() -> None:
     place, away = np.full(AXES, 3.0), np.eye(AXES)[0]
     regression = Regression(["tile_8"], place[np.newaxis], np.array([0.2]))
-    found = [regression.predict("tile_8", place + distance * away) for distance in (0, 1, 3, 9)]
+    found = [predicted(regression, "tile_8", place + far * away) for far in (0, 1, 3, 9)]
     for nearer, farther in pairwise(found):
         assert 0 < farther.mean < nearer.mean < 0.2
         assert NOISE < nearer.error < farther.error < sqrt(PRIOR + NOISE**2)
@@ -141,7 +146,7 @@ def test_no_error_is_less_than_the_noise_and_all_is_finite(
     measured: tuple[list[str], Numbers, Numbers], name: str, where: float
 ) -> None:
     regression = Regression(*measured)
-    found = regression.predict(name, np.full(AXES, where))
+    found = predicted(regression, name, np.full(AXES, where))
     assert isfinite(found.mean)
     assert NOISE <= found.error <= sqrt(PRIOR + NOISE**2) + 1e-9
     assert all(map(isfinite, regression.misses))
@@ -176,11 +181,11 @@ def test_matrices_are_too_small_for_threads_of_blas(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(np.linalg, "inv", inverse)
     before = blas_threads()
     regression = Regression(*drawn(np.random.default_rng(0), 40))
-    found = regression.predict("tile_8", np.zeros(AXES))
+    found = predicted(regression, "tile_8", np.zeros(AXES))
     assert noted
     assert set(noted) == {1}
     monkeypatch.setattr(regression, "_inverse", NotedThreads(regression._inverse, noted))
     count = len(noted)
-    assert regression.predict("tile_8", np.zeros(AXES)) == found
+    assert predicted(regression, "tile_8", np.zeros(AXES)) == found
     assert set(noted[count:]) == {1}
     assert blas_threads() == before

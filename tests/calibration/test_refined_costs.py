@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from math import exp
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,7 @@ from fakes import fake_catalogue
 
 from znni.calibration.conditions import Conditions
 from znni.calibration.database import CostDatabase, today
-from znni.calibration.record import StepTimes, record, record_steps
+from znni.calibration.record import StepTimes, record, record_steps, refine
 from znni.calibration.shapes import Call
 from znni.core.shapes import Shape5, Vec3
 from znni.inference.planning import plan
@@ -70,6 +72,21 @@ def test_runs_refine_a_calibration_if_there_is_one(database: CostDatabase) -> No
     kept, *added = database.measured(HERE)
     assert kept == calibrated
     assert [(m.primitive, m.shape) for m in added] == [(s.primitive, s.shape_in) for s in steps]
+
+
+@pytest.mark.parametrize(("error", "known"), [(0.3, 0.14), (0.1, 0.09)])
+def test_times_that_were_predicted_well_are_not_kept(
+    database: CostDatabase, error: float, known: float
+) -> None:
+    """So the plans that follow from the measurements stay valid."""
+    record([(CATALOGUE["conv"], CALIBRATED, 0.125)], database)
+    made = plan("tiny.yaml", (7, 20, 23))
+    step = replace(made.steps[0], seconds=1.0, error=error)
+    for off in (-known, known):
+        refine([(step, exp(off))], made.machine)
+    assert len(database.measured(HERE)) == 1
+    refine([(step, exp(-known - 0.02))], made.machine)
+    assert len(database.measured(HERE)) == 2
 
 
 def test_a_run_that_cannot_refine_says_so_and_succeeds(

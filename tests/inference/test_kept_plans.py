@@ -146,8 +146,8 @@ def test_other_measurements_search_anew() -> None:
         def fingerprint(self) -> str:
             return self.told
 
-        def estimate(self, *given: Any) -> Any:
-            return BUILT_IN.estimate(*given)
+        def factors(self, *given: Any) -> Any:
+            return BUILT_IN.factors(*given)
 
     def found(model: Any) -> bool:
         search = small_search()
@@ -157,7 +157,7 @@ def test_other_measurements_search_anew() -> None:
         return fastest_kept_or_found(search)[1]
 
     assert [found(Measured(told)) for told in "aabba"] == [False, True, False, True, True]
-    unknown = mock.Mock(source="", follows_costs=False, estimate=BUILT_IN.estimate)
+    unknown = mock.Mock(source="", factors=BUILT_IN.factors, estimate=BUILT_IN.estimate)
     assert [found(unknown) for _ in "12"] == [False, False]
 
 

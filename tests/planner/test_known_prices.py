@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from functools import cache
-from math import inf
+from math import inf, log2
 
 import pytest
 from fakes import Fake
@@ -15,10 +15,11 @@ from packed_networks import PackedGraph
 from paths import MACHINES, NETWORKS
 from planner_cases import bound_of_patch, bound_with_prices
 
+import planner.prices
 import znni.inference.planning
 from planner.bare_steps import bare_step
 from planner.choices import least_peak
-from planner.cost_model import BUILT_IN
+from planner.cost_model import BUILT_IN, CostModel, Factor, Factors
 from planner.device_search import DeviceSearch
 from planner.exhaustive import Search
 from planner.gpu_budget import NO_GPU_BUDGET
@@ -109,8 +110,28 @@ def test_searches_with_the_same_primitives_share_their_samples() -> None:
     assert least(Counting("counting", convolved, flops=2.0)) > first
 
 
+class Uneven(CostModel):
+    """A model by which primitives take half to twice as long as they say.
+
+    Those that do not take their time per item take more or less for other numbers of items.
+    """
+
+    source = "noise"
+
+    def factors(self, operation: Operation, shape: Shape5) -> Factors:
+        def factor(primitive: Primitive) -> Factor:
+            items = 0 if isinstance(primitive, TakesTimePerItem) else round(log2(shape.n))
+            seed = f"{primitive.name} {type(operation).__name__} {shape.f} {items}"
+            return Factor(2 ** random.Random(seed).uniform(-1, 1), 0.1)
+
+        return factor
+
+
+UNEVEN = Uneven()
+
+
 @cache
-def on_host(net: str) -> DeviceSearch:
+def on_host(net: str, model: CostModel = BUILT_IN) -> DeviceSearch:
     """Return the search for layers of a network on a laptop."""
     search = znni.inference.planning.search(
         NETWORKS / f"{net}.yaml",
@@ -118,7 +139,8 @@ def on_host(net: str) -> DeviceSearch:
         machine=MACHINES / "laptop.yaml",
         costs="built-in",
     )
-    return search._searches["cpu"]
+    found = search._searches["cpu"]
+    return DeviceSearch(found._network, found._primitives, model, "power-of-two")
 
 
 @settings(max_examples=60)
@@ -127,11 +149,12 @@ def on_host(net: str) -> DeviceSearch:
     index=st.integers(0, 4),
     items=st.sampled_from([1, 2, 8, 27, 36, 64]),
     size=sizes,
+    model=st.sampled_from([BUILT_IN, UNEVEN]),
 )
 def test_no_layer_is_faster_than_its_bound_whole_or_in_pieces(
-    net: str, index: int, items: int, size: Vec3
+    net: str, index: int, items: int, size: Vec3, model: CostModel
 ) -> None:
-    search = on_host(net)
+    search = on_host(net, model)
     conv = search._network.convolutions[index]
     shape = Shape5.of(items, conv.in_features, size + conv.kernel - 1)
     out = Shape5.of(items, conv.out_features, size)
@@ -149,9 +172,9 @@ def test_fewer_items_may_be_faster_each_if_they_do_not_divide_all() -> None:
         shape = Shape5.of(items, conv.in_features, size + conv.kernel - 1)
         out = Shape5.of(items, conv.out_features, size)
         call = prices.call(conv, shape, out)
-        for _, name, primitive in list(call._waiting):
+        for _, primitive in list(call._waiting):
             offer = prices.priced(primitive, conv, shape, out)
-            assert offer is None or call._least(name) <= offer.seconds
+            assert offer is None or call._least(primitive) <= offer.seconds
         call.offers_within(inf)
 
 
@@ -165,26 +188,26 @@ def test_few_primitives_are_priced_for_a_bound() -> None:
     assert 0 < len(search) - before <= 6
 
 
-class Noisy:
-    """A model by which times do not follow costs: some primitives are faster for fewer items."""
+@pytest.mark.parametrize("net", ["n337", "boundaries"])
+def test_bounds_by_uneven_factors_rule_out_no_faster_plan(
+    net: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fastest() -> tuple[float, int]:
+        search = znni.inference.planning.search(
+            NETWORKS / f"{net}.yaml", (120, 120, 120), machine=MACHINES / "laptop.yaml",
+            device="cpu", ram="2GiB", costs="built-in",
+        )  # fmt: skip
+        search = Search(
+            search.given, search.output, search.machine, search.catalogue, search.overhead, UNEVEN
+        )
+        return search.fastest()[0].seconds, search.calls
 
-    source = "noise"
-    follows_costs = False
-
-    def estimate(self, primitive, operation, shape, cost):  # type: ignore[no-untyped-def]
-        """Return the built-in time, ten times as long for 8 items."""
-        found = BUILT_IN.estimate(primitive, operation, shape, cost)
-        return found._replace(seconds=found.seconds * (10 if shape.n == 8 else 1))
-
-
-def test_known_prices_rule_nothing_out_if_times_do_not_follow_costs() -> None:
-    found = on_host("n926")
-    search = DeviceSearch(found._network, found._primitives, Noisy(), "power-of-two")
-    conv = search._network.convolutions[2]
-    shape = Shape5.of(8, conv.in_features, Vec3(70, 80, 90))
-    step = bare_step(conv, shape, Shape5.of(8, 80, shape.size - conv.kernel + 1))
-    whole = search._options.whole(step)[0].seconds
-    assert search._options.fastest(step, 2**40, inf) < 0.2 * whole
+    seconds, calls = fastest()
+    for name in ("FASTEST_SLACK", "BOUND_SLACK", "ROUNDED"):
+        monkeypatch.setattr(planner.prices, name, 0.0)
+    without_bounds, all_calls = fastest()
+    assert seconds == without_bounds
+    assert calls < 0.3 * all_calls
 
 
 @settings(max_examples=40)

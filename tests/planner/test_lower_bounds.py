@@ -137,7 +137,7 @@ def test_no_primitive_is_faster_than_its_own_bound(conv: Conv, batch: int, size:
     shape = Shape5.of(batch, conv.in_features, size + conv.kernel - 1)
     out = Shape5.of(batch, conv.out_features, size)
     call = options._prices.call(conv, shape, out)
-    for least, _, primitive in call._waiting:
+    for least, primitive in call._waiting:
         if offer := options._prices.priced(primitive, conv, shape, out):
             assert least <= offer.seconds
 

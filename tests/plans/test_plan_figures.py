@@ -8,14 +8,13 @@ import pytest
 from fakes import Fake, fake_catalogue, machine
 from planner_cases import CHOICES, CONV, CONVOLUTIONS, NETWORK, NO_OVERHEAD
 
-from planner.cost_model import BUILT_IN_ERROR, NOT_MEASURED, CostModel, Estimate
+from planner.cost_model import BUILT_IN, BUILT_IN_ERROR, NOT_MEASURED, CostModel, Factor, Factors
 from planner.exhaustive import Search
 from znni.core.shapes import Shape5, Vec3
 from znni.network.layers import Operation, Pool
 from znni.network.network import Network
-from znni.plans.cost import Cost
 from znni.plans.plan_text import plan_table
-from znni.plans.primitive import Primitive, convolved_and_pooled
+from znni.plans.primitive import convolved_and_pooled
 
 
 def test_wasted_work_counts_borders_and_overlap() -> None:
@@ -44,32 +43,29 @@ def test_any_name_stands_in_the_table() -> None:
     assert plan_table(plan).count(" s to start and end") == 1
 
 
-class Preferring:
-    """A model by which one primitive takes a second, and every other one takes two."""
+class Preferring(CostModel):
+    """A model by which all primitives but one take a thousand times as long as they say."""
 
     source = "a preference"
-    follows_costs = False
 
     def __init__(self, name: str) -> None:
         self.name = name
 
-    def estimate(
-        self, primitive: Primitive, operation: Operation, shape: Shape5, cost: Cost
-    ) -> Estimate:
-        assert cost == primitive.cost(operation, shape)
-        return Estimate(1.0, 0.25) if primitive.name == self.name else Estimate(2.0, 0.5)
+    def factors(self, _operation: Operation, _shape: Shape5) -> Factors:
+        return lambda it: Factor(1.0, 0.25) if it.name == self.name else Factor(1000.0, 0.5)
 
 
 @pytest.mark.parametrize("name", [fake.name for fake in CONVOLUTIONS])
 def test_the_model_that_is_given_decides(name: str) -> None:
-    model: CostModel = Preferring(name)
     output = Vec3(12, 20, 24)
+    model = Preferring(name)
     plan = Search(NETWORK, output, machine(10**9), CHOICES, NO_OVERHEAD, model).fastest()[0]
-    steps = [step for segment in plan.segments for step in segment.steps]
-    assert {step.primitive for step in steps if step.conv} == {name}
-    assert {(step.seconds, step.error) for step in steps if step.conv} == {(1.0, 0.25)}
+    steps = [step for segment in plan.segments for step in segment.steps if step.conv]
+    assert {(step.primitive, step.error) for step in steps} == {(name, 0.25)}
+    for step in steps:
+        given = CHOICES[name], step.operation, step.shape_in, step.cost
+        assert step.seconds == BUILT_IN.estimate(*given).seconds
     assert plan.costs == "a preference"
-    assert plan.patch == output  # all patches take the same, so the fewest are best
 
 
 def test_a_plans_error_is_that_of_its_steps_by_their_time() -> None:

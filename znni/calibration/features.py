@@ -19,24 +19,19 @@ from znni.network.layers import (
     Upsample,
     on_float32,
 )
-from znni.plans.cost import Cost
-from znni.plans.nominal_time import nominal_seconds
-from znni.plans.primitive import Primitive
 
 Numbers: TypeAlias = NDArray[np.float64]
+Place: TypeAlias = tuple[float, ...]
 
-AXES = 7
-
-# Largest balance of arithmetic and traffic, for calls that have only one of them.
-EXTREME = 8.0
-LEAST_SECONDS = 1e-9
+AXES = 5
 
 
-def place(primitive: Primitive, operation: Operation, shape: Shape5, cost: Cost) -> Numbers:
+def place(operation: Operation, shape: Shape5) -> Place:
     """Return the place of a call, in factors of two along each axis.
 
-    Axes are the batch, input and output maps, the mean extents of image, kernel and window, and the
-    balance of arithmetic and memory traffic. A stride or a factor counts as a window.
+    Axes are the batch, input and output maps, and the mean extents of kernel and window. A stride
+    or a factor counts as a window. The batch is rounded to a whole number, so that a search meets
+    few places. The image does not count: it tells nothing that the built-in model does not know.
     """
     kernel = window = 1.0
     features = shape.f
@@ -52,17 +47,10 @@ def place(primitive: Primitive, operation: Operation, shape: Shape5, cost: Cost)
             kernel, features = conv.kernel.volume, conv.out_features
         case PooledConv(conv, pool):
             kernel, window, features = conv.kernel.volume, pool.window.volume, conv.out_features
-    arithmetic, traffic = (max(s, LEAST_SECONDS) for s in nominal_seconds(primitive, cost))
-    balance = max(-EXTREME, min(EXTREME, log2(arithmetic / traffic)))
-    image = shape.size.volume
-    return np.array(
-        [
-            log2(shape.n),
-            log2(shape.f),
-            log2(features),
-            log2(image) / 3,
-            log2(kernel) / 3,
-            log2(window) / 3,
-            balance,
-        ]
+    return (
+        round(log2(shape.n)),
+        log2(shape.f),
+        log2(features),
+        log2(kernel) / 3,
+        log2(window) / 3,
     )

@@ -10,17 +10,16 @@ from typing import get_args
 
 import numpy as np
 
-from planner.cost_model import BUILT_IN, Estimate
+from planner.cost_model import CostModel, Factor, Factors, built_in_seconds
 from znni.calibration.database import Measurement
-from znni.calibration.features import AXES, Numbers, place
+from znni.calibration.features import AXES, Numbers, Place, place
 from znni.calibration.regression import Regression
 from znni.core.shapes import Shape5
 from znni.core.text import aligned
 from znni.machine.machine import DeviceKind
 from znni.network.layers import Operation
-from znni.plans.cost import Cost
 from znni.plans.plan import MEASURED_HERE
-from znni.plans.primitive import Catalogue, Primitive
+from znni.plans.primitive import Catalogue, Primitive, TakesTimePerItem
 
 # Latest measurements that count for each kind of primitives. Recorded runs add some for every new
 # plan, and the time of a prediction grows with the square of their number.
@@ -44,7 +43,7 @@ class Fitted:
     built_in_error: float | None
 
 
-class MeasuredModel:
+class MeasuredModel(CostModel):
     """The built-in model's times, multiplied by factors that measurements determine.
 
     The median factor of all measurements on a device applies to all its primitives. The rest is
@@ -55,8 +54,6 @@ class MeasuredModel:
         measurements: valid measurements of primitives in the catalogue; at least one.
         catalogue: primitives that the model must predict.
     """
-
-    follows_costs = False
 
     def __init__(self, measurements: Iterable[Measurement], catalogue: Catalogue) -> None:
         self._kinds = {name: type(primitive) for name, primitive in catalogue.items()}
@@ -74,6 +71,8 @@ class MeasuredModel:
         self.source = f"{MEASURED_HERE} on {max(days).isoformat()}{part}"
         self._common = {kind: self._in_common(kind) for kind in get_args(DeviceKind)}
         self._regressions: dict[type, Regression] = {}
+        self._factors: dict[Place, Factors] = {}
+        self._known: dict[tuple[type, Place], dict[str, Factor]] = {}
 
     @property
     def fingerprint(self) -> str:
@@ -85,22 +84,42 @@ class MeasuredModel:
         )
         return sha256("\n".join(told).encode()).hexdigest()
 
-    def estimate(
-        self, primitive: Primitive, operation: Operation, shape: Shape5, cost: Cost
-    ) -> Estimate:
-        """Return the expected time of one call, and its error.
+    def factors(self, operation: Operation, shape: Shape5) -> Factors:
+        """Return the function from a primitive to its factor for one call.
 
-        The model predicts the logarithm of the time. The expected time is longer than the mean of
-        the logarithm suggests, more so if less is known. So the planner does not choose a primitive
-        only because it might be fast.
+        The model predicts the logarithm of the factor. The expected factor is larger than the mean
+        of the logarithm suggests, more so if less is known. So the planner does not choose a
+        primitive only because it might be fast.
         """
-        if cost.seconds is not None:  # other devices take part; measurements say nothing about them
-            return BUILT_IN.estimate(primitive, operation, shape, cost)
-        regression = self._regression(type(primitive))
-        found = regression.predict(primitive.name, place(primitive, operation, shape, cost))
-        built_in = BUILT_IN.estimate(primitive, operation, shape, cost).seconds
-        logarithm = self._common[primitive.device.kind] + found.mean + found.error**2 / 2
-        return Estimate(built_in * exp(logarithm), found.error)
+        where = place(operation, shape)
+        if where not in self._factors:
+            self._factors[where] = self._factors_at(where)
+        return self._factors[where]
+
+    def _factors_at(self, where: Place) -> Factors:
+        """Return the factors at a place; those of a kind are predicted when one is asked for."""
+        known: dict[str, Factor] = {}
+
+        def factor(primitive: Primitive) -> Factor:
+            if primitive.name not in known:
+                known.update(self._of_kind_at(primitive, _place_for(primitive, where)))
+            return known[primitive.name]
+
+        return factor
+
+    def _of_kind_at(self, primitive: Primitive, where: Place) -> dict[str, Factor]:
+        """Return the factors of all primitives of a primitive's kind at a place, by name."""
+        kind = type(primitive)
+        if (kind, where) not in self._known:
+            names = [name for name, its_kind in self._kinds.items() if its_kind is kind]
+            common = self._common[primitive.device.kind]
+            self._known[kind, where] = {
+                name: Factor(exp(common + found.mean + found.error**2 / 2), found.error)
+                for name, found in zip(
+                    names, self._regression(kind).predict(names, where), strict=True
+                )
+            }
+        return self._known[kind, where]
 
     def known(self) -> Iterator[Fitted]:
         """Yield the accuracy of predictions for each primitive of the catalogue."""
@@ -135,15 +154,19 @@ class MeasuredModel:
 
 
 class _Sample:
-    """A measurement, its place, and the logarithm of its seconds over the built-in model's."""
+    """A measurement, its place, and the logarithm of its seconds over the nominal ones."""
 
     def __init__(self, primitive: Primitive, measured: Measurement) -> None:
         operation, shape = measured.operation, measured.shape
-        cost = primitive.cost(operation, shape)
-        built_in = BUILT_IN.estimate(primitive, operation, shape, cost).seconds
+        nominal = built_in_seconds(primitive, primitive.cost(operation, shape))
         self.name, self.device = primitive.name, primitive.device.kind
-        self.place = place(primitive, operation, shape, cost)
-        self.logarithm = log(measured.seconds / built_in)
+        self.place = _place_for(primitive, place(operation, shape))
+        self.logarithm = log(measured.seconds / nominal)
+
+
+def _place_for(primitive: Primitive, where: Place) -> Place:
+    """Return a place without its batch, if a primitive takes its time per item."""
+    return (0.0, *where[1:]) if isinstance(primitive, TakesTimePerItem) else where
 
 
 def _root_mean_square(logarithms: Numbers) -> float:

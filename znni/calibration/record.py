@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -20,6 +21,9 @@ from znni.plans.segments import Step
 from znni.primitives.catalogue import catalogue
 
 log = logging.getLogger("znni")
+
+# The largest error of predictions that are not to be improved.
+SURE = 0.15
 
 LATEST_CALLS = 1000  # calls of a step that count: a run may take days
 
@@ -70,7 +74,9 @@ def refine(
 ) -> None:
     """Add the times of a run to those of a calibration, if its device has had one.
 
-    An unreadable or unwritable file is only logged, because the run itself has succeeded.
+    Times that were predicted well are left out. They would tell little, and each addition makes the
+    plans that are kept useless. An unreadable or unwritable file is only logged, because the run
+    itself has succeeded.
 
     Args:
         timings: times of warm calls of the steps.
@@ -80,9 +86,15 @@ def refine(
     database = CostDatabase()
     try:
         if next(measurements_of(_primitives_here(machine, device), database), None):
-            record_steps(timings, machine, database, device)
+            news = [(step, seconds) for step, seconds in timings if _is_news(step, seconds)]
+            record_steps(news, machine, database, device)
     except InvalidInput as error:
         log.warning("%s", error)
+
+
+def _is_news(step: Step, seconds: float) -> bool:
+    """Return whether a step took longer or shorter than its prediction's error makes likely."""
+    return abs(math.log(seconds / step.seconds)) > min(step.error, SURE)
 
 
 def _primitives_here(machine: Machine, device: DeviceKind) -> Catalogue:

@@ -9,12 +9,12 @@ measurement, the built-in model stays unchanged. Each prediction comes with its 
 
 from __future__ import annotations
 
-from math import sqrt
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from znni.calibration.features import Numbers
+from znni.calibration.features import Numbers, Place
 
 # Standard deviations of the parts of that logarithm. They are the likeliest ones, or somewhat
 # larger, for 900 calls of 23 primitives on a processor with AVX-512. Other machines may be less
@@ -66,7 +66,7 @@ class Regression:
         self._same = {name: named == name for name in names}
         count = len(names)
         self._none = np.zeros(count, dtype=bool)
-        rows = [self._covariances(name, place) for name, place in zip(names, places, strict=True)]
+        rows = [self._covariances([name], at) for name, at in zip(names, places, strict=True)]
         between = np.array(rows).reshape(count, count)
         noise = np.full(count, NOISE**2)
         for _ in range(ROUNDS):
@@ -79,22 +79,25 @@ class Regression:
             off = np.abs(self.misses) / np.sqrt(np.maximum(variance - noise, 0.0) + NOISE**2)
             noise = NOISE**2 * np.maximum(1.0, off / OUTLIER) ** 4
 
-    def predict(self, name: str, place: Numbers) -> Prediction:
-        """Predict a call of a primitive of this kind."""
-        covariances = self._covariances(name, place)
+    def predict(self, names: Sequence[str], place: Place) -> list[Prediction]:
+        """Predict a call of each of some primitives of this kind, all at the same place."""
+        covariances = self._covariances(names, np.array(place))
         with self._serial_blas:
-            known, mean = covariances @ self._inverse @ covariances, covariances @ self._weights
-        left = max(0.0, float(PRIOR - known))
-        return Prediction(float(mean), sqrt(left + NOISE**2))
+            known = covariances @ self._inverse
+            means = covariances @ self._weights
+        left = np.maximum(0.0, PRIOR - np.sum(known * covariances, axis=-1))
+        errors = np.sqrt(left + NOISE**2)
+        return list(map(Prediction, means.tolist(), errors.tolist()))
 
     def of(self, name: str) -> Numbers:
         """Return how far each measurement of a primitive is from the others' prediction."""
         return np.asarray(self.misses[self._same.get(name, self._none)])
 
-    def _covariances(self, name: str, place: Numbers) -> Numbers:
-        """Return the covariances of a call with the measured ones."""
+    def _covariances(self, names: Sequence[str], place: Numbers) -> Numbers:
+        """Return the covariances of calls at a place with the measured ones, a row for each."""
         apart = np.square(self._places - place).sum(axis=-1)
         near = np.exp(apart / (-2 * REACH**2))
         own = OWN**2 + OWN_NEARBY**2 * near + CALL**2 * (apart == 0)
         of_kind = KIND**2 + KIND_NEARBY**2 * near
-        return np.asarray(of_kind + self._same.get(name, self._none) * own)
+        same = np.array([self._same.get(name, self._none) for name in names])
+        return np.asarray(of_kind + same * own)

@@ -10,7 +10,7 @@ to save memory.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 from znni.core.options import ACCURACIES
 from znni.core.shapes import Shape5, Vec3
@@ -55,12 +55,12 @@ class FftTiled:
     accuracy: float = ACCURACIES["float32"]
     version = 2
 
-    @property
+    @cached_property
     def name(self) -> str:
         """``fft_tiled_16`` or ``fft_tiled_16_transient``, by tile and number format."""
         return self.bounded_by + "_transient" * (not self.resident)
 
-    @property
+    @cached_property
     def bounded_by(self) -> str:
         """The name of the primitive that keeps the spectra of the same tiles."""
         return f"fft_tiled_{self.tile}{self.numbers.suffix}"
