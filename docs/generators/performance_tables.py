@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import prod
 
 from bench.record import Record, Row
@@ -32,6 +32,7 @@ GPU_UNETS_ANEW = "gpu-unets-h200-one-gpu.json"  # ours, whose times count instea
 GPU_UNETS_AS_8_0 = "gpu-unets-h200-as-8.0.json"
 GPU_UNETS_LESS_MEMORY = "gpu-unets-h200-memory.json"
 GPU_UNETS_ON_H100 = "gpu-unets-h100.json"
+AT_192 = ("192x192x192", "204x204x204")  # the valid U-Net takes windows of other extents
 COMPILED = {
     f"PyTorch {title}": f"torch-compiled {kind}"
     for title, kind in {
@@ -132,8 +133,13 @@ def cpu_unets(records: Records) -> str:
 
 def gpu_unets(records: Records) -> str:
     """Return U-Nets on one window of a GPU beside compiled PyTorch, with their errors."""
-    names, lines = [GPU_UNETS_AT_192, GPU_UNETS_ANEW], []
+    names = [GPU_UNETS_AT_192, GPU_UNETS_ANEW]
     rows = [row for name in names for row in records[name].rows if row.get("windows", 1) == 1]
+    return _captioned(records, names, [line for _, line in _beside_compiled(rows)])
+
+
+def _beside_compiled(rows: Sequence[Row]) -> Iterator[tuple[str, Row]]:
+    """Yield each U-Net's name, and its times on one window beside those of compiled PyTorch."""
     for network, title in GPU_UNETS.items():
         own = [row for row in rows if row["network"] == network]
         ours, peers = _by_class(own), _by_name(own, network)
@@ -145,8 +151,7 @@ def gpu_unets(records: Records) -> str:
         }
         for head, name in COMPILED.items():
             line[head] = _window(peers[name]) if name in peers else ""
-        lines.append(line)
-    return _captioned(records, names, lines)
+        yield network, line
 
 
 def gpu_unet_windows(records: Records) -> str:
@@ -207,22 +212,14 @@ def gpu_unets_elsewhere(records: Records) -> str:
 
 
 def gpu_unets_on_h100(records: Records) -> str:
-    """Return U-Nets on an H100: one window at a time, and eight in class tf32."""
-    lines = []
-    for network, title in GPU_UNETS.items():
-        own = [row for row in records[GPU_UNETS_ON_H100].rows if row["network"] == network]
-        one, eight = ([row for row in own if row["batch"] == count] for count in (1, 8))
-        if not one:
-            continue
-        ours = _by_class(one)
-        lines.append(
-            {
-                "network": title,
-                "class tf32": _window(ours["tf32"]),
-                "float32": _window(ours["float32"]),
-                "eight windows of 128³, class tf32": _window(eight[0]) if eight else "",
-            }
-        )
+    """Return U-Nets on an H100 beside compiled PyTorch, and eight windows at once."""
+    rows = records[GPU_UNETS_ON_H100].rows
+    eight = {row["network"]: _window(row) for row in rows if row["batch"] == 8}
+    at_192 = [row for row in rows if row["batch"] == 1 and row["window"] in AT_192]
+    lines = [
+        line | {"eight windows of 128³, class tf32": eight.get(network, "")}
+        for network, line in _beside_compiled(at_192)
+    ]
     return _captioned(records, [GPU_UNETS_ON_H100], lines)
 
 
