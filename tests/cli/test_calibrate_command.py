@@ -54,7 +54,8 @@ def test_calibrating_and_planning_from_it() -> None:
         said = re.search(r"\+- (\d+)% predicted", table)
         assert said
         assert 0 < int(said[1]) <= 100 * (PRIOR + NOISE**2) ** 0.5
-        assert "predicted from measured on this machine on 20" in succeeds(*infer, *options)
+        report = succeeds(*infer, *options)
+        assert re.search(r"; time predicted \+- \d+% \(measured on this machine on 20", report)
     assert "predicted (a model of flops and bytes)\n" in succeeds(*show, "--costs", "built-in")
     assert "--costs is 'guessed'; choose one of" in refused(*show, "--costs", "guessed")
 

@@ -237,6 +237,7 @@ def test_networks_with_norms(norm: Any, ending: str, tmp_path: Path) -> None:
     found = znni.import_network(source, out)
     assert found.network.window_layer
     assert "depends on whole windows" in str(found)
+    assert "(--window Z,Y,X of znni infer)" in str(found)
     if isinstance(found.parity, Parity):
         assert found.parity.error < 1e-5
     network, weights = read_back(out)

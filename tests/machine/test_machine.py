@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from znni.core.errors import InvalidInput
+from znni.core.text import in_units
 from znni.machine import control_groups, processor
 from znni.machine.detect import AVAILABLE_SHARE, detect_host, detect_machine, steady
 from znni.machine.machine import Device, Machine, limited
@@ -171,7 +172,8 @@ def test_more_memory_than_there_is_costs_one_warning(
         assert detect_host(ram=beyond).host.memory == beyond
         assert detect_machine(ram=beyond).host.memory == beyond
     (record,) = caplog.records
-    assert "--ram" in record.getMessage()
-    assert "of this machine; a run may be killed" in record.getMessage()
+    said = record.getMessage()
+    assert said.startswith(f"the {in_units(beyond)} of ram (--ram) are more than the ")
+    assert said.endswith(" of this machine; a run may be killed")
     detect_host(ram=2**20)
     assert len(caplog.records) == 1

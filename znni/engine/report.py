@@ -71,7 +71,7 @@ class Report:
             said.append(skipped)
         if self.accuracy_note:
             said.append(f"accuracy {self.accuracy_note}")
-        predicted = f"predicted from {self.plan.costs}, the time +- {self.plan.error:.0%}"
+        predicted = f"time predicted +- {self.plan.error:.0%} ({self.plan.costs})"
         lines = ["; ".join([*said, predicted]), *aligned(self._rows(), left=1), *self._advice()]
         return "\n".join(map(str.rstrip, lines))
 

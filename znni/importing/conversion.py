@@ -62,7 +62,8 @@ class Imported:
         if (layer := self.network.window_layer) and not self.network.window:
             lines.append(
                 f"layer {layer} depends on whole windows: give the extents that it was trained on "
-                f"as window: in {self.path.name}, or by znni.with_window (--window Z,Y,X)"
+                f"as window: in {self.path.name}, or by znni.with_window (--window Z,Y,X "
+                f"of znni infer)"
             )
         if self.network.scaling == AS_STORED:
             lines.append(

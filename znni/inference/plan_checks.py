@@ -34,8 +34,8 @@ def check_made_for(given: Plan, network: Network, threads: int | None) -> None:
     """
     if replace(given.network, whole=network.whole) == network and given.network != network:
         raise InvalidInput(
-            f"the plan is for an input of {given.network.whole} voxels, not {network.whole}; "
-            f"{PLAN_AGAIN}"
+            f"the plan is for an input of {given.network.whole} voxels, not {network.whole}, "
+            f"padding included; {PLAN_AGAIN}"
         )
     planned_in, in_windows = given.network.window, network.window
     if planned_in != in_windows and given.network == replace(

@@ -85,7 +85,7 @@ def _title(views: Views) -> str:
     devices = "; ".join(_limit(device) for _, device in plan.limits.values())
     return (
         f"{plan.network.name} over {plan.output}: {plan.voxels_per_second:,.0f} ± {plan.error:.0%} "
-        f"voxels/s in patches of {plan.patch}\n{devices}; times predicted from {plan.costs}"
+        f"voxels/s in patches of {plan.patch}\n{devices}; predicted times: {plan.costs}"
     )
 
 

@@ -11,7 +11,6 @@ from math import ceil
 
 import psutil
 
-from znni.core.errors import option
 from znni.core.options import DeviceChoice
 from znni.core.text import in_units
 from znni.machine import control_groups
@@ -115,8 +114,8 @@ def _warn_beyond(memory: int) -> None:
         most = min(most, left + int(psutil.Process().memory_info().rss))
     if memory > most:
         log.warning(
-            "%s is more than the %s of this machine; a run may be killed",
-            option("ram", in_units(memory)),
+            "the %s of ram (--ram) are more than the %s of this machine; a run may be killed",
+            in_units(memory),
             in_units(most),
         )
 
