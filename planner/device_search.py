@@ -38,6 +38,7 @@ from znni.core.options import Division
 from znni.core.shapes import Shape5, Vec3
 from znni.network.layers import Conv, PackedLayer, Pool, PooledConv, SummedConv
 from znni.network.network import Network, Node
+from znni.plans.block_storage import BlockStorage
 from znni.plans.device_partition import DevicePart
 from znni.plans.primitive import Primitive, TakesPacked
 from znni.plans.segments import Segment
@@ -83,6 +84,7 @@ class DeviceSearch:
         self._options = StepOptions(primitives, model, division, gpu_budget, most_items)
         # The time of a promising choice bounds the search among all of them.
         self._choosers: tuple[Chooser, ...] = (promising_within, undominated_within)
+        self._latest: tuple[Partition, list[tuple[Segments, list[Slot]]]] | None = None
 
     def among(self, primitives: Collection[Primitive]) -> DeviceSearch:
         """Return the search among some of the primitives."""
@@ -94,6 +96,7 @@ class DeviceSearch:
         bounds = self.bounds  # they hold for every division
         other = copy(self)
         other._division, other._options = division, self._options.dividing(division)
+        other._latest = None
         other.bounds = bounds
         return other
 
@@ -190,8 +193,7 @@ class DeviceSearch:
         bounds = SecondsLimit(ROUNDED * within, layers, self.bounds.of_step)
         segmented = [
             (segments, allowed, bare, least)
-            for segments, allowed in self._segmentations(partition, budget, bounds)
-            for bare in (self._bare_slots(segments, partition),)
+            for segments, bare, allowed in self._segmentations(partition, budget, bounds)
             for least in ([bounds.of_runs(slot.options[0], slot.runs) for slot in bare],)
             if sum(least) < job_time.layers_within(limit, least_peak(bare))
         ]
@@ -291,14 +293,14 @@ class DeviceSearch:
         """
         best, most = None, -inf
         whole, *divided = self._option_sets
-        for segments, _ in self._segmentations(partition, lambda _: inf):
+        for segments, bare, _ in self._segmentations(partition, lambda _: inf):
             options = divided[0] if divided and _has_batches(segments) else whole
             slots = [
                 replace(
                     slot,
                     options=options(slot.options[0], in_place=slot.in_place, apart=slot.apart),
                 )
-                for slot in self._bare_slots(segments, partition)
+                for slot in bare
             ]
             if all(slot.options for slot in slots):
                 choice = least_memory(slots)
@@ -313,25 +315,16 @@ class DeviceSearch:
         partition: Partition,
         budget: MemoryBudget,
         limit: SecondsLimit = NO_SECONDS_LIMIT,
-    ) -> Iterator[tuple[Segments, float]]:
-        """Yield segmentations of the layers that may keep a limit, each with its bytes.
+    ) -> Iterator[tuple[Segments, list[Slot], float]]:
+        """Yield segmentations of the layers that may keep a limit.
 
-        The first segment may take a few of the input's fragments at a time. A block's segments come
-        in the order of their bounds, so that what the fastest one takes rules others out.
+        Each has its bare slots, and the bytes that they may take. The first segment may take a few
+        of the input's fragments at a time.
         """
         if partition.storage:
             allowed = budget(partition.input_shape)
-            segments_of_block = exact_segments(
-                partition.nodes,
-                partition.storage,
-                self._fusible_sums,
-                self._options,
-                partition.device,
-                parts=self._parts,
-                packed_summed=self._fusible_packed_sums,
-            )
-            for segment in sorted(segments_of_block, key=self._least_of_block):
-                yield (segment,), allowed
+            for found, slots in self._of_block(partition, partition.storage):
+                yield found, slots, allowed
             return
         handed = partition.handed.nbytes if partition.handed else 0
         batch = partition.input_shape.n
@@ -348,7 +341,33 @@ class DeviceSearch:
                 runs=batch // some,
                 limit=limit,
             ):
-                yield segments, allowed
+                yield segments, self._bare_slots(segments, partition), allowed
+
+    def _of_block(
+        self, partition: Partition, storage: BlockStorage
+    ) -> list[tuple[Segments, list[Slot]]]:
+        """Return the segmentations of a block, each with its bare slots.
+
+        They come in the order of their bounds, so that what the fastest one takes rules others out.
+        Blocks of windows share their storage, whatever the patch is. So the latest ones are kept.
+        """
+        if self._latest:
+            known, slots = self._latest
+            if known.storage is storage and known.nodes == partition.nodes:
+                return slots
+        segments = exact_segments(
+            partition.nodes,
+            storage,
+            self._fusible_sums,
+            self._options,
+            partition.device,
+            parts=self._parts,
+            packed_summed=self._fusible_packed_sums,
+        )
+        found: list[Segments] = [(it,) for it in sorted(segments, key=self._least_of_block)]
+        slots = [(it, self._bare_slots(it, partition)) for it in found]
+        self._latest = partition, slots
+        return slots
 
     def _slots(
         self,

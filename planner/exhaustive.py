@@ -169,7 +169,9 @@ class Search(Space):
                 break
             if cut_point is None:
                 tried.add(patch)
-                candidate = candidates[patch] = self.patch_candidate(patch)
+                known = next(iter(candidates.values()), None)
+                candidate = known.in_patches_of(patch) if known else self.patch_candidate(patch)
+                candidates[patch] = candidate
                 for each in self.cut_points:
                     heappush(waiting, Waiting(candidate.least_seconds(each), patch, each))
                 continue

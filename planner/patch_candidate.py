@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from copy import copy
 from dataclasses import replace
 from functools import cached_property
 from itertools import accumulate
@@ -52,15 +53,33 @@ class PatchCandidate:
         bounds: Callable[[Processor], LeastSeconds],
     ) -> None:
         self.patch = patch
+        self._output = output
         self._network = network
         self._machine = machine
         self._overhead = overhead
-        self._patches = output.ceil_div(patch).volume
         self._shapes = shapes(network, patch)
         self._storage = storage_for(network, patch)
         self._bounds = bounds
         self._least: dict[Processor, dict[str, float]] = {}
         self._least_on_host: dict[Processor, list[float]] = {}
+
+    @property
+    def _patches(self) -> int:
+        """The number of patches of the job."""
+        return self._output.ceil_div(self.patch).volume
+
+    def in_patches_of(self, patch: Vec3) -> PatchCandidate:
+        """Return the job in patches of another size.
+
+        If the network is computed in windows, its layers are the same, and so are their bounds.
+        """
+        if not self._network.window:
+            return PatchCandidate(
+                *(self._network, self._machine, self._output, patch, self._overhead, self._bounds)
+            )
+        other = copy(self)
+        other.patch = patch
+        return other
 
     def _least_of(self, processor: Processor) -> dict[str, float]:
         """Return lower bounds on the seconds of each layer on a processor, by name."""

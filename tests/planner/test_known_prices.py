@@ -238,8 +238,8 @@ def test_no_block_takes_less_memory_than_the_bound(seed: int, accuracy: Accuracy
         voxels = _voxels(search.network, [patch])
         (least,) = least_bytes_of_arrays(search.network, voxels, gpu.value_bytes)
         (partition,) = search.patch_candidate(patch).cut(CutPoint(0)).partitions
-        for segments, _ in gpu._segmentations(partition, lambda _: inf):
-            peak = least_peak(gpu._bare_slots(segments, partition))
+        for _, bare, _ in gpu._segmentations(partition, lambda _: inf):
+            peak = least_peak(bare)
             assert least <= peak
             bounds.append(least / peak)
     assert max(bounds) > 0.25

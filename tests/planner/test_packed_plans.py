@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import chain, combinations, product
 from pathlib import Path
@@ -166,6 +166,27 @@ def test_a_plan_that_is_kept_or_given_computes_as_many_windows_at_once(
     assert given.network.together == found.network.together
     assert given.limits == found.limits
     assert given.time.patch == found.time.patch
+
+
+def test_the_layers_of_windows_are_searched_once_for_all_patches(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    there, network, volume = machine(), UNETS["rsunet"](), Vec3(256, 256, 256)
+    search = searched(with_window(network, Window(Vec3.of(64))), primitives(there), there, volume)
+    one, calls = search.computing(1), list[int]()
+    (plan,), patches = one.fastest(), list(one.patches())
+    assert len(patches) > 20
+    assert block_storage(one.network, patches[0]) is block_storage(one.network, patches[-1])
+    assert plan.seconds == min(found.seconds for it in patches if (found := one.fastest_for(it)))
+
+    def counted(*given: Any, **named: Any) -> Iterator[Segment]:
+        calls.append(1)
+        return exact_segments(*given, **named)
+
+    monkeypatch.setattr("planner.device_search.exact_segments", counted)
+    again = searched(search.given, primitives(there), there, volume).computing(1)
+    assert again.fastest()[0].seconds == plan.seconds
+    assert len(calls) <= 2  # and once more for batches in pieces
 
 
 @pytest.mark.parametrize(("seed", "accuracy"), [(0, "tf32"), (2, "tf32"), (4, "float32")])

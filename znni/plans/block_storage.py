@@ -180,9 +180,10 @@ def block_storage(network: Network, patch: Vec3) -> BlockStorage:
 
     Args:
         network: an exact network for a volume.
-        patch: the output voxels of the block.
+        patch: the output voxels of the block. Windows are the same whatever it is.
     """
-    return _block_storage(network, patch, network.together)
+    size = network.window.size if network.window else patch
+    return _block_storage(network, size, network.together)
 
 
 @lru_cache(maxsize=256)
