@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from znni.core.volume import NewOutput
 from znni.volumes.hdf5.chunked import chunk_places
 from znni.volumes.hdf5.format import Hdf5Output
 from znni.volumes.hdf5.output import describe
+from znni.volumes.ledger_entries import block_entry, identity_entry, line, plan_entry
+from znni.volumes.ledger_file import LedgerFile, ledger_name
 from znni.volumes.locate import describe_volume
 from znni.volumes.partial_file import PartialFile, begin_flush
 
@@ -224,6 +227,52 @@ def test_a_small_output_of_one_block_is_written_at_once(
         output.finish({"seconds": 0.5})
     assert output.abandon() == f"{path} was not made"
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_held_output_reaches_the_system_in_one_piece_with_a_ledger_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that is killed meanwhile leaves a ledger without blocks, and the next starts afresh."""
+    box, lengths, killed = Box(Vec3(0, 0, 0), Vec3(3, 70, 9)), list[int](), tmp_path / "killed"
+    write = PartialFile.write
+
+    def counted(self: PartialFile, data: Any) -> int:
+        lengths.append(len(data))
+        return write(self, data)
+
+    def copied(_: object) -> None:
+        shutil.copytree(tmp_path / "done", killed)
+
+    (tmp_path / "done").mkdir()
+    monkeypatch.setattr(PartialFile, "write", counted)
+    monkeypatch.setattr("znni.volumes.partial_file.os.fsync", copied)
+    output = new_output(tmp_path / "done" / "out.h5")
+    output.go_on_with("a plan")
+    output.describe({}, box.size)
+    output.write(box, np.ones((2, *box.size), np.float32))
+    output.finish({})
+    partial, ledger = (killed / f"out.h5.partial{end}" for end in ("", ".ledger"))
+    assert lengths == [partial.stat().st_size]
+    assert ledger.read_bytes() == b""
+    again = new_output(killed / "out.h5")
+    assert not again.begun.history
+    again.abandon()
+
+
+def test_the_plan_of_a_ledger_is_written_with_the_block_after_it(tmp_path: Path) -> None:
+    partial = tmp_path / "out.h5.partial"
+    ledger = LedgerFile(partial, NewOutput(1, Vec3(1, 1, 1), "uint8", identity={"the input": "a"}))
+    ledger.note_plan("a plan")
+    assert ledger_name(partial).read_bytes() == b""
+    block = block_entry(Box(Vec3(0, 0, 0), Vec3(1, 1, 1)), "00000000")
+    ledger.append(block)
+    known = [identity_entry({"the input": "a"}), plan_entry("a plan"), block]
+    assert ledger_name(partial).read_bytes() == b"".join(map(line, known))
+    ledger.note_plan("another plan")
+    ledger.settle()
+    known.append(plan_entry("another plan"))
+    assert ledger_name(partial).read_bytes() == b"".join(map(line, known))
+    ledger.discard()
 
 
 def test_a_block_smaller_than_the_plan_says_begins_the_file(tmp_path: Path) -> None:

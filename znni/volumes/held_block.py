@@ -14,7 +14,7 @@ from znni.core.volume import NewOutput
 from znni.volumes.ledger_entries import Ledger, checksum_of
 
 # An output of one block is held until all is known of it, if it has at most so many bytes.
-# They are among those that a plan counts for the process.
+# A file that is made in memory has them once more. A plan counts both among those of the process.
 HELD_BYTES = 4 << 20
 
 # Makes an output on the disk, given its attributes and the planned patch.

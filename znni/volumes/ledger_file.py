@@ -6,7 +6,8 @@ It appends entries and reads them back. The output calls it.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import stat
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -62,7 +63,8 @@ class LedgerFile(MemoryLedger):
     """A ledger in a file, ``NAME.partial.ledger``.
 
     The entry of a block comes after the block itself. So however the process ends, the system has
-    every block that has an entry. If power is lost, the checksums tell what is lost.
+    every block that has an entry. If power is lost, the checksums tell what is lost. Entries that
+    only say what the next blocks are of are written with the first of these, or by ``settle``.
 
     Attributes:
         partial: the unfinished output, a file or a folder.
@@ -85,17 +87,19 @@ class LedgerFile(MemoryLedger):
         self.resumed = False
         self._path = ledger_name(partial)
         found, self._end = _to_resume(partial, wanted)
-        self._descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT, 0o666)
+        self._waiting: list[Mapping[str, Any]] = []
+        afresh = 0 if found else os.O_TRUNC
+        self._descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | afresh, 0o666)
         self._closed = False
-        try:
-            os.ftruncate(self._descriptor, self._end)
-            if found:
-                self.content, self.resumed = found, True
-            else:
-                self._append_to_file(identity_entry(wanted.identity))
-        except BaseException:
-            self.close()
-            raise
+        if found:
+            self.content, self.resumed = found, True
+            try:
+                os.ftruncate(self._descriptor, self._end)
+            except BaseException:
+                self.close()
+                raise
+        else:
+            self._waiting.append(identity_entry(wanted.identity))
         self._earlier = len(self.content.history)
 
     @property
@@ -104,12 +108,15 @@ class LedgerFile(MemoryLedger):
         return [box for box, whole in self.content.history[self._earlier :] if whole]
 
     def append(self, entry: Mapping[str, Any]) -> None:
-        """Append an entry.
+        """Append an entry. A plan waits for the next entry that is none.
 
         Raises:
             OSError: it does not fit on the disk; nothing of it is left there.
         """
-        self._append_to_file(entry)
+        if "plan" in entry:
+            self._waiting.append(entry)
+        else:
+            self._write(entry)
         super().append(entry)
 
     def settle(self) -> None:
@@ -118,6 +125,7 @@ class LedgerFile(MemoryLedger):
         Raises:
             OSError: the disk fails.
         """
+        self._write()
         os.fsync(self._descriptor)
 
     def note_changes(self, changes: list[tuple[int, bytes]]) -> None:
@@ -137,22 +145,24 @@ class LedgerFile(MemoryLedger):
         with suppress(OSError):  # a file that stays does no harm
             self._path.unlink()
 
-    def _append_to_file(self, entry: Mapping[str, Any]) -> None:
-        self._end = append_line(self._descriptor, entry, self._end)
+    def _write(self, *entries: Mapping[str, Any]) -> None:
+        """Append the entries that wait to the file, and further ones after them."""
+        self._end = append_lines(self._descriptor, [*self._waiting, *entries], self._end)
+        self._waiting.clear()
 
 
-def append_line(descriptor: int, entry: Mapping[str, Any], end: int) -> int:
-    """Append an entry to a file, and return the new length of the file.
+def append_lines(descriptor: int, entries: Iterable[Mapping[str, Any]], end: int) -> int:
+    """Append entries to a file, and return the new length of the file.
 
     Args:
         descriptor: the file.
-        entry: the entry.
+        entries: the entries.
         end: the length of the file.
 
     Raises:
-        OSError: it does not fit on the disk; nothing of it is left there.
+        OSError: they do not fit on the disk; nothing of them is left there.
     """
-    data = line(entry)
+    data = b"".join(map(line, entries))
     try:
         write_all(descriptor, data, end)
     except OSError:
@@ -224,9 +234,11 @@ def in_parts(partial: str) -> InvalidInput:
 
 def _holds_anything(partial: Path) -> bool:
     """Return whether there is anything of an output: a new file or folder is empty."""
-    if partial.is_dir():
-        return any(partial.iterdir())
-    return partial.exists() and partial.stat().st_size > 0
+    try:
+        found = partial.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return any(partial.iterdir()) if stat.S_ISDIR(found.st_mode) else found.st_size > 0
 
 
 def differences(then: Mapping[str, str], now: Mapping[str, str]) -> list[str]:

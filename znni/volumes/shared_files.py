@@ -10,7 +10,7 @@ from shutil import rmtree
 from typing import Any, Protocol
 from uuid import uuid4
 
-from znni.volumes.ledger_file import append_line
+from znni.volumes.ledger_file import append_lines
 from znni.volumes.partial_file import partial_name
 from znni.volumes.partial_folder import put_file
 
@@ -148,7 +148,7 @@ class _AppendedLog:
         if self._descriptor is None:
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
             self._descriptor = os.open(self._path, flags, 0o666)
-        self._end = append_line(self._descriptor, entry, self._end)
+        self._end = append_lines(self._descriptor, [entry], self._end)
 
     def close(self) -> None:
         descriptor, self._descriptor = self._descriptor, None

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from functools import cache
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +35,9 @@ from znni.volumes.stored import reason
 
 OUTPUT_DATASET = "main"
 LEDGER = "ledger"
+
+TEXT = h5py.string_dtype()
+ONE_VALUE = h5py.h5s.create(h5py.h5s.SCALAR)
 
 
 def check_output(path: Path, wanted: NewOutput) -> None:
@@ -114,21 +119,21 @@ class Hdf5Output:
         """The blocks that exist already; their history is certain once the output is described."""
         return self._ledger.content
 
-    def _make(self, attributes: dict[str, Any], patch: Vec3) -> None:
-        """Make the structure of the file; or the whole file, if the values are held."""
+    def _make(self, file: Any, attributes: dict[str, Any], patch: Vec3) -> None:
+        """Make the structure of the file in a file object; or all of it, if the values are held."""
         wanted = self._wanted
         made = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
         made.set_chunk((1, *chunk_extents(patch, wanted.size)))
         made.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
         made.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
-        with h5py.File(self._disk, "w") as file:
-            dataset = _new_dataset(file, OUTPUT_DATASET, wanted.shape, wanted.dtype, made)
+        with h5py.File(file, "w") as new:
+            dataset = _new_dataset(new, OUTPUT_DATASET, wanted.shape, wanted.dtype, made)
             describe(dataset, attributes)
             if wanted.maps:
                 dataset.attrs[NAMES] = wanted.maps
             if self._held.values is not None:
                 dataset.id.write(h5py.h5s.ALL, h5py.h5s.ALL, self._held.values)
-                _store(file, self._held.summary(self._ledger.content))
+                _store(new, self._held.summary(self._ledger.content))
 
     def _close(self) -> None:
         if self._file:
@@ -158,7 +163,7 @@ class Hdf5Output:
         """
         try:
             self._ledger.settle()
-            self._make(attributes, patch)
+            self._make(self._disk, attributes, patch)
             self._disk.settle()
         except OSError as error:
             raise self._failed(error) from None
@@ -186,7 +191,9 @@ class Hdf5Output:
     def finish(self, measured: dict[str, Any]) -> None:
         """Update attributes, and give the file its final name."""
         if self._held.values is not None:
-            self._make(self._held.attributes | measured, self._held.patch)
+            image = BytesIO()  # HDF5 writes many small pieces, and the disk gets one large one
+            self._make(image, self._held.attributes | measured, self._held.patch)
+            self._disk.write(image.getbuffer())
             self._complete()
             return
         self._held.begin(self._begin)
@@ -270,20 +277,21 @@ def describe(dataset: h5py.Dataset, attributes: Mapping[str, Any]) -> None:
 
     That takes twice as long: it makes types anew for each attribute, and looks for it first.
     """
-    one, texts = h5py.h5s.create(h5py.h5s.SCALAR), h5py.string_dtype()
-    types: dict[np.dtype[Any], tuple[h5py.h5t.TypeID, h5py.h5t.TypeID]] = {}
     for name, value in attributes.items():
-        held = np.array(value, texts) if type(value) is str else np.asarray(value)
-        if held.dtype.kind not in "iufb" and held.dtype is not texts:
+        held = np.array(value, TEXT) if type(value) is str else np.asarray(value)
+        if held.dtype.kind not in "iufb" and held.dtype is not TEXT:
             dataset.attrs[name] = value
             continue
-        if held.dtype not in types:
-            here = held.dtype
-            types[here] = h5py.h5t.py_create(here, logical=True), h5py.h5t.py_create(here)
-        stored, in_memory = types[held.dtype]
-        space = h5py.h5s.create_simple(held.shape) if held.shape else one
+        stored, in_memory = _types_of(held.dtype)
+        space = h5py.h5s.create_simple(held.shape) if held.shape else ONE_VALUE
         made = h5py.h5a.create(dataset.id, name.encode(), stored, space)
         made.write(held, mtype=in_memory)
+
+
+@cache
+def _types_of(dtype: np.dtype[Any]) -> tuple[h5py.h5t.TypeID, h5py.h5t.TypeID]:
+    """Return the types by which values of an attribute are stored, and given to HDF5."""
+    return h5py.h5t.py_create(dtype, logical=True), h5py.h5t.py_create(dtype)
 
 
 def _chunks_of(dataset: h5py.Dataset, wanted: NewOutput, descriptor: int) -> ChunkWriter:
