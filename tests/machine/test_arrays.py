@@ -13,13 +13,10 @@ from znni.machine.arrays import high_water_mark, peak_memory
 
 @pytest.mark.parametrize(("system", "unit"), [("linux", 1024), ("darwin", 1)])
 def test_the_largest_since_the_start_where_there_is_no_better(
-    system: str, unit: int, monkeypatch: pytest.MonkeyPatch
+    system: str, unit: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def missing(_path: Path, *_: object) -> None:
-        raise FileNotFoundError("no /proc here")
-
-    monkeypatch.setattr(Path, "read_bytes", missing)
-    monkeypatch.setattr(Path, "write_bytes", missing)
+    for name in ("STATM", "STATUS", "CLEAR_REFS"):  # files that no other system has
+        monkeypatch.setattr(f"znni.machine.arrays.{name}", str(tmp_path / name))
     monkeypatch.setattr(sys, "platform", system)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with peak_memory() as peak:

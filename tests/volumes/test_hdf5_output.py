@@ -259,6 +259,27 @@ def test_a_held_output_reaches_the_system_in_one_piece_with_a_ledger_beside_it(
     again.abandon()
 
 
+def test_a_new_output_asks_little_of_the_file_system(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some file systems answer late, and there may be many small outputs."""
+    asked: dict[str, int] = {}
+
+    def count(name: str) -> None:
+        function = getattr(os, name)
+
+        def counted(*given: Any, **named: Any) -> Any:
+            asked[name] = asked.get(name, 0) + 1
+            return function(*given, **named)
+
+        monkeypatch.setattr(os, name, counted)
+
+    for name in ("stat", "statvfs", "open", "ftruncate", "pwrite"):
+        count(name)
+    new_output(tmp_path / "out.h5").abandon()
+    assert asked == {"stat": 5, "statvfs": 2, "open": 3}
+
+
 def test_the_plan_of_a_ledger_is_written_with_the_block_after_it(tmp_path: Path) -> None:
     partial = tmp_path / "out.h5.partial"
     ledger = LedgerFile(partial, NewOutput(1, Vec3(1, 1, 1), "uint8", identity={"the input": "a"}))

@@ -41,6 +41,15 @@ def test_the_file_may_be_replaced_meanwhile(tmp_path: Path) -> None:
     np.testing.assert_array_equal(volume.read(WHOLE), VALUES)
 
 
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs Linux's /proc")
+def test_a_file_is_open_once(tmp_path: Path) -> None:
+    np.save(tmp_path / "volume.npy", np.ones((2, 3, 4)))
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    opened = open_volume(tmp_path / "volume.npy")
+    assert len(list(Path("/proc/self/fd").iterdir())) == before + 1
+    assert opened.size == (2, 3, 4)
+
+
 @pytest.mark.parametrize("rows", [32, 2000])
 def test_pages_are_given_back_a_mebibyte_or_a_plane_at_a_time(
     rows: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -224,7 +224,6 @@ def output_names(
             f".zarr, .tif, .nii.gz or .npy at its end, as {option('suffix', '-cells.tif')}"
         ) from None
     by_output: dict[Path, str] = {}
-    read = {realpath(split_dataset(str(source))[0]): str(source) for source in sources}
     for source in map(str, sources):
         out = Path(folder) / f"{stem(source)}{end}"
         if out in by_output:
@@ -232,9 +231,12 @@ def output_names(
                 f"{by_output[out]} and {source} would both be written to {out}; rename one, or "
                 f"write one of them to another folder"
             )
-        if (volume := read.get(realpath(out))) is not None:
-            raise InvalidInput(f"{out}: is the input {volume}; name another folder or suffix")
         by_output[out] = source
+    if existing := [out for out in by_output if os.path.lexists(out)]:
+        read = {realpath(split_dataset(str(source))[0]): str(source) for source in sources}
+        for out in existing:
+            if (volume := read.get(realpath(out))) is not None:
+                raise InvalidInput(f"{out}: is the input {volume}; name another folder or suffix")
     return {source: out for out, source in by_output.items()}
 
 

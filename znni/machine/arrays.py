@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import mmap
+import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from math import prod
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,8 +17,9 @@ from numpy.typing import DTypeLike, NDArray
 
 # Files of Linux about this process. The first two tell its resident memory and the peak of it, and
 # writing to the third resets the peak. Other systems have no such files.
-STATM, STATUS, CLEAR_REFS = (Path("/proc/self", name) for name in ("statm", "status", "clear_refs"))
+STATM, STATUS, CLEAR_REFS = "/proc/self/statm", "/proc/self/status", "/proc/self/clear_refs"
 PAGE_BYTES = mmap.PAGESIZE
+MOST_TOLD = 2**16  # bytes; such a file has a few thousand
 
 ALIGNMENT = 64  # bytes: a cache line, and the widest SIMD register
 
@@ -66,7 +67,7 @@ def peak_memory() -> Iterator[Peak]:
 def resident_memory() -> int:
     """Return the resident bytes of this process now."""
     try:
-        pages = STATM.read_bytes().split()[1]
+        pages = _content(STATM).split()[1]
     except OSError:
         return int(psutil.Process().memory_info().rss)
     return int(pages) * PAGE_BYTES
@@ -74,19 +75,30 @@ def resident_memory() -> int:
 
 def reset_high_water_mark() -> None:
     """Make ``high_water_mark`` count from now, if the system can."""
-    try:
-        CLEAR_REFS.write_bytes(b"5")
-    except OSError:
-        return
+    with suppress(OSError):
+        descriptor = os.open(CLEAR_REFS, os.O_WRONLY)
+        try:
+            os.write(descriptor, b"5")
+        finally:
+            os.close(descriptor)
 
 
 def high_water_mark() -> int:
     """Return the peak resident bytes of this process."""
     try:
-        status = STATUS.read_bytes()
+        status = _content(STATUS)
     except OSError:
         import resource
 
         largest = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return largest if sys.platform == "darwin" else largest * 1024  # macOS counts in bytes
     return int(status.partition(b"\nVmHWM:")[2].split(maxsplit=1)[0]) * 1024
+
+
+def _content(path: str) -> bytes:
+    """Return what Linux tells in a file about this process. A run of many volumes asks often."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        return os.read(descriptor, MOST_TOLD)
+    finally:
+        os.close(descriptor)

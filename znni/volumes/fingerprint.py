@@ -5,12 +5,14 @@ Only samples of the volume are read.
 
 from __future__ import annotations
 
+import os
+import stat
 from contextlib import suppress
-from datetime import UTC, datetime
 from functools import lru_cache
 from hashlib import sha256
 from io import FileIO
 from pathlib import Path
+from time import gmtime, strftime
 from typing import Any
 
 import numpy as np
@@ -46,25 +48,32 @@ def fingerprint(
         part: box of the volume that the run reads.
         name: name of the volume in messages.
     """
-    path = _file(source)
+    file = _file(source)
     marks = {
         f"{name}'s extents": f"{volume.features}x{volume.size}",
-        f"{name}'s values": _some_values(volume, part, OF_FILE if path else SAMPLES),
+        f"{name}'s values": _some_values(volume, part, OF_FILE if file else SAMPLES),
     }
-    if path:
-        found = path.stat()
+    if file:
+        path, found = file
         marks[f"{name}'s length in bytes"] = str(found.st_size)
         marks[f"{name}'s time of change"] = _utc(found.st_mtime_ns)
         marks[f"{name}'s bytes"] = _some_bytes(path, found.st_size)
     return marks
 
 
-def _file(source: object) -> Path | None:
-    """Return the local file that a volume was opened from, or None."""
+def _file(source: object) -> tuple[Path, os.stat_result] | None:
+    """Return the local file that a volume was opened from, and what the system knows of it."""
     if not isinstance(source, str | Path):
         return None
     place = split_dataset(str(source))[0]
-    return Path(place) if not is_url(place) and Path(place).is_file() else None
+    if is_url(place):
+        return None
+    path = Path(place)
+    try:
+        found = path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return (path, found) if stat.S_ISREG(found.st_mode) else None
 
 
 def _some_values(volume: Volume, part: Box, count: int) -> str:
@@ -88,8 +97,7 @@ def _places(room: Vec3, count: int) -> tuple[Vec3, ...]:
 
 def _some_bytes(path: Path, length: int) -> str:
     """Return a hash of the bytes at places spread evenly from start to end."""
-    digest = sha256()
-    places = np.linspace(0, max(length - SAMPLE_BYTES, 0), SAMPLES, dtype=np.int64).tolist()
+    digest, places = sha256(), _byte_places(length, SAMPLES)
     with path.open("rb", buffering=0) as file:
         if length <= SAMPLES * SAMPLE_BYTES:  # one read is faster than many
             whole = memoryview(_read(file, length))
@@ -100,6 +108,13 @@ def _some_bytes(path: Path, length: int) -> str:
             file.seek(place)
             digest.update(_read(file, SAMPLE_BYTES))
     return digest.hexdigest()[:DIGITS]
+
+
+@lru_cache(maxsize=64)
+def _byte_places(length: int, count: int) -> tuple[int, ...]:
+    """Return the places of samples in a file of a length, spread evenly from start to end."""
+    last = max(length - SAMPLE_BYTES, 0)
+    return tuple(np.linspace(0, last, count, dtype=np.int64).tolist())
 
 
 def _read(file: FileIO, length: int) -> bytes:
@@ -115,4 +130,4 @@ def _read(file: FileIO, length: int) -> bytes:
 
 def _utc(nanoseconds: int) -> str:
     seconds, rest = divmod(nanoseconds, 10**9)
-    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S}.{rest:09d} UTC"
+    return f"{strftime('%Y-%m-%d %H:%M:%S', gmtime(seconds))}.{rest:09d} UTC"

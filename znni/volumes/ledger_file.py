@@ -173,7 +173,7 @@ def append_lines(descriptor: int, entries: Iterable[Mapping[str, Any]], end: int
 
 def ledger_name(partial: Path) -> Path:
     """Return the name of the ledger of an unfinished output."""
-    return partial.with_name(partial.name + ".ledger")
+    return Path(f"{partial}.ledger")
 
 
 def unfinished(partial: Path, wanted: NewOutput) -> Ledger | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import mmap
 import os
-import weakref
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -63,13 +62,15 @@ class MappedArray:
         self.shape, self.dtype = shape, np.dtype(dtype)
         self.pieces = None if fortran else (*(1 for _ in shape[:-2]), *shape[-2:])
         self._end = offset + prod(shape) * self.dtype.itemsize
-        self._file = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
-        weakref.finalize(self, os.close, self._file)
+        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+        try:
+            self._pages = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
+        finally:
+            os.close(descriptor)  # the mapping keeps one of its own
         self._check_length()
-        if not prod(shape):  # nothing can be mapped of an empty file
+        if not prod(shape):
             self._whole: NDArray[Any] = np.empty(shape, self.dtype)
             return
-        self._pages = mmap.mmap(self._file, 0, access=mmap.ACCESS_READ)
         flat = np.frombuffer(self._pages, self.dtype, prod(shape), offset)
         self._whole = flat.reshape(shape, order="F" if fortran else "C")
         self._start = byte_bounds(self._whole)[0] - offset
@@ -97,7 +98,7 @@ class MappedArray:
         return made
 
     def _check_length(self) -> None:
-        missing = self._end - os.fstat(self._file).st_size
+        missing = self._end - self._pages.size()
         if missing > 0:
             raise ValueError(f"its last {missing} bytes are missing")
 

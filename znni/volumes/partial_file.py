@@ -28,7 +28,7 @@ AS_FILE = os.O_RDWR  # flags to open a partial file: locks on some file systems 
 
 def partial_name(path: Path) -> Path:
     """Return the name of a file while it is incomplete."""
-    return path.parent / f"{path.name}.partial"
+    return Path(f"{path}.partial")
 
 
 def check_finished(place: Path) -> None:
@@ -118,9 +118,10 @@ def check_folder_of(path: Path) -> None:
         OSError: the system refuses.
     """
     folder = path.parent
-    if not shutil.disk_usage(folder).total:
+    found = os.statvfs(folder)
+    if not found.f_blocks:
         raise InvalidInput(f"{path}: {folder} is no place for files; write elsewhere")
-    if os.statvfs(folder).f_flag & os.ST_RDONLY:
+    if found.f_flag & os.ST_RDONLY:
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
     as_it_is = os.access in os.supports_effective_ids
     if not os.access(folder, os.W_OK | os.X_OK, effective_ids=as_it_is):
@@ -138,6 +139,8 @@ def check_room(path: Path, needed: int) -> None:
         InvalidInput: the disk has too little room.
     """
     free = shutil.disk_usage(path.parent).free
+    if needed <= free:
+        return
     left_over = partial_name(path)
     if left_over.exists():  # from an earlier run; its room is used again
         parts = left_over.rglob("*") if left_over.is_dir() else (left_over,)
@@ -165,8 +168,12 @@ def hold(descriptor: int, partial: Path) -> None:
         raise in_use from None
     except OSError:  # a file system without locks
         return
-    if not partial.exists() or not os.path.samestat(os.fstat(descriptor), partial.stat()):
-        raise in_use  # that run has just completed and renamed the locked file
+    try:
+        held = os.path.samestat(os.fstat(descriptor), partial.stat())
+    except FileNotFoundError:
+        held = False
+    if not held:  # that run has just completed and renamed the locked file
+        raise in_use
 
 
 def write_all(descriptor: int, data: Any, place: int) -> None:
