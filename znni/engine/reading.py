@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from itertools import product
 from math import prod
 from typing import Any, NamedTuple, TypeAlias
@@ -38,6 +38,10 @@ LEAST_BYTES = 2**20
 # The most copies of a piece, as it is stored, that a thread holds. Decoding takes some of them.
 COPIES = 4
 
+# The most axes of blocks, and scalings of input, of which is kept what follows from them.
+MOST_AXES = 4096
+MOST_SCALINGS = 64
+
 # Returns the values (f, z, y, x) of a box, as they are stored.
 Read: TypeAlias = Callable[[Box], NDArray[Any]]
 
@@ -69,7 +73,7 @@ def read_input(
         UnusableValues: a value is NaN, or infinite as float32, and would spread to its neighbours.
     """
     axes = [
-        _runs(_source(start, stop, extent, job.pad))
+        _runs(start, stop, extent, job.pad)
         for start, stop, extent in zip(box.start, box.stop, job.volume, strict=True)
     ]
     start = Vec3(*(min(run.lowest for run in runs) for runs in axes))
@@ -189,9 +193,18 @@ class _Run(NamedTuple):
         return slice(first, first + high - low), part
 
 
-def _runs(source: NDArray[np.int64]) -> list[_Run]:
-    """Return the voxels that the positions of an axis see as runs, in order."""
-    found, first = [], 0
+@lru_cache(maxsize=MOST_AXES)
+def _runs(start: int, stop: int, extent: int, pad: Pad) -> tuple[_Run, ...]:
+    """Return the voxels that the positions of an axis see as runs, in order.
+
+    Args:
+        start: the first position.
+        stop: the position after the last.
+        extent: the extent of the volume.
+        pad: what is seen beyond its edges.
+    """
+    source = _source(start, stop, extent, pad)
+    found, first = list[_Run](), 0
     steps = [*map(int, np.diff(source)), 0]
     while first < len(source):
         step, last = steps[first], first
@@ -199,7 +212,7 @@ def _runs(source: NDArray[np.int64]) -> list[_Run]:
             last += 1
         found.append(_Run(first, last - first + 1, int(source[first]), step))
         first = last + 1
-    return found
+    return tuple(found)
 
 
 def _source(start: int, stop: int, extent: int, pad: Pad) -> NDArray[np.int64]:
@@ -220,15 +233,16 @@ class _Filling:
         scaling: how values are scaled.
     """
 
-    def __init__(self, values: Float32, axes: list[list[_Run]], scaling: InputScaling) -> None:
+    def __init__(
+        self, values: Float32, axes: Sequence[Sequence[_Run]], scaling: InputScaling
+    ) -> None:
         self._values = values
         self._scaling = scaling
         self._fixed = scaling.fixed(len(values)) or (None,) * len(values)
         # One pass is as fast where rows do not follow each other. With more, a copy pays off.
         self._one_pass = not scaling.normalize and (scaling.scale, scaling.offset) == (1, 0)
-        # Neither refers to this object, so the values are freed at once.
+        # It does not refer to this object, so the values are freed at once.
         self._placed = cache(partial(_placed, axes))
-        self._stay_finite = cache(partial(_stay_finite, scaling, self._fixed))
 
     def take(self, piece: Box, stored: NDArray[Any]) -> None:
         """Set all positions that see voxels of a piece.
@@ -243,7 +257,7 @@ class _Filling:
         by_axis = [self._placed(axis, *ends) for axis, ends in enumerate(zip(*piece, strict=True))]
         places = [tuple(zip(*each, strict=True)) for each in product(*by_axis)]
         ignored = (stored == 0).all(axis=0) if self._scaling.within == "nonzero" else None
-        checks = not self._stay_finite(stored.dtype)
+        checks = not _stay_finite(self._scaling, self._fixed, stored.dtype)
         for values, found, fixed in zip(self._values, stored, self._fixed, strict=True):
             scaled = values[places[0][0]]
             fits = len(places) == 1 and scaled.shape == found.shape
@@ -257,12 +271,15 @@ class _Filling:
                 values[positions] = scaled[part]  # NumPy copies nothing if both are the same
 
 
-def _placed(axes: list[list[_Run]], axis: int, start: int, stop: int) -> list[Placed]:
+def _placed(axes: Sequence[Sequence[_Run]], axis: int, start: int, stop: int) -> list[Placed]:
     """Return all positions of an axis that see voxels of a piece, and which."""
     return [part for run in axes[axis] if (part := run.placed(start, stop))]
 
 
-def _stay_finite(scaling: InputScaling, each: Sequence[Fixed | None], dtype: np.dtype[Any]) -> bool:
+@lru_cache(maxsize=MOST_SCALINGS)
+def _stay_finite(
+    scaling: InputScaling, each: tuple[Fixed | None, ...], dtype: np.dtype[Any]
+) -> bool:
     """Return whether all values of a type are finite when they are scaled."""
     if dtype.kind not in "iu":
         return False

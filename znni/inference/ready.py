@@ -203,7 +203,8 @@ class KeptReadiness(Readiness):
     def plan_for(self, given: Plan | None, required: Requirements) -> Plan:
         """Return the plan kept for such a job; else check the given one, or find the fastest."""
         job = _job(required), given is None
-        if job not in self._plans:
+        found = self._plans.pop(job, None)
+        if found is None:
             self._look_up_limits()
             limits = replace(
                 self._choices,
@@ -211,9 +212,9 @@ class KeptReadiness(Readiness):
                 gpu_memory=self._allowed["gpu"] or self._choices.gpu_memory,
             )
             here = replace(required, choices=limits)
-            self._keep_plan(job, given_or_found(given, here, held=self._held("cpu")))
-        self._plans.move_to_end(job)
-        return self._plans[job].normalized_as(required.network)
+            found = given_or_found(given, here, held=self._held("cpu"))
+        self._keep_plan(job, found)
+        return found.normalized_as(required.network)
 
     def runner(self, plan: Plan, prepare: Prepare) -> FallbackRunner:
         """Return a runner of a plan, by the processes kept for it."""
@@ -271,9 +272,9 @@ class KeptReadiness(Readiness):
     def _ready(self, plan: Plan, prepare: Prepare) -> Processes:
         """Return the processes of a plan, after releasing what does not fit beside them."""
         key = _computation(plan)
-        if key not in self._processes:
-            self._look_up_limits()
         found = self._processes.pop(key, None)
+        if found is None:
+            self._look_up_limits()
         while self._processes and not self._fits(plan):
             self._processes.popitem(last=False)
         if found is None:

@@ -11,6 +11,7 @@ import json
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, TypeAlias
 from zlib import crc32
 
@@ -21,6 +22,7 @@ from znni.core.shapes import Box, Vec3
 from znni.core.volume import Begun
 
 CRC_DIGITS = 8
+MOST_PLANS = 16  # whose entries are kept
 
 # Appends an entry to a ledger.
 Note: TypeAlias = Callable[[Mapping[str, Any]], None]
@@ -62,12 +64,9 @@ class Ledger(Begun):
     def summary(self) -> bytes:
         """Return the text for a whole output, the same however often its run was resumed."""
         blocks = sorted(self.checksums.items())
-        entries = [
-            identity_entry(self.identity),
-            plan_entry(self.plan),
-            *(block_entry(box, found, self.makers.get(box, "")) for box, found in blocks),
-        ]
-        return b"".join(map(line, entries))
+        entries = (block_entry(box, found, self.makers.get(box, "")) for box, found in blocks)
+        before = line(identity_entry(self.identity)), _plan_line(self.plan)
+        return b"".join([*before, *map(line, entries)])
 
 
 def identity_entry(identity: Mapping[str, str]) -> dict[str, Any]:
@@ -110,6 +109,12 @@ def line(entry: Mapping[str, Any]) -> bytes:
     """Return an entry as it is stored."""
     text = json.dumps(entry, separators=(",", ":")).encode()
     return b"%08x %s\n" % (crc32(text), text)
+
+
+@lru_cache(maxsize=MOST_PLANS)
+def _plan_line(plan: str) -> bytes:
+    """Return the entry of a plan as it is stored. It is long, and many outputs have the same."""
+    return line(plan_entry(plan))
 
 
 def parse(text: bytes) -> tuple[Ledger | None, int]:

@@ -127,12 +127,13 @@ class Hdf5Output:
         made.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
         made.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
         with h5py.File(file, "w") as new:
-            dataset = _new_dataset(new, OUTPUT_DATASET, wanted.shape, wanted.dtype, made)
+            main = _new_dataset(new, OUTPUT_DATASET, wanted.shape, wanted.dtype, made)
+            dataset = h5py.Dataset(main)
             describe(dataset, attributes)
             if wanted.maps:
                 dataset.attrs[NAMES] = wanted.maps
             if self._held.values is not None:
-                dataset.id.write(h5py.h5s.ALL, h5py.h5s.ALL, self._held.values)
+                main.write(h5py.h5s.ALL, h5py.h5s.ALL, self._held.values)
                 _store(new, self._held.summary(self._ledger.content))
 
     def _close(self) -> None:
@@ -307,7 +308,7 @@ def _new_dataset(
     shape: tuple[int, ...],
     dtype: DTypeLike,
     made: h5py.h5p.PropDCID | None = None,
-) -> h5py.Dataset:
+) -> h5py.h5d.DatasetID:
     """Make a dataset, as ``file.create_dataset`` does. That takes twice as long.
 
     Args:
@@ -319,9 +320,8 @@ def _new_dataset(
     """
     made = made or h5py.h5p.create(h5py.h5p.DATASET_CREATE)
     made.set_obj_track_times(False)
-    stored = h5py.h5t.py_create(np.dtype(dtype), logical=True)
-    space = h5py.h5s.create_simple(shape)
-    return h5py.Dataset(h5py.h5d.create(file.id, name.encode(), stored, space, made))
+    stored, _ = _types_of(np.dtype(dtype))
+    return h5py.h5d.create(file.id, name.encode(), stored, h5py.h5s.create_simple(shape), made)
 
 
 def _keep(file: h5py.File, ledger: bytes) -> None:
@@ -337,4 +337,4 @@ def _keep(file: h5py.File, ledger: bytes) -> None:
 def _store(file: h5py.File, ledger: bytes) -> None:
     """Store a ledger in a file that has none."""
     dataset = _new_dataset(file, LEDGER, (len(ledger),), np.uint8)
-    dataset.id.write(h5py.h5s.ALL, h5py.h5s.ALL, np.frombuffer(ledger, np.uint8))
+    dataset.write(h5py.h5s.ALL, h5py.h5s.ALL, np.frombuffer(ledger, np.uint8))
