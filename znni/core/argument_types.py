@@ -42,51 +42,45 @@ def checks_types(
 
     @wraps(function)
     def checked(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Returned:
-        try:
-            bound = _signature(function).bind(*args, **kwargs)
-        except TypeError:  # Python's own message about arguments is good
-            return function(*args, **kwargs)
-        _check(function, bound.arguments)
-        return function(*args, **kwargs)
+        _check(function, args, kwargs)
+        return function(*args, **kwargs)  # Python's own message about absent arguments is good
 
     return checked
 
 
-def _check(function: Callable[..., object], given: Mapping[str, Any]) -> None:
-    types, several = _types(function)
-    single = {name: value for name, value in given.items() if name not in several}
-    for values in (single, *(given[name] for name in several if name in given)):
-        for name, value in values.items():
-            members = types.get(name, ())
-            if members and not any(_is(value, member) for member in members):
-                kind = type(value).__name__
-                wanted = " or ".join(dict.fromkeys(_words(members)))
-                raise InvalidInput(f"{name} is {value!r}, a {kind}; give {wanted}")
-
-
-_signature = cache(signature)
+def _check(
+    function: Callable[..., object], unnamed: tuple[object, ...], named: Mapping[str, object]
+) -> None:
+    types, names = _types(function)
+    for name, value in (*zip(names, unnamed, strict=False), *named.items()):
+        members = types.get(name, ())
+        if members and not any(_is(value, member) for member in members):
+            kind = type(value).__name__
+            wanted = " or ".join(dict.fromkeys(_words(members)))
+            raise InvalidInput(f"{name} is {value!r}, a {kind}; give {wanted}")
 
 
 @cache
 def _types(function: Callable[..., object]) -> tuple[dict[str, tuple[Any, ...]], tuple[str, ...]]:
-    """Return the types of each argument, and the names of those that take all other keywords."""
+    """Return the types of each argument, and the names of those that may be given without it."""
     own = {name: hint for name, hint in function.__annotations__.items() if name != "return"}
     hints = get_type_hints(SimpleNamespace(__annotations__=own), function.__globals__)
-    several = tuple(
-        name
-        for name, parameter in _signature(function).parameters.items()
-        if parameter.kind is Parameter.VAR_KEYWORD
-    )
-    for name in several:
-        (options,) = get_args(hints.pop(name)) or ({},)
-        hints |= get_type_hints(options) if options else {}
+    parameters = signature(function).parameters
+    for name, parameter in parameters.items():
+        if parameter.kind is Parameter.VAR_KEYWORD:
+            (options,) = get_args(hints.pop(name)) or ({},)
+            hints |= get_type_hints(options) if options else {}
     types = {name: tuple(_members(hint)) for name, hint in hints.items()}
     checked = {
         name: members
         for name, members in types.items()
         if Path not in members and name not in CHECKED_ELSEWHERE
     }
-    return checked, several
+    return checked, tuple(
+        name
+        for name, parameter in parameters.items()
+        if parameter.kind is Parameter.POSITIONAL_OR_KEYWORD
+    )
 
 
 def _members(hint: Any) -> Iterator[Any]:

@@ -27,8 +27,8 @@ class StageSeconds:
     writing: float = 0.0
 
     def __add__(self, other: StageSeconds) -> StageSeconds:
-        sums = {name: s + other.by_stage()[name] for name, s in self.by_stage().items()}
-        return StageSeconds(**sums)
+        others = other.by_stage()
+        return StageSeconds(**{name: s + others[name] for name, s in self.by_stage().items()})
 
     def by_stage(self) -> dict[Stage, float]:
         """Return the seconds by stage, in the order in which a patch passes the stages."""
@@ -84,8 +84,8 @@ class SecondsAround:
     importing: float = 0.0
 
     def __add__(self, other: SecondsAround) -> SecondsAround:
-        sums = {name: s + other.by_phase()[name] for name, s in self.by_phase().items()}
-        return SecondsAround(**sums)
+        others = other.by_phase()
+        return SecondsAround(**{name: s + others[name] for name, s in self.by_phase().items()})
 
     def by_phase(self) -> dict[Phase, float]:
         """Return the seconds by phase, in their order."""

@@ -120,28 +120,28 @@ def _open(place: str) -> Any:
 def _complaints(found: list[str]) -> Iterator[None]:
     """Collect what tifffile logs about a damaged file; it goes on to read the rest."""
 
-    class Keep(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
+    def keep(record: logging.LogRecord) -> bool:
+        if record.levelno >= logging.ERROR:
             found.append(record.getMessage())
+        return False  # nobody else is told
 
-    log, handler = logging.getLogger("tifffile"), Keep(logging.ERROR)
-    log.addHandler(handler)
-    propagate, log.propagate = log.propagate, False
+    log = logging.getLogger("tifffile")
+    log.addFilter(keep)
     try:
         yield
     finally:
-        log.removeHandler(handler)
-        log.propagate = propagate
+        log.removeFilter(keep)
 
 
 def _series(file: Any, place: str, dataset: str | None) -> Any:
+    number = (dataset or "0").strip("/")
+    is_one_of_them = number.isdecimal() and int(number) < len(file.series)
+    if is_one_of_them and (dataset is not None or len(file.series) == 1):
+        return file.series[int(number)]
     told = ", ".join(_told(file, series) for series in file.series)
     if dataset is None and len(file.series) > 1:
         raise InvalidInput(f"{place}: has several series of pages: {told}; name one, as {place}:/0")
-    number = (dataset or "0").strip("/")
-    if not number.isdecimal() or int(number) >= len(file.series):
-        raise InvalidInput(f"{place}: has no dataset {dataset!r}; it has {told}")
-    return file.series[int(number)]
+    raise InvalidInput(f"{place}: has no dataset {dataset!r}; it has {told}")
 
 
 def _check_codec(series: Any, place: str) -> None:
