@@ -22,7 +22,7 @@ from planner.segmentations import exact_segments
 from znni.calibration.overhead_figures import run_overhead
 from znni.core.errors import InvalidInput
 from znni.core.options import Accuracy, Border
-from znni.core.shapes import Vec3
+from znni.core.shapes import Box, Vec3
 from znni.engine.checks import check_runnable
 from znni.engine.patch import PatchRunner
 from znni.engine.reading import read_input
@@ -36,6 +36,7 @@ from znni.network.split import split, splittable, whole_again
 from znni.network.weights import random_weights
 from znni.network.window import Window
 from znni.plans.accuracy import of_class
+from znni.plans.block_storage import BlockStorage
 from znni.plans.plan import Plan
 from znni.plans.primitive import Catalogue, on_device
 from znni.plans.segments import Segment
@@ -257,6 +258,30 @@ def test_a_plan_that_is_ready_has_loaded_its_kernels(monkeypatch: pytest.MonkeyP
         runner = PatchRunner(plan, known, weights)
         monkeypatch.setattr(Module, "get_function", lambda _, name: pytest.fail(name))
         assert np.isfinite(run(runner, weights, volume, border="same", pad="constant")).all()
+
+
+def test_blocks_at_the_same_place_are_placed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the blocks of many small volumes are."""
+    network, size = network_from_text(UNET, "network"), Vec3(4, 8, 12)
+    known, weights = mostly_packed("tf32"), random_weights(network, 7)
+    plan = plan_for(network, size, size, known)
+    volume = np.random.default_rng(0).standard_normal((1, *size), np.float32)
+    asked: list[str] = []
+    inside = BlockStorage.inside
+
+    def noted(self: BlockStorage, name: str, start: Vec3) -> Box:
+        asked.append(name)
+        return inside(self, name, start)
+
+    monkeypatch.setattr(BlockStorage, "inside", noted)
+    with emulated_gpu():
+        runner = PatchRunner(plan, known, weights)
+        first, again = (
+            run(runner, weights, volume, border="same", pad="constant") for _ in range(2)
+        )
+    assert asked
+    assert len(asked) == len(set(asked))
+    np.testing.assert_array_equal(first, again)
 
 
 def packed_segments(*arguments: Any, **named: Any) -> Iterator[Segment]:

@@ -118,6 +118,8 @@ class DeviceBlockLayers(DeviceLayers):
         self._packed = packed_storages(part.steps, storage)
         self._records = self._new_records()
         self._graphs = DeviceGraphs(self._compute)
+        self._latest: tuple[Vec3, list[_Edges], int] | None = None
+        self._numbers: dict[object, int] = {}
         return placed.size
 
     def _new_records(self) -> _Records:
@@ -154,13 +156,27 @@ class DeviceBlockLayers(DeviceLayers):
         """
         (start,) = given.at
         x = given.values[:]
-        edges = [self._edges(ready, start) for ready in self._ready]
-        key = x.data.ptr, tuple((of_step.seen, of_step.inside) for of_step in edges)
+        edges, number = self._edges_from(start)
         return self._graphs.launch(
-            key,
+            (x.data.ptr, number),
             lambda: self._made_by_steps(x, edges, steps),
             lambda: self._made_by_steps(x, edges, None),
         )
+
+    def _edges_from(self, start: Vec3) -> tuple[list[_Edges], int]:
+        """Return what all steps read and make of a block that begins at a voxel of the output.
+
+        Small volumes have one block, and windows begin at the same voxel, so the latest is kept.
+
+        Returns:
+            The edges of each step, and a number that blocks of the same work share.
+        """
+        if self._latest is None or self._latest[0] != start:
+            edges = [self._edges(ready, start) for ready in self._ready]
+            work = tuple((of_step.seen, of_step.inside) for of_step in edges)
+            number = self._numbers.setdefault(work, len(self._numbers))
+            self._latest = start, edges, number
+        return self._latest[1:]
 
     def _edges(self, ready: _Ready, start: Vec3) -> _Edges:
         """Return what a step reads and makes of a block that begins at a voxel of the output."""
