@@ -8,7 +8,7 @@ from weakref import ref
 
 import pytest
 
-from znni.core.kept_results import MOST_RESULTS, kept_for_object
+from znni.core.kept_results import MOST_RESULTS, Hashed, kept_for_object
 
 
 @dataclass(frozen=True)
@@ -67,3 +67,20 @@ def test_an_object_and_its_results_are_released() -> None:
     gc.collect()
     assert gone() is None
     assert calls.count == 100
+
+
+def test_a_value_of_many_parts_is_hashed_once() -> None:
+    class Counted(int):
+        hashed = 0
+
+        def __hash__(self) -> int:
+            Counted.hashed += 1
+            return super().__hash__()
+
+    one = Hashed((Counted(1), "a"))
+    kept = {one: "value"}
+    assert kept[one] == "value"
+    assert Counted.hashed == 1
+    assert kept[Hashed((1, "a"))] == "value"
+    assert Hashed((1, "b")) not in kept
+    assert one != (1, "a")

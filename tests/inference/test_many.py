@@ -97,6 +97,7 @@ def test_what_all_volumes_of_a_shape_have_in_common_is_worked_out_once(
         ("znni.inference.resuming", "_described"),
         ("znni.plans.plan", "parts_of"),
         ("znni.engine.reading", "_source"),
+        ("znni.inference.ready", "Hashed"),
         ("znni.volumes.ledger_entries", "plan_entry"),
     ):
         function = getattr(sys.modules[place], name)

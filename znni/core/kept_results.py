@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from functools import partial, wraps
 from typing import Any, TypeVar, cast
 from weakref import ref
@@ -11,6 +11,24 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 # The most results that are kept for an object. Then all are forgotten.
 MOST_RESULTS = 256
+
+
+class Hashed:
+    """A value whose hash is worked out once, because it has many parts.
+
+    Args:
+        value: can be hashed.
+    """
+
+    def __init__(self, value: Hashable) -> None:
+        self._value = value
+        self._hash = hash(value)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Hashed) and self._value == other._value
 
 
 def kept_for_object(function: Function) -> Function:

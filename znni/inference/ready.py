@@ -20,6 +20,7 @@ from znni.calibration.phase_notes import (
     seconds_to_finish,
 )
 from znni.calibration.record import StepTimes, refine
+from znni.core.kept_results import Hashed, kept_for_object
 from znni.core.options import Choices
 from znni.engine.oom_fallback import FallbackRunner
 from znni.engine.pipeline import Processes
@@ -339,11 +340,12 @@ def _job(required: Requirements) -> Hashable:
     return _without_statistics(required.network), required.job.output, required.stored
 
 
-def _computation(plan: Plan) -> Hashable:
+@kept_for_object
+def _computation(plan: Plan) -> Hashed:
     """Return a value that is equal for plans that the same processes can run."""
     network, host = _without_statistics(plan.network), plan.machine.host
     gpus = tuple(gpu.number for gpu in plan.machine.gpus[: plan.workers])
-    return network, plan.patch, plan.segments, host.threads, gpus, plan.time.in_turn
+    return Hashed((network, plan.patch, plan.segments, host.threads, gpus, plan.time.in_turn))
 
 
 def _without_statistics(network: Network) -> Network:

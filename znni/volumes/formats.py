@@ -166,13 +166,19 @@ class Format:
     @property
     def functions(self) -> Functions:
         """The functions for volumes of this format."""
-        found: Functions = import_module(f"{self.package}.format").FUNCTIONS
-        return found
+        return _functions(self.package)
 
     @property
     def writer(self) -> Writer | None:
         """Functions that make outputs; None if the format is only read."""
         return self.functions.writer
+
+
+@cache
+def _functions(package: str) -> Functions:
+    """Return the functions of a format's package. To look for its module takes long."""
+    found: Functions = import_module(f"{package}.format").FUNCTIONS
+    return found
 
 
 def names_one_of(endings: tuple[str, ...], name: str) -> bool:
