@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from znni.core.errors import InvalidInput, option
 from znni.core.options import Packing
+from znni.core.shapes import round_up
 from znni.core.volume import Grid, NewOutput
 from znni.volumes.formats import Content, check_plain, library
 from znni.volumes.tiff import NAME
@@ -23,6 +24,7 @@ from znni.volumes.tiff.format_names import ATTRIBUTES, OME_UNITS
 
 TYPES = ("uint8", "uint16", "uint32", "int8", "int16", "int32", "float32", "float64")
 BIG = 2**32 - 2**25  # bytes of a file above which offsets of 64 bits are needed
+TILE_STEP = 16  # pixels: TIFF's tiles have a multiple of them along each axis
 PAGE_ENTRY, TILE_ENTRY = 1024, 8  # bytes, at most, of a page and of a tile beside the values
 LEVEL = 1  # of deflate
 
@@ -58,6 +60,8 @@ def packing(_name: str, wanted: NewOutput) -> Packing:
 def save(file: IO[bytes], name: str, content: Content) -> None:
     """Write an OME-TIFF of axes (c, z, y, x) in tiles, as a BigTIFF where it is large.
 
+    The tiles of a small plane are no larger than it, up to ``TILE_STEP``.
+
     Integers are compressed by deflate unless the output says otherwise, floats are not. Coarser
     resolutions are sub-images (SubIFDs) of the planes, where viewers look for them.
     """
@@ -71,7 +75,6 @@ def save(file: IO[bytes], name: str, content: Content) -> None:
         tags.append((ATTRIBUTES, 2, 0, text, True))  # 2: a text
     stored = {
         "dtype": np.dtype(wanted.dtype),
-        "tile": (TILE, TILE),
         "photometric": "minisblack",
         **(packed if packing(name, wanted) == "deflate" else {}),
     }
@@ -81,41 +84,52 @@ def save(file: IO[bytes], name: str, content: Content) -> None:
             file, bigtiff=_is_big(wanted, coarser.shapes), ome=True, byteorder="<"
         ) as writer,
     ):
-        with closing(_tiles(coarser.passing(content.planes()))) as tiles:
+        tile = _tile_of(wanted.shape)
+        with closing(_tiles(coarser.passing(content.planes()), tile)) as tiles:
             writer.write(
                 tiles,
                 shape=wanted.shape,
+                tile=tile,
                 subifds=len(coarser.shapes),
                 metadata=_metadata(PurePosixPath(name).name, wanted),
                 extratags=tags,
                 **stored,
             )
         for level, shape in enumerate(coarser.shapes):
-            writer.write(
-                _tiles(coarser.of(level)), shape=shape, subfiletype=1, metadata=None, **stored
-            )
+            tile = _tile_of(shape)
+            tiles = _tiles(coarser.of(level), tile)
+            writer.write(tiles, shape=shape, tile=tile, subfiletype=1, metadata=None, **stored)
 
 
 def _is_big(wanted: NewOutput, coarser: Iterable[tuple[int, ...]]) -> bool:
     """Return whether whole tiles and the entries of all pages may need 64-bit places."""
-    pages = tiles = 0
-    for maps, planes, height, width in (wanted.shape, *coarser):
-        pages += maps * planes
-        tiles += maps * planes * -(-height // TILE) * -(-width // TILE)
-    itemsize = np.dtype(wanted.dtype).itemsize
-    return tiles * (TILE * TILE * itemsize + TILE_ENTRY) + pages * PAGE_ENTRY > BIG
+    itemsize, size = np.dtype(wanted.dtype).itemsize, 0
+    for shape in (wanted.shape, *coarser):
+        maps, planes, height, width = shape
+        rows, columns = _tile_of(shape)
+        tiles = -(-height // rows) * -(-width // columns)
+        page = tiles * (rows * columns * itemsize + TILE_ENTRY) + PAGE_ENTRY
+        size += maps * planes * page
+    return size > BIG
+
+
+def _tile_of(shape: tuple[int, ...]) -> tuple[int, int]:
+    """Return the extents (y, x) of the tiles of an array (c, z, y, x)."""
+    height, width = (min(TILE, round_up(extent, TILE_STEP)) for extent in shape[-2:])
+    return height, width
 
 
 def _tiles(
-    planes: Generator[NDArray[np.generic], None, None],
+    planes: Generator[NDArray[np.generic], None, None], extents: tuple[int, int]
 ) -> Generator[NDArray[np.generic], None, None]:
     """Yield the tiles of all planes; those at the edges are filled up with zeros."""
+    rows, columns = extents
     with closing(planes):
         for plane in planes:
-            for y in range(0, plane.shape[0], TILE):
-                for x in range(0, plane.shape[1], TILE):
-                    part = plane[y : y + TILE, x : x + TILE]
-                    tile = np.zeros((TILE, TILE), plane.dtype)
+            for y in range(0, plane.shape[0], rows):
+                for x in range(0, plane.shape[1], columns):
+                    part = plane[y : y + rows, x : x + columns]
+                    tile = np.zeros(extents, plane.dtype)
                     tile[: part.shape[0], : part.shape[1]] = part
                     yield tile
 
