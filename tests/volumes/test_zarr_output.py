@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
+
 import numpy as np
 import pytest
 import zarr
@@ -14,13 +17,15 @@ from zarr_outputs import (
     as_written,
     described,
     exists,
+    new_output,
     write,
 )
 
-from znni.core.errors import InvalidInput
+from znni.core.errors import InvalidInput, RunFailed
 from znni.core.shapes import Box, Vec3
 from znni.core.volume import Grid, NewOutput
 from znni.volumes.locate import open_volume
+from znni.volumes.zarr.output import ZarrOutput
 
 pytestmark = pytest.mark.usefixtures("small_case", "fake_primitives", "memory_files")
 
@@ -134,3 +139,44 @@ def test_options_that_other_outputs_do_not_have() -> None:
     )
     with pytest.raises(InvalidInput, match="compression is 'lz5'; choose one of zstd, gzip, none"):
         NewOutput(1, SIZE, compression="lz5")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("pyramid", [False, True])
+def test_a_small_output_of_one_block_is_written_at_once(
+    pyramid: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, syncs, found = tmp_path / "folder", list[None](), list[object]()
+    folder.mkdir()
+    place = str(folder / "out.zarr")
+    box = Box(Vec3(0, 0, 0), SIZE)
+    values = np.random.default_rng(0).random((2, *SIZE), np.float32)
+    monkeypatch.setattr("znni.volumes.partial_folder.os.sync", lambda: syncs.append(None))
+
+    def written(held: int) -> ZarrOutput:
+        monkeypatch.setattr("znni.volumes.held_block.HELD_BYTES", held)
+        output = new_output(place, pyramid=pyramid, maps=("one", "other"))
+        output.go_on_with("a plan")
+        output.describe({"plan": "a plan", "seconds": 0.0}, SIZE)
+        output.write(box, values)
+        assert any(Path(f"{place}.partial").iterdir()) == (not held)
+        np.testing.assert_array_equal(output.read(box), values)
+        return output
+
+    for held in (0, 1 << 20):
+        written(held).finish({"seconds": 0.5})
+        assert [path.name for path in folder.iterdir()] == ["out.zarr"]
+        files = sorted(path for path in Path(place).rglob("*") if path.is_file())
+        found.append([(str(path), path.read_bytes()) for path in files])
+        shutil.rmtree(place)
+    assert found[0] == found[1]
+    assert len(syncs) == 3  # of the first one, before its block and at its end
+    output = written(1 << 20)
+    monkeypatch.setattr("znni.volumes.partial_folder.os.sync", full_disk)
+    with pytest.raises(RunFailed, match="cannot be written: No space left"):
+        output.finish({"seconds": 0.5})
+    assert output.abandon() == f"{place} was not made"
+    assert list(folder.iterdir()) == []
+
+
+def full_disk(*_: object) -> None:
+    raise OSError(28, "No space left on device")

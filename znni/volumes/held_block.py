@@ -28,13 +28,14 @@ class HeldBlock:
     Python looks for cycles.
 
     Attributes:
+        whole: the box of the whole output.
         attributes: attributes to store with the output.
         patch: planned patch.
         values: the values (f', z, y, x) of the whole output, or None.
     """
 
     def __init__(self, wanted: NewOutput) -> None:
-        self._whole = Box(Vec3(0, 0, 0), wanted.size)
+        self.whole = Box(Vec3(0, 0, 0), wanted.size)
         self._small = wanted.nbytes <= HELD_BYTES
         self._waits = False
         self._checksum = ""
@@ -45,7 +46,7 @@ class HeldBlock:
     def describe(self, attributes: dict[str, Any], patch: Vec3, make: Make) -> None:
         """Make the output, unless all of its values may be held."""
         self.attributes, self.patch, self._waits = attributes, patch, True
-        if not self._small or patch.minimum(self._whole.size) != self._whole.size:
+        if not self._small or patch.minimum(self.whole.size) != self.whole.size:
             self.begin(make)
 
     def begin(self, make: Make) -> None:
@@ -60,7 +61,7 @@ class HeldBlock:
         Returns:
             Whether they are held. Otherwise they are to be written.
         """
-        if self._waits and box == self._whole:
+        if self._waits and box == self.whole:
             self.values = np.array(values, order="C")
             self._checksum = checksum_of(self.values)
             return True
@@ -72,4 +73,4 @@ class HeldBlock:
 
         The ledger itself stays without the block, which is not on the disk until all is.
         """
-        return replace(content, checksums={self._whole: self._checksum}).summary()
+        return replace(content, checksums={self.whole: self._checksum}).summary()

@@ -19,7 +19,6 @@ from znni.core.shapes import Box, Vec3
 from znni.core.volume import Begun, NewOutput
 from znni.machine.arrays import resident_memory
 from znni.volumes.formats import Content, Sequential, Writer
-from znni.volumes.held_block import HeldBlock
 from znni.volumes.ledger_file import ledger_name
 from znni.volumes.partial_file import AS_FILE, PartialFile, check_free, refused_at
 from znni.volumes.planes import planes
@@ -71,10 +70,7 @@ class StagedOutput(ZarrOutput):
 
     Until then it is an unfinished Zarr with a ledger, and can be continued. The file is written
     into that folder, and takes its name when it is whole. If the run is stopped meanwhile, the same
-    command writes the file again.
-
-    The values of a small output of one block are held until it is finished: before, there is
-    nothing to resume.
+    command writes the file again. No Zarr is made if the values are held.
 
     Raises:
         InvalidInput: the output exists and may not be overwritten, cannot be made, or is the
@@ -88,33 +84,13 @@ class StagedOutput(ZarrOutput):
         self._file = wanted
         self._sequential = sequential
         self._block = 0
-        self._held = HeldBlock(self._wanted)
 
     def describe(self, attributes: dict[str, Any], patch: Vec3) -> None:
         """Make the Zarr, unless all values may be held, and note how large its blocks are."""
         wanted = self._wanted
         extents = patch.minimum(wanted.size)
         self._block = extents.volume * wanted.features * np.dtype(wanted.dtype).itemsize
-        if self._resumed:
-            super().describe(attributes, patch)
-        else:
-            self._held.describe(attributes, patch, super().describe)
-
-    def write(self, box: Box, values: NDArray[Any]) -> None:
-        """Store the values (f', z, y, x) of a box, or hold all of them."""
-        if not self._held.take(box, values, super().describe):
-            super().write(box, values)
-
-    def read(self, box: Box) -> NDArray[Any]:
-        """Return the values (f', z, y, x) of a box that was written."""
-        if self._held.values is not None:
-            return self._held.values[(slice(None), *box.slices)]
-        return super().read(box)
-
-    def finish(self, measured: dict[str, Any]) -> None:
-        """Write the file, and give it its name."""
-        self._held.begin(super().describe)
-        super().finish(measured)
+        super().describe(attributes, patch)
 
     def _complete(self, measured: dict[str, Any]) -> None:
         """Write the file, give it its name, and delete the Zarr."""

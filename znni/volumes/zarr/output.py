@@ -15,6 +15,7 @@ from znni.core.text import counted
 from znni.core.volume import SAME_COMMAND, Begun, Grid, NewOutput
 from znni.volumes.block_checks import check_written, write_block
 from znni.volumes.formats import library
+from znni.volumes.held_block import HeldBlock
 from znni.volumes.ledger_file import LedgerFile, MemoryLedger, unfinished
 from znni.volumes.partial_file import check_room, partial_name, refused_at
 from znni.volumes.partial_folder import PartialFolder, check_folder
@@ -75,6 +76,9 @@ class ZarrOutput:
     can be continued. A complete output keeps its ledger beside the array's metadata, in
     ``0/ledger``.
 
+    The values of a small output of one block are held until it is finished: before, there is
+    nothing to resume.
+
     Raises:
         InvalidInput: the output exists and may not be overwritten, cannot be made, or is the
             unfinished output of another run.
@@ -96,6 +100,7 @@ class ZarrOutput:
             self._resumed = ledger if ledger.resumed else None
         self._array: Any = None
         self._chunks: ZarrChunks
+        self._held = HeldBlock(wanted)
         if self._resumed:
             try:
                 self._array = open_unfinished(self._folder.root, wanted, "r+")
@@ -109,31 +114,42 @@ class ZarrOutput:
         return self._ledger.content
 
     def describe(self, attributes: dict[str, Any], patch: Vec3) -> None:
-        """Make the array, in chunks that divide patches evenly, and store its attributes."""
-        wanted = self._wanted
+        """Note how the output is made. The array is made now, unless all values may be held."""
         if self._resumed:
             mend(self._array, Path(self._folder.root) / LEVEL, self._resumed)
+            self._chunks = ZarrChunks(self._array, self._folder, LEVEL, self._wanted)
         else:
-            self._array = self._make(attributes, *chunk_and_shard(patch, wanted))
-        self._chunks = ZarrChunks(self._array, self._folder, LEVEL, wanted)
+            self._held.describe(attributes, patch, self._begin)
 
-    def _make(self, attributes: dict[str, Any], chunk: Vec3, shard: Vec3) -> Any:
+    def _begin(self, attributes: dict[str, Any], patch: Vec3) -> None:
+        """Put the ledger and the array, without values, onto the disk.
+
+        Raises:
+            RunFailed: a write failed.
+        """
         try:
             if isinstance(self._ledger, LedgerFile):
                 self._ledger.settle()
-            store = f"{self._folder.root}/{LEVEL}"
-            array = new_array(store, self._wanted, attributes, chunk, shard)
+            self._make(attributes, patch)
             self._folder.settle()
         except Exception as error:  # file systems and their libraries raise all kinds
             raise self._failed(error) from error
-        return array
+
+    def _make(self, attributes: dict[str, Any], patch: Vec3) -> None:
+        """Make the array, in chunks that divide patches evenly."""
+        chunk, shard = chunk_and_shard(patch, self._wanted)
+        store = f"{self._folder.root}/{LEVEL}"
+        self._array = new_array(store, self._wanted, attributes, chunk, shard)
+        self._chunks = ZarrChunks(self._array, self._folder, LEVEL, self._wanted)
 
     def go_on_with(self, plan: str) -> None:
         """Note the plan of all boxes written from here on."""
         self._ledger.note_plan(plan)
 
     def write(self, box: Box, values: NDArray[Any]) -> None:
-        """Store the values (f', z, y, x) of a box."""
+        """Store the values (f', z, y, x) of a box, or hold all of them."""
+        if self._held.take(box, values, self._begin):
+            return
         try:
             write_block(box, values, self._chunks, self._ledger.append)
         except MemoryError:
@@ -143,10 +159,13 @@ class ZarrOutput:
 
     def read(self, box: Box) -> NDArray[Any]:
         """Return the values (f', z, y, x) of a box that was written."""
+        if self._held.values is not None:
+            return self._held.values[(slice(None), *box.slices)]
         return np.asarray(self._array[(slice(None), *box.slices)])
 
     def finish(self, measured: dict[str, Any]) -> None:
         """Update attributes, and write the metadata that make it an image."""
+        self._held.begin(self._begin)
         if self._resumed:
             check_written(self._resumed, self.read)
         try:
@@ -159,8 +178,14 @@ class ZarrOutput:
 
     def _complete(self, measured: dict[str, Any]) -> None:
         """Update attributes, make the Zarr an image, and give it its name."""
-        self._array.update_attributes(measured)
-        self._folder.put(LEDGER, self._ledger.content.summary())
+        if self._held.values is not None:
+            self._make(self._held.attributes | measured, self._held.patch)
+            self._chunks.write(self._held.whole, self._held.values)
+            summary = self._held.summary(self._ledger.content)
+        else:
+            self._array.update_attributes(measured)
+            summary = self._ledger.content.summary()
+        self._folder.put(LEDGER, summary)
         name = PurePosixPath(self._folder.place).name
         wanted = self._wanted
         make_image(
