@@ -6,7 +6,7 @@ import os
 import signal
 from concurrent.futures import wait
 from pathlib import Path
-from threading import Event, Thread
+from threading import Event, Thread, get_ident
 from time import sleep
 
 import numpy as np
@@ -49,6 +49,17 @@ def test_a_block_is_written_while_all_threads_read(name: str, tmp_path: Path) ->
     output.finish({})
     found = open_volume(tmp_path / name).read(Box(Vec3(0, 0, 0), SIZE))
     np.testing.assert_array_equal(found, values)
+
+
+def test_the_caller_computes_a_single_item() -> None:
+    """A thread is worth its waking only if there are several."""
+
+    def thread(_item: int) -> int:
+        return get_ident()
+
+    assert list(mapped(thread, [1], 4)) == [get_ident()]
+    assert get_ident() not in mapped(thread, [1, 2], 4)
+    assert get_ident() not in mapped(thread, iter(range(1, 3)), 4)
 
 
 def test_a_fork_starts_threads_of_its_own() -> None:

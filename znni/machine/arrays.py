@@ -27,7 +27,7 @@ ALIGNMENT = 64  # bytes: a cache line, and the widest SIMD register
 def empty_aligned(shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
     """Return an uninitialised C-contiguous array that starts on a cache line."""
     dtype = np.dtype(dtype)
-    nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+    nbytes = prod(shape) * dtype.itemsize
     buffer = np.empty(nbytes + ALIGNMENT, np.uint8)
     start = -buffer.ctypes.data % ALIGNMENT
     return buffer[start : start + nbytes].view(dtype).reshape(shape)

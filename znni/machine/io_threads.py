@@ -17,6 +17,7 @@ from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache
 from itertools import islice
+from operator import length_hint
 from threading import local
 from typing import Literal, TypeAlias, TypeVar
 
@@ -54,7 +55,8 @@ def mapped(
     """Yield ``task(item)`` for every item, in order, computed by these threads.
 
     The first failure is raised unchanged, after all running tasks have ended. No task begins after
-    a failure. If one of these threads calls this, it computes all results itself.
+    a failure. If one of these threads calls this, it computes all results itself. So does any
+    caller if there is one item, and ``items`` knows that.
 
     Args:
         task: function called in any thread; it must not wait for these threads in another way.
@@ -62,7 +64,7 @@ def mapped(
         most: largest number of begun tasks whose results are not yet taken; at least one.
         purpose: which of the threads.
     """
-    if getattr(_this_thread, "is_one", False):
+    if getattr(_this_thread, "is_one", False) or length_hint(items) == 1:
         yield from map(task, items)
         return
     remaining, submit = iter(items), _pool(purpose).submit

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
+from itertools import product
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -86,7 +87,7 @@ class MappedArray:
         if not given.ndim:
             return np.asarray(given)  # one value is no view
         made = np.empty(given.shape, given.dtype)
-        for at in np.ndindex(given.shape[:-3]):
+        for at in product(*map(range, given.shape[:-3])):
             planes, copies = (
                 array[at] if array.ndim > 2 else array[np.newaxis] for array in (given, made)
             )

@@ -15,6 +15,7 @@ from znni.volumes.array import ArrayLike
 
 ORDER = "czyx"
 ONE_MAP = "the axis of one map"
+ALL = slice(None)
 AXES = ("(z, y, x) or (f, z, y, x)", "(t, z, y, x) or (t, c, z, y, x)")  # without and with time
 
 
@@ -61,9 +62,9 @@ class NamedAxes:
             raise InvalidInput(f"{given}; a volume needs y and x, and each axis once; rename them")
         extents = dict(zip(axes, array.shape, strict=True))
         point = None if time == "all" or isinstance(time, MapOverTime) else time
-        self._chosen = {"t": point or 0}
+        chosen = {"t": point or 0}
         if isinstance(time, MapOverTime):
-            self._chosen[ONE_MAP] = time.number
+            chosen[ONE_MAP] = time.number
         if isinstance(time, MapOverTime) or (time == "all" and "t" in axes):
             if time == "all":
                 _check_one_map(given, extents.get("c", 1))
@@ -83,15 +84,22 @@ class NamedAxes:
                     f"with {option('time', 0)} to {extent - 1}, or give {option('time', 'all')} if "
                     f"they are the maps that the network takes{planes}"
                 )
-            if axis not in ORDER and axis not in self._chosen and extent != 1:
+            if axis not in ORDER and axis not in chosen and extent != 1:
                 raise InvalidInput(
                     f"{given}, and {extent} positions along {axis}; a run takes one: save it as a "
                     f"volume of its own, or from Python give it as an array"
                 )
         self.maps = tuple(maps) if len(maps) == extents.get("c", 1) else ()
         self._array = array
-        self._axes = tuple(axes)
-        self._kept = [axis for axis in axes if axis in ORDER]
+        places = (chosen.get(axis, 0) for axis in axes)
+        self._parts = [
+            ORDER.index(axis) if axis in ORDER else slice(place, place + 1)
+            for axis, place in zip(axes, places, strict=True)
+        ]
+        self._dropped = tuple(ALL if axis in ORDER else 0 for axis in axes)
+        kept = [axis for axis in axes if axis in ORDER]
+        self._order = [kept.index(axis) for axis in ORDER if axis in kept]
+        self._expanded = tuple(ALL if axis in kept else np.newaxis for axis in ORDER)
         self.shape = tuple(extents.get(axis, 1) for axis in ORDER)
         self.dtype = array.dtype
         pieces = getattr(array, "pieces", None)
@@ -100,14 +108,9 @@ class NamedAxes:
 
     def __getitem__(self, key: tuple[slice, slice, slice, slice], /) -> NDArray[Any]:
         """Return the values (c, z, y, x) of four slices."""
-        wanted = dict(zip(ORDER, key, strict=True))
-        wanted |= {axis: slice(at, at + 1) for axis, at in self._chosen.items()}
-        parts = (wanted.get(axis, slice(0, 1)) for axis in self._axes)
-        dropped = (slice(None) if axis in ORDER else 0 for axis in self._axes)
-        block = np.asarray(self._array[tuple(parts)])[tuple(dropped)]
-        block = block.transpose([self._kept.index(axis) for axis in ORDER if axis in self._kept])
-        absent = [index for index, axis in enumerate(ORDER) if axis not in self._kept]
-        return np.expand_dims(block, tuple(absent))
+        parts = tuple(key[part] if isinstance(part, int) else part for part in self._parts)
+        block = np.asarray(self._array[parts])[self._dropped].transpose(self._order)
+        return block[self._expanded]
 
 
 def _check_one_map(given: str, maps: int) -> None:

@@ -106,11 +106,11 @@ class ZarrChunks:
                 chunks[0] = self._encode(np.zeros((0, 0, 0), values.dtype), self._chunk, True)
             self._folder.put(name, *file_of(chunks, self._in_shard))
 
-        chunks = (chunk for file in files for chunk in self._chunks_of(file))
+        chunks = [chunk for file in files for chunk in self._chunks_of(file)]
         with closing(mapped(encoded, chunks, encoding, "writing")) as done:
             per_file = (self._file // self._chunk).volume
             whole = ((file, list(islice(done, per_file))) for file in files)
-            finish(mapped(write, whole, writing, "writing"))
+            finish(mapped(write, whole if len(files) > 1 else list(whole), writing, "writing"))
 
     def _chunks_of(self, file: _Part) -> Iterator[_Part]:
         """Yield all chunks of a file, in order. Chunks beyond the array's end are empty."""
