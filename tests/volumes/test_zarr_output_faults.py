@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import sys
@@ -102,6 +103,25 @@ def test_a_new_ledger_is_on_the_disk_before_what_an_old_one_describes_is_deleted
     again.abandon()
     new_output("out.zarr").abandon()
     assert len(found) == 1  # nothing was there: no wait for the disk
+
+
+def test_a_folder_that_cannot_be_emptied_leaves_nothing_open(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    output = described("out.zarr")
+    write(output, FIRST, 1)
+    output.abandon()
+
+    def refuse(_folder: PartialFolder) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr(PartialFolder, "empty", refuse)
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for _ in range(3):
+        with pytest.raises(InvalidInput, match=r"out\.zarr: cannot be written there: Permission"):
+            new_output("out.zarr")
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    assert exists("out.zarr.partial/0/zarr.json")
 
 
 @pytest.mark.parametrize("place", PLACES)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -303,17 +304,25 @@ def new_array(
 
 
 def _ledger_of(folder: PartialFolder, wanted: NewOutput) -> LedgerFile:
-    try:
-        with refused_at(folder.place):
-            ledger = LedgerFile(folder.path, wanted)
-            if not ledger.resumed:
-                if any(folder.path.iterdir()):
-                    ledger.settle()  # else power may fail with the old ledger and half a folder
-                folder.empty()
-    except BaseException:
-        if any(folder.path.iterdir()):
-            folder.keep()
-        else:
-            folder.discard()
-        raise
+    """Return the ledger of a folder, which is emptied unless the output goes on.
+
+    If that fails, ledger and folder are released.
+    """
+    with refused_at(folder.place), ExitStack() as failing:
+        failing.callback(_release, folder)
+        ledger = LedgerFile(folder.path, wanted)
+        failing.callback(ledger.close)
+        if not ledger.resumed:
+            if any(folder.path.iterdir()):
+                ledger.settle()  # else power may fail with the old ledger and half a folder
+            folder.empty()
+        failing.pop_all()
     return ledger
+
+
+def _release(folder: PartialFolder) -> None:
+    """Release a folder, and delete it if it is empty."""
+    if any(folder.path.iterdir()):
+        folder.keep()
+    else:
+        folder.discard()
