@@ -13,10 +13,13 @@ import h5py
 import numpy as np
 import pytest
 from command_line import succeeds
+from random_plans import twice_as_slow
 
+import znni
 from bench.end_to_end import (
     PHASES,
     Runs,
+    identity,
     row_of_run,
     time_run,
     time_runs,
@@ -86,6 +89,17 @@ def test_what_came_after_the_first_block() -> None:
     assert row["busy_in_words"] == f"reading {share:.0%}, host layers {2 * share:.0%}"
     for seen in ([5.0] * patches, [5.0]):  # in one look, or not all
         assert "later_seconds" not in row_of_run(told, 20.0, seen, 20.0)
+
+
+def test_plans_that_compute_the_same_have_one_identity_whatever_times_are_predicted() -> None:
+    """Each run refines the measurements from which the next plan's seconds follow."""
+    plan = znni.plan("tiny.yaml", SIZE, ram="512.5MiB", device="cpu", costs="built-in")
+    assert identity(twice_as_slow(plan)) == identity(plan)
+    other_patch = replace(plan, patch=plan.patch + Vec3(1, 0, 0))
+    first = replace(plan.steps[0], primitive="another")
+    head = replace(plan.segments[0], steps=(first, *plan.segments[0].steps[1:]))
+    other_primitive = replace(plan, segments=(head, *plan.segments[1:]))
+    assert len({identity(it) for it in (plan, other_patch, other_primitive)}) == 3
 
 
 def test_runs_that_give_nothing_say_why(small_case: Path) -> None:

@@ -11,6 +11,7 @@ import h5py
 import numpy as np
 import pytest
 from command_line import VOLUME, voxels
+from random_plans import twice_as_slow
 from tiny_network import close, expected
 
 import znni
@@ -179,6 +180,17 @@ def test_memory_is_kept_to_if_no_plan_was_asked_for(
         ready._ready(plan, lambda plan: MagicMock(plan=plan))
         assert len(ready._processes) <= 2
     assert len(ready._processes) == 2
+
+
+def test_processes_are_kept_for_plans_that_differ_only_in_predicted_seconds(
+    network: Network,
+) -> None:
+    ready = KeptReadiness(Choices(ram="2GiB"))
+    plan = znni.plan(network, (9, 20, 20))
+    first, again = (
+        ready._ready(it, lambda plan: MagicMock(plan=plan)) for it in (plan, twice_as_slow(plan))
+    )
+    assert again is first
 
 
 def test_a_failure_is_logged_at_once_and_holds_no_frames(

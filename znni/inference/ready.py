@@ -345,7 +345,7 @@ def _computation(plan: Plan) -> Hashed:
     """Return a value that is equal for plans that the same processes can run."""
     network, host = _without_statistics(plan.network), plan.machine.host
     gpus = tuple(gpu.number for gpu in plan.machine.gpus[: plan.workers])
-    return Hashed((network, plan.patch, plan.segments, host.threads, gpus, plan.time.in_turn))
+    return Hashed((network, plan.computation, host.threads, gpus, plan.time.in_turn))
 
 
 def _without_statistics(network: Network) -> Network:

@@ -7,7 +7,7 @@ others on a GPU. The GPU then computes one patch while the host computes the nex
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from dataclasses import Field, dataclass, fields, is_dataclass, replace
 from functools import cache, cached_property
 from itertools import pairwise
@@ -68,6 +68,11 @@ class Plan:
     time: PlanTime
     costs: str
     gpu_memory: PlanMemory | None = None
+
+    @property
+    def computation(self) -> Hashable:
+        """The computation of a patch. It is equal for plans that differ only in limits or times."""
+        return self.patch, tuple(segment.computation for segment in self.segments)
 
     @property
     def device(self) -> Processors:

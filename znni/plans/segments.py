@@ -7,7 +7,7 @@ fragments are independent. So the deep, wide part of a network never needs to ho
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
@@ -55,6 +55,11 @@ class Step:
     def on_float32(self) -> Layer | PooledConv | SummedConv:
         """The operation if no value is packed."""
         return on_float32(self.operation)
+
+    @property
+    def computation(self) -> Hashable:
+        """The computation. It is equal for steps that differ only in cost and seconds."""
+        return self.operation, self.primitive, self.shape_in, self.shape_out, self.takes
 
     @property
     def layers(self) -> tuple[Layer, ...]:
@@ -148,6 +153,12 @@ class Segment:
     sub_batch: int
     steps: tuple[Step, ...]
     is_exact: bool = False
+
+    @property
+    def computation(self) -> Hashable:
+        """The computation. It is equal for segments whose steps compute the same."""
+        steps = tuple(step.computation for step in self.steps)
+        return self.device, self.sub_batch, steps, self.is_exact
 
     @cached_property
     def dying(self) -> tuple[tuple[str, ...], ...]:
