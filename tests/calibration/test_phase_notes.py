@@ -15,6 +15,7 @@ from znni.calibration.phase_notes import (
     AROUND,
     EXIT,
     FINISHING,
+    MOST_NOTED,
     NOTES,
     FixedSeconds,
     note,
@@ -25,10 +26,13 @@ from znni.calibration.phase_notes import (
 )
 from znni.core import user_cache
 from znni.engine.report import Report
+from znni.inference.planning import as_here
 from znni.inference.ready import Readiness
 from znni.machine.machine import Machine
 from znni.plans.job_seconds import JobSeconds, SecondsAround
 from znni.plans.plan import Plan
+
+SPENT = SecondsAround(start=1.0, planning=0.5, finishing=7.0)
 
 
 @pytest.fixture(autouse=True)
@@ -113,13 +117,29 @@ def test_runs_on_gpus_are_predicted_to_take_longer_to_finish() -> None:
 
 
 def test_a_pass_over_all_blocks_is_not_noted_as_seconds_to_finish(plan: Plan) -> None:
-    spent = JobSeconds(around=SecondsAround(start=1.0, planning=0.5, finishing=7.0))
+    spent = JobSeconds(around=SPENT)
     longer = replace(plan.time.around, finishing=AROUND.finishing + 6.0)
     with_a_pass = replace(plan, time=replace(plan.time, around=longer))
-    Readiness().note_phases(Report(with_a_pass, (), 1, spent, 0, {}, ""), whole=True)
+    Readiness().note_phases(Report(with_a_pass, (), 1, spent, 0, {}, ""), with_a_pass, whole=True)
     assert noted("cpu").finishing is None
-    Readiness().note_phases(Report(plan, (), 1, spent, 0, {}, ""), whole=True)
+    Readiness().note_phases(Report(plan, (), 1, spent, 0, {}, ""), plan, whole=True)
     assert noted("cpu").finishing == 7.0
+
+
+@pytest.mark.parametrize(("longer", "noted_by_it"), [(6.0, None), (0.0, 7.0)])
+@pytest.mark.parametrize("others", [9.0, 0.01])
+def test_what_other_processes_note_meanwhile_does_not_matter(
+    plan: Plan, longer: float, noted_by_it: float | None, others: float
+) -> None:
+    finishing = AROUND.finishing + longer
+    found = replace(plan, time=replace(plan.time, around=replace(AROUND, finishing=finishing)))
+    note("cpu", FixedSeconds(finishing=0.5))
+    report = Report(as_here(found), (), 1, JobSeconds(around=SPENT), 0, {}, "")
+    for _ in range(MOST_NOTED):
+        note("cpu", FixedSeconds(finishing=others))
+    Readiness().note_phases(report, found, whole=True)
+    assert noted("cpu").start == SPENT.start
+    assert phase_notes._read()["cpu"]["finishing"][-1] == (noted_by_it or others)
 
 
 def test_a_search_is_predicted_to_take_longer_than_a_kept_plan(small_case: Path) -> None:
@@ -180,10 +200,10 @@ def test_what_a_gpu_takes_to_start_is_building_less_all_else(plan: Plan) -> None
     spent = JobSeconds(building=1.5, around=SecondsAround(start=1.0, planning=0.5, finishing=0.7))
     report = Report(on_gpu, (), 1, spent, 0, {}, "")
     ready = Readiness()
-    ready.note_phases(report, whole=False)
-    ready.note_phases(replace(report, fallbacks=(plan,)), whole=True)
+    ready.note_phases(report, on_gpu, whole=False)
+    ready.note_phases(replace(report, fallbacks=(plan,)), on_gpu, whole=True)
     assert noted("gpu") == FixedSeconds()
-    ready.note_phases(report, whole=True)
+    ready.note_phases(report, on_gpu, whole=True)
     assert noted("gpu") == FixedSeconds(
         start=1.0, planning=0.5, cuda=pytest.approx(1.2), finishing=0.7
     )

@@ -107,19 +107,14 @@ def with_noted(around: SecondsAround, kind: Kind) -> SecondsAround:
         kind: the kind of the run.
     """
     known = noted_around(kind)
+    to_finish = FINISHING[kind] if known.finishing is None else known.finishing
     return replace(
         around,
         start=around.start if known.start is None else known.start,
         planning=around.planning if known.planning is None else known.planning,
-        finishing=around.finishing + (seconds_to_finish(kind) - AROUND.finishing),
+        finishing=around.finishing + (to_finish - AROUND.finishing),
         exit=around.exit + (EXIT[kind] - AROUND.exit),
     )
-
-
-def seconds_to_finish(kind: Kind) -> float:
-    """Return the seconds to finish that plans tell here, without a pass over all blocks."""
-    known = noted_around(kind).finishing
-    return FINISHING[kind] if known is None else known
 
 
 def noted_cuda(machine: Machine) -> float | None:

@@ -218,7 +218,7 @@ def run(
         gpu_peak, compiled_seconds() - compiled_before,
     )  # fmt: skip
     log.info("%s", report)
-    ready.note_phases(report, whole=not (made or earlier or share))
+    ready.note_phases(report, plan, whole=not (made or earlier or share))
     return report
 
 

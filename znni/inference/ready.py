@@ -12,13 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from znni.calibration.overhead_figures import cuda_seconds
-from znni.calibration.phase_notes import (
-    FixedSeconds,
-    Kind,
-    kind_of,
-    note,
-    seconds_to_finish,
-)
+from znni.calibration.phase_notes import AROUND, FixedSeconds, Kind, kind_of, note
 from znni.calibration.record import StepTimes, refine
 from znni.core.kept_results import Hashed, kept_for_object
 from znni.core.options import Choices
@@ -47,9 +41,6 @@ if TYPE_CHECKING:
 
 # Makes a plan ready to run.
 Prepare: TypeAlias = Callable[[Plan], Processes]
-
-# Fewer seconds than a pass over all blocks is predicted to take. Sums differ in their last digits.
-NO_PASS = 1e-6
 
 # The number of plans kept; they take little memory.
 MOST_PLANS = 256
@@ -132,7 +123,7 @@ class Readiness:
         """Return a plan with the seconds that this run is expected to take, as ``as_here``."""
         return as_here(plan, searched=self.searching > 0)
 
-    def note_phases(self, report: Report, *, whole: bool) -> None:
+    def note_phases(self, report: Report, found: Plan, *, whole: bool) -> None:
         """Note how long the fixed phases of a finished run took, for later predictions.
 
         Nothing is noted if the run went on with a smaller plan, or if nobody knows how long its
@@ -140,6 +131,8 @@ class Readiness:
 
         Args:
             report: the report of the run.
+            found: its plan as the search found it, without seconds that runs noted. These change
+                while other runs note theirs.
             whole: whether the run found its plan itself, computed all of its output, and did not go
                 on with an earlier one.
         """
@@ -150,10 +143,9 @@ class Readiness:
         if plan.gpu_memory:
             known = cuda_seconds(plan.machine)
             cuda = max(0.0, spent.building - plan.time.building + known)
-        kind = kind_of(plan)
-        passes = plan.time.around.finishing - seconds_to_finish(kind) > NO_PASS
+        passes = found.time.around.finishing > AROUND.finishing
         note(
-            kind,
+            kind_of(plan),
             FixedSeconds(
                 start=spent.around.start,
                 planning=max(0.0, spent.around.planning - self.searching),
