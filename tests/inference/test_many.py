@@ -182,6 +182,16 @@ def test_memory_is_kept_to_if_no_plan_was_asked_for(
     assert len(ready._processes) == 2
 
 
+def test_a_plan_is_made_the_expected_one_once_whatever_shapes_come_between(
+    network: Network,
+) -> None:
+    ready = KeptReadiness(Choices())
+    plans = [znni.plan(network, (9, 20, extent)) for extent in (20, 23)]
+    first, other, again = (ready.expected(plan) for plan in (*plans, plans[0]))
+    assert again is first
+    assert (first.output, other.output) == tuple(plan.output for plan in plans)
+
+
 def test_processes_are_kept_for_plans_that_differ_only_in_predicted_seconds(
     network: Network,
 ) -> None:

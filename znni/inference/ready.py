@@ -179,7 +179,6 @@ class KeptReadiness(Readiness):
         self._measured: dict[tuple[int, DeviceKind], Machine] = {}
         self._warned: set[str] = set()
         self._around: dict[tuple[SecondsAround, Kind], SecondsAround] = {}
-        self._expected: tuple[Plan, Plan] | None = None  # the latest plan, and what it became
         self._weights: tuple[object, object, Weights] | None = None
         self._plans: OrderedDict[Hashable, Plan] = OrderedDict()
         self._processes: OrderedDict[Hashable, Processes] = OrderedDict()
@@ -233,14 +232,10 @@ class KeptReadiness(Readiness):
 
     def expected(self, plan: Plan) -> Plan:
         """Return a plan as ``as_here``, by the notes at the first such plan."""
-        if self._expected and self._expected[0] is plan:
-            return self._expected[1]
         before = plan.time.around, kind_of(plan)
         if before not in self._around:
             self._around[before] = super().expected(plan).time.around
-        found = replace(plan, time=replace(plan.time, around=self._around[before]))
-        self._expected = plan, found
-        return found
+        return _with_around(plan, self._around[before])
 
     def done(self, plan: Plan, choices: Choices) -> None:
         """Note where the steps were timed, for ``close``."""
@@ -301,6 +296,12 @@ class KeptReadiness(Readiness):
     def _held(self, device: DeviceKind) -> int:
         """Return the bytes of a device that the kept processes take."""
         return sum(_idle_memory(kept.plan, device) for kept in self._processes.values())
+
+
+@kept_for_object
+def _with_around(plan: Plan, around: SecondsAround) -> Plan:
+    """Return a plan with other seconds around its runs: one object, which keeps what follows."""
+    return replace(plan, time=replace(plan.time, around=around))
 
 
 def _timed_on(plan: Plan, choices: Choices) -> dict[tuple[int, DeviceKind], Machine]:
