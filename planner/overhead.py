@@ -135,6 +135,10 @@ class AxisPlaces(NamedTuple):
         return (places + start).clip(0, self.volume), (places + stop).clip(0, self.volume)
 
 
+# The places of a job's blocks, for each axis.
+JobPlaces: TypeAlias = tuple[AxisPlaces, AxisPlaces, AxisPlaces]
+
+
 class Counts(NamedTuple, Generic[Number]):
     """The numbers of values, voxels and runs of a patch, or of each of several patches.
 
@@ -217,7 +221,7 @@ class Overhead:
     gpu_voxel_out: int = 0
     gpu_itemsize_out: int = 1
     handling: OverheadSeconds = OverheadSeconds()
-    places: tuple[AxisPlaces, AxisPlaces, AxisPlaces] | None = None
+    places: JobPlaces | None = None
     input_chunks: InputChunks | None = None
     chunk_files: bool = False
     input_chunk_bytes: int = 0
@@ -464,13 +468,12 @@ class Overhead:
             building += each.cuda
         seconds: dict[DeviceKind, float] = {kind: load.seconds for kind, load in loads.items()}
         runs = network.window.a_block(patch) if network.window else 1.0
-        read = box_read(network, patch)
         counts = Counts(
             float(values_in),
-            network.in_features * prod(map(self.read_along, range(3), patch, *read)),
+            network.in_features * voxels_read(network, patch, self.places),
             float(patch.volume),
             runs,
-            prod(map(self.chunks_along, range(3), patch, *read)),
+            prod(map(self.chunks_along, range(3), patch, *box_read(network, patch))),
             float(prod(map(self.files_along, patch))),
         )
         if gpu:
@@ -495,9 +498,7 @@ class Overhead:
             start: the first voxel of ``box_read`` along the axis.
             stop: the voxel after its last.
         """
-        if self.places is None:
-            return float(stop - start)
-        return _read_along(self.places[axis], patch, start, stop)
+        return _read_along(self.places and self.places[axis], patch, start, stop)
 
     def chunks_along(self, axis: int, patch: int, start: int, stop: int) -> float:
         """Return how many chunks of the input a block overlaps along an axis, on average.
@@ -605,8 +606,10 @@ class Overhead:
 
 
 @lru_cache(maxsize=2**16)
-def _read_along(places: AxisPlaces, patch: int, start: int, stop: int) -> float:
+def _read_along(places: AxisPlaces | None, patch: int, start: int, stop: int) -> float:
     """Return the voxels of the volume that a block reads, averaged over all blocks of a job."""
+    if places is None:
+        return float(stop - start)
     starts, stops = places.read(patch, start, stop)
     return float((stops - starts).mean())
 
@@ -616,6 +619,18 @@ def _chunks_along(places: AxisPlaces, patch: int, start: int, stop: int, chunk: 
     """Return the chunks of an extent that a block overlaps, averaged over all blocks of a job."""
     starts, stops = places.read(patch, start, stop)
     return float(np.where(stops > starts, (stops - 1) // chunk - starts // chunk + 1, 0).mean())
+
+
+def voxels_read(network: Network, patch: Vec3, places: JobPlaces | None) -> float:
+    """Return the voxels of the volume that a patch reads, on average over all patches of a job.
+
+    Args:
+        network: the network to run.
+        patch: the output voxels of a patch.
+        places: the places of the job's patches; None if none of them reaches beyond the volume.
+    """
+    box = box_read(network, patch)
+    return prod(map(_read_along, places or 3 * (None,), patch, *box))
 
 
 def box_read(network: Network, patch: Vec3) -> Box:

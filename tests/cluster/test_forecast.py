@@ -12,11 +12,15 @@ from fakes import fake_catalogue
 from hypothesis import given
 from hypothesis import strategies as st
 
+from planner.overhead import box_read
 from znni.cluster.blocks import best_block, box_of, patches_in_blocks
 from znni.cluster.cluster_file import DASK_BYTES, Cluster, Group, StorageLimits
 from znni.cluster.forecast import BLOCKS_A_WORKER, Forecast, forecast
 from znni.core.errors import DoesNotFit, InvalidInput
-from znni.core.shapes import Vec3
+from znni.core.options import Border
+from znni.core.shapes import Box, Vec3
+from znni.engine.tiles import make_job
+from znni.inference.planning import search
 from znni.machine.machine import Machine
 from znni.network.network import Network
 from znni.plans.primitive import Catalogue
@@ -62,9 +66,14 @@ def group(name: str, machine: Path, count: int = 4) -> Group:
     return Group(name, count, ram=8 * GIB, machine=machine)
 
 
-def predicted(network: Network, *groups: Group, storage: StorageLimits | None = None) -> Forecast:
+def predicted(
+    network: Network,
+    *groups: Group,
+    storage: StorageLimits | None = None,
+    border: Border = "valid",
+) -> Forecast:
     cluster = Cluster("slurm", groups, storage=storage or StorageLimits())
-    return forecast(network, VOLUME, cluster, input_itemsize=1)
+    return forecast(network, VOLUME, cluster, input_itemsize=1, border=border)
 
 
 @given(voxels=st.floats(0.1, 1e11), output=extents)
@@ -111,6 +120,21 @@ def test_a_cluster_of_one_kind(network: Network, fast: Path) -> None:
     many = predicted(network, group("a", fast, count=8))
     assert many.computing == pytest.approx(one.computing / 2, rel=0.2)
     assert many.cost is None
+
+
+def test_voxels_beyond_the_volume_are_not_read(network: Network, fast: Path) -> None:
+    one = predicted(network, group("a", fast), border="same")
+    (part,) = one.groups
+    patch, job = part.plan.patch, make_job(network, Vec3(*VOLUME), "same", None, None)
+    reach, within = box_read(network, patch), Box(Vec3(0, 0, 0), job.volume)
+    seen = [job.seen(tile, reach).intersection(within) for tile in job.tiles(patch)]
+    voxels = [it.size.volume for it in seen if it]
+    assert one.bytes_read == pytest.approx(sum(voxels))
+    assert one.bytes_read < len(seen) * part.plan.input_patch.volume
+    alone = search(network, VOLUME, border="same", machine=fast, input_itemsize=1)
+    same = alone.fastest_for(patch)
+    assert same
+    assert part.plan.time.patch.reading == pytest.approx(same.time.patch.reading)
 
 
 def test_unequal_machines_share_blocks_by_speed(network: Network, fast: Path, slow: Path) -> None:

@@ -10,6 +10,7 @@ from typing import TypeAlias, Unpack
 
 import numpy as np
 
+from planner.overhead import voxels_read
 from znni.cluster.blocks import best_block, box_of, patches_in_blocks
 from znni.cluster.cluster_file import (
     DASK_BYTES,
@@ -28,12 +29,12 @@ from znni.core.options import Border, Choices, OutputType, PlanOptions, Stored
 from znni.core.shapes import Vec3
 from znni.core.text import duration
 from znni.core.volume import NewOutput
-from znni.engine.tiles import Region, for_job, make_job
+from znni.engine.tiles import Job, Region, for_job, make_job
 from znni.inference.devices import choose_gpus
+from znni.inference.planning import places_of
 from znni.inference.request import Requirements
 from znni.machine.machine import Machine, limited
 from znni.machine.machine_choice import machine_for
-from znni.network.geometry import extents_read
 from znni.network.network import Network
 from znni.network.network_file import load_network
 from znni.plans.plan import Plan
@@ -219,10 +220,9 @@ def forecast(
     workers = [_worker(group, machines, options) for group in machines.groups]
 
     def plans_for(block: Vec3) -> list[Plan]:
-        wanted = replace(job, output=block)
         try:
             return [
-                steady_plan(Requirements(network, wanted, choices, stored), machine)
+                steady_plan(Requirements(network, job, choices, stored), block, machine)
                 for machine, choices in workers
             ]
         except DoesNotFit as short:
@@ -234,7 +234,7 @@ def forecast(
             GroupForecast(group, plan, patches_in_blocks(job.output, block, plan.patch))
             for group, plan in zip(machines.groups, fitting, strict=True)
         )
-        return _whole_run(parts, job.output, block, machines.storage, stored)
+        return _whole_run(parts, job, block, machines.storage, stored)
 
     box = box_of(job.output.volume / (BLOCKS_A_WORKER * machines.workers), job.output)
     plans = plans_for(box)
@@ -306,12 +306,13 @@ def _seconds(plan: Plan, block: Vec3) -> float:
 
 def _whole_run(
     parts: tuple[GroupForecast, ...],
-    output: Vec3,
+    job: Job,
     block: Vec3,
     limits: StorageLimits,
     stored: Stored,
 ) -> Forecast:
     """Return the forecast of all groups together."""
+    output, places = job.output, places_of(job)
     blocks = output.ceil_div(block).volume
     alone = _scheduled(parts, blocks)
     parts = tuple(part.within_walltime(alone) for part in parts)
@@ -331,7 +332,7 @@ def _whole_run(
     _, shard = chunk_and_shard(leader.plan.patch, sharded, shared=True)
     rate = sum(part.rate for part in parts)
     read = sum(
-        blocks * part.rate / rate * part.patches * extents_read(network, part.plan.patch).volume
+        blocks * part.rate / rate * part.patches * voxels_read(network, part.plan.patch, places)
         for part in parts
     )
     values = network.out_features * output.volume

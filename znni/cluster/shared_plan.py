@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from znni.cluster.blocks import box_of
+from znni.core.shapes import Vec3
 from znni.inference import planning
 from znni.inference.devices import choose_gpus
 from znni.inference.request import Request, Requirements
@@ -17,16 +18,22 @@ FEW_BLOCKS_A_WORKER = 4  # where smaller blocks would waste too much on their bo
 ALTERNATIVES = 16  # plans for one block, among which is the fastest for many blocks
 
 
-def steady_plan(required: Requirements, machine: Machine) -> Plan:
-    """Return the plan that is fastest if one block follows another.
+def steady_plan(required: Requirements, block: Vec3, machine: Machine) -> Plan:
+    """Return the plan for a block that is fastest if one block follows another.
 
     The fastest plan for a single block often has smaller patches, so that its first patch is read
     and its last one written sooner.
 
+    Args:
+        required: requirements of the whole output, in all of which blocks lie.
+        block: the extents of a block.
+        machine: the machine to plan for.
+
     Raises:
         DoesNotFit: no plan stays within the machine's memory.
     """
-    plans = planning.fastest(planning.search_for(required, machine), ALTERNATIVES)
+    search = replace(planning.search_for(required, machine), output=block)
+    plans = planning.fastest(search, ALTERNATIVES)
     return min(plans, key=lambda plan: plan.patches * plan.time.between)
 
 
@@ -46,8 +53,7 @@ def plan_to_share(alone: Plan, workers: int, asked: Request) -> Plan:
     plans = [alone]
     for blocks in (BLOCKS_A_WORKER, FEW_BLOCKS_A_WORKER):
         box = box_of(job.output.volume / (blocks * workers), job.output)
-        required = Requirements(asked.network, replace(job, output=box), choices, asked.stored)
-        found = steady_plan(required, choose_gpus(machine, choices))
+        found = steady_plan(asked, box, choose_gpus(machine, choices))
         plans.append(replace(found, output=job.output))
 
     def seconds(plan: Plan) -> float:

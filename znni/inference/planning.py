@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Unpack
 
 from planner.late_search import AnySearch, LateSearch, begun
 from planner.limits import does_not_fit, memory_of_run, time_of_run
-from planner.overhead import AxisPlaces, Overhead
+from planner.overhead import AxisPlaces, JobPlaces, Overhead
 from znni.calibration.choice import cost_model, of_measured_devices
 from znni.calibration.handling_times import handling_times
 from znni.calibration.overhead_figures import (
@@ -221,19 +221,25 @@ def _of_job(
 
     These are the places of its blocks, and its passes over the whole volume and the whole output.
     One reads the volume for its statistics. The other writes a file, or coarser resolutions, from
-    all blocks. A region within the volume has no places of its own, so that all regions of one size
-    have the same plan.
+    all blocks.
     """
     each = overhead.handling
     before = statistics_seconds(network, job.volume, stored.input_itemsize, machine, each)
     after = last_pass_seconds(network, job.output, machine, stored)
     loading = ZARR_SECONDS if stored.loads_zarr else 0.0
     around = each.around + SecondsAround(opening=loading + before, finishing=after)
-    overhead = replace(overhead, handling=replace(each, around=around))
+    return replace(overhead, handling=replace(each, around=around), places=places_of(job))
+
+
+def places_of(job: Job) -> JobPlaces | None:
+    """Return the places of a job's blocks; None for a region within the volume.
+
+    So all regions of one size have the same plan.
+    """
     if max(job.origin) > 0 or max(job.first) > 0:
-        return overhead
+        return None
     z, y, x = zip(job.volume, job.origin, job.output, job.first, job.alignment, strict=True)
-    return replace(overhead, places=(AxisPlaces(*z), AxisPlaces(*y), AxisPlaces(*x)))
+    return AxisPlaces(*z), AxisPlaces(*y), AxisPlaces(*x)
 
 
 def primitives_of(network: Network, machine: Machine) -> Catalogue:
