@@ -9,7 +9,6 @@ from math import inf, prod
 from typing import Generic, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from znni.core.chunks import chunk_extent
 from znni.core.options import InputChunks
@@ -17,12 +16,10 @@ from znni.core.shapes import Box, Shape5, Vec3
 from znni.machine.machine import DeviceKind, Processors
 from znni.network.geometry import extents_read, input_box
 from znni.network.network import Network
+from znni.network.window import AxisWindows, Places
 from znni.plans.device_partition import locks_blocks
 from znni.plans.job_seconds import NOTHING, NOTHING_AROUND, SecondsAround, Stage, StageSeconds
 from znni.plans.totals import Number, Numbers, PlanMemory, PlanTime
-
-# A place in each of several blocks.
-Places: TypeAlias = NDArray[np.int64]
 
 # A count for one patch, or for each of several patches.
 Count = TypeVar("Count", int, float, Numbers)
@@ -112,6 +109,8 @@ class AxisPlaces(NamedTuple):
         output: the extent of the output that is wanted.
         first: its first voxel within the whole output of an exact network.
         alignment: the voxels of the whole output at whose multiples blocks begin.
+        windows: the windows along the axis, if the network is computed in windows. Then a block
+            reads all windows that cover voxels which it writes.
     """
 
     volume: int
@@ -119,15 +118,22 @@ class AxisPlaces(NamedTuple):
     output: int
     first: int
     alignment: int
+    windows: AxisWindows | None = None
 
     def read(self, patch: int, start: int, stop: int) -> tuple[Places, Places]:
         """Return the first voxel of the volume that each block reads, and the one after its last.
 
         Args:
             patch: the output voxels of a block.
-            start: the first voxel of the input for a block whose first output voxel is 0.
-            stop: the voxel after the last.
+            start: the first voxel of the input for a block whose first output voxel is 0; any if
+                there are windows.
+            stop: the voxel after the last; any likewise.
         """
+        if self.windows:
+            written = self.origin + np.arange(0, self.output, patch)
+            ends = (written + patch).clip(max=self.origin + self.output)
+            low, high = self.windows.around(written, ends)
+            return low.clip(0, self.volume), high.clip(0, self.volume)
         alignment, end = self.alignment, self.first + self.output
         last = max(0, -(-end // alignment) * alignment - patch)  # it is shifted back to there
         begins = np.arange(self.first // alignment * alignment, end, patch).clip(max=last)

@@ -225,6 +225,14 @@ def test_windows_over_a_part_are_those_of_a_volume_moved(data: st.DataObject) ->
         around = moved.around(box)
         assert around.size.within(moved.most_around(block))
         assert bool(touching) == (common is not None)
+        ends = [
+            moved.along(axis).around(*map(np.array, each))
+            for axis, each in enumerate(zip(*box, strict=True))
+        ]
+        if touching:
+            assert ends == list(zip(*around, strict=True))
+        else:
+            assert any(low == high for low, high in ends)
         runs += sum(max(each.x, start.x) >= box.start.x for each in touching)
         if touching:
             last = min(max(each.x for each in touching) + size.x, stop.x)

@@ -98,6 +98,9 @@ def test_windows_of_a_box_are_those_that_touch_it(data: st.DataObject) -> None:
     around = window.around(box)
     assert box.within(around)
     assert around.size.within(window.most_around(box.size))
+    for axis, ends in enumerate(zip(*box, strict=True)):
+        low, high = window.along(axis).around(*map(np.array, ends))
+        assert (low, high) == (around.start[axis], around.stop[axis])
     beyond = around.stop.x - box.stop.x
     if box.stop.x % box.size.x == 0 and box.stop.x < window.volume.x:
         assert beyond <= window.tail(box.size)

@@ -12,7 +12,7 @@ from paths import NETWORKS
 
 import znni
 from planner.overhead import Load, box_read
-from znni.core.options import Border, InputChunks
+from znni.core.options import Border, InputChunks, WindowRules
 from znni.core.shapes import Box, Vec3
 from znni.engine.tiles import make_job
 from znni.network.geometry import with_window
@@ -64,16 +64,21 @@ def test_regions_of_one_size_within_the_volume_have_the_same_search(net: str) ->
     assert one.overhead == other.overhead
 
 
-def test_windows_count_no_fewer_voxels_than_they_read_and_none_beyond_the_volume() -> None:
-    network = with_window(load_network(NETWORKS / "cells-unet.yaml"), Window(Vec3.of(32)))
-    search = znni.search(network, VOLUME, **HERE)
+@pytest.mark.parametrize("like", ["monai", "nnunet"])
+@pytest.mark.parametrize("roi", [None, np.s_[:71, :, :40]])
+@pytest.mark.parametrize("size", [Vec3.of(32), Vec3(32, 64, 96)])  # the last is longer than x
+def test_blocks_count_the_windows_that_they_read(size: Vec3, roi: Any, like: WindowRules) -> None:
+    network = load_network(NETWORKS / "cells-unet.yaml")
+    network = with_window(network, Window(size, like=like))
+    search = znni.search(network, VOLUME, roi=roi, **HERE)
+    window = search.network.window
+    assert window
     for patch in (Vec3.of(32), Vec3(90, 40, 24)):
-        window = search.network.window
-        assert window
         boxes = [
-            window.around(tile.written).size.volume
-            for tile in make_job(network, VOLUME, "valid", None, None).tiles(patch)
+            window.around(tile.written).intersection(Box(Vec3.of(0), VOLUME))
+            for tile in make_job(network, VOLUME, "valid", None, roi).tiles(patch)
         ]
         read = search.overhead.time_of_run(search.network, patch, {"cpu": Load(1.0, 0, 0)}).patch
         found = read.reading / search.overhead.handling.voxel_in
-        assert fmean(boxes) <= found < window.most_around(patch).volume
+        assert found == pytest.approx(fmean(box.size.volume for box in boxes if box))
+        assert found <= window.most_around(patch).volume

@@ -312,7 +312,7 @@ def _whole_run(
     stored: Stored,
 ) -> Forecast:
     """Return the forecast of all groups together."""
-    output, places = job.output, places_of(job)
+    output = job.output
     blocks = output.ceil_div(block).volume
     alone = _scheduled(parts, blocks)
     parts = tuple(part.within_walltime(alone) for part in parts)
@@ -326,6 +326,7 @@ def _whole_run(
         )
     leader = max(parts, key=lambda part: part.rate)
     network = leader.plan.network
+    places = places_of(network, job)
     wanted = NewOutput(network.out_features, output, stored.dtype)
     sharded = replace(wanted, sharded=True)
     _, chunk = chunk_and_shard(leader.plan.patch, wanted, shared=True)

@@ -228,17 +228,24 @@ def _of_job(
     after = last_pass_seconds(network, job.output, machine, stored)
     loading = ZARR_SECONDS if stored.loads_zarr else 0.0
     around = each.around + SecondsAround(opening=loading + before, finishing=after)
-    return replace(overhead, handling=replace(each, around=around), places=places_of(job))
+    return replace(overhead, handling=replace(each, around=around), places=places_of(network, job))
 
 
-def places_of(job: Job) -> JobPlaces | None:
+def places_of(network: Network, job: Job) -> JobPlaces | None:
     """Return the places of a job's blocks; None for a region within the volume.
 
     So all regions of one size have the same plan.
+
+    Args:
+        network: the network for the job's volume.
+        job: which output is wanted.
     """
     if max(job.origin) > 0 or max(job.first) > 0:
         return None
-    z, y, x = zip(job.volume, job.origin, job.output, job.first, job.alignment, strict=True)
+    windows = [network.window.along(axis) if network.window else None for axis in range(3)]
+    z, y, x = zip(
+        *(job.volume, job.origin, job.output, job.first, job.alignment, windows), strict=True
+    )
     return AxisPlaces(*z), AxisPlaces(*y), AxisPlaces(*x)
 
 

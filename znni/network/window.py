@@ -24,6 +24,9 @@ from znni.core.shapes import Box, Vec3, is_extent
 
 Floats: TypeAlias = NDArray[np.float32]
 
+# A place along an axis in each of several blocks.
+Places: TypeAlias = NDArray[np.int64]
+
 SIGMA = 1 / 8  # of the gaussian, as a share of the window
 LEAST_WEIGHT = 1e-3  # in MONAI, beside the least of the gaussian
 LARGEST_WEIGHT = 10.0  # in nnU-Net
@@ -41,6 +44,37 @@ class Copy(NamedTuple):
 
     start: Vec3
     axes: tuple[int, ...]
+
+
+class AxisWindows(NamedTuple):
+    """The windows along an axis.
+
+    Attributes:
+        starts: where they begin, in order.
+        size: the extent of a window.
+        first: the first voxel that windows cover.
+        end: the voxel after the last.
+    """
+
+    starts: tuple[int, ...]
+    size: int
+    first: int
+    end: int
+
+    def around(self, begins: Places, ends: Places) -> tuple[Places, Places]:
+        """Return where the windows that cover voxels of each block begin, and where they end.
+
+        Both are equal for a block that no window covers.
+
+        Args:
+            begins: the first voxel of each block.
+            ends: the voxel after its last.
+        """
+        starts, covered = np.array(self.starts), (begins < self.end) & (ends > self.first)
+        begins, ends = begins.clip(self.first, self.end - 1), ends.clip(self.first + 1, self.end)
+        low = starts[np.searchsorted(starts, begins - self.size, side="right")]
+        high = starts[np.searchsorted(starts, ends, side="left") - 1] + self.size
+        return low, np.where(covered, high, low)
 
 
 @dataclass(frozen=True)
@@ -158,6 +192,13 @@ class Window:
             return tuple(round(last / (count - 1) * index) for index in range(count))
         step = self.step[axis]
         return tuple(min(index * step, last) for index in range(-(-last // step) + 1))
+
+    def along(self, axis: int) -> AxisWindows:
+        """Return the windows along an axis, 0 for z."""
+        covered = self.covered
+        return AxisWindows(
+            self.starts[axis], self.size[axis], covered.start[axis], covered.stop[axis]
+        )
 
     def touching(self, box: Box) -> Iterator[Vec3]:
         """Yield the first voxel of each window that covers voxels of a box, x slowest."""
