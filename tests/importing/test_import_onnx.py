@@ -386,6 +386,7 @@ WINDOWS = "depends on a whole window in a way that this version does not run; "
         ([FIRST, node("Softmax", ["c"], ["y"])], "is over axis -1"),
         ([FIRST, node("Elu", ["c"], ["y"], alpha=0.5)], "elu has 1 here"),
         ([FIRST, node("Selu", ["c"], ["y"])], "y (Selu) cannot be represented"),
+        ([FIRST, node("ArgMax", ["c"], ["y"], axis=1)], "y (ArgMax) gives the number of the"),
         ([FIRST, node("Dropout", ["c", "ratio", "true"], ["y"])], "in training mode"),
         (
             [FIRST, node("BatchNormalization", NORM, ["y", "m1", "v1"], training_mode=1)],

@@ -429,6 +429,7 @@ def test_pooling_alone_lowers_the_resolution_for_good(tmp_path: Path) -> None:
         (lambda a, _b: torch.cat(a.chunk(2, 2), 1), "splits axis 2"),
         (lambda a, b: a.softmax(1, dtype=torch.float64).float() + b, "changes the type of numbers"),
         (lambda a, b: torch.where(a > 0, a, b), "gt.Scalar) cannot be represented"),
+        (lambda a, b: (a + b).argmax(1), "export the network without it, and give a run labels="),
         (lambda a, b: torch.cat([a, b], 2), "joins values along axis 2"),
         (lambda a, _b: a + torch.arange(6.0), "computes with parameters only"),
         (lambda a, b: a[:, :, ::2] + b[:, :, 1::2], "takes every 2th sample along axis z"),
@@ -489,6 +490,19 @@ def test_a_network_that_differs_is_not_written(
     with pytest.raises(RunFailed, match=r"differs from what PyTorch computes by .*report this"):
         znni.import_network(module, tmp_path / "net.yaml")
     assert not list(tmp_path.iterdir())
+
+
+def test_a_network_that_classifies_whole_images_is_refused(tmp_path: Path) -> None:
+    class Classifier(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.linear = nn.Conv3d(1, 4, 3, padding=1), nn.Linear(4, 2)
+
+        def forward(self, x: Any) -> Any:
+            return self.linear(self.conv(x).mean((2, 3, 4)))
+
+    said = refusal(Classifier(), tmp_path)
+    assert "its output has one sample for a whole window, as a classifier's; give a network" in said
 
 
 @pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning")  # raised by the reference

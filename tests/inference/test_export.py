@@ -204,6 +204,12 @@ def noting(read: list[Box]) -> Callable[..., NDArray[Any]]:
     return noted
 
 
+def test_a_region_beyond_a_volume_names_the_volume_alone() -> None:
+    write_source()
+    said = refused("export", "volume.h5", "v.tif", "--roi", "0:8,:,:").strip()
+    assert said.endswith("is not within 0:7,0:20,0:23, the voxels of this 7x20x23 volume")
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [

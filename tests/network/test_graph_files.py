@@ -71,6 +71,12 @@ def test_a_chain_is_the_same_after_text(network: Network) -> None:
     assert network_from_text(network_text(network), "text") == network
 
 
+def test_a_network_that_classifies_whole_windows_is_refused() -> None:
+    text = "name: classes\nlayers:\n  - global_pool: {}\n  - conv: {features: 2, kernel: 1}\n"
+    with pytest.raises(InvalidInput, match=r"network classes: its output has one sample for a"):
+        network_from_text(text, "classes.yaml")
+
+
 def test_a_layer_may_have_the_name_of_the_input() -> None:
     first = Conv("input", 1, 1, ONE, "relu")
     nodes = (Node(first, (INPUT,)), Node(Add("sum"), ("input", INPUT)))

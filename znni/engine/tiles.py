@@ -169,10 +169,10 @@ def _wanted(roi: Region | None, possible: Box, border: Border, volume: Vec3) -> 
         raise InvalidInput(f"roi {wanted} is empty; let each end lie beyond its start")
     if not wanted.within(possible):
         reached = possible == Box(ZERO, volume) or border == "same"
-        hint = f"; {option('border', 'same')} gives output up to the edges" * (not reached)
+        hint = f" that have output; {option('border', 'same')} gives output up to the edges"
         raise InvalidInput(
-            f"roi {wanted} is not within {possible}, the voxels of this {volume} volume "
-            f"that have output{hint}"
+            f"roi {wanted} is not within {possible}, the voxels of this {volume} volume"
+            f"{hint * (not reached)}"
         )
     return wanted
 

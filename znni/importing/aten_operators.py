@@ -11,7 +11,15 @@ from typing import Any, Literal, TypeAlias
 
 from znni.core.shapes import Vec3
 from znni.importing import checks
-from znni.importing.calls import GraphCall, Value, axes_of_one, negation, plain, same
+from znni.importing.calls import (
+    GraphCall,
+    Value,
+    axes_of_one,
+    largest_map,
+    negation,
+    plain,
+    same,
+)
 from znni.importing.steps import GlobalPooling, Nonlinearity
 from znni.importing.tracing import END
 from znni.network.layer_geometry import ONE
@@ -425,6 +433,7 @@ OPERATORS: Mapping[str, Reader] = {
     "mul": multiplication,
     "div": division,
     "neg": negation,
+    "argmax": largest_map,
     "upsample_nearest3d": nearest,
     "_upsample_nearest_exact3d": nearest,
     "upsample_trilinear3d": trilinear,

@@ -95,3 +95,8 @@ def axes_of_one(call: GraphCall) -> None:
 def negation(call: GraphCall) -> None:
     """Read a change of sign."""
     call.tracer.scaled(call.origin, call.read, call.result, scale=-1.0)
+
+
+def largest_map(call: GraphCall) -> None:
+    """Refuse to read the number of the largest map: a run stores labels itself."""
+    checks.labels(call.origin)

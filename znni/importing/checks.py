@@ -12,7 +12,7 @@ from typing import Literal, NoReturn, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from znni.core.errors import InvalidInput
+from znni.core.errors import InvalidInput, option
 from znni.core.shapes import Vec3
 from znni.core.text import counted
 from znni.core.yaml_file import LARGEST, is_count
@@ -52,6 +52,15 @@ def refuse(origin: str, why: str) -> NoReturn:
 def unknown(origin: str) -> NoReturn:
     """Refuse a layer of a type that networks here do not have."""
     refuse(origin, f"cannot be represented; {LAYERS}")
+
+
+def labels(origin: str) -> NoReturn:
+    """Refuse a layer that gives the number of the largest map."""
+    refuse(
+        origin,
+        f"gives the number of the largest map; export the network without it, and give a run "
+        f"{option('labels', True)}",
+    )
 
 
 def convolution(

@@ -15,7 +15,15 @@ from numpy.typing import NDArray
 
 from znni.core.shapes import Vec3
 from znni.importing import checks
-from znni.importing.calls import GraphCall, Value, axes_of_one, negation, plain, same
+from znni.importing.calls import (
+    GraphCall,
+    Value,
+    axes_of_one,
+    largest_map,
+    negation,
+    plain,
+    same,
+)
 from znni.importing.steps import Affine, GlobalPooling, Nonlinearity
 from znni.importing.tracing import END
 
@@ -609,6 +617,7 @@ OPERATORS: Mapping[str, Reader] = {
     "Mul": multiplication,
     "Div": division,
     "Neg": negation,
+    "ArgMax": largest_map,
     "Resize": resizing,
     "Upsample": resizing,
     "Slice": slicing,

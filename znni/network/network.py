@@ -196,6 +196,11 @@ class Network:
         for node in self.nodes:
             self._check_pooled(node)
             self._check_shift(node)
+        if self.output in self.pooled:
+            raise InvalidInput(
+                f"network {self.name}: its output has one sample for a whole window, as a "
+                f"classifier's; give a network with an output for every voxel"
+            )
         if self.is_exact and self.strides[self.output] != Vec3(1, 1, 1):
             raise InvalidInput(
                 f"network {self.name}: a sample of its output spans {self.strides[self.output]} "
