@@ -13,8 +13,11 @@ DOCS_READY := .venv/docs-ready
 # From Python 3.12 on the interpreter reports each line once, and coverage costs nothing. On Python
 # 3.11 it makes the planner's tests take twice as long: there, only make coverage measures it.
 MONITORING := $(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 12))'
+# Idle threads of BLAS and OpenMP wait in loops, at the cost of other workers. Tests that are about
+# threads set their number themselves.
+SERIAL := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 # Many tests wait for processes that they start: three workers keep two cores busy.
-PYTEST := $(BIN)/python -m pytest -n 3 --dist worksteal --durations 20
+PYTEST := $(SERIAL) $(BIN)/python -m pytest -n 3 --dist worksteal --durations 20
 COVER := --cov=znni --cov=planner
 
 .PHONY: demo test check coverage docs wheel setup clean

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from unittest import mock
 
 import pytest
+from blas_threads import three_blas_threads
 from command_line import INFER, LONG_VOLUME, succeeds, voxels, write_case, write_volume
 from emulation.kernels_on_host import folder
 from fakes import fake_catalogue
@@ -114,6 +115,13 @@ def small_output(small_case: Path) -> Path:
     """``out.h5``, of the small case, from voxel (0, 2, 3) of its input on."""
     succeeds(*INFER)
     return small_case / "out.h5"
+
+
+@pytest.fixture
+def several_blas_threads() -> Iterator[None]:
+    """BLAS has three threads, of which code that wants one must take two away."""
+    with three_blas_threads():
+        yield
 
 
 @pytest.fixture

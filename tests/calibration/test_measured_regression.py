@@ -7,9 +7,9 @@ from math import exp, isfinite, log, sqrt
 
 import numpy as np
 import pytest
+from blas_threads import blas_threads
 from hypothesis import given
 from hypothesis import strategies as st
-from threadpoolctl import threadpool_info
 
 from znni.calibration.features import AXES, Numbers
 from znni.calibration.regression import (
@@ -166,10 +166,7 @@ class NotedThreads:
         return np.asarray(left @ self._matrix)
 
 
-def blas_threads() -> list[int]:
-    return [pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"]
-
-
+@pytest.mark.usefixtures("several_blas_threads")
 def test_matrices_are_too_small_for_threads_of_blas(monkeypatch: pytest.MonkeyPatch) -> None:
     """Threads that wait for the next product are busy. So they would fill all cores of a search."""
     noted, inv = list[int](), np.linalg.inv

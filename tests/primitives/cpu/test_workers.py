@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from blas_threads import blas_threads
 from hypothesis import given
 from hypothesis import strategies as st
-from threadpoolctl import threadpool_info
 
 from znni.primitives.cpu.common.workers import Workers, even_slices, workers
 
@@ -208,10 +208,7 @@ def test_a_worker_that_comes_when_all_is_done_is_not_waited_for() -> None:
     occupied.set()
 
 
-def blas_threads() -> list[int]:
-    return [pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"]
-
-
+@pytest.mark.usefixtures("several_blas_threads")
 def test_blas_has_one_thread_inside_and_its_own_number_again_outside() -> None:
     np.ones((2, 2)) @ np.ones((2, 2))
     before, inside = blas_threads(), list[int]()
@@ -220,6 +217,7 @@ def test_blas_has_one_thread_inside_and_its_own_number_again_outside() -> None:
     assert blas_threads() == before
 
 
+@pytest.mark.usefixtures("several_blas_threads")
 def test_rounds_that_overlap_have_one_thread_of_blas_and_leave_it_as_it_was() -> None:
     begun, first_ended = threading.Event(), threading.Event()
 
