@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from znni.core.shapes import Box, Vec3
 from znni.core.volume import Affine, Grid
 from znni.volumes.formats import formats
 from znni.volumes.locate import describe_volume, open_volume
+from znni.volumes.tiff.format import _complaints
 
 SIZE = Vec3(5, 6, 7)
 BOX = Box(Vec3(1, 2, 0), Vec3(4, 3, 7))
@@ -247,6 +249,16 @@ def test_tiffs_in_one_piece_are_mapped(dtype: str, byteorder: str) -> None:
         volume.read(BOX)
     with pytest.raises(InvalidInput, match=r"v.tif: cannot be read as TIFF: "):
         open_volume("v.tif")
+
+
+def test_a_damaged_tiff_is_refused_while_another_thread_opens_a_file() -> None:
+    write_tiff("v.tif", VALUES[0])
+    cut("v.tif", 0.4)
+    elsewhere = list[str]()
+    with _complaints(elsewhere), ThreadPoolExecutor(1) as other:
+        error = other.submit(open_volume, "v.tif").exception()
+    assert isinstance(error, InvalidInput)
+    assert not elsewhere
 
 
 def test_a_page_of_a_tiff_that_was_damaged() -> None:

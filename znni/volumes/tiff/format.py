@@ -7,6 +7,7 @@ import logging
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
+from threading import get_ident
 from typing import Any
 from xml.etree import ElementTree
 
@@ -118,9 +119,15 @@ def _open(place: str) -> Any:
 
 @contextmanager
 def _complaints(found: list[str]) -> Iterator[None]:
-    """Collect what tifffile logs about a damaged file; it goes on to read the rest."""
+    """Collect what tifffile logs about a damaged file; it goes on to read the rest.
+
+    Other threads may open files at the same time, so only what this one logs is collected.
+    """
+    here = get_ident()
 
     def keep(record: logging.LogRecord) -> bool:
+        if record.thread != here:
+            return True
         if record.levelno >= logging.ERROR:
             found.append(record.getMessage())
         return False  # nobody else is told
