@@ -50,6 +50,9 @@ ROUNDED = 1 + 1e-9
 # The bytes of a part of a packed number.
 PART_BYTES = 2
 
+# Few voxels do not fill a GPU, and the deep layers of a small window have few.
+WINDOWS_AT_ONCE = (1, 2, 3, 4, 8, 16)
+
 # A function that chooses steps for slots within bytes and seconds, such as ``undominated_within``.
 Chooser: TypeAlias = Callable[[list[Slot], float, float, float], Iterable[Choice]]
 
@@ -80,7 +83,8 @@ class DeviceSearch:
         self._model = model
         self._division: Division = division
         self._gpu_budget = gpu_budget
-        most_items = 1 if network.is_exact else network.total_pooling.volume
+        alone = max(WINDOWS_AT_ONCE) if network.window else 1
+        most_items = alone if network.is_exact else network.total_pooling.volume
         self._options = StepOptions(primitives, model, division, gpu_budget, most_items)
         # The time of a promising choice bounds the search among all of them.
         self._choosers: tuple[Chooser, ...] = (promising_within, undominated_within)

@@ -69,15 +69,17 @@ class Sampled(NamedTuple):
         """True if it applies to some shape of the sample."""
         return isfinite(self.seconds)
 
+    def factor(self, factor: LeastFactor) -> float:
+        """Return its least factor, given the function that returns those of primitives."""
+        return 1.0 if self.told else factor(self.primitive)
+
     def bound(self, factor: LeastFactor) -> float:
         """Return its least seconds per output voxel, 0 if the sample tells nothing of it.
 
         Args:
             factor: the function that returns its least factor.
         """
-        if not self.applies:
-            return 0.0
-        return self.seconds if self.told else self.seconds * factor(self.primitive)
+        return self.seconds * self.factor(factor) if self.applies else 0.0
 
 
 # For an operation, its input maps and its output items for each item: all primitives.
@@ -383,17 +385,18 @@ class Prices:
             each: the number of output items for each item of the input.
             among: the names of the primitives that count; None: all.
         """
-        sampled = self._sampled(operation, features, each)
         factor = self._sampled_factor(operation, features, each)
+        sampled = self._sampled(operation, features, each)
         counted = [it for it in sampled if among is None or it.primitive.name in among]
-        counted = [it for it in counted if it.applies]
-        least = min((it.seconds for it in counted), default=inf)
-        least_factor = min(
-            (1.0 if it.told else factor(it.primitive) for it in counted), default=1.0
-        )
-        return max(
-            BOUND_SLACK * min((it.bound(factor) for it in counted), default=inf),
-            FASTEST_SLACK * least * least_factor,
+        least = FASTEST_SLACK * min((it.seconds for it in counted), default=inf)
+        kinds = {type(it.primitive) for it in counted if it.applies}
+        return min(
+            (
+                max(BOUND_SLACK * THIN_SLACK * it.bound(factor), least * it.factor(factor))
+                for it in counted
+                if type(it.primitive) in kinds  # it may apply to other shapes, as others do
+            ),
+            default=inf,
         )
 
     def _sampled(self, operation: Operation, features: int, each: int) -> list[Sampled]:
@@ -435,8 +438,13 @@ class Prices:
         """
         key = (self.nameless(operation), features, each)
         if key not in self._sampled_factors:
-            steps = self._steps(*key)
-            found = {self._model.factors(step.operation, step.shape_in) for step in steps}
+            powers = range((self._most_items - 1).bit_length() + 1)
+            found = {
+                self._model.factors(step.operation, step.shape_in._replace(n=2**it))
+                for step in self._steps(*key)
+                if step.shape_in.n == 1
+                for it in powers
+            }
             self._sampled_factors[key] = _least_of(found)
         return self._sampled_factors[key]
 

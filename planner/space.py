@@ -10,7 +10,7 @@ from typing import Self
 
 from planner.bounds import BoundsUsingGpu, LeastSeconds, computing_pieces
 from planner.cost_model import BUILT_IN, BuiltInModel
-from planner.device_search import Chooser, DeviceSearch
+from planner.device_search import WINDOWS_AT_ONCE, Chooser, DeviceSearch
 from planner.gpu_budget import GpuBudget, gpu_budget_per_layer
 from planner.partition import CutPoint, Processor, cut_points, cut_points_using_gpu
 from planner.patch_candidate import PatchCandidate
@@ -26,9 +26,6 @@ from znni.plans.primitive import UsesGpu, on_device, without_gpu
 
 # A box whose reads differ along the axes if a layer does not treat them alike.
 SAMPLE = Box(Vec3(0, 0, 0), Vec3.of(60))
-
-# Few voxels do not fill a GPU, and the deep layers of a small window have few.
-WINDOWS_AT_ONCE = (1, 2, 3, 4, 8, 16)
 
 
 @dataclass(eq=False)

@@ -32,9 +32,10 @@ from znni.core.options import Accuracy
 from znni.core.shapes import Shape5, Vec3
 from znni.machine.machine import DeviceKind
 from znni.machine.machine_choice import machine_for
-from znni.network.geometry import over
-from znni.network.layers import Conv, Operation
+from znni.network.geometry import over, with_window
+from znni.network.layers import Concat, Conv, Operation
 from znni.network.network import Network
+from znni.network.window import Window
 from znni.plans.block_storage import block_storage
 from znni.plans.cost import Cost
 from znni.plans.nominal_time import nominal_time
@@ -128,6 +129,61 @@ class Uneven(CostModel):
 
 
 UNEVEN = Uneven()
+
+
+class FastAlone(CostModel):
+    """A model by which one primitive takes a quarter of what it says, perhaps for some items."""
+
+    source = "one is fast"
+
+    def __init__(self, name: str, items: int | None = None) -> None:
+        self._name, self._items = name, items
+
+    def factors(self, operation: Operation, shape: Shape5) -> Factors:  # noqa: ARG002
+        fast = self._items in (None, round(log2(shape.n)))
+        return lambda primitive: Factor(0.25 if fast and primitive.name == self._name else 1.0, 0.1)
+
+
+@pytest.mark.parametrize(
+    ("there", "name", "conv", "size"),
+    [
+        # It applies to no cube, because a cube of its tiles does not fit into a block of the GPU.
+        (("rtx4090", "gpu"), "gpu_fft_tiled_32_float16", CONVOLUTIONS[2], Vec3(76, 40, 27)),
+        # It is a fifth faster per voxel for thin outputs than for cubes.
+        (("laptop", "cpu"), "fft_tiled_40", CONVOLUTIONS[1], Vec3(10, 60, 114)),
+    ],
+)
+def test_no_layer_is_faster_than_its_bound_if_one_primitive_is_fast(
+    there: tuple[str, DeviceKind], name: str, conv: Conv, size: Vec3
+) -> None:
+    prices = Prices(primitives(*there), FastAlone(name), NO_GPU_BUDGET, 8)
+    shape = Shape5.of(8, conv.in_features, size + conv.kernel - 1)
+    out = Shape5.of(8, conv.out_features, size)
+    fastest = min(prices.offers(conv, shape, out), key=lambda offer: offer.seconds)
+    assert fastest.primitive.name == name
+    least = prices.least_seconds_per_voxel(conv, conv.in_features)
+    assert 0 < least * out.n * size.volume <= fastest.seconds
+
+
+def test_bounds_hold_for_numbers_of_items_that_are_not_sampled() -> None:
+    model = FastAlone("concatenation", items=5)
+    prices, join = Prices(primitives("laptop", "cpu"), model, NO_GPU_BUDGET, 27), Concat("join")
+    shape = Shape5.of(27, 16, Vec3(64, 64, 64))
+    (offer,) = prices.offers(join, shape, shape)
+    least = prices.least_seconds_per_voxel(join, 16)
+    assert 0 < least * shape.n * shape.size.volume <= offer.seconds
+
+
+def test_bounds_hold_for_several_windows_at_once() -> None:
+    conv, whole = Conv("conv", 32, 32, Vec3.of(1), "relu"), Vec3.of(64)
+    one = Network.chain("windows", conv.in_features, (conv,))
+    network = over(with_window(one, Window(Vec3.of(32)).over(whole)), whole)
+    (primitive,) = (it for it in primitives("h200-node", "gpu") if it.name == "gpu_cudnn_float32")
+    search = DeviceSearch(network, [primitive], FastAlone(primitive.name, items=4), "none")
+    shape = Shape5.of(16, conv.in_features, Vec3.of(32))
+    step = bare_step(conv, shape, shape)
+    (option,) = search._options.whole(step)
+    assert 0 < search.bounds.of_step(step) <= option.seconds
 
 
 @cache
