@@ -277,7 +277,9 @@ def test_a_new_output_asks_little_of_the_file_system(
     for name in ("stat", "statvfs", "open", "ftruncate", "pwrite"):
         count(name)
     new_output(tmp_path / "out.h5").abandon()
-    assert asked == {"stat": 5, "statvfs": 2, "open": 3}
+    assert asked.keys() == {"stat", "statvfs", "open"}
+    assert asked["stat"] <= 5  # of some versions of Python, fewer go through this function
+    assert (asked["statvfs"], asked["open"]) == (2, 3)
 
 
 def test_the_plan_of_a_ledger_is_written_with_the_block_after_it(tmp_path: Path) -> None:

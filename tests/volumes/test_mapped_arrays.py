@@ -42,10 +42,15 @@ def test_the_file_may_be_replaced_meanwhile(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs Linux's /proc")
-def test_a_file_is_open_once(tmp_path: Path) -> None:
-    np.save(tmp_path / "volume.npy", np.ones((2, 3, 4)))
+@pytest.mark.parametrize("name", ["volume.npy", "volume.tif"])
+def test_a_file_is_open_once(name: str, tmp_path: Path) -> None:
+    values = np.ones((2, 3, 4), np.float32)
+    if name.endswith(".npy"):
+        np.save(tmp_path / name, values)
+    else:
+        pytest.importorskip("tifffile").imwrite(tmp_path / name, values, photometric="minisblack")
     before = len(list(Path("/proc/self/fd").iterdir()))
-    opened = open_volume(tmp_path / "volume.npy")
+    opened = open_volume(tmp_path / name)
     assert len(list(Path("/proc/self/fd").iterdir())) == before + 1
     assert opened.size == (2, 3, 4)
 

@@ -76,7 +76,10 @@ def _open_level(place: str, dataset: str | None, time: Moment | None, index: int
     except BaseException:
         file.close()
         raise
-    weakref.finalize(volume, file.close)
+    if isinstance(array, MappedArray):  # it needs the file no more
+        file.close()
+    else:
+        weakref.finalize(volume, file.close)
     return volume
 
 
