@@ -60,6 +60,25 @@ def test_the_first_call_of_a_step_does_not_count() -> None:
     assert list(times.warm()) == [(first, 2.0)]
 
 
+def test_a_step_is_hashed_once_and_equal_ones_are_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    step, *_ = plan("tiny.yaml", (7, 20, 23)).steps
+    equal, hashed, times = replace(step), list[int](), StepTimes()
+    hash_of = Step.__hash__
+
+    def noted(self: Step) -> int:
+        hashed.append(id(self))
+        return hash_of(self)
+
+    monkeypatch.setattr(Step, "__hash__", noted)
+    times(step, 100.0)
+    once = len(hashed)
+    for _ in range(3):
+        times(step, 1.0)
+    assert len(hashed) == once
+    times(equal, 3.0)
+    assert list(times.warm()) == [(step, 1.0)]
+
+
 def test_runs_refine_a_calibration_if_there_is_one(database: CostDatabase) -> None:
     steps, run = several_patches()
     succeeds(*run)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from statistics import median
@@ -113,16 +113,23 @@ class StepTimes:
     """Collects the times of a plan's steps while it runs."""
 
     def __init__(self) -> None:
-        self._seconds: dict[Step, deque[float]] = defaultdict(lambda: deque(maxlen=LATEST_CALLS))
-        self._begun: set[Step] = set()
+        self._seconds: dict[Step, deque[float]] = {}
+        # The same by the number of an object, which is hashed at once. It is kept with the object.
+        self._by_number: dict[int, tuple[Step, deque[float]]] = {}
 
     def __call__(self, step: Step, seconds: float) -> None:
         """Add the seconds of a call. A step's first call is skipped: it includes other costs."""
-        if step in self._begun:
-            self._seconds[step].append(seconds)
-        self._begun.add(step)
+        known = self._by_number.get(id(step))
+        if known is None:
+            is_first = step not in self._seconds
+            calls = self._seconds.setdefault(step, deque(maxlen=LATEST_CALLS))
+            self._by_number[id(step)] = known = step, calls
+            if is_first:
+                return
+        known[1].append(seconds)
 
     def warm(self) -> Iterator[tuple[Step, float]]:
         """Yield each step that ran more than once, with the median of all calls but the first."""
         for step, seconds in self._seconds.items():
-            yield step, median(seconds)
+            if seconds:
+                yield step, median(seconds)
