@@ -46,6 +46,17 @@ def test_what_is_added_is_found(database: CostDatabase, operation: Operation) ->
     assert CostDatabase(database.path).measured(HERE) == [measured]
 
 
+def test_operations_and_shapes_are_checked_once(
+    database: CostDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured = replace(MEASURED, shape=Shape5(1, 2, 97, 89, 83))  # which no other test has
+    database.add(HERE, [measured])
+    assert database.measured(HERE) == [measured]
+    for name in ("_operations", "_shapes"):
+        monkeypatch.setattr(f"znni.calibration.database.{name}", pytest.fail)
+    assert CostDatabase(database.path).measured(HERE) == [measured]
+
+
 def test_names_of_layers_do_not_matter(database: CostDatabase) -> None:
     pair = PooledConv(replace(CONV, name="a"), replace(POOL, name="b"))
     for operation in (replace(CONV, name="last"), replace(POOL, name="first"), pair):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
-from functools import cache
+from functools import cache, lru_cache
 from math import inf
 from statistics import median
 from typing import TYPE_CHECKING
@@ -26,6 +26,10 @@ LATEST = 5
 
 _UNDER = "device = ? AND caches = ? AND threads = ? AND libraries = ?"
 _SAME = f"{_UNDER} AND primitive = ? AND version = ? AND operation = ? AND shape = ?"
+
+# Texts of operations, and of shapes, whose values are kept. A database is read to plan a run, and
+# again to refine it, and many entries have the same texts.
+MOST_TEXTS = 4096
 
 
 @cache
@@ -189,5 +193,15 @@ def _measurement(
     primitive: str, version: int, operation: str, shape: str, seconds: float, day: str
 ) -> Measurement:
     _checked(primitive, seconds)
-    done, size = _operations().validate_json(operation), _shapes().validate_json(shape)
+    done, size = _operation(operation), _shape(shape)
     return Measurement(primitive, version, done, size, seconds, date.fromisoformat(day))
+
+
+@lru_cache(maxsize=MOST_TEXTS)
+def _operation(text: str) -> Operation:
+    return _operations().validate_json(text)
+
+
+@lru_cache(maxsize=MOST_TEXTS)
+def _shape(text: str) -> Shape5:
+    return _shapes().validate_json(text)
