@@ -15,7 +15,7 @@ import znni
 from znni.core.errors import InvalidInput
 from znni.core.options import WindowRules
 from znni.core.shapes import Box, Vec3, offsets
-from znni.network.geometry import with_window
+from znni.network.geometry import block_geometry, over, with_window
 from znni.network.network import Network
 from znni.network.network_as_text import network_text
 from znni.network.network_file import network_from_text
@@ -257,3 +257,11 @@ def test_a_network_is_also_given_by_its_name() -> None:
     assert made == znni.with_window(znni.load_network("cells-unet"), window)
     with pytest.raises(InvalidInput, match=r"nothing\.onnx: no such model file"):
         znni.with_window("nothing.onnx", window)
+
+
+def test_layers_compute_the_same_block_whatever_the_patch_if_there_are_windows() -> None:
+    window = Window(Vec3(8, 4, 6), volume=Vec3(20, 20, 20))
+    network = over(with_window(network_from_text(NET, "net.yaml"), window), window.size)
+    one, other = (block_geometry(network, Vec3.of(extent)) for extent in (4, 20))
+    assert one is other
+    assert one.frames[network.output].computed.size == window.size

@@ -273,7 +273,6 @@ def reach(network: Network, patch: Vec3) -> Box:
     return block_geometry(larger, patch).frames[INPUT].stored
 
 
-@lru_cache(maxsize=1024)
 def block_geometry(network: Network, patch: Vec3) -> BlockGeometry:
     """Return the samples of all values for a block of output.
 
@@ -285,12 +284,25 @@ def block_geometry(network: Network, patch: Vec3) -> BlockGeometry:
     Raises:
         ValueError: the network is for no volume.
     """
+    return _block_geometry(network, block_extents(network, patch))
+
+
+def block_extents(network: Network, patch: Vec3) -> Vec3:
+    """Return the extents of a block as layers compute it: those of a patch, or of any window.
+
+    Raises:
+        ValueError: the network is for no volume.
+    """
     if network.whole is None:
         raise ValueError(f"network {network.name} is for no volume; call over(network, whole)")
+    return network.whole if network.window else patch
+
+
+@lru_cache(maxsize=1024)
+def _block_geometry(network: Network, patch: Vec3) -> BlockGeometry:
+    assert network.whole is not None
     sizes = whole_sizes(network, network.whole)
     out = sizes[network.output]
-    if network.window:
-        patch = out
     uncut = Vec3(*(int(extent >= limit) for extent, limit in zip(patch, out, strict=True)))
     needed = {network.output: Box(ZERO, patch.minimum(out))}
     frames: dict[str, Frame] = {}

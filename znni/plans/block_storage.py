@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from znni.core.shapes import Box, Shape5, Vec3
-from znni.network.geometry import BlockGeometry, block_geometry
+from znni.network.geometry import BlockGeometry, block_extents, block_geometry
 from znni.network.layers import (
     Add,
     Affine,
@@ -182,8 +182,7 @@ def block_storage(network: Network, patch: Vec3) -> BlockStorage:
         network: an exact network for a volume.
         patch: the output voxels of the block. Windows are the same whatever it is.
     """
-    size = network.window.size if network.window else patch
-    return _block_storage(network, size, network.together)
+    return _block_storage(network, block_extents(network, patch), network.together)
 
 
 @lru_cache(maxsize=256)
