@@ -79,7 +79,10 @@ def test_a_step_is_hashed_once_and_equal_ones_are_one(monkeypatch: pytest.Monkey
     assert list(times.warm()) == [(step, 1.0)]
 
 
-def test_runs_refine_a_calibration_if_there_is_one(database: CostDatabase) -> None:
+def test_runs_refine_a_calibration_if_there_is_one(
+    database: CostDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("znni.calibration.record.SURE", 0.0)  # no time is as predicted by chance
     steps, run = several_patches()
     succeeds(*run)
     assert database.measured(HERE) == []
@@ -106,6 +109,16 @@ def test_times_that_were_predicted_well_are_not_kept(
     assert len(database.measured(HERE)) == 1
     refine([(step, exp(-known - 0.02))], made.machine)
     assert len(database.measured(HERE)) == 2
+
+
+def test_times_of_costs_that_say_their_own_seconds_are_not_kept(database: CostDatabase) -> None:
+    """They change no prediction, so every run would keep some more."""
+    record([(CATALOGUE["conv"], CALIBRATED, 0.125)], database)
+    made = plan("tiny.yaml", (7, 20, 23))
+    step = made.steps[0]
+    told = replace(step, cost=replace(step.cost, seconds=step.seconds))
+    refine([(told, 4 * step.seconds)], made.machine)
+    assert len(database.measured(HERE)) == 1
 
 
 def test_a_run_that_cannot_refine_says_so_and_succeeds(

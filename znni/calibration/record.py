@@ -93,7 +93,12 @@ def refine(
 
 
 def _is_news(step: Step, seconds: float) -> bool:
-    """Return whether a step took longer or shorter than its prediction's error makes likely."""
+    """Return whether a step took longer or shorter than its prediction's error makes likely.
+
+    Nothing is news of a cost that says its own seconds: no measurement changes what it says.
+    """
+    if step.cost.seconds is not None:
+        return False
     return abs(math.log(seconds / step.seconds)) > min(step.error, SURE)
 
 
