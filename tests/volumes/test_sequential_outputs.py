@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 import znni
 from znni.core.errors import InvalidInput, RunFailed
 from znni.core.shapes import Box, Vec3
-from znni.core.volume import Affine, Grid, NewOutput, Output
+from znni.core.volume import Affine, Begun, Grid, NewOutput, Output
 from znni.volumes import held_block, staged_output
 from znni.volumes.locate import begun_output, open_output, open_volume, read_ledger
 from znni.volumes.zarr import output as zarr_output
@@ -278,6 +278,27 @@ def test_an_existing_file_is_replaced_if_asked() -> None:
     Path("out.tif").write_text("old")
     make("out.tif", overwrite=True)
     np.testing.assert_array_equal(tifffile.imread("out.tif"), VALUES)
+
+
+def test_no_run_goes_on_with_what_is_left_of_a_whole_output(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The system may end a run while it deletes the Zarr. Then a part of that stays."""
+
+    def stopped(folder: Path, **_: Any) -> None:
+        (folder / "0" / "zarr.json").unlink()
+        raise KeyboardInterrupt
+
+    output = begin("out.npy")
+    write(output, BOXES)
+    with monkeypatch.context() as patched:
+        patched.setattr(staged_output.shutil, "rmtree", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            output.finish({})
+    assert isinstance(output, staged_output.StagedOutput)
+    output._folder.keep()  # a process that ends holds it no more
+    assert begun_output("out.npy", "input.h5", wanted(overwrite=True)) == Begun()
+    make("out.npy", overwrite=True)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -122,6 +122,7 @@ class StagedOutput(ZarrOutput):
         content = Content(self._file, read, attributes, summary)
         write_whole(new, place, self._sequential, content)
         new.replace(place)
+        self._ledger.discard()  # before the Zarr, so that no run goes on with what is left of it
         shutil.rmtree(folder, ignore_errors=True)  # the output is whole; left-overs do no harm
         self._folder.keep()
 
