@@ -169,8 +169,10 @@ class Search(Space):
                 break
             if cut_point is None:
                 tried.add(patch)
-                known = next(iter(candidates.values()), None)
-                candidate = known.in_patches_of(patch) if known else self.patch_candidate(patch)
+                if candidates and self.network.window:
+                    candidate = next(iter(candidates.values())).in_patches_of(patch)
+                else:
+                    candidate = self.patch_candidate(patch)
                 candidates[patch] = candidate
                 for each in self.cut_points:
                     heappush(waiting, Waiting(candidate.least_seconds(each), patch, each))

@@ -69,14 +69,10 @@ class PatchCandidate:
         return self._output.ceil_div(self.patch).volume
 
     def in_patches_of(self, patch: Vec3) -> PatchCandidate:
-        """Return the job in patches of another size.
+        """Return the job in patches of another size, for a network that is computed in windows.
 
-        If the network is computed in windows, its layers are the same, and so are their bounds.
+        Its layers are the same, and so are their bounds.
         """
-        if not self._network.window:
-            return PatchCandidate(
-                *(self._network, self._machine, self._output, patch, self._overhead, self._bounds)
-            )
         other = copy(self)
         other.patch = patch
         return other

@@ -9,7 +9,7 @@ from math import exp, log
 from random import Random
 from typing import NamedTuple
 
-from planner.cost_model import BUILT_IN
+from planner.cost_model import built_in_seconds
 from znni.core.shapes import Box, Shape5, Vec3
 from znni.machine.machine import DeviceKind
 from znni.machine.packed_arrays import GROUP, packed_bytes
@@ -234,7 +234,7 @@ def _suits(primitive: Primitive, call: Call, effort: Effort, allowed: int) -> bo
     if primitive.out_shape(*call) is None:
         return False
     cost = primitive.cost(*call)
-    seconds = BUILT_IN.estimate(primitive, *call, cost).seconds
+    seconds = built_in_seconds(primitive, cost)
     memory, third = cost.memory, allowed // 3
     # All calls share the noise that they take. A packed input is made of it, and lies beside it.
     beside = memory.working - (0 if call.is_packed else call.shape.nbytes)

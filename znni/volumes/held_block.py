@@ -69,8 +69,10 @@ class HeldBlock:
         return False
 
     def summary(self, content: Ledger) -> bytes:
-        """Return the text of the ledger of an output that has the held block.
+        """Return the text of the ledger of the whole output, with the block if it is held.
 
-        The ledger itself stays without the block, which is not on the disk until all is.
+        The ledger itself stays without that block, which is not on the disk until all is.
         """
-        return replace(content, checksums={self.whole: self._checksum}).summary()
+        if self.values is not None:
+            content = replace(content, checksums={self.whole: self._checksum})
+        return content.summary()

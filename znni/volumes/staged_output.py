@@ -97,12 +97,10 @@ class StagedOutput(ZarrOutput):
         values: Any = self._held.values
         if values is not None:
             attributes = json.loads(json.dumps(self._held.attributes | measured))  # as a Zarr's are
-            summary = self._held.summary(self._ledger.content)
         else:
             values = self._array
             values.update_attributes(measured)
             attributes = dict(values.attrs)
-            summary = self._ledger.content.summary()
 
         def one_map(feature: int, box: Box) -> NDArray[Any]:
             return np.asarray(values[(feature, *box.slices)])
@@ -119,7 +117,8 @@ class StagedOutput(ZarrOutput):
         def read() -> Generator[NDArray[np.generic], None, None]:
             return planes(one_map, wanted.features, wanted.size, plane, room)
 
-        content = Content(self._file, read, attributes, summary)
+        ledger = self._held.summary(self._ledger.content)
+        content = Content(self._file, read, attributes, ledger)
         write_whole(new, place, self._sequential, content)
         new.replace(place)
         self._ledger.discard()  # before the Zarr, so that no run goes on with what is left of it

@@ -182,11 +182,9 @@ class ZarrOutput:
         if self._held.values is not None:
             self._make(self._held.attributes | measured, self._held.patch)
             self._chunks.write(self._held.whole, self._held.values)
-            summary = self._held.summary(self._ledger.content)
         else:
             self._array.update_attributes(measured)
-            summary = self._ledger.content.summary()
-        self._folder.put(LEDGER, summary)
+        self._folder.put(LEDGER, self._held.summary(self._ledger.content))
         name = PurePosixPath(self._folder.place).name
         wanted = self._wanted
         make_image(
