@@ -42,6 +42,9 @@ from znni.primitives.reference import dense
 
 pytestmark = pytest.mark.gpu
 
+# Patches of a run whose memory is watched.
+PATCHES = 8
+
 
 def primitives(machine: Machine) -> Catalogue:
     """The machine's, with a convolution that is sure to be there, and none else."""
@@ -124,6 +127,8 @@ def test_memory_is_what_the_plan_says_and_the_same_in_every_patch() -> None:
             arenas.append(self)
 
     calls: list[Step] = []
+    left: list[int] = []
+    pooled: set[int] = set()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(device_layers, "DeviceArena", Kept)
         before = free_bytes()
@@ -133,17 +138,18 @@ def test_memory_is_what_the_plan_says_and_the_same_in_every_patch() -> None:
             random_weights(network, 0),
             lambda step, seconds: calls.append(step) if seconds > 0 else None,
         )
-        for seed in range(2):
+        for seed in range(PATCHES):
             runner(patch_of(plan, seed))
-            if seed == 0:
-                free, pooled = free_bytes(), cupy().get_default_memory_pool().total_bytes()
-    assert cupy().get_default_memory_pool().total_bytes() == pooled
-    assert free_bytes() == free
+            left.append(free_bytes())
+            pooled.add(cupy().get_default_memory_pool().total_bytes())
+    assert len(pooled) == 1
+    # The driver takes a few KiB more for its own events in one of the first patches.
+    assert len(set(left[3:])) == 1, left
     (arena,) = arenas
     assert arena.peak <= plan.device_memory.working - plan.input_shape.nbytes + 2**20
-    assert before - free <= plan.device_memory.total
+    assert before - left[-1] <= plan.device_memory.total
     runs = sum(n * len(segment.steps) for segment, n in plan.runs())
-    assert len(calls) == 2 * runs
+    assert len(calls) == PATCHES * runs
 
 
 def free_bytes() -> int:
