@@ -188,6 +188,8 @@ class Overhead:
             array for the whole output if the run makes one.
         voxel_in: the bytes per input voxel and map of a block read ahead.
         voxel_out: the bytes per output voxel and map of blocks that are computed but not written.
+        gpu_itemsize_in: the bytes of an input value in a block for layers that are all on a GPU.
+            Fewer than 4 are those of a stored value, which the GPU scales.
         voxel_blended: the bytes per output voxel and map of blocks that windows have made, beside
             their sums.
         label_maps: the maps of labels that are stored instead of values; 0: values are stored.
@@ -217,6 +219,7 @@ class Overhead:
     process: int
     voxel_in: int
     voxel_out: int
+    gpu_itemsize_in: int = FLOAT_BYTES
     voxel_blended: int = 0
     label_maps: int = 0
     label_itemsize: int = 1
@@ -253,7 +256,9 @@ class Overhead:
         out = self._bytes_out(network, patch, device)
         # The current block is one of the layers' arrays. If the layers run on a GPU, the host
         # holds it in addition.
-        held_in = self.bytes_in(values_in) + (FLOAT_BYTES * values_in if device == "gpu" else 0)
+        held_in = self.bytes_in(values_in, device)
+        if device == "gpu":
+            held_in += self.gpu_itemsize_in * values_in
         alone = PlanMemory(
             process=self.process + self.cuda,
             weights=4 * network.held_parameters,
@@ -265,7 +270,8 @@ class Overhead:
             return alone
         _, values_out = _values(network, patch)
         # Blocks are read into slots. The reader itself holds only their stored values.
-        slots = self.bytes_in(values_in) + values_in * (self.slots - 1) * FLOAT_BYTES
+        slots = self.bytes_in(values_in, device)
+        slots += values_in * (self.slots - 1) * self.itemsize_in(device)
         slots += values_out * self.slots * self.slot_itemsize_out
         if network.window:
             slots += self._bytes_beside_slots(network, patch)
@@ -286,14 +292,27 @@ class Overhead:
         """
         return 1 if device == "cpu" or self.workers == 1 else 1 + self.workers
 
-    def bytes_in(self, values: int) -> int:
+    def itemsize_in(self, device: Processors) -> int:
+        """Return the bytes of an input value in a block.
+
+        Args:
+            device: the processors that run the layers.
+        """
+        return self.gpu_itemsize_in if device == "gpu" else FLOAT_BYTES
+
+    def bytes_in(self, values: int, device: Processors = "cpu") -> int:
         """Return the host bytes of a block of so many values that is read ahead.
 
-        Beside float32, these are two copies of the block as it is stored. Reading decodes as many
-        chunks at once as the second copy has room for, or a single larger one.
+        Beside the block, these are two copies of it as it is stored. Reading decodes as many chunks
+        at once as the second copy has room for, or a single larger one.
+
+        Args:
+            values: the number of values.
+            device: the processors that run the layers.
         """
         copy = max(0, self.voxel_in - FLOAT_BYTES) // 2 * values
-        return self.voxel_in * values + max(0, self.input_chunk_bytes - copy)
+        each = self.voxel_in - FLOAT_BYTES + self.itemsize_in(device)
+        return each * values + max(0, self.input_chunk_bytes - copy)
 
     def least_bytes_out(self, network: Network) -> int:
         """Return the least host bytes of each output voxel of a patch, computed or stored.
@@ -427,7 +446,7 @@ class Overhead:
 
     def _locked_for_input(self, network: Network, values_in: Count) -> Count:
         """Return the host bytes of two blocks for a GPU: one is copied, and one is read."""
-        return 2 * FLOAT_BYTES * self._locks_input(network) * values_in
+        return 2 * self.gpu_itemsize_in * self._locks_input(network) * values_in
 
     def _locked_for_output(self, network: Network, voxels: Count) -> Count:
         """Return the host bytes of two outputs that a GPU copies back."""
@@ -542,7 +561,7 @@ class Overhead:
             network: the network to run.
             counts: the counts of what is in a patch.
             seconds: the seconds of the layers on each device that runs some, for one window or all.
-            brought: the bytes of a patch that are copied to the GPU.
+            brought: the bytes of a patch that are copied to the GPU, as float32.
         """
         each, window = self.handling, network.window
         voxels, runs = counts.voxels, counts.runs
@@ -564,7 +583,8 @@ class Overhead:
             host_layers = host_layers + placed * each.placed
         if gpu is not None:
             locked = host is not None or self._locks_input(network)
-            transfer = runs * brought * (each.handed if locked else each.brought)
+            share = 1.0 if host is not None else self.gpu_itemsize_in / FLOAT_BYTES
+            transfer = runs * share * brought * (each.handed if locked else each.brought)
             gpu_layers = runs * gpu
             returning = self._bytes_returned(network) * voxels * each.returned
             if window:  # one stage brings the means and makes what is stored

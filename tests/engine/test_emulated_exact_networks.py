@@ -21,14 +21,17 @@ from planner.exhaustive import Search
 from planner.segmentations import exact_segments
 from znni.calibration.overhead_figures import run_overhead
 from znni.core.errors import InvalidInput
-from znni.core.options import Accuracy, Border
+from znni.core.options import Accuracy, Border, Pad
 from znni.core.shapes import Box, Vec3
 from znni.engine.checks import check_runnable
+from znni.engine.executor import placed
 from znni.engine.patch import PatchRunner
 from znni.engine.reading import read_input
+from znni.engine.scaling import StoredScaling
 from znni.engine.tiles import for_job, make_job, seen_by
 from znni.machine.machine import Device, Machine
 from znni.network.geometry import input_box, with_window
+from znni.network.input_scaling import InputScaling
 from znni.network.layers import PackedLayer, SummedConv
 from znni.network.network import Network
 from znni.network.network_file import network_from_text
@@ -236,6 +239,34 @@ def test_split_convolutions_of_packed_values_give_what_one_evaluation_gives(
     assert coarse.reads
     assert coarse.writes
     assert_exact(network, size, plan, known, ERRORS[accuracy])
+
+
+@pytest.mark.parametrize("pad", ["constant", "reflect"])
+def test_blocks_of_stored_values_give_the_bits_of_those_that_the_host_scales(pad: Pad) -> None:
+    network = network_from_text(VALID_UNET, "valid")
+    network = replace(network, scaling=InputScaling(1 / 255, -0.3))
+    size, known = Vec3(12, 10, 14), mostly_packed("float32")
+    plan = plan_for(network, size, network.alignment * 2, known)
+    assert plan.patches > 2
+    assert plan.input_itemsize == 4
+    stored = replace(plan, input_itemsize=1)
+    volume = np.random.default_rng(0).integers(0, 256, (1, *size), np.uint8)
+    weights = random_weights(network, 7)
+    with emulated_gpu(ORDERS[1]):
+        found = [
+            run(PatchRunner(each, known, weights), weights, volume, border="same", pad=pad)
+            for each in (plan, stored)
+        ]
+        with pytest.raises(ValueError, match="stored values are given to a plan for float32"):
+            give_stored_values_to(PatchRunner(plan, known, weights))
+    np.testing.assert_array_equal(found[1], found[0])
+
+
+def give_stored_values_to(runner: PatchRunner) -> None:
+    """Give a block of stored values to a runner, whatever it takes."""
+    shape = runner.plan.input_shape
+    scaling = StoredScaling(InputScaling(), (None,), Box(Vec3.of(0), shape.size))
+    runner(placed(np.zeros(shape[1:], np.uint8), Vec3.of(0), scaling))
 
 
 def test_blocks_of_split_convolutions_read_all_that_these_see() -> None:

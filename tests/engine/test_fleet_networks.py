@@ -5,14 +5,17 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 from functools import partial
+from math import prod
 from typing import Any
 
 import numpy as np
 import pytest
+from fleet_cases import fleet_of
 from graphs import EVERY_KIND
 from window_networks import network as windowed
 from window_networks import volume
-from worker_runners import TwoPlaces
+from worker_runners import NETWORK as SUMS
+from worker_runners import Sums, SumsPlan, TwoPlaces
 
 from znni.core.options import OutputType
 from znni.core.shapes import Vec3
@@ -26,6 +29,7 @@ from znni.inference import api
 from znni.inference.planning import search, shared_out
 from znni.inference.preparing import prepare_alone
 from znni.network.geometry import with_window
+from znni.network.input_scaling import InputScaling
 from znni.network.layers import Conv
 from znni.network.network import Network
 from znni.network.network_file import network_from_text
@@ -120,6 +124,28 @@ def copied_by_windows(count: int, kind: type[RunState] = RunState) -> Stopwatch:
     run_volume(kind(blocks, output, "float32", Remaining(job)), workers, stopwatch)
     np.testing.assert_array_equal(found, x)
     return stopwatch
+
+
+@pytest.mark.parametrize("pad", ["valid", "constant"])
+def test_blocks_of_stored_values_come_through_slots_of_as_many_bytes(pad: str) -> None:
+    x = np.random.default_rng(0).integers(0, 256, (1, 22, 14, 13), np.uint8)
+    net = replace(SUMS, scaling=InputScaling(scale=0.5))
+    job = make_job(net, Vec3(*x.shape[1:]), "valid", "reflect", None)
+    if pad == "constant":
+        job = make_job(net, Vec3(*x.shape[1:]), "same", "constant", None)
+    found = []
+    for itemsize in (4, 1):
+        plan: Any = SumsPlan(Vec3(5, 4, 3), net, input_itemsize=itemsize)
+        workers = fleet_of(partial(Sums, plan), 2, plan)
+        slot = workers._crew.workers[0].slots[0].shape
+        assert slot.block_bytes == -(-prod(slot.block) * itemsize // 64) * 64
+        made = np.zeros((2, *job.output), np.float32)
+        output = ArrayOutput(made, 2, job.output, "float32")
+        blocks = Blocks(ArrayVolume(x), job, net, random_weights(net, 0))
+        run_volume(RunState(blocks, output, "float32", Remaining(job)), workers, Stopwatch())
+        found.append(made)
+    np.testing.assert_array_equal(found[1], found[0])
+    assert found[0].any()
 
 
 def test_the_mean_of_windows_is_brought_before_its_place_is_used_again() -> None:

@@ -45,17 +45,17 @@ def test_slots_are_freed_after_their_last_blocks_if_no_run_follows(
 
 
 def test_a_slot_gives_back_the_memory_of_its_input_and_then_all() -> None:
-    shape = SlotShape((1, 300, 20, 20), (1, 90, 20, 20), "uint8")
+    shape = SlotShape((1, 300, 20, 20), 4, (1, 90, 20, 20), "uint8")
     descriptor = new_memory()
     slot, other = Slot(shape, descriptor), Slot(shape, descriptor)
-    slot.block[...] = 7
+    slot.block(shape.block)[...] = 7
     slot.dense[...] = 3
     before = os.fstat(descriptor).st_blocks
     slot.free_input()
     pages = shape.block_bytes // mmap.PAGESIZE
     assert before - os.fstat(descriptor).st_blocks == pages * mmap.PAGESIZE // 512
     assert (other.dense == 3).all()
-    assert not other.block[0, 0].any()
+    assert not other.block(shape.block)[0, 0].any()
     slot.free()
     left = shape.nbytes % mmap.PAGESIZE  # of a page that is not whole
     assert os.fstat(descriptor).st_blocks * 512 == (mmap.PAGESIZE if left else 0)
@@ -64,7 +64,7 @@ def test_a_slot_gives_back_the_memory_of_its_input_and_then_all() -> None:
 
 def test_other_threads_go_on_while_a_slot_gives_back_its_memory() -> None:
     """Here a thread hands over the interpreter only where it releases its lock."""
-    shape, descriptor = SlotShape((1, 200, 500, 500), (1, 1, 1, 1), "uint8"), new_memory()
+    shape, descriptor = SlotShape((1, 200, 500, 500), 4, (1, 1, 1, 1), "uint8"), new_memory()
     slot, over, turns = Slot(shape, descriptor), Event(), [0]
     os.close(descriptor)
     slot.touch(Event())
@@ -88,7 +88,7 @@ def test_other_threads_go_on_while_a_slot_gives_back_its_memory() -> None:
 
 
 def test_a_slot_is_touched_until_that_is_over() -> None:
-    shape = SlotShape((1, 300, 20, 20), (1, 5, 5, 5), "uint8")
+    shape = SlotShape((1, 300, 20, 20), 4, (1, 5, 5, 5), "uint8")
     descriptor, over = new_memory(), Event()
     slot = Slot(shape, descriptor)
     over.set()
@@ -101,15 +101,15 @@ def test_a_slot_is_touched_until_that_is_over() -> None:
 
 
 def test_a_slot_is_touched_while_it_is_in_use() -> None:
-    shape = SlotShape((1, 300, 20, 20), (1, 5, 5, 5), "uint8")
+    shape = SlotShape((1, 300, 20, 20), 4, (1, 5, 5, 5), "uint8")
     descriptor = new_memory()
     slot, other = Slot(shape, descriptor), Slot(shape, descriptor)
     os.close(descriptor)
-    slot.block[...] = 7
+    slot.block(shape.block)[...] = 7
     slot.dense[...] = 3
     other.touch(Event())
     slot.touch(Event())
-    assert (other.block == 7).all()
+    assert (other.block(shape.block) == 7).all()
     assert (other.dense == 3).all()
 
 

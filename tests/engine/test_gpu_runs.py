@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import get_args
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ import znni
 from planner.exhaustive import Search
 from znni.calibration.overhead_figures import run_overhead
 from znni.core.errors import OutOfDeviceMemory
-from znni.core.options import OutputType
+from znni.core.options import Border, OutputType
 from znni.core.shapes import Vec3
 from znni.engine import device_layers
 from znni.engine.block_bytes import DEVICE_BYTES
@@ -216,6 +216,23 @@ def test_the_inferer_runs_there(monkeypatch: pytest.MonkeyPatch) -> None:
     inferer = znni.Inferer("tiny.yaml", device="gpu", gpu_memory="1GiB")
     for _ in range(2):
         np.testing.assert_allclose(inferer(x), expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["boundaries", "cells-unet"])
+@pytest.mark.parametrize("dtype", ["uint8", "int16"])
+@pytest.mark.parametrize("border", ["valid", "same"])
+def test_stored_integers_are_scaled_there_to_the_bits_of_the_host(
+    name: str, dtype: str, border: Border
+) -> None:
+    network = znni.load_network(NETWORKS / f"{name}.yaml")
+    ends = np.iinfo(dtype)
+    x = np.random.default_rng(0).integers(ends.min, ends.max, (130, 140, 150), dtype)
+    options: Any = {"device": "gpu", "border": border, "costs": "built-in"}
+    weights = random_weights(network, 0)
+    inferer = znni.Inferer(network, weights, gpu_memory="512MiB", **options)
+    found, expected = inferer(x), inferer(x.astype(np.float32))
+    np.testing.assert_array_equal(found, expected)
+    assert expected.std() > 0
 
 
 def test_what_is_there() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import mmap
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 from unittest import mock
 
@@ -29,6 +30,7 @@ from znni.engine.stopwatch import Stopwatch
 from znni.engine.tiles import Remaining, make_job
 from znni.machine import arena
 from znni.machine.device_arena import ALIGNMENT, DeviceArena
+from znni.network.input_scaling import InputScaling
 from znni.network.network import Network
 from znni.network.weights import random_weights
 from znni.plans.plan import Plan
@@ -73,6 +75,27 @@ def test_any_plan_equals_single_windows(
     expected = dense(network, weights, volume * np.float32(0.5) + np.float32(0.25))
     runner = PatchRunner(plan, CATALOGUE, weights)
     np.testing.assert_allclose(run(runner, weights, volume), expected, rtol=1e-4, atol=1e-5)
+
+
+@settings(max_examples=40)
+@given(st.data(), networks(), st.sampled_from(("uint8", "int16")), st.booleans())
+def test_blocks_of_stored_values_give_the_bits_of_those_that_the_host_scales(
+    data: st.DataObject, network: Network, dtype: str, padded: bool
+) -> None:
+    network = replace(network, scaling=InputScaling(1 / 77, -0.7))
+    output = network.total_pooling * Vec3(1, 2, 1)
+    plan = any_plan(data.draw, network, output, network.total_pooling, "gpu")
+    ends = np.iinfo(dtype)
+    size = output + network.field_of_view - 1
+    numbers = np.random.default_rng(data.draw(st.integers(0, 99)))
+    volume: Any = numbers.integers(ends.min, ends.max, (network.in_features, *size), dtype)
+    job: dict[str, Any] = {"border": "same", "pad": "constant"} if padded else {}
+    weights = random_weights(network, 7)
+    found = [
+        run(PatchRunner(each, CATALOGUE, weights), weights, volume, **job)
+        for each in (plan, replace(plan, input_itemsize=ends.bits // 8))
+    ]
+    np.testing.assert_array_equal(found[1], found[0])
 
 
 @settings(max_examples=40)

@@ -10,7 +10,8 @@ from fake_cupy import CUPY, Array, Failure, Stream, fake_gpu
 from numpy.typing import NDArray
 
 from znni.core.logged import warn_once
-from znni.core.shapes import Shape5
+from znni.core.shapes import Shape5, Vec3
+from znni.engine.executor import Fragments
 from znni.engine.transfer import Download, Upload
 
 
@@ -68,7 +69,7 @@ def test_what_the_system_does_not_lock_is_copied_with_a_warning(
 def test_settled_parts_keep_their_seconds_and_no_events() -> None:
     values = np.arange(24, dtype=np.float32).reshape(3, 1, 2, 2, 2)
     upload = Upload(Shape5(1, 1, 2, 2, 2), Stream(non_blocking=True))
-    with upload.of(values) as parts:
+    with upload.of(Fragments(values, (), Vec3.of(1))) as parts:
         for item in range(3):
             found = parts[item : item + 1].get()
             np.testing.assert_array_equal(found, values[item : item + 1])

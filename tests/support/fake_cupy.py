@@ -18,6 +18,7 @@ from znni.core.shapes import Vec3
 from znni.engine import device_layers
 from znni.engine.host_layers import place
 from znni.engine.pipeline import convert
+from znni.engine.scaling import StoredScaling, scale
 from znni.machine import cuda
 
 
@@ -175,6 +176,21 @@ class HostRecombination:
         place(convert(np.asarray(fragments), self._dtype), at, stride, dense)
 
 
+class HostScaling:
+    """Stand-in for ``DeviceScaling``."""
+
+    def __init__(self, _maps: int, _itemsize: int) -> None:
+        pass
+
+    def __call__(self, stored: Any, scaling: StoredScaling, given: Any) -> None:
+        known = scaling.known.slices
+        given[...] = 0
+        for values, planes, fixed in zip(stored[0], given[0], scaling.fixed, strict=True):
+            made = np.empty(planes.shape, np.float32)
+            scale(np.asarray(values), made, scaling.scaling, fixed)
+            planes[known] = made[known]
+
+
 @contextmanager
 def fake_gpu() -> Iterator[None]:
     """Use the host as the GPU within a ``with`` block."""
@@ -182,6 +198,7 @@ def fake_gpu() -> Iterator[None]:
     with (
         mock.patch.object(cuda, "import_module", return_value=CUPY),
         mock.patch.object(device_layers, "DeviceRecombination", HostRecombination),
+        mock.patch.object(device_layers, "DeviceScaling", HostScaling),
     ):
         yield
     cuda.cupy.cache_clear()

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from znni.core.errors import RunFailed
 from znni.core.shapes import Vec3
+from znni.engine.executor import Fragments
 from znni.engine.labels import Labels
 from znni.engine.stopwatch import Stopwatch
 from znni.engine.windows import WindowedBlock
@@ -37,6 +38,11 @@ class SumsPlan:
     network: Network = NETWORK
     memory: PlanMemory = NO_MEMORY
     patches: int = 125
+    input_itemsize: int = 4
+
+    @property
+    def takes_stored(self) -> bool:
+        return self.input_itemsize < 4
 
     @property
     def input_patch(self) -> Vec3:
@@ -58,7 +64,8 @@ class Sums:
     begun: int = 0
 
     def stages(self, stopwatch: Stopwatch, _labels: Labels | None = None) -> list[Any]:
-        def total(block: NDArray[Any]) -> NDArray[Any]:
+        def total(given: Any) -> NDArray[Any]:
+            block = scaled(given) if self.plan.takes_stored else given
             assert block.shape == (1, *self.plan.input_patch)
             with stopwatch.during("host_layers"):
                 self.begun += 1
@@ -73,6 +80,16 @@ class Sums:
             return np.stack([whole, -whole])
 
         return [total, both]
+
+
+def scaled(given: Fragments) -> NDArray[np.float32]:
+    """Return what the network sees in a block of stored values, which takes no bytes more."""
+    (stored,), scaling = given.values, given.scaling
+    assert scaling is not None
+    assert stored.dtype == np.uint8
+    found = np.zeros(stored.shape, np.float32)
+    found[:, *scaling.known.slices] = stored[:, *scaling.known.slices]
+    return found * np.float32(scaling.scaling.scale)
 
 
 class LateMean(NamedTuple):
@@ -96,6 +113,8 @@ class TwoPlaces:
     patch = Vec3(4, 4, 4)
     patches = 16
     memory = NO_MEMORY
+    input_itemsize = 4
+    takes_stored = False
     machine = SimpleNamespace(host=SimpleNamespace(threads=1))
 
     def __init__(self, network: Network) -> None:

@@ -21,6 +21,7 @@ from znni.core.shapes import Vec3
 from znni.engine.blended import LABEL_PIECE
 from znni.engine.block_bytes import (
     DEVICE_BYTES,
+    FLOAT_BYTES,
     bytes_per_blended_voxel,
     bytes_per_input_voxel,
     bytes_per_output_voxel,
@@ -222,6 +223,7 @@ def run_overhead(
         process=PROCESS_BYTES + stored.output_array,
         voxel_in=bytes_per_input_voxel(stored.input_itemsize),
         voxel_out=bytes_per_output_voxel(stored.dtype),
+        gpu_itemsize_in=stored.input_itemsize if stored.scaled_on_gpu else FLOAT_BYTES,
         voxel_blended=bytes_per_blended_voxel(stored.dtype),
         label_maps=stored.label_maps,
         label_itemsize=stored.label_itemsize,

@@ -32,7 +32,7 @@ from znni.core.volume import NewOutput
 from znni.engine.tiles import Job, Region, for_job, make_job
 from znni.inference.devices import choose_gpus
 from znni.inference.planning import places_of
-from znni.inference.request import Requirements
+from znni.inference.request import Requirements, stored_as, usual_type
 from znni.machine.machine import Machine, limited
 from znni.machine.machine_choice import machine_for
 from znni.network.network import Network
@@ -216,7 +216,8 @@ def forecast(
             "name, count and machine"
         )
     job = make_job(network, Vec3(*volume_shape), border, None, roi)
-    network, stored = for_job(network, job), Stored(dtype, input_itemsize)
+    stored = stored_as(network, None, dtype, usual_type(input_itemsize))
+    network = for_job(network, job)
     workers = [_worker(group, machines, options) for group in machines.groups]
 
     def plans_for(block: Vec3) -> list[Plan]:

@@ -158,6 +158,7 @@ class Volume(Protocol):
     Attributes:
         features: maps (channels) per voxel.
         size: voxels per axis.
+        dtype: type of the stored values.
         itemsize: bytes of one stored value.
         grid: position of the voxels in space.
         pieces: extents of the pieces that threads may read at the same time, each by itself. They
@@ -171,6 +172,10 @@ class Volume(Protocol):
     @property
     def size(self) -> Vec3:
         """Voxels per axis."""
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Type of the stored values."""
 
     @property
     def itemsize(self) -> int:

@@ -21,13 +21,17 @@ DRIVER_BYTES = 56 * 2**20
 DEVICE_BYTES = capacity_with_alignment(0) + DRIVER_BYTES
 
 
-def bytes_per_input_voxel(itemsize: int) -> int:
-    """Return the host bytes of a block read ahead: as float32, and as it is stored.
+def bytes_of_reading(itemsize: int) -> int:
+    """Return the host bytes that reading takes for each value of a block, beside the block.
 
-    Reading holds the whole block as it is stored, or pieces of it. Threads also hold pieces as
-    float32.
+    It holds the whole block as it is stored, or pieces of it. Threads also hold pieces as float32.
     """
-    return FLOAT_BYTES + 2 * itemsize
+    return 2 * itemsize
+
+
+def bytes_per_input_voxel(itemsize: int) -> int:
+    """Return the host bytes of a block that is read ahead as float32."""
+    return FLOAT_BYTES + bytes_of_reading(itemsize)
 
 
 def bytes_per_blended_voxel(dtype: OutputType) -> int:
@@ -52,7 +56,8 @@ def bytes_per_output_voxel(dtype: OutputType) -> int:
 def device_bytes_per_input_value() -> int:
     """Return the GPU bytes per value of the first segment's next input.
 
-    Its current input counts as the layers' memory.
+    Its current input counts as the layers' memory. Of stored values, which take a half or less, two
+    inputs are beside the current one.
     """
     return FLOAT_BYTES
 

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from znni.core.options import OutputType
 from znni.engine.device_labels import DeviceLabels
 from znni.engine.device_recombine import DeviceRecombination
+from znni.engine.device_scaling import DeviceScaling
 from znni.engine.executor import Executor, Fragments, Measured, Prepared
 from znni.engine.labels import Labels
 from znni.engine.stages import Work
@@ -102,11 +103,14 @@ class DeviceLayers:
             with self._compute:
                 arena_size = self._prepare(part, catalogue, weights)
                 self._recombine = DeviceRecombination(plan.patch, dtype)
+                itemsize = plan.input_itemsize
+                given = plan.network.in_features, itemsize
+                scale = DeviceScaling(*given) if plan.takes_stored else None
                 load_kernels(room_to_compile(plan))
             self._compute.synchronize()
             cupy().get_default_memory_pool().free_all_blocks()  # only preparation needed these
             self._arena = DeviceArena(arena_size, spare=0)
-            self._upload = Upload(part.first_input, self._compute)
+            self._upload = Upload(part.first_input, self._compute, itemsize, scale)
             dense = (plan.network.blended_features, *plan.patch)
             self._places = cycle((_Place(dense, dtype), _Place(dense, dtype)))
 
@@ -142,7 +146,7 @@ class DeviceLayers:
         place = next(self._places)
         steps: list[tuple[Step, Span]] = []
         with device_errors(self._name):
-            with self._upload.of(given.values) as parts, self._compute:
+            with self._upload.of(given) as parts, self._compute:
                 self._queue(given._replace(values=parts), place.dense, steps)
             self._compute.record(place.computed)  # recorded last, after all timed work
         return Launched(place, [parts], steps)
@@ -162,7 +166,10 @@ class DeviceLayers:
                 y: Any = run(x)
             return y
 
-        self._executor(given, call, lambda made: self._recombine(*made, dense))
+        def put(made: Fragments) -> None:
+            self._recombine(made.values, made.at, made.stride, dense)
+
+        self._executor(given, call, put)
 
     @contextmanager
     def _timed(self, step: Step, steps: list[tuple[Step, Span]]) -> Iterator[None]:

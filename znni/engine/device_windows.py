@@ -153,7 +153,7 @@ class DeviceWindows(DeviceBlockLayers):
     def _windows(self, launched: Launched, given: Fragments) -> Any:
         """Queue the layers of some windows, and return their outputs (n, f', z, y, x)."""
         parts, steps = launched.parts, launched.steps
-        with self._upload.of(given.values) as values:
+        with self._upload.of(given) as values:
             made = self._made(given._replace(values=values), steps)
         parts.append(values)
         if len(parts) > 2:  # this input has the place of one whose windows are done

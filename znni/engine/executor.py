@@ -7,6 +7,7 @@ from itertools import product
 from typing import Any, NamedTuple, TypeAlias
 
 from znni.core.shapes import Box, Vec3, offsets
+from znni.engine.scaling import StoredScaling
 from znni.network.weights import Weights
 from znni.plans.device_partition import DevicePart
 from znni.plans.micro_batches import named
@@ -55,11 +56,13 @@ class Fragments(NamedTuple):
         values: the values (n, f, z, y, x).
         at: the position of each fragment's first voxel in the patch's dense output.
         stride: the distance between neighbouring voxels of a fragment in that output.
+        scaling: the scaling that stored values still need; None: they are what the network sees.
     """
 
     values: Array
     at: tuple[Vec3, ...]
     stride: Vec3
+    scaling: StoredScaling | None = None
 
 
 def whole(block: Array | Fragments) -> Fragments:
@@ -67,9 +70,9 @@ def whole(block: Array | Fragments) -> Fragments:
     return block if isinstance(block, Fragments) else placed(block, ZERO)
 
 
-def placed(block: Array, start: Vec3) -> Fragments:
+def placed(block: Array, start: Vec3, scaling: StoredScaling | None = None) -> Fragments:
     """Return a block's input (f, z, y, x) as its only fragment, at its place in a whole output."""
-    return Fragments(block[None], (start,), Vec3(1, 1, 1))
+    return Fragments(block[None], (start,), Vec3(1, 1, 1), scaling)
 
 
 class Executor:

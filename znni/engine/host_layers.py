@@ -83,7 +83,11 @@ class HostLayers:
     def dense(self, given: Fragments) -> Float32:
         """Return the dense output (f', Z, Y, X) of a patch."""
         dense = np.empty((self._part.output_shape.f, *self._patch), np.float32)
-        self._executor(given, self._call, lambda made: place(*made, dense))
+
+        def put(made: Fragments) -> None:
+            place(made.values, made.at, made.stride, dense)
+
+        self._executor(given, self._call, put)
         return dense
 
     def tensor(self, given: Fragments) -> Fragments:

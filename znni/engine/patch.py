@@ -15,7 +15,7 @@ from znni.engine.checks import check_runnable
 from znni.engine.device_block_layers import DeviceBlockLayers
 from znni.engine.device_layers import DeviceLayers
 from znni.engine.device_windows import DeviceWindows
-from znni.engine.executor import Measured, not_measured, whole
+from znni.engine.executor import Fragments, Measured, not_measured, whole
 from znni.engine.host_layers import HostLayers
 from znni.engine.labels import Labels
 from znni.engine.stages import Work
@@ -88,7 +88,7 @@ class PatchRunner:
 
         self._layers = [ready(part) for part in plan.parts]
 
-    def __call__(self, block: Float32) -> NDArray[Any]:
+    def __call__(self, block: Float32 | Fragments) -> NDArray[Any]:
         """Return the dense output (f', Z, Y, X) of one input patch (f, z, y, x)."""
         made: Any = block
         for work in self.stages(Stopwatch()):

@@ -284,7 +284,7 @@ def run_volume(
         stopwatch: learns where the time goes.
         last: whether no run follows. Then each process ends while its last blocks are written.
     """
-    writing, storing = Lock(), list[Stopwatch]()
+    plan, writing, storing = processes.plan, Lock(), list[Stopwatch]()
     reads, moments = SharedStopwatch(), Moments()
 
     def write(block: Block) -> None:
@@ -304,7 +304,9 @@ def run_volume(
         def read(tile: Tile) -> Block:
             last_blocks.begun(process)
             with reading, reads.running():
-                block = state.blocks.read(tile, processes.plan.network, lane.room)
+                block = state.blocks.read(
+                    tile, plan.network, lane.room, as_stored=plan.takes_stored
+                )
             moments.note(f"process {process + 1} has its first block")
             return block
 

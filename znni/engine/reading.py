@@ -15,11 +15,12 @@ from znni.core.errors import UnusableValues
 from znni.core.options import Pad
 from znni.core.shapes import Box, Vec3
 from znni.core.volume import Volume
-from znni.engine.block_bytes import FLOAT_BYTES, bytes_per_input_voxel
+from znni.engine.block_bytes import FLOAT_BYTES, bytes_of_reading
 from znni.engine.large_integers import warn_of_large_integers
+from znni.engine.scaling import StoredScaling, fixed_of_maps, scale, stay_finite
 from znni.engine.tiles import ZERO, Job, Room, new_room
 from znni.machine.io_threads import at_once, finish, io_threads, mapped
-from znni.network.input_scaling import Fixed, InputScaling
+from znni.network.input_scaling import InputScaling
 from znni.network.weights import Float32
 
 # Values of a piece, if memory allows: 8 MiB of float32. With many small pieces, threads mostly wait
@@ -38,9 +39,8 @@ LEAST_BYTES = 2**20
 # The most copies of a piece, as it is stored, that a thread holds. Decoding takes some of them.
 COPIES = 4
 
-# The most axes of blocks, and scalings of input, of which is kept what follows from them.
+# The most axes of blocks of which is kept what follows from them.
 MOST_AXES = 4096
-MOST_SCALINGS = 64
 
 # Returns the values (f, z, y, x) of a box, as they are stored.
 Read: TypeAlias = Callable[[Box], NDArray[Any]]
@@ -72,6 +72,58 @@ def read_input(
     Raises:
         UnusableValues: a value is NaN, or infinite as float32, and would spread to its neighbours.
     """
+    values: Float32 = _read(volume, job, box, scaling, room)
+    for known in _known_boxes(job, scaling):
+        _blank_outside(values, box, known)
+    return values
+
+
+def read_stored(
+    volume: Volume, job: Job, box: Box, scaling: InputScaling, room: Room = new_room
+) -> tuple[NDArray[Any], StoredScaling]:
+    """Read the stored values (f, z, y, x) of what the network sees in a box, padded at the edges.
+
+    The arguments are those of ``read_input``. Values are not checked: ``scaled_on_gpu`` says which
+    need no check.
+
+    Returns:
+        The values, and how they become what the network sees.
+    """
+    values = _read(volume, job, box, None, room)
+    known: Box | None = box
+    for other in _known_boxes(job, scaling):
+        known = known and known.intersection(other)
+    inside = known.shifted(ZERO - box.start) if known else Box(ZERO, ZERO)
+    return values, StoredScaling(scaling, fixed_of_maps(scaling, len(values)), inside)
+
+
+def _known_boxes(job: Job, scaling: InputScaling) -> list[Box]:
+    """Return the boxes of the volume outside of which the network sees zeros."""
+    found = []
+    if scaling.box:
+        found.append(scaling.box)
+    elif job.pad == "constant":
+        found.append(Box(ZERO, job.volume))
+    if job.whole:
+        found.append(Box(job.origin, job.origin + job.whole))
+    return found
+
+
+def _read(
+    volume: Volume, job: Job, box: Box, scaling: InputScaling | None, room: Room
+) -> NDArray[Any]:
+    """Read a box as an array (f, z, y, x), padded by values of the volume.
+
+    Args:
+        volume: the input.
+        job: which output is wanted.
+        box: the voxels of the volume, and around it.
+        scaling: how values are scaled; None: they stay as they are stored.
+        room: gives the array.
+
+    Raises:
+        UnusableValues: a value is scaled, and is NaN or infinite as float32.
+    """
     axes = [
         _runs(start, stop, extent, job.pad)
         for start, stop, extent in zip(box.start, box.stop, job.volume, strict=True)
@@ -80,26 +132,27 @@ def read_input(
     stop = Vec3(*(max(run.lowest + run.extent for run in runs) for runs in axes))
     seen, maps = Box(start, stop), volume.features
     voxels = seen.size.volume
+    scaled = FLOAT_BYTES if scaling else 0
     threads = max(1, min(io_threads(), voxels * maps // THREAD_VALUES))
     tasks = SHARES * threads if threads > 1 else 1
 
     def taken(extents: Vec3, copies: int) -> int:
-        """Return the bytes that a piece takes, as it is stored and as float32, for each map."""
-        return extents.minimum(seen.size).volume * (copies * volume.itemsize + FLOAT_BYTES)
+        """Return the bytes that a piece takes for each map, as it is stored and as it is scaled."""
+        return extents.minimum(seen.size).volume * (copies * volume.itemsize + scaled)
 
     read: Read = volume.read
     stored, copies = volume.pieces, COPIES
-    allowed = (bytes_per_input_voxel(volume.itemsize) - FLOAT_BYTES) * voxels
-    allowed = max(allowed, LEAST_BYTES)
+    allowed = max(bytes_of_reading(volume.itemsize) * voxels, LEAST_BYTES)
     if stored is None or taken(stored, copies) > allowed:
         read, stored, copies = _read_before(volume, seen), None, 1
         allowed -= voxels * volume.itemsize
-    for_each = allowed // (threads * (copies * volume.itemsize + FLOAT_BYTES))
+    for_each = allowed // (threads * (copies * volume.itemsize + scaled))
     together = min(PIECE_VALUES // maps, voxels // tasks, for_each)
     if stored is None:
         rows = stop.y if seen.size.y * seen.size.x <= together else 1
         stored = Vec3(1, rows, stop.x)
-    values = room((maps, *box.size))
+    dtype = np.dtype(np.float32) if scaling else volume.dtype.newbyteorder("=")
+    values = room((maps, *box.size), dtype)
     filling = _Filling(values, axes, scaling)
 
     def fill(pieces: list[Box]) -> None:
@@ -117,12 +170,6 @@ def read_input(
         starts = range(0, len(pieces), share)
         runs = (pieces[first : first + share] for first in starts)
         finish(mapped(fill, runs, at_once(allowed, taken(joined, copies))))
-    if scaling.box:
-        _blank_outside(values, box, scaling.box)
-    elif job.pad == "constant":
-        _blank_outside(values, box, Box(ZERO, job.volume))
-    if job.whole:
-        _blank_outside(values, box, Box(job.origin, job.origin + job.whole))
     return values
 
 
@@ -230,17 +277,14 @@ class _Filling:
     Args:
         values: the input, which is not set yet.
         axes: the voxels that the positions of each axis see.
-        scaling: how values are scaled.
+        scaling: how values are scaled; None: they are not.
     """
 
     def __init__(
-        self, values: Float32, axes: Sequence[Sequence[_Run]], scaling: InputScaling
+        self, values: NDArray[Any], axes: Sequence[Sequence[_Run]], scaling: InputScaling | None
     ) -> None:
         self._values = values
         self._scaling = scaling
-        self._fixed = scaling.fixed(len(values)) or (None,) * len(values)
-        # One pass is as fast where rows do not follow each other. With more, a copy pays off.
-        self._one_pass = not scaling.normalize and (scaling.scale, scaling.offset) == (1, 0)
         # It does not refer to this object, so the values are freed at once.
         self._placed = cache(partial(_placed, axes))
 
@@ -256,14 +300,21 @@ class _Filling:
         """
         by_axis = [self._placed(axis, *ends) for axis, ends in enumerate(zip(*piece, strict=True))]
         places = [tuple(zip(*each, strict=True)) for each in product(*by_axis)]
-        ignored = (stored == 0).all(axis=0) if self._scaling.within == "nonzero" else None
-        checks = not _stay_finite(self._scaling, self._fixed, stored.dtype)
-        for values, found, fixed in zip(self._values, stored, self._fixed, strict=True):
+        if (scaling := self._scaling) is None:
+            for positions, part in places:
+                self._values[:, *positions] = stored[:, *part]
+            return
+        each = fixed_of_maps(scaling, len(self._values))
+        # One pass is as fast where rows do not follow each other. With more, a copy pays off.
+        one_pass = not scaling.normalize and (scaling.scale, scaling.offset) == (1, 0)
+        ignored = (stored == 0).all(axis=0) if scaling.within == "nonzero" else None
+        checks = not stay_finite(scaling, each, stored.dtype)
+        for values, found, fixed in zip(self._values, stored, each, strict=True):
             scaled = values[places[0][0]]
             fits = len(places) == 1 and scaled.shape == found.shape
-            if not fits or not (self._one_pass or scaled.flags.c_contiguous):
+            if not fits or not (one_pass or scaled.flags.c_contiguous):
                 scaled = np.empty(found.shape, np.float32)
-            if not _scale(found, scaled, self._scaling, fixed, checks=checks):
+            if not scale(found, scaled, scaling, fixed, checks=checks):
                 raise _not_finite(scaled, found, piece.start)
             if ignored is not None:
                 scaled[ignored] = 0
@@ -274,51 +325,6 @@ class _Filling:
 def _placed(axes: Sequence[Sequence[_Run]], axis: int, start: int, stop: int) -> list[Placed]:
     """Return all positions of an axis that see voxels of a piece, and which."""
     return [part for run in axes[axis] if (part := run.placed(start, stop))]
-
-
-@lru_cache(maxsize=MOST_SCALINGS)
-def _stay_finite(
-    scaling: InputScaling, each: tuple[Fixed | None, ...], dtype: np.dtype[Any]
-) -> bool:
-    """Return whether all values of a type are finite when they are scaled."""
-    if dtype.kind not in "iu":
-        return False
-    limits = np.iinfo(dtype)
-    ends = np.array((limits.min, limits.max), np.float32)
-    return all(_scale(ends, np.empty_like(ends), scaling, fixed) for fixed in each)
-
-
-def _scale(
-    stored: NDArray[Any],
-    planes: Float32,
-    scaling: InputScaling,
-    fixed: Fixed | None,
-    *,
-    checks: bool = True,
-) -> bool:
-    """Scale stored values, and return whether all are finite, which holds if it is not checked.
-
-    Numbers that normalize are used in the order of nnU-Net's steps, which sets their rounding.
-    """
-    finite = True
-    with np.errstate(over="ignore", invalid="ignore"):  # the check finds what overflows
-        np.copyto(planes, stored, casting="unsafe")
-        if fixed is None:
-            if scaling.scale != 1:
-                planes *= np.float32(scaling.scale)
-            if scaling.offset:
-                planes += np.float32(scaling.offset)
-        else:
-            finite = not checks or _all_finite(planes)  # before what is infinite is clipped
-            if fixed.clip:
-                np.clip(planes, np.float32(fixed.clip[0]), np.float32(fixed.clip[1]), out=planes)
-            planes -= np.float32(fixed.mean)
-            planes /= np.float32(fixed.std)
-    return finite and (not checks or _all_finite(planes))
-
-
-def _all_finite(planes: Float32) -> bool:
-    return bool(np.isfinite(planes.min()) and np.isfinite(planes.max()))  # NaN: both
 
 
 def _not_finite(scaled: Float32, raw: NDArray[Any], start: Vec3) -> UnusableValues:

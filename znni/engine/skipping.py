@@ -15,9 +15,10 @@ from znni.core.shapes import Box, Vec3
 from znni.core.text import counted
 from znni.core.volume import Volume
 from znni.engine.executor import placed
-from znni.engine.reading import read_input
+from znni.engine.reading import read_input, read_stored
+from znni.engine.scaling import StoredScaling
 from znni.engine.stages import Work
-from znni.engine.tiles import Job, Room, Tile, new_room
+from znni.engine.tiles import ZERO, Job, Room, Tile, new_room
 from znni.engine.windows import WindowedBlock
 from znni.network.geometry import input_box, reach
 from znni.network.network import Network
@@ -134,13 +135,16 @@ class Blocks:
         self._constants: dict[bytes, Float32] = {}
         self._noting = Lock()
 
-    def read(self, tile: Tile, computing: Network, room: Room = new_room) -> Block:
+    def read(
+        self, tile: Tile, computing: Network, room: Room = new_room, *, as_stored: bool = False
+    ) -> Block:
         """Read what a plan's network sees for a tile, or find its output if no work is needed.
 
         Args:
             tile: a patch of the job.
             computing: the network as the plan computes it. Convolutions that are split see more.
             room: gives the array for what the network sees.
+            as_stored: whether values stay as they are stored, because a GPU scales them.
 
         Raises:
             UnusableValues: a value is NaN, or infinite as float32.
@@ -155,8 +159,11 @@ class Blocks:
             box = window.around(written)
         else:
             box = self._job.seen(tile, input_box(computing, tile.computed.size))
+        given = self._volume, self._job, box, self._network.scaling, room
+        if as_stored:
+            return self._to_compute(tile, *read_stored(*given))
         try:
-            seen = read_input(self._volume, self._job, box, self._network.scaling, room)
+            seen = read_input(*given)
         except UnusableValues as error:
             if self._mask and not self._mask.read(Box(error.voxel, error.voxel + 1)).any():
                 error.add_note("the mask is 0 there, but this voxel is seen by others")
@@ -166,12 +173,27 @@ class Blocks:
             if wanted is not None and wanted.all():
                 wanted = None
             return InputBlock(tile, WindowedBlock(seen, box.start, written, wanted))
-        if not is_constant(seen) or self._sees_zeros(tile):
-            start = tile.computed.start + self._job.first
-            return InputBlock(tile, placed(seen, start) if self._network.is_exact else seen)
+        return self._to_compute(tile, seen, None)
+
+    def _to_compute(
+        self, tile: Tile, seen: NDArray[Any], scaling: StoredScaling | None
+    ) -> InputBlock | KnownBlock:
+        """Return a block that is to be computed, or the output that its constant input gives.
+
+        Args:
+            tile: its place in the job.
+            seen: the values (f, z, y, x) that the network sees.
+            scaling: the scaling that they still need; None: none.
+        """
+        values = constant_input(seen, scaling)
+        if values is None or self._sees_zeros(tile):
+            if self._network.is_exact:
+                start = tile.computed.start + self._job.first
+                return InputBlock(tile, placed(seen, start, scaling))
+            return InputBlock(tile, placed(seen, ZERO, scaling) if scaling else seen)
         with self._noting:
             self.skipped = replace(self.skipped, constant=self.skipped.constant + 1)
-            given = self._of_constant(seen[:, 0, 0, 0])
+            given = self._of_constant(values)
         return _known(tile, given)
 
     def _sees_zeros(self, tile: Tile) -> bool:
@@ -225,7 +247,26 @@ def _known(tile: Tile, values: Float32) -> KnownBlock:
     return KnownBlock(tile, np.tile(values, (1, *repeats)))
 
 
-def is_constant(block: Float32) -> bool:
+def constant_input(seen: NDArray[Any], scaling: StoredScaling | None) -> Float32 | None:
+    """Return the one value (f,) of each map that a network sees in a block; None if it sees more.
+
+    Args:
+        seen: the values (f, z, y, x) of the block.
+        scaling: the scaling that they still need; None: none.
+    """
+    if scaling is None:
+        return seen[:, 0, 0, 0] if is_constant(seen) else None
+    known = scaling.known
+    if not known.size.volume:
+        return np.zeros(len(seen), np.float32)
+    inside = seen[:, *known.slices]
+    if not is_constant(inside):
+        return None
+    values = scaling.of_voxel(inside[:, 0, 0, 0])
+    return values if inside.shape == seen.shape or not values.any() else None
+
+
+def is_constant(block: NDArray[Any]) -> bool:
     """Return whether each map of (f, z, y, x) has one value."""
     last = block[:, -1:, -1:, -1:]
     # Most blocks differ in the first planes already.

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import SupportsIndex, TypeAlias
+from typing import Any, Protocol, SupportsIndex, TypeAlias
 
 import numpy as np
+from numpy.typing import DTypeLike, NDArray
 
 from znni.core.errors import InvalidInput, option
 from znni.core.options import Border, Pad, check_names
 from znni.core.shapes import Box, Vec3
 from znni.network.geometry import context, over, whole_input
 from znni.network.network import Network
-from znni.network.weights import Float32
 from znni.network.window import Window, missing_window
 
-# Returns an array of a shape (f, z, y, x), whose values are not set.
-Room: TypeAlias = Callable[[tuple[int, ...]], Float32]
+
+class Room(Protocol):
+    """Gives the arrays that blocks are read into."""
+
+    def __call__(self, shape: tuple[int, ...], dtype: DTypeLike = np.float32, /) -> NDArray[Any]:
+        """Return an array of a shape (f, z, y, x), whose values are not set."""
+
 
 Region: TypeAlias = Box | tuple[slice, slice, slice]
 
@@ -378,6 +383,6 @@ class Remaining:
         self._boxes = [part for left in self._boxes for part in left.without(box)]
 
 
-def new_room(shape: tuple[int, ...]) -> Float32:
+def new_room(shape: tuple[int, ...], dtype: DTypeLike = np.float32) -> NDArray[Any]:
     """Return a new array, as every ``Room`` does."""
-    return np.empty(shape, np.float32)
+    return np.empty(shape, dtype)

@@ -5,12 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import cycle
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from znni.core.shapes import Shape5
+from znni.engine.block_bytes import FLOAT_BYTES
+from znni.engine.device_scaling import DeviceScaling
+from znni.engine.executor import Fragments
+from znni.engine.scaling import StoredScaling
 from znni.machine.arena import Arena
 from znni.machine.cuda import cupy
 from znni.machine.locked_arrays import LockedArrays
@@ -32,28 +37,55 @@ class Span(NamedTuple):
 class Upload:
     """Uploads of tensors to a GPU, into two places in turn.
 
-    One place is filled while the layers compute on the other.
+    One place is filled while the layers compute on the other. Stored values have two places of
+    their own. They are scaled into a third one when the layers before are done with that.
 
     Args:
         part: the shape of the part that is copied at a time.
         compute: the stream that reads it.
+        itemsize: the bytes of a value: 4 of float32, or those of a stored integer.
+        scale: scales stored values.
     """
 
-    def __init__(self, part: Shape5, compute: Any) -> None:
+    def __init__(
+        self,
+        part: Shape5,
+        compute: Any,
+        itemsize: int = FLOAT_BYTES,
+        scale: DeviceScaling | None = None,
+    ) -> None:
         self.compute = compute
         self.stream = cupy().cuda.Stream(non_blocking=True)
-        self._places = cycle((Place(part), Place(part)))
+        nbytes = part.elements * itemsize
+        self._places = cycle((Place(nbytes), Place(nbytes)))
+        self._scale = scale
+        self._scaled = cupy().empty(part, np.float32) if scale else None
 
     def next_place(self) -> Place:
         """Return the place that was filled before the last one."""
         return next(self._places)
 
     @contextmanager
-    def of(self, values: Float32) -> Iterator[Parts]:
-        """Serve a tensor's parts in a ``with`` block; afterwards it may be overwritten."""
-        parts = Parts(self, values)
+    def of(self, given: Fragments) -> Iterator[Parts]:
+        """Serve the parts of a tensor in a ``with`` block; afterwards it may be overwritten.
+
+        Args:
+            given: the tensor. Stored values are a single part.
+        """
+        parts = Parts(self, given)
         yield parts
         parts.finish()
+
+    def scaled(self, stored: Any, scaling: StoredScaling) -> Any:
+        """Queue the scaling of stored values on the current stream, and return what they become.
+
+        Raises:
+            ValueError: nothing scales them.
+        """
+        if self._scale is None:
+            raise ValueError("stored values are given to a plan for float32")
+        self._scale(stored, scaling, self._scaled)
+        return self._scaled
 
 
 class Parts:
@@ -61,7 +93,7 @@ class Parts:
 
     Args:
         upload: the upload that copies them.
-        values: the tensor (n, f, z, y, x). It is let go once its last part is copied.
+        given: the tensor (n, f, z, y, x). It is let go once its last part is copied.
 
     Attributes:
         copied: the copy of each part, until it is settled.
@@ -69,9 +101,10 @@ class Parts:
             settled.
     """
 
-    def __init__(self, upload: Upload, values: Float32) -> None:
+    def __init__(self, upload: Upload, given: Fragments) -> None:
         self._upload = upload
-        self._values: Float32 | None = values
+        self._values: NDArray[Any] | None = given.values
+        self._scaling = given.scaling
         self._at_work: tuple[Place, Any] | None = None
         self._settled = (0.0, 0.0)
         self.copied: list[Span] = []
@@ -85,11 +118,13 @@ class Parts:
         upload, place = self._upload, self._upload.next_place()
         upload.stream.wait_event(place.read)
         before = _now(upload.stream)
-        place.x.set(self._values[items], stream=upload.stream)
+        values = self._values[items]
+        x = place.array(values.shape, values.dtype)
+        x.set(values, stream=upload.stream)
         self.copied.append(Span(before, _now(upload.stream)))
         upload.compute.wait_event(self.copied[-1].after)
         self._at_work = place, _now(upload.compute)
-        return place.x
+        return upload.scaled(x, self._scaling) if self._scaling else x
 
     def finish(self) -> None:
         """Wait until the last part is copied. The compute stream may still read it."""
@@ -123,14 +158,25 @@ class Parts:
 class Place:
     """GPU memory for one part.
 
+    Args:
+        nbytes: the bytes of the part.
+
     Attributes:
-        x: the part.
         read: the event after which the part may be overwritten.
     """
 
-    def __init__(self, part: Shape5) -> None:
-        self.x = cupy().empty(part, np.float32)
+    def __init__(self, nbytes: int) -> None:
+        self._bytes = cupy().empty(nbytes, np.uint8)
+        self._latest: tuple[Any, Any] = None, None
         self.read = cupy().cuda.Event()
+
+    def array(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
+        """Return the part as an array. All parts of a run but a few have the same shape."""
+        key = shape, dtype
+        if self._latest[0] != key:
+            needed = self._bytes[: prod(shape) * dtype.itemsize]
+            self._latest = key, needed.view(dtype).reshape(shape)
+        return self._latest[1]
 
 
 class Download:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from threading import Lock
 from typing import Any, Unpack
@@ -10,7 +11,7 @@ from typing import Any, Unpack
 import numpy as np
 
 from znni.core.argument_types import checks_types
-from znni.core.options import Border, Choices, Pad, PlanOptions, Stored, check_keywords, check_names
+from znni.core.options import Border, Choices, Pad, PlanOptions, check_keywords, check_names
 from znni.core.volume import Volume
 from znni.engine.checks import check_features
 from znni.engine.pipeline import RunState
@@ -20,7 +21,7 @@ from znni.engine.tiles import Remaining, for_job, make_job
 from znni.inference.devices import check_installed
 from znni.inference.preparing import prepare
 from znni.inference.ready import KeptReadiness
-from znni.inference.request import Requirements
+from znni.inference.request import Requirements, stored_as
 from znni.network.network import Network
 from znni.network.network_file import load_network
 from znni.network.weights import Float32, Weights, weights_for
@@ -129,5 +130,7 @@ class Inferer:
         network = normalized(self.network, volume)
         job = make_job(network, volume.size, self._border, self._pad, None)
         output_array = 4 * network.out_features * job.output.volume
-        stored = Stored("float32", volume.itemsize, output_array)
+        stored = replace(
+            stored_as(network, None, "float32", volume.dtype), output_array=output_array
+        )
         return Requirements(for_job(network, job), job, self._choices, stored)

@@ -47,7 +47,7 @@ from znni.engine.tiles import Job, Region, for_job, make_job
 from znni.inference.devices import choose_gpus, primitives_for
 from znni.inference.kept_plans import fastest_kept_or_found, keep_plan
 from znni.inference.plan_checks import check_allowed, check_class, check_device, check_made_for
-from znni.inference.request import Requirements, stored_as
+from znni.inference.request import Requirements, stored_as, usual_type
 from znni.machine.cold_pages import warm_bytes
 from znni.machine.detect import detect_for
 from znni.machine.machine import Machine
@@ -145,7 +145,7 @@ def search(
     extents = _extents(volume_shape)
     choices = Choices(**options)
     labelled = labels_for(network, labels, threshold)
-    stored = stored_as(network, labelled, dtype, input_itemsize)
+    stored = stored_as(network, labelled, dtype, usual_type(input_itemsize))
     job = make_job(network, extents, border, None, roi)
     wanted = machine_for(machine, choices.ram, choices.threads, choices.gpu_memory, choices.device)
     required = Requirements(for_job(network, job), job, choices, stored)
@@ -396,7 +396,8 @@ def checked_plan(
     parts = given.parts
     on_host, on_gpu = memory_of_run(network, given.patch, parts, overhead)
     time = time_of_run(network, given.patch, parts, overhead)
-    checked = replace(given, memory=on_host, gpu_memory=on_gpu, time=time)
+    itemsize = overhead.itemsize_in(given.device)
+    checked = replace(given, memory=on_host, gpu_memory=on_gpu, time=time, input_itemsize=itemsize)
     array = stored.output_array
     output = f", {in_units(array)} of it for the output array," * bool(array)
     check_allowed("ram", checked.memory, here.host.memory, output)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Unpack
+from typing import Any, Unpack
 
 import numpy as np
 
@@ -25,6 +25,7 @@ from znni.core.shapes import Box
 from znni.core.volume import NewOutput, Volume
 from znni.engine.checks import check_features
 from znni.engine.labels import Labels, labels_for
+from znni.engine.scaling import scaled_on_gpu
 from znni.engine.skipping import check_mask
 from znni.engine.tiles import Job, Region, for_job, make_job
 from znni.inference.value_range import warn_of_range
@@ -222,7 +223,7 @@ def request(
             )
     labelled = labels_for(network, labels, threshold)
     stored = replace(
-        stored_as(network, labelled, dtype, volume.itemsize),
+        stored_as(network, labelled, dtype, volume.dtype),
         compression=_compression_in(out, compression),
         input_chunks=volume.chunks,
         chunk_files=not sharded and _in_zarr(out),
@@ -262,7 +263,7 @@ def _place(volume: ArrayVolume) -> str:
 
 
 def stored_as(
-    network: Network, labels: Labels | None, dtype: OutputType, input_itemsize: int
+    network: Network, labels: Labels | None, dtype: OutputType, given: np.dtype[Any]
 ) -> Stored:
     """Return how the values at both ends of a run are stored.
 
@@ -270,13 +271,18 @@ def stored_as(
         network: gives the maps of the output.
         labels: how values become labels; None: they are stored as they are.
         dtype: the type of values.
-        input_itemsize: the bytes of one stored input value.
+        given: the type of the stored input values.
     """
+    stored = Stored(dtype, given.itemsize, scaled_on_gpu(network, given))
     if labels is None:
-        return Stored(dtype, input_itemsize)
+        return stored
     maps = labels.features(network.out_features)
-    itemsize = np.dtype(labels.dtype).itemsize
-    return Stored(dtype, input_itemsize, label_maps=maps, label_itemsize=itemsize)
+    return replace(stored, label_maps=maps, label_itemsize=np.dtype(labels.dtype).itemsize)
+
+
+def usual_type(itemsize: int) -> np.dtype[Any]:
+    """Return the usual type of stored input values of so many bytes: integers, if they are few."""
+    return np.dtype({1: np.uint8, 2: np.uint16}.get(itemsize, f"V{itemsize}"))
 
 
 def _compression_in(out: object, wanted: Compression | None) -> Compression:

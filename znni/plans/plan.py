@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 ONE = Vec3(1, 1, 1)
 
+FLOAT_BYTES = 4
+
 # The types of fields that hold numbers with a fraction.
 FLOATS = ("float", "float | None")
 
@@ -57,6 +59,8 @@ class Plan:
         time: the predicted time.
         costs: the origin of the predicted times.
         gpu_memory: the peak bytes on the GPU, if the plan uses one.
+        input_itemsize: the bytes of a block's input value: 4 of float32, or fewer of a stored
+            integer, which a GPU scales.
     """
 
     network: Network
@@ -68,11 +72,18 @@ class Plan:
     time: PlanTime
     costs: str
     gpu_memory: PlanMemory | None = None
+    input_itemsize: int = FLOAT_BYTES
+
+    @property
+    def takes_stored(self) -> bool:
+        """True if its first layers take values as they are stored, and a GPU scales them."""
+        return self.input_itemsize < FLOAT_BYTES
 
     @property
     def computation(self) -> Hashable:
         """The computation of a patch. It is equal for plans that differ only in limits or times."""
-        return self.patch, tuple(segment.computation for segment in self.segments)
+        steps = tuple(segment.computation for segment in self.segments)
+        return self.patch, self.input_itemsize, steps
 
     @property
     def device(self) -> Processors:

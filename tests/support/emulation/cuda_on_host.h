@@ -94,6 +94,9 @@ inline void sincospif(float x, float* sine, float* cosine) {
 }
 
 inline float __expf(float value) { return std::exp(value); }
+// The host's compiler does not join these to one operation.
+inline float __fmul_rn(float a, float b) { return a * b; }
+inline float __fadd_rn(float a, float b) { return a + b; }
 
 // Threads run one after the other, so nothing comes between reading and writing.
 template <class T>

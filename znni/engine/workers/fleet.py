@@ -23,7 +23,6 @@ from znni.engine.workers.processes import SLOTS, WaitingProcesses
 from znni.engine.workers.serving import Asked, Prepare
 from znni.engine.workers.slots import Slot, SlotShape
 from znni.engine.workers.worker import Worker, end_all
-from znni.machine.arrays import front
 from znni.machine.gpus import forget_gpus
 from znni.network.geometry import extents_read
 from znni.plans.job_seconds import Stage
@@ -81,6 +80,7 @@ class Fleet:
         network = plan.network
         self._shape = SlotShape(
             (network.in_features, *extents_read(network, plan.patch)),
+            plan.input_itemsize,
             (network.out_features, *plan.patch),
             dtype,
         )
@@ -119,10 +119,9 @@ class Fleet:
             wanted = block.with_output(plan.network.window)
             return Blended(made, None, wanted, plan.machine.host.threads)
 
-        block = worker.slots[slot].block
         return Lane(
             lambda: [compute],
-            lambda shape: front(block, shape),
+            worker.slots[slot].block,
             one_at_a_time=True,
             free=partial(worker.free, slot),
         )

@@ -81,23 +81,26 @@ class Asked:
 
     Attributes:
         shape: the extents (f, z, y, x) of its input.
+        dtype: the type of its values.
         about: the object that the first stage takes, with no input in it. It says where the patch
             lies. None: the stage takes the input alone.
     """
 
     shape: tuple[int, ...]
+    dtype: np.dtype[Any]
     about: Fragments | WindowedBlock | None
 
     @classmethod
     def of(cls, block: Float32 | Fragments | WindowedBlock) -> Asked:
         """Return the message about a patch whose values are in the slot."""
         if isinstance(block, np.ndarray):
-            return cls(block.shape, None)
-        return cls(block.values.shape, block._replace(values=_NOTHING))
+            return cls(block.shape, block.dtype, None)
+        values = block.values
+        return cls(values.shape, values.dtype, block._replace(values=_NOTHING))
 
     def block(self, slot: Slot) -> Float32 | Fragments | WindowedBlock:
         """Return the patch as the first stage takes it."""
-        values = front(slot.block, self.shape)
+        values = slot.block(self.shape, self.dtype)
         return values if self.about is None else self.about._replace(values=values)
 
 

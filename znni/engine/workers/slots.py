@@ -10,11 +10,12 @@ from threading import Event
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from znni.core.options import OutputType
+from znni.core.shapes import round_up
 from znni.machine.arena import give_back_shared, touch_shared
-from znni.network.weights import Float32
+from znni.machine.arrays import ALIGNMENT, front
 
 
 @dataclass(frozen=True)
@@ -22,19 +23,21 @@ class SlotShape:
     """The shape of a slot.
 
     Attributes:
-        block: the most extents (f, z, y, x) of a patch's input, float32.
+        block: the most extents (f, z, y, x) of a patch's input.
+        itemsize: the bytes of its values.
         dense: the most extents (f', Z, Y, X) of its output.
         dtype: the type of the output.
     """
 
     block: tuple[int, ...]
+    itemsize: int
     dense: tuple[int, ...]
     dtype: OutputType
 
     @property
     def block_bytes(self) -> int:
-        """Bytes of the input."""
-        return prod(self.block) * np.dtype(np.float32).itemsize
+        """Bytes of the input, and up to where the output begins."""
+        return round_up(prod(self.block) * self.itemsize, ALIGNMENT)
 
     @property
     def nbytes(self) -> int:
@@ -49,7 +52,6 @@ class Slot:
 
     Attributes:
         shape: what it holds.
-        block: room for the input (f, z, y, x).
         dense: room for the output (f', Z, Y, X).
     """
 
@@ -63,12 +65,13 @@ class Slot:
         self.shape = shape
         memory = mmap.mmap(descriptor, shape.nbytes)
         self._bytes = np.frombuffer(memory, np.uint8)
-        self.block: Float32 = np.frombuffer(memory, np.float32, prod(shape.block)).reshape(
-            shape.block
-        )
         self.dense: NDArray[Any] = np.frombuffer(
             memory, shape.dtype, prod(shape.dense), shape.block_bytes
         ).reshape(shape.dense)
+
+    def block(self, shape: tuple[int, ...], dtype: DTypeLike = np.float32) -> NDArray[Any]:
+        """Return the array of an input (f, z, y, x), as every ``Room`` does."""
+        return front(self._bytes[: self.shape.block_bytes].view(dtype), shape)
 
     def touch(self, over: Event) -> None:
         """Have the system provide the memory, and map it for this process.
