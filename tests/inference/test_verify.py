@@ -21,7 +21,7 @@ from znni.inference.brute_force import multiplications_at_voxel
 from znni.inference.verification import compared, seconds_per_voxel
 from znni.machine.detect import detect_host
 from znni.volumes.block_checks import check_blocks
-from znni.volumes.hdf5.output import LEDGER
+from znni.volumes.hdf5.new_file import LEDGER
 from znni.volumes.ledger_entries import Ledger
 from znni.volumes.locate import open_volume, read_ledger
 

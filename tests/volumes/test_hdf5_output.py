@@ -10,13 +10,15 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from znni.core.errors import InvalidInput, RunFailed
+from znni.core.options import StoredType
 from znni.core.shapes import Box, Vec3
 from znni.core.volume import NewOutput
 from znni.volumes.hdf5.chunked import chunk_places
 from znni.volumes.hdf5.format import Hdf5Output
-from znni.volumes.hdf5.output import describe
+from znni.volumes.hdf5.new_file import describe, make_output
 from znni.volumes.ledger_entries import block_entry, identity_entry, line, plan_entry
 from znni.volumes.ledger_file import LedgerFile, ledger_name
 from znni.volumes.locate import describe_volume
@@ -102,24 +104,86 @@ def test_attributes_have_the_types_that_h5py_gives_them(tmp_path: Path) -> None:
             np.testing.assert_array_equal(ours.attrs[name], theirs.attrs[name])
 
 
-def test_an_output_of_one_block_has_the_bytes_that_h5py_writes(tmp_path: Path) -> None:
-    box, values = Box(Vec3(0, 0, 0), Vec3(3, 70, 9)), np.random.default_rng(0).random((2, 3, 70, 9))
-    output = new_output(tmp_path / "ours.h5")
-    output.describe({"seconds": 0.5}, box.size)
-    output.write(box, np.asfortranarray(values, np.float32))
-    output.finish({})
-    with h5py.File(tmp_path / "ours.h5") as file:
-        ledger = file["ledger"][()]
-    with PartialFile(tmp_path / "theirs.h5") as disk, h5py.File(disk, "w") as file:
-        early = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
-        early.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
-        main = file.create_dataset(
-            "main", (2, 3, 70, 9), np.float32, chunks=(1, 3, 70, 9), fill_time="never", dcpl=early
-        )
-        describe(main, {"seconds": 0.5})
-        main[...] = values
-        file.create_dataset("ledger", data=ledger)
-    assert (tmp_path / "ours.h5").read_bytes() == (tmp_path / "theirs.h5.partial").read_bytes()
+ATTRIBUTES: dict[str, Any] = {
+    "seconds": 0.5, "command": "znni infer täxt.tif", "network": "few", "empty": "", "bytes": 2**40,
+    "offset": (1, 2, 3), "flag": True, "flags": (True,) * 9, "short": np.int16(3), "texts": ["a"],
+    "rows": np.arange(6.0).reshape(2, 3), "none": [], "plan": "x" * 70_000,
+}  # fmt: skip
+
+
+def whole_output(
+    path: Path, size: Vec3, dtype: StoredType, maps: tuple[str, ...], attributes: dict[str, Any]
+) -> NDArray[Any]:
+    """Write an output of one block with two maps, and return its values."""
+    seed = len(str(attributes["command"]))
+    values = np.random.default_rng(seed).random((2, *size)).astype(dtype)
+    output = Hdf5Output(path, NewOutput(2, size, dtype, maps=maps))
+    output.describe({**attributes, "seconds": 0.0}, size)
+    output.write(Box(Vec3(0, 0, 0), size), np.asfortranarray(values))
+    output.finish({"seconds": attributes["seconds"]})
+    return values
+
+
+@pytest.mark.parametrize(
+    ("size", "chunk", "dtype"),
+    [
+        (Vec3(3, 70, 9), Vec3(3, 70, 9), "float32"),
+        (Vec3(2, 100, 140), Vec3(2, 50, 70), "uint8"),
+    ],
+)
+def test_outputs_of_one_block_have_the_bytes_that_h5py_writes(
+    tmp_path: Path, size: Vec3, chunk: Vec3, dtype: StoredType
+) -> None:
+    for number, command in enumerate(["znni infer täxt.tif", "znni infer tíxt.tif", "znni a b"]):
+        attributes = ATTRIBUTES | {"command": command, "seconds": 1 / 3 + number}
+        ours, theirs = tmp_path / f"ours-{number}.h5", tmp_path / f"theirs-{number}.h5"
+        values = whole_output(ours, size, dtype, ("nuclei", "membranes"), attributes)
+        with h5py.File(ours) as file:
+            ledger = file["ledger"][()]
+        with PartialFile(theirs) as disk, h5py.File(disk, "w") as file:
+            early = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+            early.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
+            main = file.create_dataset(
+                "main", values.shape, dtype, chunks=(1, *chunk), fill_time="never", dcpl=early
+            )
+            describe(main, attributes)
+            main.attrs["channel_names"] = ("nuclei", "membranes")
+            main[...] = values
+            file.create_dataset("ledger", data=ledger)
+        assert ours.read_bytes() == Path(f"{theirs}.partial").read_bytes()
+
+
+def test_an_output_of_one_block_may_have_chunks_beyond_its_edges(tmp_path: Path) -> None:
+    values = whole_output(tmp_path / "out.h5", Vec3(2, 100, 149), "float16", (), ATTRIBUTES)
+    with h5py.File(tmp_path / "out.h5") as file:
+        assert file["main"].chunks == (1, 2, 50, 64)
+        assert (file["main"][()] == values).all()
+
+
+def test_hdf5_makes_one_file_of_outputs_with_values_of_the_same_lengths(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[h5py.File] = []
+
+    def counted(file: h5py.File, *about: Any) -> h5py.Dataset:
+        made.append(file)
+        return make_output(file, *about)
+
+    def count(name: str, **other: Any) -> int:
+        plain = {name: value for name, value in ATTRIBUTES.items() if name != "texts"}
+        whole_output(tmp_path / name, Vec3(3, 4, 5), "float32", (), plain | other)
+        return len(made)
+
+    monkeypatch.setattr("znni.volumes.hdf5.template.make_output", counted)
+    assert count("a.h5") == 1
+    assert count("b.h5", command="znni infer täxt.npy", bytes=7, offset=(4, 5, 6), seconds=2.5) == 1
+    with h5py.File(tmp_path / "b.h5") as file:
+        found = [file["main"].attrs[name] for name in ("command", "bytes", "seconds")]
+        assert found == ["znni infer täxt.npy", 7, 2.5]
+    assert count("c.h5", flag=False) == 2
+    assert count("d.h5", network="two") == 3
+    assert count("e.h5", offset=(1, 2)) == 4
+    assert count("f.h5", command="znni") == 5
 
 
 def test_the_disk_is_given_whole_chunks_as_soon_as_they_are_written(

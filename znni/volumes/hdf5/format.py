@@ -19,7 +19,8 @@ from znni.volumes.grid_attributes import grid_of
 from znni.volumes.hdf5 import ENDINGS, NAME
 from znni.volumes.hdf5.axis_tags import NAMES, TAGS, named_maps, tagged_axes, tagged_grid
 from znni.volumes.hdf5.compressed import decoded_by_threads
-from znni.volumes.hdf5.output import LEDGER, Hdf5Output, begun_output
+from znni.volumes.hdf5.new_file import LEDGER
+from znni.volumes.hdf5.output import Hdf5Output, begun_output
 from znni.volumes.hdf5.plain import read_past_hdf5
 from znni.volumes.ledger_file import ledger_name
 from znni.volumes.named_axes import AXES, NamedAxes, at_time

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from functools import cache
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import h5py
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import NDArray
 
 from znni.core.chunks import chunk_extents
 from znni.core.errors import InvalidInput, RunFailed, option
@@ -19,8 +17,9 @@ from znni.core.shapes import Box, Vec3
 from znni.core.text import counted
 from znni.core.volume import SAME_COMMAND, Begun, NewOutput
 from znni.volumes.block_checks import check_written, strike_off_damaged, write_block
-from znni.volumes.hdf5.axis_tags import NAMES
 from znni.volumes.hdf5.chunks import ChunkWriter, HeldChanges, make_changes
+from znni.volumes.hdf5.new_file import OUTPUT_DATASET, keep_ledger, make_output
+from znni.volumes.hdf5.template import whole_file
 from znni.volumes.held_block import HeldBlock
 from znni.volumes.ledger_file import LedgerFile, unfinished
 from znni.volumes.partial_file import (
@@ -32,12 +31,6 @@ from znni.volumes.partial_file import (
     refused_at,
 )
 from znni.volumes.stored import reason
-
-OUTPUT_DATASET = "main"
-LEDGER = "ledger"
-
-TEXT = h5py.string_dtype()
-ONE_VALUE = h5py.h5s.create(h5py.h5s.SCALAR)
 
 
 def check_output(path: Path, wanted: NewOutput) -> None:
@@ -119,23 +112,6 @@ class Hdf5Output:
         """The blocks that exist already; their history is certain once the output is described."""
         return self._ledger.content
 
-    def _make(self, file: Any, attributes: dict[str, Any], patch: Vec3) -> None:
-        """Make the structure of the file in a file object; or all of it, if the values are held."""
-        wanted = self._wanted
-        made = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
-        made.set_chunk((1, *chunk_extents(patch, wanted.size)))
-        made.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
-        made.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
-        with h5py.File(file, "w") as new:
-            main = _new_dataset(new, OUTPUT_DATASET, wanted.shape, wanted.dtype, made)
-            dataset = h5py.Dataset(main)
-            describe(dataset, attributes)
-            if wanted.maps:
-                dataset.attrs[NAMES] = wanted.maps
-            if self._held.values is not None:
-                main.write(h5py.h5s.ALL, h5py.h5s.ALL, self._held.values)
-                _store(new, self._held.summary(self._ledger.content))
-
     def _close(self) -> None:
         if self._file:
             self._file.close()
@@ -164,7 +140,10 @@ class Hdf5Output:
         """
         try:
             self._ledger.settle()
-            self._make(self._disk, attributes, patch)
+            wanted = self._wanted
+            chunk = chunk_extents(patch, wanted.size)
+            with h5py.File(self._disk, "w") as new:
+                make_output(new, wanted.shape, wanted.dtype, chunk, wanted.maps, attributes)
             self._disk.settle()
         except OSError as error:
             raise self._failed(error) from None
@@ -191,30 +170,32 @@ class Hdf5Output:
 
     def finish(self, measured: dict[str, Any]) -> None:
         """Update attributes, and give the file its final name."""
-        if self._held.values is not None:
-            image = BytesIO()  # HDF5 writes many small pieces, and the disk gets one large one
-            self._make(image, self._held.attributes | measured, self._held.patch)
-            self._disk.write(image.getbuffer())
+        held, wanted = self._held, self._wanted
+        if held.values is not None:
+            chunk, described = chunk_extents(held.patch, wanted.size), held.attributes | measured
+            ledger = held.summary(self._ledger.content)
+            file = whole_file(held.values, wanted.dtype, chunk, wanted.maps, described, ledger)
+            self._disk.write(file)  # in one piece
             self._complete()
             return
-        self._held.begin(self._begin)
+        held.begin(self._begin)
         if self._ledger.resumed:
             self._close()
             self._open()  # HDF5 keeps what it read from chunks before they were written
             check_written(self._ledger, self.read)
         self._close()
-        held = HeldChanges(self._disk.fileno())
-        with self._readable(), h5py.File(held, "r+") as file:
+        seen = HeldChanges(self._disk.fileno())
+        with self._readable(), h5py.File(seen, "r+") as file:
             attributes = file[OUTPUT_DATASET].attrs
             for name, value in measured.items():
                 if name not in attributes:
                     attributes[name] = value
                 elif attributes[name] != value:
                     attributes.modify(name, value)
-            _keep(file, self._ledger.content.summary())
+            keep_ledger(file, self._ledger.content.summary())
         try:
-            self._ledger.note_changes(held.changes)
-            make_changes(self._disk.fileno(), held.changes)
+            self._ledger.note_changes(seen.changes)
+            make_changes(self._disk.fileno(), seen.changes)
         except OSError as error:
             raise self._failed(error) from None
         self._complete()
@@ -273,68 +254,8 @@ def _readable(partial: Path, *, resumed: bool) -> Iterator[None]:
         ) from error
 
 
-def describe(dataset: h5py.Dataset, attributes: Mapping[str, Any]) -> None:
-    """Give a new dataset its attributes, with the same types as ``dataset.attrs.update`` has.
-
-    That takes twice as long: it makes types anew for each attribute, and looks for it first.
-    """
-    for name, value in attributes.items():
-        held = np.array(value, TEXT) if type(value) is str else np.asarray(value)
-        if held.dtype.kind not in "iufb" and held.dtype is not TEXT:
-            dataset.attrs[name] = value
-            continue
-        stored, in_memory = _types_of(held.dtype)
-        space = h5py.h5s.create_simple(held.shape) if held.shape else ONE_VALUE
-        made = h5py.h5a.create(dataset.id, name.encode(), stored, space)
-        made.write(held, mtype=in_memory)
-
-
-@cache
-def _types_of(dtype: np.dtype[Any]) -> tuple[h5py.h5t.TypeID, h5py.h5t.TypeID]:
-    """Return the types by which values of an attribute are stored, and given to HDF5."""
-    return h5py.h5t.py_create(dtype, logical=True), h5py.h5t.py_create(dtype)
-
-
 def _chunks_of(dataset: h5py.Dataset, wanted: NewOutput, descriptor: int) -> ChunkWriter:
     """Return a chunk writer for an unfinished file, after checking its structure and attributes."""
     wanted.check_array(dataset)
     dict(dataset.attrs)  # the end of the run updates them
     return ChunkWriter(dataset, descriptor)
-
-
-def _new_dataset(
-    file: h5py.File,
-    name: str,
-    shape: tuple[int, ...],
-    dtype: DTypeLike,
-    made: h5py.h5p.PropDCID | None = None,
-) -> h5py.h5d.DatasetID:
-    """Make a dataset, as ``file.create_dataset`` does. That takes twice as long.
-
-    Args:
-        file: the file.
-        name: the name of the dataset.
-        shape: its extents.
-        dtype: the type of its values.
-        made: how its values are stored; None: in a row.
-    """
-    made = made or h5py.h5p.create(h5py.h5p.DATASET_CREATE)
-    made.set_obj_track_times(False)
-    stored, _ = _types_of(np.dtype(dtype))
-    return h5py.h5d.create(file.id, name.encode(), stored, h5py.h5s.create_simple(shape), made)
-
-
-def _keep(file: h5py.File, ledger: bytes) -> None:
-    """Store a ledger in a file, replacing any earlier one."""
-    if LEDGER in file and file[LEDGER].shape == (len(ledger),):
-        file[LEDGER][...] = np.frombuffer(ledger, np.uint8)
-        return
-    if LEDGER in file:
-        del file[LEDGER]
-    _store(file, ledger)
-
-
-def _store(file: h5py.File, ledger: bytes) -> None:
-    """Store a ledger in a file that has none."""
-    dataset = _new_dataset(file, LEDGER, (len(ledger),), np.uint8)
-    dataset.write(h5py.h5s.ALL, h5py.h5s.ALL, np.frombuffer(ledger, np.uint8))
