@@ -54,3 +54,27 @@ def test_stages_that_go_on_at_a_time_take_as_long_as_the_slowest() -> None:
                 for stage, each in enumerate(seconds):
                     free[stage] = handed = max(handed + each, free[stage + 1])
             assert time.total(patches) == handed
+
+
+@given(
+    st.tuples(*[st.floats(0.1, 1.0)] * 4), st.integers(1, 4), st.integers(1, 4), st.integers(0, 3)
+)
+def test_workers_wait_for_each_other_to_read_and_to_write(
+    seconds: tuple[float, ...], workers: int, rounds: int, more: int
+) -> None:
+    """One process reads for all and writes for all, and the layers of each set the pace."""
+    reading, host, transfer, writing = seconds
+    patches, layers = workers * rounds + min(more, workers - 1) + 1, 10.0
+    time = PlanTime(
+        0.0, 0.0, StageSeconds(reading, host, transfer, layers, writing), workers=workers
+    )
+    reads_from = writes_from = 0.0
+    free = [0.0] * workers  # when the layers of each take the next patch
+    for patch in range(patches):
+        worker = patch % workers
+        # Patches of later rounds are read long before.
+        reads_from = reads_from + reading if patch < workers else reads_from
+        begun = max(free[worker], reads_from + host + transfer) if patch < workers else free[worker]
+        free[worker] = begun + layers
+        writes_from = max(writes_from, free[worker]) + writing
+    assert time.total(patches) == pytest.approx(writes_from)

@@ -101,7 +101,7 @@ class PlanTime:
         A stage takes a patch as soon as it has handed on the last one. So each patch takes as long
         as its slowest stage. But the first patch passes all stages, one after another. Workers take
         patches in rounds. The last round takes as long as the others, even if some workers have no
-        patch.
+        patch. Those that have one wait for each other to read or to write.
         """
         return self.once + self._of_patches(patches)
 
@@ -121,9 +121,10 @@ class PlanTime:
         return max(_grouped(self.pace.by_stage(), in_turn=self.in_turn).values())
 
     def _after_first(self, patches: int) -> dict[str, float]:
-        return seconds_after_first(
+        further = seconds_after_first(
             self.patch.by_stage(), patches, self.workers, in_turn=self.in_turn
         )
+        return {group: float(seconds) for group, seconds in further.items()}
 
     def most_counted(self, patches: int, stage: Stage) -> int:
         """Return how many times a stage's seconds count in a job, if it sets the pace."""
@@ -164,7 +165,9 @@ def seconds_after_first(
 ) -> dict[str, Number]:
     """Return the seconds of all patches after the first, by groups of stages that work at once.
 
-    Stages that take turns are one group.
+    Stages that take turns are one group. The workers begin one after another, as their first
+    patches are read. So they end one after another. If writing takes longer than reading, their
+    last patches wait for each other.
 
     Args:
         patch: the seconds of each patch, by stage.
@@ -175,7 +178,10 @@ def seconds_after_first(
     seconds = {
         stage: _times_after_first(stage, patches, workers) * taken for stage, taken in patch.items()
     }
-    return _grouped(seconds, in_turn=in_turn)
+    found = _grouped(seconds, in_turn=in_turn)
+    reading, writing = (patch[stage] for stage in SHARED)
+    behind = (patches - 1) % workers * np.maximum(reading, writing)
+    return {group: s if group in SHARED else s + behind for group, s in found.items()}
 
 
 def _times_after_first(stage: Stage, patches: Number, workers: int) -> Number:
