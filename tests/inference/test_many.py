@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
+from threading import Semaphore
 from typing import Any
 from unittest.mock import MagicMock
 
@@ -18,12 +20,13 @@ import znni
 import znni.inference.api
 import znni.inference.planning
 import znni.inference.ready
-from znni.core.errors import InvalidInput
+from znni.core.errors import InvalidInput, in_one_line
 from znni.core.options import Choices
 from znni.inference.many import Failure
 from znni.inference.ready import KeptReadiness
 from znni.network.network import Network
 from znni.network.weights import Weights
+from znni.volumes.partial_file import PartialFile
 
 pytestmark = pytest.mark.usefixtures("small_case", "fake_primitives")
 
@@ -138,6 +141,102 @@ def test_a_volume_that_fails_does_not_stop_the_others(
     assert all(failure.source in str(failure) for failure in report.failures)
     assert report.exit_code == InvalidInput.exit_code
     assert sorted(path.name for path in Path("out").iterdir()) == ["a-tiny.h5", "d-tiny.h5"]
+
+
+def test_an_output_reaches_the_disk_while_the_next_volume_is_opened(
+    files: list[str], network: Network, weights: Weights, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is told as done before the disk has it and it has its name."""
+    opened, synced = Semaphore(0), list[Path]()
+    open_all, sync, name = znni.inference.api.request_of_the_faster, os.fsync, PartialFile.take_name
+
+    def noted(source: str, *args: Any, **options: Any) -> Any:
+        if source != files[0]:
+            opened.release()
+        return open_all(source, *args, **options)
+
+    def late(file: PartialFile) -> None:
+        if len(synced) < len(files) - 1:
+            assert opened.acquire(timeout=20)
+        sync(file)
+        synced.append(file.path)
+
+    def named(file: PartialFile) -> None:
+        assert file.path == synced[-1]
+        name(file)
+
+    def told(done: int, _all: int) -> None:
+        assert len(synced) == done
+        assert all(path.exists() for path in synced)
+
+    monkeypatch.setattr(znni.inference.api, "request_of_the_faster", noted)
+    monkeypatch.setattr("znni.volumes.partial_file.os.fsync", late)
+    monkeypatch.setattr(PartialFile, "take_name", named)
+    report = znni.infer_many(files, network, "out", weights=weights, progress=told)
+    assert list(report.outputs.values()) == synced
+    assert list(report.reports) == files
+
+
+@pytest.mark.parametrize("step", ["settle", "take_name"])
+def test_an_output_that_the_disk_refuses_is_a_failure_of_its_volume(
+    step: str,
+    files: list[str],
+    network: Network,
+    weights: Weights,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    do = getattr(PartialFile, step)
+
+    def refused(file: PartialFile) -> None:
+        if file.path.name.startswith("b-"):
+            raise OSError(28, "No space left on device")
+        do(file)
+
+    monkeypatch.setattr(PartialFile, step, refused)
+    done: list[int] = []
+    report = znni.infer_many(
+        files, network, "out", weights=weights, progress=lambda *at: done.append(at[0])
+    )
+    assert done == [1, 2, 3, 4]
+    assert list(report.reports) == ["a.npy", "c.npy", "d.npy"]
+    (failure,) = report.failures
+    assert failure.source == "b.npy"
+    assert "b-tiny.h5.partial: cannot be written: No space left on device" in str(failure)
+    assert "b-tiny.h5 was not made" in str(failure)
+    assert "No space left" in caplog.text
+    assert sorted(path.name for path in Path("out").iterdir()) == [
+        "a-tiny.h5", "c-tiny.h5", "d-tiny.h5",
+    ]  # fmt: skip
+
+
+def test_a_stop_while_a_volume_is_opened_waits_for_the_one_before(
+    files: list[str], network: Network, weights: Weights, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_all = znni.inference.api.request_of_the_faster
+
+    def stopped(source: str, *args: Any, **options: Any) -> Any:
+        if source == "c.npy":
+            raise KeyboardInterrupt
+        return open_all(source, *args, **options)
+
+    monkeypatch.setattr(znni.inference.api, "request_of_the_faster", stopped)
+    with pytest.raises(KeyboardInterrupt) as stop:
+        znni.infer_many(files, network, "out", weights=weights)
+    assert "2 of 4 volumes are finished" in in_one_line(stop.value)
+    assert sorted(path.name for path in Path("out").iterdir()) == ["a-tiny.h5", "b-tiny.h5"]
+
+
+def test_an_error_of_the_progress_is_no_failure_of_a_volume(
+    files: list[str], network: Network, weights: Weights
+) -> None:
+    def gone(_done: int, _all: int) -> None:
+        raise BrokenPipeError
+
+    with pytest.raises(BrokenPipeError) as stop:
+        znni.infer_many(files, network, "out", weights=weights, progress=gone)
+    assert "1 of 4 volumes are finished" in in_one_line(stop.value)
+    assert [path.name for path in Path("out").iterdir()] == ["a-tiny.h5"]
 
 
 def test_finished_outputs_are_left_alone_and_others_refused(

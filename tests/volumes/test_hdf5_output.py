@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -291,6 +292,27 @@ def test_a_small_output_of_one_block_is_written_at_once(
         output.finish({"seconds": 0.5})
     assert output.abandon() == f"{path} was not made"
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("patch", [Vec3(3, 70, 9), Vec3(3, 5, 9)])
+def test_the_last_steps_of_an_output_may_come_later(tmp_path: Path, patch: Vec3) -> None:
+    steps: list[Callable[[], None]] = []
+    path, whole = tmp_path / "out.h5", Box(Vec3(0, 0, 0), Vec3(3, 70, 9))
+    output = new_output(path)
+    output.describe({}, patch)
+    for box in whole.cut(patch):
+        output.write(box, np.ones((2, *box.size), np.float32))
+    output.finish({"seconds": 0.5}, lambda *both: steps.extend(both))
+    partial = Path(f"{path}.partial")
+    content = partial.read_bytes()
+    wait, name = steps
+    wait()
+    assert not path.exists()
+    with pytest.raises(InvalidInput, match="in use"):  # no other run takes it
+        new_output(path)
+    name()
+    assert path.read_bytes() == content
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_a_held_output_reaches_the_system_in_one_piece_with_a_ledger_beside_it(

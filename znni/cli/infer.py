@@ -221,7 +221,7 @@ def infer(
         return
     ready = Readiness(waiting, begun)
     more = {"command": command, "waited": waited, "part": part}
-    report = _run(api.run, volume, network, out, ready, given, **more)
+    report = _run(api.compute, volume, network, out, ready, given, **more)
     typer.echo(f"{out}{f', part {part}' * bool(part)}: {report}")
     if part:
         typer.echo(f"when all parts are finished: {shlex.join(['znni', 'finish', out])}")
@@ -253,7 +253,7 @@ def _infer_many(
 
 
 def _run(
-    run: Callable[..., Report],
+    compute: Callable[..., Callable[[], Report]],
     volume: str,
     network: Network,
     out: str,
@@ -267,7 +267,7 @@ def _run(
     options: dict[str, Any] = {**given, **more}
     plan = options.pop("plan")
     with show_progress() as progress:
-        return run(volume, network, out, ready, made=plan, progress=progress, **options)
+        return compute(volume, network, out, ready, made=plan, progress=progress, **options)()
 
 
 def _loaded(net: Path) -> Network:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol, TypeAlias, get_args
 
@@ -207,6 +207,20 @@ class BlockStore(Sink, Protocol):
         """Return the values (f', z, y, x) of a box that was written."""
 
 
+# A step of work.
+Step: TypeAlias = Callable[[], None]
+
+# Takes the last two steps of an output, to do them in order, now or later. The first waits for the
+# disk, in any thread. The second gives the output its final name.
+LastSteps: TypeAlias = Callable[[Step, Step], None]
+
+
+def at_once(wait: Step, name: Step) -> None:
+    """Do the last steps of an output now."""
+    wait()
+    name()
+
+
 class Output(BlockStore, Protocol):
     """A destination of dense output, in boxes, each voxel once."""
 
@@ -228,8 +242,13 @@ class Output(BlockStore, Protocol):
     def go_on_with(self, plan: str) -> None:
         """Note the plan for the boxes that are written from here on, as JSON."""
 
-    def finish(self, measured: dict[str, Any]) -> None:
-        """Complete the output after all boxes are written, and update its attributes."""
+    def finish(self, measured: dict[str, Any], last_steps: LastSteps = at_once) -> None:
+        """Complete the output after all boxes are written, and update its attributes.
+
+        Args:
+            measured: attributes to store with the output.
+            last_steps: takes the last steps, if the output has such steps that need no memory.
+        """
 
     def abandon(self, way_on: str = SAME_COMMAND, /) -> str:
         """Stop part-way: keep what is written, but never as a complete output.

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Unpack
 
 from znni.core.argument_types import checks_types
 from znni.core.errors import InvalidInput, ZnniError
 from znni.core.options import check_keywords
-from znni.core.volume import NewOutput, Output
+from znni.core.volume import NewOutput, Output, Step
 from znni.engine.pipeline import Progress, RunState, no_progress
 from znni.engine.recheck import recheck
 from znni.engine.report import Report
 from znni.engine.skipping import Blocks
+from znni.engine.stages import nothing_to_do
 from znni.engine.stopwatch import Stopwatch
 from znni.inference.inferer import Inferer
 from znni.inference.model_choice import request_of_the_faster
@@ -136,13 +141,14 @@ def infer(
     """
     check_keywords(infer, RunOptions, options)
     made = plan if plan is None or isinstance(plan, Plan) else load_plan(plan)
-    return run(
+    complete = compute(
         source, network, out, Readiness(), weights=weights, random_seed=random_seed, made=made,
         command=command, waited=waited, progress=progress, part=part, **options,
     )  # fmt: skip
+    return complete()
 
 
-def run(
+def compute(
     source: str | Path | ArrayLike,
     network: Network | str | Path,
     out: str | Path | Any,
@@ -155,11 +161,29 @@ def run(
     waited: float | SecondsAround = 0.0,
     progress: Progress = no_progress,
     part: str | None = None,
+    opened: Step = nothing_to_do,
     **options: Unpack[RunOptions],
-) -> Report:
+) -> Callable[[], Report]:
     """Run a network over a volume, as ``infer``, with the same arguments and errors.
 
-    ``ready`` finds the plan and makes it ready. ``made`` is the plan that the caller gives.
+    Args:
+        source: as for ``infer``.
+        network: as for ``infer``.
+        out: as for ``infer``.
+        ready: finds the plan and makes it ready. It may wait for the disk in a thread.
+        weights: as for ``infer``.
+        random_seed: as for ``infer``.
+        made: the plan that the caller gives.
+        command: as for ``infer``.
+        waited: as for ``infer``.
+        progress: as for ``infer``.
+        part: as for ``infer``.
+        opened: called when input and output are open, and before anything is computed.
+        options: as for ``infer``.
+
+    Returns:
+        A function that waits for the disk, completes the output and returns the report. It is to be
+        called once, and raises ``RunFailed`` if the output cannot be completed.
     """
     before = waited if isinstance(waited, SecondsAround) else SecondsAround(start=waited)
     stopwatch = Stopwatch(before)
@@ -171,7 +195,9 @@ def run(
         if asked.stored.dtype == "uint8" and asked.network.last_activation not in SHARES:
             ready.warn("uint8 output holds 0 to 1; what the network gives beyond that is clipped")
     job, choices, dtype = asked.job, asked.choices, asked.stored.dtype
-    try:
+    last_steps = list[tuple[Step, Step]]()
+    with _abandoning(output), ExitStack() as ending:
+        opened()
         plan, earlier, asked = agreed_plan(output, made, asked, ready.plan_for, stopwatch, progress)
         with stopwatch.during("opening"):
             blocks = Blocks(asked.volume, job, asked.network, weights, asked.mask)
@@ -183,13 +209,7 @@ def run(
         left = remaining.voxels
         state = RunState(blocks, output, dtype, remaining, progress, asked.labels)
 
-        def smaller(failed: Plan, short: DeviceKind) -> Plan:
-            if share is not None:
-                raise memory_ran_out(failed, short)
-            found = ready.smaller(failed, short, asked)
-            output.go_on_with(found.to_json())
-            return found
-
+        smaller = partial(_smaller, ready, output, asked, share)
         runner = ready.runner(
             plan, lambda plan: prepare(plan, weights, ready.times, dtype, ready.take_waiting())
         )
@@ -200,26 +220,64 @@ def run(
             gpu_peak = runner.gpu_peak_memory if plan.gpu_memory else 0
             taken = runner.workers_memory
         taken += peak.highest
-        noted = output.begun.plan
-        known = spent + stopwatch.seconds
-        measured = as_run(runner.plans, known, taken, blocks.skipped, gpu_peak, earlier, noted)
-        with stopwatch.during("finishing"), ready.releasing(runner):
-            output.finish(measured)
+        measured = as_run(
+            runner.plans, spent + stopwatch.seconds, taken, blocks.skipped, gpu_peak, earlier,
+            output.begun.plan,
+        )  # fmt: skip
+        with stopwatch.during("finishing"):
+            ending.enter_context(ready.releasing(runner))
+            output.finish(measured, lambda *both: last_steps.append(both))
+        report = Report(
+            expected, tuple(runner.plans[1:]), left, spent, taken, attributes | measured,
+            accuracy_note(runner.plans[-1], choices.accuracy), remaining.total - left,
+            blocks.skipped, gpu_peak, compiled_seconds() - compiled_before,
+        )  # fmt: skip
+        waits = [(ready.begin_to_wait(wait), name) for wait, name in last_steps]
+        released = ending.pop_all()
+
+    def complete() -> Report:
+        with stopwatch.during("finishing"):
+            with _abandoning(output), released:
+                for wait, name in waits:
+                    wait()
+                    name()
+            ready.done(plan, choices)
+        found = replace(report, time=report.time + stopwatch.seconds)
+        log.info("%s", found)
+        ready.note_phases(found, plan, whole=not (made or earlier or share))
+        return found
+
+    return complete
+
+
+def _smaller(
+    ready: Readiness,
+    output: Output,
+    asked: Request,
+    share: Share | None,
+    failed: Plan,
+    short: DeviceKind,
+) -> Plan:
+    """Return the plan that an output goes on with after memory ran out, and note it there.
+
+    Raises:
+        DoesNotFit: there is none, or the output is one of several parts.
+    """
+    if share is not None:
+        raise memory_ran_out(failed, short)
+    found = ready.smaller(failed, short, asked)
+    output.go_on_with(found.to_json())
+    return found
+
+
+@contextmanager
+def _abandoning(output: Output) -> Iterator[None]:
+    """Abandon an output if there is an error, which is told what is left of it."""
+    try:
+        yield
     except BaseException as error:
         error.add_note(output.abandon(way_on(error)))
         raise
-    with stopwatch.during("finishing"):
-        ready.done(plan, choices)
-    spent += stopwatch.seconds
-    attributes |= measured
-    report = Report(
-        expected, tuple(runner.plans[1:]), left, spent, taken, attributes,
-        accuracy_note(runner.plans[-1], choices.accuracy), remaining.total - left, blocks.skipped,
-        gpu_peak, compiled_seconds() - compiled_before,
-    )  # fmt: skip
-    log.info("%s", report)
-    ready.note_phases(report, plan, whole=not (made or earlier or share))
-    return report
 
 
 def _request(

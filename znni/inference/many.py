@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from os.path import realpath
 from pathlib import Path
@@ -35,6 +36,10 @@ from znni.volumes.stored import is_url
 # Called after each volume with the number of volumes done and that of all.
 VolumesDone: TypeAlias = Callable[[int, int], None]
 
+# An error that leaves a volume without its output.
+Unfinished: TypeAlias = ZnniError | OSError | MemoryError
+ERRORS = ZnniError, OSError, MemoryError
+
 DEFAULT_FORMAT = ".h5"
 
 log = logging.getLogger("znni")
@@ -50,7 +55,7 @@ class Failure:
     """
 
     source: str
-    error: ZnniError | OSError | MemoryError
+    error: Unfinished
 
     def __str__(self) -> str:
         """Return this in words."""
@@ -155,29 +160,27 @@ def infer_many(
     except OSError as error:
         raise not_made(folder, error) from None
     ready = KeptReadiness(choices_of(options))
+    account = _Account(report, progress)
 
     def run(source: str, out: Path) -> None:
         if goes_on(options) and os.path.lexists(out):
             asked = request_of_the_faster(source, network, out, made, **options)
             check_finished(out, asked, ready.weights_for(asked.network, weights, random_seed))
-            report.finished_before.append(source)
+            account.finished_before(source)
             return
-        report.reports[source] = api.run(
+        complete = api.compute(
             source, network, out, ready, weights=weights, random_seed=random_seed, made=made,
-            command=command, **options,
+            command=command, opened=account.settle, **options,
         )  # fmt: skip
+        account.computed(source, complete)
 
     try:
-        for number, (source, out) in enumerate(outputs.items(), 1):
-            try:
+        for source, out in outputs.items():
+            with account.failing(source):
                 run(source, out)
-            except (ZnniError, OSError, MemoryError) as error:
-                report.failures.append(Failure(source, error))
-                log.info("%s", source, exc_info=error)
-                _forget_frames(error)
-                log.warning("%s", report.failures[-1])
-            progress(number, len(outputs))
+        account.settle()
     except BaseException as stopped:
+        account.wait()
         done = len(report.reports) + len(report.finished_before)
         stopped.add_note(f"{done} of {counted(len(outputs), 'volume')} are finished")
         if not any(SAME_COMMAND in note for note in stopped.__notes__):
@@ -187,6 +190,72 @@ def infer_many(
         ready.close()
     report.seconds = perf_counter() - begun
     return report
+
+
+class _Account:
+    """Notes in a report what becomes of each volume, and tells the progress.
+
+    The output of a volume may reach the disk while the next volume is opened. It counts only then.
+    """
+
+    def __init__(self, report: ManyReport, progress: VolumesDone) -> None:
+        self._report = report
+        self._progress = progress
+        self._pending: tuple[str, Callable[[], Report]] | None = None
+        self._stop: BaseException | None = None
+
+    def finished_before(self, source: str) -> None:
+        """Note that an earlier call has finished a volume."""
+        self.settle()
+        self._report.finished_before.append(source)
+        self._tell()
+
+    def computed(self, source: str, complete: Callable[[], Report]) -> None:
+        """Note that a volume is computed, and what waits until its output is complete."""
+        self._pending = source, complete
+
+    @contextmanager
+    def failing(self, source: str) -> Iterator[None]:
+        """Note an error of a ``with`` block as that of a volume, unless it is one of progress."""
+        try:
+            yield
+        except ERRORS as error:
+            if error is self._stop:
+                raise
+            self.settle()
+            self._fail(source, error)
+            self._tell()
+
+    def settle(self) -> None:
+        """Wait until the computed volume is complete, and tell the progress."""
+        if self._pending:
+            self.wait()
+            self._tell()
+
+    def wait(self) -> None:
+        """Wait until the computed volume, if there is one, is complete or has failed."""
+        pending, self._pending = self._pending, None
+        if pending:
+            source, complete = pending
+            try:
+                self._report.reports[source] = complete()
+            except ERRORS as error:
+                self._fail(source, error)
+
+    def _fail(self, source: str, error: Unfinished) -> None:
+        self._report.failures.append(Failure(source, error))
+        log.info("%s", source, exc_info=error)
+        _forget_frames(error)
+        log.warning("%s", self._report.failures[-1])
+
+    def _tell(self) -> None:
+        found = self._report
+        done = len(found.reports) + len(found.finished_before) + len(found.failures)
+        try:
+            self._progress(done, len(found.outputs))
+        except BaseException as error:
+            self._stop = error
+            raise
 
 
 def output_names(

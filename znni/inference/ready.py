@@ -6,6 +6,7 @@ import gc
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from znni.calibration.phase_notes import AROUND, FixedSeconds, Kind, kind_of, no
 from znni.calibration.record import StepTimes, refine
 from znni.core.kept_results import Hashed, kept_for_object
 from znni.core.options import Choices
+from znni.core.volume import Step
 from znni.engine.oom_fallback import FallbackRunner
 from znni.engine.pipeline import Processes
 from znni.engine.report import Report
@@ -115,6 +117,10 @@ class Readiness:
         """
         return runner.released()
 
+    def begin_to_wait(self, wait: Step) -> Step:
+        """Return the step that waits for the disk: nothing else is to be done meanwhile."""
+        return wait
+
     def done(self, plan: Plan, choices: Choices) -> None:
         """Add the times of a finished run's steps to those of calibration."""
         _refine(self.times, _timed_on(plan, choices))
@@ -182,6 +188,7 @@ class KeptReadiness(Readiness):
         self._weights: tuple[object, object, Weights] | None = None
         self._plans: OrderedDict[Hashable, Plan] = OrderedDict()
         self._processes: OrderedDict[Hashable, Processes] = OrderedDict()
+        self._waiting_thread: ThreadPoolExecutor | None = None
 
     def weights_for(
         self, network: Network, given: Weights | str | Path | None, random_seed: int | None
@@ -226,6 +233,11 @@ class KeptReadiness(Readiness):
         """Do nothing: the next job may be of the same shape."""
         return nullcontext()
 
+    def begin_to_wait(self, wait: Step) -> Step:
+        """Wait for the disk in a thread, and return what waits for that thread."""
+        self._waiting_thread = self._waiting_thread or ThreadPoolExecutor(1, "znni-disk")
+        return self._waiting_thread.submit(wait).result
+
     def release_all(self) -> None:
         """Release all processes; the plans stay."""
         self._processes.clear()
@@ -243,6 +255,8 @@ class KeptReadiness(Readiness):
 
     def close(self) -> None:
         """Release all, and add the times of all steps to those of calibration."""
+        if self._waiting_thread:
+            self._waiting_thread.shutdown()
         self.release_all()
         _refine(self.times, self._measured)
 

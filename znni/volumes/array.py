@@ -10,7 +10,7 @@ from numpy.typing import DTypeLike, NDArray
 from znni.core.errors import InvalidInput
 from znni.core.options import InputChunks
 from znni.core.shapes import Box, Vec3
-from znni.core.volume import Begun, Grid
+from znni.core.volume import Begun, Grid, LastSteps, at_once
 
 ALL = slice(None)
 LARGEST_EXTENT = 2**48  # far above any real extent, far below any overflow
@@ -179,7 +179,7 @@ class ArrayOutput:
     def go_on_with(self, plan: str) -> None:
         """Do nothing: an array keeps no plan."""
 
-    def finish(self, measured: dict[str, Any]) -> None:
+    def finish(self, measured: dict[str, Any], _last_steps: LastSteps = at_once) -> None:
         """Do nothing: the array belongs to the caller."""
 
     def abandon(self, _way_on: str = "", /) -> str:

@@ -76,3 +76,7 @@ class HeldBlock:
         if self.values is not None:
             content = replace(content, checksums={self.whole: self._checksum})
         return content.summary()
+
+    def release(self) -> None:
+        """Release the values: they are written."""
+        self.values = None

@@ -276,5 +276,13 @@ class PartialFile(FileIO):
             OSError: this or an earlier write failed.
         """
         self.settle()
+        self.take_name()
+
+    def take_name(self) -> None:
+        """Give the file its final name. The disk has it all.
+
+        Raises:
+            OSError: the system refuses.
+        """
         self.partial.replace(self.path)
         self.close()

@@ -15,7 +15,7 @@ from znni.core.chunks import chunk_extents
 from znni.core.errors import InvalidInput, RunFailed, option
 from znni.core.shapes import Box, Vec3
 from znni.core.text import counted
-from znni.core.volume import SAME_COMMAND, Begun, NewOutput
+from znni.core.volume import SAME_COMMAND, Begun, LastSteps, NewOutput, at_once
 from znni.volumes.block_checks import check_written, strike_off_damaged, write_block
 from znni.volumes.hdf5.chunks import ChunkWriter, HeldChanges, make_changes
 from znni.volumes.hdf5.new_file import OUTPUT_DATASET, keep_ledger, make_output
@@ -168,15 +168,16 @@ class Hdf5Output:
             return self._held.values[(slice(None), *box.slices)]
         return np.asarray(self._dataset[(slice(None), *box.slices)])
 
-    def finish(self, measured: dict[str, Any]) -> None:
-        """Update attributes, and give the file its final name."""
+    def finish(self, measured: dict[str, Any], last_steps: LastSteps = at_once) -> None:
+        """Update attributes, and give the file its final name in the last steps."""
         held, wanted = self._held, self._wanted
         if held.values is not None:
             chunk, described = chunk_extents(held.patch, wanted.size), held.attributes | measured
             ledger = held.summary(self._ledger.content)
             file = whole_file(held.values, wanted.dtype, chunk, wanted.maps, described, ledger)
             self._disk.write(file)  # in one piece
-            self._complete()
+            held.release()
+            last_steps(self._settle, self._take_name)
             return
         held.begin(self._begin)
         if self._ledger.resumed:
@@ -198,16 +199,27 @@ class Hdf5Output:
             make_changes(self._disk.fileno(), seen.changes)
         except OSError as error:
             raise self._failed(error) from None
-        self._complete()
+        last_steps(self._settle, self._take_name)
 
-    def _complete(self) -> None:
-        """Give the file its final name.
+    def _settle(self) -> None:
+        """Wait until the disk has the whole file.
 
         Raises:
             RunFailed: it cannot be written.
         """
         try:
-            self._disk.complete()
+            self._disk.settle()
+        except OSError as error:
+            raise self._failed(error) from None
+
+    def _take_name(self) -> None:
+        """Give the file its final name.
+
+        Raises:
+            RunFailed: the system refuses.
+        """
+        try:
+            self._disk.take_name()
         except OSError as error:
             raise self._failed(error) from None
         self._ledger.discard()

@@ -13,7 +13,7 @@ from znni.core.errors import InvalidInput, RunFailed, option
 from znni.core.options import Coarsening
 from znni.core.shapes import Box, Vec3
 from znni.core.text import counted
-from znni.core.volume import SAME_COMMAND, Begun, Grid, NewOutput
+from znni.core.volume import SAME_COMMAND, Begun, Grid, LastSteps, NewOutput, at_once
 from znni.volumes.block_checks import check_written, write_block
 from znni.volumes.formats import library
 from znni.volumes.held_block import HeldBlock
@@ -164,7 +164,7 @@ class ZarrOutput:
             return self._held.values[(slice(None), *box.slices)]
         return np.asarray(self._array[(slice(None), *box.slices)])
 
-    def finish(self, measured: dict[str, Any]) -> None:
+    def finish(self, measured: dict[str, Any], _last_steps: LastSteps = at_once) -> None:
         """Update attributes, and write the metadata that make it an image."""
         self._held.begin(self._begin)
         if self._resumed:

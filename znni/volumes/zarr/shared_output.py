@@ -15,7 +15,7 @@ from znni.core.errors import InvalidInput, RunFailed, Unreachable, ZnniError, op
 from znni.core.options import Coarsening, Recheck
 from znni.core.shapes import Box, Vec3
 from znni.core.text import counted
-from znni.core.volume import SAME_COMMAND, Begun, NewOutput
+from znni.core.volume import SAME_COMMAND, Begun, LastSteps, NewOutput, at_once
 from znni.volumes.block_checks import Read, checksum_or_none, write_block
 from znni.volumes.formats import Gathered, Share, Summing, library
 from znni.volumes.ledger_entries import Note
@@ -177,7 +177,7 @@ class SharedZarr:
             found = self._ledger.blocks([box]).written[box]
             self._ledger.strike_off(box, len(found.checksums))
 
-    def finish(self, measured: dict[str, Any]) -> None:
+    def finish(self, measured: dict[str, Any], _last_steps: LastSteps = at_once) -> None:
         """Note that this share is written; ``gather`` completes the output."""
         with self._told_in_one_line():
             self._ledger.append({"run": {k: v for k, v in measured.items() if k != "plan"}})
