@@ -23,6 +23,7 @@ from znni.volumes.stored import StoredVolume, local_file, reason
 from znni.volumes.tiff import NAME
 from znni.volumes.tiff.format_names import ATTRIBUTES
 from znni.volumes.tiff.grids import assumed_of, grid_of
+from znni.volumes.tiff.layouts import PLAIN, Layout, known_layout, note_layout
 from znni.volumes.tiff.output import check, packing, save
 from znni.volumes.zarr.chunked import ChunkedZarr
 from znni.volumes.zarr.pyramid import coarser_grid
@@ -40,6 +41,9 @@ def open_tiff(place: str, dataset: str | None, time: Moment | None = None) -> St
         InvalidInput: there is no such file or series, the file is not TIFF or is damaged, it has
             several volumes, or its codec is not installed.
     """
+    path = local_file(place, NAME)
+    if layout := known_layout(path, dataset):
+        return layout.volume(path, _name(place, dataset), time)
     return _open_level(place, dataset, time, 0)
 
 
@@ -49,10 +53,11 @@ def _open_level(place: str, dataset: str | None, time: Moment | None, index: int
     try:
         series = _series(file, place, dataset)
         _check_codec(series, place)
-        name = f"{place}:{dataset}" if dataset else place
+        name = _name(place, dataset)
         level, count = series.levels[index], len(series.levels)
         array, axes = _values(series, index, place), _axes(level.axes)
-        named = NamedAxes(array, axes, name, time, _channels(file, series))
+        channels = _channels(file, series)
+        named = NamedAxes(array, axes, name, time, channels)
         attributes = _stored(file).get("attributes", {})
         grid = with_affine(grid_of(file, series), attributes)
         assumed = assumed_of(file, series, grid)
@@ -73,6 +78,12 @@ def _open_level(place: str, dataset: str | None, time: Moment | None, index: int
                 array.chunk_bytes if isinstance(array, ChunkedZarr) else 0,
             )
         volume.assumed = assumed
+        alone = count == 1 and level.keyframe.parent is file and not file.is_micromanager
+        if alone and series.kind in PLAIN and isinstance(array, MappedArray):
+            about = Layout(
+                b"", b"", array.dtype, array.shape, axes, channels, grid, attributes, assumed
+            )
+            note_layout(file.filehandle.fileno(), dataset, level.dataoffset, about)
     except BaseException:
         file.close()
         raise
@@ -81,6 +92,10 @@ def _open_level(place: str, dataset: str | None, time: Moment | None, index: int
     else:
         weakref.finalize(volume, file.close)
     return volume
+
+
+def _name(place: str, dataset: str | None) -> str:
+    return f"{place}:{dataset}" if dataset else place
 
 
 def _factor(series: Any, level: Any) -> Vec3:

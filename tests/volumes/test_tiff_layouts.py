@@ -1,0 +1,128 @@
+"""TIFF files with the bytes of an earlier one beside the values are opened without tifffile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tifffile
+from numpy.typing import NDArray
+
+from znni.core.errors import InvalidInput
+from znni.core.shapes import Box, Vec3
+from znni.volumes.array import ArrayVolume
+from znni.volumes.locate import open_volume
+from znni.volumes.stored import StoredVolume
+from znni.volumes.tiff import layouts
+
+SIZE = Vec3(5, 6, 7)
+IMAGEJ = {"spacing": 0.5, "unit": "um", "axes": "ZYX"}
+
+
+@pytest.fixture(autouse=True)
+def parsed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return the files that tifffile opens. No layout is known at first."""
+    found: list[str] = []
+    whole = tifffile.TiffFile
+
+    def noted(path: Any, *args: Any, **options: Any) -> tifffile.TiffFile:
+        found.append(Path(path).name)
+        return whole(path, *args, **options)
+
+    monkeypatch.setattr(tifffile, "TiffFile", noted)
+    monkeypatch.setattr(layouts, "_known", {})
+    return found
+
+
+def values(seed: int, size: Vec3 = SIZE) -> NDArray[np.uint16]:
+    return np.random.default_rng(seed).integers(0, 2**16, size, np.uint16)
+
+
+def read(volume: ArrayVolume) -> NDArray[Any]:
+    return np.asarray(volume.read(Box(Vec3(0, 0, 0), volume.size)))[0]
+
+
+def plain(path: Path, stored: NDArray[Any]) -> None:
+    tifffile.imwrite(path, stored)
+
+
+def imagej(path: Path, stored: NDArray[Any]) -> None:
+    tifffile.imwrite(path, stored, imagej=True, metadata=IMAGEJ, resolution=(4, 2))
+
+
+def one_page(path: Path, stored: NDArray[Any]) -> None:
+    tifffile.imwrite(path, stored[0], metadata=None)
+
+
+@pytest.mark.parametrize("write", [plain, imagej, one_page])
+def test_a_file_with_the_layout_of_another_is_the_same_volume_without_tifffile(
+    write: Callable[[Path, NDArray[Any]], None], tmp_path: Path, parsed: list[str]
+) -> None:
+    paths = [tmp_path / name for name in ("a.tif", "b.tif")]
+    for seed, path in enumerate(paths):
+        write(path, values(seed))
+    first, second = (open_volume(path) for path in paths)
+    assert parsed == ["a.tif"]
+    assert (read(second) == values(1)[: second.size.z]).all()
+    assert (second.size, second.grid, second.maps) == (first.size, first.grid, first.maps)
+    assert (second.assumed, second.chunks, second.chunk_bytes) == (first.assumed, None, 0)
+    assert second.name == str(paths[1])
+    assert isinstance(second, StoredVolume)
+    assert not second.attributes()
+    assert not second.coarser()
+    numbered = open_volume(f"{paths[1]}:0")
+    assert parsed == ["a.tif", "b.tif"]  # it was asked for in another way
+    assert (read(numbered) == read(second)).all()
+    paths[0].write_bytes(paths[1].read_bytes())
+    paths[1].unlink()
+    assert (read(open_volume(paths[0])) == read(second)).all()
+    with pytest.raises(InvalidInput, match="no such file"):
+        open_volume(paths[1])
+
+
+def test_a_file_that_differs_beside_its_values_is_opened_by_tifffile(
+    tmp_path: Path, parsed: list[str]
+) -> None:
+    for name, unit in (("a.tif", "um"), ("b.tif", "nm")):
+        metadata = IMAGEJ | {"unit": unit}
+        tifffile.imwrite(tmp_path / name, values(0), imagej=True, metadata=metadata)
+    first, second = (open_volume(tmp_path / name) for name in ("a.tif", "b.tif"))
+    assert parsed == ["a.tif", "b.tif"]
+    assert first.grid.units[0] == "micrometer"
+    assert second.grid.units[0] == "nanometer"
+    content = (tmp_path / "b.tif").read_bytes()
+    tifffile.imwrite(tmp_path / "c.tif", values(0, Vec3(5, 7, 6)), imagej=True, metadata=metadata)
+    assert (tmp_path / "c.tif").stat().st_size == len(content)
+    assert open_volume(tmp_path / "c.tif").size == Vec3(5, 7, 6)
+    (tmp_path / "d.tif").write_bytes(content[: len(content) // 2])
+    parsed.clear()
+    with pytest.raises(InvalidInput, match="cannot be read as TIFF"):
+        open_volume(tmp_path / "d.tif")
+    assert parsed == ["d.tif"]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"compression": "zlib"},
+        {"ome": True, "metadata": {"axes": "ZYX"}},
+        {"description": "x" * layouts.MOST_BYTES, "metadata": None, "contiguous": True},
+    ],
+)
+def test_other_files_have_no_known_layout(
+    options: dict[str, Any], tmp_path: Path, parsed: list[str]
+) -> None:
+    for name in ("a.tif", "b.tif"):
+        tifffile.imwrite(tmp_path / name, values(0), **options)
+        open_volume(tmp_path / name)
+    assert parsed == ["a.tif", "b.tif"]
+
+
+def test_few_layouts_are_kept(tmp_path: Path) -> None:
+    for extent in range(1, layouts.MOST_LAYOUTS + 4):
+        plain(tmp_path / "a.tif", values(0, Vec3(2, 3, extent)))
+        open_volume(tmp_path / "a.tif")
+    assert len(layouts._known) == layouts.MOST_LAYOUTS
