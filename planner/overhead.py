@@ -25,6 +25,7 @@ from znni.plans.totals import Number, Numbers, PlanMemory, PlanTime
 Count = TypeVar("Count", int, float, Numbers)
 
 FLOAT_BYTES = 4
+OUTPUT_COPIES = 3  # of a GPU's output: one copied back, one being written, and a copy of that
 MASK_COPIES = 3  # of a block's mask: in the writer, in a message, and in the worker
 LABEL_COPIES = 3  # of a block's labels: one computed, one being written, and a copy as it is stored
 
@@ -340,6 +341,8 @@ class Overhead:
         values_in, values_out = _values(network, patch)
         window = network.window
         if not window:
+            if device == "gpu" and not self.label_maps:
+                return values_out * OUTPUT_COPIES * self.gpu_itemsize_out
             return values_out * self.voxel_out
         seen = max(values_in, _values_at_once(network, patch))
         # Sums for the next block along x lie beside those of the block, and are copied then.

@@ -12,10 +12,12 @@ from random_networks import chain
 
 from planner.exhaustive import Search
 from planner.overhead import LOCKED_BYTES_PER_TABLE_BYTE, Overhead
+from znni.calibration.overhead_figures import run_overhead
 from znni.core.errors import DoesNotFit, InvalidInput, RunFailed
-from znni.core.options import ANYTHING, AS_COMPUTED, DeviceChoice
+from znni.core.options import ANYTHING, AS_COMPUTED, DeviceChoice, Stored
 from znni.core.shapes import Shape5, Vec3
 from znni.engine.tiles import make_job
+from znni.engine.workers.processes import SLOTS
 from znni.inference import plan_choice as plan_of_run
 from znni.inference.devices import primitives_for
 from znni.inference.plan_choice import smaller_plan
@@ -70,10 +72,49 @@ def test_memory_is_told_of_both() -> None:
     assert plan.gpu_memory.process == 300 + ceil(locked / LOCKED_BYTES_PER_TABLE_BYTE)
     assert plan.gpu_memory.blocks == 4 * voxels_in + 2 * voxels_out
     assert plan.memory.process == 1500
-    assert plan.memory.blocks == (1 + 4) * voxels_in + 2 * voxels_out  # one goes to the GPU
+    # One block goes to the GPU. Three outputs of a byte a value come back or are written.
+    assert plan.memory.blocks == (1 + 4) * voxels_in + 3 * voxels_out
     assert plan.memory.working == plan.memory.resident == 0
     assert {segment.device for segment in plan.segments} == {"gpu"}
     assert Plan.from_json(plan.to_json()) == plan
+
+
+def test_blocks_of_stored_values_take_their_bytes() -> None:
+    """On the host, in slots, and over the link. Layers on the host still take float32."""
+    shape, patch = Vec3(40, 40, 48), Vec3(20, 20, 20)
+    values = extents_read(NETWORK, patch).volume
+    here = replace(with_gpu(10**9), used_gpus=1)
+    alone = {
+        on_gpu: run_overhead(here, Stored("uint8", 1, scaled_on_gpu=on_gpu))
+        for on_gpu in (False, True)
+    }
+    for device, saved in (("gpu", 2 * 3), ("cpu", 0), ("cpu+gpu", 0)):
+        before, after = (
+            alone[on_gpu].of_host(NETWORK, patch, device).blocks  # type: ignore[arg-type]
+            for on_gpu in (False, True)
+        )
+        assert before - after == saved * values
+    several = replace(with_gpu(10**9), used_gpus=2)
+    before, after = (
+        run_overhead(several, Stored("uint8", 1, scaled_on_gpu=on_gpu))
+        .of_host(NETWORK, patch, "gpu")
+        .blocks
+        for on_gpu in (False, True)
+    )
+    assert before - after == 2 * 3 * SLOTS * values
+    plans = {
+        on_gpu: Search(NETWORK, shape, here, fake_gpu_catalogue(), alone[on_gpu]).fastest_for(patch)
+        for on_gpu in (False, True)
+    }
+    by_host, by_gpu = plans[False], plans[True]
+    assert by_host is not None
+    assert by_gpu is not None
+    assert (by_host.input_itemsize, by_gpu.input_itemsize) == (4, 1)
+    assert by_host.computation != by_gpu.computation
+    brought = alone[True].handling.brought * 3 * values
+    saved_seconds = by_host.time.patch.transfer - by_gpu.time.patch.transfer
+    assert saved_seconds == pytest.approx(brought)
+    assert by_gpu.gpu_memory == by_host.gpu_memory
 
 
 def test_what_does_not_fit_names_the_device_and_its_option() -> None:
