@@ -22,6 +22,7 @@ from znni.volumes.hdf5.compressed import decoded_by_threads
 from znni.volumes.hdf5.new_file import LEDGER
 from znni.volumes.hdf5.output import Hdf5Output, begun_output
 from znni.volumes.hdf5.plain import read_past_hdf5
+from znni.volumes.layouts import Layout, known_layout, note_layout
 from znni.volumes.ledger_file import ledger_name
 from znni.volumes.named_axes import AXES, NamedAxes, at_time
 from znni.volumes.stored import StoredVolume, local_file, reason
@@ -38,6 +39,9 @@ def open_hdf5(place: str, dataset: str | None, time: Moment | None = None) -> St
             volumes to choose from.
     """
     path = _file(place)
+    layout = known_layout(path, dataset) if time is None else None
+    if layout:
+        return layout.volume(path, f"{path}:{layout.inside}", None)
     with _told_in_one_line(path):
         file = h5py.File(path, "r")
         found = _named(file, path, dataset) if dataset else _only_volume(file, path, time)
@@ -50,10 +54,16 @@ def open_hdf5(place: str, dataset: str | None, time: Moment | None = None) -> St
             stored = NamedAxes(stored, axes, name, time, maps)
         else:
             stored = at_time(stored, name, time, maps)
+        grid = _grid(found)
+        # Attributes differ between files more often than not, and each takes HDF5 long.
+        if time is None and plain and plain.first and not attributes:
+            inside = found.name
+            about = Layout(plain.dtype, plain.shape, axes, maps, grid, attributes, inside)
+            note_layout(plain.descriptor, dataset, plain.first, about)
         return StoredVolume(
             stored,
             name,
-            _grid(found),
+            grid,
             attributes=found.attrs,
             chunks=("hdf5", "gzip" if decoded else None, found.chunks)
             if (decoded or plain) and found.chunks

@@ -57,21 +57,25 @@ class PlainDataset(ChunkedDataset):
         dataset: the dataset.
         chunks: the extents of its chunks. If it has none, they are those of a plane.
         first: the place of its first value in the file, if it has no chunks.
+
+    Attributes:
+        first: the same.
+        descriptor: the file.
     """
 
     def __init__(self, dataset: h5py.Dataset, chunks: tuple[int, ...], first: int | None) -> None:
         each = prod(chunks) * dataset.dtype.itemsize
         self._most = max(1, RUN_BYTES // each) if first is None else 1
         super().__init__(dataset, chunks, copies=self._most)
-        self._first = first
-        self._descriptor = os.open(dataset.file.filename, os.O_RDONLY | os.O_CLOEXEC)
-        finalize(self, os.close, self._descriptor)
+        self.first = first
+        self.descriptor = os.open(dataset.file.filename, os.O_RDONLY | os.O_CLOEXEC)
+        finalize(self, os.close, self.descriptor)
 
     def __getitem__(self, key: tuple[slice, ...], /) -> NDArray[Any]:
         wanted = [range(*part.indices(size)) for part, size in zip(key, self.shape, strict=True)]
         extents = [len(part) for part in wanted]
         large = prod(extents) * self.dtype.itemsize > RUN_BYTES
-        if self._first is None or large or not self._in_a_row(wanted):
+        if self.first is None or large or not self._in_a_row(wanted):
             return super().__getitem__(key)
         values = np.empty(extents, self.dtype)
         self._fill(values, self._place(tuple(part.start for part in wanted)))
@@ -148,12 +152,12 @@ class PlainDataset(ChunkedDataset):
         by_chunk[...] = np.moveaxis(values[(slice(None), *inside[:-1])], 0, -2)
 
     def _place(self, start: tuple[int, ...]) -> int:
-        if self._first is None:
+        if self.first is None:
             return super()._place(start)
         before = 0
         for at, size in zip(start, self.shape, strict=True):
             before = before * size + at
-        return self._first + before * self.dtype.itemsize
+        return self.first + before * self.dtype.itemsize
 
     def _fill(self, values: NDArray[Any], place: int) -> None:
         """Read bytes from a place in the file.
@@ -163,7 +167,7 @@ class PlainDataset(ChunkedDataset):
         """
         left = memoryview(values.reshape(-1).view(np.uint8).data)
         while left:
-            count = os.preadv(self._descriptor, [left], place)
+            count = os.preadv(self.descriptor, [left], place)
             if not count:
                 raise OSError(f"{self._dataset.file.filename}: ends at {place}, within {self.name}")
             left, place = left[count:], place + count

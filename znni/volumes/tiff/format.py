@@ -16,6 +16,7 @@ from znni.core.options import Moment
 from znni.core.shapes import Vec3
 from znni.volumes.formats import Functions, Sequential, described, library
 from znni.volumes.grid_attributes import with_affine
+from znni.volumes.layouts import Layout, known_layout, note_layout
 from znni.volumes.mapped_array import MappedArray
 from znni.volumes.named_axes import NamedAxes
 from znni.volumes.staged_output import staged
@@ -23,13 +24,15 @@ from znni.volumes.stored import StoredVolume, local_file, reason
 from znni.volumes.tiff import NAME
 from znni.volumes.tiff.format_names import ATTRIBUTES
 from znni.volumes.tiff.grids import assumed_of, grid_of
-from znni.volumes.tiff.layouts import PLAIN, Layout, known_layout, note_layout
 from znni.volumes.tiff.output import check, packing, save
 from znni.volumes.zarr.chunked import ChunkedZarr
 from znni.volumes.zarr.pyramid import coarser_grid
 
 STACKED = "IQRH"  # tifffile's letters for axes of pages without a known meaning
 SAMPLES = "S"  # tifffile's letter for the colours of a pixel
+
+# Kinds of series that nothing but the bytes of one file decides.
+ALONE = ("shaped", "imagej", "uniform")
 
 
 def open_tiff(place: str, dataset: str | None, time: Moment | None = None) -> StoredVolume:
@@ -79,9 +82,9 @@ def _open_level(place: str, dataset: str | None, time: Moment | None, index: int
             )
         volume.assumed = assumed
         alone = count == 1 and level.keyframe.parent is file and not file.is_micromanager
-        if alone and series.kind in PLAIN and isinstance(array, MappedArray):
+        if alone and series.kind in ALONE and isinstance(array, MappedArray):
             about = Layout(
-                b"", b"", array.dtype, array.shape, axes, channels, grid, attributes, assumed
+                array.dtype, array.shape, axes, channels, grid, attributes, assumed=assumed
             )
             note_layout(file.filehandle.fileno(), dataset, level.dataoffset, about)
     except BaseException:

@@ -1,11 +1,13 @@
-"""TIFF files with the bytes of an earlier one beside the values are opened without tifffile."""
+"""Files with the bytes of an earlier one beside the values are opened without their library."""
 
 from __future__ import annotations
 
+import fcntl
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import pytest
 import tifffile
@@ -13,10 +15,12 @@ from numpy.typing import NDArray
 
 from znni.core.errors import InvalidInput
 from znni.core.shapes import Box, Vec3
+from znni.core.volume import Grid
+from znni.volumes import layouts
 from znni.volumes.array import ArrayVolume
+from znni.volumes.hdf5 import format as hdf5_format
 from znni.volumes.locate import open_volume
 from znni.volumes.stored import StoredVolume
-from znni.volumes.tiff import layouts
 
 SIZE = Vec3(5, 6, 7)
 IMAGEJ = {"spacing": 0.5, "unit": "um", "axes": "ZYX"}
@@ -24,7 +28,7 @@ IMAGEJ = {"spacing": 0.5, "unit": "um", "axes": "ZYX"}
 
 @pytest.fixture(autouse=True)
 def parsed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Return the files that tifffile opens. No layout is known at first."""
+    """Return the files that tifffile opens."""
     found: list[str] = []
     whole = tifffile.TiffFile
 
@@ -33,7 +37,6 @@ def parsed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return whole(path, *args, **options)
 
     monkeypatch.setattr(tifffile, "TiffFile", noted)
-    monkeypatch.setattr(layouts, "_known", {})
     return found
 
 
@@ -126,3 +129,65 @@ def test_few_layouts_are_kept(tmp_path: Path) -> None:
         plain(tmp_path / "a.tif", values(0, Vec3(2, 3, extent)))
         open_volume(tmp_path / "a.tif")
     assert len(layouts._known) == layouts.MOST_LAYOUTS
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return the files in which HDF5 looks for a volume."""
+    found: list[str] = []
+    grid = hdf5_format._grid
+
+    def noted(dataset: h5py.Dataset) -> Grid:
+        found.append(Path(dataset.file.filename).name)
+        return grid(dataset)
+
+    monkeypatch.setattr(hdf5_format, "_grid", noted)
+    return found
+
+
+def test_an_hdf5_file_with_the_layout_of_another_is_the_same_volume(
+    tmp_path: Path, made: list[str]
+) -> None:
+    for seed, name in enumerate(("a.h5", "b.h5")):
+        with h5py.File(tmp_path / name, "w") as file:
+            file["group/volume"] = values(seed)
+            file["group"].attrs["element_size_um"] = (2.0, 0.5, 0.5)
+            file["note"] = "text"
+    first, second = (open_volume(tmp_path / name) for name in ("a.h5", "b.h5"))
+    assert made == ["a.h5"]
+    assert (read(second) == values(1)).all()
+    assert (read(first) == values(0)).all()
+    assert second.grid == first.grid == Grid((2.0, 0.5, 0.5), units=("micrometer",) * 3)
+    assert second.name == f"{tmp_path / 'b.h5'}:/group/volume"
+    assert (second.chunks, second.chunk_bytes) == (first.chunks, first.chunk_bytes)
+    assert (read(open_volume(tmp_path / "b.h5", "group/volume")) == values(1)).all()
+    assert made == ["a.h5", "b.h5"]  # it was asked for in another way
+    with h5py.File(tmp_path / "b.h5", "r+") as file:
+        file["group"].attrs["element_size_um"] = (3.0, 0.5, 0.5)
+    assert open_volume(tmp_path / "b.h5").grid.scale == (3.0, 0.5, 0.5)
+    with pytest.raises(InvalidInput, match="has no dataset with axes"):
+        open_volume(tmp_path / "b.h5", time=0)
+
+
+def test_an_hdf5_file_that_a_program_writes_is_refused(tmp_path: Path) -> None:
+    paths = [tmp_path / name for name in ("a.h5", "b.h5")]
+    for seed, path in enumerate(paths):
+        with h5py.File(path, "w") as file:
+            file["volume"] = values(seed)
+    open_volume(paths[0])
+    with paths[1].open("rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)  # as HDF5 does
+        with pytest.raises(InvalidInput, match="unable to lock file"):
+            open_volume(paths[1])
+    assert (read(open_volume(paths[1])) == values(1)).all()
+
+
+@pytest.mark.parametrize("options", [{"chunks": True}, {"compression": "gzip"}])
+def test_other_hdf5_files_have_no_known_layout(
+    options: dict[str, Any], tmp_path: Path, made: list[str]
+) -> None:
+    for seed, name in enumerate(("a.h5", "b.h5")):
+        with h5py.File(tmp_path / name, "w") as file:
+            file.create_dataset("volume", data=values(seed), **options)
+        assert (read(open_volume(tmp_path / name)) == values(seed)).all()
+    assert made == ["a.h5", "b.h5"]
