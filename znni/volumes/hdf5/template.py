@@ -177,8 +177,13 @@ def _template(
         store_ledger(file, marks[-1])
     made = image.getvalue()
     pieces = tuple(_between(made, places, chunk.volume * dtype.itemsize))
-    own = [made.index(mark) for mark in marks]
+    own = [_place_of(mark, pieces) for mark in marks]
     return Template(pieces, len(made), own, dtype, chunk, places)
+
+
+def _place_of(mark: bytes, pieces: Sequence[tuple[int, bytes]]) -> int:
+    """Return where a mark begins in a file. Its chunks, which are large, have no marks."""
+    return next(place + at for place, piece in pieces if (at := piece.find(mark)) >= 0)
 
 
 def _between(file: bytes, places: NDArray[np.int64], length: int) -> Iterator[tuple[int, bytes]]:
