@@ -135,7 +135,8 @@ def whole_output(
 def test_outputs_of_one_block_have_the_bytes_that_h5py_writes(
     tmp_path: Path, size: Vec3, chunk: Vec3, dtype: StoredType
 ) -> None:
-    for number, command in enumerate(["znni infer täxt.tif", "znni infer tíxt.tif", "znni a b"]):
+    for number, name in enumerate(["täxt.tif", "tíxt.tif", "a.tif", "téxt.tif", "b.tif"]):
+        command = f"znni infer {name}"
         attributes = ATTRIBUTES | {"command": command, "seconds": 1 / 3 + number}
         ours, theirs = tmp_path / f"ours-{number}.h5", tmp_path / f"theirs-{number}.h5"
         values = whole_output(ours, size, dtype, ("nuclei", "membranes"), attributes)
@@ -155,13 +156,14 @@ def test_outputs_of_one_block_have_the_bytes_that_h5py_writes(
 
 
 def test_an_output_of_one_block_may_have_chunks_beyond_its_edges(tmp_path: Path) -> None:
-    values = whole_output(tmp_path / "out.h5", Vec3(2, 100, 149), "float16", (), ATTRIBUTES)
-    with h5py.File(tmp_path / "out.h5") as file:
-        assert file["main"].chunks == (1, 2, 50, 64)
-        assert (file["main"][()] == values).all()
+    for name in ("first.h5", "second.h5"):
+        values = whole_output(tmp_path / name, Vec3(2, 100, 149), "float16", (), ATTRIBUTES)
+        with h5py.File(tmp_path / name) as file:
+            assert file["main"].chunks == (1, 2, 50, 64)
+            assert (file["main"][()] == values).all()
 
 
-def test_hdf5_makes_one_file_of_outputs_with_values_of_the_same_lengths(
+def test_hdf5_makes_two_files_of_outputs_with_values_of_the_same_lengths(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[h5py.File] = []
@@ -177,14 +179,19 @@ def test_hdf5_makes_one_file_of_outputs_with_values_of_the_same_lengths(
 
     monkeypatch.setattr("znni.volumes.hdf5.template.make_output", counted)
     assert count("a.h5") == 1
-    assert count("b.h5", command="znni infer täxt.npy", bytes=7, offset=(4, 5, 6), seconds=2.5) == 1
-    with h5py.File(tmp_path / "b.h5") as file:
+    assert count("b.h5") == 2  # with marks
+    like = {"command": "znni infer täxt.npy", "bytes": 7, "offset": (4, 5, 6), "seconds": 2.5}
+    assert count("c.h5", **like) == 2
+    with h5py.File(tmp_path / "c.h5") as file:
         found = [file["main"].attrs[name] for name in ("command", "bytes", "seconds")]
         assert found == ["znni infer täxt.npy", 7, 2.5]
-    assert count("c.h5", flag=False) == 2
-    assert count("d.h5", network="two") == 3
-    assert count("e.h5", offset=(1, 2)) == 4
-    assert count("f.h5", command="znni") == 5
+    for number, other in enumerate(
+        ({"flag": False}, {"network": "two"}, {"offset": (1, 2)}, {"command": "znni"}), 1
+    ):
+        name = f"other-{number}"
+        assert count(f"{name}-a.h5", **other) == 2 * number + 1
+        assert count(f"{name}-b.h5", **other) == 2 * number + 2
+        assert count(f"{name}-c.h5", **other) == 2 * number + 2
 
 
 def test_the_disk_is_given_whole_chunks_as_soon_as_they_are_written(

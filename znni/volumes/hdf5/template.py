@@ -1,7 +1,7 @@
 """Files of small outputs, made without HDF5 after it has made one like them.
 
 HDF5 takes 1 ms for a file with the attributes of an output. Files of outputs of one shape mostly
-have the same bytes but for values of the same lengths. So HDF5 makes such a file once, with marks
+have the same bytes but for values of the same lengths. So HDF5 makes such a file again, with marks
 in place of these values, which tell their places.
 """
 
@@ -23,8 +23,8 @@ from znni.core.shapes import Box, Vec3
 from znni.volumes.hdf5.chunked import chunk_places
 from znni.volumes.hdf5.new_file import make_output, store_ledger
 
-# Templates kept. Each takes a few times the bytes of a plan.
-MOST_TEMPLATES = 16
+# Structures kept. Each takes a few times the bytes of a plan.
+MOST_STRUCTURES = 64
 
 # Bytes of the shortest mark: a shorter one could stand elsewhere by chance.
 LEAST_MARK = 8
@@ -116,8 +116,10 @@ def whole_file(
     maps: tuple[str, ...],
     attributes: Mapping[str, Any],
     ledger: bytes,
-) -> bytearray:
+) -> bytearray | memoryview:
     """Return a whole output as a file, with the same bytes as HDF5 writes.
+
+    HDF5 makes the first file of a structure: a template takes three times as long.
 
     Args:
         values: its values (f', z, y, x).
@@ -133,8 +135,50 @@ def whole_file(
         kinds.append(kind)
         if kind.value is None:
             own.append(stored)
-    found = _template(values.shape, np.dtype(dtype), chunk, maps, tuple(kinds), len(ledger))
-    return found.filled([*own, ledger], values)
+    about = values.shape, np.dtype(dtype), chunk, maps, tuple(kinds), len(ledger)
+    structure = _structure(*about)
+    if structure.template is None and not structure.used:
+        structure.used = True
+        return _made_by_hdf5(values, dtype, chunk, maps, attributes, ledger)
+    if structure.template is None:
+        structure.template = _template(*about)
+    return structure.template.filled([*own, ledger], values)
+
+
+def _made_by_hdf5(
+    values: NDArray[Any],
+    dtype: DTypeLike,
+    chunk: Vec3,
+    maps: tuple[str, ...],
+    attributes: Mapping[str, Any],
+    ledger: bytes,
+) -> memoryview:
+    """Return a whole output as HDF5 writes it, given as for ``whole_file``."""
+    image = BytesIO()
+    with h5py.File(image, "w") as file:
+        dataset = make_output(file, values.shape, dtype, chunk, maps, attributes)
+        dataset.id.write(h5py.h5s.ALL, h5py.h5s.ALL, values)
+        store_ledger(file, ledger)
+    return image.getbuffer()
+
+
+class Structure:
+    """The use of files with one structure.
+
+    Attributes:
+        used: whether a file with it was made.
+        template: the template of further ones, once there is one.
+    """
+
+    def __init__(self) -> None:
+        self.used = False
+        self.template: Template | None = None
+
+
+@lru_cache(maxsize=MOST_STRUCTURES)
+def _structure(*_about: object) -> Structure:
+    """Return the structure of files, given what decides it: the arguments of ``_template``."""
+    return Structure()
 
 
 def _kind_of(name: str, value: Any) -> tuple[Kind, bytes]:
@@ -153,7 +197,6 @@ def _kind_of(name: str, value: Any) -> tuple[Kind, bytes]:
     return Kind(name, held.dtype, held.shape, None if has_mark else stored), stored
 
 
-@lru_cache(maxsize=MOST_TEMPLATES)
 def _template(
     shape: tuple[int, ...],
     dtype: np.dtype[Any],
