@@ -12,6 +12,7 @@ from itertools import product
 from znni.core.shapes import Box, Shape5, Vec3
 from znni.network.layers import (
     Concat,
+    Conv,
     GlobalPool,
     Join,
     Model,
@@ -21,6 +22,7 @@ from znni.network.layers import (
     Pool,
     PooledConv,
     SummedConv,
+    on_float32,
 )
 from znni.plans.cost import Cost, Memory
 from znni.plans.segments import Step
@@ -29,6 +31,11 @@ UNDECIDED = "undecided"
 
 EXTENTS = (8, 12, 16, 20, 24, 28, 32, 48, 64, 96, 128, 192, 256, 512, 720, 2048, 5040)
 BATCHES = (1, 3, 6, 8, 64, 512)
+
+# The extents of thin inputs. A convolution in large tiles takes small ones for them, which may be
+# faster. They fill one tile, and the axes beside them are long.
+THIN = (16, 24)
+LONG = 5040
 
 
 def bare_step(
@@ -43,8 +50,9 @@ def bare_step(
 def sample_steps(operation: Operation, features: int, *, plain: bool = False) -> Iterator[Step]:
     """Yield bare steps of an operation for outputs and batches of many sizes.
 
-    Pooled and summed convolutions, and layers of packed values, are sampled only for single items,
-    because plans use them only for those.
+    Outputs are cubes. Those of convolutions are also boxes that are thin along some axes. Pooled
+    and summed convolutions, and layers of packed values, are sampled only for single items, because
+    plans use them only for those.
 
     Args:
         operation: the operation to compute.
@@ -52,13 +60,25 @@ def sample_steps(operation: Operation, features: int, *, plain: bool = False) ->
         plain: whether a pooling gives one fragment, not all of them.
     """
     batches = (1,) if isinstance(operation, PooledConv | SummedConv | PackedLayer) else BATCHES
-    for batch, size in product(batches, map(Vec3.of, EXTENTS)):
+    for batch, size in product(batches, [*map(Vec3.of, EXTENTS), *_thin(operation, features)]):
         if plain and isinstance(operation, Pool):
             read = (size - 1) * operation.stride + operation.window
             shape = Shape5.of(batch, features, read)
             yield bare_step(operation, shape, Shape5.of(batch, features, size))
         else:
             yield _step(operation, features, batch, size)
+
+
+def _thin(operation: Operation, features: int) -> Iterator[Vec3]:
+    """Yield thin outputs of a convolution, pooled or not; none of another operation."""
+    if not isinstance(on_float32(operation), Conv | PooledConv | SummedConv):
+        return
+    one, two = (_step(operation, features, 1, Vec3.of(n)).shape_in.size for n in (1, 2))
+    for extent in THIN:
+        z, y, x = (Vec3.of(extent) - one) // (two - one) + 1
+        sizes = (z, y, LONG), (z, LONG, x), (z, LONG, LONG), (LONG, LONG, x)
+        yield from (Vec3(*size) for size in sizes if min(size) > 0)
+    yield Vec3(LONG, LONG, 1)
 
 
 def _step(operation: Operation, features: int, batch: int, size: Vec3) -> Step:

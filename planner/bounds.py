@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.bare_steps import sample_steps
+from planner.least_memory import most_items
 from planner.overhead import FLOAT_BYTES
 from planner.step_options import StepOptions
 from znni.network.layers import (
@@ -206,19 +207,27 @@ class Bounds:
             first, second = _both_layers(pair)
             self._fused.setdefault(second, []).append(_Fused(first, pair))
         self._packed = dict(_packed_near_norms(network, parts)) if parts else {}
-        operations: list[tuple[Operation, int]] = [
-            *network.operations.values(),
+        # An exact network's layers take as many items as windows are computed at once.
+        most = {} if network.is_exact else most_items(network)
+        operations: list[tuple[Operation, int, int | None]] = [
+            *((*given, most.get(name)) for name, given in network.operations.items()),
             *(
-                (packed_layer, features)
+                (packed_layer, features, None)
                 for layer, features in network.operations.values()
                 for packed_layer in self._packed.get(layer, ())
             ),
-            *((pair, _both_layers(pair)[0].in_features) for pair in fusible),
+            *(
+                (pair, conv.in_features, most.get(conv.name))
+                for pair in fusible
+                for conv, _ in [_both_layers(pair)]
+            ),
         ]
         self._rates = {
-            (operation, items): options.least_seconds_per_voxel(operation, features, items, among)
-            for operation, features in operations
-            for items in {1, _fragments(network, operation)}
+            (operation, each): options.least_seconds_per_voxel(
+                operation, features, each, among, items
+            )
+            for operation, features, items in operations
+            for each in {1, _fragments(network, operation)}
         }
 
     def of_layers(

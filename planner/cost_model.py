@@ -69,9 +69,9 @@ class CostModel(ABC):
     def factors(self, operation: Operation, shape: Shape5) -> Factors:
         """Return the function from a primitive to its factor for one call.
 
-        The search relies on this: shapes that differ only in their items give a primitive the same
-        factor, if it takes its time per item (``TakesTimePerItem``). For other primitives they do
-        so if the binary logarithms of these numbers round to the same.
+        The search relies on this: the images' extents do not count. Nor do the items, if a
+        primitive takes its time per item (``TakesTimePerItem``). For other primitives, numbers of
+        items give the same factor if their binary logarithms round to the same.
 
         Args:
             operation: the operation that is computed.

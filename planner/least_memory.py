@@ -64,16 +64,24 @@ def slowed_poolings(
     if network.is_exact:
         return {}
     values = {name: network.maps[name] * voxels[name] for name in voxels}
-    items, slowed = {INPUT: 1}, dict[str, Bools]()
+    items, slowed = most_items(network), dict[str, Bools]()
     for node in network.nodes:
-        (taken,) = node.inputs
-        items[node.name] = items[taken]
         if isinstance(node.layer, Pool):
-            items[node.name] *= node.layer.window.volume
+            (taken,) = node.inputs
             held = values[INPUT] if device == "cpu" and taken != INPUT else 0.0
-            arrays = held + (values[taken] + values[node.name]) / items[taken]
+            arrays = held + (values[taken] + values[node.name]) / items[node.name]
             slowed[node.name] = FLOAT_BYTES * arrays > most
     return slowed
+
+
+def most_items(network: Network) -> dict[str, int]:
+    """Return the most items that each layer of a dense network takes at once, by name."""
+    items, found = 1, dict[str, int]()
+    for node in network.nodes:
+        found[node.name] = items
+        if isinstance(node.layer, Pool):
+            items *= node.layer.window.volume
+    return found
 
 
 def least_bytes_of_arrays(

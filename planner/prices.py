@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import insort
 from collections.abc import Callable, Collection, Iterable
 from functools import lru_cache
-from math import inf, isfinite
+from math import inf, isfinite, log2
 from typing import NamedTuple, TypeAlias
 
 from planner.bare_steps import sample_steps
@@ -19,16 +19,10 @@ from znni.plans.segments import Step
 
 # Bounds on speed come from a sample of shapes. A shape outside the sample may be a little faster
 # per voxel. Bounds are multiplied by these factors before they rule something out. The first is for
-# a layer's fastest primitive: over random shapes of the layers in networks/, none was faster than
-# 0.965 of the sample's fastest. The second is for one primitive. Tiles of any size fill the
-# sample's largest extents almost without waste.
-FASTEST_SLACK = 0.95
-BOUND_SLACK = 0.9
-
-# The samples are cubes. If an output is thinner than this along an axis, a primitive of large tiles
-# may take small ones. It may then be faster per voxel by another factor.
-THIN_BELOW = 96
-THIN_SLACK = 0.7
+# the fastest primitive of a kind, or of all kinds. The second is for one primitive. Over random
+# shapes of convolutions with kernels up to 9^3, the least ratios were 0.95 and 0.866.
+FASTEST_SLACK = 0.94
+BOUND_SLACK = 0.85
 
 # Sums in another order differ in their last digits. Bounds from known prices are smaller by this.
 ROUNDED = 1 - 1e-9
@@ -69,17 +63,15 @@ class Sampled(NamedTuple):
         """True if it applies to some shape of the sample."""
         return isfinite(self.seconds)
 
-    def factor(self, factor: LeastFactor) -> float:
-        """Return its least factor, given the function that returns those of primitives."""
-        return 1.0 if self.told else factor(self.primitive)
-
-    def bound(self, factor: LeastFactor) -> float:
-        """Return its least seconds per output voxel, 0 if the sample tells nothing of it.
+    def bound(self, fastest: float, factor: LeastFactor) -> float:
+        """Return its least seconds per output voxel for any shape.
 
         Args:
+            fastest: the sample's least seconds of primitives like it.
             factor: the function that returns its least factor.
         """
-        return self.seconds * self.factor(factor) if self.applies else 0.0
+        own = BOUND_SLACK * self.seconds if self.applies else 0.0
+        return max(own, FASTEST_SLACK * fastest) * (1.0 if self.told else factor(self.primitive))
 
 
 # For an operation, its input maps and its output items for each item: all primitives.
@@ -97,6 +89,7 @@ class PricedCall:
         in_pieces: the function that returns a bound on the seconds of an offer's items, computed
             in any pieces; None if its primitive may be faster per item for fewer items.
         least_of_others: the least seconds of such primitives.
+        computes_fewer: whether a primitive without an offer for all items has one for fewer.
     """
 
     def __init__(
@@ -106,8 +99,11 @@ class PricedCall:
         least: Callable[[Primitive], float],
         in_pieces: Callable[[Offer], float | None],
         least_of_others: float,
+        computes_fewer: Callable[[Primitive], bool],
     ) -> None:
         self._waiting = waiting
+        self._computes_fewer = computes_fewer
+        self._without_offer: list[Bounded] = []
         self._in_pieces = in_pieces
         self._least_of_others = least_of_others
         self._price = price
@@ -169,15 +165,21 @@ class PricedCall:
             offer = self.price_next()
             if offer and (found := self._in_pieces(offer)) is not None:
                 least = min(least, share * found)
-        return min(least, share * self.least_waiting, self._least_of_others)
+        self._without_offer = [
+            it for it in self._without_offer if self._computes_fewer(it.primitive)
+        ]
+        fewer = min((it.seconds for it in self._without_offer), default=inf)
+        return min(least, share * min(self.least_waiting, fewer), self._least_of_others)
 
     def price_next(self) -> Offer | None:
         """Price the offer that may be fastest of those that are not priced yet, and return it."""
-        *_, primitive = self._waiting.pop()
+        bound, primitive = self._waiting.pop()
         offer = self._price(primitive)
         if offer:
             self._found = [*self._found, offer]
             self._undominated = None
+        else:
+            self._without_offer.append(Bounded(bound, primitive))
         return offer
 
     def next_seconds(self, room: float, arrays: int, *, beside: bool) -> float:
@@ -230,8 +232,11 @@ class Prices:
         self._least = _samples(self._primitives, gpu_budget, most_items)
         self._known: dict[CallKey, PricedCall] = {}
         self._follows = _following(self._primitives)
-        self._least_factors: dict[Factors, LeastFactor] = {}
-        self._sampled_factors: dict[tuple[Operation, int, int], LeastFactor] = {}
+        self._least_factors: dict[tuple[Operation, int, int], LeastFactor] = {}
+        self._known_factors: dict[frozenset[Factors], LeastFactor] = {}
+        self._bounds: dict[
+            tuple[Operation, int, int, LeastFactor], list[tuple[float, Sampled]]
+        ] = {}
         self._seconds: dict[tuple[Operation, Vec3, int], KnownSeconds] = {}
         self.count = 0
 
@@ -267,36 +272,50 @@ class Prices:
         """
         key = (self.nameless(operation), shape, out)
         if key not in self._known:
-            voxels = BOUND_SLACK * out.n * out.size.volume
-            if min(out.size) < THIN_BELOW:
-                voxels *= THIN_SLACK
-            factor = self._least_factor(key[0], shape)
+            voxels, each = out.n * out.size.volume, out.n // shape.n
+            factor = self._least_factor(key[0], shape.f, shape.n)
             waiting = [
-                Bounded(voxels * it.bound(factor), it.primitive)
-                for it in reversed(self._sampled(key[0], shape.f, out.n // shape.n))
+                Bounded(voxels * least, it.primitive)
+                for least, it in self._bounded(key[0], shape.f, each, factor)
                 if it.applies or it.primitive.out_shape(key[0], shape) == out
             ]
             others = (it.seconds for it in waiting if it.primitive.name not in self._follows)
-            seconds = self._seconds.setdefault((key[0], shape.size, out.n // shape.n), {})
+            seconds = self._seconds.setdefault((key[0], shape.size, each), {})
             self._known[key] = PricedCall(
-                sorted(waiting, key=_falling),
+                waiting,
                 lambda primitive: self._noted(primitive, key, seconds),
                 lambda primitive: (
                     factor(primitive) * self._least_known(primitive.name, shape.n, seconds)
                 ),
                 lambda offer: self._in_pieces(offer, factor),
                 min(others, default=inf),
+                lambda primitive: self._computes_one(primitive, *key),
             )
         return self._known[key]
 
-    def _least_factor(self, operation: Operation, shape: Shape5) -> LeastFactor:
-        """Return the function from a primitive to its least factor for a call or fewer items."""
-        factors = self._model.factors(operation, shape)
-        if factors not in self._least_factors:
-            fewer = (shape._replace(n=2**it) for it in range(shape.n.bit_length()))
-            found = {self._model.factors(operation, it) for it in fewer} | {factors}
-            self._least_factors[factors] = _least_of(found)
-        return self._least_factors[factors]
+    def _computes_one(
+        self, primitive: Primitive, operation: Operation, shape: Shape5, out: Shape5
+    ) -> bool:
+        """Return whether a primitive computes one item of a call."""
+        one = shape._replace(n=1), out._replace(n=out.n // shape.n)
+        return primitive.out_shape(operation, one[0]) == one[1]
+
+    def _least_factor(self, operation: Operation, features: int, items: int) -> LeastFactor:
+        """Return the function from a primitive to its least factor for an operation.
+
+        Args:
+            operation: the operation.
+            features: the number of input maps.
+            items: the most items of the input.
+        """
+        key = (operation, features, items)
+        if key not in self._least_factors:
+            powers = range(round(log2(items)) + 1)
+            shapes = (Shape5.of(2**it, features, Vec3(1, 1, 1)) for it in powers)
+            found = frozenset(self._model.factors(operation, it) for it in shapes)
+            # calls whose factors are the same share the function, and what is known by it
+            self._least_factors[key] = self._known_factors.setdefault(found, _least_of(found))
+        return self._least_factors[key]
 
     def _in_pieces(self, offer: Offer, factor: LeastFactor) -> float | None:
         """Return a bound on the seconds of an offer's items in any pieces, as in ``PricedCall``."""
@@ -376,6 +395,7 @@ class Prices:
         features: int,
         each: int = 1,
         among: Collection[str] | None = None,
+        most_items: int | None = None,
     ) -> float:
         """Return the least seconds per output voxel and item; infinite if no primitive applies.
 
@@ -384,20 +404,59 @@ class Prices:
             features: the number of input maps.
             each: the number of output items for each item of the input.
             among: the names of the primitives that count; None: all.
+            most_items: the most items of the input; None: those of any batch.
         """
-        factor = self._sampled_factor(operation, features, each)
+        items = most_items or self._most_items
+        factor = self._least_factor(self.nameless(operation), features, items)
         sampled = self._sampled(operation, features, each)
         counted = [it for it in sampled if among is None or it.primitive.name in among]
-        least = FASTEST_SLACK * min((it.seconds for it in counted), default=inf)
-        kinds = {type(it.primitive) for it in counted if it.applies}
+        fastest = self._fastest(counted)
         return min(
             (
-                max(BOUND_SLACK * THIN_SLACK * it.bound(factor), least * it.factor(factor))
+                it.bound(fastest[type(it.primitive)], factor)
                 for it in counted
-                if type(it.primitive) in kinds  # it may apply to other shapes, as others do
+                if type(it.primitive) in fastest  # it may apply to other shapes, as others do
             ),
             default=inf,
         )
+
+    def _bounded(
+        self, operation: Operation, features: int, each: int, factor: LeastFactor
+    ) -> list[tuple[float, Sampled]]:
+        """Return all primitives after their least seconds per output voxel, slowest first.
+
+        Args:
+            operation: the operation.
+            features: the number of input maps.
+            each: the number of output items for each item of the input.
+            factor: the function that returns a primitive's least factor.
+        """
+        key = (operation, features, each, factor)
+        if key not in self._bounds:
+            sampled = self._sampled(operation, features, each)
+            fastest = self._fastest(sampled)
+            found = [
+                (it.bound(fastest.get(type(it.primitive), 0.0), factor), it)
+                for it in reversed(sampled)
+            ]
+            # Of those with the same bound, the first is priced first, because others follow it.
+            self._bounds[key] = sorted(found, key=lambda it: -it[0])
+        return self._bounds[key]
+
+    def _fastest(self, sampled: Collection[Sampled]) -> dict[type[Primitive], float]:
+        """Return the least seconds per output voxel over the sample that count for each kind.
+
+        They are those of the kind itself if it takes its time per item. Otherwise they are those of
+        all primitives: the fastest shape of a whole image's transform is perhaps not sampled.
+        """
+        found: dict[type[Primitive], float] = {}
+        for it in sampled:
+            if it.applies:
+                kind = type(it.primitive)
+                found[kind] = min(it.seconds, found.get(kind, inf))
+        of_all = min(found.values(), default=inf)
+        others = {type(it.primitive) for it in sampled if it.primitive.name not in self._follows}
+        return {kind: of_all if kind in others else least for kind, least in found.items()}
 
     def _sampled(self, operation: Operation, features: int, each: int) -> list[Sampled]:
         """Return all primitives, with their least seconds per output voxel over the sample.
@@ -430,23 +489,6 @@ class Prices:
         """Return the sampled steps, whose arguments are those of ``_sampled``."""
         steps = sample_steps(operation, features, plain=each == 1)
         return [step for step in steps if step.shape_in.n <= self._most_items]
-
-    def _sampled_factor(self, operation: Operation, features: int, each: int) -> LeastFactor:
-        """Return the function from a primitive to its least factor over the sample.
-
-        Arguments are those of ``_sampled``.
-        """
-        key = (self.nameless(operation), features, each)
-        if key not in self._sampled_factors:
-            powers = range((self._most_items - 1).bit_length() + 1)
-            found = {
-                self._model.factors(step.operation, step.shape_in._replace(n=2**it))
-                for step in self._steps(*key)
-                if step.shape_in.n == 1
-                for it in powers
-            }
-            self._sampled_factors[key] = _least_of(found)
-        return self._sampled_factors[key]
 
     def _sample_of(self, primitive: Primitive, steps: Iterable[Step]) -> Sampled:
         """Return a primitive after its least seconds per output voxel over some steps."""

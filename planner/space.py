@@ -90,7 +90,8 @@ class Space(SearchTerms):
     @property
     def cut_points(self) -> list[CutPoint]:
         """The cut points to try, with and without layers on the host that use the GPU."""
-        found = [CutPoint(n) for n in cut_points(self.network, self.device)]
+        device = "cpu" if self.device == "auto" and not self.machine.gpus else self.device
+        found = [CutPoint(n) for n in cut_points(self.network, device)]
         if "host using gpu" in self._searches:
             using = cut_points_using_gpu(self.network, self.device)
             found += [CutPoint(n, host_uses_gpu=True) for n in using]

@@ -96,6 +96,7 @@ class StepOptions:
         features: int,
         each: int = 1,
         among: Collection[str] | None = None,
+        most_items: int | None = None,
     ) -> float:
         """Return the least seconds per output voxel and item; infinite if no primitive applies.
 
@@ -104,8 +105,9 @@ class StepOptions:
             features: the number of input maps.
             each: the number of output items for each item of the input.
             among: the names of the primitives that count; None: all.
+            most_items: the most items of the input; None: those of any batch.
         """
-        return self._prices.least_seconds_per_voxel(operation, features, each, among)
+        return self._prices.least_seconds_per_voxel(operation, features, each, among, most_items)
 
     def least_seconds(
         self, operation: Operation, shape: Shape5, out: Shape5, enough: float

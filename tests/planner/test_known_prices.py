@@ -9,7 +9,7 @@ from math import inf, log2
 import pytest
 from fakes import Fake
 from graphs import graphs
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from packed_networks import PackedGraph
 from paths import MACHINES, NETWORKS
@@ -33,7 +33,7 @@ from znni.core.shapes import Shape5, Vec3
 from znni.machine.machine import DeviceKind
 from znni.machine.machine_choice import machine_for
 from znni.network.geometry import over, with_window
-from znni.network.layers import Concat, Conv, Operation
+from znni.network.layers import Concat, Conv, Operation, Pool, PooledConv
 from znni.network.network import Network
 from znni.network.window import Window
 from znni.plans.block_storage import block_storage
@@ -49,6 +49,8 @@ CONVOLUTIONS = [
     Conv("wide", 80, 80, Vec3(5, 5, 5), "relu"),
     Conv("last", 80, 3, Vec3(7, 7, 7), "softmax"),
 ]
+TWO_TAPS = Conv("two", 1, 80, Vec3(2, 2, 2), "relu")
+POOLED = PooledConv(TWO_TAPS, Pool("pool", Vec3(2, 2, 2)))
 sizes = st.builds(Vec3, *3 * [st.one_of(st.integers(1, 40), st.integers(30, 400))])
 
 
@@ -132,7 +134,12 @@ UNEVEN = Uneven()
 
 
 class FastAlone(CostModel):
-    """A model by which one primitive takes a quarter of what it says, perhaps for some items."""
+    """A model by which one primitive takes a quarter of what it says.
+
+    Args:
+        name: the primitive.
+        items: the binary logarithm of the items for which it does so; None: for all.
+    """
 
     source = "one is fast"
 
@@ -156,21 +163,107 @@ class FastAlone(CostModel):
 def test_no_layer_is_faster_than_its_bound_if_one_primitive_is_fast(
     there: tuple[str, DeviceKind], name: str, conv: Conv, size: Vec3
 ) -> None:
-    prices = Prices(primitives(*there), FastAlone(name), NO_GPU_BUDGET, 8)
+    found = Prices(primitives(*there), FastAlone(name), NO_GPU_BUDGET, 8)
     shape = Shape5.of(8, conv.in_features, size + conv.kernel - 1)
     out = Shape5.of(8, conv.out_features, size)
-    fastest = min(prices.offers(conv, shape, out), key=lambda offer: offer.seconds)
+    fastest = min(found.offers(conv, shape, out), key=lambda offer: offer.seconds)
     assert fastest.primitive.name == name
-    least = prices.least_seconds_per_voxel(conv, conv.in_features)
+    least = found.least_seconds_per_voxel(conv, conv.in_features)
     assert 0 < least * out.n * size.volume <= fastest.seconds
+
+
+@cache
+def prices(name: str, device: DeviceKind) -> Prices:
+    """Return prices on a machine's host or GPU, by the built-in model."""
+    return Prices(primitives(name, device), BUILT_IN, NO_GPU_BUDGET, 512)
+
+
+@settings(max_examples=120)
+@given(
+    layer=st.sampled_from([*CONVOLUTIONS, TWO_TAPS, POOLED]),
+    size=sizes,
+    items=st.sampled_from([1, 2, 8, 60]),
+    there=st.sampled_from(
+        [("laptop", "cpu"), ("e7", "cpu"), ("h200-node", "gpu"), ("rtx4090", "gpu")]
+    ),
+)
+@example(TWO_TAPS, Vec3(952, 209, 126), 60, ("laptop", "cpu"))  # fft_tiled_40 takes small tiles
+@example(POOLED, Vec3(360, 470, 348), 1, ("laptop", "cpu"))  # fft_tiled_pooled_32 does
+@example(CONVOLUTIONS[3], Vec3(48, 485, 1), 60, ("laptop", "cpu"))  # lowered_balanced_blocked
+def test_no_primitive_is_faster_than_its_bound(
+    layer: Conv | PooledConv, size: Vec3, items: int, there: tuple[str, DeviceKind]
+) -> None:
+    conv, window = (layer, 1) if isinstance(layer, Conv) else (layer.conv, layer.pool.window)
+    items = items if isinstance(layer, Conv) else 1
+    shape = Shape5.of(items, conv.in_features, size * window + conv.kernel - 1)
+    out = Shape5.of(items, conv.out_features, size)
+    known = prices(*there)
+    call = known.call(layer, shape, out)
+    for least, primitive in list(call._waiting):
+        offer = known.priced(primitive, layer, shape, out)
+        assert offer is None or least <= offer.seconds
+
+
+class ByKind(CostModel):
+    """A model by which one primitive takes as long as it says, and others take longer."""
+
+    source = "others are slow"
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def factors(self, operation: Operation, shape: Shape5) -> Factors:  # noqa: ARG002
+        return lambda primitive: Factor(1.0 if primitive.name == self._name else 1.6, 0.1)
+
+
+def test_a_bound_is_near_if_one_kind_of_primitives_is_faster_than_it_says() -> None:
+    """Winograd's nominal time is more than that of tiles in Fourier space."""
+    conv, size = CONVOLUTIONS[1], Vec3(192, 192, 192)
+    found = Prices(primitives("laptop", "cpu"), ByKind("winograd"), NO_GPU_BUDGET, 8)
+    shape = Shape5.of(8, conv.in_features, size + conv.kernel - 1)
+    out = Shape5.of(8, conv.out_features, size)
+    fastest = min(found.offers(conv, shape, out), key=lambda offer: offer.seconds)
+    assert fastest.primitive.name == "winograd"
+    least = found.least_seconds_per_voxel(conv, conv.in_features) * out.n * size.volume
+    assert 0.9 * fastest.seconds < least <= fastest.seconds
+
+
+def test_a_layer_of_one_item_is_not_bounded_by_factors_for_several() -> None:
+    pool = Pool("pool", Vec3(2, 2, 2))
+    model = FastAlone("max_pooling_fragments", items=3)
+    found = Prices(primitives("laptop", "cpu"), model, NO_GPU_BUDGET, 64)
+    one, several = (found.least_seconds_per_voxel(pool, 16, 8, None, it) for it in (1, 8))
+    assert one == 4 * several
+
+
+class FewItems(Fake):
+    """A primitive that computes two items or fewer."""
+
+    def out_shape(self, layer: Operation, shape: Shape5) -> Shape5 | None:
+        return super().out_shape(layer, shape) if shape.n <= 2 else None
+
+    @property
+    def bounded_by(self) -> str:
+        return self.name
+
+
+def test_a_primitive_for_fewer_items_bounds_all_items_in_pieces() -> None:
+    conv = CONVOLUTIONS[1]
+    fast, slow = FewItems("few", convolved), Fake("slow", convolved, flops=9.0)
+    found = Prices((fast, slow), BUILT_IN, NO_GPU_BUDGET, 8)
+    shape = Shape5.of(8, conv.in_features, Vec3.of(66))
+    out = Shape5.of(8, conv.out_features, Vec3.of(64))
+    two = found.priced(fast, conv, shape._replace(n=2), out._replace(n=2))
+    assert two
+    assert 0 < found.least_seconds(conv, shape, out, inf, [1, 2, 4]) <= 4 * two.seconds
 
 
 def test_bounds_hold_for_numbers_of_items_that_are_not_sampled() -> None:
     model = FastAlone("concatenation", items=5)
-    prices, join = Prices(primitives("laptop", "cpu"), model, NO_GPU_BUDGET, 27), Concat("join")
+    found, join = Prices(primitives("laptop", "cpu"), model, NO_GPU_BUDGET, 27), Concat("join")
     shape = Shape5.of(27, 16, Vec3(64, 64, 64))
-    (offer,) = prices.offers(join, shape, shape)
-    least = prices.least_seconds_per_voxel(join, 16)
+    (offer,) = found.offers(join, shape, shape)
+    least = found.least_seconds_per_voxel(join, 16)
     assert 0 < least * shape.n * shape.size.volume <= offer.seconds
 
 
@@ -222,14 +315,14 @@ def test_no_layer_is_faster_than_its_bound_whole_or_in_pieces(
 def test_fewer_items_may_be_faster_each_if_they_do_not_divide_all() -> None:
     """Batches of tiles are rounded up: of 27 fragments, 16 may be faster each."""
     search = on_host("n926").among(on_host("n926")._primitives)
-    conv, prices = search._network.convolutions[2], search._options._prices
+    conv, known = search._network.convolutions[2], search._options._prices
     size = Vec3(20, 20, 20)
     for items in (27, 16):  # 27 are priced first, and bound 16
         shape = Shape5.of(items, conv.in_features, size + conv.kernel - 1)
         out = Shape5.of(items, conv.out_features, size)
-        call = prices.call(conv, shape, out)
+        call = known.call(conv, shape, out)
         for _, primitive in list(call._waiting):
-            offer = prices.priced(primitive, conv, shape, out)
+            offer = known.priced(primitive, conv, shape, out)
             assert offer is None or call._least(primitive) <= offer.seconds
         call.offers_within(inf)
 
@@ -244,14 +337,21 @@ def test_few_primitives_are_priced_for_a_bound() -> None:
     assert 0 < len(search) - before <= 6
 
 
-@pytest.mark.parametrize("net", ["n337", "boundaries"])
+@pytest.mark.parametrize(
+    ("net", "ram"),
+    [
+        ("n337", "2GiB"),
+        ("boundaries", "2GiB"),
+        ("boundaries", "704MiB"),  # all items of a convolution do not fit at once
+    ],
+)
 def test_bounds_by_uneven_factors_rule_out_no_faster_plan(
-    net: str, monkeypatch: pytest.MonkeyPatch
+    net: str, ram: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fastest() -> tuple[float, int]:
         search = znni.inference.planning.search(
             NETWORKS / f"{net}.yaml", (120, 120, 120), machine=MACHINES / "laptop.yaml",
-            device="cpu", ram="2GiB", costs="built-in",
+            device="cpu", ram=ram, costs="built-in",
         )  # fmt: skip
         search = Search(
             search.given, search.output, search.machine, search.catalogue, search.overhead, UNEVEN

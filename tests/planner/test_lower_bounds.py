@@ -142,6 +142,16 @@ def test_no_primitive_is_faster_than_its_own_bound(conv: Conv, batch: int, size:
             assert least <= offer.seconds
 
 
+def test_a_machine_without_a_gpu_has_no_cut_point_for_one() -> None:
+    """Otherwise each patch would be asked for bounds that are infinite."""
+    alone, both = (
+        Search(NETWORK, Vec3.of(24), there, CHOICES, NO_OVERHEAD)
+        for there in (machine(10**9), replace(machine(10**9), gpus=(gpu(10**9),)))
+    )
+    assert alone.cut_points == alone.on("cpu").cut_points
+    assert len(both.cut_points) > len(alone.cut_points)
+
+
 @cache
 def on_host() -> DeviceSearch:
     """Return the search for layers of n337 on a laptop."""
@@ -206,7 +216,8 @@ def test_limits_of_layers_count_all_windows_of_a_block(
     whole = Vec3(40, 40, 64)
     one = Network.chain("windows", 1, (Conv("conv", 1, 1, Vec3.of(1), "relu"),))
     network = over(with_window(one, Window(Vec3.of(8)).over(whole)), Vec3.of(8))
-    search = Search(network, whole, machine(10**9), CHOICES, overhead)
+    there = replace(machine(10**9), gpus=(gpu(10**9),))
+    search = Search(network, whole, there, CHOICES, overhead)
     cut_point = CutPoint(1 if device == "cpu" else 0)
     assert cut_point in search.cut_points
     for patch in search.patches():
