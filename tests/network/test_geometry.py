@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 from graphs import graphs
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from paths import NETWORKS
 
 from znni.core.shapes import Box, Vec3, offsets
-from znni.network.geometry import block_geometry, context, over, whole_input, whole_sizes
+from znni.network.geometry import (
+    _geometry_along,
+    block_geometry,
+    context,
+    over,
+    whole_input,
+    whole_sizes,
+)
 from znni.network.network import INPUT, Network
+from znni.network.network_file import load_network
 from znni.network.weights import Weights, random_weights
 from znni.primitives import reference
 from znni.primitives.reference import Float64
@@ -90,6 +101,16 @@ def test_blocks_of_any_size_give_the_whole_volume(
     expected = reference.exact(network, weights, x)
     found = computed_in_blocks(network, weights, x, patch)
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-10 * np.abs(expected).max())
+
+
+def test_blocks_of_many_extents_are_worked_out_along_each_axis() -> None:
+    network = load_network(NETWORKS / "cells-unet.yaml")
+    network = over(network, whole_input(network, Vec3(612, 616, 620)))
+    before = _geometry_along.cache_info().misses
+    extents = [4 * it for it in range(3, 9)]
+    for patch in product(extents, extents, extents):
+        block_geometry(network, Vec3(*patch))
+    assert _geometry_along.cache_info().misses - before == 3 * len(extents)
 
 
 @given(small, sizes)

@@ -300,7 +300,44 @@ def block_extents(network: Network, patch: Vec3) -> Vec3:
 
 @lru_cache(maxsize=1024)
 def _block_geometry(network: Network, patch: Vec3) -> BlockGeometry:
+    """Return the geometry of a block, from three blocks each of which is as long along one axis.
+
+    No axis depends on another one. So of thousands of blocks, few are worked out as a whole.
+    """
+    z, y, x = (_geometry_along(network, axis, extent) for axis, extent in enumerate(patch))
+    frames = {
+        name: Frame(
+            _by_axis(of_z.stored, y.frames[name].stored, x.frames[name].stored),
+            _by_axis(of_z.computed, y.frames[name].computed, x.frames[name].computed),
+        )
+        for name, of_z in z.frames.items()
+    }
+    reads = {
+        name: tuple(map(_by_axis, of_z, y.reads[name], x.reads[name]))
+        for name, of_z in z.reads.items()
+    }
+    return BlockGeometry(frames, reads, z.sizes)
+
+
+def _by_axis(z: Box, y: Box, x: Box) -> Box:
+    """Return the box that is like each of three boxes along its own axis."""
+    (z_start, _, _), (z_stop, _, _) = z
+    (_, y_start, _), (_, y_stop, _) = y
+    (_, _, x_start), (_, _, x_stop) = x
+    return Box(Vec3(z_start, y_start, x_start), Vec3(z_stop, y_stop, x_stop))
+
+
+@lru_cache(maxsize=1024)
+def _geometry_along(network: Network, axis: int, extent: int) -> BlockGeometry:
+    """Return the geometry of a block of an extent along one axis, and of any extent along others.
+
+    Args:
+        network: an exact network for a volume.
+        axis: the axis: 0, 1 or 2 for z, y or x.
+        extent: the output voxels along it.
+    """
     assert network.whole is not None
+    patch = Vec3(*(extent if axis == it else along for it, along in enumerate(network.granularity)))
     sizes = whole_sizes(network, network.whole)
     out = sizes[network.output]
     uncut = Vec3(*(int(extent >= limit) for extent, limit in zip(patch, out, strict=True)))

@@ -197,6 +197,8 @@ def _block_storage(network: Network, patch: Vec3, items: int) -> BlockStorage:
         if node.name not in found:
             boxes[node.name] = _own_box(node, geometry, found, summed.get(node.name))
             found[node.name] = Location(node.name, 0, boxes[node.name].start)
+        if not isinstance(node.layer, SHARING):
+            continue
         at = found[node.name]
         first = at.first_map
         starts = [at.start + offset for offset in _offsets(node, geometry)]
@@ -242,10 +244,7 @@ def joined_sizes(network: Network, patch: Vec3) -> dict[tuple[str, str], Vec3]:
     geometry = block_geometry(network, patch)
     others = {nodes.other for nodes in summed_convolutions(network).values()}
     within = {
-        name
-        for node in network.nodes
-        if isinstance(node.layer, Concat | Affine | Normalize | Add | Multiply | Maximum)
-        for name in node.inputs
+        name for node in network.nodes if isinstance(node.layer, SHARING) for name in node.inputs
     }
     found = {}
     for node in network.nodes:
@@ -283,6 +282,8 @@ def _own_box(
         summed: the convolution that may add to another value, if the node is its sum.
     """
     box = geometry.frames[node.name].stored
+    if not isinstance(node.layer, SHARING):
+        return box
     limit = MOST_GROWTH * box.size.volume
     for name, offset in zip(node.inputs, _offsets(node, geometry), strict=True):
         if isinstance(node.layer, Concat) or (summed and name == summed.other):
@@ -341,6 +342,10 @@ def needs_zeros(layer: Layer) -> bool:
 
 # Layers whose output may be the memory of their first input.
 IN_PLACE = Affine | Normalize | Elementwise
+
+
+# Layers whose inputs may lie where their output does.
+SHARING = Concat | IN_PLACE
 
 
 class _Sharing:
