@@ -413,6 +413,17 @@ def test_a_program_with_what_cannot_be_represented(
     assert named in message
 
 
+def test_an_output_keeps_the_axis_of_its_only_map(tmp_path: Path) -> None:
+    class OneMap(nn.Module):
+        def forward(self, x: Any) -> Any:
+            return x.squeeze(1)
+
+    message = refusal(nn.Sequential(nn.Conv3d(1, 1, 3), OneMap()), tmp_path)
+    assert "squeeze (aten.squeeze.dim) adds or takes away axes of (1, 1, " in message
+    assert "samples keep their axes (1, f, z, y, x), also in an output with one map" in message
+    assert message.endswith("leave it out of the network's forward(), and export the network again")
+
+
 def test_pooling_alone_lowers_the_resolution_for_good(tmp_path: Path) -> None:
     message = refusal(built(lambda: nn.AvgPool3d(2)), tmp_path)
     assert "a sample of its output spans 2x2x2 voxels; end it with upsampling" in message
