@@ -408,7 +408,7 @@ WINDOWS = "depends on a whole window in a way that this version does not run; "
             ],
             "r (Reshape) changes the axes of (1, 2, ",
         ),
-        (pieces(node("Unsqueeze", ["c", "i1"], ["y"])), "y (Unsqueeze) adds or takes away axes of"),
+        (pieces(node("Unsqueeze", ["c", "i1"], ["y"])), "y (Unsqueeze) adds or takes away an axis"),
         (pieces(node("Concat", ["c", "c"], ["y"], axis=2)), "joins values along axis 2"),
         (pieces(node("Mul", ["c", "plane"], ["y"])), "has a constant of shape (4, 6) for 2 maps"),
         (pieces(node("Div", ["c", "nought"], ["y"])), "divides by zero"),

@@ -93,13 +93,12 @@ def axes_of_one(call: GraphCall) -> None:
     Raises:
         InvalidInput: the value has samples, which would not stay in their axes.
     """
-    held = call.tracer.values[call.read]
-    if not held.is_pooled:
+    if not call.tracer.values[call.read].is_pooled:
         checks.refuse(
             call.origin,
-            f"adds or takes away axes of {(1, held.maps, *held.size)}; here samples keep their "
-            f"axes (1, f, z, y, x), also in an output with one map; leave it out of the network's "
-            f"forward(), and export the network again",
+            "adds or takes away an axis; samples keep their axes (1, f, z, y, x) here, also in an "
+            "output with one map; leave it out of the network's forward(), and export the network "
+            "again",
         )
     call.tracer.reshaped(call.origin, call.read, (1, call.maps), call.result)
 
