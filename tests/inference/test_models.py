@@ -192,7 +192,8 @@ def test_a_model_is_described(normed: tuple[Any, Path]) -> None:
     first, model, *_ = succeeds("info", str(normed[1])).splitlines()
     assert first.startswith("net: 1 layer")
     assert model.endswith("net.pt2, computed by pytorch, 2 -> 3 maps")
-    assert "no such model file; check the path" in refused("info", "missing.onnx")
+    missing = refused("info", "missing.onnx")
+    assert missing.startswith("missing.onnx: no such model file; check the path")
 
 
 def test_a_model_that_needs_no_windows_is_described_as_it_runs(tmp_path: Path) -> None:
@@ -390,6 +391,28 @@ def test_a_damaged_onnx_file_is_named_once(tmp_path: Path) -> None:
         load_network(file)
     assert str(refused.value).count(str(file)) == 1
     assert str(refused.value).count(file.name) == 1
+
+
+def test_a_model_is_named_as_the_user_gave_it(
+    normed: tuple[Any, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("models").mkdir()
+    given = Path("models/net.pt2")
+    given.write_bytes(normed[1].read_bytes())
+    network = load_network(given)
+    (model,) = network.models
+    assert model.file == str(tmp_path / given)  # other processes find it
+    with pytest.raises(InvalidInput, match=r"^models/net\.pt2 takes windows of"):
+        with_window(network, replace(network.window, size=Vec3(8, 8, 8)))
+    given.write_bytes(b"no model")
+    with pytest.raises(InvalidInput, match=r"^models/net\.pt2: has changed since"):
+        model_files.opened(model, 1)
+    with pytest.raises(InvalidInput, match=r"^models/net\.pt2: PyTorch .* cannot open it"):
+        load_network(given)
+    given.unlink()
+    with pytest.raises(InvalidInput, match=r"^models/net\.pt2: no such model file"):
+        model_files.opened(model, 1)
 
 
 def test_mistakes_in_naming_a_model(

@@ -90,6 +90,20 @@ def test_parts_give_what_one_run_gives(parts: int, options: dict[str, Any]) -> N
     assert [path.name for path in Path().glob("out.*")] == [OUT]
 
 
+def test_a_part_without_blocks_says_why() -> None:
+    few = compute("0/9999")
+    blocks = few.plan.patches
+    assert few.voxels == 0
+    assert str(few).split("\n")[0].partition("; time predicted")[0].endswith(
+        f"; this part has no blocks, because the output has {blocks} blocks and is shared out to "
+        f"9,999 parts; the other parts compute it"
+    )  # fmt: skip
+    assert "set the pace" not in str(few)
+    last = compute("9998/9999")
+    assert last.voxels > 0
+    assert "no blocks" not in str(last)
+
+
 def test_parts_at_the_same_time() -> None:
     one, errors = undisturbed(), []
 

@@ -37,6 +37,7 @@ class Report:
             where they took the most.
         compiling: the seconds in which the first blocks waited for kernels of the host that this
             machine had not compiled before.
+        no_blocks: why a part of an output has no blocks; empty if it has some.
     """
 
     plan: Plan
@@ -50,6 +51,7 @@ class Report:
     skipped: Skipped = field(default_factory=Skipped)
     gpu_peak_memory: int = 0
     compiling: float = 0.0
+    no_blocks: str = ""
 
     @property
     def seconds(self) -> float:
@@ -58,7 +60,8 @@ class Report:
 
     def __str__(self) -> str:
         """Return a line on what happened, and a table of what was measured and predicted."""
-        said = [f"{counted(self.voxels, 'voxel')} in {duration(self.seconds)}", self._bottleneck()]
+        said = [f"{counted(self.voxels, 'voxel')} in {duration(self.seconds)}"]
+        said.append(self.no_blocks or self._bottleneck())
         if self.finished_before:
             said.append(f"{counted(self.finished_before, 'voxel')} were finished before")
         if self.fallbacks:

@@ -23,7 +23,7 @@ from znni.engine.stopwatch import Stopwatch
 from znni.inference.inferer import Inferer
 from znni.inference.model_choice import request_of_the_faster
 from znni.inference.output_attributes import as_run, provenance
-from znni.inference.parts import memory_ran_out, share_of
+from znni.inference.parts import memory_ran_out, share_of, why_no_blocks
 from znni.inference.plan_choice import check_choices
 from znni.inference.planning import accuracy_note, plan, search
 from znni.inference.preparing import prepare
@@ -231,6 +231,7 @@ def compute(
             expected, tuple(runner.plans[1:]), left, spent, taken, attributes | measured,
             accuracy_note(runner.plans[-1], choices.accuracy), remaining.total - left,
             blocks.skipped, gpu_peak, compiled_seconds() - compiled_before,
+            why_no_blocks(part, plan, share) if part and share else "",
         )  # fmt: skip
         waits = [(ready.begin_to_wait(wait), name) for wait, name in last_steps]
         released = ending.pop_all()

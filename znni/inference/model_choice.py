@@ -172,7 +172,7 @@ def _expressed(model: Model, network: Network) -> Network | str:
         if kept(imported) is None:
             from znni.inference.network_import import import_network  # few runs need it
 
-            log.info("importing %s, once", model.file)
+            log.info("importing %s, once", model.given)
             imported.parent.mkdir(parents=True, exist_ok=True)
             import_network(Path(model.file), imported, overwrite=True)
             delete_unused_once(_imports(), MOST_BYTES_OF_IMPORTS)

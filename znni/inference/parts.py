@@ -96,6 +96,23 @@ def share_of(part: str, asked: Request) -> Share:
     return share
 
 
+def why_no_blocks(part: str, plan: Plan, share: Share) -> str:
+    """Return why a part has no blocks; empty if it has some.
+
+    Args:
+        part: ``I/N``.
+        plan: the plan that all parts follow.
+        share: gives the part's boxes.
+    """
+    if share(plan.patch):
+        return ""
+    _, parts = _numbers(part)
+    return (
+        f"this part has no blocks, because the output has {counted(plan.patches, 'block')} and is "
+        f"shared out to {counted(parts, 'part')}; the other parts compute it"
+    )
+
+
 def check_sharing(asked: Request) -> None:
     """Refuse a run whose output cannot be written by several processes.
 

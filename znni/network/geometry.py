@@ -196,7 +196,7 @@ def with_window(network: Network, window: Window) -> Network:
     for model in made.models:
         if model.fixed not in (None, window.size):
             raise InvalidInput(
-                f"{model.file} takes windows of {model.fixed} only, and {window.size} are asked "
+                f"{model.given} takes windows of {model.fixed} only, and {window.size} are asked "
                 f"for; give windows of {model.fixed}, import it with znni import, if all of its "
                 f"layers are known, or export it with free extents (dynamic_axes of "
                 f"torch.onnx.export, dynamic_shapes of torch.export)"

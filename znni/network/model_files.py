@@ -65,15 +65,19 @@ class Measured:
     memory: int
 
 
-def fingerprint(path: Path) -> str:
+def fingerprint(path: Path, given: str = "") -> str:
     """Return the hash of a file's contents, and of the file of weights beside it, if there is one.
+
+    Args:
+        path: the file.
+        given: its name in messages; by default its path.
 
     Raises:
         InvalidInput: there is no such file.
     """
     digest = hashlib.sha256()
     if not path.is_file():
-        raise InvalidInput(f"{path}: no such model file; check the path")
+        raise InvalidInput(f"{given or path}: no such model file; check the path")
     for part in (path, path.with_name(f"{path.name}.data")):
         if part.is_file():
             with part.open("rb") as opened:
@@ -97,7 +101,6 @@ def model_layer(
         InvalidInput: the library is not installed, the file cannot be opened, or takes no single
             input (1, f, z, y, x).
     """
-    path = path.absolute()
     if path.suffix not in RUNTIMES:
         raise InvalidInput(f"{path}: is no model; give {' or '.join(RUNTIMES)}")
     runtime, found = RUNTIMES[path.suffix], fingerprint(path)
@@ -112,12 +115,13 @@ def model_layer(
         )
     if said.features not in (None, maps):
         raise InvalidInput(f"{path}: gives {said.features} maps, not {maps}; correct features:")
-    return Model(name, said.maps, maps, found, runtime, str(path), said.fixed)
+    whole = str(path.absolute())
+    return Model(name, said.maps, maps, found, runtime, whole, said.fixed, given=str(path))
 
 
 @lru_cache(maxsize=64)
 def _described(runtime: Runtime, path: Path, sha256: str) -> Described:
-    said = _answer(runtime, path, sha256, ("describe",))
+    said = _answer(runtime, path, sha256, ("describe",), str(path))
     fixed = said["fixed"]
     return Described(said["maps"], said["features"], fixed and Vec3(*fixed))
 
@@ -135,12 +139,12 @@ def measured(model: Model, size: Vec3, threads: int) -> Measured:
         InvalidInput: the model cannot be computed for such windows, or gives another size.
     """
     asked = ("measure", *map(str, (threads, model.in_features, *size)))
-    said = _answer(model.runtime, Path(model.file), model.sha256, asked)
+    said = _answer(model.runtime, Path(model.file), model.sha256, asked, model.given)
     made = tuple(said["shape"])
     wanted = (1, model.features, *size)
     if made != wanted:
         raise InvalidInput(
-            f"{model.file}: gives an output of shape {made} for a window of {size}, and {wanted} "
+            f"{model.given}: gives an output of shape {made} for a window of {size}, and {wanted} "
             f"is needed to blend windows; export it with one output of the input's resolution"
         )
     return Measured(said["seconds"], said["memory"])
@@ -155,19 +159,32 @@ def opened(model: Model, threads: int) -> Callable[[Float32], Float32]:
     """
     from znni.network.model_process import open_model
 
-    if fingerprint(Path(model.file)) != model.sha256:
-        raise InvalidInput(f"{model.file}: {CHANGED}")
+    if fingerprint(Path(model.file), model.given) != model.sha256:
+        raise InvalidInput(f"{model.given}: {CHANGED}")
     return open_model(model.runtime, model.file, threads)
 
 
-def _answer(runtime: Runtime, path: Path, sha256: str, asked: Sequence[str]) -> dict[str, Any]:
-    """Return what the process answers, from the cache if it has answered before."""
+def _answer(
+    runtime: Runtime, path: Path, sha256: str, asked: Sequence[str], given: str
+) -> dict[str, Any]:
+    """Return what the process answers, from the cache if it has answered before.
+
+    Args:
+        runtime: the library that opens the file.
+        path: the file.
+        sha256: the hash of its contents.
+        asked: the question.
+        given: the file's name in messages.
+
+    Raises:
+        InvalidInput: the library is not installed, or refuses the file.
+    """
     package, install = PACKAGES[runtime]
     try:
         release = version(package)
     except PackageNotFoundError:
         raise InvalidInput(
-            f"{path}: needs {package}, which is not installed: {install}; or import it with znni "
+            f"{given}: needs {package}, which is not installed: {install}; or import it with znni "
             f"import, if all of its layers are known"
         ) from None
     about = (sha256, package, release, *asked)
@@ -176,7 +193,7 @@ def _answer(runtime: Runtime, path: Path, sha256: str, asked: Sequence[str]) -> 
         return known
     ended = _asked_of_child([runtime, str(path), *asked])
     if ended.returncode:
-        raise InvalidInput(f"{path}: {_problem(ended, package)}")
+        raise InvalidInput(f"{given}: {_problem(ended, package)}")
     answer: dict[str, Any] = json.loads(ended.stdout.splitlines()[-1])
     ANSWERS.keep(about, answer)
     return answer

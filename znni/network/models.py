@@ -32,9 +32,10 @@ class Model(SameVoxel):
         features: the number of output maps.
         sha256: the hash of the file's contents.
         runtime: the library that computes it.
-        file: the file.
+        file: the file, by its whole path.
         fixed: the only extents of a window that the file allows; None: any.
         window: the extents of the network's windows. They are None until these are known.
+        given: the file as the user gave it, for messages.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Model(SameVoxel):
     file: str = field(compare=False)
     fixed: Vec3 | None = None
     window: Vec3 | None = None
+    given: str = field(default="", compare=False, repr=False)
     kind: Literal["model"] = field(default="model", repr=False)
 
     def __post_init__(self) -> None:
