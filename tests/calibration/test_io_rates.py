@@ -21,11 +21,18 @@ from znni.calibration.handling_times import (
     SecondsPerValue,
     handling_times,
 )
-from znni.calibration.io_rates import Computing, calibrate_handling, measure_handling
+from znni.calibration.io_rates import (
+    REPEATS,
+    Computing,
+    _Blocks,
+    _in_turn,
+    calibrate_handling,
+    measure_handling,
+)
 from znni.calibration.overhead_figures import COLD_SECONDS, run_overhead
 from znni.core.errors import InvalidInput
 from znni.core.options import Codec, Form, OutputType, Stored
-from znni.core.shapes import Vec3
+from znni.core.shapes import Box, Vec3
 from znni.inference.planning import checked_plan
 from znni.network.layers import Conv
 from znni.network.network import Network
@@ -73,7 +80,7 @@ def test_all_is_measured(virtual: list[int]) -> None:
     assert set(found.chunks.chunk) == set(get_args(Form))
     assert set(found.chunks.decoded) == set(get_args(Codec))
     lines = str(found).splitlines()
-    assert len(lines) == 3 + len(found.read) + len(found.written) + 6
+    assert len(lines) == 3 + len(found.read) + len(found.written) + 7
     assert lines[0].split()[:3] == ["memory", "touched", "first"]
     assert lines[1].split()[:3] == ["memory", "never", "touched"]
 
@@ -133,8 +140,8 @@ def test_formats_are_not_measured_without_their_libraries(
 def test_rates_of_older_versions_that_mean_something_else_are_not_used(
     database: CostDatabase,
 ) -> None:
-    """Reading was once measured with the chunks of HDF5, and without threads that compute."""
-    for now, then in (("plain", "read"), ("beside layers", "working")):
+    """Reading was once measured with chunks, with mapping, and without threads that compute."""
+    for now, then in (("value", "read"), ("value", "plain"), ("beside layers", "working")):
         older = {name.replace(now, then): seconds for name, seconds in TIMES.rates().items()}
         database.add_rates(Conditions.of(machine().host), older)
         assert handling_times(machine(), "measured") is None
@@ -183,6 +190,37 @@ def test_plans_are_made_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
         beside = plan.time.beside  # each works beside the other, until one is done
         assert beside.reading == pytest.approx(TURNS * (lost + min(lost, out)))
         assert beside.writing == pytest.approx(TURNS * (out + min(lost, out)))
+
+
+def test_differences_are_those_of_blocks_that_were_handled_one_after_the_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Other programs may slow down both, from one second to the next."""
+
+    class Counted:
+        """Counts three units of a block of chunks, two of another, more and more of each."""
+
+        def __init__(self, _threads: int) -> None:
+            self.others = 0.0
+
+        def __enter__(self) -> Counted:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            self.others = handled[-1][0] + 10.0 * (len(handled) // 4)
+
+    handled: list[tuple[int, Box]] = []
+    boxes = list(Box(Vec3(0, 0, 0), Vec3(2 * REPEATS, 1, 1)).cut(Vec3(1, 1, 1)))
+
+    def work(units: int) -> _Blocks:
+        return _Blocks(boxes, lambda box: handled.append((units, box)))
+
+    monkeypatch.setattr("znni.calibration.io_rates.Computing", Counted)
+    taken = _in_turn({"chunks": work(3), "whole": work(2)}, 2)
+    assert taken["chunks"].usual.working > 20
+    assert taken["chunks"].more_than(taken["whole"]) < 3
+    for units in (2, 3):
+        assert [box for mine, box in handled if mine == units] == boxes
 
 
 def test_other_threads_are_told_from_those_that_compute_beside_them() -> None:

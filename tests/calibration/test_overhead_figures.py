@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from mmap import PAGESIZE
 from typing import Any, get_args
 
 import pytest
@@ -186,11 +187,30 @@ def test_each_chunk_takes_time_beside_its_values() -> None:
         return seconds(Stored("uint8", 1, input_chunks=known), 98).reading
 
     plain = seconds(Stored("uint8", 1), 98).reading
-    for form in get_args(Form):
+    for form in ("hdf5", "zarr"):
         whole = reading(form, 100) - plain
         assert whole > 0
         assert reading(form, 10) - plain == pytest.approx(1000 * whole)
     assert reading("zarr", 10) > reading("hdf5", 10)
+
+
+def test_a_narrow_block_of_a_mapped_file_takes_the_time_of_its_rows() -> None:
+    def mapping(row: int, itemsize: int = 1, measured: HandlingTimes | None = None) -> float:
+        known = InputChunks("mapped", None, Vec3(1, 1, row), Vec3(100, 100, row))
+        with_rows, without = (
+            seconds(Stored("uint8", itemsize, input_chunks=chunks), measured=measured)
+            for chunks in (known, None)
+        )
+        return with_rows.reading - without.reading
+
+    one = mapping(100)
+    assert 0 < one < seconds(Stored("uint8", 1)).reading / 2
+    assert mapping(600) == pytest.approx(6 * one)
+    assert mapping(100, itemsize=4) == pytest.approx(4 * one)
+    assert mapping(10**7) == mapping(2**16) == pytest.approx(2**16 / 100 * one)  # not the whole row
+    chunks = ChunkTimes({"mapped": 3.0}, {})
+    found = mapping(PAGESIZE // 2, measured=replace(measured_times(), chunks=chunks))
+    assert found == pytest.approx(1.5 * 20**2 / machine().host.threads)
 
 
 def test_each_file_of_the_output_takes_time() -> None:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from znni.core.errors import InvalidInput
+from znni.core.options import InputChunks
 from znni.core.shapes import Box, Vec3
 from znni.volumes.locate import open_volume
 from znni.volumes.mapped_array import MappedArray
@@ -107,7 +110,67 @@ def test_a_tiff_that_ends_too_soon_is_refused(tmp_path: Path) -> None:
         open_volume(file)
 
 
+@pytest.mark.parametrize("name", ["a.npy", "turned.npy", "a.tif", "a.h5"])
+def test_predicted_times_know_its_rows(name: str, tmp_path: Path) -> None:
+    values = np.zeros((4, 5, 6), np.uint8)
+    if name.endswith(".npy"):
+        np.save(tmp_path / name, np.asfortranarray(values) if name == "turned.npy" else values)
+    elif name.endswith(".h5"):
+        with pytest.importorskip("h5py").File(tmp_path / name, "w") as file:
+            file["a"] = values
+    else:
+        pytest.importorskip("tifffile").imwrite(tmp_path / name, values, photometric="minisblack")
+    row = Vec3(4, 1, 1) if name == "turned.npy" else Vec3(1, 1, 6)
+    for _ in range(2):  # the layout of a TIFF is known the second time
+        chunks = open_volume(tmp_path / name).chunks
+        assert chunks == InputChunks("mapped", None, row, Vec3(4, 5, 6))
+
+
+def test_pages_of_a_tiff_that_do_not_follow_each_other_are_chunks(tmp_path: Path) -> None:
+    tifffile = pytest.importorskip("tifffile")
+    with tifffile.TiffWriter(tmp_path / "a.tif") as file:
+        for _ in range(3):  # a description lies between the pages
+            file.write(np.zeros((32, 48), np.uint8), metadata=None, tile=(16, 16))
+    chunks = open_volume(tmp_path / "a.tif").chunks
+    assert chunks == InputChunks("zarr", None, Vec3(1, 16, 16), Vec3(3, 32, 48))
+
+
+def test_an_empty_file_is_told_as_one_that_was_cut(tmp_path: Path) -> None:
+    """The system's own words name no file: "cannot mmap an empty file"."""
+    (tmp_path / "values").touch()
+    with pytest.raises(ValueError, match=r"^its last 130 bytes are missing$"):
+        MappedArray(tmp_path / "values", np.uint8, 10, (4, 5, 6))
+
+
+def test_a_file_of_a_set_that_was_emptied_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tifffile = pytest.importorskip("tifffile")
+    _write_set(tmp_path)
+    opened = tifffile.TiffFile
+
+    class ThenEmptied(opened):  # type: ignore[misc]
+        @property
+        def series(self) -> Any:
+            found = super().series
+            (tmp_path / "b.ome.tif").write_bytes(b"")
+            return found
+
+    monkeypatch.setattr(tifffile, "TiffFile", ThenEmptied)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InvalidInput, match=r"^b.ome.tif: .* bytes are missing; give a file that"):
+        open_volume("a.ome.tif", "1")
+
+
 def test_a_series_in_another_file_of_a_set(tmp_path: Path) -> None:
+    for at, values in enumerate(_write_set(tmp_path)):
+        volume = open_volume(tmp_path / "a.ome.tif", str(at))
+        found = volume.read(Box(Vec3(0, 0, 0), volume.size))
+        np.testing.assert_array_equal(found[0], values)
+
+
+def _write_set(folder: Path) -> list[NDArray[np.uint8]]:
+    """Write a set of two OME-TIFF files, a and b, with a series each. Return their values."""
     tifffile = pytest.importorskip("tifffile")
     given = {name: np.full((3, 20, 30), at, np.uint8) for at, name in enumerate("ab")}
     images = "".join(
@@ -129,13 +192,10 @@ def test_a_series_in_another_file_of_a_set(tmp_path: Path) -> None:
             f"{images}</OME>"
         )
         tifffile.imwrite(
-            tmp_path / f"{name}.ome.tif", given[name], photometric="minisblack",
+            folder / f"{name}.ome.tif", given[name], photometric="minisblack",
             description=xml, metadata=None, contiguous=True,
         )  # fmt: skip
-    for at, name in enumerate("ab"):
-        volume = open_volume(tmp_path / "a.ome.tif", str(at))
-        found = volume.read(Box(Vec3(0, 0, 0), volume.size))
-        np.testing.assert_array_equal(found[0], given[name])
+    return list(given.values())
 
 
 def test_tiffs_of_many_small_planes_have_large_offsets() -> None:

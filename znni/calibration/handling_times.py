@@ -22,6 +22,14 @@ Name = TypeVar("Name", Form, Codec)
 READ: dict[int, DTypeLike] = {1: np.uint8, 2: np.uint16, 4: np.float32, 8: np.float64}
 
 
+# What is measured for each form, in reports.
+CHUNKS: dict[Form, str] = {
+    "hdf5": "chunk of hdf5",
+    "zarr": "chunk of zarr",
+    "mapped": "page of a mapped file",
+}
+
+
 class SecondsPerValue(NamedTuple):
     """Seconds to read or write one value of a block.
 
@@ -42,7 +50,8 @@ class ChunkTimes:
     differences of two of them count.
 
     Attributes:
-        chunk: seconds per chunk of an input that is not compressed, by what reads it.
+        chunk: seconds per chunk of an input that is not compressed, by what reads it; per page if
+            it is mapped.
         decoded: seconds per byte of the chunks of an input, by their codec.
         file: seconds per file of an output.
     """
@@ -65,7 +74,8 @@ class HandlingTimes:
             started; None if that was not measured.
         chunks: processor times of chunks and files.
         placed: seconds per value of a fragment that is brought to its place in the output.
-        read: seconds per value of a block without chunks, by the bytes of a stored value.
+        read: seconds per value of a block, by the bytes of a stored value, without those of chunks
+            or of mapping.
         written: seconds per value of a block, by the stored type.
     """
 
@@ -83,7 +93,7 @@ class HandlingTimes:
         named |= {f"chunk {form}": it for form, it in self.chunks.chunk.items()}
         named |= {f"decoded {codec}": it for codec, it in self.chunks.decoded.items()}
         named |= {} if self.chunks.file is None else {"file": self.chunks.file}
-        by_kind = {f"plain {size}": it for size, it in self.read.items()}
+        by_kind = {f"value {size}": it for size, it in self.read.items()}
         by_kind |= {f"written {dtype}": it for dtype, it in self.written.items()}
         for name, taken in by_kind.items():
             named |= {name: taken.seconds, f"{name}, beside layers": taken.working}
@@ -95,8 +105,8 @@ class HandlingTimes:
 
         Raises:
             KeyError: a rate is missing, because an older version measured fewer, or measured input
-                in chunks (``read 1`` and so on, before there was ``plain 1``), or measured
-                processor time while no other thread computed.
+                with its chunks or with mapping (``read 1``, later ``plain 1``, before there was
+                ``value 1``), or measured processor time while no other thread computed.
         """
 
         def taken(name: str) -> SecondsPerValue:
@@ -109,7 +119,7 @@ class HandlingTimes:
         return cls(
             named["touched"],
             named["placed"],
-            {size: taken(f"plain {size}") for size in READ},
+            {size: taken(f"value {size}") for size in READ},
             {dtype: taken(f"written {dtype}") for dtype in dtypes},
             named.get("cold"),
             ChunkTimes(
@@ -124,9 +134,9 @@ class HandlingTimes:
         values |= {f"{np.dtype(READ[size])} read": it.seconds for size, it in self.read.items()}
         values |= {f"{dtype} written": it.seconds for dtype, it in self.written.items()}
         rows = [(name, f"{1e-6 / each:,.0f}", "million values/s") for name, each in values.items()]
-        parts = {f"chunk of {form}": it for form, it in self.chunks.chunk.items()}
+        parts = {CHUNKS[form]: it for form, it in self.chunks.chunk.items()}
         parts |= {} if self.chunks.file is None else {"file of output": self.chunks.file}
-        rows += [(name, f"{1e6 * it:,.0f}", "us of a core") for name, it in parts.items()]
+        rows += [(name, f"{1e6 * it:,.3g}", "us of a core") for name, it in parts.items()]
         rows += [
             (f"byte of {codec} decoded", f"{1e9 * it:,.1f}", "ns of a core")
             for codec, it in self.chunks.decoded.items()

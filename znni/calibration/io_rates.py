@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from functools import partial
 from importlib.util import find_spec
+from mmap import PAGESIZE
 from pathlib import Path
 from statistics import median
 from threading import Event, Thread
-from typing import Any, Self, get_args
+from typing import Any, NamedTuple, Self, get_args
 
 import numpy as np
 import psutil
@@ -31,11 +33,11 @@ from znni.core.volume import NewOutput
 from znni.engine.host_layers import place
 from znni.engine.pipeline import convert
 from znni.engine.reading import read_input
-from znni.engine.tiles import make_job, tiles
+from znni.engine.tiles import ZERO, make_job
 from znni.machine.arena import map_pages
 from znni.machine.cold_pages import note_warm, warm_bytes
+from znni.machine.io_threads import io_threads_on
 from znni.machine.machine import Machine
-from znni.network.geometry import input_box
 from znni.network.layers import Conv
 from znni.network.network import Network
 from znni.primitives.cpu.common.workers import workers
@@ -54,6 +56,11 @@ BLOCK = Vec3(128, 128, 128)
 
 # Seconds of a difference at least, which may be disturbed.
 LEAST = 1e-12
+
+# A file whose blocks lie side by side, so that each maps the rows of all. Files in chunks: those
+# that are compressed come after those that are not, by what reads them.
+WIDE = "wide.h5"
+CHUNKED = ("chunks.h5", "gzip.h5", "chunks.zarr", "zstd.zarr", "planes.tif")
 
 # Values that a thread takes at a time, to compute beside what is measured: about a millisecond.
 COMPUTED_VALUES = 2**20
@@ -95,76 +102,111 @@ def measure_handling(threads: int, block: Vec3 = BLOCK) -> HandlingTimes:
         block: extents of the handled blocks; multiples of 16.
     """
     dtypes: tuple[OutputType, ...] = get_args(OutputType)
-    with tempfile.TemporaryDirectory(prefix="znni-") as made:
+    with tempfile.TemporaryDirectory(prefix="znni-") as made, ExitStack() as outputs:
         folder = Path(made)
         values = _noise(block)
-        read: dict[int, SecondsPerValue] = {}
-        for size, dtype in READ.items():
-            path = folder / f"{size}.h5"
-            _make_hdf5(path, values.astype(dtype))
-            read[size], _ = _read(path, block, threads)
-        written = {
-            dtype: _written(folder / f"{dtype}.h5", dtype, block, threads) for dtype in dtypes
-        }
-        chunks = _of_chunks(folder, block, values, read[1], written["uint8"], threads)
-        return HandlingTimes(_touched(threads), _placed(block), read, written, _cold(), chunks)
+        works = {f"read {size}": _whole_rows(folder, block, values, size) for size in READ}
+        works |= {path.name: _reads(path, each) for path, each in _inputs(folder, block, values)}
+        for dtype in dtypes:
+            path = folder / f"written-{dtype}.h5"
+            works[f"written {dtype}"] = _writes(path, dtype, block, outputs)
+        if find_spec("zarr") is not None:
+            works["files"] = _writes(folder / "files.zarr", "uint8", block, outputs)
+        taken = _in_turn(works, threads)
+    mapped = max(taken[WIDE].more_than(taken["read 1"]) / (BLOCKS - 1), LEAST)
+    read = {size: _unmapped(taken[f"read {size}"].usual, size * mapped, threads) for size in READ}
+    written = {dtype: taken[f"written {dtype}"].usual for dtype in dtypes}
+    chunks = _of_chunks(works, taken, mapped, block)
+    return HandlingTimes(_touched(threads), _placed(block), read, written, _cold(), chunks)
+
+
+def _unmapped(taken: SecondsPerValue, mapped: float, threads: int) -> SecondsPerValue:
+    """Return the seconds per value without those to map it.
+
+    Args:
+        taken: seconds per value of a block that has all values of its rows.
+        mapped: a core's seconds to map a value.
+        threads: threads that compute.
+    """
+    alone = taken.seconds - mapped / io_threads_on(threads)
+    return SecondsPerValue(max(alone, LEAST), max(taken.working - mapped, LEAST))
 
 
 def _of_chunks(
-    folder: Path,
-    block: Vec3,
-    values: NDArray[np.uint8],
-    read: SecondsPerValue,
-    written: SecondsPerValue,
-    threads: int,
+    works: Mapping[str, _Blocks], taken: Mapping[str, _Taken], mapped: float, block: Vec3
 ) -> ChunkTimes:
-    """Measure chunks of values of 8 bits.
+    """Return the times of chunks: what is left when those that are known by now are subtracted.
 
     Args:
-        folder: where files are made.
+        works: the blocks that were handled, by name.
+        taken: their times.
+        mapped: a core's seconds to map a value of 8 bits.
         block: extents of the handled blocks.
-        values: the values of all blocks, which are read.
-        read: seconds per value of a block without chunks.
-        written: seconds per value of a block that is written to one file.
-        threads: threads that compute.
     """
-    extents = tuple(block.minimum(Vec3.of(CHUNK)))
-    flat = Vec3(block.z // FLATTER, WIDER * block.y, WIDER * block.x)
-    chunk: dict[Form, float] = {}
+    whole = taken["read 1"]
+    chunk: dict[Form, float] = {"mapped": mapped * PAGESIZE}
     decoded: dict[Codec, float] = {}
-
-    def note(path: Path, block: Vec3) -> None:
-        """Note what is left of the seconds when those that are known by now are subtracted."""
-        taken, known = _read(path, block, threads)
+    for name in filter(works.__contains__, CHUNKED):
+        known = works[name].chunks
         assert known is not None
-        more = (taken.working - read.working) * known.chunk.volume
+        more = (taken[name].more_than(whole) + mapped) * known.chunk.volume
         if known.codec is None:
             chunk[known.form] = max(more, LEAST)
         else:
             more -= chunk[known.form]
             decoded[known.codec] = max(more / known.chunk.volume, LEAST)
-
-    _make_hdf5(folder / "chunks.h5", values, chunks=extents)
-    note(folder / "chunks.h5", block)
-    _make_hdf5(folder / "gzip.h5", values, chunks=extents, compression="gzip")
-    note(folder / "gzip.h5", block)
-    if find_spec("zarr") is None:
+    if "files" not in works:
         return ChunkTimes(chunk, decoded)
+    more = taken["files"].more_than(taken["written uint8"])
+    return ChunkTimes(chunk, decoded, max(more * chunk_extents(block, block).volume, LEAST))
+
+
+def _whole_rows(folder: Path, block: Vec3, values: NDArray[np.uint8], size: int) -> _Blocks:
+    """Make a file without chunks, and return its blocks, which have all values of their rows.
+
+    Args:
+        folder: where the file is made.
+        block: extents of the blocks.
+        values: the values of all blocks.
+        size: bytes of a stored value.
+    """
+    path = folder / f"{size}.h5"
+    _make_hdf5(path, values.astype(READ[size]))
+    return _reads(path, block)
+
+
+def _inputs(folder: Path, block: Vec3, values: NDArray[np.uint8]) -> Iterator[tuple[Path, Vec3]]:
+    """Make files of 8 bits, in one of which blocks lie side by side, and the others in chunks.
+
+    Args:
+        folder: where files are made.
+        block: extents of the blocks.
+        values: the values of all blocks.
+
+    Yields:
+        A file, and the extents of the blocks that are read of it.
+    """
+    extents = tuple(block.minimum(Vec3.of(CHUNK)))
+    _make_hdf5(folder / WIDE, values.reshape(block * Vec3(1, 1, BLOCKS)))
+    _make_hdf5(folder / "chunks.h5", values, chunks=extents)
+    _make_hdf5(folder / "gzip.h5", values, chunks=extents, compression="gzip")
+    yield from ((folder / name, block) for name in (WIDE, "chunks.h5", "gzip.h5"))
+    if find_spec("zarr") is None:
+        return
     for name, compressors in {"chunks.zarr": None, "zstd.zarr": "auto"}.items():
         library("zarr", "zarr").create_array(
             folder / name, data=values, chunks=extents, compressors=compressors
         )
-        note(folder / name, block)
+        yield folder / name, block
     if find_spec("tifffile") is not None:
+        flat = Vec3(block.z // FLATTER, WIDER * block.y, WIDER * block.x)
         library("tifffile", "tiff").imwrite(
             folder / "planes.tif",
             values.reshape(flat * Vec3(BLOCKS, 1, 1)),
             metadata={"axes": "ZYX"},
             compression="deflate",
         )
-        note(folder / "planes.tif", flat)
-    more = _written(folder / "files.zarr", "uint8", block, threads).working - written.working
-    return ChunkTimes(chunk, decoded, max(more * chunk_extents(block, block).volume, LEAST))
+        yield folder / "planes.tif", flat
 
 
 def _noise(block: Vec3) -> NDArray[np.uint8]:
@@ -238,57 +280,97 @@ def _make_hdf5(path: Path, values: NDArray[Any], **how: Any) -> None:
         file.create_dataset("main", data=values, **how)
 
 
-def _read(path: Path, block: Vec3, threads: int) -> tuple[SecondsPerValue, InputChunks | None]:
-    """Read a file in blocks, and return the times per value and what is known of its chunks."""
+class _Blocks(NamedTuple):
+    """Blocks of a file, and how each is handled.
+
+    Attributes:
+        boxes: the blocks.
+        handle: reads or writes one.
+        chunks: the chunks of an input.
+    """
+
+    boxes: list[Box]
+    handle: Callable[[Box], None]
+    chunks: InputChunks | None = None
+
+
+def _reads(path: Path, block: Vec3) -> _Blocks:
+    """Return the blocks of an input."""
     from znni.volumes.locate import open_volume
 
     network = Network.chain("one", 1, (Conv("conv", 1, 1, Vec3(1, 1, 1), "identity"),))
     volume = open_volume(path)
     job = make_job(network, volume.size, "valid", "reflect", None)
 
-    def read(place: Box) -> None:
-        tile = next(tile for tile in tiles(volume.size, block) if tile.written == place)
-        box = job.seen(tile, input_box(network, tile.computed.size))
+    def read(box: Box) -> None:
         read_input(volume, job, box, network.scaling)
 
-    return _each_block(block, block.volume, read, threads), volume.chunks
+    return _Blocks(list(Box(ZERO, volume.size).cut(block)), read, volume.chunks)
 
 
-def _written(path: Path, dtype: OutputType, block: Vec3, threads: int) -> SecondsPerValue:
+def _writes(path: Path, dtype: OutputType, block: Vec3, outputs: ExitStack) -> _Blocks:
+    """Return the blocks of an output.
+
+    Args:
+        path: the output.
+        dtype: the type of its values.
+        block: extents of its blocks.
+        outputs: completes the output in the end.
+    """
     from znni.volumes.locate import open_output
 
     whole = block * Vec3(BLOCKS, 1, 1)
     output = open_output(path, "", NewOutput(1, whole, dtype, compression="none"))
     output.describe({}, block)
+    outputs.callback(output.finish, {})
     values = np.full((1, *block), 0.5, np.float32)
-    taken = _each_block(
-        block, values.size, lambda place: output.write(place, convert(values, dtype)), threads
-    )
-    output.finish({})
-    return taken
+
+    def write(box: Box) -> None:
+        output.write(box, convert(values, dtype))
+
+    return _Blocks(list(Box(ZERO, whole).cut(block)), write)
 
 
-def _each_block(
-    block: Vec3, values: int, handle: Callable[[Box], None], threads: int
-) -> SecondsPerValue:
-    """Handle block after block along z; return the times per value.
+class _Taken(NamedTuple):
+    """Times per value of blocks, in the order in which they were handled.
 
-    They are the median from beginning to end of blocks that nothing else disturbs, and the least
-    processor time of blocks beside threads that compute, because chunks are measured as small
-    differences of that.
+    Attributes:
+        seconds: from beginning to end of blocks that nothing else disturbed.
+        working: processor time of blocks beside threads that compute.
     """
-    seconds: list[float] = []
-    working: list[float] = []
+
+    seconds: list[float]
+    working: list[float]
+
+    @property
+    def usual(self) -> SecondsPerValue:
+        """The medians of both."""
+        return SecondsPerValue(median(self.seconds), median(self.working))
+
+    def more_than(self, other: _Taken) -> float:
+        """Return by how much more a core works for a value than for one of other blocks."""
+        pairs = zip(self.working, other.working, strict=True)
+        return median(more - less for more, less in pairs)
+
+
+def _in_turn(works: Mapping[str, _Blocks], threads: int) -> dict[str, _Taken]:
+    """Handle two blocks of each work, and do so again and again; return the times per value.
+
+    Chunks are measured as small differences of two works. So both are done at nearly the same time:
+    what other programs do changes from one second to the next.
+    """
+    taken = {name: _Taken([], []) for name in works}
     for number in range(REPEATS):
-        start = Vec3(2 * number * block.z, 0, 0)
-        began = time.perf_counter()
-        handle(Box(start, start + block))
-        seconds.append(time.perf_counter() - began)
-        start += Vec3(block.z, 0, 0)
-        with Computing(threads) as computing:
-            handle(Box(start, start + block))
-        working.append(computing.others)
-    return SecondsPerValue(median(seconds) / values, min(working) / values)
+        for name, work in works.items():
+            undisturbed, disturbed = work.boxes[2 * number : 2 * number + 2]
+            began = time.perf_counter()
+            work.handle(undisturbed)
+            seconds = time.perf_counter() - began
+            with Computing(threads) as computing:
+                work.handle(disturbed)
+            taken[name].seconds.append(seconds / undisturbed.size.volume)
+            taken[name].working.append(computing.others / disturbed.size.volume)
+    return taken
 
 
 class Computing:

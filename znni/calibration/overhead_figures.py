@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import inf
+from mmap import PAGESIZE
 
 import numpy as np
 
@@ -34,6 +35,7 @@ from znni.machine.machine import BANDWIDTH_EXPONENT, Machine
 from znni.network.input_scaling import Percentiles, ZScore
 from znni.network.network import Network
 from znni.plans.job_seconds import SecondsAround
+from znni.volumes.mapped_array import MAPPED_TOGETHER
 
 # Memory of the interpreter, the libraries and code compiled at first use. It was measured, and has
 # a margin that also covers the pieces in which a mask is read.
@@ -90,12 +92,13 @@ DECODED_TRAFFIC: dict[Codec, float] = {"zstd": 20, "gzip": 60, "deflate": 27}
 
 # Traffic of one core, per chunk of the input that a block overlaps, to find and fetch it. Chunks
 # of 64 voxels an axis took 0.03 to 0.15 ms in HDF5 and 0.15 to 0.4 ms by zarr-python, on the same
-# cores.
-CHUNK_TRAFFIC: dict[Form, float] = {"hdf5": 1e6, "zarr": 4e6}
+# cores. If a file is mapped, it is the traffic per page, to map it and to give it back: 0.2 to 0.3
+# us.
+CHUNK_TRAFFIC: dict[Form, float] = {"hdf5": 1e6, "zarr": 4e6, "mapped": 3500}
 
 # Time by which each chunk comes later if layers keep all cores busy. zarr-python hands a chunk from
 # thread to thread, each of which waits for its turn on a core: 0.4 to 1.1 ms, on two cores.
-CHUNK_DELAY: dict[Form, float] = {"hdf5": 0.0, "zarr": 1e-3}
+CHUNK_DELAY: dict[Form, float] = {"hdf5": 0.0, "zarr": 1e-3, "mapped": 0.0}
 
 # Traffic of one core, per file of the output. Chunks of a Zarr took 0.15 to 0.4 ms more each than
 # those of HDF5, on the same cores.
@@ -277,8 +280,8 @@ def _chunked(
 ) -> OverheadSeconds:
     """Return the seconds with those of the input's chunks and of the output's files.
 
-    Threads share the chunks of HDF5, and decode those of a Zarr. All else has one thread:
-    zarr-python hands out the chunks, and decodes those of TIFF.
+    Threads share the chunks of HDF5 and the rows of a mapped file, and decode those of a Zarr. All
+    else has one thread: zarr-python hands out the chunks, and decodes those of TIFF.
     """
     threads = machine.host.threads
     at_once = io_threads_on(threads)
@@ -289,6 +292,8 @@ def _chunked(
     if known is None:
         return handling
     chunk = measured.chunk.get(known.form, CHUNK_TRAFFIC[known.form] / core)
+    if known.form == "mapped":  # of a longer row, the system maps what is near the values
+        chunk *= min(stored.input_itemsize * known.chunk.volume, MAPPED_TOGETHER) / PAGESIZE
     decoded = 0.0
     if known.codec:
         each = measured.decoded.get(known.codec, DECODED_TRAFFIC[known.codec] / core)

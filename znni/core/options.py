@@ -45,8 +45,9 @@ Compression: TypeAlias = Literal["zstd", "gzip", "none"]
 # Compression of a file that is written at the end, from all finished blocks.
 Packing: TypeAlias = Literal["none", "deflate", "gzip"]
 Codec: TypeAlias = Literal["zstd", "gzip", "deflate"]
-# What reads the chunks of an input: threads, from places that HDF5 tells, or zarr-python.
-Form: TypeAlias = Literal["hdf5", "zarr"]
+# What reads the chunks of an input: threads, from places that HDF5 tells, or zarr-python; or it is
+# mapped, and its chunks are rows.
+Form: TypeAlias = Literal["hdf5", "zarr", "mapped"]
 Division: TypeAlias = Literal["none", "power-of-two", "all"]
 Recheck: TypeAlias = Literal["none", "sample", "all"]
 Bits: TypeAlias = Literal["same", "class"]
@@ -200,7 +201,8 @@ class InputChunks:
     Attributes:
         form: what reads the chunks.
         codec: how they are compressed; None if they are not, or if that is not known.
-        chunk: extents of a chunk. Each chunk that a block overlaps is decoded whole.
+        chunk: extents of a chunk. Each chunk that a block overlaps is decoded whole. If a file is
+            mapped, it is a row of values that follow each other in the file.
         volume: extents of the volume.
     """
 

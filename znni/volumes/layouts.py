@@ -62,7 +62,9 @@ class Layout(NamedTuple):
             seen = NamedAxes(array, self.axes, name, time, self.channels)
         else:
             seen = at_time(array, name, time, self.channels)
-        found = StoredVolume(seen, name, self.grid, self.attributes)
+        found = StoredVolume(
+            seen, name, self.grid, self.attributes, chunks=("mapped", None, array.row)
+        )
         found.assumed = self.assumed
         return found
 

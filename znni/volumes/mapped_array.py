@@ -23,7 +23,7 @@ FORGET = getattr(mmap, "MADV_DONTNEED", None)
 HELD = 2**20
 
 # Bytes that Linux maps around a page that is read, if they are in memory already.
-AROUND = max(2**16, mmap.PAGESIZE)
+MAPPED_TOGETHER = max(2**16, mmap.PAGESIZE)
 
 
 class MappedArray:
@@ -43,6 +43,7 @@ class MappedArray:
     Attributes:
         shape: the extents.
         dtype: the type of the values.
+        row: the extents of the values that follow each other along one axis.
         pieces: the extents of a plane, which threads may read at the same time; None if the planes
             of an array with this order of axes lie in one another.
 
@@ -61,14 +62,16 @@ class MappedArray:
         fortran: bool = False,
     ) -> None:
         self.shape, self.dtype = shape, np.dtype(dtype)
+        ones = (1,) * (len(shape) - 1)
+        self.row = (*shape[:1], *ones) if fortran else (*ones, *shape[-1:])
         self.pieces = None if fortran else (*(1 for _ in shape[:-2]), *shape[-2:])
         self._end = offset + prod(shape) * self.dtype.itemsize
         descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
         try:
+            self._check_length(os.fstat(descriptor).st_size)  # an empty file cannot be mapped
             self._pages = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
         finally:
             os.close(descriptor)  # the mapping keeps one of its own
-        self._check_length()
         if not prod(shape):
             self._whole: NDArray[Any] = np.empty(shape, self.dtype)
             return
@@ -82,7 +85,8 @@ class MappedArray:
         Raises:
             ValueError: the file is too short meanwhile.
         """
-        self._check_length()  # the system ends a process that reads mapped pages beyond the end
+        # The system ends a process that reads mapped pages beyond the end of their file.
+        self._check_length(self._pages.size())
         given = self._whole[key]
         if not given.ndim:
             return np.asarray(given)  # one value is no view
@@ -98,8 +102,8 @@ class MappedArray:
                 self._give_back(planes[first : first + depth])
         return made
 
-    def _check_length(self) -> None:
-        missing = self._end - self._pages.size()
+    def _check_length(self, length: int) -> None:
+        missing = self._end - length
         if missing > 0:
             raise ValueError(f"its last {missing} bytes are missing")
 
@@ -108,6 +112,6 @@ class MappedArray:
         if FORGET is None or not values.size:
             return
         low, high = (place - self._start for place in byte_bounds(values))
-        first = low // AROUND * AROUND
-        length = min(round_up(high, AROUND), len(self._pages)) - first
+        first = low // MAPPED_TOGETHER * MAPPED_TOGETHER
+        length = min(round_up(high, MAPPED_TOGETHER), len(self._pages)) - first
         self._pages.madvise(FORGET, first, length)

@@ -11,19 +11,20 @@ from typing import Any
 import h5py
 
 from znni.core.errors import InvalidInput, ZnniError
-from znni.core.options import Moment
+from znni.core.options import Codec, Form, Moment
 from znni.core.volume import Begun, Grid, NewOutput
 from znni.volumes.array import ArrayLike
 from znni.volumes.formats import Functions, Writer, check_plain, described, likely_image
 from znni.volumes.grid_attributes import grid_of
 from znni.volumes.hdf5 import ENDINGS, NAME
 from znni.volumes.hdf5.axis_tags import NAMES, TAGS, named_maps, tagged_axes, tagged_grid
-from znni.volumes.hdf5.compressed import decoded_by_threads
+from znni.volumes.hdf5.compressed import CompressedDataset, decoded_by_threads
 from znni.volumes.hdf5.new_file import LEDGER
 from znni.volumes.hdf5.output import Hdf5Output, begun_output
-from znni.volumes.hdf5.plain import read_past_hdf5
+from znni.volumes.hdf5.plain import PlainDataset, read_past_hdf5
 from znni.volumes.layouts import Layout, known_layout, note_layout
 from znni.volumes.ledger_file import ledger_name
+from znni.volumes.mapped_array import MappedArray
 from znni.volumes.named_axes import AXES, NamedAxes, at_time
 from znni.volumes.stored import StoredVolume, local_file, reason
 
@@ -56,20 +57,32 @@ def open_hdf5(place: str, dataset: str | None, time: Moment | None = None) -> St
             stored = at_time(stored, name, time, maps)
         grid = _grid(found)
         # Attributes differ between files more often than not, and each takes HDF5 long.
-        if time is None and plain and plain.first and not attributes:
+        if time is None and isinstance(plain, MappedArray) and not attributes:
             inside = found.name
             about = Layout(plain.dtype, plain.shape, axes, maps, grid, attributes, inside)
-            note_layout(plain.descriptor, dataset, plain.first, about)
+            note_layout(file.id.get_vfd_handle(), dataset, found.id.get_offset(), about)
         return StoredVolume(
             stored,
             name,
             grid,
             attributes=found.attrs,
-            chunks=("hdf5", "gzip" if decoded else None, found.chunks)
-            if (decoded or plain) and found.chunks
-            else None,
+            chunks=_chunks(decoded or plain),
             chunk_bytes=0 if plain else _chunk_bytes(found),
         )
+
+
+def _chunks(
+    reader: CompressedDataset | PlainDataset | MappedArray | None,
+) -> tuple[Form, Codec | None, tuple[int, ...]] | None:
+    """Return what reads the chunks of a dataset, their codec and extents; None: HDF5 does."""
+    match reader:
+        case MappedArray():
+            return "mapped", None, reader.row
+        case CompressedDataset():
+            return "hdf5", "gzip", reader.chunks
+        case PlainDataset():
+            return "hdf5", None, reader.chunks
+    return None
 
 
 def _chunk_bytes(dataset: h5py.Dataset) -> int:

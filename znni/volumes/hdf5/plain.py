@@ -1,7 +1,8 @@
 """HDF5 datasets that are not compressed, read past HDF5 by several threads.
 
 HDF5 reads one part at a time, under a lock that all its files share. Here it only tells where
-chunks begin in the file.
+values lie in the file: those of each chunk, or all of them. Without chunks, the file is mapped:
+then a narrow box takes only what it needs of each long row.
 """
 
 from __future__ import annotations
@@ -17,20 +18,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from znni.volumes.hdf5.chunked import NOWHERE, ChunkedDataset, Run
+from znni.volumes.mapped_array import MappedArray
 
 # Bytes of chunks that are read together. Many small reads wait for the interpreter's lock.
 RUN_BYTES = 2 << 20
 
 
-def read_past_hdf5(dataset: h5py.Dataset) -> PlainDataset | None:
+def read_past_hdf5(dataset: h5py.Dataset) -> PlainDataset | MappedArray | None:
     """Return a view of a dataset that reads faster, or None if its bytes are not its values.
 
     The values must be stored as NumPy has them, in one local file without bytes before HDF5's own.
+
+    Raises:
+        ValueError: the file ends before the last value of a dataset without chunks.
+        OSError: the file cannot be opened or mapped.
     """
     made, file = dataset.id.get_create_plist(), dataset.file
     plain = (
-        hasattr(os, "preadv")
-        and dataset.dtype.kind in "iufb"
+        dataset.dtype.kind in "iufb"
         and dataset.size
         and made.get_nfilters() == 0
         and made.get_external_count() == 0
@@ -41,53 +46,27 @@ def read_past_hdf5(dataset: h5py.Dataset) -> PlainDataset | None:
     if not plain:
         return None
     match made.get_layout():
-        case h5py.h5d.CHUNKED:
-            return PlainDataset(dataset, dataset.chunks, None)
+        case h5py.h5d.CHUNKED if hasattr(os, "preadv"):
+            return PlainDataset(dataset)
         case h5py.h5d.CONTIGUOUS if (first := dataset.id.get_offset()) is not None:
-            planes = (*(1 for _ in dataset.shape[:-2]), *dataset.shape[-2:])
-            return PlainDataset(dataset, planes, first)
+            return MappedArray(file.filename, dataset.dtype, first, dataset.shape)
         case _:
             return None
 
 
 class PlainDataset(ChunkedDataset):
-    """A dataset whose chunks, or planes, hold nothing but its values.
+    """A dataset whose chunks hold nothing but its values.
 
     Args:
         dataset: the dataset.
-        chunks: the extents of its chunks. If it has none, they are those of a plane.
-        first: the place of its first value in the file, if it has no chunks.
-
-    Attributes:
-        first: the same.
-        descriptor: the file.
     """
 
-    def __init__(self, dataset: h5py.Dataset, chunks: tuple[int, ...], first: int | None) -> None:
-        each = prod(chunks) * dataset.dtype.itemsize
-        self._most = max(1, RUN_BYTES // each) if first is None else 1
+    def __init__(self, dataset: h5py.Dataset) -> None:
+        chunks = dataset.chunks
+        self._most = max(1, RUN_BYTES // (prod(chunks) * dataset.dtype.itemsize))
         super().__init__(dataset, chunks, copies=self._most)
-        self.first = first
-        self.descriptor = os.open(dataset.file.filename, os.O_RDONLY | os.O_CLOEXEC)
-        finalize(self, os.close, self.descriptor)
-
-    def __getitem__(self, key: tuple[slice, ...], /) -> NDArray[Any]:
-        wanted = [range(*part.indices(size)) for part, size in zip(key, self.shape, strict=True)]
-        extents = [len(part) for part in wanted]
-        large = prod(extents) * self.dtype.itemsize > RUN_BYTES
-        if self.first is None or large or not self._in_a_row(wanted):
-            return super().__getitem__(key)
-        values = np.empty(extents, self.dtype)
-        self._fill(values, self._place(tuple(part.start for part in wanted)))
-        return values
-
-    def _in_a_row(self, wanted: list[range]) -> bool:
-        """Return whether a part of a dataset without chunks is one piece of its file."""
-        first = next((axis for axis, part in enumerate(wanted) if len(part) > 1), len(wanted))
-        return all(
-            len(part) == size
-            for part, size in zip(wanted[first + 1 :], self.shape[first + 1 :], strict=True)
-        )
+        self._descriptor = os.open(dataset.file.filename, os.O_RDONLY | os.O_CLOEXEC)
+        finalize(self, os.close, self._descriptor)
 
     def part(self, start: tuple[int, ...], inside: tuple[slice, ...]) -> NDArray[Any]:
         """Return a part of a chunk. Only bytes between its first and its last value are read.
@@ -151,14 +130,6 @@ class PlainDataset(ChunkedDataset):
         by_chunk = into.reshape(*into.shape[:-1], run.chunks, self.chunks[-1])  # the same memory
         by_chunk[...] = np.moveaxis(values[(slice(None), *inside[:-1])], 0, -2)
 
-    def _place(self, start: tuple[int, ...]) -> int:
-        if self.first is None:
-            return super()._place(start)
-        before = 0
-        for at, size in zip(start, self.shape, strict=True):
-            before = before * size + at
-        return self.first + before * self.dtype.itemsize
-
     def _fill(self, values: NDArray[Any], place: int) -> None:
         """Read bytes from a place in the file.
 
@@ -167,7 +138,7 @@ class PlainDataset(ChunkedDataset):
         """
         left = memoryview(values.reshape(-1).view(np.uint8).data)
         while left:
-            count = os.preadv(self.descriptor, [left], place)
+            count = os.preadv(self._descriptor, [left], place)
             if not count:
                 raise OSError(f"{self._dataset.file.filename}: ends at {place}, within {self.name}")
             left, place = left[count:], place + count

@@ -35,7 +35,7 @@ def open_numpy(place: str, dataset: str | None, time: Moment | None = None) -> S
         raise InvalidInput(
             f"{place}: cannot be read as .npy: {reason(error)}; give a whole file of numpy.save"
         ) from error
-    return StoredVolume(at_time(mapped, place, time), place)
+    return StoredVolume(at_time(mapped, place, time), place, chunks=("mapped", None, mapped.row))
 
 
 def describe_numpy(place: str, dataset: str | None) -> str:

@@ -7,12 +7,13 @@ import logging
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from threading import get_ident
 from typing import Any
 from xml.etree import ElementTree
 
 from znni.core.errors import InvalidInput
-from znni.core.options import Moment
+from znni.core.options import Codec, Form, Moment
 from znni.core.shapes import Vec3
 from znni.volumes.formats import Functions, Sequential, described, library
 from znni.volumes.grid_attributes import with_affine
@@ -30,6 +31,7 @@ from znni.volumes.zarr.pyramid import coarser_grid
 
 STACKED = "IQRH"  # tifffile's letters for axes of pages without a known meaning
 SAMPLES = "S"  # tifffile's letter for the colours of a pixel
+NOT_COMPRESSED = 1  # the number of this kind of compression
 
 # Kinds of series that nothing but the bytes of one file decides.
 ALONE = ("shaped", "imagej", "uniform")
@@ -75,9 +77,7 @@ def _open_level(place: str, dataset: str | None, time: Moment | None, index: int
                 grid,
                 attributes,
                 lambda: [_open_level(place, dataset, time, other) for other in others],
-                None
-                if level.keyframe.compression == 1
-                else ("zarr", "deflate", level.keyframe.chunks[:2]),
+                _chunks(array, level.keyframe),
                 array.chunk_bytes if isinstance(array, ChunkedZarr) else 0,
             )
         volume.assumed = assumed
@@ -193,9 +193,19 @@ def _values(series: Any, index: int, place: str) -> ChunkedZarr | MappedArray:
     try:
         return MappedArray(holder.filehandle.path, dtype, level.dataoffset, level.shape)
     except ValueError as error:
+        cut = Path(place).with_name(holder.filehandle.name)
         raise InvalidInput(
-            f"{place}: cannot be read as TIFF: {error}; give a file that is whole"
+            f"{cut}: cannot be read as TIFF: {error}; give a file that is whole"
         ) from None
+
+
+def _chunks(
+    array: ChunkedZarr | MappedArray, page: Any
+) -> tuple[Form, Codec | None, tuple[int, ...]]:
+    """Return what reads the chunks of an array, their codec, and their extents."""
+    if isinstance(array, MappedArray):
+        return "mapped", None, array.row
+    return "zarr", None if page.compression == NOT_COMPRESSED else "deflate", page.chunks[:2]
 
 
 def _told(file: Any, series: Any) -> str:
