@@ -11,7 +11,7 @@ import pytest
 from fakes import machine
 
 import znni
-from planner.overhead import TURNS
+from planner.overhead import TURN_SECONDS, TURNS
 from znni.calibration.conditions import Conditions
 from znni.calibration.database import CostDatabase
 from znni.calibration.handling_times import (
@@ -188,8 +188,8 @@ def test_plans_are_made_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
         lost = TIMES.read[4].working * plan.input_patch.volume  # to layers, on the only core
         out = plan.network.out_features * plan.patch.volume * TIMES.written["float32"].working
         beside = plan.time.beside  # each works beside the other, until one is done
-        assert beside.reading == pytest.approx(TURNS * (lost + min(lost, out)))
-        assert beside.writing == pytest.approx(TURNS * (out + min(lost, out)))
+        assert beside.reading == pytest.approx(TURN_SECONDS + TURNS * (lost + min(lost, out)))
+        assert beside.writing == pytest.approx(TURN_SECONDS + TURNS * (out + min(lost, out)))
 
 
 def test_differences_are_those_of_blocks_that_were_handled_one_after_the_other(

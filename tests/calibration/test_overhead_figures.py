@@ -10,7 +10,7 @@ import pytest
 from fakes import gpu, machine
 
 import znni
-from planner.overhead import TURNS, Load, OverheadSeconds
+from planner.overhead import TURN_SECONDS, TURNS, Load, OverheadSeconds
 from znni.calibration.handling_times import ChunkTimes, HandlingTimes, SecondsPerValue
 from znni.calibration.overhead_figures import run_overhead
 from znni.core.errors import InvalidInput
@@ -248,7 +248,7 @@ def test_chunks_that_go_from_thread_to_thread_come_later_beside_layers() -> None
         found = run_overhead(machine(), Stored("uint8", 1, input_chunks=known))
         time = found.time_of_run(NETWORK, Vec3.of(98), {kind: Load(1.0, 0, 0)})
         each, values = found.handling, NETWORK.in_features * SIZE.volume
-        lost = TURNS * (values * each.lost_in + each.lost_chunk_in)
+        lost = TURN_SECONDS + TURNS * (values * each.lost_in + each.lost_chunk_in)
         return time.beside.reading - lost if kind == "cpu" else time.beside.reading
 
     written = TURNS * run_overhead(machine(), Stored("uint8", 1)).handling.lost_out
