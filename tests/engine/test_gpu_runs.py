@@ -228,8 +228,8 @@ def test_stored_integers_are_scaled_there_to_the_bits_of_the_host(
     ends = np.iinfo(dtype)
     x = np.random.default_rng(0).integers(ends.min, ends.max, (130, 140, 150), dtype)
     options: Any = {"device": "gpu", "border": border, "costs": "built-in"}
-    weights = random_weights(network, 0)
-    inferer = znni.Inferer(network, weights, gpu_memory="512MiB", **options)
+    plan = znni.plan(network, x.shape, gpu_memory="512MiB", **options)
+    inferer = znni.Inferer(network, random_weights(network, 0), plan=plan, **options)
     found, expected = inferer(x), inferer(x.astype(np.float32))
     np.testing.assert_array_equal(found, expected)
     assert expected.std() > 0
