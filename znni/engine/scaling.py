@@ -39,11 +39,11 @@ class StoredScaling(NamedTuple):
     fixed: tuple[Fixed | None, ...]
     known: Box
 
-    def of_voxel(self, stored: NDArray[Any]) -> Float32:
-        """Return the values (f,) that the network sees at a voxel, from those that are stored."""
+    def scaled(self, stored: NDArray[Any]) -> Float32:
+        """Return what the network sees of some known voxels (f, z, y, x)."""
         made = np.empty(stored.shape, np.float32)
-        for value, planes, fixed in zip(stored, made[:, None], self.fixed, strict=True):
-            scale(value, planes, self.scaling, fixed, checks=False)
+        for values, planes, fixed in zip(stored, made, self.fixed, strict=True):
+            scale(values, planes, self.scaling, fixed, checks=False)
         return made
 
 

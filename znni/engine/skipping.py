@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from threading import Lock
 from typing import Any, NamedTuple, TypeAlias
@@ -260,17 +260,29 @@ def constant_input(seen: NDArray[Any], scaling: StoredScaling | None) -> Float32
     if not known.size.volume:
         return np.zeros(len(seen), np.float32)
     inside = seen[:, *known.slices]
-    if not is_constant(inside):
+    if not is_constant(inside, scaling.scaled):
         return None
-    values = scaling.of_voxel(inside[:, 0, 0, 0])
+    values = scaling.scaled(inside[:, :1, :1, :1])[:, 0, 0, 0]
     return values if inside.shape == seen.shape or not values.any() else None
 
 
-def is_constant(block: NDArray[Any]) -> bool:
-    """Return whether each map of (f, z, y, x) has one value."""
+def is_constant(
+    block: NDArray[Any], scaled: Callable[[NDArray[Any]], Float32] | None = None
+) -> bool:
+    """Return whether the network sees one value of each map of (f, z, y, x).
+
+    Args:
+        block: the values.
+        scaled: scales them, which may make several stored values one. None: they are scaled.
+    """
     last = block[:, -1:, -1:, -1:]
     # Most blocks differ in the first planes already.
-    return all(bool((block[:, z : z + 1] == last).all()) for z in range(block.shape[1]))
+    planes = (block[:, z : z + 1] for z in range(block.shape[1]))
+    return all(
+        bool((plane == last).all())
+        or (scaled is not None and bool((scaled(plane) == scaled(last)).all()))
+        for plane in planes
+    )
 
 
 def of_constant(network: Network, weights: Weights, values: Float32) -> Float32:
