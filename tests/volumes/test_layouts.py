@@ -192,3 +192,29 @@ def test_other_hdf5_files_have_no_known_layout(
             file.create_dataset("volume", data=values(seed), **options)
         assert (read(open_volume(tmp_path / name)) == values(seed)).all()
     assert made == ["a.h5", "b.h5"]
+
+
+def test_a_dataset_behind_a_link_to_a_file_has_no_known_layout(tmp_path: Path) -> None:
+    for seed, name in enumerate(("a.h5", "b.h5")):
+        with h5py.File(tmp_path / name, "w") as file:
+            file["volume"] = values(seed)
+    with h5py.File(tmp_path / "links.h5", "w") as file:
+        file["other"] = values(2, Vec3(5, 6, 8))
+        file["linked"] = h5py.ExternalLink("a.h5", "/volume")
+        file["volume"] = h5py.ExternalLink("a.h5", "/volume")
+    for name in ("linked", "volume") * 2:
+        assert (read(open_volume(tmp_path / "links.h5", name)) == values(0)).all()
+    assert not layouts._known
+    with pytest.raises(InvalidInput, match="has no dataset"):
+        open_volume(tmp_path / "b.h5", "linked")
+
+
+def test_a_layout_is_that_of_one_format(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["volume"] = values(0)
+    plain(tmp_path / "b.tif", values(0))
+    for name, other in (("a.h5", "a.tif"), ("b.tif", "b.h5")):
+        open_volume(tmp_path / name)
+        (tmp_path / other).write_bytes((tmp_path / name).read_bytes())
+        with pytest.raises(InvalidInput, match="cannot be read as"):
+            open_volume(tmp_path / other)

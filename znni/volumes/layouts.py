@@ -69,21 +69,26 @@ class Layout(NamedTuple):
         return found
 
 
-# By the length of the file, and the dataset that was asked for.
-_known: dict[tuple[int, str | None], Layout] = {}
+# By the format, the length of the file, and the dataset that was asked for.
+_known: dict[tuple[str, int, str | None], Layout] = {}
 
 
-def known_layout(path: Path, dataset: str | None) -> Layout | None:
+def known_layout(path: Path, format_name: str, dataset: str | None) -> Layout | None:
     """Return the layout of a file if it is that of a file opened before.
 
     It is None, too, if the file cannot be read, or if a program has locked it to write: who opens
     it otherwise tells why.
+
+    Args:
+        path: the file.
+        format_name: the format that it is to have.
+        dataset: the dataset that is asked for.
     """
     try:
         with path.open("rb", buffering=0) as file:
             descriptor = file.fileno()
             length = os.fstat(descriptor).st_size
-            found = _known.get((length, dataset))
+            found = _known.get((format_name, length, dataset))
             if found is None or os.pread(descriptor, len(found.before), 0) != found.before:
                 return None
             if _is_being_written(descriptor):
@@ -105,11 +110,14 @@ def _is_being_written(descriptor: int) -> bool:
     return False
 
 
-def note_layout(descriptor: int, dataset: str | None, start: int, about: Layout) -> None:
+def note_layout(
+    descriptor: int, format_name: str, dataset: str | None, start: int, about: Layout
+) -> None:
     """Keep the layout of an open file whose values begin at a place, unless it is large.
 
     Args:
         descriptor: the file.
+        format_name: its format.
         dataset: the dataset that was asked for.
         start: the place.
         about: the layout without the bytes before and after the values.
@@ -122,4 +130,4 @@ def note_layout(descriptor: int, dataset: str | None, start: int, about: Layout)
         _known.pop(next(iter(_known)), None)
     end = start + nbytes
     before, after = os.pread(descriptor, start, 0), os.pread(descriptor, length - end, end)
-    _known[length, dataset] = about._replace(before=before, after=after)
+    _known[format_name, length, dataset] = about._replace(before=before, after=after)

@@ -40,7 +40,7 @@ def open_hdf5(place: str, dataset: str | None, time: Moment | None = None) -> St
             volumes to choose from.
     """
     path = _file(place)
-    layout = known_layout(path, dataset) if time is None else None
+    layout = known_layout(path, NAME, dataset) if time is None else None
     if layout:
         return layout.volume(path, f"{path}:{layout.inside}", None)
     with _told_in_one_line(path):
@@ -57,10 +57,11 @@ def open_hdf5(place: str, dataset: str | None, time: Moment | None = None) -> St
             stored = at_time(stored, name, time, maps)
         grid = _grid(found)
         # Attributes differ between files more often than not, and each takes HDF5 long.
-        if time is None and isinstance(plain, MappedArray) and not attributes:
-            inside = found.name
+        noted = time is None and not attributes and _lies_in(file, found, dataset)
+        if noted and isinstance(plain, MappedArray):
+            inside, start = found.name, found.id.get_offset()
             about = Layout(plain.dtype, plain.shape, axes, maps, grid, attributes, inside)
-            note_layout(file.id.get_vfd_handle(), dataset, found.id.get_offset(), about)
+            note_layout(file.id.get_vfd_handle(), NAME, dataset, start, about)
         return StoredVolume(
             stored,
             name,
@@ -171,6 +172,12 @@ def _named(file: h5py.File, path: Path, dataset: str) -> h5py.Dataset:
             f"{path}: has no dataset {dataset!r}; it has {_listing(_datasets(file)) or 'none'}"
         )
     return found
+
+
+def _lies_in(file: h5py.File, found: h5py.Dataset, wanted: str | None) -> bool:
+    """Return whether a dataset lies in a file under its name, and not behind a link to a file."""
+    own_name = wanted is None or wanted.strip("/") == found.name.strip("/")
+    return bool(own_name and found.file.filename == file.filename)
 
 
 def _grid(dataset: h5py.Dataset) -> Grid:

@@ -47,7 +47,7 @@ def open_tiff(place: str, dataset: str | None, time: Moment | None = None) -> St
             several volumes, or its codec is not installed.
     """
     path = local_file(place, NAME)
-    if layout := known_layout(path, dataset):
+    if layout := known_layout(path, NAME, dataset):
         return layout.volume(path, _name(place, dataset), time)
     return _open_level(place, dataset, time, 0)
 
@@ -86,7 +86,7 @@ def _open_level(place: str, dataset: str | None, time: Moment | None, index: int
             about = Layout(
                 array.dtype, array.shape, axes, channels, grid, attributes, assumed=assumed
             )
-            note_layout(file.filehandle.fileno(), dataset, level.dataoffset, about)
+            note_layout(file.filehandle.fileno(), NAME, dataset, level.dataoffset, about)
     except BaseException:
         file.close()
         raise
