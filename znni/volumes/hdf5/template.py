@@ -100,12 +100,7 @@ class Template(NamedTuple):
             file[place : place + len(piece)] = piece
         for place, value in zip(self.own, own, strict=True):
             file[place : place + len(value)] = value
-        whole = Box(Vec3(0, 0, 0), Vec3(*values.shape[1:]))
-        for feature, part in product(range(len(values)), whole.cut(self.chunk)):
-            place = self.places[(feature, *(part.start // self.chunk))]
-            chunk = np.frombuffer(file, self.dtype, self.chunk.volume, place)
-            inside = Box(Vec3(0, 0, 0), part.size)
-            chunk.reshape(self.chunk)[inside.slices] = values[(feature, *part.slices)]
+        _put_chunks(file, values, self.dtype, self.chunk, self.places)
         return file
 
 
@@ -156,10 +151,36 @@ def _made_by_hdf5(
     """Return a whole output as HDF5 writes it, given as for ``whole_file``."""
     image = BytesIO()
     with h5py.File(image, "w") as file:
-        dataset = make_output(file, values.shape, dtype, chunk, maps, attributes)
-        dataset.id.write(h5py.h5s.ALL, h5py.h5s.ALL, values)
+        places = chunk_places(make_output(file, values.shape, dtype, chunk, maps, attributes))
         store_ledger(file, ledger)
-    return image.getbuffer()
+    made = image.getbuffer()
+    # HDF5 would fill up chunks beyond the edges of the output with what its memory holds.
+    _put_chunks(made, values, np.dtype(dtype), chunk, places)
+    return made
+
+
+def _put_chunks(
+    file: bytearray | memoryview,
+    values: NDArray[Any],
+    dtype: np.dtype[Any],
+    chunk: Vec3,
+    places: NDArray[np.int64],
+) -> None:
+    """Put the values (f', z, y, x) of an output into its chunks, which hold zeros.
+
+    Args:
+        file: the file.
+        values: the values.
+        dtype: the type that they have in the file.
+        chunk: the extents of a chunk, which has one map.
+        places: where each chunk begins.
+    """
+    whole = Box(Vec3(0, 0, 0), Vec3(*values.shape[1:]))
+    for feature, part in product(range(len(values)), whole.cut(chunk)):
+        place = places[(feature, *(part.start // chunk))]
+        stored = np.frombuffer(file, dtype, chunk.volume, place)
+        inside = Box(Vec3(0, 0, 0), part.size)
+        stored.reshape(chunk)[inside.slices] = values[(feature, *part.slices)]
 
 
 class Structure:
