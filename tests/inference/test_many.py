@@ -64,6 +64,16 @@ def test_each_volume_gets_its_output_and_shapes_are_planned_and_prepared_once(
             assert close(file["main"][()], expected(np.load(name)))
 
 
+def test_an_output_may_be_a_volume_after_it(network: Network, weights: Weights) -> None:
+    x = voxels(VOLUME)
+    np.save("a.npy", x[np.newaxis])
+    first = f"out/a-{network.name}.h5"
+    report = znni.infer_many(["a.npy", first], network, "out", weights=weights, channel=0)
+    assert not report.failures
+    with h5py.File(report.outputs[first]) as file:
+        assert close(file["main"][()], expected(expected(x)[0]))
+
+
 def test_weights_are_checked_and_notes_are_read_once(
     files: list[str], network: Network, weights: Weights, monkeypatch: pytest.MonkeyPatch
 ) -> None:

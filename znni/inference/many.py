@@ -161,8 +161,11 @@ def infer_many(
         raise not_made(folder, error) from None
     ready = KeptReadiness(choices_of(options))
     account = _Account(report, progress)
+    made_here = {realpath(out) for out in outputs.values()}
 
     def run(source: str, out: Path) -> None:
+        if realpath(split_dataset(source)[0]) in made_here:  # it may be that of the last volume
+            account.settle()
         if goes_on(options) and os.path.lexists(out):
             asked = request_of_the_faster(source, network, out, made, **options)
             check_finished(out, asked, ready.weights_for(asked.network, weights, random_seed))
