@@ -16,7 +16,7 @@ from window_networks import network as windowed
 
 from znni.core.options import Pad
 from znni.core.shapes import Box, Vec3
-from znni.engine.device_scaling import DeviceScaling
+from znni.engine.device_scaling import DeviceScaling, numbers_of
 from znni.engine.reading import read_input, read_stored
 from znni.engine.scaling import StoredScaling, fixed_of_maps, scale, scaled_on_gpu
 from znni.engine.skipping import constant_input, is_constant
@@ -123,6 +123,12 @@ def test_the_kernel_scales_to_the_bits_of_the_host(dtype: str, scaling: InputSca
                 on_gpu(cupy().asarray(stored[None]), left, made)
                 read = read_input(volume, job(pad), box, scaling)
                 np.testing.assert_array_equal(made.get()[0].view(np.uint32), read.view(np.uint32))
+
+
+def test_limits_beyond_float32_clip_nothing() -> None:
+    scaling = InputScaling(normalize=(Fixed(3.0, 2.0, (-1e300, 1e300)),))
+    numbers = numbers_of(scaling, fixed_of_maps(scaling, 1))
+    np.testing.assert_array_equal(numbers, [[-np.inf, np.inf, 3, 2]])
 
 
 @needs_emulation

@@ -63,7 +63,8 @@ def numbers_of(scaling: InputScaling, fixed: tuple[Fixed | None, ...]) -> Float3
             return -inf, inf, scaling.scale, scaling.offset or -0.0
         return (*(rule.clip or (-inf, inf)), rule.mean, rule.std)
 
-    return np.array([numbers(rule) for rule in fixed], np.float32)
+    with np.errstate(over="ignore"):  # as the host: limits may lie beyond float32
+        return np.array([numbers(rule) for rule in fixed], np.float32)
 
 
 def source() -> str:
