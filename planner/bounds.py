@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from planner.bare_steps import sample_steps
 from planner.least_memory import most_items
-from planner.overhead import FLOAT_BYTES
 from planner.step_options import StepOptions
+from znni.core.shapes import FLOAT_BYTES
 from znni.network.layers import (
     Add,
     Concat,

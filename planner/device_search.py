@@ -23,7 +23,7 @@ from planner.choices import (
 from planner.cost_model import CostModel
 from planner.gpu_budget import NO_GPU_BUDGET, GpuBudget
 from planner.micro_batches import Limit
-from planner.overhead import FLOAT_BYTES, Load
+from planner.overhead import Load
 from planner.partition import Partition
 from planner.segmentations import (
     NO_SECONDS_LIMIT,
@@ -35,7 +35,7 @@ from planner.segmentations import (
 )
 from planner.step_options import StepOptions
 from znni.core.options import Division
-from znni.core.shapes import Shape5, Vec3
+from znni.core.shapes import FLOAT_BYTES, Shape5, Vec3
 from znni.network.layers import Conv, PackedLayer, Pool, PooledConv, SummedConv
 from znni.network.network import Network, Node
 from znni.plans.block_storage import BlockStorage

@@ -265,7 +265,7 @@ class Search(Space):
             time_of_run(self.network, patch_candidate.patch, parts, self.overhead),
             self.model.source,
             gpu_memory,
-            self.overhead.itemsize_in("gpu" if parts[0].device == "gpu" else "cpu"),
+            self.overhead.itemsize_in(parts[0].device),
         )
 
 

@@ -8,7 +8,8 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.overhead import FLOAT_BYTES, Overhead
+from planner.overhead import Overhead
+from znni.core.shapes import FLOAT_BYTES
 from znni.machine.machine import DeviceKind, Machine
 from znni.network.layers import Concat, Conv, Pool
 from znni.network.network import INPUT, Network

@@ -12,7 +12,7 @@ import numpy as np
 
 from znni.core.chunks import chunk_extent
 from znni.core.options import InputChunks
-from znni.core.shapes import Box, Shape5, Vec3
+from znni.core.shapes import FLOAT_BYTES, Box, Shape5, Vec3
 from znni.machine.machine import DeviceKind, Processors
 from znni.network.geometry import extents_read, input_box
 from znni.network.network import Network
@@ -24,7 +24,6 @@ from znni.plans.totals import Number, Numbers, PlanMemory, PlanTime
 # A count for one patch, or for each of several patches.
 Count = TypeVar("Count", int, float, Numbers)
 
-FLOAT_BYTES = 4
 OUTPUT_COPIES = 3  # of a GPU's output: one copied back, one being written, and a copy of that
 MASK_COPIES = 3  # of a block's mask: in the writer, in a message, and in the worker
 LABEL_COPIES = 3  # of a block's labels: one computed, one being written, and a copy as it is stored

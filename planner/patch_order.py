@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.least_memory import Bools, least_bytes_of_arrays, most_for_arrays, slowed_poolings
-from planner.overhead import FLOAT_BYTES, Counts, Overhead, box_read
+from planner.overhead import Counts, Overhead, box_read
 from planner.partition import CutPoint, Processor, device_of
 from planner.patch_candidate import HOST_PROCESSORS
 from planner.space import Space
-from znni.core.shapes import Vec3
+from znni.core.shapes import FLOAT_BYTES, Vec3
 from znni.machine.machine import DeviceKind
 from znni.network.geometry import shapes
 from znni.network.network import Network

@@ -18,7 +18,7 @@ from znni.core.shapes import Vec3
 from znni.engine import device_layers
 from znni.engine.host_layers import place
 from znni.engine.pipeline import convert
-from znni.engine.scaling import StoredScaling, scale
+from znni.engine.scaling import StoredScaling
 from znni.machine import cuda
 
 
@@ -185,10 +185,7 @@ class HostScaling:
     def __call__(self, stored: Any, scaling: StoredScaling, given: Any) -> None:
         known = scaling.known.slices
         given[...] = 0
-        for values, planes, fixed in zip(stored[0], given[0], scaling.fixed, strict=True):
-            made = np.empty(planes.shape, np.float32)
-            scale(np.asarray(values), made, scaling.scaling, fixed)
-            planes[known] = made[known]
+        given[0][:, *known] = scaling.scaled(np.asarray(stored[0])[:, *known])
 
 
 @contextmanager

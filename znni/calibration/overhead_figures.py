@@ -18,11 +18,10 @@ from planner.overhead import Overhead, OverheadSeconds
 from znni.calibration.handling_times import NONE_MEASURED, ChunkTimes, HandlingTimes
 from znni.calibration.phase_notes import AROUND, Kind, noted, noted_cuda, with_noted
 from znni.core.options import AS_COMPUTED, Codec, Compression, Form, Packing, Stored
-from znni.core.shapes import Vec3
+from znni.core.shapes import FLOAT_BYTES, Vec3
 from znni.engine.blended import LABEL_PIECE
 from znni.engine.block_bytes import (
     DEVICE_BYTES,
-    FLOAT_BYTES,
     bytes_per_blended_voxel,
     bytes_per_input_voxel,
     bytes_per_output_voxel,

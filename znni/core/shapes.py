@@ -9,6 +9,9 @@ from collections.abc import Iterator
 from itertools import product
 from typing import NamedTuple, SupportsIndex
 
+# Bytes of a float32.
+FLOAT_BYTES = 4
+
 # Searches add and multiply hundreds of thousands of extents. This makes a Vec3 sooner than a call.
 _new = tuple.__new__
 
@@ -105,7 +108,7 @@ class Shape5(NamedTuple):
     def nbytes(self) -> int:
         """Bytes of the array in float32."""
         n, f, z, y, x = self
-        return 4 * n * f * z * y * x
+        return FLOAT_BYTES * n * f * z * y * x
 
     def __str__(self) -> str:
         return f"{self.n}x{self.f}x{self.size}"

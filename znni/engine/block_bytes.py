@@ -8,10 +8,8 @@ from __future__ import annotations
 import numpy as np
 
 from znni.core.options import OutputType
+from znni.core.shapes import FLOAT_BYTES
 from znni.machine.device_arena import capacity_with_alignment
-
-# Bytes of a float32.
-FLOAT_BYTES = 4
 
 # Bytes for the driver: it rounds allocations up, and it keeps memory for kernels and libraries once
 # they are called. All primitives together take 30 MiB (`python -m bench exercise --memory`). With

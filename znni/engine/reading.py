@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from znni.core.errors import UnusableValues
 from znni.core.options import Pad
-from znni.core.shapes import Box, Vec3
+from znni.core.shapes import FLOAT_BYTES, Box, Vec3
 from znni.core.volume import Volume
-from znni.engine.block_bytes import FLOAT_BYTES, bytes_of_reading
+from znni.engine.block_bytes import bytes_of_reading
 from znni.engine.large_integers import warn_of_large_integers
 from znni.engine.scaling import StoredScaling, fixed_of_maps, scale, stay_finite
 from znni.engine.tiles import ZERO, Job, Room, new_room
@@ -285,6 +285,7 @@ class _Filling:
     ) -> None:
         self._values = values
         self._scaling = scaling
+        self._fixed = fixed_of_maps(scaling, len(values)) if scaling else ()
         # It does not refer to this object, so the values are freed at once.
         self._placed = cache(partial(_placed, axes))
 
@@ -304,12 +305,11 @@ class _Filling:
             for positions, part in places:
                 self._values[:, *positions] = stored[:, *part]
             return
-        each = fixed_of_maps(scaling, len(self._values))
         # One pass is as fast where rows do not follow each other. With more, a copy pays off.
         one_pass = not scaling.normalize and (scaling.scale, scaling.offset) == (1, 0)
         ignored = (stored == 0).all(axis=0) if scaling.within == "nonzero" else None
-        checks = not stay_finite(scaling, each, stored.dtype)
-        for values, found, fixed in zip(self._values, stored, each, strict=True):
+        checks = not stay_finite(scaling, self._fixed, stored.dtype)
+        for values, found, fixed in zip(self._values, stored, self._fixed, strict=True):
             scaled = values[places[0][0]]
             fits = len(places) == 1 and scaled.shape == found.shape
             if not fits or not (one_pass or scaled.flags.c_contiguous):

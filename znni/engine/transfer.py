@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from znni.core.shapes import Shape5
-from znni.engine.block_bytes import FLOAT_BYTES
+from znni.core.shapes import FLOAT_BYTES, Shape5
 from znni.engine.device_scaling import DeviceScaling
 from znni.engine.executor import Fragments
 from znni.engine.scaling import StoredScaling

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from znni.core import html
 from znni.core.errors import PLAN_AGAIN, InvalidInput
 from znni.core.kept_results import kept_for_object
-from znni.core.shapes import Shape5, Vec3
+from znni.core.shapes import FLOAT_BYTES, Shape5, Vec3
 from znni.machine.machine import Device, DeviceKind, Machine, Processors
 from znni.network.geometry import input_box
 from znni.network.layers import SummedConv
@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
 ONE = Vec3(1, 1, 1)
-
-FLOAT_BYTES = 4
 
 # The types of fields that hold numbers with a fraction.
 FLOATS = ("float", "float | None")

@@ -96,8 +96,7 @@ class ChunkWriter:
         places = self._places[feature, z, y, x : x + count]
         breaks = np.flatnonzero(np.diff(places) != stored[0].nbytes) + 1
         for some, together in zip(np.split(places, breaks), np.split(stored, breaks), strict=True):
-            with self._turns:
-                write_all(self._descriptor, together, int(some[0]))
+            self._write_in_turn(together, int(some[0]))
             begin_flush(self._descriptor, int(some[0]), together.nbytes)
 
     def _write_to_chunk(self, feature: int, part: Box, values: NDArray[np.generic]) -> None:
@@ -111,6 +110,10 @@ class ChunkWriter:
             there = os.pread(self._descriptor, stored.nbytes, place)
             stored.reshape(-1).view(np.uint8)[: len(there)] = np.frombuffer(there, np.uint8)
         stored[part.shifted(Vec3(0, 0, 0) - start).slices] = values
+        self._write_in_turn(stored, place)
+
+    def _write_in_turn(self, stored: NDArray[Any], place: int) -> None:
+        """Write values to a place in the file, when few others write."""
         with self._turns:
             write_all(self._descriptor, stored, place)
 

@@ -134,29 +134,29 @@ def whole_file(
     structure = _structure(*about)
     if structure.template is None and not structure.used:
         structure.used = True
-        return _made_by_hdf5(values, dtype, chunk, maps, attributes, ledger)
+        made, places = _empty_file(values.shape, dtype, chunk, maps, attributes, ledger)
+        # HDF5 would fill up chunks beyond the edges of the output with what its memory holds.
+        _put_chunks(made, values, np.dtype(dtype), chunk, places)
+        return made
     if structure.template is None:
         structure.template = _template(*about)
     return structure.template.filled([*own, ledger], values)
 
 
-def _made_by_hdf5(
-    values: NDArray[Any],
+def _empty_file(
+    shape: tuple[int, ...],
     dtype: DTypeLike,
     chunk: Vec3,
     maps: tuple[str, ...],
     attributes: Mapping[str, Any],
     ledger: bytes,
-) -> memoryview:
-    """Return a whole output as HDF5 writes it, given as for ``whole_file``."""
+) -> tuple[memoryview, NDArray[np.int64]]:
+    """Return the file of an output without its values, and where each of its chunks begins."""
     image = BytesIO()
     with h5py.File(image, "w") as file:
-        places = chunk_places(make_output(file, values.shape, dtype, chunk, maps, attributes))
+        places = chunk_places(make_output(file, shape, dtype, chunk, maps, attributes))
         store_ledger(file, ledger)
-    made = image.getbuffer()
-    # HDF5 would fill up chunks beyond the edges of the output with what its memory holds.
-    _put_chunks(made, values, np.dtype(dtype), chunk, places)
-    return made
+    return image.getbuffer(), places
 
 
 def _put_chunks(
@@ -235,12 +235,8 @@ def _template(
         kind.name: kind.made_of(next(stored) if kind.value is None else kind.value)
         for kind in kinds
     }
-    image = BytesIO()
-    with h5py.File(image, "w") as file:
-        places = chunk_places(make_output(file, shape, dtype, chunk, maps, attributes))
-        store_ledger(file, marks[-1])
-    made = image.getvalue()
-    pieces = tuple(_between(made, places, chunk.volume * dtype.itemsize))
+    made, places = _empty_file(shape, dtype, chunk, maps, attributes, marks[-1])
+    pieces = tuple(_between(bytes(made), places, chunk.volume * dtype.itemsize))
     own = [_place_of(mark, pieces) for mark in marks]
     return Template(pieces, len(made), own, dtype, chunk, places)
 
