@@ -69,6 +69,8 @@ class OverheadSeconds:
             each other.
         lost_out: the seconds per output voxel and map that computing on the host and writing lose
             to each other.
+        lost_block: the seconds that computing on the host loses to reading and writing a block,
+            however small it is.
         placed: the seconds per output voxel and map to copy it into the block on the host.
         pinned: the seconds per byte of page-locked memory, to allocate it.
         handed: the seconds per byte of such a tensor, to copy it to the GPU.
@@ -93,6 +95,7 @@ class OverheadSeconds:
     lost_file_out: float = 0.0
     lost_in: float = 0.0
     lost_out: float = 0.0
+    lost_block: float = 0.0
     placed: float = 0.0
     pinned: float = 0.0
     handed: float = 0.0
@@ -577,7 +580,7 @@ class Overhead:
         reading = counts.read * each.voxel_in + chunks * each.chunk_in
         writing = written * each.voxel_out + files * each.file_out
         if host is not None:
-            host_layers = runs * host + sum(self._lost(network, counts))
+            host_layers = each.lost_block + runs * host + sum(self._lost(network, counts))
         if host is not None and gpu is None:
             placed = values_out
             writing = writing + (nothing if window else written * each.converted_out)

@@ -51,13 +51,15 @@ def test_what_steps_took_is_kept(database: CostDatabase) -> None:
     ]
 
 
-def test_the_first_call_of_a_step_does_not_count() -> None:
+@pytest.mark.parametrize(("calls", "fast"), [(1, 1), (3, 1), (10, 2), (35, 4)])
+def test_a_fast_call_of_a_step_counts_and_never_the_first(calls: int, fast: int) -> None:
     first, second, *_ = plan("tiny.yaml", (7, 20, 23)).steps
     times = StepTimes()
-    for seconds in (100.0, 1.0, 3.0, 2.0):
-        times(first, seconds)
+    times(first, 0.5)
+    for seconds in range(calls, 0, -1):
+        times(first, float(seconds))
     times(second, 100.0)
-    assert list(times.warm()) == [(first, 2.0)]
+    assert list(times.warm()) == [(first, float(fast))]
 
 
 def test_a_step_is_hashed_once_and_equal_ones_are_one(monkeypatch: pytest.MonkeyPatch) -> None:

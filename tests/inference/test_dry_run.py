@@ -20,6 +20,8 @@ from interrupted_runs import OUTPUTS, RUN, interrupt
 import znni
 from znni.inference.dry_run import rehearse
 from znni.network.network_file import load_network
+from znni.plans.plan import Plan
+from znni.volumes.locate import read_ledger
 from znni.volumes.partial_file import PartialFile
 from znni.volumes.partial_folder import PartialFolder
 
@@ -45,9 +47,13 @@ def test_what_an_earlier_run_has_finished(out: str) -> None:
     unfinished = interrupt(out)
     left = {path: path.read_bytes() for path in Path().rglob("*") if path.is_file()}
     shown = succeeds("infer", "volume.h5", "--net", "tiny.yaml", "--dry-run", "--out", out)
-    assert "finished      14,400 voxels (43%) by an earlier run, which this one cont" in shown
+    ledger = read_ledger(str(unfinished))
+    voxels = sum(block.size.volume for block in ledger.checksums)
+    assert f"finished      {voxels:,} voxels (" in shown
+    assert "%) by an earlier run, which this one continues" in shown
     assert re.search(r"continues: the rest takes [\d.]+ s, as predicted$", shown, re.MULTILINE)
-    assert re.search(r"patch +20x", shown), "the plan is that of the earlier run"
+    patch = Plan.from_json(ledger.plan).patch
+    assert re.search(rf"patch +{patch} ", shown), "the plan is that of the earlier run"
     assert "finished" not in succeeds(*DRY, out, "--no-resume")
     shown = dry_run_of_refused(*RUN, "--out", out, "--dtype", "uint8")
     refusal = (

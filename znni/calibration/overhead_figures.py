@@ -61,6 +61,10 @@ SEARCHING_SECONDS = 0.3
 RESIDENT_TRAFFIC = 2.8
 TOUCHED_TRAFFIC = 1.2
 
+# Time that layers wait for a core at each block, because threads read and write another one. On two
+# cores, blocks of 34 to 66 voxels per axis took 2 to 4 ms longer than their bytes explain.
+LOST_BLOCK_SECONDS = 0.003
+
 # Time per byte of pages that a virtual machine has never touched since it started. Two machines
 # took 0.3 to 0.6 GB/s and one 0.8 GB/s. More threads were no faster.
 COLD_SECONDS = 1 / 0.5e9
@@ -207,6 +211,7 @@ def run_overhead(
     stored: Stored = AS_COMPUTED,
     measured: HandlingTimes | None = None,
     warm: float = inf,
+    cold_share: float = 1.0,
 ) -> Overhead:
     """Return the overhead of a run outside its layers.
 
@@ -214,13 +219,15 @@ def run_overhead(
         machine: machine that it runs on.
         stored: stored types of input and output values.
         measured: measured times of the machine, if there are any.
-        warm: bytes that the system has touched since it started.
+        warm: bytes that take no extra time to touch first.
+        cold_share: share of all other bytes that take it.
     """
     handling = _handling(machine, np.dtype(stored.dtype).itemsize, stored.input_itemsize)
     handling = _chunked(handling, machine, stored, measured.chunks if measured else NONE_MEASURED)
     if measured:
         handling = _as_measured(handling, measured, stored, machine.host.threads)
     handling = _compressed(handling, machine, stored)
+    handling = replace(handling, cold=cold_share * handling.cold)
     return Overhead(
         process=PROCESS_BYTES + stored.output_array,
         voxel_in=bytes_per_input_voxel(stored.input_itemsize),
@@ -357,6 +364,7 @@ def _handling(machine: Machine, output_itemsize: int, input_itemsize: int) -> Ov
         converted_out=converted_out,
         lost_in=BESIDE_LAYERS * taken_in / host.threads,
         lost_out=BESIDE_LAYERS * (stored + converted_out + output_itemsize * copied) / host.threads,
+        lost_block=LOST_BLOCK_SECONDS,
         placed=PLACED_TRAFFIC / core,
         pinned=TOUCHED_TRAFFIC / host.bandwidth + LOCKED_TRAFFIC / core,
         handed=1 / link,

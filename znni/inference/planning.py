@@ -48,7 +48,7 @@ from znni.inference.devices import choose_gpus, primitives_for
 from znni.inference.kept_plans import fastest_kept_or_found, keep_plan
 from znni.inference.plan_checks import check_allowed, check_class, check_device, check_made_for
 from znni.inference.request import Requirements, stored_as, usual_type
-from znni.machine.cold_pages import warm_bytes
+from znni.machine.cold_pages import cold_share, warm_bytes
 from znni.machine.detect import detect_for
 from znni.machine.machine import Machine
 from znni.machine.machine_choice import machine_for
@@ -208,7 +208,8 @@ def search_for(required: Requirements, machine: Machine) -> LateSearch:
     model = cost_model(primitives, costs, absent=machine.absent)
     touched = replace(machine, gpus=()) if device == "cpu" else machine
     warm = inf if machine.absent else warm_bytes()
-    overhead = run_overhead(touched, required.stored, handling_times(machine, costs), warm)
+    handling = handling_times(machine, costs)
+    overhead = run_overhead(touched, required.stored, handling, warm, cold_share())
     overhead = _of_job(overhead, required.network, required.job, machine, required.stored)
     division, output = choices.micro_batches, required.job.output
     return LateSearch(network, output, machine, primitives, overhead, model, division, device)
@@ -390,7 +391,8 @@ def checked_plan(
     check_runnable(given, primitives)
     check_class(given, primitives, choices.accuracy)
     there = replace(given.machine, gpus=here.gpus, used_gpus=here.used_gpus)
-    overhead = run_overhead(there, stored, handling_times(there, choices.costs), warm_bytes())
+    handling = handling_times(there, choices.costs)
+    overhead = run_overhead(there, stored, handling, warm_bytes(), cold_share())
     if job is not None:
         overhead = _of_job(overhead, network, job, there, stored)
     parts = given.parts

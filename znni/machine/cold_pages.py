@@ -7,7 +7,8 @@ which pages are cold. So each run notes how much memory it took. That much is wa
 Some virtual machines tell their host which pages are free, seconds after a program has ended. The
 host takes these pages back, and they are cold again. So notes do not count there. An AMD EPYC under
 Firecracker touched 3 GiB at 0.4 GiB/s, and at 8 GiB/s right after that. After 15 s without other
-programs, it touched the first 256 MiB at 0.4 GiB/s again.
+programs, it touched the first 256 MiB at 0.4 GiB/s again. There, a plan cannot know what is cold:
+nothing if another program has just ended, and everything after a while. So half of it counts.
 """
 
 from __future__ import annotations
@@ -20,6 +21,9 @@ from znni.core.user_cache import Notes
 
 # Memory that other programs have touched on any system that runs.
 WARM_BYTES = 2**29
+
+# The share of the pages that are not warm, but cold, if the host takes free pages back.
+TAKEN_BACK_SHARE = 0.5
 
 # The number of leading bits that noted bytes are rounded down to. So plans seldom change.
 NOTED_BITS = 2
@@ -36,12 +40,17 @@ REPORTING = 5  # VIRTIO_BALLOON_F_REPORTING; Linux lists features as digits, fro
 
 
 def warm_bytes() -> float:
-    """Return the bytes that are warm on this system; infinite if it is no virtual machine."""
+    """Return the bytes that are certainly warm; infinite if this is no virtual machine."""
     if not is_virtual():
         return inf
     if gives_pages_back():
-        return WARM_BYTES
+        return 0.0
     return max(WARM_BYTES, NOTES.kept(_start()) or 0)
+
+
+def cold_share() -> float:
+    """Return the share of the pages beyond ``warm_bytes`` that count as cold."""
+    return TAKEN_BACK_SHARE if gives_pages_back() else 1.0
 
 
 def note_warm(nbytes: int) -> None:
