@@ -29,7 +29,7 @@ from znni.core.errors import InvalidInput
 from znni.inference import api
 from znni.plans.plan_file import save_plans
 from znni.volumes import block_checks
-from znni.volumes.ledger_entries import checksum_of
+from znni.volumes.checksums import checksum_of
 from znni.volumes.locate import open_volume, read_ledger
 
 SCRIPT = SUPPORT / "killed_runs.py"

@@ -13,7 +13,8 @@ from bench.same_output import OF_ITS_TIME
 from znni.core.errors import InvalidInput, RunFailed
 from znni.core.shapes import Box, Vec3
 from znni.core.volume import NewOutput
-from znni.volumes.ledger_entries import block_entry, checksum_of
+from znni.volumes.checksums import checksum_of
+from znni.volumes.ledger_entries import block_entry
 from znni.volumes.locate import gather_output, join_output, open_blocks, open_volume
 from znni.volumes.zarr.shared_output import SharedZarr
 

@@ -14,8 +14,8 @@ from znni.core.errors import InvalidInput, RunFailed, Unreachable, Unreadable, o
 from znni.core.shapes import Box, Vec3
 from znni.core.text import counted
 from znni.core.volume import Sink, Volume
-from znni.machine.io_threads import beside
-from znni.volumes.ledger_entries import Ledger, Note, block_entry, checksum_of, damage_entry
+from znni.volumes.checksums import begin_checksum, checksum_of
+from znni.volumes.ledger_entries import Ledger, Note, block_entry, damage_entry
 from znni.volumes.ledger_file import LedgerFile
 from znni.volumes.stored import reason
 
@@ -30,7 +30,7 @@ Read: TypeAlias = Callable[[Box], NDArray[Any]]
 def write_block(box: Box, values: NDArray[Any], store: Sink, note: Note) -> None:
     """Hand a block to a sink, and note it in a ledger after that.
 
-    Its checksum is computed while it is written.
+    Its checksum is computed by other threads while it is written.
 
     Args:
         box: where the block lies.
@@ -38,9 +38,9 @@ def write_block(box: Box, values: NDArray[Any], store: Sink, note: Note) -> None
         store: writes them.
         note: takes the entry.
     """
-    checksum = beside(lambda: checksum_of(values), "writing")
+    checksum = begin_checksum(values)
     store.write(box, values)
-    note(block_entry(box, checksum.result()))
+    note(block_entry(box, checksum()))
 
 
 def strike_off_damaged(ledger: LedgerFile, read: Read) -> list[Box]:

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from znni.core.shapes import Box, Vec3
 from znni.core.volume import NewOutput
-from znni.volumes.ledger_entries import Ledger, checksum_of
+from znni.volumes.checksums import checksum_of
+from znni.volumes.ledger_entries import Ledger
 
 # An output of one block is held until all is known of it, if it has at most so many bytes.
 # A file that is made in memory has them once more. A plan counts both among those of the process.

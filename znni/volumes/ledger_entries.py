@@ -15,9 +15,6 @@ from functools import lru_cache
 from typing import Any, TypeAlias
 from zlib import crc32
 
-import numpy as np
-from numpy.typing import NDArray
-
 from znni.core.shapes import Box, Vec3
 from znni.core.volume import Begun
 
@@ -152,16 +149,6 @@ def _entries(text: bytes) -> Iterator[tuple[Mapping[str, Any], int]]:
         except ValueError:
             return
         yield entry, len(stored)
-
-
-def checksum_of(values: NDArray[Any]) -> str:
-    """Return the CRC-32 of a block's values (f', z, y, x) as they are stored, in C order."""
-    if values.flags.c_contiguous:
-        return f"{crc32(values.data):08x}"
-    found = 0
-    for plane in (plane for image in values for plane in image):
-        found = crc32(np.ascontiguousarray(plane).data, found)
-    return f"{found:08x}"
 
 
 def box_of(numbers: list[int]) -> Box:
