@@ -30,8 +30,9 @@ from znni.core.volume import NewOutput, Sink
 from znni.inference.request import Request
 from znni.network.weights import Weights
 from znni.volumes import block_checks
+from znni.volumes.checksums import checksum_of
 from znni.volumes.hdf5 import output as hdf5_output
-from znni.volumes.ledger_entries import Ledger, Note, block_entry, checksum_of
+from znni.volumes.ledger_entries import Ledger, Note, block_entry
 from znni.volumes.ledger_file import LedgerFile, MemoryLedger, ledger_name
 from znni.volumes.locate import read_ledger
 from znni.volumes.partial_file import partial_name

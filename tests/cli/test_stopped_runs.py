@@ -41,7 +41,7 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> NDArray[np.float64]:
 def started(fate: str, folder: Path, out: str = "out.h5") -> Iterator[subprocess.Popen[str]]:
     """Start a run; return it once its first block is written."""
     command = [sys.executable, SCRIPT, fate, "infer", "volume.h5", "--net", "tiny.yaml"]
-    options = ["--out", out, "--ram", "512.5MiB"]
+    options = ["--out", out, "--ram", "512.4MiB"]
     with subprocess.Popen(
         [*command, *options],
         cwd=folder,
@@ -102,7 +102,7 @@ def test_killed_outright(out: str, long_case: Path, expected: NDArray[np.float64
 def check_it_goes_on(out: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Check that the same command, run again, gives the output of a run that never failed."""
     monkeypatch.setattr("znni.inference.planning.catalogue", lambda _: fake_catalogue(FAST))
-    command = ("infer", "volume.h5", "--net", "tiny.yaml", "--out", out, "--ram", "512.5MiB")
+    command = ("infer", "volume.h5", "--net", "tiny.yaml", "--out", out, "--ram", "512.4MiB")
     assert "were finished before" in znni(*command).out
     whole = Path(shutil.move(out, "resumed"))
     assert znni(*command).code == 0

@@ -77,13 +77,13 @@ def test_blocks_outside_of_a_mask_take_no_time() -> None:
     assert "masked" not in succeeds(*DRY, "out.h5")
 
     shown = rehearse(
-        "volume.h5", load_network("tiny.yaml"), "out.h5", mask="mask.npy", ram="512.5MiB", threads=1
+        "volume.h5", load_network("tiny.yaml"), "out.h5", mask="mask.npy", ram="512.4MiB", threads=1
     )
     blocks = shown.plan.patches
     assert shown.outside == pytest.approx(int(found[1]) / 100, abs=0.005)
     assert shown.seconds == shown.plan.time.total(round((1 - shown.outside) * blocks))
     report = znni.infer(
-        "volume.h5", "tiny.yaml", "out.h5", mask="mask.npy", ram="512.5MiB", threads=1
+        "volume.h5", "tiny.yaml", "out.h5", mask="mask.npy", ram="512.4MiB", threads=1
     )
     assert report.skipped.outside_mask == round(shown.outside * blocks)
     running = shown.plan.time.of_job(blocks - report.skipped.outside_mask).running

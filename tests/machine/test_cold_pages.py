@@ -9,7 +9,14 @@ import pytest
 
 from znni.core.user_cache import user_cache
 from znni.machine import cold_pages
-from znni.machine.cold_pages import WARM_BYTES, cold_share, is_virtual, note_warm, warm_bytes
+from znni.machine.cold_pages import (
+    FREE_AGAIN_BYTES,
+    WARM_BYTES,
+    cold_share,
+    is_virtual,
+    note_warm,
+    warm_bytes,
+)
 
 GIB = 2**30
 
@@ -70,7 +77,7 @@ def test_damaged_notes_count_as_none() -> None:
 
 
 @pytest.mark.parametrize(
-    ("features", "warm"), [("0110010", 0), ("0110000", 3 * GIB), ("", 3 * GIB)]
+    ("features", "warm"), [("0110010", FREE_AGAIN_BYTES), ("0110000", 3 * GIB), ("", 3 * GIB)]
 )
 def test_pages_that_the_host_takes_back_are_cold_again(features: str, warm: int) -> None:
     note_warm(3 * GIB)
@@ -78,7 +85,9 @@ def test_pages_that_the_host_takes_back_are_cold_again(features: str, warm: int)
     balloon.mkdir(parents=True)
     (balloon / "features").write_text(features)
     assert warm_bytes() == warm
-    assert cold_share() == (1.0 if warm else 0.5)  # else nobody knows which pages are cold
+    assert cold_share() == (
+        0.5 if warm < WARM_BYTES else 1.0
+    )  # else nobody knows which pages are cold
     note_warm(6 * GIB)
     (balloon / "features").unlink()
-    assert warm_bytes() == (6 * GIB if warm else 3 * GIB)  # or nothing was noted
+    assert warm_bytes() == (3 * GIB if warm < WARM_BYTES else 6 * GIB)  # or nothing was noted

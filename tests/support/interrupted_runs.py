@@ -10,8 +10,8 @@ from command_line import znni
 
 from znni.inference import api
 
-OPTIONS: dict[str, Any] = {"ram": "512.5MiB", "threads": 1}
-RUN = ("infer", "volume.h5", "--net", "tiny.yaml", "--ram", "512.5MiB", "--threads", "1")
+OPTIONS: dict[str, Any] = {"ram": "512.4MiB", "threads": 1}
+RUN = ("infer", "volume.h5", "--net", "tiny.yaml", "--ram", "512.4MiB", "--threads", "1")
 OUTPUTS = ("out.h5", "out.zarr")
 
 

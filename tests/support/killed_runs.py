@@ -41,7 +41,7 @@ from znni.volumes.shared_ledger import SharedLedger
 from znni.volumes.zarr.output import ZarrOutput  # noqa: F401
 
 NEVER = 10**9
-ARGUMENTS = ["infer", "volume.h5", "--net", "tiny.yaml", "--ram", "512.5MiB", "--threads", "1"]
+ARGUMENTS = ["infer", "volume.h5", "--net", "tiny.yaml", "--ram", "512.4MiB", "--threads", "1"]
 
 
 class Steps:

@@ -22,6 +22,10 @@ from znni.core.user_cache import Notes
 # Memory that other programs have touched on any system that runs.
 WARM_BYTES = 2**29
 
+# Memory that a process touches as it starts and plans, and has free again. It is warm where the host
+# takes back all other free pages.
+FREE_AGAIN_BYTES = 2**24
+
 # The share of the pages that are not warm, but cold, if the host takes free pages back.
 TAKEN_BACK_SHARE = 0.5
 
@@ -44,7 +48,7 @@ def warm_bytes() -> float:
     if not is_virtual():
         return inf
     if gives_pages_back():
-        return 0.0
+        return FREE_AGAIN_BYTES
     return max(WARM_BYTES, NOTES.kept(_start()) or 0)
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
+from znni.core.background import in_background
 from znni.core.chunks import chunk_extents
 from znni.core.errors import InvalidInput, RunFailed, option
 from znni.core.shapes import Box, Vec3
@@ -69,10 +72,11 @@ class Hdf5Output:
     """A new file with the output in its dataset ``/main``, and its ledger in ``/ledger``.
 
     It is a ``PartialFile``: it takes its final name only when it is complete. All chunks and
-    attributes have their places, and are on the disk, before the first block. From then on HDF5
-    only reads, and blocks are written into their chunks without HDF5. So an unfinished file is
-    readable however the run ended; missing blocks read as zeros. HDF5's final changes are noted in
-    the ledger first. If the run stops in the middle of them, the next run makes them.
+    attributes have their places, and are on the disk, before the first block is written. A thread
+    sees to that while the first block is read and computed. From then on HDF5 only reads, and
+    blocks are written into their chunks without HDF5. So an unfinished file is readable however the
+    run ended; missing blocks read as zeros. HDF5's final changes are noted in the ledger first. If
+    the run stops in the middle of them, the next run makes them.
 
     A small output of one block is written at once when it is finished: before, there is nothing to
     resume.
@@ -96,6 +100,7 @@ class Hdf5Output:
                 self._disk.close()
                 raise
         self._file: h5py.File | None = None
+        self._made: Future[None] | None = None
         self._held = HeldBlock(wanted)
         try:
             if self._ledger.resumed:
@@ -133,6 +138,19 @@ class Hdf5Output:
         self._held.describe(attributes, patch, self._begin)
 
     def _begin(self, attributes: dict[str, Any], patch: Vec3) -> None:
+        """Begin to make the file. Who needs it waits for that."""
+        self._made = in_background(partial(self._make, attributes, patch))
+
+    def _wait_until_made(self) -> None:
+        """Wait until blocks can be written and read.
+
+        Raises:
+            RunFailed: the file cannot be made.
+        """
+        if self._made:
+            self._made.result()
+
+    def _make(self, attributes: dict[str, Any], patch: Vec3) -> None:
         """Put the ledger and the structure of the file onto the disk.
 
         Raises:
@@ -157,6 +175,7 @@ class Hdf5Output:
         """Hand the values (f', z, y, x) of a box to the operating system, or hold all of them."""
         if self._held.take(box, values, self._begin):
             return
+        self._wait_until_made()
         try:
             write_block(box, values, self._chunks, self._ledger.append)
         except OSError as error:
@@ -166,6 +185,7 @@ class Hdf5Output:
         """Return the values (f', z, y, x) of a box that was written."""
         if self._held.values is not None:
             return self._held.values[(slice(None), *box.slices)]
+        self._wait_until_made()
         return np.asarray(self._dataset[(slice(None), *box.slices)])
 
     def finish(self, measured: dict[str, Any], last_steps: LastSteps = at_once) -> None:
@@ -180,6 +200,7 @@ class Hdf5Output:
             last_steps(self._settle, self._take_name)
             return
         held.begin(self._begin)
+        self._wait_until_made()
         if self._ledger.resumed:
             self._close()
             self._open()  # HDF5 keeps what it read from chunks before they were written
@@ -226,6 +247,8 @@ class Hdf5Output:
 
     def abandon(self, way_on: str = SAME_COMMAND, /) -> str:
         """Close the unfinished file, and delete it if it holds no block. Return a message."""
+        if self._made:
+            self._made.exception()  # it is written until then
         self._close()
         blocks = len(self._ledger.content.checksums)
         if not blocks:  # deleted while locked, so no other run has it yet
