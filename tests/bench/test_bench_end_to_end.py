@@ -43,7 +43,7 @@ pytestmark = pytest.mark.usefixtures("small_case")
 
 def runs_of(net: str) -> Runs:
     # so little memory that there are several patches
-    options = ("--ram=512.5MiB", "--costs=built-in")
+    options = ("--ram=512.4MiB", "--costs=built-in")
     return Runs([Path(net)], SIZE, [1], False, "cpu", None, options)
 
 

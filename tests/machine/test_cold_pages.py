@@ -85,9 +85,7 @@ def test_pages_that_the_host_takes_back_are_cold_again(features: str, warm: int)
     balloon.mkdir(parents=True)
     (balloon / "features").write_text(features)
     assert warm_bytes() == warm
-    assert cold_share() == (
-        0.5 if warm < WARM_BYTES else 1.0
-    )  # else nobody knows which pages are cold
+    assert cold_share() == (0.5 if warm < WARM_BYTES else 1.0)
     note_warm(6 * GIB)
     (balloon / "features").unlink()
     assert warm_bytes() == (3 * GIB if warm < WARM_BYTES else 6 * GIB)  # or nothing was noted

@@ -22,7 +22,7 @@ from znni.core.user_cache import Notes
 # Memory that other programs have touched on any system that runs.
 WARM_BYTES = 2**29
 
-# Memory that a process touches as it starts and plans, and has free again. It is warm where the host
+# Memory that a process touches as it starts, and has free again. It is warm even where the host
 # takes back all other free pages.
 FREE_AGAIN_BYTES = 2**24
 
