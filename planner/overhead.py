@@ -24,7 +24,7 @@ from znni.plans.totals import Number, Numbers, PlanMemory, PlanTime
 # A count for one patch, or for each of several patches.
 Count = TypeVar("Count", int, float, Numbers)
 
-OUTPUT_COPIES = 3  # of a GPU's output: one copied back, one being written, and a copy of that
+RETURNED = 2  # outputs of a GPU on the host: one is copied back, and one is on its way out
 MASK_COPIES = 3  # of a block's mask: in the writer, in a message, and in the worker
 LABEL_COPIES = 3  # of a block's labels: one computed, one being written, and a copy as it is stored
 
@@ -274,19 +274,18 @@ class Overhead:
         if self.processes(device) == 1:
             return alone
         _, values_out = _values(network, patch)
-        # Blocks are read into slots. The reader itself holds only their stored values.
-        slots = self.bytes_in(values_in, device)
-        slots += values_in * (self.slots - 1) * self.itemsize_in(device)
-        slots += values_out * self.slots * self.slot_itemsize_out
+        # A block of each worker is read at a time, into a slot.
+        a_slot = values_in * self.itemsize_in(device) + values_out * self.slot_itemsize_out
+        each = self.slots * a_slot + self._bytes_of_reading(values_in)
         if network.window:
-            slots += self._bytes_beside_slots(network, patch)
+            each += self._bytes_beside_slots(network, patch)
         else:
-            slots += values_out * self.voxel_out
+            each += self._locked_for_output(network, patch.volume)
         return replace(
             alone,
             process=alone.process + self.workers * (self.worker + self.cuda),
             weights=(1 + self.workers) * alone.weights,
-            blocks=self.workers * slots,
+            blocks=self.workers * each + self._bytes_of_writing(network, patch),
         )
 
     def processes(self, device: Processors) -> int:
@@ -308,16 +307,30 @@ class Overhead:
     def bytes_in(self, values: int, device: Processors = "cpu") -> int:
         """Return the host bytes of a block of so many values that is read ahead.
 
-        Beside the block, these are two copies of it as it is stored. Reading decodes as many chunks
-        at once as the second copy has room for, or a single larger one.
-
         Args:
             values: the number of values.
             device: the processors that run the layers.
         """
-        copy = max(0, self.voxel_in - FLOAT_BYTES) // 2 * values
-        each = self.voxel_in - FLOAT_BYTES + self.itemsize_in(device)
-        return each * values + max(0, self.input_chunk_bytes - copy)
+        return self.itemsize_in(device) * values + self._bytes_of_reading(values)
+
+    def _bytes_of_reading(self, values: int) -> int:
+        """Return the host bytes that reading a block of so many values takes beside the block.
+
+        These are two copies of it as it is stored. Reading decodes as many chunks at once as the
+        second copy has room for, or a single larger one.
+        """
+        copies = (self.voxel_in - FLOAT_BYTES) * values
+        return copies + max(0, self.input_chunk_bytes - max(0, copies // 2))
+
+    def _bytes_of_writing(self, network: Network, patch: Vec3) -> int:
+        """Return the host bytes that writing a block of several workers takes beside its slot.
+
+        One block of all workers is written at a time. Lanes make labels of windows themselves.
+        """
+        if self.label_maps:
+            return 0 if network.window else self._bytes_of_labels(network, patch)
+        _, values_out = _values(network, patch)
+        return values_out * self.slot_itemsize_out * _copies_written(network)
 
     def least_bytes_out(self, network: Network) -> int:
         """Return the least host bytes of each output voxel of a patch, computed or stored.
@@ -346,7 +359,8 @@ class Overhead:
         window = network.window
         if not window:
             if device == "gpu" and not self.label_maps:
-                return values_out * OUTPUT_COPIES * self.gpu_itemsize_out
+                copies = RETURNED + _copies_written(network)
+                return values_out * copies * self.gpu_itemsize_out
             return values_out * self.voxel_out
         seen = max(values_in, _values_at_once(network, patch))
         # Sums for the next block along x lie beside those of the block, and are copied then.
@@ -364,18 +378,16 @@ class Overhead:
         """Return the host bytes that a worker's blocks of windows take beside its slots.
 
         The worker has the input of windows, the means of a block and the output that it makes of
-        them. For each slot, the writer has the labels or a copy. Both have the block's mask, and so
-        has the message between them.
+        them. For each slot, the writer has the labels. Both have the block's mask, and so has the
+        message between them.
         """
         _, values_out = _values(network, patch)
         headed = FLOAT_BYTES if network.head else 0
         means = network.blended_features * patch.volume
         seen = _values_at_once(network, patch)
         apart = FLOAT_BYTES * (seen + means) + values_out * (self.voxel_blended + headed)
-        written = values_out * self.voxel_blended
-        if self.label_maps:
-            written = self._bytes_of_labels(network, patch)
-        return apart + self.slots * (MASK_COPIES * patch.volume + written)
+        labels = self._bytes_of_labels(network, patch) if self.label_maps else 0
+        return apart + self.slots * (MASK_COPIES * patch.volume + labels)
 
     def _bytes_of_labels(self, network: Network, patch: Vec3) -> int:
         """Return the host bytes of a block's labels, and of the values that become labels."""
@@ -457,7 +469,7 @@ class Overhead:
 
     def _locked_for_output(self, network: Network, voxels: Count) -> Count:
         """Return the host bytes of two outputs that a GPU copies back."""
-        return 2 * self._bytes_returned(network) * voxels
+        return RETURNED * self._bytes_returned(network) * voxels
 
     def time_of_run(
         self,
@@ -684,6 +696,15 @@ def _values(network: Network, patch: Vec3) -> tuple[int, int]:
     """Return the numbers of values in a patch's input block and in its output block."""
     size_in = extents_read(network, patch)
     return network.in_features * size_in.volume, network.out_features * patch.volume
+
+
+def _copies_written(network: Network) -> int:
+    """Return how many copies of a block, as it is stored, writing it takes beside the block itself.
+
+    The output of a constant input may vary with the phase of an exact network's lattices. Then it
+    is repeated before it is copied.
+    """
+    return 1 if network.alignment.volume == 1 else 2
 
 
 def _values_at_once(network: Network, patch: Vec3) -> int:

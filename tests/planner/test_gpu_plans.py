@@ -27,6 +27,7 @@ from znni.machine.machine import Device, Machine, limited
 from znni.network.geometry import extents_read, over
 from znni.network.layers import Conv, Padding
 from znni.network.network import INPUT, Network, Node
+from znni.network.network_file import network_from_text
 from znni.plans.plan import Plan
 
 NETWORK = chain(("conv", 3), ("pool", 2), ("conv", 3), features=1)
@@ -115,6 +116,25 @@ def test_blocks_of_stored_values_take_their_bytes() -> None:
     saved_seconds = by_host.time.patch.transfer - by_gpu.time.patch.transfer
     assert saved_seconds == pytest.approx(brought)
     assert by_gpu.gpu_memory == by_host.gpu_memory
+
+
+@pytest.mark.parametrize(("stride", "copies"), [(1, 3), (2, 4)])
+def test_an_output_that_may_vary_with_its_phase_takes_one_copy_more(
+    stride: int, copies: int
+) -> None:
+    """That of constant input is repeated on the host before it is copied there."""
+    text = f"""\
+name: net
+in_features: 1
+layers:
+  - conv: {{features: 1, kernel: 3, stride: {stride}, padding: 1}}
+  - conv_transpose: {{features: 1, kernel: {stride}, stride: {stride}}}
+"""
+    net, patch = over(network_from_text(text, "net.yaml"), Vec3.of(64)), Vec3.of(16)
+    assert net.alignment == Vec3.of(stride)
+    told = run_overhead(replace(with_gpu(10**9), used_gpus=1), Stored("uint8", 4))
+    read = (4 + 4 + 2 * 4) * extents_read(net, patch).volume
+    assert told.of_host(net, patch, "gpu").blocks == read + copies * patch.volume
 
 
 def test_what_does_not_fit_names_the_device_and_its_option() -> None:

@@ -20,7 +20,7 @@ from znni.engine.blended import BlendedBlock, clear_unwanted
 from znni.engine.labels import Labels
 from znni.engine.last_blocks import LastBlocks
 from znni.engine.moments import Moments
-from znni.engine.skipping import Block, Blocks, InputBlock, StoredBlock
+from znni.engine.skipping import Block, Blocks, InputBlock, KnownBlock, StoredBlock, repeated
 from znni.engine.stages import Line, Lines, Work, in_turn, nothing_to_do, through
 from znni.engine.stopwatch import SharedStopwatch, Stopwatch
 from znni.engine.tiles import Room, Tile, new_room
@@ -241,6 +241,9 @@ class RunState:
             self.output.write(tile.written, block.values)
         elif values is None:
             self.output.write(tile.written, self._zeros(tile.written.size))
+        elif isinstance(block, KnownBlock):
+            known = repeated(self._made_of(values), tile.written_in_patch)
+            self.output.write(tile.written, known)
         else:
             wanted = values[:, *tile.written_in_patch.slices]
             self.output.write(tile.written, self._made_of(wanted))

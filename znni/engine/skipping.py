@@ -90,7 +90,8 @@ class KnownBlock(NamedTuple):
 
     Attributes:
         tile: its place in the job.
-        values: the output (f', Z, Y, X); None: it is all 0, because nobody needs it.
+        values: the output (f', z, y, x) of an aligned block or one voxel, which repeats; None: the
+            output is all 0, because nobody needs it.
     """
 
     tile: Tile
@@ -193,8 +194,7 @@ class Blocks:
             return InputBlock(tile, placed(seen, ZERO, scaling) if scaling else seen)
         with self._noting:
             self.skipped = replace(self.skipped, constant=self.skipped.constant + 1)
-            given = self._of_constant(values)
-        return _known(tile, given)
+            return KnownBlock(tile, self._of_constant(values))
 
     def _sees_zeros(self, tile: Tile) -> bool:
         """Return whether a tile of an exact network depends on padding, of input or layers."""
@@ -235,16 +235,16 @@ class Blocks:
         return self._constants[key]
 
 
-def _known(tile: Tile, values: Float32) -> KnownBlock:
-    """Return a block that repeats some values (f', z, y, x), from an aligned voxel on.
+def repeated(values: NDArray[Any], box: Box) -> NDArray[Any]:
+    """Return a box (f', z, y, x) of values that repeat from voxel 0 on, in their type.
 
-    If the values are those of one voxel, the block takes no memory for its values.
+    If the values are those of one voxel, the box takes no memory.
     """
-    size = tile.computed.size
+    size = values.shape[1:]
     if values[0].size == 1:
-        return KnownBlock(tile, np.broadcast_to(values, (len(values), *size)))
-    repeats = size // Vec3(*values.shape[1:])
-    return KnownBlock(tile, np.tile(values, (1, *repeats)))
+        return np.broadcast_to(values, (len(values), *box.size))
+    at = (np.arange(*ends) % extent for *ends, extent in zip(*box, size, strict=True))
+    return values[:, *np.ix_(*at)]
 
 
 def constant_input(seen: NDArray[Any], scaling: StoredScaling | None) -> Float32 | None:

@@ -92,7 +92,24 @@ def high_water_mark() -> int:
 
         largest = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return largest if sys.platform == "darwin" else largest * 1024  # macOS counts in bytes
-    return int(status.partition(b"\nVmHWM:")[2].split(maxsplit=1)[0]) * 1024
+    return _told(status, b"VmHWM")
+
+
+def resident_shared_memory() -> int:
+    """Return the resident bytes of this process now that lie in memory of several processes.
+
+    Files are not among them. Where the system does not tell, it is 0.
+    """
+    try:
+        status = _content(STATUS)
+    except OSError:
+        return 0
+    return _told(status, b"RssShmem")
+
+
+def _told(status: bytes, name: bytes) -> int:
+    """Return the bytes that Linux tells under a name in the file ``STATUS``."""
+    return int(status.partition(b"\n%b:" % name)[2].split(maxsplit=1)[0]) * 1024
 
 
 def _content(path: str) -> bytes:

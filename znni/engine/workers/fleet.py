@@ -179,7 +179,10 @@ class Fleet:
 
     @property
     def workers_memory(self) -> int:
-        """The peak resident bytes of all workers, added up; shared memory counts in each."""
+        """The peak resident bytes of all workers, added up, without those of slots.
+
+        Slots are also mapped by this process, and count there.
+        """
         return sum(worker.account().peak_memory for worker in self._crew.workers)
 
     @property

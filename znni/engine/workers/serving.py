@@ -22,7 +22,7 @@ from znni.engine.stages import Work, in_turn, run_stages, through
 from znni.engine.stopwatch import Stopwatch
 from znni.engine.windows import WindowedBlock
 from znni.engine.workers.slots import Slot, SlotShape
-from znni.machine.arrays import front, high_water_mark
+from znni.machine.arrays import front, high_water_mark, resident_shared_memory
 from znni.machine.device_arena import device_peak
 from znni.machine.io_threads import finish, io_threads, mapped
 from znni.network.weights import Float32
@@ -70,7 +70,7 @@ class Account:
 
     Attributes:
         seconds: how long its stages have worked.
-        peak_memory: the most bytes that were resident.
+        peak_memory: the most bytes that were resident, without those of slots.
         gpu_peak_memory: the most bytes of a GPU that its arrays took.
     """
 
@@ -156,6 +156,11 @@ def serve(control: Connection) -> None:
 def _compute(runner: Runner, control: Connection, slots: dict[Connection, Slot]) -> None:
     stopwatch = Stopwatch()
     failed, failing = Pipe(duplex=False)
+    peak_before, shared_before = high_water_mark(), resident_shared_memory()
+
+    def own_peak() -> int:
+        of_slots = resident_shared_memory() - shared_before  # they only grow until blocks end
+        return max(peak_before, high_water_mark() - of_slots)
 
     def asked() -> Iterator[_OnTheWay]:
         sources = failed, control, *slots
@@ -167,7 +172,7 @@ def _compute(runner: Runner, control: Connection, slots: dict[Connection, Slot])
                 except EOFError:
                     return
                 if socket is control:
-                    control.send(Account(stopwatch.seconds, high_water_mark(), device_peak()))
+                    control.send(Account(stopwatch.seconds, own_peak(), device_peak()))
                 else:
                     slot = slots[socket]
                     yield _OnTheWay(socket, slot, told.block(slot))
