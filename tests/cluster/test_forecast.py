@@ -73,7 +73,7 @@ def predicted(
     border: Border = "valid",
 ) -> Forecast:
     cluster = Cluster("slurm", groups, storage=storage or StorageLimits())
-    return forecast(network, VOLUME, cluster, input_itemsize=1, border=border)
+    return forecast(network, VOLUME, cluster, input_dtype="uint8", border=border)
 
 
 @given(voxels=st.floats(0.1, 1e11), output=extents)
@@ -131,7 +131,7 @@ def test_voxels_beyond_the_volume_are_not_read(network: Network, fast: Path) -> 
     voxels = [it.size.volume for it in seen if it]
     assert one.bytes_read == pytest.approx(sum(voxels))
     assert one.bytes_read < len(seen) * part.plan.input_patch.volume
-    alone = search(network, VOLUME, border="same", machine=fast, input_itemsize=1)
+    alone = search(network, VOLUME, border="same", machine=fast, input_dtype="uint8")
     same = alone.fastest_for(patch)
     assert same
     assert part.plan.time.patch.reading == pytest.approx(same.time.patch.reading)

@@ -342,7 +342,7 @@ def test_reading_is_shown_and_predicted(
     blocks = [64 * 400, 128 * 400, voxels]
     assert reading == [done + before * voxels for before in range(passes) for done in blocks]
     normalizing, scaling = (
-        znni.plan(each, size, input_itemsize=values.itemsize, **options).time.around.opening
+        znni.plan(each, size, input_dtype=values.dtype, **options).time.around.opening
         for each in (net, plain)
     )
     assert (normalizing > scaling) == (passes > 0)

@@ -125,7 +125,8 @@ def test_plan(network: Network) -> None:
     assert znni.plan(network, VOLUME, border="same").output == VOLUME
     region = Box(Vec3(1, 2, 3), Vec3(2, 4, 6))
     assert znni.plan(network, np.array(VOLUME), roi=region).output == (1, 2, 3)  # type: ignore[arg-type]
-    least = znni.plan(network, VOLUME, dtype="uint8", input_itemsize=1)
+    least = znni.plan(network, VOLUME, dtype="uint8", input_dtype="uint8")
+    assert least == znni.plan(network, VOLUME, dtype="uint8", input_itemsize=1)
     assert least.memory.blocks != plan.memory.blocks
     with pytest.raises(DoesNotFit) as caught:
         znni.plan(network, VOLUME, ram=1024)

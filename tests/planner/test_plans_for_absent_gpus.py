@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import h5py
+import numpy as np
 import pytest
 from command_line import refused, succeeds
 from fakes import fake_catalogue, fake_gpu_catalogue, gpu
@@ -15,6 +18,7 @@ from znni.core.options import Choices, Stored
 from znni.engine.checks import check_runnable
 from znni.engine.device_layers import room_to_compile
 from znni.inference import planning
+from znni.inference.request import request
 from znni.machine.detect import detect_machine
 from znni.machine.machine import Machine, limited
 from znni.plans.plan import Plan
@@ -65,6 +69,39 @@ def test_plans_for_a_gpu_that_is_not_here() -> None:
     found = znni.search("tiny.yaml", (7, 20, 23), machine="there.yaml", device="gpu")
     for plan in found.fastest(2):
         assert plan.gpu.name == "Card"
+
+
+@pytest.mark.parametrize("dtype", ["bool", "uint8", "float16", ">i2", "float32"])
+def test_a_plan_takes_values_for_scaled_on_a_gpu_exactly_if_a_run_does(dtype: str) -> None:
+    shape, there = (7, 20, 23), Path("there.yaml")
+    values = np.ones(shape, dtype)
+    network = znni.load_network("tiny.yaml")
+    run = request(values, network, np.empty(0)).stored
+    expected = values.itemsize if run.scaled_on_gpu else 4
+    on_gpu: Any = {"machine": there, "device": "gpu"}
+    plan = znni.plan(network, shape, input_dtype=values.dtype, **on_gpu)
+    assert plan.input_itemsize == expected
+    with h5py.File("typed.h5", "w") as file:
+        file["volume"] = values
+    shown = succeeds(*THERE_ON_GPU[:3], "--volume", "typed.h5", *THERE_ON_GPU[5:], "--json")
+    assert Plan.from_json(shown).input_itemsize == expected
+    assert Plan.from_json(shown).memory == plan.memory
+
+
+def test_the_type_of_the_input_is_given_once() -> None:
+    there: Any = {"machine": "there.yaml", "device": "gpu"}
+    for itemsize, usual in ((1, "uint8"), (2, "uint16"), (4, "float32"), (8, "float64")):
+        found, alike = (
+            znni.plan("tiny.yaml", (7, 20, 23), **there, **given)
+            for given in ({"input_itemsize": itemsize}, {"input_dtype": usual})
+        )
+        assert found == alike
+    assert znni.plan("tiny.yaml", (7, 20, 23), **there).input_itemsize == 4
+    with pytest.raises(InvalidInput, match="are both given; leave out input_itemsize"):
+        znni.plan("tiny.yaml", (7, 20, 23), input_dtype="uint8", input_itemsize=1)
+    for wrong in ("grey", "complex64", object):
+        with pytest.raises(InvalidInput, match="is no type of numbers; give one of NumPy"):
+            znni.plan("tiny.yaml", (7, 20, 23), input_dtype=wrong)
 
 
 @pytest.mark.parametrize("gpus", [1, 2])

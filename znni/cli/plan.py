@@ -117,12 +117,12 @@ def plan(
         )
     if plot:
         _check_drawable(plot)
-    size, itemsize = _size_of(volume, dataset, channel, time)
+    size, stored = _size_of(volume, dataset, channel, time)
     limits = (planned["ram"], planned["threads"], planned["gpu_memory"], planned["device"])
     here = None if cluster else machine_for(machine, *limits)
     file = None
     if here and is_own_process() and not (explain or alternatives or plot or out):
-        about = (size, itemsize, border, roi, labels, threshold, window, overlap, blend, mirror)
+        about = (size, stored, border, roi, labels, threshold, window, overlap, blend, mirror)
         asked = (*about, as_json, *planned.items())
         file = kept_texts.text_file(net, here, asked, exact=as_json)
     if file and not fresh and (known := kept_texts.kept_text(file)):
@@ -137,7 +137,7 @@ def plan(
     if models := bool(network.models):
         network = _formed(network, size, planned, as_json=as_json)
     if cluster:
-        typer.echo(_forecast(network, size, cluster, planned, border, region, itemsize))
+        typer.echo(_forecast(network, size, cluster, planned, border, region, stored))
         return
     with kept_texts.warnings_of_znni() as warnings:
         search = planning.search(
@@ -146,7 +146,7 @@ def plan(
             border=border,
             roi=region,
             machine=here,
-            input_itemsize=itemsize,
+            input_dtype=stored,
             labels=labels,
             threshold=threshold,
             **planned,
@@ -176,10 +176,10 @@ def plan(
 
 def _size_of(
     volume: str, dataset: str | None, channel: str | None, time: str | None
-) -> tuple[Vec3, int]:
-    """Return the extents of the volume to plan for, and the bytes of a stored value."""
+) -> tuple[Vec3, str]:
+    """Return the extents of the volume to plan for, and the type of its stored values."""
     if are_extents(volume):
-        return three_extents(volume), 4
+        return three_extents(volume), "float32"
     if look_like_extents(volume) and not Path(volume).exists():
         raise InvalidInput(
             f"--volume {volume} is no file, and has no extents; give a volume, or {EXTENTS}"
@@ -188,7 +188,7 @@ def _size_of(
 
     point = None if time is None else parse_time(time)
     source = open_volume(volume, dataset, channel=parse_channel(channel), time=point)
-    return source.size, source.itemsize
+    return source.size, source.dtype.name
 
 
 def _check_drawable(plot: Path) -> None:
@@ -204,15 +204,13 @@ def _forecast(
     planned: options.PlannedOptions,
     border: Border,
     region: Region | None,
-    itemsize: int,
+    stored: str,
 ) -> str:
     """Return the predicted time and cost of a run on a cluster."""
     from znni.cluster.forecast import forecast
 
     return str(
-        forecast(
-            network, size, cluster, border=border, roi=region, input_itemsize=itemsize, **planned
-        )
+        forecast(network, size, cluster, border=border, roi=region, input_dtype=stored, **planned)
     )
 
 

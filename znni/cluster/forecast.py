@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TypeAlias, Unpack
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from planner.overhead import voxels_read
 from znni.cluster.blocks import best_block, box_of, patches_in_blocks
@@ -32,7 +33,7 @@ from znni.core.volume import NewOutput
 from znni.engine.tiles import Job, Region, for_job, make_job
 from znni.inference.devices import choose_gpus
 from znni.inference.planning import places_of
-from znni.inference.request import Requirements, stored_as, usual_type
+from znni.inference.request import Requirements, input_type, stored_as
 from znni.machine.machine import Machine, limited
 from znni.machine.machine_choice import machine_for
 from znni.network.network import Network
@@ -187,7 +188,7 @@ def forecast(
     border: Border = "valid",
     roi: Region | None = None,
     dtype: OutputType = "float32",
-    input_itemsize: int = 4,
+    input_dtype: DTypeLike = "float32",
     **options: Unpack[PlanOptions],
 ) -> Forecast:
     """Predict how long a run on a cluster takes, and what it costs. Nothing is started.
@@ -199,7 +200,7 @@ def forecast(
         border: ``valid`` or ``same``.
         roi: voxels of the volume that need output.
         dtype: type of the output values.
-        input_itemsize: bytes of one stored input value.
+        input_dtype: type of the stored input values.
         options: limits and choices for the plans, as in ``znni.core.options.Choices``. Each group
             of the cluster gives its own memory, threads and GPUs.
 
@@ -216,7 +217,7 @@ def forecast(
             "name, count and machine"
         )
     job = make_job(network, Vec3(*volume_shape), border, None, roi)
-    stored = stored_as(network, None, dtype, usual_type(input_itemsize))
+    stored = stored_as(network, None, dtype, input_type(input_dtype))
     network = for_job(network, job)
     workers = [_worker(group, machines, options) for group in machines.groups]
 

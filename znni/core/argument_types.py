@@ -23,7 +23,7 @@ WORDS: dict[Any, str] = {
     str: "text",
 }
 # Their own checks say more.
-CHECKED_ELSEWHERE = ("ram", "gpu_memory", "threads", "gpus", "dtype")
+CHECKED_ELSEWHERE = ("ram", "gpu_memory", "threads", "gpus", "dtype", "input_dtype")
 MAKERS = {
     "Network": "what znni.load_network returns",
     "Weights": "what znni.load_weights returns",

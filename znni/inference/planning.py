@@ -11,6 +11,8 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Unpack
 
+from numpy.typing import DTypeLike
+
 from planner.late_search import AnySearch, LateSearch, begun
 from planner.limits import does_not_fit, memory_of_run, time_of_run
 from planner.overhead import AxisPlaces, JobPlaces, Overhead
@@ -47,7 +49,7 @@ from znni.engine.tiles import Job, Region, for_job, make_job
 from znni.inference.devices import choose_gpus, primitives_for
 from znni.inference.kept_plans import fastest_kept_or_found, keep_plan
 from znni.inference.plan_checks import check_allowed, check_class, check_device, check_made_for
-from znni.inference.request import Requirements, stored_as, usual_type
+from znni.inference.request import Requirements, input_type, stored_as
 from znni.machine.cold_pages import cold_share, warm_bytes
 from znni.machine.detect import detect_for
 from znni.machine.machine import Machine
@@ -78,7 +80,8 @@ class SearchOptions(PlanOptions, total=False):
     roi: Region | None
     machine: Machine | str | Path | None
     dtype: OutputType
-    input_itemsize: int
+    input_dtype: DTypeLike | None
+    input_itemsize: int | None
     labels: bool
     threshold: float | None
 
@@ -93,7 +96,8 @@ def plan(
         network: a network, or its YAML file.
         volume_shape: extents (z, y, x) of the input, in voxels.
         options: options of ``search``, all optional: ``border``, ``roi``, ``machine``, ``dtype``,
-            ``input_itemsize``, ``labels``, ``threshold``, and the limits and choices for the plan.
+            ``input_dtype``, ``input_itemsize``, ``labels``, ``threshold``, and the limits and
+            choices for the plan.
 
     Raises:
         InvalidInput: an argument cannot be used, as in ``search``.
@@ -112,7 +116,8 @@ def search(
     roi: Region | None = None,
     machine: Machine | str | Path | None = None,
     dtype: OutputType = "float32",
-    input_itemsize: int = 4,
+    input_dtype: DTypeLike | None = None,
+    input_itemsize: int | None = None,
     labels: bool = False,
     threshold: float | None = None,
     **options: Unpack[PlanOptions],
@@ -129,7 +134,10 @@ def search(
         machine: the machine to plan for, its YAML file, or the name of one that comes with znni;
             by default this one.
         dtype: type of the output values.
-        input_itemsize: bytes of one stored input value.
+        input_dtype: type of the stored input values; float32 if neither this nor
+            ``input_itemsize`` is given.
+        input_itemsize: bytes of one stored input value, if its type is not known. One or two are
+            taken for those of an integer.
         labels: whether the label of the largest map is stored, as by ``znni.infer``.
         threshold: whether labels by a threshold are stored.
         options: limits and choices for the plan: ``ram``, ``threads``, ``device``, ``gpu_memory``,
@@ -145,7 +153,7 @@ def search(
     extents = _extents(volume_shape)
     choices = Choices(**options)
     labelled = labels_for(network, labels, threshold)
-    stored = stored_as(network, labelled, dtype, usual_type(input_itemsize))
+    stored = stored_as(network, labelled, dtype, input_type(input_dtype, input_itemsize))
     job = make_job(network, extents, border, None, roi)
     wanted = machine_for(machine, choices.ram, choices.threads, choices.gpu_memory, choices.device)
     required = Requirements(for_job(network, job), job, choices, stored)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Unpack
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from znni.core.errors import InvalidInput, option
 from znni.core.logged import warn_once
@@ -21,7 +22,7 @@ from znni.core.options import (
     PointInTime,
     Stored,
 )
-from znni.core.shapes import Box
+from znni.core.shapes import FLOAT_BYTES, Box
 from znni.core.volume import NewOutput, Volume
 from znni.engine.checks import check_features
 from znni.engine.labels import Labels, labels_for
@@ -280,9 +281,34 @@ def stored_as(
     return replace(stored, label_maps=maps, label_itemsize=np.dtype(labels.dtype).itemsize)
 
 
-def usual_type(itemsize: int) -> np.dtype[Any]:
-    """Return the usual type of stored input values of so many bytes: integers, if they are few."""
-    return np.dtype({1: np.uint8, 2: np.uint16}.get(itemsize, f"V{itemsize}"))
+def input_type(dtype: DTypeLike | None, itemsize: int | None = None) -> np.dtype[Any]:
+    """Return the type of stored input values that a caller gives.
+
+    Args:
+        dtype: the type; None: the usual one of so many bytes.
+        itemsize: the bytes of a value, if no type is given; None: those of float32. One or two are
+            those of integers.
+
+    Raises:
+        InvalidInput: both are given, or the type is none of numbers.
+    """
+    if dtype is None:
+        each = FLOAT_BYTES if itemsize is None else itemsize
+        return np.dtype({1: np.uint8, 2: np.uint16}.get(each, f"V{each}"))
+    if itemsize is not None:
+        raise InvalidInput(
+            f"input_itemsize={itemsize} and input_dtype={dtype!r} are both given; leave out "
+            f"input_itemsize"
+        )
+    try:
+        found = np.dtype(dtype)
+    except TypeError:
+        found = None
+    if found is None or found.kind not in "biuf":
+        raise InvalidInput(
+            f"input_dtype={dtype!r} is no type of numbers; give one of NumPy, such as 'uint8'"
+        )
+    return found
 
 
 def _compression_in(out: object, wanted: Compression | None) -> Compression:
