@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import fcntl
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -163,6 +166,7 @@ def test_an_hdf5_file_with_the_layout_of_another_is_the_same_volume(
     assert (second.chunks, second.chunk_bytes) == (first.chunks, first.chunk_bytes)
     assert (read(open_volume(tmp_path / "b.h5", "group/volume")) == values(1)).all()
     assert made == ["a.h5", "b.h5"]  # it was asked for in another way
+    del second  # HDF5 writes no file that is read
     with h5py.File(tmp_path / "b.h5", "r+") as file:
         file["group"].attrs["element_size_um"] = (3.0, 0.5, 0.5)
     assert open_volume(tmp_path / "b.h5").grid.scale == (3.0, 0.5, 0.5)
@@ -170,17 +174,74 @@ def test_an_hdf5_file_with_the_layout_of_another_is_the_same_volume(
         open_volume(tmp_path / "b.h5", time=0)
 
 
-def test_an_hdf5_file_that_a_program_writes_is_refused(tmp_path: Path) -> None:
+@pytest.fixture
+def alike(tmp_path: Path) -> list[Path]:
+    """Return two HDF5 files with the same layout."""
     paths = [tmp_path / name for name in ("a.h5", "b.h5")]
     for seed, path in enumerate(paths):
         with h5py.File(path, "w") as file:
             file["volume"] = values(seed)
-    open_volume(paths[0])
-    with paths[1].open("rb") as file:
+    return paths
+
+
+def test_an_hdf5_file_that_a_program_writes_is_refused(alike: list[Path]) -> None:
+    open_volume(alike[0])
+    with alike[1].open("rb") as file:
         fcntl.flock(file, fcntl.LOCK_EX)  # as HDF5 does
         with pytest.raises(InvalidInput, match="unable to lock file"):
-            open_volume(paths[1])
-    assert (read(open_volume(paths[1])) == values(1)).all()
+            open_volume(alike[1])
+    assert (read(open_volume(alike[1])) == values(1)).all()
+
+
+WRITES = "import sys, h5py; h5py.File(sys.argv[1], 'r+')"
+
+
+def test_no_program_writes_an_hdf5_file_while_its_volume_is_read(
+    alike: list[Path], made: list[str]
+) -> None:
+    """Neither the file that HDF5 has opened, nor the one whose layout is known."""
+    volumes = [open_volume(path) for path in alike]
+    assert made == ["a.h5"]
+    for path in alike:
+        writing = [sys.executable, "-c", WRITES, path]
+        refused = subprocess.run(writing, check=False, capture_output=True)
+        assert b"unable to lock file" in refused.stderr
+    volumes.clear()
+    for path in alike:
+        subprocess.run([sys.executable, "-c", WRITES, path], check=True)
+
+
+def test_a_file_is_locked_exactly_if_hdf5_locks_it(alike: list[Path]) -> None:
+    """HDF5 reads the variable when it is loaded."""
+    for value, locks in (("FALSE", False), ("0", False), ("TRUE", True), ("BEST_EFFORT", True)):
+        told = {**os.environ, "HDF5_USE_FILE_LOCKING": value}
+        done = subprocess.run(
+            [sys.executable, "-c", OPENS, *alike], env=told, capture_output=True, check=True
+        )
+        assert done.stdout.split() == [b"refused" if locks else b"read"] * 2 + [b"1"]
+
+
+OPENS = """
+import fcntl, sys
+from znni.core.errors import InvalidInput
+from znni.volumes import layouts
+from znni.volumes.locate import open_volume
+
+def state(path):
+    with open(path, "rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        try:
+            open_volume(path)
+        except InvalidInput as error:
+            assert "unable to lock file" in str(error)
+            return "refused"
+        return "read"
+
+print(state(sys.argv[1]))
+open_volume(sys.argv[1])
+print(state(sys.argv[2]))
+print(len(layouts._known))
+"""
 
 
 @pytest.mark.parametrize("options", [{"chunks": True}, {"compression": "gzip"}])

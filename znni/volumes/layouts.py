@@ -26,6 +26,10 @@ from znni.volumes.stored import StoredVolume
 MOST_LAYOUTS = 16
 MOST_BYTES = 2**16
 
+# The environment variable that tells HDF5 whether to lock files, and its values for no locks.
+LOCKING = "HDF5_USE_FILE_LOCKING"
+UNLOCKED = ("FALSE", "0")
+
 
 class Layout(NamedTuple):
     """The place of a volume in a file, and the properties that the rest of the file gives it.
@@ -54,9 +58,9 @@ class Layout(NamedTuple):
     before: bytes = b""
     after: bytes = b""
 
-    def volume(self, path: Path, name: str, time: Moment | None) -> StoredVolume:
-        """Open the volume in a file with this layout."""
-        array = MappedArray(path, self.dtype, len(self.before), self.shape)
+    def volume(self, descriptor: int, name: str, time: Moment | None) -> StoredVolume:
+        """Open the volume in an open file with this layout. The file may be closed afterwards."""
+        array = MappedArray(descriptor, self.dtype, len(self.before), self.shape)
         seen: ArrayLike
         if self.axes:
             seen = NamedAxes(array, self.axes, name, time, self.channels)
@@ -73,41 +77,47 @@ class Layout(NamedTuple):
 _known: dict[tuple[str, int, str | None], Layout] = {}
 
 
-def known_layout(path: Path, format_name: str, dataset: str | None) -> Layout | None:
-    """Return the layout of a file if it is that of a file opened before.
+def known_volume(
+    path: Path,
+    format_name: str,
+    dataset: str | None,
+    name: str,
+    time: Moment | None = None,
+    *,
+    locks: bool = False,
+) -> StoredVolume | None:
+    """Open the volume in a file if its layout is that of a file opened before.
 
-    It is None, too, if the file cannot be read, or if a program has locked it to write: who opens
-    it otherwise tells why.
+    It is None, too, if the file cannot be read or locked: who opens it otherwise tells why.
 
     Args:
         path: the file.
         format_name: the format that it is to have.
         dataset: the dataset that is asked for.
+        name: the name of the volume, without that of the dataset in the file.
+        time: the point in time that is asked for.
+        locks: whether to lock the file as HDF5 does, as long as there is the volume. Then no
+            program may write it.
     """
     try:
         with path.open("rb", buffering=0) as file:
             descriptor = file.fileno()
             length = os.fstat(descriptor).st_size
             found = _known.get((format_name, length, dataset))
-            if found is None or os.pread(descriptor, len(found.before), 0) != found.before:
+            if found is None:
                 return None
-            if _is_being_written(descriptor):
+            if locks and os.environ.get(LOCKING) not in UNLOCKED:
+                fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            if os.pread(descriptor, len(found.before), 0) != found.before:
                 return None
             after = os.pread(descriptor, len(found.after), length - len(found.after))
-            return found if after == found.after else None
+            if after != found.after:
+                return None
+            return found.volume(
+                descriptor, f"{name}:{found.inside}" if found.inside else name, time
+            )
     except OSError:
         return None
-
-
-def _is_being_written(descriptor: int) -> bool:
-    """Return whether a program has locked an open file to write, as HDF5 does."""
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:  # a file system without locks
-        return False
-    return False
 
 
 def note_layout(

@@ -34,7 +34,8 @@ class MappedArray:
     neighbours.
 
     Args:
-        path: the file.
+        file: the path of the file, or its descriptor. The file stays open, with its locks, as long
+            as the array is there; the descriptor may be closed.
         dtype: the type of the values.
         offset: the place of the first byte.
         shape: the extents.
@@ -54,7 +55,7 @@ class MappedArray:
 
     def __init__(
         self,
-        path: str | Path,
+        file: str | Path | int,
         dtype: DTypeLike,
         offset: int,
         shape: tuple[int, ...],
@@ -66,12 +67,14 @@ class MappedArray:
         self.row = (*shape[:1], *ones) if fortran else (*ones, *shape[-1:])
         self.pieces = None if fortran else (*(1 for _ in shape[:-2]), *shape[-2:])
         self._end = offset + prod(shape) * self.dtype.itemsize
-        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+        flags = os.O_RDONLY | getattr(os, "O_BINARY", 0)
+        descriptor = file if isinstance(file, int) else os.open(file, flags)
         try:
             self._check_length(os.fstat(descriptor).st_size)  # an empty file cannot be mapped
             self._pages = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
         finally:
-            os.close(descriptor)  # the mapping keeps one of its own
+            if descriptor is not file:
+                os.close(descriptor)  # the mapping keeps one of its own
         if not prod(shape):
             self._whole: NDArray[Any] = np.empty(shape, self.dtype)
             return

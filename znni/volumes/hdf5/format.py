@@ -22,7 +22,7 @@ from znni.volumes.hdf5.compressed import CompressedDataset, decoded_by_threads
 from znni.volumes.hdf5.new_file import LEDGER
 from znni.volumes.hdf5.output import Hdf5Output, begun_output
 from znni.volumes.hdf5.plain import PlainDataset, read_past_hdf5
-from znni.volumes.layouts import Layout, known_layout, note_layout
+from znni.volumes.layouts import Layout, known_volume, note_layout
 from znni.volumes.ledger_file import ledger_name
 from znni.volumes.mapped_array import MappedArray
 from znni.volumes.named_axes import AXES, NamedAxes, at_time
@@ -40,9 +40,8 @@ def open_hdf5(place: str, dataset: str | None, time: Moment | None = None) -> St
             volumes to choose from.
     """
     path = _file(place)
-    layout = known_layout(path, NAME, dataset) if time is None else None
-    if layout:
-        return layout.volume(path, f"{path}:{layout.inside}", None)
+    if time is None and (known := known_volume(path, NAME, dataset, str(path), locks=True)):
+        return known
     with _told_in_one_line(path):
         file = h5py.File(path, "r")
         found = _named(file, path, dataset) if dataset else _only_volume(file, path, time)

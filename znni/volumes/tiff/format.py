@@ -17,7 +17,7 @@ from znni.core.options import Codec, Form, Moment
 from znni.core.shapes import Vec3
 from znni.volumes.formats import Functions, Sequential, described, library
 from znni.volumes.grid_attributes import with_affine
-from znni.volumes.layouts import Layout, known_layout, note_layout
+from znni.volumes.layouts import Layout, known_volume, note_layout
 from znni.volumes.mapped_array import MappedArray
 from znni.volumes.named_axes import NamedAxes
 from znni.volumes.staged_output import staged
@@ -47,8 +47,8 @@ def open_tiff(place: str, dataset: str | None, time: Moment | None = None) -> St
             several volumes, or its codec is not installed.
     """
     path = local_file(place, NAME)
-    if layout := known_layout(path, NAME, dataset):
-        return layout.volume(path, _name(place, dataset), time)
+    if known := known_volume(path, NAME, dataset, _name(place, dataset), time):
+        return known
     return _open_level(place, dataset, time, 0)
 
 
