@@ -25,6 +25,7 @@ from znni.core.shapes import Box, Vec3
 from znni.core.volume import Affine, Grid
 from znni.inference import exporting
 from znni.volumes.locate import open_volume
+from znni.volumes.partial_file import PartialFile
 
 SIZE = (7, 20, 23)
 GRID = Grid((2.0, 0.5, 0.25), units=("micrometer",) * 3)
@@ -191,6 +192,23 @@ def test_a_copy_that_stops_is_continued(monkeypatch: pytest.MonkeyPatch) -> None
     with pytest.raises(Interrupted):
         znni.export("volume.h5", "v.tif", progress=stop)
     assert not list(Path().glob("v.tif*"))
+
+
+def test_a_copy_that_stops_when_it_has_its_name_is_complete(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    write_source()
+    take_name = PartialFile.take_name
+
+    def stopped_later(file: PartialFile) -> None:
+        take_name(file)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(PartialFile, "take_name", stopped_later)
+    with pytest.raises(KeyboardInterrupt) as stopped:
+        znni.export("volume.h5", "v.tif")
+    assert stopped.value.__notes__ == ["v.tif is complete"]
+    np.testing.assert_array_equal(all_of("v.tif"), all_of("volume.h5"))
 
 
 def noting(read: list[Box]) -> Callable[..., NDArray[Any]]:

@@ -24,6 +24,7 @@ from znni.volumes import shared_ledger
 from znni.volumes.locate import open_volume, read_ledger
 from znni.volumes.shared_files import LocalFiles
 from znni.volumes.shared_ledger import SharedLedger
+from znni.volumes.zarr.shared_output import SharedZarr
 
 OUT = "out.zarr"
 PARTIAL, LOGS = Path("out.zarr.partial"), Path("out.zarr.partial.ledger")
@@ -63,6 +64,23 @@ def undisturbed(**options: Any) -> Path:
     compute("0/1", **options)
     finish(OUT)
     return Path(OUT).rename("one-part.zarr")
+
+
+def test_a_process_that_is_stopped_after_the_output_is_complete_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    share_written = SharedZarr.finish
+
+    def stopped_later(self: SharedZarr, *given: Any) -> None:
+        share_written(self, *given)
+        finish(OUT)
+        raise Interrupted
+
+    monkeypatch.setattr(SharedZarr, "finish", stopped_later)
+    with pytest.raises(Interrupted) as stopped:
+        compute("0/1")
+    assert stopped.value.__notes__ == [f"{OUT} is complete"]
+    assert values(OUT).any()
 
 
 @pytest.mark.parametrize("parts", [3, 7])

@@ -292,7 +292,7 @@ def test_no_run_goes_on_with_what_is_left_of_a_whole_output(
     output = begin("out.npy")
     write(output, BOXES)
     with monkeypatch.context() as patched:
-        patched.setattr(staged_output.shutil, "rmtree", stopped)
+        patched.setattr("shutil.rmtree", stopped)
         with pytest.raises(KeyboardInterrupt):
             output.finish({})
     assert isinstance(output, staged_output.StagedOutput)

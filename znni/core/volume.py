@@ -251,7 +251,7 @@ class Output(BlockStore, Protocol):
         """
 
     def abandon(self, way_on: str = SAME_COMMAND, /) -> str:
-        """Stop part-way: keep what is written, but never as a complete output.
+        """Stop part-way: keep what is written, but as a complete output only if it is complete.
 
         Args:
             way_on: advice on how to continue, for when finished blocks can be kept.

@@ -176,6 +176,19 @@ def hold(descriptor: int, partial: Path) -> None:
         raise in_use
 
 
+def is_at(path: Path, own: os.stat_result | None) -> bool:
+    """Return whether a file or folder has a name.
+
+    Args:
+        path: the name.
+        own: the state of the file or folder, under any name; None: there is none.
+    """
+    try:
+        return own is not None and os.path.samestat(path.stat(), own)
+    except OSError:
+        return False
+
+
 def write_all(descriptor: int, data: Any, place: int) -> None:
     """Write all bytes of ``data`` to a place in a file.
 
@@ -227,6 +240,7 @@ class PartialFile(FileIO):
         self.path = path
         self.partial = partial_name(path)
         self.failure: OSError | None = None
+        self._whole: os.stat_result | None = None
         super().__init__(os.open(self.partial, AS_FILE | os.O_CREAT, 0o666), "r+")
         try:
             hold(self.fileno(), self.partial)
@@ -284,5 +298,11 @@ class PartialFile(FileIO):
         Raises:
             OSError: the system refuses.
         """
+        self._whole = os.fstat(self.fileno())
         self.partial.replace(self.path)
         self.close()
+
+    @property
+    def is_complete(self) -> bool:
+        """True if the file has its final name, even if taking it was interrupted."""
+        return is_at(self.path, self._whole)

@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from znni.core.errors import InvalidInput
-from znni.volumes.partial_file import check_free, hold, partial_name, refused_at, write_all
+from znni.volumes.partial_file import check_free, hold, is_at, partial_name, refused_at, write_all
 
 AS_FOLDER = os.O_RDONLY | os.O_DIRECTORY
 
@@ -58,6 +58,7 @@ class PartialFolder:
             self.path.mkdir(exist_ok=True)
             lock = os.open(self.path, AS_FOLDER)
         self._lock: int | None = lock
+        self._whole: os.stat_result | None = None
         try:
             hold(lock, self.path)
         except BaseException:
@@ -93,8 +94,14 @@ class PartialFolder:
             OSError: it failed.
         """
         self.settle()
+        self._whole = self.path.stat()
         put_in_place(self.path, self._path)
         self.keep()
+
+    @property
+    def is_complete(self) -> bool:
+        """True if the folder has its final name, even if taking it was interrupted."""
+        return is_at(self._path, self._whole)
 
     def keep(self) -> None:
         """Release the folder as it is. Further calls do nothing."""

@@ -58,6 +58,7 @@ class RemoteFolder:
 
     def __init__(self, place: str, *, overwrite: bool) -> None:
         self.place = self.root = place
+        self._completes = False
         with refused_at_url(place):
             self._files, self._path = _files_at(place)
             self._marker = _marker(self._path)
@@ -81,7 +82,15 @@ class RemoteFolder:
 
     def complete(self) -> None:
         """Remove the marker: the folder is complete."""
+        self._completes = True
         self._files.rm(self._marker)
+
+    @property
+    def is_complete(self) -> bool:
+        """True if the marker is removed, even if that was interrupted."""
+        with suppress(Exception):  # as below
+            return self._completes and not self._files.exists(self._marker)
+        return False
 
     def keep(self) -> None:
         """Leave the folder as it is, marked as incomplete."""

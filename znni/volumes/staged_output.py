@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from collections.abc import Callable, Generator
 from dataclasses import replace
 from functools import partial
@@ -20,7 +19,7 @@ from znni.core.volume import Begun, NewOutput
 from znni.machine.arrays import resident_memory
 from znni.volumes.formats import Content, Sequential, Writer
 from znni.volumes.ledger_file import ledger_name
-from znni.volumes.partial_file import AS_FILE, PartialFile, check_free, refused_at
+from znni.volumes.partial_file import AS_FILE, PartialFile, check_free, is_at, refused_at
 from znni.volumes.planes import planes
 from znni.volumes.stored import is_url, reason
 from znni.volumes.zarr.output import ZarrOutput, begun_output
@@ -80,6 +79,7 @@ class StagedOutput(ZarrOutput):
 
     def __init__(self, place: str, wanted: NewOutput, sequential: Sequential) -> None:
         _check(place, wanted, sequential)
+        self._whole: os.stat_result | None = None  # of the file, once it takes its name
         super().__init__(place, _gathered(wanted))
         self._file = wanted
         self._sequential = sequential
@@ -120,10 +120,16 @@ class StagedOutput(ZarrOutput):
         ledger = self._held.summary(self._ledger.content)
         content = Content(self._file, read, attributes, ledger)
         write_whole(new, place, self._sequential, content)
+        self._whole = new.stat()
         new.replace(place)
+
+    def _is_complete(self) -> bool:
+        return is_at(Path(self._folder.place), self._whole)
+
+    def _tidy(self) -> None:
+        """Delete the Zarr: the file has its name."""
         self._ledger.discard()  # before the Zarr, so that no run goes on with what is left of it
-        shutil.rmtree(folder, ignore_errors=True)  # the output is whole; left-overs do no harm
-        self._folder.keep()
+        self._folder.discard()
 
 
 def save_whole(place: str, sequential: Sequential, content: Content) -> None:
@@ -145,9 +151,12 @@ def save_whole(place: str, sequential: Sequential, content: Content) -> None:
         write_whole(file.partial, path, sequential, content)
         file.complete()
     except BaseException as error:
-        file.partial.unlink(missing_ok=True)
+        if file.is_complete:
+            error.add_note(f"{path} is complete")
+        else:
+            file.partial.unlink(missing_ok=True)
+            error.add_note(f"{path} was not made")
         file.close()
-        error.add_note(f"{path} was not made")
         if isinstance(error, OSError):
             raise _failed(file.partial, error) from error
         raise

@@ -250,6 +250,10 @@ class Hdf5Output:
         if self._made:
             self._made.exception()  # it is written until then
         self._close()
+        if self._disk.is_complete:
+            self._ledger.discard()
+            self._disk.close()
+            return f"{self._disk.path} is complete"
         blocks = len(self._ledger.content.checksums)
         if not blocks:  # deleted while locked, so no other run has it yet
             self._disk.partial.unlink(missing_ok=True)

@@ -175,7 +175,7 @@ class ZarrOutput:
             raise
         except Exception as error:  # as above
             raise self._failed(error) from error
-        self._ledger.discard()
+        self._tidy()
 
     def _complete(self, measured: dict[str, Any]) -> None:
         """Update attributes, make the Zarr an image, and give it its name."""
@@ -195,6 +195,9 @@ class ZarrOutput:
     def abandon(self, way_on: str = SAME_COMMAND, /) -> str:
         """Release the unfinished array, and delete it if it holds no block. Return a message."""
         place, blocks = self._folder.place, len(self._ledger.content.checksums)
+        if self._is_complete():
+            self._tidy()
+            return f"{place} is complete"
         if not blocks:
             self._folder.discard()
             self._ledger.discard()
@@ -206,6 +209,15 @@ class ZarrOutput:
             again = option("overwrite", True)
             way_on = f"outputs at URLs cannot be continued: give {again} to start again"
         return f"{place} was not made; {self._folder.root}/{LEVEL} holds {finished}; {way_on}"
+
+    def _is_complete(self) -> bool:
+        """Return whether the output has its final name."""
+        return self._folder.is_complete
+
+    def _tidy(self) -> None:
+        """Release the complete output, and delete what is left beside it."""
+        self._folder.keep()
+        self._ledger.discard()
 
     def _failed(self, error: Exception) -> RunFailed:
         return RunFailed(

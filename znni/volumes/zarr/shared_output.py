@@ -193,6 +193,9 @@ class SharedZarr:
         """Release the unfinished output. Return a message."""
         with suppress(OSError):  # blocks that are not noted now are computed again
             self._ledger.close()
+        with suppress(Exception):  # the run has already failed, perhaps for the same reason
+            if self._place.whole():
+                return f"{self._place.place} is complete"
         if not self._begun.plan:
             return f"{self._place.place} was not made"
         return f"{self._place.place} is not finished; {way_on}"
