@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from znni.core.volume import NewOutput
 from znni.volumes.hdf5.chunked import chunk_places
 from znni.volumes.hdf5.format import Hdf5Output
 from znni.volumes.hdf5.new_file import describe, make_output
+from znni.volumes.hdf5.output import begun_output
 from znni.volumes.ledger_entries import block_entry, identity_entry, line, plan_entry
 from znni.volumes.ledger_file import LedgerFile, ledger_name
 from znni.volumes.locate import describe_volume
@@ -327,34 +327,63 @@ def test_the_last_steps_of_an_output_may_come_later(tmp_path: Path, patch: Vec3)
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_held_output_reaches_the_system_in_one_piece_with_a_ledger_beside_it(
+def test_a_held_output_is_made_again_if_its_run_is_killed_while_it_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A run that is killed meanwhile leaves a ledger without blocks, and the next starts afresh."""
-    box, lengths, killed = Box(Vec3(0, 0, 0), Vec3(3, 70, 9)), list[int](), tmp_path / "killed"
+    """It reaches the system in one piece, its first bytes last, and has no ledger beside it."""
+    box, left = Box(Vec3(0, 0, 0), Vec3(3, 70, 9)), list[bytes]()
+    path, killed = tmp_path / "done.h5", tmp_path / "killed.h5"
     write = PartialFile.write
 
-    def counted(self: PartialFile, data: Any) -> int:
-        lengths.append(len(data))
-        return write(self, data)
+    def noted(self: PartialFile, data: Any) -> int:
+        written = write(self, data)
+        left.append(self.partial.read_bytes())
+        return written
 
-    def copied(_: object) -> None:
-        shutil.copytree(tmp_path / "done", killed)
-
-    (tmp_path / "done").mkdir()
-    monkeypatch.setattr(PartialFile, "write", counted)
-    monkeypatch.setattr("znni.volumes.partial_file.os.fsync", copied)
-    output = new_output(tmp_path / "done" / "out.h5")
+    monkeypatch.setattr(PartialFile, "write", noted)
+    output = new_output(path)
     output.go_on_with("a plan")
     output.describe({}, box.size)
     output.write(box, np.ones((2, *box.size), np.float32))
     output.finish({})
-    partial, ledger = (killed / f"out.h5.partial{end}" for end in ("", ".ledger"))
-    assert lengths == [partial.stat().st_size]
+    assert list(tmp_path.iterdir()) == [path]
+    first, whole = left
+    assert whole == path.read_bytes()
+    assert len(first) == len(whole)
+    partial = Path(f"{killed}.partial")
+    wanted = NewOutput(2, box.size, resume=True)
+    for content in (b"", first[: len(first) // 2], first, whole):
+        partial.write_bytes(content)
+        assert not begun_output(killed, wanted).history
+        output = Hdf5Output(killed, wanted)
+        assert not output.begun.history
+        output.abandon()
+    for content in (whole[: len(whole) // 2], b"something else"):
+        partial.write_bytes(content)
+        with pytest.raises(InvalidInput, match=r"without the ledger killed\.h5\.partial\.ledger"):
+            begun_output(killed, wanted)
+        with pytest.raises(InvalidInput, match=r"without the ledger killed\.h5\.partial\.ledger"):
+            Hdf5Output(killed, wanted)
+        assert partial.read_bytes() == content
+
+
+def test_the_ledger_of_an_earlier_run_is_emptied_before_a_held_output_is_written(
+    tmp_path: Path,
+) -> None:
+    path, box = tmp_path / "out.h5", Box(Vec3(0, 0, 0), Vec3(3, 70, 9))
+    ledger = Path(f"{path}.partial.ledger")
+    half = Box(Vec3(0, 0, 0), Vec3(3, 35, 9))
+    output = new_output(path)
+    output.describe({}, half.size)
+    output.write(half, np.ones((2, *half.size), np.float32))
+    output.abandon()
+    assert ledger.stat().st_size
+    output = Hdf5Output(path, NewOutput(2, box.size, resume=False))
     assert ledger.read_bytes() == b""
-    again = new_output(killed / "out.h5")
-    assert not again.begun.history
-    again.abandon()
+    output.describe({}, box.size)
+    output.write(box, np.ones((2, *box.size), np.float32))
+    output.finish({})
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_a_new_output_asks_little_of_the_file_system(

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, TypeAlias
 
 from znni.core.errors import InvalidInput, option
 from znni.core.shapes import Box
@@ -25,6 +25,9 @@ from znni.volumes.ledger_entries import (
     plan_entry,
 )
 from znni.volumes.partial_file import write_all
+
+# Tells whether an unfinished output without a ledger has nothing to resume.
+MadeAgain: TypeAlias = Callable[[Path], bool]
 
 # Properties that differ if one of some others does: values are sampled where the input is read.
 FOLLOWING = {
@@ -75,29 +78,28 @@ class LedgerFile(MemoryLedger):
         OSError: the file cannot be made there.
     """
 
-    def __init__(self, partial: Path, wanted: NewOutput) -> None:
+    def __init__(
+        self, partial: Path, wanted: NewOutput, made_again: MadeAgain | None = None
+    ) -> None:
         """Open the file, under the lock of the output.
 
         Args:
             partial: the unfinished output, a file or a folder.
             wanted: the output.
+            made_again: as for ``unfinished``. If it is given, a new file is made when it gets its
+                first entry: many small outputs need none.
         """
         super().__init__(wanted.identity)
         self.partial = partial
         self.resumed = False
         self._path = ledger_name(partial)
-        found, self._end = _to_resume(partial, wanted)
+        found, self._end = _to_resume(partial, wanted, made_again)
         self._waiting: list[Mapping[str, Any]] = []
-        afresh = 0 if found else os.O_TRUNC
-        self._descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | afresh, 0o666)
-        self._closed = False
+        self._descriptor: int | None = None
+        with suppress(FileNotFoundError):  # it is made with its first entry
+            self._descriptor = self._opened(0 if made_again else os.O_CREAT)
         if found:
             self.content, self.resumed = found, True
-            try:
-                os.ftruncate(self._descriptor, self._end)
-            except BaseException:
-                self.close()
-                raise
         else:
             self._waiting.append(identity_entry(wanted.identity))
         self._earlier = len(self.content.history)
@@ -125,8 +127,7 @@ class LedgerFile(MemoryLedger):
         Raises:
             OSError: the disk fails.
         """
-        self._write()
-        os.fsync(self._descriptor)
+        os.fsync(self._write())
 
     def note_changes(self, changes: list[tuple[int, bytes]]) -> None:
         """Append what is about to be changed in the output's file, and wait for the disk."""
@@ -135,9 +136,9 @@ class LedgerFile(MemoryLedger):
 
     def close(self) -> None:
         """Close the file; closing it again does nothing."""
-        if not self._closed:
-            self._closed = True
-            os.close(self._descriptor)
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is not None:
+            os.close(descriptor)
 
     def discard(self) -> None:
         """Close and delete the file."""
@@ -145,10 +146,27 @@ class LedgerFile(MemoryLedger):
         with suppress(OSError):  # a file that stays does no harm
             self._path.unlink()
 
-    def _write(self, *entries: Mapping[str, Any]) -> None:
-        """Append the entries that wait to the file, and further ones after them."""
+    def _write(self, *entries: Mapping[str, Any]) -> int:
+        """Append the entries that wait to the file, and further ones. Return its descriptor."""
+        if self._descriptor is None:
+            self._descriptor = self._opened(os.O_CREAT)
         self._end = append_lines(self._descriptor, [*self._waiting, *entries], self._end)
         self._waiting.clear()
+        return self._descriptor
+
+    def _opened(self, flag: int) -> int:
+        """Open the file, without what comes after the entries to go on from.
+
+        Args:
+            flag: of ``os.open``: whether a new file is made.
+        """
+        descriptor = os.open(self._path, os.O_WRONLY | flag, 0o666)
+        try:
+            os.ftruncate(descriptor, self._end)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return descriptor
 
 
 def append_lines(descriptor: int, entries: Iterable[Mapping[str, Any]], end: int) -> int:
@@ -176,12 +194,16 @@ def ledger_name(partial: Path) -> Path:
     return Path(f"{partial}.ledger")
 
 
-def unfinished(partial: Path, wanted: NewOutput) -> Ledger | None:
+def unfinished(
+    partial: Path, wanted: NewOutput, made_again: MadeAgain | None = None
+) -> Ledger | None:
     """Return the ledger of what earlier runs left of an output, if a run can resume it.
 
     Args:
         partial: the unfinished output, a file or a folder, if there is one.
         wanted: the output.
+        made_again: tells whether an output without a ledger has nothing to resume; None: every
+            output has a ledger before it has anything else.
 
     Raises:
         InvalidInput: it is of something else, or has no ledger.
@@ -190,10 +212,12 @@ def unfinished(partial: Path, wanted: NewOutput) -> Ledger | None:
     # Any other error would keep the run from opening it, too.
     with suppress(FileNotFoundError, IsADirectoryError):
         os.close(os.open(ledger_name(partial), os.O_WRONLY))
-    return _to_resume(partial, wanted)[0]
+    return _to_resume(partial, wanted, made_again)[0]
 
 
-def _to_resume(partial: Path, wanted: NewOutput) -> tuple[Ledger | None, int]:
+def _to_resume(
+    partial: Path, wanted: NewOutput, made_again: MadeAgain | None
+) -> tuple[Ledger | None, int]:
     """Return the ledger of an output to resume, if there is one, and the length of its entries."""
     again, path = option("resume", False), ledger_name(partial)
     if path.is_dir():
@@ -203,7 +227,7 @@ def _to_resume(partial: Path, wanted: NewOutput) -> tuple[Ledger | None, int]:
     try:
         found, whole = parse(path.read_bytes())
     except FileNotFoundError:
-        if wanted.overwrite:
+        if wanted.overwrite or (made_again and made_again(partial)):
             return None, 0
         raise InvalidInput(
             f"{partial}: is an unfinished output without the ledger {path.name}, so that nothing "

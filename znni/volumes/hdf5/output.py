@@ -21,7 +21,7 @@ from znni.core.text import counted
 from znni.core.volume import SAME_COMMAND, Begun, LastSteps, NewOutput, at_once
 from znni.volumes.block_checks import check_written, strike_off_damaged, write_block
 from znni.volumes.hdf5.chunks import ChunkWriter, HeldChanges, make_changes
-from znni.volumes.hdf5.new_file import OUTPUT_DATASET, keep_ledger, make_output
+from znni.volumes.hdf5.new_file import LEDGER, OUTPUT_DATASET, keep_ledger, make_output
 from znni.volumes.hdf5.template import whole_file
 from znni.volumes.held_block import HeldBlock
 from znni.volumes.ledger_file import LedgerFile, unfinished
@@ -34,6 +34,9 @@ from znni.volumes.partial_file import (
     refused_at,
 )
 from znni.volumes.stored import reason
+
+# The first bytes of a small output until all others are there. Then HDF5's signature comes there.
+NOT_WHOLE = b"unwhole\n"
 
 
 def check_output(path: Path, wanted: NewOutput) -> None:
@@ -58,7 +61,7 @@ def begun_output(path: Path, wanted: NewOutput) -> Begun:
     check_output(path, wanted)
     partial = partial_name(path)
     with refused_at(path):
-        found = unfinished(partial, wanted)
+        found = unfinished(partial, wanted, _made_again)
         if found is None:
             return Begun()
         with partial.open("rb") as disk, _readable(partial, resumed=True):
@@ -79,7 +82,7 @@ class Hdf5Output:
     the run stops in the middle of them, the next run makes them.
 
     A small output of one block is written at once when it is finished: before, there is nothing to
-    resume.
+    resume. So it has no ledger beside it.
 
     Raises:
         InvalidInput: the file exists and may not be overwritten, cannot be made, or is the
@@ -93,7 +96,7 @@ class Hdf5Output:
         with refused_at(path):
             self._disk = PartialFile(path)
             try:
-                self._ledger = LedgerFile(self._disk.partial, wanted)
+                self._ledger = LedgerFile(self._disk.partial, wanted, _made_again)
             except BaseException:
                 if not self._disk.size:
                     self._disk.partial.unlink()
@@ -195,7 +198,10 @@ class Hdf5Output:
             chunk, described = chunk_extents(held.patch, wanted.size), held.attributes | measured
             ledger = held.summary(self._ledger.content)
             file = whole_file(held.values, wanted.dtype, chunk, wanted.maps, described, ledger)
+            signature, file[: len(NOT_WHOLE)] = bytes(file[: len(NOT_WHOLE)]), NOT_WHOLE
             self._disk.write(file)  # in one piece
+            self._disk.seek(0)
+            self._disk.write(signature)
             held.release()
             last_steps(self._settle, self._take_name)
             return
@@ -272,6 +278,21 @@ class Hdf5Output:
             f"{self._disk.partial}: cannot be written: {error.strerror}; make room or write "
             f"elsewhere"
         )
+
+
+def _made_again(partial: Path) -> bool:
+    """Return whether an unfinished file is a small output that a kill kept from its name.
+
+    It has its ledger inside, unless the kill came before all of it was written.
+    """
+    with partial.open("rb") as disk:
+        if disk.read(len(NOT_WHOLE)) == NOT_WHOLE:
+            return True
+        try:
+            with h5py.File(disk, "r") as file:
+                return LEDGER in file
+        except Exception:  # h5py reports damage in all kinds of ways
+            return False
 
 
 @contextmanager
