@@ -54,7 +54,9 @@ def _check(
     types, names = _types(function)
     for name, value in (*zip(names, unnamed, strict=False), *named.items()):
         members = types.get(name, ())
-        if members and not any(_is(value, member) for member in members):
+        if not members or type(value) in members:
+            continue
+        if not any(_is(value, member) for member in members):
             kind = type(value).__name__
             wanted = " or ".join(dict.fromkeys(_words(members)))
             raise InvalidInput(f"{name} is {value!r}, a {kind}; give {wanted}")

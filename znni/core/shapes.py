@@ -128,8 +128,8 @@ class Box(NamedTuple):
     @property
     def slices(self) -> tuple[slice, slice, slice]:
         """The box as three slices of an array."""
-        z, y, x = (slice(a, b) for a, b in zip(self.start, self.stop, strict=True))
-        return z, y, x
+        (z, y, x), (z_stop, y_stop, x_stop) = self
+        return slice(z, z_stop), slice(y, y_stop), slice(x, x_stop)
 
     def shifted(self, by: Vec3) -> Box:
         """Return the box moved by ``by``."""
@@ -157,6 +157,8 @@ class Box(NamedTuple):
         If the other box is at the start of this one, there are three parts. They are the rest of
         its row, the rest of its layer of rows, and the other layers.
         """
+        if self.within(other):
+            return
         common = self.intersection(other)
         if common is None:
             yield self

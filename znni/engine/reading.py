@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import cache, lru_cache, partial
+from collections.abc import Callable
+from functools import lru_cache
 from itertools import product
 from math import prod
 from typing import Any, NamedTuple, TypeAlias
@@ -128,8 +128,8 @@ def _read(
         _runs(start, stop, extent, job.pad)
         for start, stop, extent in zip(box.start, box.stop, job.volume, strict=True)
     ]
-    start = Vec3(*(min(run.lowest for run in runs) for runs in axes))
-    stop = Vec3(*(max(run.lowest + run.extent for run in runs) for runs in axes))
+    lowest, highest = zip(*map(_ends, axes), strict=True)
+    start, stop = Vec3(*lowest), Vec3(*highest)
     seen, maps = Box(start, stop), volume.features
     voxels = seen.size.volume
     scaled = FLOAT_BYTES if scaling else 0
@@ -262,6 +262,12 @@ def _runs(start: int, stop: int, extent: int, pad: Pad) -> tuple[_Run, ...]:
     return tuple(found)
 
 
+@lru_cache(maxsize=MOST_AXES)
+def _ends(runs: tuple[_Run, ...]) -> tuple[int, int]:
+    """Return the first voxel that positions of an axis see, and the voxel after the last."""
+    return min(run.lowest for run in runs), max(run.lowest + run.extent for run in runs)
+
+
 def _source(start: int, stop: int, extent: int, pad: Pad) -> NDArray[np.int64]:
     """Return the index of the voxel seen at each position of an axis, in the volume or beyond."""
     position = np.arange(start, stop)
@@ -281,13 +287,12 @@ class _Filling:
     """
 
     def __init__(
-        self, values: NDArray[Any], axes: Sequence[Sequence[_Run]], scaling: InputScaling | None
+        self, values: NDArray[Any], axes: list[tuple[_Run, ...]], scaling: InputScaling | None
     ) -> None:
         self._values = values
         self._scaling = scaling
         self._fixed = fixed_of_maps(scaling, len(values)) if scaling else ()
-        # It does not refer to this object, so the values are freed at once.
-        self._placed = cache(partial(_placed, axes))
+        self._axes = axes
 
     def take(self, piece: Box, stored: NDArray[Any]) -> None:
         """Set all positions that see voxels of a piece.
@@ -299,7 +304,7 @@ class _Filling:
         Raises:
             UnusableValues: a value is NaN, or infinite as float32.
         """
-        by_axis = [self._placed(axis, *ends) for axis, ends in enumerate(zip(*piece, strict=True))]
+        by_axis = map(_placed, self._axes, piece.start, piece.stop)
         places = [tuple(zip(*each, strict=True)) for each in product(*by_axis)]
         if (scaling := self._scaling) is None:
             for positions, part in places:
@@ -322,9 +327,10 @@ class _Filling:
                 values[positions] = scaled[part]  # NumPy copies nothing if both are the same
 
 
-def _placed(axes: Sequence[Sequence[_Run]], axis: int, start: int, stop: int) -> list[Placed]:
+@lru_cache(maxsize=MOST_AXES)
+def _placed(runs: tuple[_Run, ...], start: int, stop: int) -> tuple[Placed, ...]:
     """Return all positions of an axis that see voxels of a piece, and which."""
-    return [part for run in axes[axis] if (part := run.placed(start, stop))]
+    return tuple(part for run in runs if (part := run.placed(start, stop)))
 
 
 def _not_finite(scaled: Float32, raw: NDArray[Any], start: Vec3) -> UnusableValues:
@@ -357,6 +363,6 @@ def _blank_outside(values: Float32, box: Box, known: Box) -> None:
         for start, stop, low, high in zip(*box, *known, strict=True)
     ]
     for axis, kept in enumerate(inside, start=1):
-        along = np.moveaxis(values, axis, 0)
-        along[: kept.start] = 0
-        along[kept.stop :] = 0
+        before = (slice(None),) * axis
+        values[*before, : kept.start] = 0
+        values[*before, kept.stop :] = 0

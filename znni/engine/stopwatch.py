@@ -49,6 +49,27 @@ class SharedStopwatch:
                     self.seconds += perf_counter() - self._since
 
 
+class _During:
+    """A ``with`` block whose seconds a stopwatch counts. A generator takes longer to make.
+
+    Args:
+        stopwatch: the stopwatch.
+        purpose: the purpose of the block.
+    """
+
+    __slots__ = ("_purpose", "_start", "_stopwatch")
+
+    def __init__(self, stopwatch: Stopwatch, purpose: Purpose) -> None:
+        self._stopwatch = stopwatch
+        self._purpose: Purpose = purpose
+
+    def __enter__(self) -> None:
+        self._start = perf_counter()
+
+    def __exit__(self, *_: object) -> None:
+        self._stopwatch.add(self._purpose, perf_counter() - self._start)
+
+
 class Stopwatch:
     """Adds up the seconds of each purpose. Only one thread at a time may add to a purpose.
 
@@ -60,14 +81,9 @@ class Stopwatch:
         self._seconds: dict[Purpose, float] = {}
         self._seconds.update(before.by_phase().items())
 
-    @contextmanager
-    def during(self, purpose: Purpose) -> Iterator[None]:
+    def during(self, purpose: Purpose) -> _During:
         """Count the time of a ``with`` block, however it ends."""
-        start = perf_counter()
-        try:
-            yield
-        finally:
-            self.add(purpose, perf_counter() - start)
+        return _During(self, purpose)
 
     def add(self, purpose: Purpose, seconds: float) -> None:
         """Add seconds that were measured elsewhere."""

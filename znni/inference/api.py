@@ -30,7 +30,7 @@ from znni.inference.preparing import prepare
 from znni.inference.ready import Readiness
 from znni.inference.request import Request, RunOptions
 from znni.inference.resuming import agreed_plan, identified, remaining_of, way_on
-from znni.machine.arrays import peak_memory
+from znni.machine.arrays import high_water_mark, reset_high_water_mark
 from znni.machine.machine import DeviceKind
 from znni.network.network import Network
 from znni.network.network_file import load_network
@@ -214,12 +214,11 @@ def compute(
             plan, lambda plan: prepare(plan, weights, ready.times, dtype, ready.take_waiting())
         )
         compiled_before = compiled_seconds()
-        with peak_memory() as peak:
-            spent = recheck(runner, state, output, job, choices.accuracy, smaller)
-            spent += runner.run(state, smaller, last=not ready.keeps)
-            gpu_peak = runner.gpu_peak_memory if plan.gpu_memory else 0
-            taken = runner.workers_memory
-        taken += peak.highest
+        reset_high_water_mark()
+        spent = recheck(runner, state, output, job, choices.accuracy, smaller)
+        spent += runner.run(state, smaller, last=not ready.keeps)
+        gpu_peak = runner.gpu_peak_memory if plan.gpu_memory else 0
+        taken = runner.workers_memory + high_water_mark()
         measured = as_run(
             runner.plans, spent + stopwatch.seconds, taken, blocks.skipped, gpu_peak, earlier,
             output.begun.plan,

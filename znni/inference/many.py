@@ -161,10 +161,10 @@ def infer_many(
         raise not_made(folder, error) from None
     ready = KeptReadiness(choices_of(options))
     account = _Account(report, progress)
-    made_here = {realpath(out) for out in outputs.values()}
 
     def run(source: str, out: Path) -> None:
-        if realpath(split_dataset(source)[0]) in made_here:  # it may be that of the last volume
+        place = split_dataset(source)[0]
+        if not (is_url(place) or Path(place).exists()):  # it may be the output of the last volume
             account.settle()
         if goes_on(options) and os.path.lexists(out):
             asked = request_of_the_faster(source, network, out, made, **options)

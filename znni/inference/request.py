@@ -223,14 +223,6 @@ def request(
                 f"place out of its file"
             )
     labelled = labels_for(network, labels, threshold)
-    stored = replace(
-        stored_as(network, labelled, dtype, volume.dtype),
-        compression=_compression_in(out, compression),
-        input_chunks=volume.chunks,
-        chunk_files=not sharded and _in_zarr(out),
-        input_chunk_bytes=volume.chunk_bytes,
-        loads_zarr=_in_zarr(out) or bool(volume.chunks and volume.chunks.form == "zarr"),
-    )
     if labelled and dtype != "float32":
         raise InvalidInput(
             f"labels are stored as {labelled.dtype}; leave out {option('dtype', dtype)}"
@@ -247,9 +239,17 @@ def request(
         labels=labelled is not None,
         resume=resume,
     )
-    packing = packing_at(out, wanted)
-    coarser = _in_zarr(out) and packing is None and bool(wanted.coarsening)
-    stored = replace(stored, packing=packing, coarser=coarser)
+    packing, in_zarr = packing_at(out, wanted), _in_zarr(out)
+    stored = replace(
+        stored_as(network, labelled, dtype, volume.dtype),
+        compression=_compression_in(out, compression),
+        input_chunks=volume.chunks,
+        chunk_files=not sharded and in_zarr,
+        input_chunk_bytes=volume.chunk_bytes,
+        loads_zarr=in_zarr or bool(volume.chunks and volume.chunks.form == "zarr"),
+        packing=packing,
+        coarser=in_zarr and packing is None and bool(wanted.coarsening),
+    )
     return Request(
         for_job(network, job), job, choices, stored, source, chosen, volume, border,
         mask, masked, wanted, labelled,

@@ -237,6 +237,7 @@ def shapes(network: Network, patch: Vec3) -> dict[str, Shape5]:
     }
 
 
+@kept_for_object
 def input_box(network: Network, patch: Vec3) -> Box:
     """Return the voxels of the input for a patch, or for one of its windows.
 

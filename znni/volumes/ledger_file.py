@@ -93,7 +93,7 @@ class LedgerFile(MemoryLedger):
         self.partial = partial
         self.resumed = False
         self._path = ledger_name(partial)
-        found, self._end = _to_resume(partial, wanted, made_again)
+        found, self._end = _to_resume(partial, self._path, wanted, made_again)
         self._waiting: list[Mapping[str, Any]] = []
         self._descriptor: int | None = None
         with suppress(FileNotFoundError):  # it is made with its first entry
@@ -210,20 +210,28 @@ def unfinished(
         OSError: nothing could be appended to the ledger.
     """
     # Any other error would keep the run from opening it, too.
+    path = ledger_name(partial)
     with suppress(FileNotFoundError, IsADirectoryError):
-        os.close(os.open(ledger_name(partial), os.O_WRONLY))
-    return _to_resume(partial, wanted, made_again)[0]
+        os.close(os.open(path, os.O_WRONLY))
+    return _to_resume(partial, path, wanted, made_again)[0]
 
 
 def _to_resume(
-    partial: Path, wanted: NewOutput, made_again: MadeAgain | None
+    partial: Path, path: Path, wanted: NewOutput, made_again: MadeAgain | None
 ) -> tuple[Ledger | None, int]:
-    """Return the ledger of an output to resume, if there is one, and the length of its entries."""
-    again, path = option("resume", False), ledger_name(partial)
+    """Return the ledger of an output to resume, if there is one, and the length of its entries.
+
+    Args:
+        partial: as for ``unfinished``.
+        path: the file of the ledger.
+        wanted: as for ``unfinished``.
+        made_again: as for ``unfinished``.
+    """
     if path.is_dir():
         raise in_parts(str(partial))
     if not wanted.resume or not _holds_anything(partial):
         return None, 0
+    again = option("resume", False)
     try:
         found, whole = parse(path.read_bytes())
     except FileNotFoundError:

@@ -369,7 +369,8 @@ def _check_apart(out: str, source: str, what: str) -> None:
         if f"{source}/".startswith(f"{out}/"):
             raise InvalidInput(f"{out}: is the {what}; name another output")
         return
-    for written in (Path(out), partial_name(Path(out))):
+    place = Path(out)
+    for written in (place, partial_name(place)):
         try:
             found = written.stat()
         except OSError:  # it does not exist yet

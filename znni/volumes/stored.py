@@ -125,6 +125,8 @@ def local_file(place: str, format_name: str) -> Path:
             f"give a Zarr, whose chunks are read as they are needed"
         )
     path = Path(place)
+    if path.is_file():
+        return path
     if not path.exists():
         raise no_such_file(place)
     if path.is_dir():
