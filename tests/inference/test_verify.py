@@ -18,6 +18,8 @@ from znni.core.errors import InvalidInput, OutputDiffers
 from znni.core.shapes import Box, Vec3
 from znni.engine.tiles import for_job, make_job
 from znni.inference.brute_force import multiplications_at_voxel
+from znni.inference.provenance import Attributes, origin_attributes
+from znni.inference.request import request
 from znni.inference.verification import compared, seconds_per_voxel
 from znni.machine.detect import detect_host
 from znni.volumes.block_checks import check_blocks
@@ -57,6 +59,17 @@ def test_what_was_computed_agrees(options: tuple[str, ...], ending: str) -> None
     assert str(found) == said.rstrip()
     assert 0 < found.allowed < 2.1e-3
     assert found.largest_error <= found.allowed
+
+
+@pytest.mark.parametrize("options", [{}, {"labels": True}, {"threshold": 0.5}, {"channel": 0}])
+def test_an_output_records_what_is_read_back(options: Any) -> None:
+    asked = request("volume.h5", znni.load_network("tiny.yaml"), "out.h5", **options)
+    weights = znni.random_weights(asked.network, 0)
+    recorded = origin_attributes(asked, asked.network, weights, "float32")
+    assert list(recorded) == list(Attributes.model_fields)
+    again = Attributes.model_validate(recorded).model_dump()
+    assert again == recorded
+    assert list(map(type, again.values())) == list(map(type, recorded.values()))
 
 
 def test_a_long_verification_says_how_long_it_takes(

@@ -358,7 +358,7 @@ def run_volume(
     finally:
         stopwatch.add("reading", reads.seconds)
         # Lanes store at the same time, so their seconds are not added up.
-        stopwatch.add("host_layers", fmean(clock.seconds.busy.host_layers for clock in storing))
+        stopwatch.add("host_layers", fmean(clock.of("host_layers") for clock in storing))
 
 
 def convert(values: NDArray[Any], dtype: OutputType) -> NDArray[Any]:

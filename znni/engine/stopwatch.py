@@ -87,7 +87,11 @@ class Stopwatch:
 
     def add(self, purpose: Purpose, seconds: float) -> None:
         """Add seconds that were measured elsewhere."""
-        self._seconds[purpose] = self._seconds.get(purpose, 0.0) + seconds
+        self._seconds[purpose] = self.of(purpose) + seconds
+
+    def of(self, purpose: Purpose) -> float:
+        """Return the seconds of a purpose so far."""
+        return self._seconds.get(purpose, 0.0)
 
     @property
     def seconds(self) -> JobSeconds:

@@ -113,7 +113,7 @@ class Origin:
 def origin_attributes(
     asked: Request, network: Network, weights: Weights, accuracy: Accuracy
 ) -> dict[str, Any]:
-    """Return the attributes that record how an output is computed.
+    """Return the attributes that record how an output is computed, those of ``Attributes``.
 
     Args:
         asked: the request for the run.
@@ -122,26 +122,27 @@ def origin_attributes(
         accuracy: the accuracy class of the plan.
     """
     job, mask, chosen = asked.job, asked.mask_source, asked.chosen
-    labels = asked.labels.attributes(network) if asked.labels else {}
-    return Attributes(
-        source=_named(asked.source),
-        dataset=chosen.dataset or "",
-        channel="" if chosen.channel is None else str(chosen.channel),
-        time="" if chosen.time is None else str(chosen.time),
-        invert=chosen.invert,
-        mask=_named(mask) if mask is not None else "",
-        source_extents=job.volume,
-        network_file=network_text(network),
-        weights=weights.source,
-        weights_sha256=weights.sha256,
-        border=asked.border,
-        pad=job.pad,
-        roi=str(Box(job.center, job.center + job.output)),
-        voxel_offset=job.center,
-        scale=1 / 255 if asked.stored.dtype == "uint8" else 1.0,
-        accuracy=accuracy,
-        **labels,
-    ).model_dump()
+    found = {
+        "source": _named(asked.source),
+        "dataset": chosen.dataset or "",
+        "mask": _named(mask) if mask is not None else "",
+        "source_extents": tuple(job.volume),
+        "network_file": network_text(network),
+        "weights": weights.source,
+        "weights_sha256": weights.sha256,
+        "border": asked.border,
+        "pad": job.pad,
+        "roi": str(Box(job.center, job.center + job.output)),
+        "voxel_offset": tuple(job.center),
+        "scale": 1 / 255 if asked.stored.dtype == "uint8" else 1.0,
+        "accuracy": accuracy,
+        "channel": "" if chosen.channel is None else str(chosen.channel),
+        "time": "" if chosen.time is None else str(chosen.time),
+        "invert": bool(chosen.invert),
+        "labels": "",
+        "threshold": "",
+    }
+    return found | (asked.labels.attributes(network) if asked.labels else {})
 
 
 def origin_of(output: StoredVolume) -> Origin:

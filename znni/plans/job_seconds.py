@@ -27,8 +27,13 @@ class StageSeconds:
     writing: float = 0.0
 
     def __add__(self, other: StageSeconds) -> StageSeconds:
-        others = other.by_stage()
-        return StageSeconds(**{name: s + others[name] for name, s in self.by_stage().items()})
+        return StageSeconds(
+            self.reading + other.reading,
+            self.host_layers + other.host_layers,
+            self.transfer + other.transfer,
+            self.gpu_layers + other.gpu_layers,
+            self.writing + other.writing,
+        )
 
     def by_stage(self) -> dict[Stage, float]:
         """Return the seconds by stage, in the order in which a patch passes the stages."""
@@ -84,8 +89,14 @@ class SecondsAround:
     importing: float = 0.0
 
     def __add__(self, other: SecondsAround) -> SecondsAround:
-        others = other.by_phase()
-        return SecondsAround(**{name: s + others[name] for name, s in self.by_phase().items()})
+        return SecondsAround(
+            self.start + other.start,
+            self.planning + other.planning,
+            self.opening + other.opening,
+            self.finishing + other.finishing,
+            self.exit + other.exit,
+            self.importing + other.importing,
+        )
 
     def by_phase(self) -> dict[Phase, float]:
         """Return the seconds by phase, in their order."""
