@@ -91,7 +91,7 @@ class NoLedger(MemoryLedger):
 
     resumed = False
 
-    def __init__(self, _partial: Path, _wanted: NewOutput) -> None:
+    def __init__(self, *_given: object) -> None:
         super().__init__({})
 
     def settle(self) -> None:
