@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
+from threading import Event, Thread
 from typing import Any
 
 import h5py
@@ -236,6 +238,57 @@ def test_a_system_that_cannot_flush_beforehand_does_so_in_the_end(
     output.finish({})
     with h5py.File(tmp_path / "out.h5") as file:
         assert (file["main"][()] == 1).all()
+
+
+@pytest.mark.parametrize("asked", ["write", "go on", "finish", "abandon"])
+def test_a_file_is_made_while_its_first_block_is_computed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: str
+) -> None:
+    box, begun, goes_on = Box(Vec3(0, 0, 0), Vec3(3, 35, 9)), Event(), Event()
+    told = list[str]()
+
+    def slow(*arguments: Any) -> None:
+        begun.set()
+        assert goes_on.wait(60)
+        make_output(*arguments)
+        told.append("made")
+
+    monkeypatch.setattr("znni.volumes.hdf5.output.make_output", slow)
+    output = new_output(tmp_path / "out.h5")
+    output.describe({}, box.size)
+    assert begun.wait(60)
+    ask: dict[str, Callable[[], object]] = {
+        "write": lambda: output.write(box, np.ones((2, *box.size), np.float32)),
+        "go on": lambda: output.go_on_with("a plan"),
+        "finish": lambda: output.finish({}),
+        "abandon": output.abandon,
+    }
+    waits = Thread(target=lambda: told.append(f"{asked} {ask[asked]() or ''}"))
+    waits.start()
+    goes_on.set()
+    waits.join()
+    assert [it.split()[0] for it in told] == ["made", asked.split()[0]]
+    if asked == "abandon":
+        assert told[1].endswith("out.h5 was not made")
+        assert not list(tmp_path.iterdir())
+    elif asked != "finish":
+        output.abandon()
+
+
+def test_a_file_that_cannot_be_made_fails_with_its_first_block(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("znni.volumes.hdf5.output.make_output", fail)
+    output, box = new_output(tmp_path / "out.h5"), Box(Vec3(0, 0, 0), Vec3(3, 35, 9))
+    output.describe({}, box.size)
+    for _ in range(2):
+        with pytest.raises(RunFailed, match="No space left on device; make room"):
+            output.write(box, np.ones((2, *box.size), np.float32))
+    assert output.abandon().endswith("out.h5 was not made")
+    assert not list(tmp_path.iterdir())
 
 
 def test_an_abandoned_output_keeps_its_blocks_and_its_partial_name(tmp_path: Path) -> None:

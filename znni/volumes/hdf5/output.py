@@ -172,6 +172,7 @@ class Hdf5Output:
 
     def go_on_with(self, plan: str) -> None:
         """Note the plan of all boxes written from here on."""
+        self._wait_until_made()
         self._ledger.note_plan(plan)
 
     def write(self, box: Box, values: NDArray[Any]) -> None:
