@@ -47,6 +47,10 @@ from znni.plans.summed import SummedNodes
 # Sums in another order differ in their last digits. Limits are larger by this factor.
 ROUNDED = 1 + 1e-9
 
+# Prices seldom raise the bounds of convolutions by more than this share of them. If a limit is
+# farther away, they are not worth their time.
+MOST_GAIN = 0.25
+
 # The bytes of a part of a packed number.
 PART_BYTES = 2
 
@@ -191,6 +195,8 @@ class DeviceSearch:
         best: Candidate | None = None
         working = self._least_working(partition)
         within = job_time.layers_within(limit, working)
+        if working > budget(partition.input_shape._replace(n=1)):
+            return None
         layers = self._least_seconds(partition, budget, within)
         if not job_time.seconds(Load(sum(layers.values()), 0, working)) < limit:
             return None
@@ -252,6 +258,8 @@ class DeviceSearch:
             limit: the seconds of the job above which it does not matter how many they are.
         """
         working = self._least_working(partition)
+        if working > budget(partition.input_shape._replace(n=1)):
+            return Load(inf, 0, working)
         least = self._least_seconds(partition, budget, job_time.layers_within(limit, working))
         return Load(sum(least.values()), 0, working)
 
@@ -261,8 +269,9 @@ class DeviceSearch:
         """Return seconds of each layer that no candidate is below, in any segments.
 
         Every segmentation computes the same outputs, if not more. So the fastest price for all
-        items of a layer at once is a bound for all of them. Convolutions are left out whose arrays
-        do not fit, that may be one step with a pooling or a sum, or whose values may be packed.
+        items of a layer at once is a bound for all of them. If their arrays do not fit, it is the
+        price of as many as do. Convolutions are left out that may be one step with a pooling or a
+        sum, or whose values may be packed.
 
         Args:
             partition: the layers.
@@ -272,19 +281,27 @@ class DeviceSearch:
         least = {node.name: partition.least.get(node.name, 0.0) for node in partition.nodes}
         if not partition.shapes or self._parts:
             return least
-        allowed = budget(partition.input_shape)
         fused = {pair.conv.name for pair in self._fusible}
         fused |= {nodes.conv.name for nodes in self._fusible_sums}
-        convolutions = [it for it in partition.nodes if isinstance(it.layer, Conv)]
+        alone = (it for it in partition.nodes if it.name not in fused)
+        convolutions = [it for it in alone if isinstance(it.layer, Conv)]
+        gain = MOST_GAIN * sum(least[node.name] for node in convolutions)
+        if gain <= within - sum(least.values()) < inf:
+            return least
+        allowed = budget(partition.input_shape._replace(n=1))
         for node in sorted(convolutions, key=lambda node: -least[node.name]):
             left = within - sum(least.values())
             if not left > 0:
                 break
             shape, out = _shapes_of(partition, node)
-            if node.name not in fused and shape.nbytes + out.nbytes <= allowed:
-                enough = least[node.name] + ROUNDED * left
+            each = (shape.nbytes + out.nbytes) // shape.n
+            divisors = (n for n in range(shape.n, 0, -1) if shape.n % n == 0)
+            if items := next((n for n in divisors if n * each <= allowed), 0):
+                times = shape.n // items
+                enough = (least[node.name] + ROUNDED * left) / times
                 layer = node.layer.local if partition.storage else node.layer
-                found = self._options.least_seconds(layer, shape, out, enough)
+                some, made = shape._replace(n=items), out._replace(n=items)
+                found = times * self._options.least_seconds(layer, some, made, enough)
                 least[node.name] = max(least[node.name], found)
         return least
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 
 import pytest
 from paths import ROOT
 
+from znni.core.loading import without_collections
 from znni.machine.detect import usable_cores
 
 WITHOUT_GARBAGE = """
@@ -34,6 +36,18 @@ def said(code: str, *arguments: str) -> str:
 
 def test_a_command_looks_for_no_garbage_while_it_loads() -> None:
     assert said(WITHOUT_GARBAGE, "own") == "False True True"
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_collections_begin_again_after_work_without_them(enabled: bool) -> None:
+    before = gc.isenabled()
+    (gc.enable if enabled else gc.disable)()
+    try:
+        with without_collections():
+            assert not gc.isenabled()
+        assert gc.isenabled() == enabled
+    finally:
+        (gc.enable if before else gc.disable)()
 
 
 BEGUN = """

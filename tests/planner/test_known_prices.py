@@ -450,6 +450,7 @@ def test_a_cut_point_of_a_patch_is_searched_once(monkeypatch: pytest.MonkeyPatch
     ("net", "machine", "device", "patch"),
     [
         ("n337", "h200-16-cores", "gpu", Vec3(400, 400, 496)),
+        ("n337", "laptop", "cpu", Vec3(216, 432, 432)),  # few layers' items fit all at once
         ("cells-unet", "laptop", "cpu", Vec3(64, 128, 128)),
     ],
 )

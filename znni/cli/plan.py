@@ -139,7 +139,7 @@ def plan(
     if cluster:
         typer.echo(_forecast(network, size, cluster, planned, border, region, stored))
         return
-    with kept_texts.warnings_of_znni() as warnings:
+    with loading(), kept_texts.warnings_of_znni() as warnings:  # a search leaves no garbage either
         search = planning.search(
             network,
             size,

@@ -46,14 +46,28 @@ def loading(*ahead: str, begin: Callable[[], object] = nothing) -> Iterator[None
     if not _own:
         yield
         return
+    with without_collections():
+        try:
+            if ahead or begin is not nothing:
+                Thread(target=_load, args=(ahead, begin), daemon=True).start()
+            yield
+        finally:
+            gc.freeze()
+
+
+@contextmanager
+def without_collections() -> Iterator[None]:
+    """Run a ``with`` block without garbage collections, for work whose objects all stay in use.
+
+    Each collection would look at all objects so far, and find little.
+    """
+    enabled = gc.isenabled()
     gc.disable()
     try:
-        if ahead or begin is not nothing:
-            Thread(target=_load, args=(ahead, begin), daemon=True).start()
         yield
     finally:
-        gc.freeze()
-        gc.enable()
+        if enabled:
+            gc.enable()
 
 
 def _load(modules: Sequence[str], begin: Callable[[], object]) -> None:

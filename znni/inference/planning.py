@@ -29,6 +29,7 @@ from znni.calibration.phase_notes import kind_of
 from znni.core.argument_types import checks_types
 from znni.core.errors import DoesNotFit, InvalidInput
 from znni.core.kept_results import kept_for_object
+from znni.core.loading import without_collections
 from znni.core.logged import telling_if_long
 from znni.core.options import (
     ANYTHING,
@@ -275,7 +276,7 @@ def fastest(search: AnySearch, count: int = 1, *, fresh: bool = False) -> list[P
         DoesNotFit: no plan fits. The error says how much memory makes half of the best speed, and
             whether the processors alone could compute the network.
     """
-    with telling_if_long(SEARCH):
+    with telling_if_long(SEARCH), without_collections():
         return _fastest_or_why(search, count, fresh=fresh)
 
 

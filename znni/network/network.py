@@ -208,6 +208,10 @@ class Network:
                 f"convolutions without padding and max-pooling, which can give every voxel"
             )
 
+    def __hash__(self) -> int:
+        """Return the hash of what tells most networks apart: a search asks for it very often."""
+        return hash((self.name, len(self.nodes), self.whole, self.window))
+
     def _check_pooled(self, node: Node) -> None:
         """Check that a join does not mix values of one sample with others."""
         if not isinstance(node.layer, Join):
