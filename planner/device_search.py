@@ -270,8 +270,9 @@ class DeviceSearch:
 
         Every segmentation computes the same outputs, if not more. So the fastest price for all
         items of a layer at once is a bound for all of them. If their arrays do not fit, it is the
-        price of as many as do. Convolutions are left out that may be one step with a pooling or a
-        sum, or whose values may be packed.
+        price of the largest piece that fits, times the number of pieces. Convolutions that may be
+        one step with a pooling or a sum are left out, as are packed ones. Nothing is priced if the
+        limit is too far away (``MOST_GAIN``).
 
         Args:
             partition: the layers.

@@ -274,7 +274,7 @@ class Overhead:
         if self.processes(device) == 1:
             return alone
         _, values_out = _values(network, patch)
-        # A block of each worker is read at a time, into a slot.
+        # Each worker has one block read at a time, into a slot.
         a_slot = values_in * self.itemsize_in(device) + values_out * self.slot_itemsize_out
         each = self.slots * a_slot + self._bytes_of_reading(values_in)
         if network.window:
@@ -323,7 +323,7 @@ class Overhead:
         return copies + max(0, self.input_chunk_bytes - max(0, copies // 2))
 
     def _bytes_of_writing(self, network: Network, patch: Vec3) -> int:
-        """Return the host bytes that writing a block of several workers takes beside its slot.
+        """Return the host bytes beside the slot while a block of several workers is written.
 
         One block of all workers is written at a time. Lanes make labels of windows themselves.
         """
@@ -699,7 +699,7 @@ def _values(network: Network, patch: Vec3) -> tuple[int, int]:
 
 
 def _copies_written(network: Network) -> int:
-    """Return how many copies of a block, as it is stored, writing it takes beside the block itself.
+    """Return how many copies of a stored block its writing makes, beside the block.
 
     The output of a constant input may vary with the phase of an exact network's lattices. Then it
     is repeated before it is copied.

@@ -100,7 +100,7 @@ def test_the_type_of_the_input_is_given_once() -> None:
     with pytest.raises(InvalidInput, match="are both given; leave out input_itemsize"):
         znni.plan("tiny.yaml", (7, 20, 23), input_dtype="uint8", input_itemsize=1)
     for wrong in ("grey", "complex64", object):
-        with pytest.raises(InvalidInput, match="is no type of numbers; give one of NumPy"):
+        with pytest.raises(InvalidInput, match="is not a type of real numbers; give a NumPy type"):
             znni.plan("tiny.yaml", (7, 20, 23), input_dtype=wrong)
 
 

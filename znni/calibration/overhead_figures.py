@@ -219,8 +219,8 @@ def run_overhead(
         machine: machine that it runs on.
         stored: stored types of input and output values.
         measured: measured times of the machine, if there are any.
-        warm: bytes that take no extra time to touch first.
-        cold_share: share of all other bytes that take it.
+        warm: bytes whose first touch takes no extra time.
+        cold_share: share of the other bytes whose first touch takes extra time.
     """
     handling = _handling(machine, np.dtype(stored.dtype).itemsize, stored.input_itemsize)
     handling = _chunked(handling, machine, stored, measured.chunks if measured else NONE_MEASURED)

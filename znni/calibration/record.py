@@ -137,8 +137,8 @@ class StepTimes:
     def warm(self) -> Iterator[tuple[Step, float]]:
         """Yield each step that ran more than once, with the seconds of a fast call.
 
-        A tenth of all calls but the first are faster. The others may have waited for threads that
-        read and write: a plan counts what they lose to these apart.
+        Only a tenth of the calls after the first are faster. Slower calls may have waited for
+        threads that read and write. A plan counts these waits separately.
         """
         for step, seconds in self._seconds.items():
             if seconds:

@@ -34,7 +34,10 @@ if TYPE_CHECKING:
 def plan(
     net: options.Net,
     volume: Annotated[
-        str, typer.Option(help="Extents Z,Y,X, or the file of a volume.", metavar="Z,Y,X|FILE")
+        str,
+        typer.Option(
+            help="Extents Z,Y,X (of float32 values), or the file of a volume.", metavar="Z,Y,X|FILE"
+        ),
     ],
     dataset: options.Dataset = None,
     channel: options.Channel = None,

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import NoReturn
+from threading import Timer
+from typing import TYPE_CHECKING, NoReturn
+
+if TYPE_CHECKING:
+    from sys import UnraisableHookArgs
 
 # Ctrl-C, a request to terminate, and a closed terminal. Not every system has all three.
 ASKING_TO_STOP = tuple(
     getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
 )
+
+
+# Python drops an exception that is raised while it deletes an object. Then the signal is sent
+# again.
+AGAIN_SECONDS = 0.01
 
 
 class Stopped(BaseException):
@@ -19,11 +30,13 @@ class Stopped(BaseException):
     It is no ``Exception``, so no ``except Exception`` on the way catches it.
 
     Attributes:
+        number: the number of the signal.
         exit_code: the code that a shell reports for a death by that signal.
     """
 
     def __init__(self, number: int) -> None:
         super().__init__(f"stopped by {signal.Signals(number).name}")
+        self.number = number
         self.exit_code = 128 + number
 
 
@@ -34,6 +47,13 @@ def stopping_on_signals() -> Iterator[None]:
     def stop(number: int, _frame: object) -> NoReturn:
         raise Stopped(number)
 
+    def note_dropped(dropped: UnraisableHookArgs) -> None:
+        if isinstance(dropped.exc_value, Stopped):
+            Timer(AGAIN_SECONDS, os.kill, (os.getpid(), dropped.exc_value.number)).start()
+        else:
+            hook(dropped)
+
+    hook, sys.unraisablehook = sys.unraisablehook, note_dropped
     before = {number: signal.getsignal(number) for number in ASKING_TO_STOP}
     for number, handler in before.items():
         if handler is not signal.SIG_IGN:  # jobs in the background or under nohup ignore signals
@@ -43,3 +63,4 @@ def stopping_on_signals() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+        sys.unraisablehook = hook

@@ -260,5 +260,5 @@ class Output(BlockStore, Protocol):
             way_on: advice on how to continue, for when finished blocks can be kept.
 
         Returns:
-            A description of what is left of the output.
+            A description of what is left of the output. If it is complete, the description says so.
         """

@@ -290,10 +290,12 @@ def input_type(dtype: DTypeLike | None, itemsize: int | None = None) -> np.dtype
             those of integers.
 
     Raises:
-        InvalidInput: both are given, or the type is none of numbers.
+        InvalidInput: both are given, the type does not hold real numbers, or a value has no bytes.
     """
     if dtype is None:
         each = FLOAT_BYTES if itemsize is None else itemsize
+        if each < 1:
+            raise InvalidInput(f"input_itemsize={each}: a value has 1 byte or more")
         return np.dtype({1: np.uint8, 2: np.uint16}.get(each, f"V{each}"))
     if itemsize is not None:
         raise InvalidInput(
@@ -302,11 +304,12 @@ def input_type(dtype: DTypeLike | None, itemsize: int | None = None) -> np.dtype
         )
     try:
         found = np.dtype(dtype)
-    except TypeError:
+    except (TypeError, ValueError, SyntaxError):  # NumPy reads some texts as code
         found = None
     if found is None or found.kind not in "biuf":
         raise InvalidInput(
-            f"input_dtype={dtype!r} is no type of numbers; give one of NumPy, such as 'uint8'"
+            f"input_dtype={dtype!r} is not a type of real numbers; give a NumPy type, such as "
+            f"'uint8'"
         )
     return found
 

@@ -96,9 +96,9 @@ def high_water_mark() -> int:
 
 
 def resident_shared_memory() -> int:
-    """Return the resident bytes of this process now that lie in memory of several processes.
+    """Return how many resident bytes of this process are shared memory.
 
-    Files are not among them. Where the system does not tell, it is 0.
+    Mapped files do not count. If the system does not say, it is 0.
     """
     try:
         status = _content(STATUS)
@@ -108,7 +108,7 @@ def resident_shared_memory() -> int:
 
 
 def _told(status: bytes, name: bytes) -> int:
-    """Return the bytes that Linux tells under a name in the file ``STATUS``."""
+    """Return the bytes in a field of Linux's file ``STATUS``."""
     return int(status.partition(b"\n%b:" % name)[2].split(maxsplit=1)[0]) * 1024
 
 

@@ -7,8 +7,8 @@ which pages are cold. So each run notes how much memory it took. That much is wa
 Some virtual machines tell their host which pages are free, seconds after a program has ended. The
 host takes these pages back, and they are cold again. So notes do not count there. An AMD EPYC under
 Firecracker touched 3 GiB at 0.4 GiB/s, and at 8 GiB/s right after that. After 15 s without other
-programs, it touched the first 256 MiB at 0.4 GiB/s again. There, a plan cannot know what is cold:
-nothing if another program has just ended, and everything after a while. So half of it counts.
+programs, it touched the first 256 MiB at 0.4 GiB/s again. There, a plan cannot know which pages
+are cold: none right after another program, and all after a while. So it counts half of them.
 """
 
 from __future__ import annotations
@@ -22,11 +22,10 @@ from znni.core.user_cache import Notes
 # Memory that other programs have touched on any system that runs.
 WARM_BYTES = 2**29
 
-# Memory that a process touches as it starts, and has free again. It is warm even where the host
-# takes back all other free pages.
+# Memory that a process touches and frees as it starts.
 FREE_AGAIN_BYTES = 2**24
 
-# The share of the pages that are not warm, but cold, if the host takes free pages back.
+# The share of all other pages that counts as cold if the host takes free pages back.
 TAKEN_BACK_SHARE = 0.5
 
 # The number of leading bits that noted bytes are rounded down to. So plans seldom change.

@@ -209,7 +209,7 @@ class Network:
             )
 
     def __hash__(self) -> int:
-        """Return the hash of what tells most networks apart: a search asks for it very often."""
+        """Return a hash of a few parts that tell most networks apart: a search hashes often."""
         return hash((self.name, len(self.nodes), self.whole, self.window))
 
     def _check_pooled(self, node: Node) -> None:

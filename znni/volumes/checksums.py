@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from znni.machine.io_threads import beside
 
-# Bytes of a block for each thread. One thread alone sums up 1 to 7 GB/s, which may be slower than
+# Bytes of a block for each thread. One thread alone reads 1 to 7 GB/s, which may be slower than
 # the disk.
 PIECE_BYTES = 8 * 2**20
 
@@ -66,7 +66,7 @@ def _text(checksum: int) -> str:
 
 
 def joined(first: int, second: int, length: int) -> int:
-    """Return the CRC-32 of bytes from those of their two parts.
+    """Return the CRC-32 of two parts together, from that of each.
 
     A CRC-32 is the remainder of a polynomial whose coefficients are the bits. Bytes after the first
     part multiply its polynomial by a power of x.

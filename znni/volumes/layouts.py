@@ -96,8 +96,8 @@ def known_volume(
         dataset: the dataset that is asked for.
         name: the name of the volume, without that of the dataset in the file.
         time: the point in time that is asked for.
-        locks: whether to lock the file as HDF5 does, as long as there is the volume. Then no
-            program may write it.
+        locks: whether to lock the file as HDF5 does, as long as the volume exists. Then
+            HDF5 does not open it to write.
     """
     try:
         with path.open("rb", buffering=0) as file:

@@ -155,10 +155,10 @@ class LedgerFile(MemoryLedger):
         return self._descriptor
 
     def _opened(self, flag: int) -> int:
-        """Open the file, without what comes after the entries to go on from.
+        """Open the file, and cut off what follows the entries to resume from.
 
         Args:
-            flag: of ``os.open``: whether a new file is made.
+            flag: ``os.O_CREAT`` to make a new file, or 0.
         """
         descriptor = os.open(self._path, os.O_WRONLY | flag, 0o666)
         try:

@@ -159,7 +159,9 @@ def _compute(runner: Runner, control: Connection, slots: dict[Connection, Slot])
     peak_before, shared_before = high_water_mark(), resident_shared_memory()
 
     def own_peak() -> int:
-        of_slots = resident_shared_memory() - shared_before  # they only grow until blocks end
+        of_slots = (
+            resident_shared_memory() - shared_before
+        )  # slots only gain pages until the last block
         return max(peak_before, high_water_mark() - of_slots)
 
     def asked() -> Iterator[_OnTheWay]:

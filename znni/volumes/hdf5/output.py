@@ -35,7 +35,7 @@ from znni.volumes.partial_file import (
 )
 from znni.volumes.stored import reason
 
-# The first bytes of a small output until all others are there. Then HDF5's signature comes there.
+# The first bytes of a small output until all others are there. Then HDF5's signature replaces them.
 NOT_WHOLE = b"unwhole\n"
 
 
@@ -76,7 +76,7 @@ class Hdf5Output:
 
     It is a ``PartialFile``: it takes its final name only when it is complete. All chunks and
     attributes have their places, and are on the disk, before the first block is written. A thread
-    sees to that while the first block is read and computed. From then on HDF5 only reads, and
+    makes them while the first block is read and computed. From then on HDF5 only reads, and
     blocks are written into their chunks without HDF5. So an unfinished file is readable however the
     run ended; missing blocks read as zeros. HDF5's final changes are noted in the ledger first. If
     the run stops in the middle of them, the next run makes them.
@@ -141,7 +141,7 @@ class Hdf5Output:
         self._held.describe(attributes, patch, self._begin)
 
     def _begin(self, attributes: dict[str, Any], patch: Vec3) -> None:
-        """Begin to make the file. Who needs it waits for that."""
+        """Begin to make the file. Methods that need it wait."""
         self._made = in_background(partial(self._make, attributes, patch))
 
     def _wait_until_made(self) -> None:
@@ -282,7 +282,7 @@ class Hdf5Output:
 
 
 def _made_again(partial: Path) -> bool:
-    """Return whether an unfinished file is a small output that a kill kept from its name.
+    """Return whether an unfinished file is a small output whose run was killed before it was named.
 
     It has its ledger inside, unless the kill came before all of it was written.
     """
