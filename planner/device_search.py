@@ -240,7 +240,7 @@ class DeviceSearch:
                 else:
                     arrays = sum(4 * it.f * (it.size - smaller).volume for it in shapes)
                 least = max(least, arrays)
-        return least
+        return least * self.value_bytes // FLOAT_BYTES
 
     def _least_of_block(self, segment: Segment) -> float:
         """Return a lower bound on the seconds of the only segment of a block."""
@@ -296,8 +296,10 @@ class DeviceSearch:
                 break
             shape, out = _shapes_of(partition, node)
             each = (shape.nbytes + out.nbytes) // shape.n
-            divisors = (n for n in range(shape.n, 0, -1) if shape.n % n == 0)
-            if items := next((n for n in divisors if n * each <= allowed), 0):
+            divisors = [n for n in range(shape.n, 0, -1) if shape.n % n == 0]
+            items = next((n for n in divisors if n * each <= allowed), 0)
+            # A price for some items bounds the time of fewer only if these divide them.
+            if items and all(items % n == 0 for n in divisors if n < items):
                 times = shape.n // items
                 enough = (least[node.name] + ROUNDED * left) / times
                 layer = node.layer.local if partition.storage else node.layer

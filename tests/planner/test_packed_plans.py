@@ -385,3 +385,21 @@ def test_a_search_asks_primitives_of_packed_layers_for_nothing_else(
     assert any(isinstance(step.operation, PackedLayer) for step in plan.steps)
     assert asked
     assert all(isinstance(layer, PackedLayer) for layer in asked)
+
+
+@pytest.mark.parametrize("memory", ["100MB", "150MB"])
+def test_packed_values_take_half_the_memory_that_rules_patches_out(
+    memory: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In float16, arrays that would not fit as float32 may fit."""
+
+    def fastest() -> float:
+        search = planning.search(
+            NETWORKS / "cells-unet.yaml", (256, 512, 512), machine=MACHINES / "h100.yaml",
+            device="gpu", accuracy="tf32", border="same", gpu_memory=memory, costs="built-in",
+        )  # fmt: skip
+        return search.fastest()[0].seconds
+
+    found = fastest()
+    monkeypatch.setattr(device_search.DeviceSearch, "_least_working", lambda *_: 0)
+    assert found == pytest.approx(fastest())

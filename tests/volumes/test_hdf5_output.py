@@ -420,6 +420,22 @@ def test_a_held_output_is_made_again_if_its_run_is_killed_while_it_is_written(
         assert partial.read_bytes() == content
 
 
+def test_a_larger_output_is_not_made_again_if_only_its_ledger_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    box, path = Box(Vec3(0, 0, 0), Vec3(3, 70, 9)), tmp_path / "out.h5"
+    output = new_output(path)
+    output.describe({}, box.size)
+    output.write(box, np.ones((2, *box.size), np.float32))
+    output.finish({})
+    whole, partial = path.read_bytes(), Path(f"{path}.partial")
+    path.rename(partial)
+    monkeypatch.setattr("znni.volumes.hdf5.output.HELD_BYTES", 2 * box.size.volume * 4 - 1)
+    with pytest.raises(InvalidInput, match=r"without the ledger out\.h5\.partial\.ledger"):
+        Hdf5Output(path, NewOutput(2, box.size, resume=True))
+    assert partial.read_bytes() == whole
+
+
 def test_the_ledger_of_an_earlier_run_is_emptied_before_a_held_output_is_written(
     tmp_path: Path,
 ) -> None:

@@ -10,14 +10,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from znni.calibration.overhead_figures import cuda_seconds
 from znni.calibration.phase_notes import AROUND, FixedSeconds, Kind, kind_of, note
 from znni.calibration.record import StepTimes, refine
 from znni.core.kept_results import Hashed, kept_for_object
-from znni.core.options import Choices, Stored
-from znni.core.shapes import Vec3
+from znni.core.options import Choices
 from znni.core.volume import Step
 from znni.engine.oom_fallback import FallbackRunner
 from znni.engine.pipeline import Processes
@@ -343,36 +342,9 @@ def _idle_memory(plan: Plan, device: DeviceKind) -> int:
     return memory.total - memory.process - memory.weights
 
 
-class _Job(NamedTuple):
-    """The parts of a job that decide its plan.
-
-    Attributes:
-        marked: the hash of the network, which has many parts.
-        network: the network without what depends on the values of one volume.
-        output: extents of the output.
-        stored: how values are stored.
-    """
-
-    marked: int
-    network: Network
-    output: Vec3
-    stored: Stored
-
-    def __hash__(self) -> int:
-        return hash((self.marked, self.output, self.stored))
-
-
-def _job(required: Requirements) -> _Job:
+def _job(required: Requirements) -> Hashable:
     """Return a value that is equal for jobs with the same plan."""
-    network = required.network
-    known = _without_statistics(network)
-    return _Job(_hash_of(network), known, required.job.output, required.stored)
-
-
-@kept_for_object
-def _hash_of(network: Network) -> int:
-    """Return a hash of a network without what depends on the values of one volume."""
-    return hash(_without_statistics(network))
+    return _without_statistics(required.network), required.job.output, required.stored
 
 
 @kept_for_object

@@ -108,8 +108,9 @@ def resident_shared_memory() -> int:
 
 
 def _told(status: bytes, name: bytes) -> int:
-    """Return the bytes in a field of Linux's file ``STATUS``."""
-    return int(status.partition(b"\n%b:" % name)[2].split(maxsplit=1)[0]) * 1024
+    """Return the bytes in a field of Linux's file ``STATUS``; 0 if it has no such field."""
+    found = status.partition(b"\n%b:" % name)[2].split(maxsplit=1)
+    return int(found[0]) * 1024 if found else 0
 
 
 def _content(path: str) -> bytes:

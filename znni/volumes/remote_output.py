@@ -88,8 +88,13 @@ class RemoteFolder:
     @property
     def is_complete(self) -> bool:
         """True if the marker is removed, even if that was interrupted."""
-        with suppress(Exception):  # as below
-            return self._completes and not self._files.exists(self._marker)
+        if self._completes:
+            try:
+                self._files.info(self._marker)
+            except FileNotFoundError:
+                return True
+            except Exception:  # nobody knows
+                return False
         return False
 
     def keep(self) -> None:

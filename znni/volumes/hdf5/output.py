@@ -7,6 +7,7 @@ from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import h5py
@@ -23,7 +24,7 @@ from znni.volumes.block_checks import check_written, strike_off_damaged, write_b
 from znni.volumes.hdf5.chunks import ChunkWriter, HeldChanges, make_changes
 from znni.volumes.hdf5.new_file import LEDGER, OUTPUT_DATASET, keep_ledger, make_output
 from znni.volumes.hdf5.template import whole_file
-from znni.volumes.held_block import HeldBlock
+from znni.volumes.held_block import HELD_BYTES, HeldBlock
 from znni.volumes.ledger_file import LedgerFile, unfinished
 from znni.volumes.partial_file import (
     AS_FILE,
@@ -104,6 +105,7 @@ class Hdf5Output:
                 raise
         self._file: h5py.File | None = None
         self._made: Future[None] | None = None
+        self._making, self._abandoned = Lock(), False
         self._held = HeldBlock(wanted)
         try:
             if self._ledger.resumed:
@@ -159,16 +161,18 @@ class Hdf5Output:
         Raises:
             RunFailed: a write failed.
         """
-        try:
-            self._ledger.settle()
-            wanted = self._wanted
-            chunk = chunk_extents(patch, wanted.size)
-            with h5py.File(self._disk, "w") as new:
-                make_output(new, wanted.shape, wanted.dtype, chunk, wanted.maps, attributes)
-            self._disk.settle()
-        except OSError as error:
-            raise self._failed(error) from None
-        self._open()
+        wanted, chunk = self._wanted, chunk_extents(patch, self._wanted.size)
+        with self._making:
+            if self._abandoned:
+                return
+            try:
+                self._ledger.settle()
+                with h5py.File(self._disk, "w") as new:
+                    make_output(new, wanted.shape, wanted.dtype, chunk, wanted.maps, attributes)
+                self._disk.settle()
+            except OSError as error:
+                raise self._failed(error) from None
+            self._open()
 
     def go_on_with(self, plan: str) -> None:
         """Note the plan of all boxes written from here on."""
@@ -254,9 +258,9 @@ class Hdf5Output:
 
     def abandon(self, way_on: str = SAME_COMMAND, /) -> str:
         """Close the unfinished file, and delete it if it holds no block. Return a message."""
-        if self._made:
-            self._made.exception()  # it is written until then
-        self._close()
+        self._abandoned = True
+        with self._making:
+            self._close()
         if self._disk.is_complete:
             self._ledger.discard()
             self._disk.close()
@@ -291,7 +295,7 @@ def _made_again(partial: Path) -> bool:
             return True
         try:
             with h5py.File(disk, "r") as file:
-                return LEDGER in file
+                return LEDGER in file and file[OUTPUT_DATASET].nbytes <= HELD_BYTES
         except Exception:  # h5py reports damage in all kinds of ways
             return False
 
