@@ -25,6 +25,7 @@ from znni.calibration.io_rates import (
     REPEATS,
     Computing,
     _Blocks,
+    _cold,
     _in_turn,
     calibrate_handling,
     measure_handling,
@@ -68,7 +69,22 @@ def virtual(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     monkeypatch.setattr("znni.calibration.io_rates.note_warm", noted.append)
     monkeypatch.setattr("znni.calibration.io_rates.COLD_BYTES", 2**22)
     monkeypatch.setattr("znni.calibration.io_rates.COLD_STEP", 2**20)
+    monkeypatch.setattr("znni.calibration.io_rates.REST_SECONDS", 0.0)
     return noted
+
+
+@pytest.mark.usefixtures("virtual")
+@pytest.mark.parametrize("gives_back", [True, False])
+def test_the_slower_half_of_what_may_be_cold_counts(
+    monkeypatch: pytest.MonkeyPatch, gives_back: bool
+) -> None:
+    """Other programs have freed some of it just before, and the host takes that back."""
+    rested, took = list[float](), iter([9.0] * 8 + [0.1, 2.0, 0.1, 4.0])
+    monkeypatch.setattr("znni.calibration.io_rates.gives_pages_back", lambda: gives_back)
+    monkeypatch.setattr("znni.calibration.io_rates.time.sleep", rested.append)
+    monkeypatch.setattr("znni.calibration.io_rates._extra_of_first", lambda _: next(took))
+    assert _cold() == 3.0 / 2**20
+    assert rested == [0.0] * gives_back
 
 
 def test_all_is_measured(virtual: list[int]) -> None:

@@ -35,7 +35,7 @@ from znni.engine.pipeline import convert
 from znni.engine.reading import read_input
 from znni.engine.tiles import ZERO, make_job
 from znni.machine.arena import map_pages
-from znni.machine.cold_pages import note_warm, warm_bytes
+from znni.machine.cold_pages import gives_pages_back, note_warm, warm_bytes
 from znni.machine.io_threads import io_threads_on
 from znni.machine.machine import Machine
 from znni.network.layers import Conv
@@ -47,10 +47,12 @@ REPEATS = 5
 BLOCKS = 2 * REPEATS  # each second one is handled beside threads that compute
 TOUCHED_BYTES = 2**27
 
-# Memory beyond what is warm that is touched to measure it, and how much at a time. Only the later
-# half counts: some more may be warm, which programs freed just before.
+# Memory beyond what is warm that is touched to measure it, and how much at a time. Only the slower
+# half counts: some more may be warm, which programs freed just before. Hosts that take free pages
+# back do so within some seconds.
 COLD_BYTES = 2**31
 COLD_STEP = 2**27
+REST_SECONDS = 5.0
 
 BLOCK = Vec3(128, 128, 128)
 
@@ -224,6 +226,8 @@ def _cold() -> float | None:
     warm = warm_bytes()
     if warm + COLD_BYTES > psutil.virtual_memory().available / 2:
         return None
+    if gives_pages_back():
+        time.sleep(REST_SECONDS)
     held: list[NDArray[np.uint8]] = []
     times: list[float] = []
     while len(held) * COLD_STEP < warm + COLD_BYTES:
@@ -231,7 +235,8 @@ def _cold() -> float | None:
         held.append(pages)
         times.append(_extra_of_first(partial(pages.fill, 1)))
     note_warm(len(held) * COLD_STEP)
-    return median(times[-(COLD_BYTES // COLD_STEP // 2) :]) / COLD_STEP
+    beyond = sorted(times[-(COLD_BYTES // COLD_STEP) :])
+    return median(beyond[len(beyond) // 2 :]) / COLD_STEP
 
 
 def _extra_of_first(fill: Callable[[], object]) -> float:
