@@ -159,9 +159,8 @@ def _compute(runner: Runner, control: Connection, slots: dict[Connection, Slot])
     peak_before, shared_before = high_water_mark(), resident_shared_memory()
 
     def own_peak() -> int:
-        of_slots = (
-            resident_shared_memory() - shared_before
-        )  # slots only gain pages until the last block
+        # Slots only gain pages until the last block.
+        of_slots = resident_shared_memory() - shared_before
         return max(peak_before, high_water_mark() - of_slots)
 
     def asked() -> Iterator[_OnTheWay]:
