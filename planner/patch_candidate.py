@@ -153,15 +153,14 @@ class PatchCandidate:
         )
 
     def seconds(self, cut_point: CutPoint, loads: Mapping[DeviceKind, Load]) -> float:
-        """Return the seconds of the job for the loads on each device."""
+        """Return the seconds of the job for the loads on each device, infinite if a load is."""
+        if not all(isfinite(load.seconds) for load in loads.values()):
+            return inf
         return self.time(cut_point, loads).total(self._patches)
 
     def least_seconds(self, cut_point: CutPoint) -> float:
         """Return a lower bound on the seconds of the job, infinite if a layer has no primitive."""
-        loads = self.least_loads(cut_point)
-        if not all(isfinite(load.seconds) for load in loads.values()):
-            return inf
-        return self.seconds(cut_point, loads)
+        return self.seconds(cut_point, self.least_loads(cut_point))
 
     def job_time(
         self, cut_point: CutPoint, loads: Mapping[DeviceKind, Load], device: DeviceKind

@@ -32,15 +32,7 @@ def begin_checksum(values: NDArray[Any]) -> Callable[[], str]:
     Returns:
         A function that waits for it.
     """
-    maps, depth = values.shape[:2]
-    planes = max(1, depth * maps * PIECE_BYTES // max(1, values.nbytes))
-    pieces = [
-        values[image : image + 1, first : first + planes]
-        for image in range(maps)
-        for first in range(0, depth, planes)
-    ]
-    if values.nbytes <= PIECE_BYTES:
-        pieces = [values]
+    pieces = _pieces(values)
     sums = [(beside(partial(_checksum, piece), "writing"), piece.nbytes) for piece in pieces]
 
     def wait() -> str:
@@ -50,6 +42,19 @@ def begin_checksum(values: NDArray[Any]) -> Callable[[], str]:
         return _text(found)
 
     return wait
+
+
+def _pieces(values: NDArray[Any]) -> list[NDArray[Any]]:
+    """Return the pieces of a block, in the order of its bytes: planes of one map each, or all."""
+    if values.nbytes <= PIECE_BYTES:
+        return [values]
+    maps, depth = values.shape[:2]
+    planes = max(1, maps * depth * PIECE_BYTES // values.nbytes)
+    return [
+        image[np.newaxis, first : first + planes]
+        for image in values
+        for first in range(0, depth, planes)
+    ]
 
 
 def _checksum(values: NDArray[Any]) -> int:
