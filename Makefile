@@ -1,14 +1,27 @@
-# make demo      sets up an environment and runs a trained network over a small volume
-# make test      sets up an environment and passes the checks and tests
-# make docs      sets up an environment and builds the documentation in site/
+# make demo      runs a trained network over a small volume, and draws what it finds
+# make test      passes the checks and all tests
+# make quick     passes the checks, and the tests that find most, in two minutes
+# make docs      builds the documentation in site/
 # make coverage  runs the tests and prints which lines they reach, on any Python
 # make wheel     builds the wheel and runs the demo with it, in an empty environment
+# make browser   installs Chromium, for tests of pages, as root on Debian or Ubuntu
+#
+# Each command first sets up what it needs, in .venv.
 
 PYTHON ?= python3
-EXTRAS ?= test,plot
+# What pip installs as PyTorch. With TORCH= the tests that need PyTorch are skipped.
+TORCH ?= torch==2.13.0
+
 BIN := .venv/bin
-READY := .venv/ready
+DEMO_READY := .venv/demo-ready
+QUICK_READY := .venv/quick-ready
+TORCH_READY := .venv/torch-ready
+TEST_READY := .venv/test-ready
 DOCS_READY := .venv/docs-ready
+
+# uv installs in a fifth of pip's time. It reads no settings of pip: where it fails, pip installs.
+install = $(BIN)/uv pip install --quiet --python $(1) $(2) || \
+    $(BIN)/pip --python $(1) install --quiet --no-compile $(2)
 
 # From Python 3.12 on the interpreter reports each line once, and coverage costs nothing. On Python
 # 3.11 it makes the planner's tests take twice as long: there, only make coverage measures it.
@@ -16,20 +29,45 @@ MONITORING := $(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 12))
 # Idle threads of BLAS and OpenMP wait in loops, at the cost of other workers. Tests that are about
 # threads set their number themselves.
 SERIAL := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
+# Libraries that the tests use, and that cannot be installed beside the others.
+APART := ZNNI_OME_ZARR_PYTHON=$(CURDIR)/.venv/ome-zarr/bin/python \
+    ZNNI_DASK_KUBERNETES=$(CURDIR)/.venv/dask-kubernetes
 # Many tests wait for processes that they start: three workers keep two cores busy.
-PYTEST := $(SERIAL) $(BIN)/python -m pytest -n 3 --dist worksteal --durations 20
+WORKERS := -n 3 --dist worksteal
+PYTEST := $(SERIAL) $(APART) $(BIN)/python -m pytest $(WORKERS) --durations 20
 COVER := --cov=znni --cov=planner
 
-.PHONY: demo test check coverage docs wheel setup clean
+.PHONY: demo quick test check coverage docs wheel browser setup clean
 
-setup: $(READY)
-
-$(READY): pyproject.toml
+$(DEMO_READY): pyproject.toml
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --editable '.[$(EXTRAS)]'
-	touch $(READY)
+	$(BIN)/pip install --quiet uv
+	$(call install,.venv,--editable '.[plot]')
+	touch $@
 
-demo: $(READY)
+$(QUICK_READY): $(DEMO_READY)
+	$(call install,.venv,--editable '.[test,plot]')
+	touch $@
+
+# Without the libraries that these packages ask for, which no test needs: some refuse each other.
+$(TORCH_READY): $(QUICK_READY)
+	$(BIN)/pip install --quiet --no-compile $(TORCH)
+	$(call install,.venv,--no-deps dynamic-network-architectures==0.4.4)
+	touch $@
+
+$(TEST_READY): $(QUICK_READY)
+	$(call install,.venv,--no-deps --target .venv/dask-kubernetes dask-kubernetes==2026.3.0)
+	$(PYTHON) -m venv --without-pip .venv/ome-zarr
+	$(call install,.venv/ome-zarr,ome-zarr==0.18.0)
+	touch $@
+
+$(DOCS_READY): $(DEMO_READY)
+	$(call install,.venv,--editable '.[docs]')
+	touch $@
+
+setup: $(TEST_READY) $(if $(TORCH),$(TORCH_READY))
+
+demo: $(DEMO_READY)
 	mkdir -p demo-output
 	$(BIN)/znni infer networks/cells.h5 --net networks/cells-unet.yaml \
 	    --out demo-output/membranes.h5 --overwrite
@@ -37,7 +75,16 @@ demo: $(READY)
 	    demo-output/membranes.png
 	@echo "look at demo-output/membranes.png; the output is in demo-output/membranes.h5"
 
-test: check
+check: $(QUICK_READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+
+quick: check
+	$(SERIAL) $(BIN)/python -m pytest $(WORKERS) $(QUICK)
+
+test: check setup
 	@if $(MONITORING); then \
 	    echo '$(PYTEST) $(COVER)'; \
 	    COVERAGE_CORE=sysmon $(PYTEST) $(COVER); \
@@ -46,25 +93,18 @@ test: check
 	    $(PYTEST) && echo 'coverage: not measured on Python 3.11 (make coverage does)'; \
 	fi
 
-check: $(READY)
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
-	$(BIN)/mypy
-	$(BIN)/lint-imports --no-cache
-
-coverage: $(READY)
+coverage: setup
 	@if $(MONITORING); then export COVERAGE_CORE=sysmon; fi; $(PYTEST) $(COVER)
 
-wheel: demo
+wheel: demo $(QUICK_READY)
 	ZNNI_TEST_WHEEL=1 $(BIN)/python -m pytest tests/packaging
-
-$(DOCS_READY): $(READY)
-	$(BIN)/pip install --quiet --editable '.[docs]'
-	touch $(DOCS_READY)
 
 docs: $(DOCS_READY)
 	$(BIN)/python -m mkdocs build --strict
 	@echo "open site/index.html"
+
+browser:
+	command -v chromium || (apt-get update && apt-get install -y --no-install-recommends chromium)
 
 clean:
 	rm -rf .venv demo-output dist site .coverage .coverage.*

@@ -21,7 +21,6 @@ from bench.peers.sliding_window import (
     in_windows_of_monai,
     nnunet,
 )
-from bench.peers.torch_graph import TorchGraph
 from bench.record import Row
 from bench.session import Out, Peer, Threads, ceilings_with, check_known, progress, report_all
 from znni.core.options import WindowRules
@@ -134,6 +133,8 @@ def _theirs(name: str, case: _Case, batch: int) -> Float32:
 
 
 def _module(case: _Case) -> Any:
+    from bench.peers.torch_graph import TorchGraph
+
     return TorchGraph(replace(case.network, window=None), case.weights).eval()
 
 

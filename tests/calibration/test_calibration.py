@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 from calibration_cases import ALLOWED, CATALOGUE, FEW, campaign
+from fakes import two_cores
 from layers import MACHINE, does
 
 from planner.cost_model import BUILT_IN
@@ -36,13 +37,13 @@ def test_every_primitive_has_calls_within_the_limits(name: str) -> None:
 
 
 def test_calls_are_of_all_kinds_and_the_first_are_a_sample_of_them() -> None:
-    many = replace(FULL, calls=60)
-    found = designed_calls(EVERY["direct"], many, ALLOWED)
+    many, direct = replace(FULL, calls=60), catalogue(two_cores())["direct"]
+    found = designed_calls(direct, many, ALLOWED)
     assert len(found) == many.calls
-    assert designed_calls(EVERY["direct"], FULL, ALLOWED) == found[: FULL.calls]
+    assert designed_calls(direct, FULL, ALLOWED) == found[: FULL.calls]
     convolutions = [operation for operation, _ in found if isinstance(operation, Conv)]
     assert {1, 9} <= {conv.kernel.x for conv in convolutions}
-    assert {1, 24, 80} == {conv.in_features for conv in convolutions if conv.is_dense}
+    assert {1, 24, 80} <= {conv.in_features for conv in convolutions if conv.is_dense}
     assert not all(conv.is_dense for conv in convolutions)
     assert {1, 8, 64} == {shape.n for _, shape in found}
 

@@ -8,7 +8,7 @@ from math import inf
 
 import numpy as np
 import pytest
-from fakes import fake_gpu_catalogue, gpu, machine
+from fakes import fake_gpu_catalogue, gpu, machine, two_cores
 from paths import NETWORKS
 from planner_cases import CHOICES, bound_of_patch
 from random_networks import chain
@@ -65,9 +65,9 @@ def test_patches_whose_fragments_do_not_fit_have_larger_bounds() -> None:
     net = NETWORKS / "boundaries.yaml"
     little, much = (
         znni.inference.planning.search(
-            net, (2048, 2048, 2048), ram=ram, device="cpu", costs="built-in"
+            net, (2048, 2048, 2048), machine=two_cores(memory), costs="built-in"
         )
-        for ram in ("16GiB", "256GiB")
+        for memory in (2**34, 2**38)
     )
     small, large = Vec3(168, 168, 168), Vec3(504, 672, 672)
     assert bound_of_patch(little, small) == bound_of_patch(much, small)
@@ -101,8 +101,7 @@ def test_divisions_that_cannot_keep_a_limit_are_left_out(seconds: float) -> None
 def test_few_prices_are_needed_where_memory_is_short() -> None:
     """Memory rules most patches out before they are priced, and a fast plan is soon known."""
     search = znni.inference.planning.search(
-        NETWORKS / "boundaries.yaml", (2048, 2048, 2048), ram="16GiB", device="cpu",
-        costs="built-in",
-    )  # fmt: skip
+        NETWORKS / "boundaries.yaml", (2048, 2048, 2048), machine=two_cores(), costs="built-in"
+    )
     search.fastest()
     assert search.calls < 6000

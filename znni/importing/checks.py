@@ -6,6 +6,7 @@ All functions raise an ``InvalidInput`` that names the layer's origin, its probl
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Sequence
 from typing import Literal, NoReturn, get_args
 
@@ -329,11 +330,10 @@ def origin(name: str, kind: str) -> str:
 
 def array_of(tensor: object) -> NDArray[np.generic] | None:
     """Return a PyTorch tensor as a NumPy array, floats as float64; None for None."""
-    import torch
-
     if tensor is None:
         return None
-    if not isinstance(tensor, torch.Tensor) or tensor.layout is not torch.strided:
+    torch = sys.modules.get("torch")  # only an imported PyTorch can have made a tensor
+    if not (torch and isinstance(tensor, torch.Tensor) and tensor.layout is torch.strided):
         raise InvalidInput(f"a {type(tensor).__name__} is no dense tensor; save plain tensors")
     held = tensor.detach().cpu()
     result: NDArray[np.generic] = (held.double() if held.is_floating_point() else held).numpy()

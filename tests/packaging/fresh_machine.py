@@ -1,0 +1,101 @@
+"""Run README's commands in an empty clone, with an empty environment, as on a fresh machine.
+
+    python3 tests/packaging/fresh_machine.py                        what README says, as it stands
+    python3 tests/packaging/fresh_machine.py "make quick TORCH="    these commands instead
+
+The clone is of the last commit. The home folder is empty, and the environment has no more than what
+a machine's owner sets: where programs are and where packages come from. This needs Python and git,
+and no package. The exit code is that of the first command that fails.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+# Variables of the machine's owner: programs, language, and how to reach a package index.
+OWN = {"PATH", "LANG", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE"}
+OWN_BEGINNINGS = ("PIP_", "UV_", "OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE")
+OWN_ENDINGS = ("_proxy", "_PROXY")
+
+
+def commands_of_readme() -> list[str]:
+    """Return the commands of ``make`` that stand in README's blocks, in their order."""
+    blocks = re.findall(r"^```bash\n(.*?)^```", (ROOT / "README.md").read_text(), re.M | re.S)
+    lines = [line for block in blocks for line in block.splitlines()]
+    return [line.split("#")[0].strip() for line in lines if line.startswith("make ")]
+
+
+def environment(home: Path, python: str) -> dict[str, str]:
+    """Return the environment of a user who has just got the machine.
+
+    Args:
+        home: an empty folder.
+        python: the interpreter that ``make`` shall use.
+    """
+    own = {
+        name: value
+        for name, value in os.environ.items()
+        if name in OWN or name.startswith(OWN_BEGINNINGS) or name.endswith(OWN_ENDINGS)
+    }
+    return own | {"HOME": str(home), "PIP_NO_CACHE_DIR": "1", "UV_NO_CACHE": "1", "PYTHON": python}
+
+
+def megabytes(folder: Path) -> int:
+    """Return the size of all files in a folder, in units of 10^6 bytes; links count once."""
+    seen = {}
+    for path in folder.rglob("*"):
+        status = path.lstat()
+        seen[status.st_dev, status.st_ino] = 512 * status.st_blocks
+    return round(sum(seen.values()) / 1e6)
+
+
+def run(commands: list[str], folder: Path, python: str) -> int:
+    """Run commands in a new clone, and print the seconds and the disk that each took.
+
+    Returns:
+        The exit code of the first command that fails, or 0.
+    """
+    home, clone = folder / "home", folder / "znni"
+    home.mkdir()
+    subprocess.run(["git", "clone", "--quiet", "--no-hardlinks", ROOT, clone], check=True)
+    told = []
+    for command in commands:
+        print(f"$ {command}", flush=True)
+        started = time.monotonic()
+        code = subprocess.run(
+            shlex.split(command), cwd=clone, env=environment(home, python), check=False
+        ).returncode
+        seconds = time.monotonic() - started
+        told.append(f"{command}: exit code {code}, {seconds:.0f} s, {megabytes(folder)} MB in all")
+        if code:
+            break
+    print(f"on a fresh machine, with {python}:", *told, sep="\n  ", flush=True)
+    return code
+
+
+def main() -> int:
+    """Run README's commands, or those of the command line."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
+    parser.add_argument("commands", nargs="*", help="commands to run in place of README's")
+    parser.add_argument("--python", default="python3", help="the interpreter that make uses")
+    arguments = parser.parse_args()
+    commands = arguments.commands or commands_of_readme()
+    if not commands:
+        sys.exit("README.md has no command of make")
+    # Not below /tmp of the machine's environment: pytest keeps its folders there.
+    with tempfile.TemporaryDirectory(prefix="fresh-") as folder:
+        return run(commands, Path(folder), arguments.python)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
