@@ -198,6 +198,7 @@ COLUMNS: dict[Kind | Literal["choices"], dict[str, Forms]] = {
     },
     "micro-batches": {
         **as_is("kernel", "maps", "input"),
+        "limit on": "{limit_on}",
         "limit MiB": "{limit_mib:,.0f}",
         "pieces": "{division}",
         "chosen": "{chosen}",

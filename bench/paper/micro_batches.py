@@ -1,4 +1,4 @@
-"""Batches of a layer in pieces, within limits of workspace."""
+"""Batches of a layer in pieces, within limits of workspace, or of all that a layer holds."""
 
 from __future__ import annotations
 
@@ -40,6 +40,9 @@ def micro_batches_command(
     size: session.Sizes = [32],  # noqa: B006
     features: session.Features = 80,
     out_features: session.OutFeatures = 80,
+    resident: Annotated[
+        bool, typer.Option("--resident", help="Count what primitives keep between calls, too.")
+    ] = False,
     only: session.Only = None,
     costs: session.CostsChoice = "auto",
     threads: session.Threads = None,
@@ -57,7 +60,9 @@ def micro_batches_command(
 
     def compared(operation: Layer, shape: Shape5) -> list[Row]:
         session.progress(f"{operation.name} {convolution_of(operation).kernel} on {shape}")
-        return compare_divisions(machine, operation, shape, workspace, only or [], model, effort)
+        return compare_divisions(
+            machine, operation, shape, workspace, only or [], model, effort, resident=resident
+        )
 
     layers = layers_of(kernel, batch, size, [(features, out_features)])
     session.report_all("micro-batches", starmap(compared, layers), [ceilings], out)
@@ -71,6 +76,8 @@ def compare_divisions(
     only: Sequence[str],
     model: CostModel,
     effort: Effort,
+    *,
+    resident: bool = False,
 ) -> list[Row]:
     """Return a row for each limit and way to cut the batch: the planner's choice, measured.
 
@@ -81,10 +88,11 @@ def compare_divisions(
         machine: its primitives are taken.
         layer: what is computed.
         shape: of its input.
-        limits: bytes of workspace.
+        limits: bytes of workspace, beside input and output.
         only: names of the primitives to choose from; none for all of float32's class.
         model: predicts their times.
         effort: how long to measure.
+        resident: whether the limits also count what primitives keep between calls.
     """
     primitives = {
         name: primitive
@@ -95,7 +103,7 @@ def compare_divisions(
         division: StepOptions(primitives.values(), model, division) for division in DIVISIONS
     }
     found = {
-        (limit, division): _fastest(primitives, layer, shape, limit, options[division])
+        (limit, division): _fastest(primitives, layer, shape, limit, resident, options[division])
         for limit in limits
         for division in DIVISIONS
     }
@@ -104,6 +112,7 @@ def compare_divisions(
     for (limit, division), step in found.items():
         row: Row = {
             **about_layer(layer, shape),
+            "limit_on": "workspace and resident" if resident else "workspace",
             "limit_mib": limit / 2**20,
             "division": division,
             "threads": machine.host.threads,
@@ -130,16 +139,20 @@ def _fastest(
     layer: Layer,
     shape: Shape5,
     limit: int,
+    resident: bool,
     options: StepOptions,
 ) -> Step | None:
-    """Return the planner's fastest step within a limit of workspace."""
+    """Return the planner's fastest step within a limit."""
     outs = (primitive.out_shape(layer, shape) for primitive in primitives.values())
     out = next((out for out in outs if out), None)
     if out is None:
         return None
-    steps = options(bare_step(layer, shape, out))
     allowed = shape.nbytes + out.nbytes + limit
-    return next((step for step in steps if step.cost.memory.working <= allowed), None)
+    for step in options(bare_step(layer, shape, out)):
+        memory = step.cost.memory
+        if memory.working + (memory.resident if resident else 0) <= allowed:
+            return step
+    return None
 
 
 def _measured(

@@ -1,9 +1,11 @@
 """Throughput that was published for the four benchmark networks.
 
 A. Zlateski, K. Lee and H. S. Seung, "ZNNi: maximizing the inference throughput of 3D convolutional
-networks on CPUs and GPUs", SC'16: the table that compares it with other software. Their machine:
-four Xeon E7-8890 v3 with 72 cores and 256 GB, and a Titan X with 12 GB. It is other hardware
-than ours: these numbers say where the field stood, not who is faster.
+networks on CPUs and GPUs", SC'16 (arXiv:1606.05688): Table V, which compares it with other
+software. Figures are rounded to whole voxels. Caffe is left out: its only figure is 1.348, for
+n337, which is misprinted or in another unit. Their machine: four Xeon E7-8890 v3 with 72 cores and
+256 GB, and a Titan X with 12 GB. It is other hardware than ours: these numbers say where the field
+stood, not who is faster.
 """
 
 from __future__ import annotations

@@ -157,6 +157,24 @@ def test_a_batch_is_cut_to_stay_within_a_workspace(machine: Machine) -> None:
     assert len(table("micro-batches", rows).splitlines()) == 5
 
 
+def test_a_limit_may_count_what_primitives_keep(machine: Machine) -> None:
+    conv, shape = layer(Vec3.of(3), 4, 4), Shape5.of(4, 4, Vec3.of(10))
+    keeping, keeping_nothing = names = ["fft_tiled_8", "fft_tiled_8_transient"]
+    memory = catalogue(machine)[keeping].cost(conv, shape).memory
+    assert memory.resident > 0
+
+    def chosen(limit: int, *, resident: bool) -> tuple[str, str]:
+        rows = compare_divisions(
+            machine, conv, shape, [limit], names, BUILT_IN, QUICK, resident=resident
+        )
+        return rows[0].get("chosen", "none"), rows[0]["limit_on"]
+
+    enough = memory.workspace + memory.resident
+    assert chosen(memory.workspace, resident=False) == (keeping, "workspace")
+    assert chosen(enough, resident=True) == (keeping, "workspace and resident")
+    assert chosen(enough - 1, resident=True)[0] in {keeping_nothing, "none"}
+
+
 def test_an_unknown_family_is_refused() -> None:
     asked = ["paper", "shares", "--net", "any.yaml", "--ram", "1GiB", "--family", "FFTs"]
     with pytest.raises(InvalidInput, match="--family FFTs is unknown; choose from tiled FFT, "):

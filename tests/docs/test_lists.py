@@ -8,6 +8,7 @@ from collections.abc import Iterable
 
 import pytest
 from paths import ROOT
+from ruamel.yaml import YAML
 
 import znni
 from bench.__main__ import COMMANDS
@@ -84,3 +85,15 @@ def test_the_files_of_a_folder_are_all_listed(folder: str, suffix: str) -> None:
 def test_the_public_names_are_all_described() -> None:
     page = (ROOT / "docs" / "reference" / "python.md").read_text()
     assert set(re.findall(r"^::: znni\.(\w+)$", page, re.MULTILINE)) == set(znni.__all__)
+
+
+def test_the_readme_cites_what_the_citation_file_has() -> None:
+    references = YAML(typ="safe").load((ROOT / "CITATION.cff").read_text())["references"]
+    known = {
+        (it["authors"][0]["family-names"], " ".join(it["title"].split()), it["year"] % 100)
+        for it in references
+    }
+    text = " ".join((ROOT / "README.md").read_text().partition("\n## Citation\n")[2].split())
+    cited = re.findall(r"([A-Z]\w+)(?: et al\.|, \w+ and \w+), \*([^*]+)\*, (?:SC'|20)(\d\d)", text)
+    assert len(cited) == 5
+    assert {(author, title, int(year)) for author, title, year in cited} <= known

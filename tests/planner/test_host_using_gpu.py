@@ -99,6 +99,22 @@ def test_the_gpu_s_bytes_of_both_sides_are_promised(on_host: int) -> None:
     assert "of the GPU" in plan_table(plan)
 
 
+def test_the_table_says_which_layers_run_where() -> None:
+    plans = {on_host: using(on_host) for on_host in (1, 3, 4)}
+    helped = {on_host: sum(it.uses_gpu for it in plans[on_host].steps) for on_host in plans}
+    told = {on_host: plan_table(plan) for on_host, plan in plans.items()}
+    for on_host, layers in ((1, "first 1 layer"), (3, "first 3 layers")):
+        with_help = f"({helped[on_host]} of them with the help of the GPU)"
+        line = f" the {layers} on the host {with_help}, the others on fake GPU, 64 KiB allowed\n"
+        assert line in told[on_host]
+    with_help = f"{helped[4]} of them with the help of fake GPU"
+    assert f" all layers on the host, {with_help}, 64 KiB allowed\n" in told[4]
+    assert helped[1] < helped[4]
+    none = plan_table(search("gpu", 2**30).fastest()[0])
+    assert " layers on fake GPU, 1.00 GiB allowed\n" in none
+    assert "on the host" not in none
+
+
 def test_sides_that_share_the_gpu_take_turns() -> None:
     time = using(3).time
     assert time.in_turn

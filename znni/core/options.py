@@ -98,7 +98,8 @@ class Choices:
             ``8GiB``. The default is the available memory less a margin.
         threads: number of worker threads; by default one for every core.
         device: where layers run: ``cpu``, ``gpu`` (the first one), ``cpu+gpu`` (first layers
-            on the CPU, the others on the GPU), or ``auto`` (the fastest).
+            on the CPU, the others on the GPU; or all on the CPU, some with the GPU's help), or
+            ``auto`` (the fastest).
         gpu_memory: bytes of GPU memory, as for ``ram``, beside what CUDA takes for itself.
         gpus: number of GPUs that compute patches at the same time, ``all``, or a list of GPU
             numbers such as ``0,2``.

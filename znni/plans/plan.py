@@ -139,7 +139,7 @@ class Plan:
 
     @property
     def layers_on_host(self) -> int:
-        """The number of the network's first layers on the host; the others run on the GPU."""
+        """The number of the network's first layers on the host; others, if any, run on the GPU."""
         on_host = self.part("cpu")
         return sum(len(step.layers) for step in on_host.steps) if on_host else 0
 

@@ -176,17 +176,22 @@ def _gpus(plan: Plan) -> Iterator[str]:
         gpu, used = plan.gpu, plan.workers
         idle.subtract(each.name for each in plan.machine.gpus[:used])
         each = f"each of {used} x {gpu.name}" if used > 1 else gpu.name
-        yield f"              {_layers(plan)} on {each}, {in_units(gpu.memory)} allowed"
+        yield f"              {_layers(plan)} {each}, {in_units(gpu.memory)} allowed"
     others = ", ".join(f"{count} x {name}" for name, count in idle.items() if count)
     if others:
         yield f"              beside {others}, not used"
 
 
 def _layers(plan: Plan) -> str:
+    """Return which layers run where, as far as the GPU, whose name follows."""
     if plan.device == "gpu":
-        return "layers"
-    on_host = plan.layers_on_host
-    return f"the first {counted(on_host, 'layer')} on the host, the others"
+        return "layers on"
+    helped = sum(len(step.layers) for step in plan.steps if step.uses_gpu)
+    if not plan.part("gpu"):
+        return f"all layers on the host, {helped} of them with the help of"
+    on_host = f"the first {counted(plan.layers_on_host, 'layer')} on the host"
+    also = f" ({helped} of them with the help of the GPU)" if helped else ""
+    return f"{on_host}{also}, the others on"
 
 
 RANKING_HEADER = ("rank", "patch", "patches", "voxels/s", "+-", "of best", "memory", "wasted")

@@ -1,0 +1,98 @@
+"""``machines/README.md`` beside the ZNNi paper: its arithmetic, and its figures from records."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from paths import MACHINES, NETWORKS, ROOT
+
+from bench.paper.published import NETWORKS as NAMES
+from bench.paper.published import published
+from bench.record import Row, load
+from znni.core.shapes import Vec3
+from znni.network.geometry import input_box
+from znni.network.layers import Conv, Pool
+from znni.network.network import Network
+from znni.network.network_file import load_network
+
+TEXT = (MACHINES / "README.md").read_text()
+RESULTS = ROOT / "bench" / "results"
+HOST, GPU = "4 x Intel Xeon E7-8890 v3", "GeForce GTX Titan X"
+BOTH = f"{HOST} + {GPU}"
+
+
+def row_of(title: str) -> list[str]:
+    """Return the cells after the title of a table's row."""
+    (line,) = (line for line in TEXT.splitlines() if line.startswith(f"| {title} |"))
+    return [cell.strip() for cell in line.strip("| ").split("|")][1:]
+
+
+def fragments(network: Network, extent: int) -> int | None:
+    """Return the extent of the last layer's fragments; None if a pooling cannot cut its input.
+
+    By the paper, each pooling needs an extent that is a multiple of its window less one.
+    """
+    for layer in network.layers:
+        if isinstance(layer, Conv):
+            extent -= layer.kernel.z - 1
+        elif isinstance(layer, Pool):
+            if (extent + 1) % layer.window.z:
+                return None
+            extent //= layer.window.z
+    return extent
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_inputs_of_the_paper_are_one_voxel_too_small(name: str) -> None:
+    at = NAMES.index(name)
+    network = load_network(NETWORKS / f"{name}.yaml")
+    view, pooling = network.field_of_view.z, network.total_pooling.z
+    m, ours, paper = (
+        int(row_of(title)[at].removesuffix("³"))
+        for title in ("m", "field of view - 1 + m P", "Table IV")
+    )
+    assert int(row_of("field of view")[at]) == view
+    assert int(row_of("total pooling P")[at]) == pooling
+    assert ours == view - 1 + m * pooling == input_box(network, Vec3.of(m * pooling)).size.z
+    assert fragments(network, ours) == m
+    assert fragments(network, paper) is None
+    assert paper == ours - 1
+
+
+def rates(file: str) -> dict[tuple[str, str], Row]:
+    return {(row["network"], row["processor"]): row for row in load(RESULTS / file).rows}
+
+
+def millions(rate: float | None) -> str:
+    assert rate is not None
+    return f"{rate / 1e6:.2f} M" if rate >= 1e5 else f"{rate / 1e6:.3f} M"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_rates_beside_the_paper_are_those_of_the_records(name: str) -> None:
+    everything, families = (rates(f"machine-plans{part}.json") for part in ("", "-paper-families"))
+
+    def planned(found: dict[tuple[str, str], Row], processor: str) -> str:
+        return millions(found[name, processor]["predicted_voxels_per_s"])
+
+    alone = (
+        *(planned(everything, HOST), planned(families, HOST)),
+        *(millions(published(name, "ZNNi CPU-only")), planned(everything, GPU)),
+        millions(published(name, "ZNNi GPU-only")),
+    )
+    together = (
+        *(planned(everything, BOTH), planned(families, BOTH)),
+        millions(published(name, "ZNNi CPU-GPU")),
+    )
+    for cells in (alone, together):
+        assert f"| {name} | {' | '.join(cells)} |\n" in TEXT
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_input_patches_on_the_gpu_are_those_of_the_record(name: str) -> None:
+    network = load_network(NETWORKS / f"{name}.yaml")
+    patch = rates("machine-plans.json")[name, GPU]["patch"]
+    extents = Vec3(*(int(extent) for extent in re.findall(r"\d+", patch)))
+    here = row_of("input patch here")[NAMES.index(name)]
+    assert here == str(input_box(network, extents).size)
