@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from znni.core.shapes import Vec3
 from znni.importing import checks
 from znni.importing.calls import Value
 from znni.importing.graph import Operation, needed
+from znni.importing.margins import margins
 from znni.importing.onnx_operators import OPERATORS, Call
 from znni.importing.onnx_original import original
 from znni.importing.steps import Found, Graph
@@ -75,7 +77,7 @@ def read_onnx(path: Path) -> Found:
 
     graph = traced(axes[1:], read)
     size = None if None in axes[1:] else checks.extents("the input", "extents", axes[1:])
-    return Found(graph, original(path, model, start, size))
+    return Found(graph, replace(original(path, model, start, size), margin=margins(read)))
 
 
 class _Model:

@@ -310,11 +310,13 @@ class Graph:
         maps: the maps of its input.
         steps: its steps, each after those whose values it reads.
         outputs: names of the values that are its output.
+        margin: the samples around its output that only the imported network has.
     """
 
     maps: int
     steps: tuple[Step, ...]
     outputs: tuple[str, ...]
+    margin: Padding = NO_PADDING
 
 
 def chained(maps: int, operations: Iterable[Operation]) -> Graph:
@@ -323,6 +325,10 @@ def chained(maps: int, operations: Iterable[Operation]) -> Graph:
     for operation in operations:
         steps.append(Step(operation, (steps[-1].value if steps else INPUT,), str(len(steps))))
     return Graph(maps, tuple(steps), (steps[-1].value if steps else INPUT,))
+
+
+def _no_margin(_size: Vec3) -> Padding:
+    return NO_PADDING
 
 
 @dataclass(frozen=True)
@@ -335,12 +341,15 @@ class Original:
             it; several outputs are joined along their maps.
         size: extents of the input, if it accepts only one size.
         most_flops: operations beyond which it would take minutes.
+        margin: function from the extents of an input to the samples around the output that only the
+            imported network gives.
     """
 
     runtime: str
     run: Callable[[Float32], Float32]
     size: Vec3 | None = None
     most_flops: float = float("inf")
+    margin: Callable[[Vec3], Padding] = _no_margin
 
 
 @dataclass(frozen=True)
