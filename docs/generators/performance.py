@@ -34,6 +34,7 @@ PAGES = {
             "nnunet",
             "sliding-windows",
             "models",
+            "import-families",
             "scaling",
             "gpu-networks",
         ),
