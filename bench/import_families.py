@@ -146,8 +146,8 @@ def import_families_command(net: Name = None, format: Endings = None, out: Out =
     check_known("net", net or [], FAMILIES)
     check_known("format", format or [], ENDINGS)
     threads = machine_with("cpu", None).host.threads
-    rows = (_row(name, ending) for name in net or FAMILIES for ending in format or ENDINGS)
-    report("import-families", ([row] for row in rows), [ceilings_with("cpu", threads)], out)
+    rows = ([_row(name, ending) for ending in format or ENDINGS] for name in net or FAMILIES)
+    report("import-families", rows, [ceilings_with("cpu", threads)], out)
 
 
 def _row(name: str, ending: str) -> Row:

@@ -67,16 +67,6 @@ def test_axes_in_another_order(tmp_path: Path) -> None:
     assert found.parity.error < 1e-5
 
 
-def test_a_module_is_compared_at_the_size_for_which_it_was_exported(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("znni.importing.torch_module.SIZES", (56,))
-    found = znni.import_network(cropping(), tmp_path / "net.yaml")
-    assert isinstance(found.parity, Parity), found.parity
-    assert found.parity.size == (56, 56, 56)
-    assert found.parity.error < 1e-5
-
-
 class Cropping(nn.Module):
     """A join of values that are cropped along x, and what follows."""
 
@@ -91,6 +81,18 @@ class Cropping(nn.Module):
 
 
 CENTRED = slice(2, -2), slice(1, -1)
+
+
+def test_a_module_is_compared_at_the_size_for_which_it_was_exported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("znni.importing.torch_module.SIZES", (9,))
+    module = libraries.seeded(lambda: Cropping(CENTRED, nn.Identity()))
+    found = znni.import_network(module, tmp_path / "net.yaml")
+    assert isinstance(found.parity, Parity)
+    assert found.parity.size == (9, 9, 9)
+    assert found.parity.error < 1e-6
+    assert LEFT_OUT in str(found)
 
 
 @pytest.mark.parametrize(
