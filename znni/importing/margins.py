@@ -119,7 +119,7 @@ def margins(read: Callable[[Vec3], Graph]) -> Callable[[Vec3], Padding]:
     def margin(size: Vec3) -> Padding:
         try:
             return read(size).margin
-        except Unsuited:
+        except InvalidInput:
             return NO_PADDING  # the comparison then needs equal shapes
 
     return margin

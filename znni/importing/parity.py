@@ -28,7 +28,7 @@ from znni.importing.steps import Original, Sample
 from znni.machine.detect import detect_host
 from znni.network.geometry import whole_input, whole_sizes, with_window
 from znni.network.input_scaling import AS_STORED
-from znni.network.layers import Affine, ConvTranspose, Normalize, Padding
+from znni.network.layers import Affine, ConvTranspose, Normalize
 from znni.network.network import Network
 from znni.network.weights import Float32, Weights
 from znni.network.window import Window
@@ -128,7 +128,7 @@ def compare_sample(
         extents = Vec3(*sample.output.shape[1:])
         ours = _strided(ours, Vec3(0, 0, 0), network.total_pooling, extents)
     elif isinstance(original, Original):
-        ours = _without(ours, original.margin(size))
+        ours = _without_margin(ours, sample.output, original, size)
     if ours.shape != sample.output.shape:
         raise RunFailed(
             f"as imported, the network gives an output of shape {ours.shape}, and {sample.name} "
@@ -202,7 +202,7 @@ def _compared_whole(
             ours = compute(network, folded.weights, x)
         except DoesNotFit as error:
             return f"a patch to compare does not fit into memory: {error}"
-    return _judged(original, [_without(ours, original.margin(size))], [theirs], size)
+    return _judged(original, [_without_margin(ours, theirs, original, size)], [theirs], size)
 
 
 def _random(network: Network, size: Vec3) -> Float32:
@@ -258,10 +258,13 @@ def _judged(
     return Parity(original.runtime, error, size)
 
 
-def _without(output: Float32, margin: Padding) -> Float32:
-    """Return an output without a margin."""
-    sides = zip(margin.before, margin.after, output.shape[1:], strict=True)
-    return output[:, *(slice(before, extent - after) for before, after, extent in sides)]
+def _without_margin(ours: Float32, theirs: Float32, original: Original, size: Vec3) -> Float32:
+    """Return the part of an imported network's output that the original gives, too."""
+    if ours.shape == theirs.shape:
+        return ours  # there is no margin, and to find it reads the whole source again
+    margin = original.margin(size)
+    sides = zip(margin.before, margin.after, ours.shape[1:], strict=True)
+    return ours[:, *(slice(before, extent - after) for before, after, extent in sides)]
 
 
 def _strided(dense: Float32, start: Vec3, stride: Vec3, extents: Vec3) -> Float32:
