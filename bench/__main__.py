@@ -22,6 +22,7 @@ COMMANDS = {
     "unets": "bench.unets",
     "seams": "bench.seams",
     "models": "bench.models",
+    "import-families": "bench.import_families",
     "predictors": "bench.predictors",
     "nnunet": "bench.nnunet",
     "sliding-windows": "bench.sliding_windows",

@@ -7,7 +7,6 @@ the file's own library computes it, whichever is predicted to be faster.
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
+from bench.library_networks import export, monai, nnunet, pytorch_3dunet, seeded
 from bench.peers.sliding_window import in_windows_of_monai
 from bench.record import Row
 from bench.session import Out, Threads, ceilings_with, check_known, machine_with, progress
@@ -40,34 +40,8 @@ Side = Annotated[int, typer.Option("--window", min=1, help="Voxels of a window p
 Overlap = Annotated[float, typer.Option(min=0, max=0.9, help="Overlap of windows.")]
 
 
-def _monai(name: str, *args: Any, **options: Any) -> Any:
-    from monai.networks import nets
-
-    return getattr(nets, name)(*args, **options)
-
-
-def _unet3d(name: str, order: str = "gcr") -> Any:
-    from pytorch3dunet.unet3d import model
-
-    return getattr(model, name)(1, 2, f_maps=32, layer_order=order, num_levels=4)
-
-
-def _nnunet(name: str, *blocks: Any) -> Any:
-    from dynamic_network_architectures.architectures import unet
-    from torch import nn
-
-    stages = (32, 64, 128, 256, 320, 320)
-    strides = (1, 2, 2, 2, 2, 2)
-    first, classes, back = blocks
-    return getattr(unet, name)(
-        1, len(stages), stages, nn.Conv3d, 3, strides, first, classes, back, conv_bias=True,
-        norm_op=nn.InstanceNorm3d, norm_op_kwargs={"eps": 1e-5, "affine": True},
-        nonlin=nn.LeakyReLU, nonlin_kwargs={"inplace": True},
-    )  # fmt: skip
-
-
 def _dynunet() -> Any:
-    return _monai("DynUNet", 3, 1, 3, (3,) * 5, (1, 2, 2, 2, 2), (2, 2, 2, 2), norm_name="instance")
+    return monai("DynUNet", 3, 1, 3, (3,) * 5, (1, 2, 2, 2, 2), (2, 2, 2, 2), norm_name="instance")
 
 
 @dataclass(frozen=True)
@@ -79,23 +53,23 @@ class _Made:
 
 
 NETS: dict[str, _Made] = {
-    "nnU-Net PlainConvUNet": _Made(lambda: _nnunet("PlainConvUNet", 2, 3, 2), "module"),
+    "nnU-Net PlainConvUNet": _Made(lambda: nnunet("PlainConvUNet", 2, 2), "module"),
     "nnU-Net ResidualEncoderUNet M": _Made(
-        lambda: _nnunet("ResidualEncoderUNet", (1, 3, 4, 6, 6, 6), 3, (1,) * 5), ".pt2"
+        lambda: nnunet("ResidualEncoderUNet", (1, 3, 4, 6, 6, 6), 1), ".pt2"
     ),
-    "MONAI BasicUNet": _Made(lambda: _monai("BasicUNet", 3, 1, 2), ".onnx"),
+    "MONAI BasicUNet": _Made(lambda: monai("BasicUNet", 3, 1, 2), ".onnx"),
     "MONAI DynUNet": _Made(_dynunet, ".pt2"),
     "MONAI SegResNet, instance norm": _Made(
-        lambda: _monai("SegResNet", 3, 16, 1, 2, norm=("instance", {"affine": True})), ".onnx"
+        lambda: monai("SegResNet", 3, 16, 1, 2, norm=("instance", {"affine": True})), ".onnx"
     ),
-    "MONAI SegResNet, group norm": _Made(lambda: _monai("SegResNet", 3, 16, 1, 2), ".onnx"),
+    "MONAI SegResNet, group norm": _Made(lambda: monai("SegResNet", 3, 16, 1, 2), ".onnx"),
     "MONAI AttentionUnet": _Made(
-        lambda: _monai("AttentionUnet", 3, 1, 2, (16, 32, 64, 128), (2, 2, 2)), ".onnx"
+        lambda: monai("AttentionUnet", 3, 1, 2, (16, 32, 64, 128), (2, 2, 2)), ".onnx"
     ),
-    "pytorch-3dunet UNet3D gcr": _Made(lambda: _unet3d("UNet3D"), ".onnx"),
-    "pytorch-3dunet ResidualUNetSE3D": _Made(lambda: _unet3d("ResidualUNetSE3D"), ".pt2"),
+    "pytorch-3dunet UNet3D gcr": _Made(lambda: pytorch_3dunet("UNet3D"), ".onnx"),
+    "pytorch-3dunet ResidualUNetSE3D": _Made(lambda: pytorch_3dunet("ResidualUNetSE3D"), ".pt2"),
     "MONAI SwinUNETR": _Made(
-        lambda: _monai("SwinUNETR", in_channels=1, out_channels=3, feature_size=24), ".onnx"
+        lambda: monai("SwinUNETR", in_channels=1, out_channels=3, feature_size=24), ".onnx"
     ),
 }
 
@@ -118,7 +92,7 @@ def models_command(
 
 
 def _row(name: str, folder: Path, size: int, window: Window, cores: int) -> Row:
-    module = _random(NETS[name].make())
+    module = seeded(NETS[name].make)
     volume = np.random.default_rng(1).standard_normal((1, *(size,) * 3), np.float32)
     progress(f"{name}: as {NETS[name].source}")
     network, able, parameters = _given(name, module, folder, volume, window, cores)
@@ -147,40 +121,16 @@ def _row(name: str, folder: Path, size: int, window: Window, cores: int) -> Row:
     return row
 
 
-def _random(module: Any) -> Any:
-    """Return a module in evaluation mode, whose norms have factors and shifts as after training."""
-    import torch
-
-    torch.manual_seed(0)
-    with torch.no_grad():
-        for parameter in module.parameters():
-            if parameter.ndim == 1:
-                parameter.uniform_(0.5, 1.5)
-        for name, statistics in module.named_buffers():
-            if name.endswith("running_mean"):
-                statistics.normal_().mul_(0.1)
-            if name.endswith("running_var"):
-                statistics.uniform_(0.5, 2)
-    return module.eval()
-
-
 def _given(
     name: str, module: Any, folder: Path, volume: Float32, window: Window, cores: int
 ) -> tuple[Network, str, int]:
     """Return a network as znni gets it, who computes it, and the number of its parameters."""
-    import torch
-
     parameters = sum(each.numel() for each in module.parameters())
     source, file = NETS[name].source, folder / f"net{NETS[name].source}"
-    example = (torch.zeros(1, 1, *window.size),)
     if source == "module":
         made = import_network(module, folder / "net.yaml", overwrite=True)
         return with_window(load_network(made.path), window), "znni", parameters
-    with warnings.catch_warnings(action="ignore"):
-        if source == ".pt2":
-            torch.export.save(torch.export.export(module, example), file)
-        else:
-            torch.onnx.export(module, example, file, dynamo=False, opset_version=17)
+    export(module, window.size, file)
     loaded = with_window(load_network(file), window)
     choices = Choices(threads=cores, device="cpu")
     taken = chosen(loaded, Vec3(*volume.shape[1:]), choices)

@@ -38,6 +38,7 @@ Kind: TypeAlias = Literal[
     "gpu-memory",
     "gpu-networks",
     "handing-out",
+    "import-families",
     "killed-labels",
     "kills",
     "labels-memory",

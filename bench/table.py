@@ -294,6 +294,16 @@ COLUMNS: dict[Kind | Literal["choices"], dict[str, Forms]] = {
         "MONAI s": "{monai_seconds:.2f}",
         "times": "{speedup:.1f}",
     },
+    "import-families": {
+        **as_is("name"),
+        "parameters": "{parameters:,}",
+        "given as": "{source}",
+        "for an input of": "{size}",
+        **as_is("result"),
+        "compared with": "{runtime}",
+        "error": "{error:.1e}",
+        "s": "{seconds:.1f}",
+    },
     "predictors": {
         **as_is("name", "overlap", "mirror", "classes", "cases"),
         "largest error": "{error:.1e}",

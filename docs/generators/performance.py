@@ -35,6 +35,7 @@ PAGES = {
             "nnunet",
             "sliding-windows",
             "models",
+            "import-families",
             "scaling",
             "gpu-networks",
         ),

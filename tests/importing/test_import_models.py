@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -19,85 +20,14 @@ from znni.primitives.reference import exact
 
 torch = torch_or_skip()
 nn = torch.nn
-functional = nn.functional
+networks = import_module("bench.peers.torch_networks")
 
 # Comparisons run the reference, which needs no compiling.
 pytestmark = pytest.mark.usefixtures("fake_primitives")
 
 
-class Valid(nn.Module):
-    """A U-Net without padding, whose skips are cropped to the centre, as in funlib."""
-
-    def __init__(self, *, transposed: bool) -> None:
-        super().__init__()
-
-        def block(taken: int, out: int) -> Any:
-            first, second = nn.Conv3d(taken, out, 3), nn.Conv3d(out, out, 3)
-            return nn.Sequential(first, nn.ReLU(), second, nn.ReLU())
-
-        self.left = nn.ModuleList([block(1, 4), block(4, 6), block(6, 8)])
-        self.right = nn.ModuleList([block(10, 4), block(14, 6)])
-        ups = [
-            nn.ConvTranspose3d(f, f, 2, 2) if transposed else nn.Upsample(None, 2) for f in (6, 8)
-        ]
-        self.ups, self.head = nn.ModuleList(ups), nn.Conv3d(4, 3, 1)
-
-    def level(self, index: int, x: Any) -> Any:
-        skip = self.left[index](x)
-        if index == 2:
-            return skip
-        low = self.ups[index](self.level(index + 1, functional.max_pool3d(skip, 2)))
-        starts = [(a - b) // 2 for a, b in zip(skip.size()[2:], low.size()[2:], strict=True)]
-        (z, y, w), (a, b, c) = starts, low.size()[2:]
-        both = torch.cat([skip[:, :, z : z + a, y : y + b, w : w + c], low], 1)
-        return self.right[index](both)
-
-    def forward(self, x: Any) -> Any:
-        return torch.sigmoid(self.head(self.level(0, x)))
-
-
-class Residual(nn.Module):
-    """A block of a residual symmetric U-Net: batch norm and ELU after the sum."""
-
-    def __init__(self, taken: int, out: int, kernel: tuple[int, int, int]) -> None:
-        super().__init__()
-        around = tuple(extent // 2 for extent in kernel)
-        maps = (taken, out, out)
-        convs = [nn.Conv3d(f, out, kernel, padding=around, bias=False) for f in maps]
-        self.convs = nn.ModuleList(convs)
-        self.norms = nn.ModuleList([nn.BatchNorm3d(out) for _ in maps])
-
-    def forward(self, x: Any) -> Any:
-        x = functional.elu(self.norms[0](self.convs[0](x)))
-        y = functional.elu(self.norms[1](self.convs[1](x)))
-        return functional.elu(self.norms[2](x + self.convs[2](y)))
-
-
-class Symmetric(nn.Module):
-    """A residual symmetric U-Net, which pools in the plane only."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.start = nn.Conv3d(1, 4, (1, 5, 5), padding=(0, 2, 2))
-        self.down = nn.ModuleList([Residual(4, 4, (1, 3, 3)), Residual(4, 6, (3, 3, 3))])
-        self.up = nn.ConvTranspose3d(
-            6, 6, (1, 4, 4), stride=(1, 2, 2), padding=(0, 1, 1), groups=6, bias=False
-        )
-        self.narrow, self.right = nn.Conv3d(6, 4, 1), Residual(4, 4, (3, 3, 3))
-        self.end = nn.Conv3d(4, 2, (1, 5, 5), padding=(0, 2, 2))
-
-    def forward(self, x: Any) -> Any:
-        skip = self.down[0](functional.elu(self.start(x)))
-        low = self.down[1](functional.max_pool3d(skip, (1, 2, 2)))
-        return torch.sigmoid(self.end(self.right(self.narrow(self.up(low)) + skip)))
-
-
-def mesh_net() -> Any:
-    layers: list[Any] = []
-    for taken, dilation in zip((1, 4, 4, 4, 4, 4), (1, 1, 2, 4, 8, 1), strict=True):
-        layers += [nn.Conv3d(taken, 4, 3, padding=dilation, dilation=dilation)]
-        layers += [nn.BatchNorm3d(4), nn.ReLU(), nn.Dropout3d(0.1)]
-    return nn.Sequential(*layers, nn.Conv3d(4, 3, 1))
+def valid(*, transposed: bool) -> Any:
+    return networks.ValidUNet((4, 6, 8), [(2, 2, 2)] * 2, transposed=transposed)
 
 
 def monai(name: str, *args: Any, **options: Any) -> Any:
@@ -139,10 +69,14 @@ def nnu_net(name: str, *blocks: Any) -> Any:
 BATCH = ("batch", {})
 SMALL = (8, 16, 16)
 NETWORKS: dict[str, tuple[Callable[[], Any], tuple[int, int, int]]] = {
-    "valid, nearest": (lambda: Valid(transposed=False), (44, 48, 44)),
-    "valid, transposed": (lambda: Valid(transposed=True), (44, 44, 48)),
-    "residual symmetric": (Symmetric, (3, 6, 8)),
-    "MeshNet": (mesh_net, (9, 10, 11)),
+    "valid, nearest": (lambda: valid(transposed=False), (44, 48, 44)),
+    "valid, transposed": (lambda: valid(transposed=True), (44, 44, 48)),
+    "residual symmetric": (lambda: networks.ResidualUNet((4, 6)), (3, 6, 8)),
+    "residual symmetric, norm last": (
+        lambda: networks.ResidualUNet((4, 6), norm_first=False, up="nearest"),
+        (3, 6, 8),
+    ),
+    "MeshNet": (lambda: networks.mesh_net(4, (1, 1, 2, 4, 8, 1)), (9, 10, 11)),
     "MONAI UNet": (
         lambda: monai("UNet", 3, 1, 2, (4, 6, 8), (2, 2), num_res_units=2, norm="batch"),
         SMALL,

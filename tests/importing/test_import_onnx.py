@@ -25,7 +25,7 @@ from import_cases import (
 
 import znni
 from znni.core.errors import InvalidInput
-from znni.importing import onnx_graph
+from znni.importing import onnx_original
 from znni.importing.parity import Parity
 
 onnx = onnx_or_skip()
@@ -44,7 +44,7 @@ def saved(model: Any, folder: Path) -> Path:
 
 def test_a_graph_as_a_network_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "onnxruntime", None)  # onnx's own evaluator works as well
-    monkeypatch.setattr("znni.importing.onnx_graph._session", lambda _path: None)
+    monkeypatch.setattr("znni.importing.onnx_original._session", lambda *_: None)
     model, out = onnx_chain(), tmp_path / "net.yaml"
     found = znni.import_network(saved(model, tmp_path), out)
     assert isinstance(found.parity, Parity)
@@ -59,7 +59,7 @@ def test_a_graph_as_a_network_file(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_saturated_activations_are_compared_in_silence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("znni.importing.onnx_graph._session", lambda _path: None)
+    monkeypatch.setattr("znni.importing.onnx_original._session", lambda *_: None)
     nodes = [node("Conv", ["x", "w"], ["c"]), node("Sigmoid", ["c"], ["y"])]
     file = saved(onnx_model(nodes, {"w": np.full((1, 1, 1, 1, 1), 150, np.float32)}), tmp_path)
     found = znni.import_network(file, tmp_path / "net.yaml")
@@ -310,7 +310,7 @@ def test_a_graph_with_joins_as_a_network_file(
     assert isinstance(found.parity, Parity)
     assert found.parity.error < 1e-6
     x = numbers(1, *SMALL)
-    session = onnx_graph._session(tmp_path / "model.onnx") or ReferenceEvaluator(model)
+    session = onnx_original._session(tmp_path / "model.onnx", model) or ReferenceEvaluator(model)
     wanted = session.run(None, {"x": x[np.newaxis]})[0][0]
     assert relative(pooled(read_back(out), x), wanted) < 1e-5
 
@@ -531,7 +531,7 @@ def test_a_sentence_of_onnx_is_quoted_without_its_dot(tmp_path: Path) -> None:
 def test_a_slow_evaluator_is_not_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("znni.importing.onnx_graph._session", lambda _path: None)
-    monkeypatch.setattr("znni.importing.onnx_graph.REFERENCE_FLOPS", 10.0)
+    monkeypatch.setattr("znni.importing.onnx_original._session", lambda *_: None)
+    monkeypatch.setattr("znni.importing.onnx_original.REFERENCE_FLOPS", 10.0)
     found = znni.import_network(saved(onnx_chain(), tmp_path), tmp_path / "net.yaml")
     assert "install onnxruntime to have it compared" in str(found)

@@ -50,7 +50,7 @@ def reordered(graph: Graph, order: Sequence[int]) -> Graph:
         order: the axes of the network that are z, y and x.
     """
     steps = (Step(_operation(s.operation, order), s.reads, s.value) for s in graph.steps)
-    return replace(graph, steps=tuple(steps))
+    return replace(graph, steps=tuple(steps), margin=_value(graph.margin, order))
 
 
 def original_in_order(original: Original, order: Sequence[int]) -> Original:
@@ -62,7 +62,12 @@ def original_in_order(original: Original, order: Sequence[int]) -> Original:
         made = original.run(np.ascontiguousarray(x.transpose(there)))
         return np.ascontiguousarray(made.transpose(back))
 
-    return replace(original, run=run, size=original.size and in_order(original.size, order))
+    def margin(size: Vec3) -> Padding:
+        before, after = original.margin(in_order(size, [axis - 1 for axis in there[1:]]))
+        return Padding(in_order(before, order), in_order(after, order))
+
+    size = original.size and in_order(original.size, order)
+    return replace(original, run=run, size=size, margin=margin)
 
 
 def _operation(operation: Operation, order: Sequence[int]) -> Operation:

@@ -279,7 +279,7 @@ def _surrounded(
             steps.append(Step(operation, (end,), f"{output}\0after{index}"))
             end = steps[-1].value
         ends.append(end)
-    return Graph(graph.maps, (*first, *steps), tuple(ends))
+    return replace(graph, steps=(*first, *steps), outputs=tuple(ends))
 
 
 def _surrounded_original(

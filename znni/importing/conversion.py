@@ -22,6 +22,7 @@ from znni.importing.parity import Compute, Parity, SampleParity, compare, compar
 from znni.importing.steps import Found, Original, Settings
 from znni.network.geometry import with_window
 from znni.network.input_scaling import AS_STORED
+from znni.network.layer_geometry import NO_PADDING
 from znni.network.network import Network
 from znni.network.network_file import load_network
 from znni.network.weights import Weights
@@ -30,6 +31,10 @@ STATE_DICTS = (".pt", ".pth", ".ckpt", ".bin", ".safetensors")
 KINDS = (
     ".pt, .pth, .safetensors (state dicts), .pt2 (exported programs), .onnx, .h5 (ZNN), .zip or "
     "rdf.yaml (bioimage.io), or a folder of nnU-Net's results or of a bioimage.io package"
+)
+WITHOUT_CROP = (
+    "the original crops values by more samples than it needs to join them. This crop is left out, "
+    "so the output has more voxels at the edges of a volume"
 )
 
 
@@ -144,10 +149,12 @@ def _made(
         made = replace(made, network=_with(made.network, found.settings))
     except InvalidInput as error:
         raise InvalidInput(f"{_named(source)}: {error}") from error.__cause__
-    original = found.original
+    original, notes = found.original, found.notes
+    if found.graph.margin != NO_PADDING:
+        notes = (*notes, WITHOUT_CROP)
     parity = compare(made, original, compute) if isinstance(original, Original) else original
-    sample = compare_sample(made, found.sample, compute) if found.sample else None
-    return made, parity, sample, found.notes
+    sample = compare_sample(made, found.sample, original, compute) if found.sample else None
+    return made, parity, sample, notes
 
 
 def _in_axes(found: Found, axes: str) -> Found:

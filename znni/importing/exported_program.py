@@ -20,6 +20,7 @@ from znni.importing import checks
 from znni.importing.aten_operators import COPIES, OPERATORS, Call
 from znni.importing.calls import Value
 from znni.importing.graph import Operation, needed
+from znni.importing.margins import margins
 from znni.importing.pt2_archive import ATEN, EXPORT_AGAIN, Archive, Computed, Node
 from znni.importing.steps import Found, Graph, Original
 from znni.importing.tracing import Tracer, traced
@@ -89,11 +90,16 @@ def _found(archive: Archive) -> Found:
     for operation in operations:
         _check_local(operation)
     maps = axes[0] or _first_maps(operations)
-    graph = traced(extents, lambda size: _Reading(start, maps, size).graph(operations, ends))
+
+    def read(size: Vec3) -> Graph:
+        return _Reading(start, maps, size).graph(operations, ends)
+
+    graph = traced(extents, read)
     if find_spec("torch") is None:
         return Found(graph, "PyTorch, which would run it, is not installed")
     size = None if None in extents else checks.extents("the input", "extents", extents)
-    return Found(graph, Original("PyTorch", _runner(operations, start, ends), size))
+    run = _runner(operations, start, ends)
+    return Found(graph, Original("PyTorch", run, size, margin=margins(read)))
 
 
 def _check_local(operation: Operation[Node]) -> None:

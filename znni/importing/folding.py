@@ -426,11 +426,20 @@ def _named(
         if own := _weights(made):
             arrays[layer.name] = own
     network = Network(name, in_features, tuple(nodes), nodes[-1].name, scaling)
+    origins = {
+        node.name: ", ".join(dict.fromkeys(made.origins))
+        for node, made in zip(nodes, folded, strict=True)
+    }
     if network.is_exact:
-        context(network)  # raises an error if its layers do not fit together
+        lost = context(network)  # raises an error if its layers do not fit together
+        if network.window_layer and lost != ZERO:
+            raise InvalidInput(
+                f"layer {origins[network.window_layer]} depends on whole windows, and the network "
+                f"gives {lost} fewer voxels than a window has; only windows that keep their size "
+                f"are blended: pad all convolutions, and train again"
+            )
     weights = checked_weights(Weights(arrays, source), network)
-    origins = tuple(", ".join(dict.fromkeys(made.origins)) for made in folded)
-    return Folded(network, weights, origins)
+    return Folded(network, weights, tuple(origins.values()))
 
 
 def _is_dense(operation: Layered) -> bool:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -16,15 +17,14 @@ from znni.core.shapes import Vec3
 from znni.importing import checks
 from znni.importing.calls import Value
 from znni.importing.graph import Operation, needed
+from znni.importing.margins import margins
 from znni.importing.onnx_operators import OPERATORS, Call
-from znni.importing.steps import Found, Graph, Original
+from znni.importing.onnx_original import original
+from znni.importing.steps import Found, Graph
 from znni.importing.tracing import Tracer, traced
 from znni.network.network import INPUT
-from znni.network.weights import Float32
 
 INSTALL = "pip install 'znni[onnx]'"
-# Operations that onnx's own evaluator, which is plain NumPy, does in about a minute.
-REFERENCE_FLOPS = 5e9
 # What looks at whole windows, and what to do about it.
 WINDOWED: Mapping[str, str] = {
     "LayerNormalization": checks.NORMS,
@@ -71,9 +71,13 @@ def read_onnx(path: Path) -> Found:
     start, ends = held.start(), held.ends()
     axes = held.input_axes()
     operations = needed(held.operations(), ends)
-    graph = traced(axes[1:], lambda size: _Reading(held, axes[0], size).graph(operations, ends))
+
+    def read(size: Vec3) -> Graph:
+        return _Reading(held, axes[0], size).graph(operations, ends)
+
+    graph = traced(axes[1:], read)
     size = None if None in axes[1:] else checks.extents("the input", "extents", axes[1:])
-    return Found(graph, _original(path, start, size))
+    return Found(graph, replace(original(path, model, start, size), margin=margins(read)))
 
 
 class _Model:
@@ -228,37 +232,3 @@ def _made_size(kind: str, inputs: Sequence[NDArray[np.generic] | None]) -> float
         return math.prod(np.broadcast_shapes(*(array.shape for array in given)))
     except ValueError:
         return math.prod(array.size for array in given)
-
-
-def _original(path: Path, start: str, size: Vec3 | None) -> Original:
-    """Return the model in onnxruntime, or in onnx's own evaluator if onnxruntime cannot run it."""
-    session = _session(path)
-    if session is not None:
-        return Original("onnxruntime", _runner(session, start), size)
-    from onnx.reference import ReferenceEvaluator
-
-    return Original("onnx", _runner(ReferenceEvaluator(str(path)), start), size, REFERENCE_FLOPS)
-
-
-def _session(path: Path) -> Any:
-    """Return the model in onnxruntime; None if that is absent or older than the model."""
-    if find_spec("onnxruntime") is None:
-        return None
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4  # errors are raised, so they need no printing
-    try:
-        return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-    except Exception:  # onnxruntime has errors of its own, of all kinds
-        return None
-
-
-def _runner(session: Any, start: str) -> Callable[[Float32], Float32]:
-    def run(x: Float32) -> Float32:
-        # onnx's sigmoid computes both of its branches everywhere; the unused one may be infinite.
-        with np.errstate(over="ignore", invalid="ignore"):
-            outputs = session.run(None, {start: x[np.newaxis]})
-        return np.concatenate([np.asarray(output[0], np.float32) for output in outputs])
-
-    return run

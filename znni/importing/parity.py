@@ -1,6 +1,6 @@
 """Comparing an imported network with the original.
 
-The original runs unchanged, on random input, in its own library.
+The original runs on random input, in its own library.
 
 A network that is slid over every voxel is compared at two offsets. The original pools with strides,
 so it gives every P-th voxel of the dense output per axis, for total pooling P. It runs twice: on
@@ -100,12 +100,15 @@ class SampleParity:
         )
 
 
-def compare_sample(folded: Folded, sample: Sample, compute: Compute) -> SampleParity | str:
+def compare_sample(
+    folded: Folded, sample: Sample, original: Original | str, compute: Compute
+) -> SampleParity | str:
     """Run a network on an example of its source, in one window if it depends on windows.
 
     Args:
         folded: network as imported.
         sample: the example.
+        original: network in its own library, or why it is unknown.
         compute: function that runs the imported network.
 
     Returns:
@@ -124,6 +127,8 @@ def compare_sample(folded: Folded, sample: Sample, compute: Compute) -> SamplePa
     if not network.is_exact:
         extents = Vec3(*sample.output.shape[1:])
         ours = _strided(ours, Vec3(0, 0, 0), network.total_pooling, extents)
+    elif isinstance(original, Original):
+        ours = _without_margin(ours, sample.output, original, size)
     if ours.shape != sample.output.shape:
         raise RunFailed(
             f"as imported, the network gives an output of shape {ours.shape}, and {sample.name} "
@@ -197,7 +202,7 @@ def _compared_whole(
             ours = compute(network, folded.weights, x)
         except DoesNotFit as error:
             return f"a patch to compare does not fit into memory: {error}"
-    return _judged(original, [ours], [theirs], size)
+    return _judged(original, [_without_margin(ours, theirs, original, size)], [theirs], size)
 
 
 def _random(network: Network, size: Vec3) -> Float32:
@@ -251,6 +256,15 @@ def _judged(
             f"written: report this"
         )
     return Parity(original.runtime, error, size)
+
+
+def _without_margin(ours: Float32, theirs: Float32, original: Original, size: Vec3) -> Float32:
+    """Return the part of an imported network's output that the original gives, too."""
+    if ours.shape == theirs.shape:
+        return ours  # there is no margin, and to find it reads the whole source again
+    margin = original.margin(size)
+    sides = zip(margin.before, margin.after, ours.shape[1:], strict=True)
+    return ours[:, *(slice(before, extent - after) for before, after, extent in sides)]
 
 
 def _strided(dense: Float32, start: Vec3, stride: Vec3, extents: Vec3) -> Float32:

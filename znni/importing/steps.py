@@ -66,16 +66,9 @@ class Convolution:
         """Return the layer that it is, without an activation."""
         out, taken, *kernel = self.weight.shape
         return Conv(
-            name,
-            taken * self.groups,
-            out,
-            Vec3(*kernel),
-            "identity",
-            self.stride,
-            self.dilation,
-            self.groups,
-            self.padding,
-        )
+            name, taken * self.groups, out, Vec3(*kernel), "identity", self.stride, self.dilation,
+            self.groups, self.padding,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -310,11 +303,13 @@ class Graph:
         maps: the maps of its input.
         steps: its steps, each after those whose values it reads.
         outputs: names of the values that are its output.
+        margin: the samples around its output that only the imported network gives.
     """
 
     maps: int
     steps: tuple[Step, ...]
     outputs: tuple[str, ...]
+    margin: Padding = NO_PADDING
 
 
 def chained(maps: int, operations: Iterable[Operation]) -> Graph:
@@ -335,12 +330,14 @@ class Original:
             it; several outputs are joined along their maps.
         size: extents of the input, if it accepts only one size.
         most_flops: operations beyond which it would take minutes.
+        margin: function from the extents of an input to the margin of ``Graph``.
     """
 
     runtime: str
     run: Callable[[Float32], Float32]
     size: Vec3 | None = None
     most_flops: float = float("inf")
+    margin: Callable[[Vec3], Padding] = lambda _size: NO_PADDING
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,11 @@ from typing import Any
 import numpy as np
 
 from znni.core.errors import InvalidInput
+from znni.core.shapes import Vec3
 from znni.importing.exported_program import of_live_program
+from znni.importing.margins import Unsuited
 from znni.importing.steps import Found, Original
-from znni.importing.tracing import Unsuited
+from znni.network.layer_geometry import NO_PADDING
 from znni.network.weights import Float32
 
 EXPORT = (
@@ -52,8 +54,17 @@ def read_module(module: Any) -> Found:
         except (_NotExported, Unsuited) as error:
             errors.append(error)
         else:
-            return replace(found, original=Original("PyTorch", _runner(own)))
+            return replace(found, original=_original(found, own, Vec3.of(size)))
     raise errors[0]
+
+
+def _original(found: Found, module: Any, size: Vec3) -> Original | str:
+    """Return a module that was exported for inputs of some size as the original network."""
+    if isinstance(found.original, str):
+        return found.original
+    # Modules take other sizes, too, unless they crop by how much depends on the size.
+    crops = found.graph.margin != NO_PADDING
+    return replace(found.original, run=_runner(module), size=size if crops else None)
 
 
 class _NotExported(InvalidInput):

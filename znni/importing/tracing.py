@@ -8,7 +8,7 @@ becomes a whole factor, or a crop to the centre.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TypeVar
 
 import numpy as np
@@ -16,6 +16,7 @@ import numpy as np
 from znni.core.errors import InvalidInput
 from znni.core.shapes import Vec3
 from znni.importing.checks import AS_IT_IS, ATTENTION, LAYERS, convolution, per_map, refuse, values
+from znni.importing.margins import Joined, Unsuited, margin_after, margin_of_join
 from znni.importing.steps import (
     Affine,
     Convolution,
@@ -31,7 +32,7 @@ from znni.importing.steps import (
     Upsampling,
     ZeroPadding,
 )
-from znni.network.layer_geometry import ONE, ZERO
+from znni.network.layer_geometry import NO_PADDING, ONE, ZERO
 from znni.network.layers import Padding
 from znni.network.network import INPUT
 
@@ -44,10 +45,6 @@ MOST_MAPS = 2**14  # that maps are mixed to
 Result = TypeVar("Result")
 
 
-class Unsuited(InvalidInput):
-    """A graph that cannot be represented for the size of its input, but perhaps for another."""
-
-
 @dataclass(frozen=True)
 class Traced:
     """A value.
@@ -56,11 +53,13 @@ class Traced:
         maps: its number of maps.
         size: its samples per axis.
         is_pooled: whether it has one sample for a whole window.
+        margin: the samples around it that only the imported network has.
     """
 
     maps: int
     size: Vec3
     is_pooled: bool = False
+    margin: Padding = NO_PADDING
 
 
 class Tracer:
@@ -77,15 +76,16 @@ class Tracer:
         Raises:
             InvalidInput: outputs have different extents.
         """
-        sizes = {self.values[name].size for name in outputs}
-        if len(sizes) > 1:
+        ends = [self.values[name] for name in outputs]
+        if len({(end.size, end.margin) for end in ends}) > 1:
             listed = " and ".join(f"{name!r} ({self.values[name].size})" for name in outputs)
             raise InvalidInput(
                 f"gives outputs {listed}, whose extents differ; export it with the full output "
                 f"only, so without deep supervision"
             )
         maps = self.values[INPUT].maps
-        return Graph(maps, tuple(self._steps.values()), tuple(dict.fromkeys(outputs)))
+        distinct = tuple(dict.fromkeys(outputs))
+        return Graph(maps, tuple(self._steps.values()), distinct, ends[0].margin)
 
     def add(self, operation: Operation, reads: Sequence[str], value: str) -> None:
         """Add a step that reads the named values, and gives its result a name.
@@ -100,7 +100,7 @@ class Tracer:
             case Nonlinearity():
                 made = first
             case Cropping():
-                made = Traced(first.maps, first.size - operation.before - operation.after)
+                made = replace(first, size=first.size - operation.before - operation.after)
             case ZeroPadding():
                 made = Traced(first.maps, first.size + operation.padding.total)
             case _:
@@ -112,7 +112,7 @@ class Tracer:
                     layer.size_from(*(value.size for value in taken)),
                     pooled or all(value.is_pooled for value in taken),
                 )
-        self.values[value] = made
+        self.values[value] = replace(made, margin=self._margin(operation, reads))
         self._steps[value] = Step(operation, tuple(reads), value)
 
     def same(self, origin: str, read: str, value: str) -> None:
@@ -404,26 +404,26 @@ class Tracer:
         return f"\0{len(self.values)}"
 
     def _check_extents(self, origin: str, reads: Sequence[str]) -> None:
-        """Check that values can be joined: they are cropped as joins do it, to the centre."""
+        """Check that values have the same extents in the source."""
         sizes = {self.values[name].size for name in reads}
         if len(sizes) > 1:
             listed = " and ".join(map(str, sorted(sizes)))
             raise Unsuited(f"{origin} joins values of {listed}; give them equal extents")
-        cropped = [self._crop(name) for name in reads]
-        whole = [
-            self.values[name].size + crop.before + crop.after if crop else self.values[name].size
-            for name, crop in zip(reads, cropped, strict=True)
-        ]
-        smallest = Vec3(*map(min, zip(*whole, strict=True)))
-        for crop, size in zip(cropped, whole, strict=True):
-            before = (size - smallest) // 2
-            after = size - smallest - before
-            if crop and (crop.before, crop.after) != (before, after):
-                raise Unsuited(
-                    f"{crop.origin} crops {crop.before} before and {crop.after} after, and "
-                    f"{origin} by itself would crop {before} and {after} of {size}; crop only the "
-                    f"larger value, to its centre"
-                )
+
+    def _margin(self, operation: Operation, reads: Sequence[str]) -> Padding:
+        """Return the margin of what an operation gives."""
+        if not isinstance(operation, Joining):
+            return margin_after(operation, self.values[reads[0]].margin)
+        names = reads[:1] if operation.spreads else reads
+        return margin_of_join(operation.origin, [self._joined(name) for name in names])
+
+    def _joined(self, name: str) -> Joined:
+        """Return a value as a join reads it."""
+        held, crop = self.values[name], self._crop(name)
+        before, after = held.margin
+        if not crop:
+            return Joined(held.size, held.margin, "")
+        return Joined(held.size, Padding(before + crop.before, after + crop.after), crop.origin)
 
     def _crop(self, name: str) -> Cropping | None:
         """Return all that is cut off a value after the layer that computes it."""

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from znni.core.argument_types import checks_types
-from znni.core.options import Border
 from znni.importing import conversion
 from znni.importing.conversion import Imported
 from znni.inference.inferer import Inferer
@@ -65,6 +64,8 @@ def network_of(source: Any) -> tuple[Network, Weights]:
 
 
 def _compute(network: Network, weights: Weights, volume: Float32) -> Float32:
-    """Return the output of an imported network, computed on the host; whole, if it is exact."""
-    border: Border = "same" if network.is_exact else "valid"
-    return Inferer(network, weights, border=border, costs="built-in", device="cpu")(volume)
+    """Return the output of an imported network, computed on the host.
+
+    The volume is not padded, as no library pads it. Only the layers' own padding adds zeros.
+    """
+    return Inferer(network, weights, border="valid", costs="built-in", device="cpu")(volume)
