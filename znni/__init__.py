@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from znni.core.version import __version__ as __version__
+
 if TYPE_CHECKING:
     from znni.cli.progress import show_progress
     from znni.cluster.run import infer_on_cluster
@@ -29,8 +31,6 @@ if TYPE_CHECKING:
     from znni.network.network_file import with_window
     from znni.network.window import Window
     from znni.volumes.locate import open_volume
-
-__version__ = "0.2.0"
 
 __all__ = [
     "Inferer",

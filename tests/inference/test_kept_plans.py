@@ -168,7 +168,7 @@ def test_primitives_that_nothing_tells_apart_search_anew() -> None:
 
 def test_another_release_or_another_cut_point_searches_anew() -> None:
     fastest_kept_or_found(small_search())
-    with mock.patch.object(kept_plans.znni, "__version__", "another"):
+    with mock.patch.object(kept_plans.version, "__version__", "another"):
         assert not fastest_kept_or_found(small_search())[1]
     through = small_search().through(small_search().cut_points)
     assert not fastest_kept_or_found(through)[1]

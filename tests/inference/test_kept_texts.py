@@ -17,7 +17,6 @@ from command_line import SMALL_NET
 from fakes import gpu
 from fakes import machine as fake_machine
 
-import znni
 from znni.calibration import phase_notes
 from znni.calibration.cost_file import VARIABLE as COSTS
 from znni.calibration.phase_notes import NOTES, FixedSeconds, Kind, note
@@ -149,7 +148,7 @@ def test_another_text_is_printed_if_anything_else_is_asked(what: str) -> None:
 CHANGES: dict[str, Callable[[pytest.MonkeyPatch], object]] = {
     "instructions": lambda patch: patch.setattr(kept_texts, "processor_features", dict),
     "warm memory": lambda patch: patch.setattr(kept_texts, "warm_bytes", lambda: 3.0),
-    "release": lambda patch: patch.setattr(znni, "__version__", "another"),
+    "release": lambda patch: patch.setattr(kept_texts.version, "__version__", "another"),
     "code": lambda patch: patch.setattr(kept_texts, "state_of_source", lambda _: "another"),
     "packages": lambda _: Path("site/other-1.2.dist-info").mkdir(),
     "variable": lambda patch: patch.setenv("ZNNI_GPU_CAPABILITY", "8.0"),

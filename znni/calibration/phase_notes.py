@@ -14,8 +14,8 @@ from math import inf
 from statistics import median_low
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
-from znni import __version__
 from znni.core.user_cache import Notes
+from znni.core.version import __version__
 from znni.machine.detect import usable_cores
 from znni.machine.machine import Machine
 from znni.machine.processor import processor_name

@@ -7,7 +7,6 @@ from typing import Annotated
 
 import typer
 
-from znni import __version__
 from znni.cli import options
 from znni.cli.export import export
 from znni.cli.finish import finish
@@ -20,6 +19,7 @@ from znni.cli.verify import verify
 from znni.cli.view import view
 from znni.core.errors import InvalidInput
 from znni.core.options import Calibrated
+from znni.core.version import __version__
 
 app = typer.Typer(
     name="znni",

@@ -24,7 +24,6 @@ from queue import SimpleQueue
 from threading import Lock, Thread
 from typing import Any
 
-from znni import __version__
 from znni.calibration.conditions import GPU_LIBRARIES, LIBRARIES
 from znni.cluster.calls import (
     Account,
@@ -45,6 +44,7 @@ from znni.cluster.shared_plan import plan_to_share
 from znni.core.errors import InvalidInput, RunFailed
 from znni.core.options import Bits, Choices
 from znni.core.shapes import Box, Vec3
+from znni.core.version import __version__
 from znni.engine.pipeline import Processes, RunState, run_volume
 from znni.engine.recheck import allowed_difference, state_of_block
 from znni.engine.skipping import Blocks

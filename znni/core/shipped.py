@@ -7,8 +7,7 @@ from pathlib import Path
 
 from znni.core.errors import InvalidInput
 from znni.core.nearest import nearest
-
-PACKAGE = Path(__file__).parents[1]
+from znni.core.version import PACKAGE
 
 
 @dataclass(frozen=True)

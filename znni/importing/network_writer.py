@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import get_args
 
-from znni import __version__
 from znni.core.errors import InvalidInput, option
 from znni.core.options import Blend, WindowRules
+from znni.core.version import __version__
 from znni.importing.folding import Folded
 from znni.network.input_scaling import InputScaling, Within
 from znni.network.layers import Activation

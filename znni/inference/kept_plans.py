@@ -9,12 +9,11 @@ from math import inf
 from pathlib import Path
 from typing import NamedTuple
 
-import planner
-import znni
 from planner.cost_model import BuiltInModel
 from planner.late_search import AnySearch, begun
 from planner.limits import time_of_run
 from znni.calibration.model import MeasuredModel
+from znni.core import version
 from znni.core.kept_values import keep_value, kept_value
 from znni.core.user_cache import state_of_source
 from znni.inference.kept_texts import plans_folder
@@ -144,8 +143,8 @@ def _key(search: AnySearch) -> str | None:
         search.division,
         search.device,
         search.allowed_cut_points and sorted(search.allowed_cut_points),
-        znni.__version__,
-        *(state_of_source(Path(package.__path__[0])) for package in (znni, planner)),
+        version.__version__,
+        *map(state_of_source, version.SOURCES),
     ]
     if machine.gpus and search.device not in ("cpu", "gpu"):
         parts.append(machine.gpus[0].memory)  # layers on the host that use it share it out

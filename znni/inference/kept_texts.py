@@ -19,10 +19,9 @@ from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple, get_args
 
-import planner
-import znni
 from znni.calibration.cost_file import CostFile
 from znni.calibration.phase_notes import Kind, noted_around, noted_cuda, with_noted
+from znni.core import version
 from znni.core.kept_values import keep_value, kept_value
 from znni.core.packages import package_folders
 from znni.core.shipped import NETWORKS
@@ -107,8 +106,8 @@ def text_file(
             sorted(it for it in os.environ.items() if it[0].startswith(VARIABLES)),
             package_folders(),
             sys.version,
-            znni.__version__,
-            *(state_of_source(Path(package.__path__[0])) for package in (znni, planner)),
+            version.__version__,
+            *map(state_of_source, version.SOURCES),
         ]
     except OSError:
         return None

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from znni import __version__
 from znni.core.kept_results import kept_for_object
 from znni.core.options import ACCURACIES
+from znni.core.version import __version__
 from znni.engine.skipping import Skipped
 from znni.inference.planning import accuracy_of
 from znni.inference.provenance import origin_attributes

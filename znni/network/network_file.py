@@ -7,13 +7,13 @@ from hashlib import sha256
 from os import PathLike
 from pathlib import Path
 
-import znni
 from znni.core.argument_types import checks_types
 from znni.core.errors import InvalidInput
 from znni.core.kept_values import keep_value, kept_value
 from znni.core.loading import is_own_process
 from znni.core.shipped import NETWORKS
 from znni.core.user_cache import state_of_source, user_cache
+from znni.core.version import PACKAGE
 from znni.network.geometry import with_window as windowed
 from znni.network.models import is_model_file
 from znni.network.network import Network
@@ -104,7 +104,7 @@ def _place(path: Path) -> Path | None:
         content = path.read_bytes()
     except OSError:
         return None
-    about = str(path), content, state_of_source(Path(znni.__path__[0]))
+    about = str(path), content, state_of_source(PACKAGE)
     return user_cache() / "networks" / sha256(repr(about).encode()).hexdigest()[:32]
 
 

@@ -15,14 +15,14 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar, cast
 
-import znni
 from znni.core.user_cache import MOST_BYTES_OF_CODE, keep, kept, state_of_source
+from znni.core.version import PACKAGE
 from znni.primitives.cpu.common import machine_code
 from znni.primitives.cpu.common.machine_code import Kernel
 from znni.primitives.cpu.common.phases import PhaseKernel
 
 # Known before any emitter is imported. So a kernel is never of older code than this says.
-_SOURCE = state_of_source(Path(znni.__path__[0]))
+_SOURCE = state_of_source(PACKAGE)
 
 Arguments = ParamSpec("Arguments")
 Made = TypeVar("Made", Kernel, PhaseKernel)
