@@ -36,6 +36,17 @@ APART := ZNNI_OME_ZARR_PYTHON=$(CURDIR)/.venv/ome-zarr/bin/python \
 WORKERS := -n 3 --dist worksteal
 PYTEST := $(SERIAL) $(APART) $(BIN)/python -m pytest $(WORKERS) --durations 20
 COVER := --cov=znni --cov=planner
+# Tests of whole runs, of all primitives' layers, of plans, and of all that a missing library touches.
+QUICK := tests/core tests/network tests/importing tests/volumes/test_formats.py \
+    tests/volumes/test_round_trips.py tests/volumes/test_volumes.py tests/volumes/test_zarr.py \
+    tests/plans/test_plan_json.py tests/plans/test_placement.py tests/plans/test_micro_batches.py \
+    tests/primitives/test_local_layers.py tests/primitives/test_pooling.py \
+    tests/primitives/test_dense.py tests/planner/test_planner.py tests/planner/test_least_memory.py \
+    tests/engine/test_engine.py tests/engine/test_exact_networks.py tests/engine/test_scaling.py \
+    tests/engine/test_stages.py tests/engine/test_statistics.py tests/inference/test_api.py \
+    tests/inference/test_inferer.py tests/inference/test_verify.py tests/inference/test_models.py \
+    tests/cli/test_cli.py tests/cli/test_infer.py tests/cli/test_bad_options.py \
+    tests/cli/test_bad_volumes.py tests/bench/test_bench_usage.py tests/docs/test_lists.py
 
 .PHONY: demo quick test check coverage docs wheel browser setup clean
 
