@@ -57,7 +57,7 @@ $(DEMO_READY): pyproject.toml
 	touch $@
 
 $(QUICK_READY): $(DEMO_READY)
-	$(call install,.venv,--editable '.[test,plot]')
+	$(call install,.venv,--editable '.[test]')
 	touch $@
 
 # Without the libraries that these packages ask for, which no test needs: some refuse each other.
