@@ -44,7 +44,7 @@ def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
             f"Invalid value for '--out': file '.' is a directory{LAYERS}",
         ),
         ("nonesuch", "No such command 'nonesuch'; see python -m bench --help"),
-        ("network --net none.yaml", "none.yaml: no such network file; check the path"),
+        ("network --net a/none.yaml", "a/none.yaml: no such network file; check the path"),
         (
             "network --net a --ram x",
             f"Invalid value for '--ram': {NO_SIZE}; see python -m bench network --help",

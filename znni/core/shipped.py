@@ -1,4 +1,4 @@
-"""Files that come with znni, found by their names."""
+"""Files that come with znni, found by their names from any folder."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from znni.core.errors import InvalidInput
 from znni.core.nearest import nearest
 from znni.core.version import PACKAGE
 
+ENDING = ".yaml"
+
 
 @dataclass(frozen=True)
 class ShippedFiles:
-    """YAML files of one kind. A name stands for the file ``name.yaml``.
+    """YAML files of one kind. A file is found by its name, with or without ``.yaml``.
 
     Attributes:
         kind: the kind in one word, such as ``network``.
@@ -25,11 +27,12 @@ class ShippedFiles:
     @property
     def names(self) -> list[str]:
         """The names of all of them."""
-        return sorted(path.stem for path in self._place().glob("*.yaml"))
+        return sorted(path.stem for path in self._place().glob(f"*{ENDING}"))
 
     def file(self, name: str) -> Path | None:
         """Return the file of a name; None if no such file comes with znni."""
-        return self._place() / f"{name}.yaml" if name in self.names else None
+        stem = name.removesuffix(ENDING)
+        return self._place() / f"{stem}{ENDING}" if stem in self.names else None
 
     def found(self, path: Path, beside: Path = Path()) -> Path:
         """Return the path of a file that is there, or that comes with znni under this name.
@@ -42,15 +45,17 @@ class ShippedFiles:
             InvalidInput: it is only a name, and neither is there.
         """
         there = beside / path
-        if path.suffix or len(path.parts) > 1 or there.exists():
+        if len(path.parts) > 1 or there.exists():
             return there
-        if known := self.file(str(path)):
+        if known := self.file(path.name):
             return known
-        close = nearest(str(path), self.names)
-        hint = f"did you mean {close}? There are" if close else "there are"
+        choices = {other.stem: other.name for other in beside.glob(f"*{ENDING}")}
+        choices |= {name: name for name in self.names}
+        close = nearest(path.name.removesuffix(ENDING), choices)
+        hint = f"did you mean {choices[close]}? There are" if close else "there are"
         raise InvalidInput(
-            f"{path}: no such file, and no {self.kind} of this name comes with znni; {hint} "
-            f"{', '.join(self.names)}"
+            f"{path}: no such {self.kind} file, and no {self.kind} of this name comes with znni; "
+            f"{hint} {', '.join(self.names)}"
         )
 
     def _place(self) -> Path:
