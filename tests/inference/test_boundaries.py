@@ -48,7 +48,8 @@ def test_demo_volume_is_the_only_dataset_and_chunked() -> None:
 
 def test_finds_boundaries_of_fresh_cells(network: Network, weights: Weights) -> None:
     from scores import score
-    from synthetic_cells import synthetic_cells
+
+    from znni.volumes.synthetic_cells import synthetic_cells
 
     areas = []
     for seed in FRESH_SEEDS:

@@ -37,7 +37,8 @@ def test_weights_are_small_and_fit(network: Network) -> None:
 
 def test_finds_boundaries_of_fresh_cells(network: Network) -> None:
     from scores import score
-    from synthetic_cells import synthetic_cells
+
+    from znni.volumes.synthetic_cells import synthetic_cells
 
     areas = []
     inferer = znni.Inferer(network, threads=1)
@@ -70,26 +71,3 @@ def test_a_long_verification_says_how_long_it_takes(
     assert znni.verify(out, voxels=2).agrees
     (said,) = caplog.messages
     assert said.startswith("2 voxels take about ")
-
-
-def test_folded_weights_give_what_batch_norms_gave(network: Network) -> None:
-    torch = pytest.importorskip("torch", reason="the network is trained in PyTorch")
-    from train_boundaries import folded, logits
-
-    generator = torch.Generator().manual_seed(5)
-    parameters, norms = {}, {}
-    for conv in network.convolutions:
-        shape = (conv.out_features, conv.in_features, *conv.kernel)
-        parameters[f"{conv.name}.weight"] = torch.randn(shape, generator=generator) / 10
-        parameters[f"{conv.name}.bias"] = torch.randn(shape[0], generator=generator)
-        if conv.name != network.output:
-            norms[conv.name] = torch.nn.BatchNorm3d(conv.out_features)
-    x = torch.randn((2, 1, 16, 16, 16), generator=generator)
-    with torch.no_grad():
-        for _ in range(3):  # the running statistics move
-            logits(network, parameters, x, norms)
-        for norm in norms.values():
-            norm.eval()
-        expected = logits(network, parameters, x, norms)
-        found = logits(network, folded(parameters, norms), x)
-    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from znni.cli import options
+from znni.cli.example import example
 from znni.cli.export import export
 from znni.cli.finish import finish
 from znni.cli.import_network import import_network
@@ -144,6 +145,7 @@ def info(
 
 
 app.command("networks")(networks)
+app.command("example")(example)
 app.command("import")(import_network)
 app.command("verify")(verify)
 app.command("view")(view)

@@ -218,6 +218,7 @@ def infer(
                 **given,
             )
         typer.echo(f"{out}: {computed}")
+        _lead_to_picture(volume, out)
         return
     ready = Readiness(waiting, begun)
     more = {"command": command, "waited": waited, "part": part}
@@ -225,6 +226,14 @@ def infer(
     typer.echo(f"{out}{f', part {part}' * bool(part)}: {report}")
     if part:
         typer.echo(f"when all parts are finished: {shlex.join(['znni', 'finish', out])}")
+    else:
+        _lead_to_picture(volume, out)
+
+
+def _lead_to_picture(volume: str, out: str) -> None:
+    """Tell a person at a terminal how to look at an output."""
+    if sys.stdout.isatty():
+        typer.echo(f"look at it: {shlex.join(['znni', 'view', volume, out])}")
 
 
 def _infer_many(

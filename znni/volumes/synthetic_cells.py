@@ -4,14 +4,11 @@ Each volume draws its own anatomy and its own microscope. The anatomy has the si
 cells, the thickness and contrast of the membranes, and dark organelles whose rims look like
 membranes. The microscope has section thickness, blur, uneven illumination, shot noise and read-out
 noise. Equal seeds give equal volumes.
-
-As a script, it writes the volume of the demo: ``python networks/synthetic_cells.py``.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,9 +18,7 @@ from scipy.spatial import cKDTree
 Field = NDArray[np.float32]
 Size = tuple[int, int, int]
 
-DEMO_FILE = Path(__file__).with_name("cells.h5")
-DEMO_SEED = 2007
-DEMO_SIZE: Size = (96, 160, 160)
+SECTIONS_AT_ONCE = 16  # of which the distances to the nearest seeds are in memory
 
 
 @dataclass(frozen=True)
@@ -33,10 +28,12 @@ class Cells:
     Attributes:
         raw: picture taken by the microscope, (z, y, x).
         boundary: true for membrane voxels, (z, y, x).
+        organelle: true for voxels of organelles and vesicles and their rims, (z, y, x).
     """
 
     raw: NDArray[np.uint8]
     boundary: NDArray[np.bool_]
+    organelle: NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -122,12 +119,13 @@ def synthetic_cells(seed: int, size: Size) -> Cells:
     thickness = tissue.membrane * np.exp(0.25 * _smooth(random, size, tissue.section, 30))
     depth = distance - thickness / 2  # distance into the cell, from its membrane
     brightness = _cytoplasm(random, cell, tissue)
-    _add_organelles(random, brightness, depth, tissue)
+    organelle = _add_organelles(random, brightness, depth, tissue)
     membrane = 1 / (1 + np.exp(np.clip(depth / 0.5, -30, 30)))
     # Membranes take up stain unevenly: one may be faint in one place and strong in another.
     stain = np.clip(0.75 + 0.2 * _smooth(random, size, tissue.section, 25), 0.3, 1)
     brightness += membrane * stain * (random.uniform(0.05, 0.2) - brightness)
-    return Cells(_photograph(random, brightness, tissue.section, microscope), depth <= 0)
+    raw = _photograph(random, brightness, tissue.section, microscope)
+    return Cells(raw, depth <= 0, organelle)
 
 
 def _pack(
@@ -156,38 +154,50 @@ def _pack(
     seeds, cell_of_seed = np.delete(seeds, crowded, 0), np.delete(cell_of_seed, crowded, 0)
 
     scale = np.array([tissue.section, 1, 1], np.float32)
-    where = np.stack(np.indices(size, dtype=np.float32), axis=-1) * scale
+    where = np.moveaxis(np.indices(size, dtype=np.float32), 0, -1) * scale
     for axis in range(3):
         where[..., axis] += 0.15 * tissue.spacing * _smooth(random, size, tissue.section, 32)
         where[..., axis] += 0.7 * _smooth(random, size, tissue.section, 8)
-    distances, nearest = cKDTree(seeds).query(where.reshape(-1, 3), k=6, workers=-1)
-    owners = cell_of_seed[nearest, 0].astype(np.intp)
-    other = np.argmax(owners != owners[:, :1], axis=1)  # 0 if all six belong to one cell
-    rival = nearest[np.arange(len(other)), other]
-    gap = np.linalg.norm(seeds[rival] - seeds[nearest[:, 0]], axis=1)
-    rival_distance = distances[np.arange(len(other)), other]
-    to_plane = (rival_distance**2 - distances[:, 0] ** 2) / np.maximum(2 * gap, 1e-6)
-    distance = np.where(other > 0, to_plane, tissue.spacing)
-    return owners[:, 0].reshape(size), distance.reshape(size).astype(np.float32)
+    owner, distance = np.empty(size, np.intp), np.empty(size, np.float32)
+    tree = cKDTree(seeds)
+    for z in range(0, size[0], SECTIONS_AT_ONCE):
+        part = slice(z, z + SECTIONS_AT_ONCE)
+        distances, nearest = map(np.asarray, tree.query(where[part], k=6, workers=-1))
+        owners = cell_of_seed[nearest, 0].astype(np.intp)
+        owner[part] = owners[..., 0]
+        other = np.argmax(owners != owners[..., :1], axis=-1)[..., np.newaxis]
+        rival = np.take_along_axis(nearest, other, axis=-1)[..., 0]
+        gap = np.linalg.norm(seeds[rival] - seeds[nearest[..., 0]], axis=-1)
+        rival_distance = np.take_along_axis(distances, other, axis=-1)[..., 0]
+        to_plane = (rival_distance**2 - distances[..., 0] ** 2) / np.maximum(2 * gap, 1e-6)
+        # The index of the other is 0 if all six belong to one cell.
+        distance[part] = np.where(other[..., 0] > 0, to_plane, tissue.spacing)
+    return owner, distance
 
 
 def _cytoplasm(random: np.random.Generator, cell: NDArray[np.intp], tissue: Tissue) -> Field:
     """Return the brightness inside the cells: a level for each cell, and grain of two sizes."""
     level = random.normal(0.62, 0.07, cell.max() + 1).astype(np.float32)
     grain = sum(_smooth(random, cell.shape, tissue.section, scale) for scale in (3, 6))
-    return level[cell] + np.float32(tissue.texture / 2) * grain
+    brightness: Field = level[cell] + np.float32(tissue.texture / 2) * grain
+    return brightness
 
 
 def _add_organelles(
     random: np.random.Generator, brightness: Field, depth: Field, tissue: Tissue
-) -> None:
-    """Draw rimmed ellipsoids into the cells, clear of the membranes, in place."""
-    for share, radii in ((tissue.organelles, (5, 10)), (tissue.vesicles, (2, 3.5))):
+) -> NDArray[np.bool_]:
+    """Draw rimmed ellipsoids into the cells, clear of the membranes, in place.
+
+    Returns:
+        Where they are.
+    """
+    drawn = np.zeros(brightness.shape, bool)
+    for share, low, high in ((tissue.organelles, 5, 10), (tissue.vesicles, 2, 3.5)):
         occupied = 0.0
         while occupied < share * brightness.size * tissue.section:
-            axes = random.uniform(*radii, size=3)
+            axes = random.uniform(low, high, size=3)
             occupied += 4 / 3 * np.pi * axes.prod()
-            centre = random.uniform(0, brightness.shape)
+            centre = random.uniform(np.zeros(3), brightness.shape)
             inside, rim = random.normal(0.45, 0.12), random.uniform(0.1, 0.35)
             reach = np.ceil((axes + 2) / (tissue.section, 1, 1))
             start = np.maximum(centre - reach, 0).astype(int)
@@ -203,6 +213,8 @@ def _add_organelles(
             free = depth[box] > 1
             brightness[box][free & (beyond < 0)] = inside
             brightness[box][free & (np.abs(beyond) < 1)] = rim
+            drawn[box] |= free & (beyond < 1)
+    return drawn
 
 
 def _photograph(
@@ -213,9 +225,10 @@ def _photograph(
     image = gaussian_filter(brightness, (along / section, across, across))
     image *= 1 + microscope.shading * _smooth(random, image.shape, section, 60)
     image += random.normal(0, microscope.flicker, (len(image), 1, 1))
-    image = random.poisson(np.maximum(image, 0.02) * microscope.photons) / microscope.photons
-    image += random.normal(0, microscope.readout, image.shape)
-    return np.clip(np.rint(image * microscope.gain), 0, 255).astype(np.uint8)
+    photons = random.poisson(np.maximum(image, 0.02) * microscope.photons)
+    values = photons / microscope.photons + random.normal(0, microscope.readout, image.shape)
+    raw: NDArray[np.uint8] = np.clip(np.rint(values * microscope.gain), 0, 255).astype(np.uint8)
+    return raw
 
 
 def _smooth(
@@ -229,18 +242,17 @@ def _smooth(
     coarse = np.ceil(extent / scale).astype(int) + 3
     coarse[0] = min(coarse[0], size[0])  # sections thicker than the scale are independent
     noise = random.standard_normal(coarse, dtype=np.float32)
-    fine: Field = zoom(noise, np.array(size) / coarse, order=2, mode="nearest", prefilter=False)
-    return fine / fine.std()
+    fine: NDArray[np.floating] = noise.astype(np.float64)
+    for samples, voxels in zip(coarse, size, strict=True):  # the new axis becomes the last one
+        fine = np.tensordot(fine, _spline(int(samples), voxels), axes=(0, 0))
+    field: Field = fine.astype(np.float32)
+    field /= field.std()
+    return field
 
 
-def write_demo(path: Path = DEMO_FILE) -> None:
-    """Write the demo's volume as the HDF5 dataset ``/raw``."""
-    import h5py
-
-    raw = synthetic_cells(DEMO_SEED, DEMO_SIZE).raw
-    with h5py.File(path, "w") as file:
-        file.create_dataset("raw", data=raw, chunks=(32, 32, 32), compression="gzip")
-
-
-if __name__ == "__main__":
-    write_demo()
+def _spline(samples: int, voxels: int) -> NDArray[np.float64]:
+    """Return the matrix (samples, voxels) that interpolates along an axis, by quadratic splines."""
+    rows = np.eye(samples)
+    return np.stack(
+        [zoom(row, voxels / samples, order=2, mode="nearest", prefilter=False) for row in rows]
+    )

@@ -1,0 +1,47 @@
+"""A volume to try networks on: synthetic cells, which no network has been trained with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from znni.core.errors import InvalidInput
+from znni.core.shapes import Vec3
+from znni.volumes.partial_file import check_new, partial_name, refused_at
+
+ENDINGS = (".h5", ".hdf5")
+
+
+def write_example(path: Path, seed: int, size: Vec3, *, overwrite: bool) -> None:
+    """Write a volume of synthetic cells as the dataset ``/raw`` of an HDF5 file.
+
+    Equal seeds and sizes give equal volumes.
+
+    Args:
+        path: the file.
+        seed: seed of the cells and of the microscope.
+        size: extents in voxels.
+        overwrite: replace an existing file.
+
+    Raises:
+        InvalidInput: the name has another ending, or the file exists, or it cannot be written.
+            Or the seed is negative, or the size is not positive.
+    """
+    if path.suffix not in ENDINGS:
+        raise InvalidInput(f"{path}: the example is an HDF5 file; let its name end in .h5")
+    if seed < 0 or min(size) < 1:
+        raise InvalidInput(
+            f"seed {seed} and size {size} make no volume; give a seed from 0 and a size from 1x1x1"
+        )
+    with refused_at(path):
+        check_new(path, overwrite=overwrite)
+    # These take a moment to import.
+    import h5py
+
+    from znni.volumes.synthetic_cells import synthetic_cells
+
+    raw = synthetic_cells(seed, size).raw
+    partial = partial_name(path)
+    with refused_at(path):
+        with h5py.File(partial, "w") as file:
+            file.create_dataset("raw", data=raw, chunks=True, compression="gzip")
+        partial.replace(path)
