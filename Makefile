@@ -84,7 +84,12 @@ demo: $(DEMO_READY)
 	    --out demo-output/membranes.h5 --overwrite
 	$(BIN)/python networks/demo_picture.py networks/cells.h5 demo-output/membranes.h5 \
 	    demo-output/membranes.png
-	@echo "look at demo-output/membranes.png; the output is in demo-output/membranes.h5"
+	$(BIN)/znni example demo-output/volume.h5 --overwrite
+	rm -f demo-output/volume-n537.h5
+	cd demo-output && $(CURDIR)/$(BIN)/znni infer volume.h5 --net n537.yaml
+	$(BIN)/python networks/demo_picture.py demo-output/volume.h5 demo-output/volume-n537.h5 \
+	    demo-output/cells.png
+	@echo "look at demo-output/membranes.png and demo-output/cells.png; the outputs are beside them"
 
 check: $(QUICK_READY)
 	$(BIN)/ruff check .

@@ -67,7 +67,7 @@ def test_networks_that_do_not_divide_say_nothing_say_nothing(
 ) -> None:
     warn_once.cache_clear()
     values = np.full(SHAPE, 4000, np.uint16)
-    warn_of_range(znni.open_volume(values), znni.load_network("n337"), PART)
+    warn_of_range(znni.open_volume(values), znni.load_network("n726"), PART)
     assert not caplog.messages
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -16,11 +18,16 @@ import h5py
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from scores import score
+
+from znni.cli.example import SEED
+from znni.volumes.synthetic_cells import synthetic_cells
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("planner", "znni")
 DEMO = ("cells.h5", "cells-unet.yaml", "cells-unet.safetensors")
 DEMO_OUTPUT = ROOT / "demo-output" / "membranes.h5"
+MOST_BYTES = 25 * 2**20  # of the wheel
 
 pytestmark = pytest.mark.skipif(
     "ZNNI_TEST_WHEEL" not in os.environ, reason="builds and installs a wheel: make wheel runs it"
@@ -90,7 +97,17 @@ def main_of(path: Path) -> NDArray[np.float32]:
         return np.asarray(file["main"], np.float32)
 
 
+@pytest.fixture(scope="module")
+def commands(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the commands of an environment that has nothing but the wheel."""
+    environment = tmp_path_factory.mktemp("environment")
+    venv.create(environment, with_pip=True)
+    run(environment / "bin" / "pip", "install", "--quiet", "--no-compile", wheel, folder=ROOT)
+    return environment / "bin"
+
+
 def test_wheel_holds_the_two_packages_and_nothing_else(wheel: Path) -> None:
+    assert wheel.stat().st_size < MOST_BYTES
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
     assert in_packages(names) == files_of_tree() | shipped("znni/shipped/")
@@ -115,18 +132,14 @@ def test_sdist_holds_what_the_wheel_is_built_from(sdist: Path) -> None:
     }
 
 
-def test_runs_the_demo_in_an_empty_environment(wheel: Path, tmp_path: Path) -> None:
+def test_runs_the_demo_in_an_empty_environment(commands: Path, tmp_path: Path) -> None:
     assert DEMO_OUTPUT.exists(), "run make demo first: its output is what this compares with"
-    environment, folder = tmp_path / "environment", tmp_path / "run"
-    venv.create(environment, with_pip=True)
-    commands = environment / "bin"
-    run(commands / "pip", "install", "--quiet", "--no-compile", wheel, folder=tmp_path)
-    folder.mkdir()
+    folder = tmp_path
     for name in DEMO:
         shutil.copy(ROOT / "networks" / name, folder)
 
     where = run(commands / "python", "-c", "import znni; print(znni.__file__)", folder=folder)
-    assert Path(where.strip()).is_relative_to(environment)
+    assert Path(where.strip()).is_relative_to(commands.parent)
     run(
         *(commands / "znni", "infer", "cells.h5", "--net", "cells-unet.yaml"),
         *("--out", "membranes.h5"),
@@ -139,3 +152,19 @@ def test_runs_the_demo_in_an_empty_environment(wheel: Path, tmp_path: Path) -> N
     got, expected = main_of(folder / "membranes.h5"), main_of(DEMO_OUTPUT)
     assert expected.std() > 0.1  # not blank
     np.testing.assert_allclose(got, expected, rtol=0, atol=1e-5)
+
+
+def test_the_lines_of_the_readme_run_in_an_empty_folder(commands: Path, tmp_path: Path) -> None:
+    text = (ROOT / "README.md").read_text()
+    (block,) = re.findall(r"```bash\n(znni example .*?)```", text, re.DOTALL)
+    lines = [shlex.split(line, comments=True) for line in block.splitlines()]
+    assert lines[1] == ["znni", "infer", "volume.h5", "--net", "n537.yaml"]
+    for program, *arguments in lines:
+        run(commands / program, *arguments, folder=tmp_path)
+    membrane, cytoplasm, organelle = main_of(tmp_path / "volume-n537.h5")
+    truth = synthetic_cells(SEED, (192, 256, 256))
+    inner = (slice(81, -81),) * 3
+    assert score(membrane[::2, ::2, ::2], truth.boundary[inner][::2, ::2, ::2]).roc_auc > 0.9
+    assert score(organelle[::2, ::2, ::2], truth.organelle[inner][::2, ::2, ::2]).roc_auc > 0.9
+    assert cytoplasm.std() > 0.1
+    assert (tmp_path / "volume-n537.h5.html").stat().st_size > 100_000
