@@ -65,7 +65,7 @@ class Course(NamedTuple):
 
 def course_for(network: Network) -> Course:
     """Return the settings: sparse outputs for a chain, whole patches for a U-Net."""
-    if network.is_exact:
+    if network.is_tiled:
         return Course(Vec3.of(64), (slice(None),) * 3, 4, 4000, 2e-3)
     view, stride, outputs = network.field_of_view, network.total_pooling, 8
     z, y, x = (slice(v // 2, v // 2 + p * outputs, p) for v, p in zip(view, stride, strict=True))
@@ -166,7 +166,7 @@ def train(network: Network, device: str) -> Parameters:
         for name, value in _tensors(random_weights(network, SEED)).items()
     }
     norms: Norms = {}
-    if network.is_exact:
+    if network.is_tiled:
         for conv in network.convolutions[:-1]:
             norms[conv.name] = torch.nn.BatchNorm3d(conv.out_features, device=device)
     learned = [*parameters.values(), *(p for norm in norms.values() for p in norm.parameters())]
@@ -229,7 +229,7 @@ def evaluate(network: Network, parameters: Parameters, device: str) -> None:
             made = torch.sigmoid(logits(network, parameters, _tensor([x]).to(device)))
         output = made[0, 0].cpu().numpy()
         truth = cells.boundary[seen]
-        ours.append(score(output[seen] if network.is_exact else output, truth))
+        ours.append(score(output[seen] if network.is_tiled else output, truth))
         thresholds.append(_best_threshold(cells.raw, seen, truth))
         section = Tissue.draw(np.random.default_rng(seed)).section
         print(
