@@ -60,13 +60,15 @@ $(QUICK_READY): $(DEMO_READY)
 	$(call install,.venv,--editable '.[test]')
 	touch $@
 
-# Without the libraries that these packages ask for, which no test needs: some refuse each other.
+# The networks of nnU-Net and MONAI come without the libraries that they ask for: no test needs these,
+# and some refuse each other.
 $(TORCH_READY): $(QUICK_READY)
 	$(BIN)/pip install --quiet --no-compile $(TORCH)
-	$(call install,.venv,--no-deps dynamic-network-architectures==0.4.4)
+	$(call install,.venv,--no-deps dynamic-network-architectures==0.4.4 monai==1.6.0)
 	touch $@
 
 $(TEST_READY): $(QUICK_READY)
+	$(call install,.venv,onnxruntime)
 	$(call install,.venv,--no-deps --target .venv/dask-kubernetes dask-kubernetes==2026.3.0)
 	$(PYTHON) -m venv --without-pip .venv/ome-zarr
 	$(call install,.venv/ome-zarr,ome-zarr==0.18.0)

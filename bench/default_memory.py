@@ -29,7 +29,7 @@ from bench.record import Row
 from bench.rounds import Effort, run_rounds
 from znni.core.errors import RunFailed
 from znni.core.shapes import Vec3
-from znni.inference.kept_texts import FOLDER_VARIABLE, NONE
+from znni.inference.text_cache import FOLDER_VARIABLE, NONE
 from znni.machine.cold_pages import warm_bytes
 from znni.machine.timing import Timing
 

@@ -19,11 +19,11 @@ from bench.ceilings import AnyCeilings
 from znni.core.options import Choices, OutputType, PlanOptions, Stored
 from znni.core.shapes import Vec3
 from znni.engine.device_graphs import PLAIN_RUNS
-from znni.engine.patch import room_of
+from znni.engine.patch import allocator_for
 from znni.engine.stages import in_turn, run_stages
 from znni.engine.stopwatch import Stopwatch
-from znni.engine.tiles import Room
-from znni.inference import planning, preparing
+from znni.engine.tiles import Allocate
+from znni.inference import build_runner, planning
 from znni.machine.cuda import cupy
 from znni.machine.machine import DeviceKind
 from znni.network.network import Network
@@ -122,7 +122,7 @@ class PlanPatch:
     def __init__(self, plan: str) -> None:
         made = Plan.from_json(plan)
         self._network = made.network
-        self._runner = preparing.prepare_alone(made, random_weights(made.network, 0))
+        self._runner = build_runner.prepare_alone(made, random_weights(made.network, 0))
         self._x = patch_input(made.network, made.patch)
         self._corners: Corners | None = None
 
@@ -150,7 +150,7 @@ class PatchesOnGpu:
         plan: its layers are on the GPU.
         dtype: type of its output, which it was planned for.
         weights: the network's weights; by default random ones.
-        read: reads what the plan's first stage takes into an array of a room, as a run reads a
+        read: reads what the plan's first stage takes into an array of a run, as a run reads a
             block; by default noise.
 
     Attributes:
@@ -163,16 +163,16 @@ class PatchesOnGpu:
         plan: Plan,
         dtype: OutputType,
         weights: Weights | None = None,
-        read: Callable[[Room], Any] | None = None,
+        read: Callable[[Allocate], Any] | None = None,
     ) -> None:
         self._plan = plan
         self._layer_seconds: dict[str, list[float]] = defaultdict(list)
         self._first_seconds: dict[str, list[float]] = {}
         self._free = free_gpu_bytes()
         weights = weights or random_weights(plan.network, 0)
-        self._runner = preparing.prepare_alone(plan, weights, self._measured, dtype)
+        self._runner = build_runner.prepare_alone(plan, weights, self._measured, dtype)
         # A run reads each block into such an array. It may lie in page-locked memory.
-        self._given = (read or partial(_noise, plan))(room_of(plan))
+        self._given = (read or partial(_noise, plan))(allocator_for(plan))
         self.output: Any = None
         self.peak = 0
 
@@ -182,7 +182,7 @@ class PatchesOnGpu:
         While one patch is computed, the next is brought to the GPU and the last one back, as in a
         run. The first patches are not counted: one, or all before those launched from recordings.
         """
-        warming = BEFORE_RECORDINGS if self._plan.network.is_exact else 1
+        warming = BEFORE_RECORDINGS if self._plan.network.is_tiled else 1
         done: list[float] = []
 
         def note(output: Any) -> None:
@@ -216,10 +216,10 @@ class PatchesOnGpu:
         self._layer_seconds[step.operation.name].append(seconds)
 
 
-def _noise(plan: Plan, room: Room) -> Float32:
-    """Return noise for one patch, in an array of a room."""
+def _noise(plan: Plan, allocate: Allocate) -> Float32:
+    """Return noise for one patch, in an array of a run."""
     noise = patch_input(plan.network, plan.patch)
-    given = room(noise.shape)
+    given = allocate(noise.shape)
     given[:] = noise
     return given
 

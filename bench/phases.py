@@ -27,7 +27,7 @@ from bench.many_patches import ZNNI
 from bench.record import Row
 from znni.core.errors import RunFailed
 from znni.core.options import DeviceChoice
-from znni.inference.kept_texts import FOLDER_VARIABLE
+from znni.inference.text_cache import FOLDER_VARIABLE
 from znni.machine.timing import Timing
 
 DEMO = ("networks/cells.h5", "networks/boundaries.yaml")

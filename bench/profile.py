@@ -24,7 +24,7 @@ from znni.calibration.record import record_steps
 from znni.calibration.shapes import Call
 from znni.cli.options import planned
 from znni.core.options import OutputType
-from znni.inference.preparing import prepare_alone
+from znni.inference.build_runner import prepare_alone
 from znni.machine.machine import DeviceKind
 from znni.machine.timing import Timing, timed
 from znni.network.weights import random_weights

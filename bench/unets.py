@@ -44,12 +44,12 @@ from znni.core.errors import InvalidInput
 from znni.core.options import ACCURACIES, Accuracy
 from znni.core.shapes import Box, Vec3
 from znni.engine.executor import placed
-from znni.engine.patch import room_of
+from znni.engine.patch import allocator_for
 from znni.engine.stopwatch import Stopwatch
-from znni.engine.tiles import Room
+from znni.engine.tiles import Allocate
 from znni.engine.windows import WindowedBlock
+from znni.inference.build_runner import prepare_alone
 from znni.inference.planning import fastest, search
-from znni.inference.preparing import prepare_alone
 from znni.machine.machine import DeviceKind
 from znni.network.geometry import context, input_box, with_window
 from znni.network.network import Network
@@ -394,16 +394,16 @@ def _ours(plan: Plan, weights: Weights) -> Compute:
     """Return our own contestant: the plan's block, whose input is the whole window."""
     runner = prepare_alone(plan, weights)
     (work,) = runner.stages(Stopwatch())
-    room = room_of(plan)
+    allocate = allocator_for(plan)
 
     def compute(x: Float32) -> Float32:
-        made = work(reader(plan, x)(room))
+        made = work(reader(plan, x)(allocate))
         return _cropped(plan, made.maps() if plan.network.window else made)
 
     return compute
 
 
-def reader(plan: Plan, x: Float32) -> Callable[[Room], Any]:
+def reader(plan: Plan, x: Float32) -> Callable[[Allocate], Any]:
     """Return a function that reads a window as a run reads a block, with the zeros around it.
 
     Args:
@@ -415,8 +415,8 @@ def reader(plan: Plan, x: Float32) -> Callable[[Room], Any]:
     common = inside.intersection(box)
     assert common is not None
 
-    def read(room: Room) -> Any:
-        given = room((len(x), *box.size))
+    def read(allocate: Allocate) -> Any:
+        given = allocate((len(x), *box.size))
         given.fill(0)
         given[:, *common.shifted(ZERO - box.start).slices] = x[:, *common.slices]
         if plan.network.window:

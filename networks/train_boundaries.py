@@ -103,7 +103,7 @@ COURSES = {
         outputs=24,
         spacing=4,
         batch=4,
-        steps=2200,
+        steps=2790,
         learning_rate=2e-3,
         half=True,
     ),
@@ -115,7 +115,7 @@ COURSES = {
         outputs=16,
         spacing=4,
         batch=2,
-        steps=550,
+        steps=760,
         learning_rate=2e-4,
         norms=False,
         half=True,
@@ -193,7 +193,7 @@ def batches(
 def _patch(network: Network, course: Course) -> tuple[Vec3, tuple[slice, ...]]:
     """Return the extents of a patch, and its voxels whose outputs are compared with the truth."""
     between = course.spacing * (course.outputs - 1)
-    if network.is_exact:
+    if network.is_tiled:
         return Vec3.of(course.outputs), (slice(None),) * 3
     view = network.field_of_view
     seen = tuple(slice(v // 2, v // 2 + between + 1, course.spacing) for v in view)

@@ -15,7 +15,7 @@ from planner.gpu_budget import GpuBudget, gpu_budget_per_layer
 from planner.partition import CutPoint, Processor, cut_points, cut_points_using_gpu
 from planner.patch_candidate import PatchCandidate
 from planner.patch_sizes import patch_sizes
-from planner.search_terms import SearchTerms
+from planner.query import Query
 from planner.splitting import split_where_faster
 from znni.core.options import DeviceChoice, Division
 from znni.core.shapes import Box, Vec3
@@ -29,7 +29,7 @@ SAMPLE = Box(Vec3(0, 0, 0), Vec3.of(60))
 
 
 @dataclass(eq=False)
-class Space(SearchTerms):
+class Space(Query):
     """The space of plans for an output. It works out the price of each call once.
 
     Attributes:
@@ -41,7 +41,7 @@ class Space(SearchTerms):
     @cached_property
     def network(self) -> Network:
         """The network to compute: the given one, some of whose convolutions may be split."""
-        if not (self.given.is_exact and self.machine.gpus) or self.device == "cpu":
+        if not (self.given.is_tiled and self.machine.gpus) or self.device == "cpu":
             return self.given
         on_gpu = on_device(self.catalogue, "gpu").values()
         return split_where_faster(self.given, on_gpu, self.model)

@@ -23,7 +23,7 @@ from znni.calibration.cost_file import VARIABLE
 from znni.calibration.database import CostDatabase
 from znni.calibration.measure import Workbench
 from znni.calibration.shapes import Call
-from znni.inference import kept_texts
+from znni.inference import text_cache
 from znni.machine import cold_pages
 from znni.machine.detect import detect_machine
 from znni.machine.machine import Machine
@@ -53,7 +53,7 @@ def no_measured_costs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None
     """Plans do not depend on what was measured, planned, kept or touched on this machine before."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(VARIABLE, str(tmp_path_factory.mktemp("costs") / "costs.sqlite"))
-        patch.setenv(kept_texts.FOLDER_VARIABLE, str(tmp_path_factory.mktemp("plans")))
+        patch.setenv(text_cache.FOLDER_VARIABLE, str(tmp_path_factory.mktemp("plans")))
         patch.setattr(cold_pages, "PROCESSORS", Path("/no/such/file"))  # of no virtual machine
         patch.setattr(phase_notes, "NOTES", NO_NOTES)  # tests start long before their runs
         yield

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from znni.inference.many import infer_many
     from znni.inference.monai import SlidingWindowInferer
     from znni.inference.network_import import import_network
-    from znni.inference.parts import finish
     from znni.inference.pyramids import build_pyramid
+    from znni.inference.shares import finish
     from znni.inference.verification import verify
     from znni.inference.viewing import view
     from znni.inference.viewing.notebook import show
@@ -62,7 +62,7 @@ HOMES = {
     "build_pyramid": "znni.inference.pyramids",
     "export": "znni.inference.exporting",
     "SlidingWindowInferer": "znni.inference.monai",
-    "finish": "znni.inference.parts",
+    "finish": "znni.inference.shares",
     "infer_many": "znni.inference.many",
     "infer_on_cluster": "znni.cluster.run",
     "import_network": "znni.inference.network_import",

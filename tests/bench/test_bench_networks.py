@@ -24,7 +24,7 @@ from znni.core.errors import InvalidInput
 from znni.core.shapes import Vec3
 from znni.engine.executor import Measured
 from znni.engine.patch import PatchRunner
-from znni.inference.preparing import prepare_alone
+from znni.inference.build_runner import prepare_alone
 from znni.network.layers import Conv
 from znni.network.network import Network
 from znni.network.weights import Float32, Weights, random_weights

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from calibration_cases import QUICK_HANDLING
 from command_line import refused, succeeds
-from fakes import Late, fake_catalogue, fake_gpu_catalogue, gpu
+from fakes import Lazy, fake_catalogue, fake_gpu_catalogue, gpu
 from gpu_layers import H200
 from layers import does
 
@@ -28,7 +28,7 @@ from znni.machine.machine import Machine
 from znni.machine.timing import Timing
 from znni.network.layers import Conv
 from znni.plans.plan import Plan
-from znni.plans.primitive import Primitive, on_device, told_of
+from znni.plans.primitive import Primitive, cache_key_of, on_device
 from znni.primitives.catalogue import catalogue
 
 ON_GPU = on_device(catalogue(Machine(detect_host().host, (H200,))), "gpu")
@@ -124,15 +124,15 @@ def test_what_one_device_has_in_common_says_nothing_of_the_other() -> None:
 @pytest.mark.usefixtures("both_here")
 def test_measured_devices_are_told_apart() -> None:
     """So plans of theirs are kept, and not mixed up."""
-    late = Late(BOTH, "both")
+    late = Lazy(BOTH, "both")
     assert of_measured_devices(late) is late
     succeeds("calibrate", "--quick", "--device", "gpu")
     found = of_measured_devices(late)
     assert list(found) == [name for name in BOTH if name.startswith("gpu_")]
-    assert told_of(found) == "both, measured on gpu"
+    assert cache_key_of(found) == "both, measured on gpu"
     succeeds("calibrate", "--quick", "--device", "cpu")
     assert list(of_measured_devices(late)) == list(BOTH)
-    assert told_of(of_measured_devices(late)) == "both, measured on cpu and gpu"
+    assert cache_key_of(of_measured_devices(late)) == "both, measured on cpu and gpu"
 
 
 @pytest.mark.usefixtures("both_here", "small_case")

@@ -27,7 +27,7 @@ from znni.calibration.phase_notes import (
 from znni.core import user_cache
 from znni.engine.report import Report
 from znni.inference.planning import as_here
-from znni.inference.ready import Readiness
+from znni.inference.session import Session
 from znni.machine.machine import Machine
 from znni.plans.job_seconds import JobSeconds, SecondsAround
 from znni.plans.plan import Plan
@@ -120,9 +120,9 @@ def test_a_pass_over_all_blocks_is_not_noted_as_seconds_to_finish(plan: Plan) ->
     spent = JobSeconds(around=SPENT)
     longer = replace(plan.time.around, finishing=AROUND.finishing + 6.0)
     with_a_pass = replace(plan, time=replace(plan.time, around=longer))
-    Readiness().note_phases(Report(with_a_pass, (), 1, spent, 0, {}, ""), with_a_pass, whole=True)
+    Session().note_phases(Report(with_a_pass, (), 1, spent, 0, {}, ""), with_a_pass, whole=True)
     assert noted("cpu").finishing is None
-    Readiness().note_phases(Report(plan, (), 1, spent, 0, {}, ""), plan, whole=True)
+    Session().note_phases(Report(plan, (), 1, spent, 0, {}, ""), plan, whole=True)
     assert noted("cpu").finishing == 7.0
 
 
@@ -137,7 +137,7 @@ def test_what_other_processes_note_meanwhile_does_not_matter(
     report = Report(as_here(found), (), 1, JobSeconds(around=SPENT), 0, {}, "")
     for _ in range(MOST_NOTED):
         note("cpu", FixedSeconds(finishing=others))
-    Readiness().note_phases(report, found, whole=True)
+    Session().note_phases(report, found, whole=True)
     assert noted("cpu").start == SPENT.start
     assert phase_notes._read()["cpu"]["finishing"][-1] == (noted_by_it or others)
 
@@ -199,7 +199,7 @@ def test_what_a_gpu_takes_to_start_is_building_less_all_else(plan: Plan) -> None
     )
     spent = JobSeconds(building=1.5, around=SecondsAround(start=1.0, planning=0.5, finishing=0.7))
     report = Report(on_gpu, (), 1, spent, 0, {}, "")
-    ready = Readiness()
+    ready = Session()
     ready.note_phases(report, on_gpu, whole=False)
     ready.note_phases(replace(report, fallbacks=(plan,)), on_gpu, whole=True)
     assert noted("gpu") == FixedSeconds()

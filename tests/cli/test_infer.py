@@ -162,7 +162,7 @@ def test_the_process_that_reads_for_others_starts_no_cuda(
     device: DeviceChoice, waiting: bool, begins: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     processes = WaitingProcesses((), ()) if waiting else None
-    monkeypatch.setattr("znni.inference.early.processes_for", lambda *_: processes)
+    monkeypatch.setattr("znni.inference.prestart.processes_for", lambda *_: processes)
     monkeypatch.setattr("znni.machine.gpus.has_driver", lambda: True)
     planned: Any = {"device": device, "gpus": 2}
     assert _begun(planned, alone=True, looks=True)[:2] == (processes, begins)

@@ -15,7 +15,7 @@ from command_line import LONG_VOLUME, refused, succeeds, voxels
 from numpy.typing import NDArray
 
 from znni.core.shapes import Box, Vec3
-from znni.inference.ready import Readiness
+from znni.inference.session import Session
 from znni.volumes.locate import open_volume
 from znni.volumes.remote_output import RemoteFolder
 
@@ -81,11 +81,11 @@ def test_just_after_the_output_took_its_name(
 
 def test_while_the_memory_of_the_plan_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
     @contextmanager
-    def stopped_after(_self: Readiness, _runner: Any) -> Iterator[None]:
+    def stopped_after(_self: Session, _runner: Any) -> Iterator[None]:
         yield
         stop()
 
-    monkeypatch.setattr(Readiness, "releasing", stopped_after)
+    monkeypatch.setattr(Session, "releasing", stopped_after)
     message = refused(*run("volume.h5", "out.h5"), code=STOPPED)
     assert message == "stopped by SIGINT; out.h5 is complete"
     assert not Path("out.h5.partial").exists()

@@ -27,14 +27,14 @@ from s3_server import S3, never, serve
 
 from bench.same_output import difference
 from znni.cluster import dask_clusters, schedule
+from znni.cluster.cluster_plan import plan_to_share
 from znni.cluster.run import ClusterReport, infer_on_cluster
-from znni.cluster.shared_plan import plan_to_share
 from znni.core.errors import InvalidInput, RunFailed, ZnniError
 from znni.core.shapes import Vec3
 from znni.inference import api, planning
-from znni.inference.parts import finish
 from znni.inference.plan_choice import given_or_found
 from znni.inference.request import request
+from znni.inference.shares import finish
 from znni.machine.gpus import detect_gpus
 from znni.network.network_file import load_network
 from znni.network.weights import random_weights

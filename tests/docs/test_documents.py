@@ -273,9 +273,13 @@ def test_documents_name_files_that_there_are() -> None:
             assert any(place.endswith(f"/{name}") for place in places), f"{document}: {name}"
 
 
-def test_the_readme_names_the_commands_that_others_call() -> None:
-    text = (ROOT / "README.md").read_text()
-    assert {"make demo", "make test"} <= set(re.findall(r"`(make \w+)`", text))
+def test_the_readme_has_the_commands_that_a_fresh_machine_runs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.syspath_prepend(ROOT / "tests" / "packaging")
+    from fresh_machine import commands_of_readme
+
+    assert commands_of_readme() == ["make demo", "make test"]
 
 
 def test_links_of_the_repository_lead_to_files() -> None:

@@ -38,7 +38,7 @@ from znni.network.network_file import network_from_text
 from znni.network.split import split, splittable, whole_again
 from znni.network.weights import random_weights
 from znni.network.window import Window
-from znni.plans.accuracy import of_class
+from znni.plans.accuracy import filter_by_class
 from znni.plans.block_storage import BlockStorage
 from znni.plans.plan import Plan
 from znni.plans.primitive import Catalogue, on_device
@@ -147,7 +147,7 @@ def mostly_packed(accuracy: Accuracy) -> Catalogue:
     """The primitives of a class for which packed values are fastest."""
     unpacked = "gpu_direct_tensor", "gpu_direct", "gpu_lowered"
     known = primitives(lambda name: not name.startswith(unpacked) or name.endswith("float16"))
-    return of_class(known, accuracy)
+    return filter_by_class(known, accuracy)
 
 
 def plan_for(
@@ -339,7 +339,7 @@ def test_random_networks_of_packed_values(
 def test_windows_of_packed_values_are_blended(accuracy: Accuracy) -> None:
     network = network_from_text(PLAIN_UNET, "plain")
     network = with_window(network, Window(Vec3(8, 8, 12), 0.3, "gaussian", "", "monai"))
-    known = of_class(primitives(lambda it: "packed" in it), accuracy)
+    known = filter_by_class(primitives(lambda it: "packed" in it), accuracy)
     volume = np.random.default_rng(0).standard_normal((1, 8, 11, 12), np.float32)
     job = make_job(network, Vec3(*volume.shape[1:]), "valid", None, None)
     plan = plan_for(network, job.output, job.output, known, "valid")

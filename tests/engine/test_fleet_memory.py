@@ -19,9 +19,9 @@ from planner.overhead import Overhead
 from znni.calibration.overhead_figures import run_overhead
 from znni.core.options import OutputType, Stored
 from znni.core.shapes import Box, Vec3
+from znni.engine.blocks import Blocks, KnownBlock
 from znni.engine.labels import Labels
 from znni.engine.pipeline import RunState, convert, run_volume
-from znni.engine.skipping import Blocks, KnownBlock
 from znni.engine.stopwatch import Stopwatch
 from znni.engine.tiles import Remaining, Tile, for_job, make_job
 from znni.engine.workers.fleet import Fleet

@@ -19,15 +19,15 @@ from worker_runners import Sums, SumsPlan, TwoPlaces
 
 from znni.core.options import OutputType
 from znni.core.shapes import Vec3
+from znni.engine.blocks import Block, Blocks
 from znni.engine.executor import not_measured
 from znni.engine.pipeline import RunState, run_volume
-from znni.engine.skipping import Block, Blocks
 from znni.engine.stopwatch import Stopwatch
 from znni.engine.tiles import Remaining, for_job, make_job
 from znni.engine.workers.fleet import Fleet, Member
 from znni.inference import api
+from znni.inference.build_runner import prepare_alone
 from znni.inference.planning import search, shared_out
-from znni.inference.preparing import prepare_alone
 from znni.network.geometry import with_window
 from znni.network.input_scaling import InputScaling
 from znni.network.layers import Conv

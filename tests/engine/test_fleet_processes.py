@@ -31,7 +31,7 @@ from znni.engine.last_blocks import LastBlocks
 from znni.engine.tiles import make_job
 from znni.engine.workers.fleet import Fleet, Member
 from znni.engine.workers.processes import WaitingProcesses
-from znni.inference.early import PREPARES
+from znni.inference.prestart import PREPARES
 from znni.volumes.array import ArrayOutput, ArrayVolume
 
 
@@ -168,7 +168,7 @@ def modules_with(*names: str) -> list[str]:
 
 def test_workers_start_before_numpy_is_loaded() -> None:
     """Loading it takes longer than all that is loaded before."""
-    assert "numpy" not in modules_with("znni.inference.early", "znni.engine.workers.processes")
+    assert "numpy" not in modules_with("znni.inference.prestart", "znni.engine.workers.processes")
 
 
 def test_what_workers_import_does_not_plan() -> None:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from paths import NETWORKS
 
 from znni.core.options import Choices
-from znni.inference import preparing
+from znni.inference import build_runner
 from znni.machine.machine import Machine
 
 pytestmark = pytest.mark.gpu
@@ -84,7 +84,7 @@ def test_a_worker_that_is_killed_ends_the_run(
     whole: NDArray[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run_twice_there(monkeypatch)
-    prepare = preparing.prepare
+    prepare = build_runner.prepare
 
     def doomed(*arguments: Any) -> Any:
         fleet = prepare(*arguments)

@@ -21,11 +21,11 @@ from planner.partition import cut_network
 from planner.segmentations import segmentations
 from znni.core.shapes import Shape5, Vec3, offsets
 from znni.engine import device_layers, device_recombine
+from znni.engine.blocks import Blocks
 from znni.engine.device_layers import DeviceLayers
 from znni.engine.host_layers import HostLayers, place
 from znni.engine.patch import PatchRunner
 from znni.engine.pipeline import RunState, ThisProcess, run_volume
-from znni.engine.skipping import Blocks
 from znni.engine.stopwatch import Stopwatch
 from znni.engine.tiles import Remaining, make_job
 from znni.machine import arena

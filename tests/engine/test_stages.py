@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from znni.engine.stages import Line, Lines, in_turn, run_stages
+from znni.engine.stages import StageChain, StageChains, in_turn, run_stages
 
 
 class Item:
@@ -102,7 +102,7 @@ def test_a_signal_ends_threads_that_have_started_before_all_have(
         start(thread)
 
     monkeypatch.setattr(threading.Thread, "start", interrupted)
-    with pytest.raises(KeyboardInterrupt), Lines(range(9), [Line([abs, abs])]) as lines:
+    with pytest.raises(KeyboardInterrupt), StageChains(range(9), [StageChain([abs, abs])]) as lines:
         lines.finish()
     assert threading.active_count() == before
 
@@ -111,15 +111,15 @@ def test_lines_share_items_and_each_takes_one_when_it_is_free() -> None:
     together = threading.Barrier(3, timeout=60)
     done: list[tuple[int, int]] = []
 
-    def line(index: int) -> Line:
+    def line(index: int) -> StageChain:
         def first(number: int) -> int:
             if number < 3:
                 together.wait()
             return number
 
-        return Line([in_turn([first, lambda number: done.append((index, number))])])
+        return StageChain([in_turn([first, lambda number: done.append((index, number))])])
 
-    with Lines(range(30), map(line, range(3))) as lines:
+    with StageChains(range(30), map(line, range(3))) as lines:
         lines.finish()
     assert sorted(number for _, number in done) == list(range(30))
     assert {index for index, _ in done} == {0, 1, 2}
@@ -139,7 +139,10 @@ def test_an_error_in_one_line_ends_all_after_the_items_that_they_are_at() -> Non
         time.sleep(0.05)
         ended.append(number)
 
-    with pytest.raises(ValueError, match="the first"), Lines(range(9), [Line([work])] * 2) as lines:
+    with (
+        pytest.raises(ValueError, match="the first"),
+        StageChains(range(9), [StageChain([work])] * 2) as lines,
+    ):
         lines.finish()
     assert ended == [1]
 
@@ -159,9 +162,12 @@ def test_what_this_thread_raises_meanwhile_comes_after_an_earlier_error_of_a_lin
         raise RuntimeError("of this thread")
 
     threads = threading.active_count()
-    with pytest.raises(ValueError, match="of the line"), Lines(range(9), [Line([work])]) as lines:
+    with (
+        pytest.raises(ValueError, match="of the line"),
+        StageChains(range(9), [StageChain([work])]) as lines,
+    ):
         lines.meanwhile(wait_and_fail)
-    with pytest.raises(RuntimeError, match="of this thread"), Lines([], []) as lines:
+    with pytest.raises(RuntimeError, match="of this thread"), StageChains([], []) as lines:
         lines.meanwhile(wait_and_fail)
     assert threading.active_count() == threads
 
@@ -193,7 +199,7 @@ def test_what_stops_the_source_is_called_once(lines: int) -> None:
         met.wait()
         raise ValueError("all lines at the same time")
 
-    work = Lines(range(lines), [Line([fails], None)] * lines, lambda: called.append(1))
+    work = StageChains(range(lines), [StageChain([fails], None)] * lines, lambda: called.append(1))
     with pytest.raises(ValueError, match="same time"), work:
         work.finish()
     assert called == [1]
@@ -216,7 +222,7 @@ def test_later_stages_are_asked_for_while_the_first_ones_work() -> None:
 
         return [here, done.append]
 
-    with Lines(range(5), [Line([first], here=1, later=later)]) as lines:
+    with StageChains(range(5), [StageChain([first], here=1, later=later)]) as lines:
         assert taken.wait(60)
         lines.meanwhile(handed.set)
         lines.finish()
@@ -226,12 +232,12 @@ def test_later_stages_are_asked_for_while_the_first_ones_work() -> None:
 def test_a_line_is_over_once_after_its_last_item() -> None:
     done: list[Any] = []
     lines = [
-        Line([abs, done.append], over=partial(done.append, "one stage after the other")),
-        Line([abs], later=lambda: [done.append], over=partial(done.append, "later stages")),
+        StageChain([abs, done.append], over=partial(done.append, "one stage after the other")),
+        StageChain([abs], later=lambda: [done.append], over=partial(done.append, "later stages")),
     ]
     for line in lines:
         done.clear()
-        with Lines(range(9), [line]) as work:
+        with StageChains(range(9), [line]) as work:
             work.finish()
         assert done == [*range(9), line.over.args[0]]  # type: ignore[attr-defined]
 
@@ -240,9 +246,9 @@ def test_an_error_before_later_stages_begin_is_raised_as_itself() -> None:
     def not_made() -> list[Any]:
         raise MemoryError("no room for the stages")
 
-    made = Line([abs], later=lambda: [abs])
+    made = StageChain([abs], later=lambda: [abs])
     with (
         pytest.raises(MemoryError, match="no room for the stages"),
-        Lines(range(5), [made, Line([abs], later=not_made)]) as lines,
+        StageChains(range(5), [made, StageChain([abs], later=not_made)]) as lines,
     ):
         lines.finish()

@@ -1,4 +1,4 @@
-"""Tests of the demo's trained network: its files fit together, and it finds boundaries."""
+"""Tests of the trained chains: their files fit together, and they find boundaries."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import pytest
 from numpy.typing import NDArray
 from paths import NETWORKS
 
+import znni
 from znni.core.shapes import Vec3
 from znni.network.layers import Conv, Pool
 from znni.network.network import Network
@@ -65,6 +66,22 @@ def test_finds_boundaries_of_fresh_cells(network: Network, weights: Weights) -> 
     # The mean is 0.87 here, because two of the five volumes have thick sections. The score of the
     # full evaluation is in networks/README.md.
     assert np.mean(areas) > 0.85
+
+
+def test_n337_finds_membranes_and_organelles_of_fresh_cells() -> None:
+    from scores import score
+
+    from znni.volumes.synthetic_cells import synthetic_cells
+
+    inferer = znni.Inferer(NETWORKS / "n337.yaml", costs="built-in", device="cpu")
+    inner, membranes, organelles = (slice(42, -42),) * 3, [], []
+    for seed in FRESH_SEEDS[:3]:
+        cells = synthetic_cells(seed, (104, 112, 112))
+        membrane, _, organelle = inferer(cells.raw)
+        membranes.append(score(membrane, cells.boundary[inner]).roc_auc)
+        organelles.append(score(organelle, cells.organelle[inner]).roc_auc)
+    assert np.mean(membranes) > 0.85
+    assert np.mean(organelles) > 0.85
 
 
 def test_scores_of_a_ranking_known_by_hand() -> None:

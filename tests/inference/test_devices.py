@@ -18,7 +18,7 @@ from znni.core.options import Choices, DeviceChoice
 from znni.core.shapes import Vec3
 from znni.engine.workers import fleet
 from znni.engine.workers.fleet import Member
-from znni.inference import devices, preparing
+from znni.inference import build_runner, devices
 from znni.inference.devices import (
     CONTEXT_BYTES,
     choose_gpus,
@@ -168,7 +168,7 @@ def test_patches_are_shared_out() -> None:
     stages = alone.patch.by_stage()
     layers_bound = replace(alone, patch=replace(alone.patch, gpu_layers=1.0))
     assert replace(layers_bound, workers=4).total(patches) < 0.26 * layers_bound.total(patches)
-    busy, alone_busy = (time.of_job(patches).busy.by_stage() for time in (two, alone))
+    busy, alone_busy = (time.for_job(patches).busy.by_stage() for time in (two, alone))
     for shared in ("reading", "writing"):  # one process works for all
         bound = replace(alone, patch=replace(alone.patch, **{shared: 1.0}))
         assert replace(bound, workers=4).total(patches) == bound.total(patches)
@@ -188,7 +188,7 @@ def test_workers_take_patches_in_rounds() -> None:
 def test_a_run_has_a_worker_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
     plan, made = planned(3), list[Any]()
     monkeypatch.setattr(fleet, "Fleet", lambda _plan, members, *_: made.extend(members))
-    preparing.prepare(plan, random_weights(NETWORK, 0), dtype="uint8")
+    build_runner.prepare(plan, random_weights(NETWORK, 0), dtype="uint8")
     for number, member in enumerate(made):
         assert isinstance(member, Member)
         assert member.name == f"the worker of GPU {number}"

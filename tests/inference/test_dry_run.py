@@ -86,7 +86,7 @@ def test_blocks_outside_of_a_mask_take_no_time() -> None:
         "volume.h5", "tiny.yaml", "out.h5", mask="mask.npy", ram="512.4MiB", threads=1
     )
     assert report.skipped.outside_mask == round(shown.outside * blocks)
-    running = shown.plan.time.of_job(blocks - report.skipped.outside_mask).running
+    running = shown.plan.time.for_job(blocks - report.skipped.outside_mask).running
     assert f"{running:.1f} s" in next(
         line for line in str(report).splitlines() if "running" in line
     )

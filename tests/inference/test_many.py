@@ -19,11 +19,11 @@ from tiny_network import close, expected
 import znni
 import znni.inference.api
 import znni.inference.planning
-import znni.inference.ready
+import znni.inference.session
 from znni.core.errors import InvalidInput, in_one_line
 from znni.core.options import Choices
 from znni.inference.many import Failure
-from znni.inference.ready import KeptReadiness
+from znni.inference.session import ReusingSession
 from znni.network.network import Network
 from znni.network.weights import Weights
 from znni.volumes.partial_file import PartialFile
@@ -79,12 +79,12 @@ def test_weights_are_checked_and_notes_are_read_once(
 ) -> None:
     checked: list[Any] = []
     noted: list[Any] = []
-    check, look = znni.inference.ready.weights_for, znni.inference.ready.as_here
+    check, look = znni.inference.session.weights_for, znni.inference.session.as_here
     monkeypatch.setattr(
-        znni.inference.ready, "weights_for", lambda *a: checked.append(a) or check(*a)
+        znni.inference.session, "weights_for", lambda *a: checked.append(a) or check(*a)
     )
     monkeypatch.setattr(
-        znni.inference.ready, "as_here", lambda *a, **k: noted.append(a) or look(*a, **k)
+        znni.inference.session, "as_here", lambda *a, **k: noted.append(a) or look(*a, **k)
     )
     report = znni.infer_many(files, network, "out", weights=weights)
     assert not report.failures
@@ -94,7 +94,7 @@ def test_weights_are_checked_and_notes_are_read_once(
     assert len(again.finished_before) == len(files)
     assert len(checked) == 2
     other = znni.random_weights(network, 1)
-    ready = KeptReadiness(Choices())
+    ready = ReusingSession(Choices())
     found = [ready.weights_for(network, each, None) for each in (weights, other, weights)]
     assert [each.sha256 for each in found] == [each.sha256 for each in (weights, other, weights)]
 
@@ -111,7 +111,7 @@ def test_what_all_volumes_of_a_shape_have_in_common_is_worked_out_once(
         ("znni.inference.resuming", "_described"),
         ("znni.plans.plan", "parts_of"),
         ("znni.engine.reading", "_source"),
-        ("znni.inference.ready", "Hashed"),
+        ("znni.inference.session", "Hashed"),
         ("znni.volumes.ledger_entries", "plan_entry"),
     ):
         function = getattr(sys.modules[place], name)
@@ -282,8 +282,8 @@ def test_memory_is_kept_to_if_no_plan_was_asked_for(
 ) -> None:
     """Outputs that were begun before bring their plans."""
     held = {"cpu": 2**30, "gpu": 0}
-    monkeypatch.setattr("znni.inference.ready._idle_memory", lambda _plan, device: held[device])
-    ready = KeptReadiness(Choices(ram="2GiB"))
+    monkeypatch.setattr("znni.inference.session._idle_memory", lambda _plan, device: held[device])
+    ready = ReusingSession(Choices(ram="2GiB"))
     for extent in range(20, 26):
         plan = znni.plan(network, (9, 20, extent))
         ready._ready(plan, lambda plan: MagicMock(plan=plan))
@@ -294,7 +294,7 @@ def test_memory_is_kept_to_if_no_plan_was_asked_for(
 def test_a_plan_is_made_the_expected_one_once_whatever_shapes_come_between(
     network: Network,
 ) -> None:
-    ready = KeptReadiness(Choices())
+    ready = ReusingSession(Choices())
     plans = [znni.plan(network, (9, 20, extent)) for extent in (20, 23)]
     first, other, again = (ready.expected(plan) for plan in (*plans, plans[0]))
     assert again is first
@@ -304,7 +304,7 @@ def test_a_plan_is_made_the_expected_one_once_whatever_shapes_come_between(
 def test_processes_are_kept_for_plans_that_differ_only_in_predicted_seconds(
     network: Network,
 ) -> None:
-    ready = KeptReadiness(Choices(ram="2GiB"))
+    ready = ReusingSession(Choices(ram="2GiB"))
     plan = znni.plan(network, (9, 20, 20))
     first, again = (
         ready._ready(it, lambda plan: MagicMock(plan=plan)) for it in (plan, twice_as_slow(plan))

@@ -13,8 +13,8 @@ from command_line import SMALL_NET
 
 from znni.core import loading
 from znni.core.errors import InvalidInput
-from znni.core.kept_values import keep_value
 from znni.core.shipped import NETWORKS
+from znni.core.value_cache import keep_value
 from znni.network import network_file
 from znni.network.network import Network
 from znni.network.network_file import load_network

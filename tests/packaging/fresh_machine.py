@@ -1,7 +1,8 @@
 """Run README's commands in an empty clone, with an empty environment, as on a fresh machine.
 
     python3 tests/packaging/fresh_machine.py                        what README says, as it stands
-    python3 tests/packaging/fresh_machine.py "make quick TORCH="    these commands instead
+    python3 tests/packaging/fresh_machine.py "make test TORCH="     this command instead
+    python3 tests/packaging/fresh_machine.py "make quick" README    this one, then README's
 
 The clone is of the last commit. The home folder is empty, and the environment has no more than what
 a machine's owner sets: where programs are and where packages come from. This needs Python and git,
@@ -21,6 +22,7 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
+README = "README"
 
 # Variables of the machine's owner: programs, language, and how to reach a package index.
 OWN = {"PATH", "LANG", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE"}
@@ -86,13 +88,14 @@ def run(commands: list[str], folder: Path, python: str) -> int:
 def main() -> int:
     """Run README's commands, or those of the command line."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
-    parser.add_argument("commands", nargs="*", help="commands to run in place of README's")
+    parser.add_argument(
+        "commands", nargs="*", default=[README], help="commands to run; README stands for its own"
+    )
     parser.add_argument("--python", default="python3", help="the interpreter that make uses")
     arguments = parser.parse_args()
-    commands = arguments.commands or commands_of_readme()
-    if not commands:
-        sys.exit("README.md has no command of make")
-    # Not below /tmp of the machine's environment: pytest keeps its folders there.
+    commands: list[str] = []
+    for each in arguments.commands:
+        commands += commands_of_readme() if each == README else [each]
     with tempfile.TemporaryDirectory(prefix="fresh-") as folder:
         return run(commands, Path(folder), arguments.python)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from fakes import Late
+from fakes import Lazy
 from packed_networks import PackedGraph
 from paths import MACHINES, NETWORKS
 from planner_cases import bound_of_patch
@@ -27,8 +27,8 @@ from znni.calibration.overhead_figures import run_overhead
 from znni.core.options import Accuracy, Choices, Division
 from znni.core.shapes import Vec3
 from znni.engine.tiles import for_job, make_job
-from znni.inference import kept_texts, planning
-from znni.inference.kept_plans import fastest_kept_or_found
+from znni.inference import planning, text_cache
+from znni.inference.plan_cache import fastest_kept_or_found
 from znni.machine.machine import Machine
 from znni.machine.machine_choice import machine_for
 from znni.network.geometry import with_window
@@ -46,7 +46,7 @@ from znni.network.layers import (
 from znni.network.network import INPUT, Network, Node
 from znni.network.network_file import load_network
 from znni.network.window import Window
-from znni.plans.accuracy import of_class
+from znni.plans.accuracy import filter_by_class
 from znni.plans.block_storage import block_storage
 from znni.plans.packed import (
     left_norms,
@@ -73,7 +73,7 @@ def machine() -> Machine:
 
 def primitives(there: Machine, accuracy: Accuracy = "tf32") -> Catalogue:
     """The GPU's primitives of a class but those by FFT, and those of packed layers."""
-    found = of_class(on_device(catalogue(there), "gpu"), accuracy)
+    found = filter_by_class(on_device(catalogue(there), "gpu"), accuracy)
     return {name: it for name, it in found.items() if "fft" not in name}
 
 
@@ -147,10 +147,10 @@ def test_several_small_windows_are_computed_at_once() -> None:
 def test_a_plan_that_is_kept_or_given_computes_as_many_windows_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(kept_texts.FOLDER_VARIABLE, str(tmp_path))
+    monkeypatch.setenv(text_cache.FOLDER_VARIABLE, str(tmp_path))
     there, network, volume = machine(), UNETS["nnunet-instance"](), Vec3(128, 128, 192)
     windowed = with_window(network, Window(Vec3.of(64), 0))
-    known = Late(primitives(there), "packed")
+    known = Lazy(primitives(there), "packed")
     found, kept = fastest_kept_or_found(searched(windowed, known, there, volume))
     assert found.network.together > 1
     again, kept = fastest_kept_or_found(searched(windowed, known, there, volume))

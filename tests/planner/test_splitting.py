@@ -15,8 +15,8 @@ from planner.splitting import split_where_faster
 from znni.core.errors import InvalidInput
 from znni.core.options import Accuracy, Choices, DeviceChoice
 from znni.core.shapes import Vec3
-from znni.inference import kept_texts
-from znni.inference.kept_plans import fastest_kept_or_found
+from znni.inference import text_cache
+from znni.inference.plan_cache import fastest_kept_or_found
 from znni.inference.planning import checked_plan, search
 from znni.network.geometry import over, with_window
 from znni.network.layers import PackedLayer, SummedConv
@@ -121,7 +121,7 @@ def test_convolutions_before_norms(skip: int, made: int, splits: bool) -> None:
 def test_a_kept_plan_splits_the_same_convolutions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(kept_texts.FOLDER_VARIABLE, str(tmp_path))
+    monkeypatch.setenv(text_cache.FOLDER_VARIABLE, str(tmp_path))
     plan, kept = fastest_kept_or_found(searched(UNETS["unet3d"]()))
     assert not kept
     again = searched(UNETS["unet3d"]())

@@ -27,7 +27,7 @@ from znni.machine.arena import new_output, output_into
 from znni.network.layers import Conv, Operation, Pool
 from znni.network.network import Network
 from znni.network.weights import random_weights
-from znni.plans.chosen import Chosen, InTurn, PieceBy
+from znni.plans.composition import Chosen, InTurn, PieceBy
 from znni.plans.cost import Cost, Memory
 from znni.plans.device_partition import DevicePart
 from znni.plans.micro_batches import MicroBatches, Piece, chosen_by, cost_of_pieces, found, named

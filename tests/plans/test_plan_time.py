@@ -36,10 +36,10 @@ def test_stages_take_longer_beside_layers_but_not_longer_than_the_time_between_p
     alone = PlanTime(3.0, 4.0, StageSeconds(reading=1.0, host_layers=5.0, writing=2.0))
     time = replace(alone, beside=StageSeconds(reading=1.5, writing=9.0))
     for patches in (1, 2, 7):
-        busy = time.of_job(patches).busy
+        busy = time.for_job(patches).busy
         assert busy.reading == pytest.approx(1.0 + 2.5 * (patches - 1))
         assert busy.writing == pytest.approx(2.0 + 5.0 * (patches - 1))
-        assert busy.host_layers == alone.of_job(patches).busy.host_layers
+        assert busy.host_layers == alone.for_job(patches).busy.host_layers
         assert time.total(patches) == alone.total(patches)
 
 

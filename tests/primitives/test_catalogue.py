@@ -7,9 +7,9 @@ import sys
 
 import pytest
 
-from znni.core.members import member_names
+from znni.core.discovery import member_names
 from znni.machine.machine import Device, Machine
-from znni.plans.primitive import Among, LateCatalogue, on_device, without_gpu
+from znni.plans.primitive import Among, LazyCatalogue, on_device, without_gpu
 from znni.primitives.catalogue import catalogue
 
 HOST = Device("cpu", "host", 2**34, 4, 1e11, 1e10, bfloat16=True)
@@ -65,7 +65,7 @@ def test_part_of_it_is_found_late_too(kind: str) -> None:
 
 
 def test_each_part_is_told_apart() -> None:
-    parts: list[LateCatalogue] = [
+    parts: list[LazyCatalogue] = [
         catalogue(BOTH),
         catalogue(BOTH, models=True),
         catalogue(BOTH, "gpu"),
@@ -75,10 +75,10 @@ def test_each_part_is_told_apart() -> None:
         Among(catalogue(BOTH), lambda found: found.accuracy < 1, "accurate"),
         on_device(Among(catalogue(BOTH), lambda found: found.accuracy < 1, "accurate"), "gpu"),
     ]
-    told = [part.told for part in parts]
+    told = [part.cache_key for part in parts]
     assert len(set(told)) == len(parts)
     assert all(told)
-    assert on_device(dict(catalogue(BOTH)), "gpu").told is None
+    assert on_device(dict(catalogue(BOTH)), "gpu").cache_key is None
 
 
 def test_a_check_is_made_when_all_are_found() -> None:

@@ -143,7 +143,7 @@ def test_a_report_sets_what_was_measured_beside_what_was_predicted(plan: Plan) -
 def test_a_report_says_so_if_a_prediction_was_far_off(plan: Plan) -> None:
     plan = replace(plan, time=PlanTime(2.0, 0.5, StageSeconds(host_layers=4.0)))
     computing = StageSeconds(host_layers=15.0, reading=1.0)
-    (measured, predicted) = 16.5, plan.time.of_job(plan.patches).running
+    (measured, predicted) = 16.5, plan.time.for_job(plan.patches).running
 
     def last_line(running: float, busy: StageSeconds = computing, costs: str = plan.costs) -> str:
         time = JobSeconds(running=running, busy=busy)

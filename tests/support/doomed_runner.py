@@ -9,7 +9,7 @@ from worker_runners import meet
 
 from znni.engine.labels import Labels
 from znni.engine.stopwatch import Stopwatch
-from znni.inference.preparing import prepare_alone
+from znni.inference.build_runner import prepare_alone
 from znni.network.weights import Weights
 from znni.plans.plan import Plan
 

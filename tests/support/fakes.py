@@ -17,7 +17,7 @@ from znni.network.weights import ConvWeights, Float32
 from znni.plans.cost import Cost, Memory
 from znni.plans.primitive import (
     Catalogue,
-    LateCatalogue,
+    LazyCatalogue,
     Primitive,
     Run,
     convolved,
@@ -116,11 +116,11 @@ def fake_catalogue(*more: Primitive) -> dict[str, Primitive]:
     return {primitive.name: primitive for primitive in primitives}
 
 
-class Late(LateCatalogue):
+class Lazy(LazyCatalogue):
     """A catalogue that is told apart by a text."""
 
-    def __init__(self, found: Catalogue, told: str) -> None:
-        self._found, self.told, self.devices = found, told, devices_of(found)
+    def __init__(self, found: Catalogue, cache_key: str) -> None:
+        self._found, self.cache_key, self.devices = found, cache_key, devices_of(found)
 
     @property
     def all_found(self) -> Catalogue:

@@ -60,12 +60,15 @@ def test_an_abandoned_output_keeps_its_blocks(place: str) -> None:
     output = described(place)
     write(output, FIRST, 1)
     told = output.abandon()
-    way_on = "the same command goes on from there"
+    resume_advice = "the same command goes on from there"
     if "://" in place:
-        way_on = (
+        resume_advice = (
             "outputs at URLs cannot be continued: give overwrite=True (--overwrite) to start again"
         )
-    assert told == f"{place} was not made; {as_written(place)}/0 holds 1 finished block; {way_on}"
+    assert (
+        told
+        == f"{place} was not made; {as_written(place)}/0 holds 1 finished block; {resume_advice}"
+    )
     assert exists(f"{place}.partial")
     check_no_whole_image(place)
     assert (open_volume(f"{as_written(place)}/0").read(FIRST) == 1).all()

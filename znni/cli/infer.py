@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from znni.core.shapes import Vec3
     from znni.engine.report import Report
     from znni.engine.workers.processes import WaitingProcesses
-    from znni.inference.ready import Readiness
     from znni.inference.request import WeightedRunOptions
+    from znni.inference.session import Session
     from znni.network.network import Network
     from znni.network.weights import Weights
 
@@ -141,8 +141,8 @@ def infer(
         begun = _weights_ahead(network, weights, random_weights, out) if alone else None
         from znni.cli.progress import show_progress
         from znni.inference import api
-        from znni.inference.ready import Readiness
         from znni.inference.request import ChosenInput, WeightedRunOptions
+        from znni.inference.session import Session
         from znni.machine.process_age import process_age
         from znni.plans.job_seconds import SecondsAround
         from znni.plans.plan_file import load_plan
@@ -220,7 +220,7 @@ def infer(
         typer.echo(f"{out}: {computed}")
         _lead_to_picture(volume, out)
         return
-    ready = Readiness(waiting, begun)
+    ready = Session(waiting, begun)
     more = {"command": command, "waited": waited, "part": part}
     report = _run(api.compute, volume, network, out, ready, given, **more)
     typer.echo(f"{out}{f', part {part}' * bool(part)}: {report}")
@@ -266,7 +266,7 @@ def _run(
     volume: str,
     network: Network,
     out: str,
-    ready: Readiness,
+    ready: Session,
     given: WeightedRunOptions,
     **more: Any,
 ) -> Report:
@@ -293,7 +293,7 @@ def _weights_ahead(
 
     None are begun of a model, whose file has them. An output in a folder is made as one of several.
     """
-    from znni.inference.early import weights_ahead
+    from znni.inference.prestart import weights_ahead
 
     with suppress(OSError):  # as of a name that is too long, which is refused later
         if out is not None and (out.endswith("/") or Path(out).is_dir()):
@@ -313,7 +313,7 @@ def _begun(
         alone: whether a single volume is computed, in this process and those of its GPUs.
         looks: whether this machine's GPUs may be used.
     """
-    from znni.inference.early import processes_for
+    from znni.inference.prestart import processes_for
     from znni.machine.gpus import detect_gpus, has_driver, look_at_gpus
 
     device = planned["device"]

@@ -24,7 +24,7 @@ from znni.core.options import Accuracy, Border, Choices, parse_time
 if TYPE_CHECKING:
     from znni.core.shapes import Vec3
     from znni.engine.tiles import Region
-    from znni.inference.kept_texts import KeptText
+    from znni.inference.text_cache import KeptText
     from znni.network.network import Network
     from znni.plans.plan import Plan
     from znni.plans.plan_text import PlanText
@@ -100,7 +100,7 @@ def plan(
 
     looks = machine is None and planned["device"] != "cpu" and not cluster
     with loading(begin=detect_gpus if looks else nothing):
-        from znni.inference import kept_texts
+        from znni.inference import text_cache
         from znni.machine.machine_choice import machine_for
 
     if cluster:
@@ -127,8 +127,8 @@ def plan(
     if here and is_own_process() and not (explain or alternatives or plot or out):
         about = (size, stored, border, roi, labels, threshold, window, overlap, blend, mirror)
         asked = (*about, as_json, *planned.items())
-        file = kept_texts.text_file(net, here, asked, exact=as_json)
-    if file and not fresh and (known := kept_texts.kept_text(file)):
+        file = text_cache.text_file(net, here, asked, exact=as_json)
+    if file and not fresh and (known := text_cache.kept_text(file)):
         typer.echo(known)
         return
     with loading():
@@ -142,7 +142,7 @@ def plan(
     if cluster:
         typer.echo(_forecast(network, size, cluster, planned, border, region, stored))
         return
-    with loading(), kept_texts.warnings_of_znni() as warnings:  # a search leaves no garbage either
+    with loading(), text_cache.warnings_of_znni() as warnings:  # a search leaves no garbage either
         search = planning.search(
             network,
             size,
@@ -164,7 +164,7 @@ def plan(
         save_plans(out, plans, overwrite=overwrite)
     typer.echo(str(text))
     if file and not models and not warnings:
-        kept_texts.keep_text(file, text)
+        text_cache.keep_text(file, text)
     if alternatives:
         from znni.plans.plan_text import ranking
 
@@ -261,7 +261,7 @@ def _text(plan: Plan, allowed: Accuracy) -> PlanText:
 def _kept_text(plan: Plan, allowed: Accuracy) -> KeptText:
     """Return the text of a plan, which tells the seconds that runs noted here."""
     from znni.calibration.phase_notes import kind_of
-    from znni.inference.kept_texts import KeptText
+    from znni.inference.text_cache import KeptText
 
     kind = None if plan.machine.absent else kind_of(plan)
     return KeptText(_text(plan, allowed), plan.time.around, kind)

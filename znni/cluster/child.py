@@ -40,23 +40,23 @@ from znni.cluster.calls import (
     Probed,
     Recipe,
 )
-from znni.cluster.shared_plan import plan_to_share
+from znni.cluster.cluster_plan import plan_to_share
 from znni.core.errors import InvalidInput, RunFailed
 from znni.core.options import Bits, Choices
 from znni.core.shapes import Box, Vec3
 from znni.core.version import __version__
+from znni.engine.blocks import Blocks
 from znni.engine.pipeline import Processes, RunState, run_volume
 from znni.engine.recheck import allowed_difference, state_of_block
-from znni.engine.skipping import Blocks
 from znni.engine.stopwatch import Stopwatch
 from znni.engine.tiles import Tile
+from znni.inference.build_runner import prepare
 from znni.inference.model_choice import shared_form
 from znni.inference.output_attributes import as_run
-from znni.inference.parts import memory_ran_out
 from znni.inference.plan_choice import found_for, given_or_found
-from znni.inference.preparing import prepare
 from znni.inference.request import Request, request
 from znni.inference.resuming import identified
+from znni.inference.shares import memory_ran_out
 from znni.machine.arrays import high_water_mark
 from znni.machine.detect import detect_for
 from znni.machine.device_arena import device_peak
@@ -238,7 +238,7 @@ class Child:
         )
         self._processes = prepare(chosen, self._weights, dtype=asked.stored.dtype)
         self._processes.wait_until_ready()
-        return chosen.time.of_job(chosen.patches).total / max(1, chosen.patches)
+        return chosen.time.for_job(chosen.patches).total / max(1, chosen.patches)
 
     def _probe(self, block: Box) -> Probed:
         asked = self._opened()

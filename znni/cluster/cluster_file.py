@@ -287,7 +287,7 @@ def _local(given: str) -> Cluster:
     return Cluster("local", (Group(LOCAL_GROUP, int(count)),))
 
 
-def of_worker(short: DoesNotFit, sharing: int = 0) -> DoesNotFit:
+def per_worker(short: DoesNotFit, sharing: int = 0) -> DoesNotFit:
     """Return the error with the remedy for a worker's memory, which Dask takes a part of.
 
     Args:

@@ -20,11 +20,11 @@ from znni.cluster.cluster_file import (
     Group,
     StorageLimits,
     load_cluster,
-    of_worker,
+    per_worker,
 )
+from znni.cluster.cluster_plan import BLOCKS_A_WORKER, steady_plan
 from znni.cluster.forecast_text import forecast_text
 from znni.cluster.schedule import Schedule
-from znni.cluster.shared_plan import BLOCKS_A_WORKER, steady_plan
 from znni.core.errors import DoesNotFit, InvalidInput
 from znni.core.options import Border, Choices, OutputType, PlanOptions, Stored
 from znni.core.shapes import Vec3
@@ -228,7 +228,7 @@ def forecast(
                 for machine, choices in workers
             ]
         except DoesNotFit as short:
-            raise of_worker(short) from None
+            raise per_worker(short) from None
 
     def in_blocks_of(box: Vec3, plans: list[Plan]) -> Forecast:
         block, fitting = _block_and_plans(job.output, box, plans, machines, plans_for)

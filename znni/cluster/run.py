@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from znni.cluster.calls import Recipe
-from znni.cluster.cluster_file import DASK_BYTES, Cluster, load_cluster, of_worker
+from znni.cluster.cluster_file import DASK_BYTES, Cluster, load_cluster, per_worker
 from znni.cluster.coordinator import Coordinator, Engine, Tally
 from znni.cluster.lease import Lease
 from znni.core.argument_types import checks_types
@@ -27,9 +27,9 @@ from znni.core.text import counted, duration, in_units
 from znni.engine.tiles import TileGrid
 from znni.inference.model_choice import shared_form
 from znni.inference.output_attributes import provenance
-from znni.inference.parts import Finished, check_sharing, finish
 from znni.inference.request import Request, RunOptions, request
-from znni.inference.resuming import identified, normalized_as_begun, way_on
+from znni.inference.resuming import identified, normalized_as_begun, resume_advice
+from znni.inference.shares import Finished, check_sharing, finish
 from znni.machine.detect import detect_host
 from znni.network.network import Network
 from znni.network.network_file import load_network
@@ -177,11 +177,11 @@ def infer_on_cluster(
             output.close()
             whole = finish(out, recheck=recheck)
     except DoesNotFit as error:
-        short = of_worker(error, _sharing(given))
-        short.add_note(output.abandon(way_on(error)))
+        short = per_worker(error, _sharing(given))
+        short.add_note(output.abandon(resume_advice(error)))
         raise short from None
     except BaseException as error:
-        error.add_note(output.abandon(way_on(error)))
+        error.add_note(output.abandon(resume_advice(error)))
         raise
     report = ClusterReport(
         wanted.size.volume - before, perf_counter() - begun, coordinator.tally, whole

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from znni.core.errors import InvalidInput
-from znni.core.kept_results import kept_for_object
+from znni.core.memo import memoized
 from znni.core.options import Coarsening, Compression, StoredType
 from znni.core.shapes import Box, Vec3
 
@@ -56,7 +56,7 @@ class Grid:
     units: tuple[str | None, str | None, str | None] = (None, None, None)
     affine: Affine | None = None
 
-    @kept_for_object
+    @memoized
     def starting_at(self, voxel: Vec3) -> Grid:
         """Return the grid of the part of the volume that begins at a voxel."""
         (z, y, x), (z_step, y_step, x_step) = self.translation, self.scale
@@ -64,7 +64,7 @@ class Grid:
         affine = self.affine and self.affine.starting_at(voxel)
         return replace(self, translation=start, affine=affine)
 
-    @kept_for_object
+    @memoized
     def __str__(self) -> str:
         units = [f" {unit}" if unit else "" for unit in self.units]
         scale = ", ".join(f"{a:g}{unit}" for a, unit in zip(self.scale, units, strict=True))
@@ -253,11 +253,11 @@ class Output(BlockStore, Protocol):
             last_steps: takes the last steps, if the output has such steps that need no memory.
         """
 
-    def abandon(self, way_on: str = SAME_COMMAND, /) -> str:
+    def abandon(self, resume_advice: str = SAME_COMMAND, /) -> str:
         """Stop part-way: keep what is written, but as a complete output only if it is complete.
 
         Args:
-            way_on: advice on how to continue, for when finished blocks can be kept.
+            resume_advice: advice on how to continue, for when finished blocks can be kept.
 
         Returns:
             A description of what is left of the output. If it is complete, the description says so.

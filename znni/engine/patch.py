@@ -20,7 +20,7 @@ from znni.engine.host_layers import HostLayers
 from znni.engine.labels import Labels
 from znni.engine.stages import Work
 from znni.engine.stopwatch import Stopwatch
-from znni.engine.tiles import Room, new_room
+from znni.engine.tiles import Allocate, allocate_new
 from znni.engine.windows import BlendedWindows, BoxSums, WindowedBlock
 from znni.machine.locked_arrays import LockedArrays
 from znni.network.split import split_weights
@@ -37,10 +37,10 @@ class Layers(Protocol):
         """Return the stages for the fragments of a patch, in order."""
 
 
-def room_of(plan: Plan) -> Room:
+def allocator_for(plan: Plan) -> Allocate:
     """Return what gives the arrays that patches of a plan are read into."""
     locks = plan.parts[0].device == "gpu" and locks_blocks(plan.network)
-    return LockedArrays().array if locks else new_room
+    return LockedArrays().array if locks else allocate_new
 
 
 class PatchRunner:

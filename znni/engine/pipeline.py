@@ -17,13 +17,13 @@ from znni.core.options import OutputType
 from znni.core.shapes import Box, Vec3
 from znni.core.volume import Sink
 from znni.engine.blended import BlendedBlock, clear_unwanted
+from znni.engine.blocks import Block, Blocks, InputBlock, KnownBlock, StoredBlock, repeated
 from znni.engine.labels import Labels
 from znni.engine.last_blocks import LastBlocks
-from znni.engine.moments import Moments
-from znni.engine.skipping import Block, Blocks, InputBlock, KnownBlock, StoredBlock, repeated
-from znni.engine.stages import Line, Lines, Work, in_turn, nothing_to_do, through
+from znni.engine.stages import StageChain, StageChains, Work, in_turn, nothing_to_do, through
 from znni.engine.stopwatch import SharedStopwatch, Stopwatch
-from znni.engine.tiles import Room, Tile, new_room
+from znni.engine.tiles import Allocate, Tile, allocate_new
+from znni.engine.timeline import Moments
 from znni.machine.cold_pages import note_warm
 from znni.machine.device_arena import device_peak
 from znni.plans.plan import Plan
@@ -55,20 +55,20 @@ class Runner(Protocol):
         """
 
 
-class Lane(NamedTuple):
+class BlockSlot(NamedTuple):
     """A way for blocks from reading to writing.
 
     Attributes:
         stages: returns what computes a block, once the process is ready.
-        room: gives the array that a block is read into.
-        one_at_a_time: whether the lane takes the next block when one is written. Else its stages
+        allocate: gives the array that a block is read into.
+        one_at_a_time: whether the slot takes the next block when one is written. Else its stages
             work at the same time, each on a block of its own.
-        free: begins to give the memory of the lane back. It is called when all blocks of a lane
+        free: begins to give the memory of the slot back. It is called when all blocks of a slot
             with one at a time are written, and no run follows.
     """
 
     stages: Callable[[], Sequence[Work]]
-    room: Room = new_room
+    allocate: Allocate = allocate_new
     one_at_a_time: bool = False
     free: Callable[[], None] = nothing_to_do
 
@@ -80,8 +80,10 @@ class Processes(Protocol):
     def plan(self) -> Plan:
         """The plan that they run."""
 
-    def lanes(self, stopwatch: Stopwatch, labels: Labels | None = None) -> Sequence[Sequence[Lane]]:
-        """Return the lanes of each process. Blocks are read before it is ready.
+    def block_slots(
+        self, stopwatch: Stopwatch, labels: Labels | None = None
+    ) -> Sequence[Sequence[BlockSlot]]:
+        """Return the slots of each process. Blocks are read before it is ready.
 
         Args:
             stopwatch: learns how long each stage in this process works.
@@ -108,7 +110,7 @@ class Processes(Protocol):
         They may not be written yet. Other processes may be at work. No run follows.
 
         Args:
-            number: the place of its lanes among all.
+            number: the place of its slots among all.
         """
 
     def end(self) -> Callable[[], None]:
@@ -134,7 +136,7 @@ class ThisProcess:
         plan: the plan that it runs.
         make: makes the runner of patches, in the thread that waits until it is ready. Meanwhile
             another thread reads the first block.
-        room: gives the array that a block is read into.
+        allocate: gives the array that a block is read into.
 
     Attributes:
         plan: the plan that it runs.
@@ -144,15 +146,19 @@ class ThisProcess:
 
     workers_memory = 0
 
-    def __init__(self, plan: Plan, make: Callable[[], Runner], room: Room = new_room) -> None:
+    def __init__(
+        self, plan: Plan, make: Callable[[], Runner], allocate: Allocate = allocate_new
+    ) -> None:
         self.plan = plan
         self._runner = cache(make)
-        self._room = room
+        self._allocate = allocate
         self.ready_here = False
 
-    def lanes(self, stopwatch: Stopwatch, labels: Labels | None = None) -> list[list[Lane]]:
-        """Return one lane."""
-        return [[Lane(lambda: self._runner().stages(stopwatch, labels), self._room)]]
+    def block_slots(
+        self, stopwatch: Stopwatch, labels: Labels | None = None
+    ) -> list[list[BlockSlot]]:
+        """Return one slot."""
+        return [[BlockSlot(lambda: self._runner().stages(stopwatch, labels), self._allocate)]]
 
     def wait_until_ready(self) -> None:
         """Make the runner, unless an earlier run has made it.
@@ -164,7 +170,7 @@ class ThisProcess:
         self.ready_here = True
 
     def in_use(self, _stopwatch: Stopwatch) -> AbstractContextManager[None]:
-        """Do nothing: the stages end by themselves, and tell the stopwatch of their lanes."""
+        """Do nothing: the stages end by themselves, and tell the stopwatch of their slots."""
         return nullcontext()
 
     def leave(self, number: int) -> None:
@@ -274,12 +280,12 @@ def run_volume(
 
     Each process has one block read at a time, and all together have one written at a time. The
     same threads read all blocks, so the seconds of reading are those in which any is read. A block
-    whose output is known passes by the stages that compute. One lane writes its blocks in order;
-    several lanes write them in any order. If there is one block, and nothing to wait for, this
+    whose output is known passes by the stages that compute. One slot writes its blocks in order;
+    several slots write them in any order. If there is one block, and nothing to wait for, this
     thread does all of it.
 
     An error in any thread ends the run and is raised as itself; of several errors the first is.
-    Blocks that had passed the stage that failed, and those in other lanes, are written first.
+    Blocks that had passed the stage that failed, and those in other slots, are written first.
 
     Args:
         state: what is left of the job.
@@ -296,7 +302,7 @@ def run_volume(
                 state.write(block)
             state.note_written(block.tile)
 
-    def line(process: int, lane: Lane, reading: Lock) -> Line:
+    def line(process: int, slot: BlockSlot, reading: Lock) -> StageChain:
         stored = Stopwatch()
         storing.append(stored)
 
@@ -308,7 +314,7 @@ def run_volume(
             last_blocks.begun(process)
             with reading, reads.running():
                 block = state.blocks.read(
-                    tile, plan.network, lane.room, as_stored=plan.takes_stored
+                    tile, plan.network, slot.allocate, as_stored=plan.takes_stored
                 )
             moments.note(f"process {process + 1} has its first block")
             return block
@@ -319,17 +325,19 @@ def run_volume(
             return block
 
         def others() -> list[Work]:
-            *before, final = map(through, lane.stages())
+            *before, final = map(through, slot.stages())
             made = [computed, store] if processes.plan.network.window else [computed]
             return [*before, in_turn([final, *made]), write]
 
-        if lane.one_at_a_time:
-            return Line([in_turn([read, *others()])], over=lane.free if last else nothing_to_do)
+        if slot.one_at_a_time:
+            return StageChain(
+                [in_turn([read, *others()])], over=slot.free if last else nothing_to_do
+            )
         if processes.ready_here and processes.plan.patches == 1:  # no work for further threads
-            return Line([in_turn([read, *others()])], here=0)
-        return Line([read], here=1, later=others)
+            return StageChain([in_turn([read, *others()])], here=0)
+        return StageChain([read], here=1, later=others)
 
-    per_process = [(lanes, Lock()) for lanes in processes.lanes(stopwatch, state.labels)]
+    per_process = [(slots, Lock()) for slots in processes.block_slots(stopwatch, state.labels)]
 
     def leave(number: int) -> None:
         moments.note(f"process {number + 1} has computed its last block")
@@ -339,13 +347,13 @@ def run_volume(
     leaves = (partial(leave, number) for number in range(len(per_process)))
     last_blocks = LastBlocks(leaves)
     lines = [
-        line(number, lane, reading)
-        for number, (lanes, reading) in enumerate(per_process)
-        for lane in lanes
+        line(number, slot, reading)
+        for number, (slots, reading) in enumerate(per_process)
+        for slot in slots
     ]
     tiles = last_blocks.handed_out(state.remaining.tiles(processes.plan.patch))
     try:
-        with Lines(tiles, lines, state.remaining.stop) as work, processes.in_use(stopwatch):
+        with StageChains(tiles, lines, state.remaining.stop) as work, processes.in_use(stopwatch):
             with stopwatch.during("building"):
                 work.meanwhile(processes.wait_until_ready)
             moments.note("all processes can compute")

@@ -16,9 +16,9 @@ from znni.core.options import Pad
 from znni.core.shapes import FLOAT_BYTES, Box, Vec3
 from znni.core.volume import Volume
 from znni.engine.block_bytes import bytes_of_reading
-from znni.engine.large_integers import warn_of_large_integers
+from znni.engine.precision_warning import warn_of_large_integers
 from znni.engine.scaling import StoredScaling, fixed_of_maps, scale, stay_finite
-from znni.engine.tiles import ZERO, Job, Room, new_room
+from znni.engine.tiles import ZERO, Allocate, Job, allocate_new
 from znni.machine.io_threads import at_once, finish, io_threads, mapped
 from znni.network.input_scaling import InputScaling
 from znni.network.weights import Float32
@@ -54,7 +54,7 @@ def read_input(
     job: Job,
     box: Box,
     scaling: InputScaling,
-    room: Room = new_room,
+    allocate: Allocate = allocate_new,
 ) -> Float32:
     """Read what the network sees in a box: float32 (f, z, y, x), scaled, padded at the edges.
 
@@ -67,19 +67,19 @@ def read_input(
         job: which output is wanted.
         box: the voxels that the network sees for a tile, from ``Job.seen``.
         scaling: how values are scaled.
-        room: gives the array for the result.
+        allocate: gives the array for the result.
 
     Raises:
         UnusableValues: a value is NaN, or infinite as float32, and would spread to its neighbours.
     """
-    values: Float32 = _read(volume, job, box, scaling, room)
+    values: Float32 = _read(volume, job, box, scaling, allocate)
     for known in _known_boxes(job, scaling):
         _blank_outside(values, box, known)
     return values
 
 
 def read_stored(
-    volume: Volume, job: Job, box: Box, scaling: InputScaling, room: Room = new_room
+    volume: Volume, job: Job, box: Box, scaling: InputScaling, allocate: Allocate = allocate_new
 ) -> tuple[NDArray[Any], StoredScaling]:
     """Read the stored values (f, z, y, x) of what the network sees in a box, padded at the edges.
 
@@ -89,7 +89,7 @@ def read_stored(
     Returns:
         The values, and how they become what the network sees.
     """
-    values = _read(volume, job, box, None, room)
+    values = _read(volume, job, box, None, allocate)
     known: Box | None = box
     for other in _known_boxes(job, scaling):
         known = known and known.intersection(other)
@@ -110,7 +110,7 @@ def _known_boxes(job: Job, scaling: InputScaling) -> list[Box]:
 
 
 def _read(
-    volume: Volume, job: Job, box: Box, scaling: InputScaling | None, room: Room
+    volume: Volume, job: Job, box: Box, scaling: InputScaling | None, allocate: Allocate
 ) -> NDArray[Any]:
     """Read a box as an array (f, z, y, x), padded by values of the volume.
 
@@ -119,7 +119,7 @@ def _read(
         job: which output is wanted.
         box: the voxels of the volume, and around it.
         scaling: how values are scaled; None: they stay as they are stored.
-        room: gives the array.
+        allocate: gives the array.
 
     Raises:
         UnusableValues: a value is scaled, and is NaN or infinite as float32.
@@ -152,7 +152,7 @@ def _read(
         rows = stop.y if seen.size.y * seen.size.x <= together else 1
         stored = Vec3(1, rows, stop.x)
     dtype = np.dtype(np.float32) if scaling else volume.dtype.newbyteorder("=")
-    values = room((maps, *box.size), dtype)
+    values = allocate((maps, *box.size), dtype)
     filling = _Filling(values, axes, scaling)
 
     def fill(pieces: list[Box]) -> None:

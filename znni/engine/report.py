@@ -9,7 +9,7 @@ from typing import Any
 
 from znni.core import html
 from znni.core.text import aligned, counted, duration, in_units
-from znni.engine.skipping import Skipped
+from znni.engine.blocks import Skipped
 from znni.plans.job_seconds import JobSeconds, in_words
 from znni.plans.plan import MEASURED_HERE, Plan
 
@@ -111,7 +111,7 @@ class Report:
         """Return the predicted seconds of the blocks that were computed."""
         share = self.voxels / max(1, self.voxels + self.finished_before)
         blocks = ceil(share * self.plan.patches) - self.skipped.total
-        return self.plan.time.of_job(max(1, blocks))
+        return self.plan.time.for_job(max(1, blocks))
 
     def _rate(self, time: JobSeconds) -> str:
         return f"{self.voxels / time.total:,.0f}" if self.voxels else ""

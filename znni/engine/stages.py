@@ -44,7 +44,7 @@ def nothing_to_do() -> None:
     """Return at once: there is nothing to do, nor to wait for."""
 
 
-class Line(NamedTuple):
+class StageChain(NamedTuple):
     """Stages that items go through, in order.
 
     Attributes:
@@ -140,7 +140,7 @@ class _End(Handover):
         pass
 
 
-class Lines:
+class StageChains:
     """Threads that take items through lines of stages, within a ``with`` block.
 
     An error in a stage ends the work. No line takes another item. In the same line, the stages
@@ -157,7 +157,7 @@ class Lines:
     def __init__(
         self,
         items: Iterable[Any],
-        lines: Iterable[Line],
+        lines: Iterable[StageChain],
         stop: Callable[[], None] = lambda: None,
     ) -> None:
         self._source = source = _Source(items, stop)
@@ -167,7 +167,7 @@ class Lines:
         # What runs in this thread. A bound method would make a cycle, which would keep the stages,
         # and the memory of their arenas, until the garbage collector runs.
         self._here: list[tuple[Work, Handover, Handover, Callable[[], None]]] = []
-        self._later: list[tuple[Handover, Line]] = []
+        self._later: list[tuple[Handover, StageChain]] = []
         for line in lines:
             after = _End() if line.later is no_more else Handover()
             self._handovers.append(after)
@@ -184,7 +184,12 @@ class Lines:
         return self
 
     def _add(
-        self, line: Line, first: int, stages: Sequence[Work], before: Handover, after: Handover
+        self,
+        line: StageChain,
+        first: int,
+        stages: Sequence[Work],
+        before: Handover,
+        after: Handover,
     ) -> None:
         """Add stages of a line, the first of which has a number."""
         between = [before, *(Handover() for _ in stages[1:]), after]
@@ -263,12 +268,12 @@ def run_stages(
         items: what the first stage takes.
         stages: what each does with an item.
         here: the stage that works in this thread; the others have threads of their own.
-        stop: as for ``Lines``.
+        stop: as for ``StageChains``.
 
     Raises:
-        BaseException: the first that was raised in a stage; ``Lines`` says what it ends.
+        BaseException: the first that was raised in a stage; ``StageChains`` says what it ends.
     """
-    with Lines(items, [Line(stages, here)], stop) as lines:
+    with StageChains(items, [StageChain(stages, here)], stop) as lines:
         lines.finish()
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from znni.core.errors import InvalidInput, option
-from znni.core.kept_results import kept_for_object
+from znni.core.memo import memoized
 from znni.core.options import Border, Pad, check_names
 from znni.core.shapes import Box, Vec3
 from znni.network.geometry import context, over, whole_input
@@ -19,7 +19,7 @@ from znni.network.network import Network
 from znni.network.window import Window, missing_window
 
 
-class Room(Protocol):
+class Allocate(Protocol):
     """Gives the arrays that blocks are read into."""
 
     def __call__(self, shape: tuple[int, ...], dtype: DTypeLike = np.float32, /) -> NDArray[Any]:
@@ -126,7 +126,7 @@ def make_job(
     return _job(network, volume, border, pad, roi)
 
 
-@kept_for_object
+@memoized
 def _whole_job(network: Network, volume: Vec3, border: Border, pad: Pad | None) -> Job:
     """Return the job for a whole volume. Many volumes may have the same."""
     return _job(network, volume, border, pad, None)
@@ -154,7 +154,7 @@ def _job(
             )
         return Job(volume, wanted.start, wanted.size, wanted.start, beyond or "constant")
     pad = pad or "reflect"
-    lost = context(network) if network.is_exact else network.field_of_view - 1
+    lost = context(network) if network.is_tiled else network.field_of_view - 1
     view, before = lost + 1, lost // 2
     if border == "valid":
         if not view.within(volume):
@@ -166,7 +166,7 @@ def _job(
     else:
         possible = Box(Vec3(0, 0, 0), volume)
     wanted = _wanted(roi, possible, border, volume)
-    if not network.is_exact:
+    if not network.is_tiled:
         return Job(volume, wanted.start - before, wanted.size, wanted.start, pad)
     whole = whole_input(network, volume if border == "valid" else volume + lost)
     origin = possible.start - before
@@ -399,6 +399,6 @@ class Remaining:
         self._boxes = [part for left in self._boxes for part in left.without(box)]
 
 
-def new_room(shape: tuple[int, ...], dtype: DTypeLike = np.float32) -> NDArray[Any]:
-    """Return a new array, as every ``Room`` does."""
+def allocate_new(shape: tuple[int, ...], dtype: DTypeLike = np.float32) -> NDArray[Any]:
+    """Return a new array, as every ``Allocate`` does."""
     return np.empty(shape, dtype)

@@ -14,22 +14,22 @@ from znni.core.argument_types import checks_types
 from znni.core.errors import InvalidInput, ZnniError
 from znni.core.options import check_keywords
 from znni.core.volume import NewOutput, Output, Step
+from znni.engine.blocks import Blocks
 from znni.engine.pipeline import Progress, RunState, no_progress
 from znni.engine.recheck import recheck
 from znni.engine.report import Report
-from znni.engine.skipping import Blocks
 from znni.engine.stages import nothing_to_do
 from znni.engine.stopwatch import Stopwatch
+from znni.inference.build_runner import prepare
 from znni.inference.inferer import Inferer
 from znni.inference.model_choice import request_of_the_faster
 from znni.inference.output_attributes import as_run, provenance
-from znni.inference.parts import memory_ran_out, share_of, why_no_blocks
 from znni.inference.plan_choice import check_choices
 from znni.inference.planning import accuracy_note, plan, search
-from znni.inference.preparing import prepare
-from znni.inference.ready import Readiness
 from znni.inference.request import Request, RunOptions
-from znni.inference.resuming import agreed_plan, identified, remaining_of, way_on
+from znni.inference.resuming import agreed_plan, identified, remaining_of, resume_advice
+from znni.inference.session import Session
+from znni.inference.shares import memory_ran_out, share_of, why_no_blocks
 from znni.machine.arrays import high_water_mark, reset_high_water_mark
 from znni.machine.machine import DeviceKind
 from znni.network.network import Network
@@ -38,7 +38,7 @@ from znni.network.weights import Weights, load_weights, random_weights
 from znni.plans.job_seconds import SecondsAround
 from znni.plans.plan import Plan
 from znni.plans.plan_file import load_plan
-from znni.primitives.cpu.common.late_kernel import compiled_seconds
+from znni.primitives.cpu.common.lazy_kernel import compiled_seconds
 from znni.volumes.array import ArrayLike
 from znni.volumes.formats import Share
 from znni.volumes.grid_attributes import grid_attributes
@@ -142,7 +142,7 @@ def infer(
     check_keywords(infer, RunOptions, options)
     made = plan if plan is None or isinstance(plan, Plan) else load_plan(plan)
     complete = compute(
-        source, network, out, Readiness(), weights=weights, random_seed=random_seed, made=made,
+        source, network, out, Session(), weights=weights, random_seed=random_seed, made=made,
         command=command, waited=waited, progress=progress, part=part, **options,
     )  # fmt: skip
     return complete()
@@ -152,7 +152,7 @@ def compute(
     source: str | Path | ArrayLike,
     network: Network | str | Path,
     out: str | Path | Any,
-    ready: Readiness,
+    ready: Session,
     *,
     weights: Weights | str | Path | None,
     random_seed: int | None,
@@ -251,7 +251,7 @@ def compute(
 
 
 def _smaller(
-    ready: Readiness,
+    ready: Session,
     output: Output,
     asked: Request,
     share: Share | None,
@@ -276,7 +276,7 @@ def _abandoning(output: Output) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        error.add_note(output.abandon(way_on(error)))
+        error.add_note(output.abandon(resume_advice(error)))
         raise
 
 

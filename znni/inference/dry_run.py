@@ -12,7 +12,7 @@ from znni.core.errors import ZnniError
 from znni.core.shapes import Box
 from znni.core.text import counted, duration
 from znni.core.volume import Begun, Volume
-from znni.engine.skipping import outside_mask
+from znni.engine.blocks import outside_mask
 from znni.engine.tiles import Job, Remaining
 from znni.inference.model_choice import request_of_the_faster
 from znni.inference.plan_choice import given_or_found

@@ -13,15 +13,15 @@ import numpy as np
 from znni.core.argument_types import checks_types
 from znni.core.options import Border, Choices, Pad, PlanOptions, check_keywords, check_names
 from znni.core.volume import Volume
+from znni.engine.blocks import Blocks
 from znni.engine.checks import check_features
 from znni.engine.pipeline import RunState
-from znni.engine.skipping import Blocks
 from znni.engine.statistics import normalized
 from znni.engine.tiles import Remaining, for_job, make_job
+from znni.inference.build_runner import prepare
 from znni.inference.devices import check_installed
-from znni.inference.preparing import prepare
-from znni.inference.ready import KeptReadiness
 from znni.inference.request import Requirements, stored_as
+from znni.inference.session import ReusingSession
 from znni.network.network import Network
 from znni.network.network_file import load_network
 from znni.network.weights import Float32, Weights, weights_for
@@ -86,7 +86,7 @@ class Inferer:
         self._begin()
 
     def _begin(self) -> None:
-        self._kept = KeptReadiness(self._choices)
+        self._kept = ReusingSession(self._choices)
         self._turn = Lock()
         self._process = os.getpid()  # the last one, which tells threads of a fork of the others
 

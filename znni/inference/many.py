@@ -21,9 +21,9 @@ from znni.engine.report import Report
 from znni.inference import api
 from znni.inference.model_choice import request_of_the_faster
 from znni.inference.planning import accuracy_of
-from znni.inference.ready import KeptReadiness
 from znni.inference.request import Request, RunOptions
 from znni.inference.resuming import identified
+from znni.inference.session import ReusingSession
 from znni.network.network import Network
 from znni.network.network_file import load_network
 from znni.network.weights import Weights, weights_for
@@ -159,7 +159,7 @@ def infer_many(
         Path(folder).mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise not_made(folder, error) from None
-    ready = KeptReadiness(choices_of(options))
+    ready = ReusingSession(choices_of(options))
     account = _Account(report, progress)
 
     def run(source: str, out: Path) -> None:

@@ -24,8 +24,8 @@ from znni.inference.many import (
     output_names,
 )
 from znni.inference.model_choice import request_of_the_faster
-from znni.inference.ready import KeptReadiness
 from znni.inference.request import RunOptions
+from znni.inference.session import ReusingSession
 from znni.network.network import Network
 from znni.network.weights import Weights, weights_for
 from znni.plans.job_seconds import NOTHING_AROUND
@@ -115,7 +115,7 @@ def rehearse_many(
     if not network.models:  # weights of a model depend on its engine
         weights, random_seed = weights_for(network, weights, random_seed), None
     found = ManyDryRun(output_names(sources, folder, f"-{network.name}{DEFAULT_FORMAT}", suffix))
-    ready = KeptReadiness(choices_of(options))
+    ready = ReusingSession(choices_of(options))
     with closing(ready), _looked_at(Path(folder)) as place:
         for source, out in found.outputs.items():
             try:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from znni.core.kept_results import kept_for_object
+from znni.core.memo import memoized
 from znni.core.options import ACCURACIES
 from znni.core.version import __version__
-from znni.engine.skipping import Skipped
+from znni.engine.blocks import Skipped
 from znni.inference.planning import accuracy_of
 from znni.inference.provenance import origin_attributes
 from znni.inference.request import Request
@@ -42,7 +42,7 @@ def provenance(
     }
 
 
-@kept_for_object
+@memoized
 def _predicted(plan: Plan) -> Mapping[str, Any]:
     """Return the attributes that say what a plan promises. Many volumes may have them."""
     return {
@@ -50,7 +50,7 @@ def _predicted(plan: Plan) -> Mapping[str, Any]:
         "predicted_error": plan.error,
         "predicted_memory_bytes": plan.memory.total,
         "predicted_gpu_memory_bytes": plan.gpu_memory.total if plan.gpu_memory else 0,
-        **plan.time.of_job(plan.patches).named("predicted_"),
+        **plan.time.for_job(plan.patches).named("predicted_"),
     }
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Unpack
 
 from numpy.typing import DTypeLike
 
-from planner.late_search import AnySearch, LateSearch, begun
+from planner.lazy_search import AnySearch, LazySearch, begin
 from planner.limits import does_not_fit, memory_of_run, time_of_run
 from planner.overhead import AxisPlaces, JobPlaces, Overhead
 from znni.calibration.choice import cost_model, of_measured_devices
@@ -28,9 +28,9 @@ from znni.calibration.overhead_figures import (
 from znni.calibration.phase_notes import kind_of
 from znni.core.argument_types import checks_types
 from znni.core.errors import DoesNotFit, InvalidInput
-from znni.core.kept_results import kept_for_object
 from znni.core.loading import without_collections
 from znni.core.logged import telling_if_long
+from znni.core.memo import memoized
 from znni.core.options import (
     ANYTHING,
     AS_COMPUTED,
@@ -48,7 +48,7 @@ from znni.engine.checks import check_runnable
 from znni.engine.labels import labels_for
 from znni.engine.tiles import Job, Region, for_job, make_job
 from znni.inference.devices import choose_gpus, primitives_for
-from znni.inference.kept_plans import fastest_kept_or_found, keep_plan
+from znni.inference.plan_cache import fastest_kept_or_found, keep_plan
 from znni.inference.plan_checks import check_allowed, check_class, check_device, check_made_for
 from znni.inference.request import Requirements, input_type, stored_as
 from znni.machine.cold_pages import cold_share, warm_bytes
@@ -58,7 +58,7 @@ from znni.machine.machine_choice import machine_for
 from znni.network.network import Network
 from znni.network.network_file import load_network
 from znni.network.split import split_alike
-from znni.plans.accuracy import class_of_plan, note_on, of_class
+from znni.plans.accuracy import class_of_plan, filter_by_class, note_on
 from znni.plans.job_seconds import SecondsAround
 from znni.plans.plan import Plan
 from znni.plans.plan_text import explanation
@@ -158,7 +158,7 @@ def search(
     job = make_job(network, extents, border, None, roi)
     wanted = machine_for(machine, choices.ram, choices.threads, choices.gpu_memory, choices.device)
     required = Requirements(for_job(network, job), job, choices, stored)
-    return search_for(required, choose_gpus(wanted, choices)).begun
+    return search_for(required, choose_gpus(wanted, choices)).search
 
 
 def _extents(given: object) -> Vec3:
@@ -196,7 +196,7 @@ def look_around(search: Search, plan: Plan) -> Views:
         return views(search, plan, families(search.catalogue))
 
 
-def search_for(required: Requirements, machine: Machine) -> LateSearch:
+def search_for(required: Requirements, machine: Machine) -> LazySearch:
     """Return a search over all plans for a job on a machine, with primitives of one accuracy class.
 
     Args:
@@ -207,7 +207,7 @@ def search_for(required: Requirements, machine: Machine) -> LateSearch:
     network = shared_out(required.network.with_head_apart(), machine.used_gpus)
     network = replace(network, weights=None)
     choices = required.choices
-    able = of_class(primitives_of(network, machine), choices.accuracy)
+    able = filter_by_class(primitives_of(network, machine), choices.accuracy)
     device, costs = choices.device, choices.costs
     if device == "auto" and machine.used_gpus > 1:
         device = "gpu"  # layers on the host would keep several GPUs waiting
@@ -219,12 +219,12 @@ def search_for(required: Requirements, machine: Machine) -> LateSearch:
     warm = inf if machine.absent else warm_bytes()
     handling = handling_times(machine, costs)
     overhead = run_overhead(touched, required.stored, handling, warm, cold_share())
-    overhead = _of_job(overhead, required.network, required.job, machine, required.stored)
+    overhead = _for_job(overhead, required.network, required.job, machine, required.stored)
     division, output = choices.micro_batches, required.job.output
-    return LateSearch(network, output, machine, primitives, overhead, model, division, device)
+    return LazySearch(network, output, machine, primitives, overhead, model, division, device)
 
 
-def _of_job(
+def _for_job(
     overhead: Overhead, network: Network, job: Job, machine: Machine, stored: Stored
 ) -> Overhead:
     """Return the overhead of a run with all that depends on where its job lies.
@@ -287,7 +287,7 @@ def _fastest_or_why(search: AnySearch, count: int, *, fresh: bool) -> list[Plan]
     except DoesNotFit as error:
         from planner.sweeps import memory_for_half
 
-        search = begun(search)
+        search = begin(search)
         sensible = memory_for_half(search, error.needed, error.device)
         raise DoesNotFit(
             needed=error.needed,
@@ -318,7 +318,7 @@ def _warn_of_gpu_without_room(search: AnySearch, plan: Plan) -> None:
     """Warn if the processors compute only because no plan fits on the GPU."""
     if search.device != "auto" or plan.gpu_memory or not plan.machine.gpus:
         return
-    on_gpu = begun(search).on("gpu")  # loads the modules of all primitives
+    on_gpu = begin(search).on("gpu")  # loads the modules of all primitives
     if not on_gpu.cut_points:
         return
     with suppress(InvalidInput):  # GPUs do not compute all layers
@@ -332,9 +332,9 @@ def _fastest(search: AnySearch, count: int, *, fresh: bool) -> list[Plan]:
     start = perf_counter()
     kept = False
     if count > 1:
-        found = begun(search).fastest(count)
+        found = begin(search).fastest(count)
     elif fresh:
-        found = begun(search).fastest()
+        found = begin(search).fastest()
         keep_plan(found[0], search)
     else:
         plan, kept = fastest_kept_or_found(search)
@@ -403,7 +403,7 @@ def checked_plan(
     handling = handling_times(there, choices.costs)
     overhead = run_overhead(there, stored, handling, warm_bytes(), cold_share())
     if job is not None:
-        overhead = _of_job(overhead, network, job, there, stored)
+        overhead = _for_job(overhead, network, job, there, stored)
     parts = given.parts
     on_host, on_gpu = memory_of_run(network, given.patch, parts, overhead)
     time = time_of_run(network, given.patch, parts, overhead)
@@ -418,13 +418,13 @@ def checked_plan(
     return checked
 
 
-@kept_for_object
+@memoized
 def accuracy_of(plan: Plan) -> Accuracy:
     """Return the class of a plan's least accurate primitive on this machine."""
     return class_of_plan(plan, primitives_of(plan.network, plan.machine))
 
 
-@kept_for_object
+@memoized
 def accuracy_note(plan: Plan, allowed: Accuracy) -> str:
     """Return a remark on a plan's accuracy; empty if float32 is allowed and used."""
     return note_on(plan, primitives_of(plan.network, plan.machine), allowed)

@@ -24,18 +24,18 @@ from znni.core.options import (
 )
 from znni.core.shapes import FLOAT_BYTES, Box
 from znni.core.volume import NewOutput, Volume
+from znni.engine.blocks import check_mask
 from znni.engine.checks import check_features
 from znni.engine.labels import Labels, labels_for
 from znni.engine.scaling import scaled_on_gpu
-from znni.engine.skipping import check_mask
 from znni.engine.tiles import Job, Region, for_job, make_job
 from znni.inference.value_range import warn_of_range
 from znni.network.network import Network
 from znni.plans.plan import Plan
 from znni.volumes.array import ArrayLike, ArrayVolume
-from znni.volumes.chosen import map_number
 from znni.volumes.locate import open_volume, packing_at
 from znni.volumes.same_place import lie_apart
+from znni.volumes.selection import map_number
 from znni.volumes.voxel_size import voxel_size as parsed_voxel_size
 
 

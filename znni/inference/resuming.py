@@ -9,7 +9,7 @@ from hashlib import sha256
 from typing import TypeAlias
 
 from znni.core.errors import DoesNotFit, InvalidInput, Unreadable, UnusableValues, option
-from znni.core.kept_results import kept_for_object
+from znni.core.memo import memoized
 from znni.core.options import Choices
 from znni.core.shapes import Box, Vec3
 from znni.core.volume import SAME_COMMAND, Begun, NewOutput, Output
@@ -75,7 +75,7 @@ def _scaled(scaling: InputScaling) -> str:
     return f"value * {scaling.scale!r} + {scaling.offset!r}"
 
 
-@kept_for_object
+@memoized
 def _mark_of(network: Network) -> str:
     """Return a hash of what a network computes."""
     return sha256(_described(network).encode()).hexdigest()[:DIGITS]
@@ -247,7 +247,7 @@ def remaining_of(
     return remaining
 
 
-def way_on(error: BaseException) -> str:
+def resume_advice(error: BaseException) -> str:
     """Return what to do with the finished blocks of a run that an error has stopped."""
     if isinstance(error, UnusableValues):
         return f"with the input mended, start afresh by {option('resume', False)}"

@@ -12,6 +12,6 @@ from znni.primitives.catalogue import catalogue
 def prepare_on_gpu(plan: Plan, weights: Weights, dtype: OutputType) -> PatchRunner:
     """Prepare a plan that runs only on a GPU, in a worker process of its own.
 
-    Arguments and errors are those of ``znni.inference.preparing.prepare_alone``.
+    Arguments and errors are those of ``znni.inference.build_runner.prepare_alone``.
     """
     return PatchRunner(plan, catalogue(plan.machine, "gpu"), weights, dtype=dtype)

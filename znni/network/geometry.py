@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from znni.core.errors import InvalidInput
-from znni.core.kept_results import kept_for_object
+from znni.core.memo import memoized
 from znni.core.shapes import Box, Shape5, Vec3
 from znni.network.layers import GlobalPool, Join, Model, Normalize, Pool
 from znni.network.network import INPUT, Network, Node
@@ -162,7 +162,7 @@ def whole_input(network: Network, volume: Vec3) -> Vec3:
     return whole + period * missing
 
 
-@kept_for_object
+@memoized
 def over(network: Network, whole: Vec3) -> Network:
     """Return an exact network for an input of these extents, from ``whole_input``.
 
@@ -181,7 +181,7 @@ def with_window(network: Network, window: Window) -> Network:
     Raises:
         InvalidInput: the network cannot be computed in windows of this size.
     """
-    if not network.is_exact and network.total_pooling.volume > 1:
+    if not network.is_tiled and network.total_pooling.volume > 1:
         raise InvalidInput(
             f"network {network.name} slides over the volume and gives an output for every voxel, "
             f"so it needs no windows; leave them out"
@@ -228,7 +228,7 @@ def shapes(network: Network, patch: Vec3) -> dict[str, Shape5]:
         network: a dense network, or an exact one for a volume.
         patch: the output voxels of the patch, a multiple of the network's granularity.
     """
-    if not network.is_exact:
+    if not network.is_tiled:
         return network.shapes(patch)
     frames = block_geometry(network, patch).frames
     return {
@@ -237,13 +237,13 @@ def shapes(network: Network, patch: Vec3) -> dict[str, Shape5]:
     }
 
 
-@kept_for_object
+@memoized
 def input_box(network: Network, patch: Vec3) -> Box:
     """Return the voxels of the input for a patch, or for one of its windows.
 
     Its first output voxel is 0.
     """
-    if network.is_exact:
+    if network.is_tiled:
         return block_geometry(network, patch).frames[INPUT].stored
     return Box(ZERO, patch + network.field_of_view - 1)
 

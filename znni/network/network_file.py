@@ -9,10 +9,10 @@ from pathlib import Path
 
 from znni.core.argument_types import checks_types
 from znni.core.errors import InvalidInput
-from znni.core.kept_values import keep_value, kept_value
 from znni.core.loading import is_own_process
 from znni.core.shipped import NETWORKS
 from znni.core.user_cache import state_of_source, user_cache
+from znni.core.value_cache import keep_value, kept_value
 from znni.core.version import PACKAGE
 from znni.network.geometry import with_window as windowed
 from znni.network.models import is_model_file

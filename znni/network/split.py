@@ -16,7 +16,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from znni.core.kept_results import kept_for_object
+from znni.core.memo import memoized
 from znni.core.shapes import Vec3
 from znni.network.geometry import whole_sizes
 from znni.network.layers import NO_PADDING, Add, Concat, Conv, ConvTranspose, Upsample
@@ -109,7 +109,7 @@ def whole_again(network: Network) -> Network:
     return _whole_again(network) if network.split else network
 
 
-@kept_for_object
+@memoized
 def _whole_again(network: Network) -> Network:
     nodes = list(network.nodes)
     for it in network.split:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from znni.core.options import ACCURACIES, Accuracy
 from znni.plans.micro_batches import named
 from znni.plans.plan import Plan
-from znni.plans.primitive import Among, Catalogue, LateCatalogue, Primitive
+from znni.plans.primitive import Among, Catalogue, LazyCatalogue, Primitive
 
 
-def of_class(primitives: Catalogue, accuracy: Accuracy) -> LateCatalogue:
+def filter_by_class(primitives: Catalogue, accuracy: Accuracy) -> LazyCatalogue:
     """Return the primitives that stay within an accuracy class."""
     most = ACCURACIES[accuracy]
     return Among(primitives, lambda found: found.accuracy <= most, f"class {accuracy}")

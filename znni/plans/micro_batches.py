@@ -18,7 +18,7 @@ from znni.machine.device_arena import new_device_output
 from znni.machine.machine import Device
 from znni.network.layers import Operation
 from znni.network.weights import ConvWeights, Float32
-from znni.plans.chosen import AtOnce, Chosen, InTurn, PieceBy
+from znni.plans.composition import AtOnce, Chosen, InTurn, PieceBy
 from znni.plans.cost import NOTHING, Cost, Memory
 from znni.plans.primitive import Catalogue, Primitive, Run, applying
 from znni.plans.side_by_side import SideBySide, shared_out

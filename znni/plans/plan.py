@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from znni.core import html
 from znni.core.errors import PLAN_AGAIN, InvalidInput
-from znni.core.kept_results import kept_for_object
+from znni.core.memo import memoized
 from znni.core.shapes import FLOAT_BYTES, Shape5, Vec3
 from znni.machine.machine import Device, DeviceKind, Machine, Processors
 from znni.network.geometry import input_box
@@ -128,7 +128,7 @@ class Plan:
         return self.gpu_memory if device == "gpu" and self.gpu_memory else self.memory
 
     @property
-    @kept_for_object
+    @memoized
     def parts(self) -> tuple[DevicePart, ...]:
         """The segments on the host, if there are any, and then those on the GPU."""
         return parts_of(self.segments, self.input_shape, storage_for(self.network, self.patch))
@@ -218,7 +218,7 @@ class Plan:
                 if step.conv:
                     positions = step.conv.local_size(step.shape_in.size)
                     computed += n * step.shape_in.n * positions.volume * step.conv.parameters
-                    scale = self.network.strides[step.conv.name] if self.network.is_exact else ONE
+                    scale = self.network.strides[step.conv.name] if self.network.is_tiled else ONE
                     dense += step.conv.parameters / scale.volume
         if not computed:  # other libraries compute all layers
             return 0.0
@@ -283,7 +283,7 @@ def _is_of_its_network(plan: Plan) -> bool:
         wanted = tuple(node.layer.local for node in storage.steps_of(plan.network.nodes))
     if not all(segment.steps for segment in plan.segments) or layers != wanted:
         return False
-    if any(segment.is_exact != plan.network.is_exact for segment in plan.segments):
+    if any(segment.is_tiled != plan.network.is_tiled for segment in plan.segments):
         return False
     return all(_takes_its_inputs(step, plan.network) for step in plan.steps)
 

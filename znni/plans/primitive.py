@@ -138,16 +138,16 @@ def by_values(
     return tuple(packed), tuple(others)
 
 
-class LateCatalogue(Mapping[str, Primitive]):
+class LazyCatalogue(Mapping[str, Primitive]):
     """A catalogue that finds a primitive when it is looked up, and all of them when it is iterated.
 
     Attributes:
-        told: a text that differs if other primitives are found on the same machine by the same
+        cache_key: a text that differs if other primitives are found on the same machine by the same
             code. It is None if nobody knows.
         devices: the devices that its primitives may run on.
     """
 
-    told: str | None
+    cache_key: str | None
     devices: tuple[Device, ...]
 
     @property
@@ -162,13 +162,13 @@ class LateCatalogue(Mapping[str, Primitive]):
         return len(self.all_found)
 
 
-class Among(LateCatalogue):
+class Among(LazyCatalogue):
     """The primitives of a catalogue that meet a condition.
 
     Args:
         catalogue: the catalogue.
         condition: the condition.
-        told: a text that differs for other conditions.
+        cache_key: a text that differs for other conditions.
         kinds: the kinds of devices that the primitives may run on.
         check: is called with all primitives that meet the condition, when they are found.
     """
@@ -177,13 +177,13 @@ class Among(LateCatalogue):
         self,
         catalogue: Catalogue,
         condition: Callable[[Primitive], bool],
-        told: str,
+        cache_key: str,
         kinds: Collection[DeviceKind] = get_args(DeviceKind),
         check: Callable[[Catalogue], None] | None = None,
     ) -> None:
         self._catalogue, self._condition, self._check = catalogue, condition, check
-        known = told_of(catalogue)
-        self.told = known and f"{known}, {told}"
+        known = cache_key_of(catalogue)
+        self.cache_key = known and f"{known}, {cache_key}"
         self.devices = tuple(it for it in devices_of(catalogue) if it.kind in kinds)
 
     @cached_property
@@ -201,21 +201,21 @@ class Among(LateCatalogue):
         return found
 
 
-def told_of(catalogue: Catalogue) -> str | None:
+def cache_key_of(catalogue: Catalogue) -> str | None:
     """Return the text of a late catalogue that tells it apart; None for another catalogue."""
-    return catalogue.told if isinstance(catalogue, LateCatalogue) else None
+    return catalogue.cache_key if isinstance(catalogue, LazyCatalogue) else None
 
 
 def devices_of(catalogue: Catalogue) -> tuple[Device, ...]:
     """Return the devices that primitives run on; those of a late one are not looked up."""
-    if isinstance(catalogue, LateCatalogue):
+    if isinstance(catalogue, LazyCatalogue):
         return catalogue.devices
     return tuple({primitive.device: None for primitive in catalogue.values()})
 
 
 def on_device(
     primitives: Catalogue, kind: DeviceKind, check: Callable[[Catalogue], None] | None = None
-) -> LateCatalogue:
+) -> LazyCatalogue:
     """Return the primitives that run on the host, or those that run on a GPU.
 
     Args:
@@ -230,7 +230,7 @@ def on_device(
     return Among(primitives, there, f"on {kind}", {kind}, check)
 
 
-def without_gpu(primitives: Catalogue) -> LateCatalogue:
+def without_gpu(primitives: Catalogue) -> LazyCatalogue:
     """Return the primitives that run on the host alone."""
 
     def alone(found: Primitive) -> bool:

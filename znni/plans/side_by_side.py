@@ -15,7 +15,7 @@ from znni.machine.arena import new_output, output_into
 from znni.machine.machine import Device
 from znni.network.layers import Operation
 from znni.network.weights import ConvWeights, Float32
-from znni.plans.chosen import AtOnce, ShareBy
+from znni.plans.composition import AtOnce, ShareBy
 from znni.plans.cost import Cost, Memory
 from znni.plans.nominal_time import nominal_time
 from znni.plans.primitive import Catalogue, Primitive, Run, UsesGpu, applying

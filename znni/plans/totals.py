@@ -130,7 +130,7 @@ class PlanTime:
         """Return how many times a stage's seconds count in a job, if it sets the pace."""
         return 1 + int(_times_after_first(stage, patches, self.workers))
 
-    def of_job(self, patches: int) -> JobSeconds:
+    def for_job(self, patches: int) -> JobSeconds:
         """Return the seconds of a job of so many patches by stage.
 
         Those of layers, and of the transfer between them, are averaged over the workers. The first

@@ -14,9 +14,9 @@ from functools import cached_property, lru_cache
 from itertools import chain
 from typing import NamedTuple
 
-from znni.core.members import member, member_names, members
+from znni.core.discovery import member, member_names, members
 from znni.machine.machine import Device, Machine, Processors
-from znni.plans.primitive import Catalogue, LateCatalogue, Primitive
+from znni.plans.primitive import Catalogue, LazyCatalogue, Primitive
 
 # Beginnings of the primitives' names in each family, without the prefix gpu_ of GPU primitives.
 FAMILIES: dict[str, tuple[str, ...]] = {
@@ -73,17 +73,19 @@ def _likeliest_first(name: str, beginnings: tuple[tuple[str, ...], ...]) -> list
     return sorted(range(len(letters)), key=lambda number: -letters[number])
 
 
-class _OfMembers(LateCatalogue):
+class _OfMembers(LazyCatalogue):
     """The primitives of modules, which are imported when one of theirs is looked up.
 
     Args:
         members: the modules, in the order of the catalogue.
-        told: a text that differs for other members.
+        cache_key: a text that differs for other members.
         devices: the devices that they are for.
     """
 
-    def __init__(self, members: Sequence[_Member], told: str, devices: tuple[Device, ...]) -> None:
-        self._members, self.told, self.devices = members, told, devices
+    def __init__(
+        self, members: Sequence[_Member], cache_key: str, devices: tuple[Device, ...]
+    ) -> None:
+        self._members, self.cache_key, self.devices = members, cache_key, devices
         self._beginnings = tuple(it.beginnings for it in members)
 
     @cached_property
@@ -102,7 +104,7 @@ class _OfMembers(LateCatalogue):
 
 def catalogue(
     machine: Machine, processors: Processors = "cpu+gpu", *, models: bool = False
-) -> LateCatalogue:
+) -> LazyCatalogue:
     """Return all primitives that the machine's devices can run, by name.
 
     Only the first GPU counts. Host primitives that use a GPU are built on the GPU's own primitives.
@@ -127,8 +129,8 @@ def catalogue(
             found += _members("host_and_gpu", machine.host, gpu, own)
     if models:
         found += [_Member("other_library", "primitive", machine.host)]
-    told = f"{processors}{' and models' * models}"
-    return _OfMembers(found, told, tuple(devices))
+    cache_key = f"{processors}{' and models' * models}"
+    return _OfMembers(found, cache_key, tuple(devices))
 
 
 def _members(kind: str, *given: Device | Catalogue) -> list[_Member]:

@@ -84,7 +84,7 @@ class ArrayVolume:
         self.pieces = Vec3(*pieces[-3:]) if pieces else None
 
     def _repr_html_(self) -> str:
-        from znni.volumes.shown import volume_html
+        from znni.volumes.html_view import volume_html
 
         return volume_html(self)
 

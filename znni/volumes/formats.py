@@ -16,8 +16,8 @@ from typing import IO, Any, Protocol, TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from znni.core.discovery import subpackages
 from znni.core.errors import InvalidInput, option
-from znni.core.members import subpackages
 from znni.core.options import Moment, Packing, Recheck
 from znni.core.shapes import Box, Vec3
 from znni.core.volume import Begun, BlockStore, NewOutput, Output

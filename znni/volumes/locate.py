@@ -15,7 +15,6 @@ from znni.core.errors import InvalidInput, option
 from znni.core.options import Channel, MapOverTime, Moment, Packing, PointInTime, Recheck
 from znni.core.volume import Begun, BlockStore, NewOutput, Output
 from znni.volumes.array import ArrayLike, ArrayOutput, ArrayVolume
-from znni.volumes.chosen import ChosenVolume, listed, map_number
 from znni.volumes.formats import (
     Format,
     Gathered,
@@ -30,6 +29,7 @@ from znni.volumes.formats import (
 from znni.volumes.ledger_entries import Ledger, Note, parse
 from znni.volumes.named_axes import at_time
 from znni.volumes.partial_file import partial_name
+from znni.volumes.selection import ChosenVolume, listed, map_number
 from znni.volumes.stored import is_url
 from znni.volumes.voxel_size import voxel_size as parsed_voxel_size
 

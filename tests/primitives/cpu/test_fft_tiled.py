@@ -25,7 +25,7 @@ from znni.plans.primitive import convolved_and_pooled
 from znni.primitives import reference
 from znni.primitives.common.codelets import Codelet
 from znni.primitives.common.dft_codelets import complex_dft, inverse_real_dft, real_dft
-from znni.primitives.cpu.common import kept_kernels, machine_code
+from znni.primitives.cpu.common import kernel_cache, machine_code
 from znni.primitives.cpu.common.simd import LANES
 from znni.primitives.cpu.fft_tiled import tile_transform
 from znni.primitives.cpu.fft_tiled.overlap_save import (
@@ -292,7 +292,7 @@ def test_each_kernel_is_kept_under_a_name_of_its_own(
     monkeypatch.setattr(machine_code, "cache_directory", lambda: tmp_path)
     emit = tile_transform.forward_rows.__wrapped__
     emit(4), emit(8), emit(length=8)
-    monkeypatch.setattr(kept_kernels, "_SOURCE", "other code")
+    monkeypatch.setattr(kernel_cache, "_SOURCE", "other code")
     emit(8)
     monkeypatch.setattr(machine_code, "environment", lambda: "another processor")
     emit(8)

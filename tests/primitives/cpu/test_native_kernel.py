@@ -17,7 +17,7 @@ from paths import ROOT
 
 from znni.core import user_cache
 from znni.primitives.cpu.common import machine_code, native_kernel
-from znni.primitives.cpu.common.late_kernel import compiled_seconds
+from znni.primitives.cpu.common.lazy_kernel import compiled_seconds
 from znni.primitives.cpu.common.native_arguments import Kinds, flatten
 from znni.primitives.cpu.common.native_kernel import NativeKernel
 from znni.primitives.cpu.common.numba_kernel import numba_kernel, summing_kernel

@@ -15,7 +15,7 @@ from znni.network.weights import Float32
 from znni.plans.primitive import Primitive
 from znni.primitives.catalogue import catalogue
 from znni.primitives.cpu.common import streaming
-from znni.primitives.cpu.common.late_kernel import late_njit
+from znni.primitives.cpu.common.lazy_kernel import late_njit
 from znni.primitives.cpu.common.streaming import stream
 
 LAYERS: dict[str, list[tuple[Layer, Shape5]]] = {

@@ -17,7 +17,7 @@ from znni.machine.cuda_kernels import compile_offline, resource_usage
 from znni.machine.detect import detect_machine
 from znni.machine.machine import Machine
 from znni.network.layers import Activation, Conv, Pool
-from znni.plans.chosen import AtOnce, ShareBy
+from znni.plans.composition import AtOnce, ShareBy
 from znni.plans.micro_batches import found
 from znni.plans.primitive import UsesGpu, convolved, without_gpu
 from znni.plans.side_by_side import Share, SideBySide

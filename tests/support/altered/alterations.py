@@ -33,9 +33,9 @@ def other_versions() -> None:
 
 def wrong_values() -> None:
     """Have the process compute with slightly other weights."""
-    from znni.inference import preparing
+    from znni.inference import build_runner
 
-    prepare = preparing.prepare
+    prepare = build_runner.prepare
 
     def prepared(plan: Any, weights: Any, **options: Any) -> Any:
         layers = {
@@ -44,7 +44,7 @@ def wrong_values() -> None:
         }
         return prepare(plan, replace(weights, layers=layers), **options)
 
-    preparing.prepare = prepared
+    build_runner.prepare = prepared
 
 
 def full_disk() -> None:
@@ -79,12 +79,12 @@ class TwoPartError(Exception):
 
 def odd_error() -> None:
     """Have the process fail with an error that cannot travel."""
-    from znni.inference import preparing
+    from znni.inference import build_runner
 
     def prepared(*_: Any, **__: Any) -> Any:
         raise TwoPartError("two", "parts")
 
-    preparing.prepare = prepared
+    build_runner.prepare = prepared
 
 
 def no_file() -> None:

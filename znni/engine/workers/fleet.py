@@ -17,7 +17,7 @@ from znni.core.errors import RunFailed
 from znni.core.options import OutputType
 from znni.engine.blended import Blended
 from znni.engine.labels import Labels
-from znni.engine.pipeline import Lane
+from znni.engine.pipeline import BlockSlot
 from znni.engine.stopwatch import Stopwatch
 from znni.engine.workers.processes import SLOTS, WaitingProcesses
 from znni.engine.workers.serving import Asked, Prepare
@@ -51,8 +51,8 @@ class Fleet:
     While they get ready, the first blocks of a run are read. An error while they get ready is
     raised by that run. If a run fails they are ended, and started afresh for the next.
 
-    Each slot of a worker is a lane: a thread reads a block into it, waits for the worker, and
-    writes the result. So while a worker computes one patch, others of its patches are read and
+    A thread works for each slot of a worker: it reads a block into the slot, waits for the worker,
+    and writes the result. So while a worker computes one patch, others of its patches are read and
     written.
 
     Args:
@@ -101,14 +101,16 @@ class Fleet:
         self._crew.prepare([made.prepare for made in self._members])
         self._crew.touch(min(SLOTS, -(-self.plan.patches // len(self._members))))
 
-    def lanes(self, _stopwatch: Stopwatch, _labels: Labels | None = None) -> list[list[Lane]]:
-        """Return the lanes of each worker, one for each slot."""
+    def block_slots(
+        self, _stopwatch: Stopwatch, _labels: Labels | None = None
+    ) -> list[list[BlockSlot]]:
+        """Return the block slots of each worker, one for each slot."""
         workers = self._crew.workers
         if not workers:  # an earlier run failed
             self._start(_none_waiting())
-        return [[self._lane(worker, slot) for slot in range(SLOTS)] for worker in workers]
+        return [[self._block_slot(worker, slot) for slot in range(SLOTS)] for worker in workers]
 
-    def _lane(self, worker: Worker, slot: int) -> Lane:
+    def _block_slot(self, worker: Worker, slot: int) -> BlockSlot:
         """Return the way of blocks through one slot of a worker."""
         plan = self.plan
 
@@ -119,7 +121,7 @@ class Fleet:
             wanted = block.with_output(plan.network.window)
             return Blended(made, None, wanted, plan.machine.host.threads)
 
-        return Lane(
+        return BlockSlot(
             lambda: [compute],
             worker.slots[slot].block,
             one_at_a_time=True,

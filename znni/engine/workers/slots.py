@@ -70,7 +70,7 @@ class Slot:
         ).reshape(shape.dense)
 
     def block(self, shape: tuple[int, ...], dtype: DTypeLike = np.float32) -> NDArray[Any]:
-        """Return the array of an input (f, z, y, x), as every ``Room`` does."""
+        """Return the array of an input (f, z, y, x), as every ``Allocate`` does."""
         return front(self._bytes[: self.shape.block_bytes].view(dtype), shape)
 
     def touch(self, over: Event) -> None:

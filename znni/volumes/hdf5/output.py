@@ -256,7 +256,7 @@ class Hdf5Output:
             raise self._failed(error) from None
         self._ledger.discard()
 
-    def abandon(self, way_on: str = SAME_COMMAND, /) -> str:
+    def abandon(self, resume_advice: str = SAME_COMMAND, /) -> str:
         """Close the unfinished file, and delete it if it holds no block. Return a message."""
         self._abandoned = True
         with self._making:
@@ -275,7 +275,7 @@ class Hdf5Output:
         self._disk.close()
         return (
             f"{self._disk.path} was not made; {self._disk.partial} holds "
-            f"{counted(blocks, 'finished block')}; {way_on}"
+            f"{counted(blocks, 'finished block')}; {resume_advice}"
         )
 
     def _failed(self, error: OSError) -> RunFailed:

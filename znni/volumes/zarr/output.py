@@ -192,7 +192,7 @@ class ZarrOutput:
         )
         self._folder.complete()
 
-    def abandon(self, way_on: str = SAME_COMMAND, /) -> str:
+    def abandon(self, resume_advice: str = SAME_COMMAND, /) -> str:
         """Release the unfinished array, and delete it if it holds no block. Return a message."""
         place, blocks = self._folder.place, len(self._ledger.content.checksums)
         if self._is_complete():
@@ -207,8 +207,10 @@ class ZarrOutput:
         finished = counted(blocks, "finished block")
         if isinstance(self._folder, RemoteFolder):
             again = option("overwrite", True)
-            way_on = f"outputs at URLs cannot be continued: give {again} to start again"
-        return f"{place} was not made; {self._folder.root}/{LEVEL} holds {finished}; {way_on}"
+            resume_advice = f"outputs at URLs cannot be continued: give {again} to start again"
+        return (
+            f"{place} was not made; {self._folder.root}/{LEVEL} holds {finished}; {resume_advice}"
+        )
 
     def _is_complete(self) -> bool:
         """Return whether the output has its final name."""

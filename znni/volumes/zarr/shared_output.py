@@ -189,7 +189,7 @@ class SharedZarr:
             self._place.settle()
             self._ledger.close()
 
-    def abandon(self, way_on: str = SAME_COMMAND, /) -> str:
+    def abandon(self, resume_advice: str = SAME_COMMAND, /) -> str:
         """Release the unfinished output. Return a message."""
         with suppress(OSError):  # blocks that are not noted now are computed again
             self._ledger.close()
@@ -198,7 +198,7 @@ class SharedZarr:
                 return f"{self._place.place} is complete"
         if not self._begun.plan:
             return f"{self._place.place} was not made"
-        return f"{self._place.place} is not finished; {way_on}"
+        return f"{self._place.place} is not finished; {resume_advice}"
 
     def _told_in_one_line(self) -> AbstractContextManager[None]:
         return _told_in_one_line(self._place.files.root)
@@ -344,7 +344,7 @@ def _told_in_one_line(root: str) -> Iterator[None]:
     except (ZnniError, MemoryError):
         raise
     except Exception as error:
-        way_on = "try again" if is_url(root) else "make room"
+        resume_advice = "try again" if is_url(root) else "make room"
         raise RunFailed(
-            f"{root}: cannot be written: {reason(error)}; {way_on} or write elsewhere"
+            f"{root}: cannot be written: {reason(error)}; {resume_advice} or write elsewhere"
         ) from error

@@ -20,7 +20,7 @@ from znni.network.layers import (
 from znni.network.weights import ConvWeights, Float32
 from znni.plans.cost import Cost, HandedOut
 from znni.primitives.cpu.common.exponential import exponential, exponential_less_one
-from znni.primitives.cpu.common.late_kernel import late_njit
+from znni.primitives.cpu.common.lazy_kernel import late_njit
 from znni.primitives.cpu.common.numba_kernel import longest_rows, numba_kernel, output_view
 from znni.primitives.cpu.common.simd import LANES, whole_vectors
 from znni.primitives.cpu.common.workers import Workers, share_count

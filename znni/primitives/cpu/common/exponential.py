@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 
-from znni.primitives.cpu.common.late_kernel import late_intrinsic, late_njit
+from znni.primitives.cpu.common.lazy_kernel import late_intrinsic, late_njit
 
 # Beyond these, float32 overflows, or a result below 1e-37 is as good as zero.
 LEAST, MOST = np.float32(-86.0), np.float32(88.0)

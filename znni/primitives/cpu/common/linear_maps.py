@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from znni.network.weights import Float32
-from znni.primitives.cpu.common.late_kernel import late_njit
+from znni.primitives.cpu.common.lazy_kernel import late_njit
 from znni.primitives.cpu.common.numba_kernel import flat_view, numba_kernel, output_view
 from znni.primitives.cpu.common.workers import Workers
 

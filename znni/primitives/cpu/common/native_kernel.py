@@ -25,7 +25,7 @@ import numpy as np
 from znni.core.user_cache import state_of_source
 from znni.primitives import cpu
 from znni.primitives.cpu.common import machine_code
-from znni.primitives.cpu.common.late_kernel import (
+from znni.primitives.cpu.common.lazy_kernel import (
     LateKernel,
     compiling,
     making,

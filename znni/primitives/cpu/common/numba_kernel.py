@@ -9,7 +9,7 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from znni.network.weights import Float32
-from znni.primitives.cpu.common.late_kernel import late_njit
+from znni.primitives.cpu.common.lazy_kernel import late_njit
 from znni.primitives.cpu.common.native_kernel import NativeKernel
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from llvmlite import ir
 
-from znni.primitives.cpu.common.late_kernel import late_intrinsic
+from znni.primitives.cpu.common.lazy_kernel import late_intrinsic
 
 # Outputs from this size on are streamed. Smaller ones may still be cached for the next layer.
 STREAMED_BYTES = 16 * 2**20

@@ -6,7 +6,7 @@ from typing import Any
 
 from llvmlite import ir
 
-from znni.primitives.cpu.common.late_kernel import late_intrinsic
+from znni.primitives.cpu.common.lazy_kernel import late_intrinsic
 from znni.primitives.cpu.common.numba_kernel import numba_kernel
 
 # Samples that are copied at a time.

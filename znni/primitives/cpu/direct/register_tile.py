@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from llvmlite import binding, ir
 
-from znni.primitives.cpu.common.late_kernel import late_intrinsic
+from znni.primitives.cpu.common.lazy_kernel import late_intrinsic
 
 FLOAT = ir.FloatType()
 

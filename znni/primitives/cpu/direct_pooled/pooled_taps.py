@@ -11,7 +11,7 @@ from functools import reduce
 
 from znni.core.shapes import Vec3, offsets
 from znni.primitives.cpu.common.image_rows import image_parameters, store_transposed
-from znni.primitives.cpu.common.kept_kernels import kept_kernel
+from znni.primitives.cpu.common.kernel_cache import kept_kernel
 from znni.primitives.cpu.common.machine_code import Kernel
 from znni.primitives.cpu.common.simd import LANES, Argument, Emitter, Value
 from znni.primitives.cpu.common.vector_activation import Curve, finished

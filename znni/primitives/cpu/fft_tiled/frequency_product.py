@@ -6,7 +6,7 @@ rows and kernels that each sum takes are laid out once per frequency.
 
 from __future__ import annotations
 
-from znni.primitives.cpu.common.kept_kernels import kept_kernel
+from znni.primitives.cpu.common.kernel_cache import kept_kernel
 from znni.primitives.cpu.common.phases import PhaseEmitter, PhaseKernel
 from znni.primitives.cpu.common.simd import LANES, Argument, Emitter, Value, whole_vectors
 from znni.primitives.cpu.fft_tiled.number_formats import NumberFormat

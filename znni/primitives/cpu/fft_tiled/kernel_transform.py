@@ -13,7 +13,7 @@ import numpy as np
 from znni.core.shapes import Vec3
 from znni.machine.arrays import empty_aligned
 from znni.network.weights import Float32
-from znni.primitives.cpu.common.kept_kernels import kept_kernel
+from znni.primitives.cpu.common.kernel_cache import kept_kernel
 from znni.primitives.cpu.common.phases import PhaseEmitter, PhaseKernel, run_phases
 from znni.primitives.cpu.common.simd import (
     FLOAT_BYTES,

@@ -11,7 +11,7 @@ from __future__ import annotations
 from math import inf
 
 from znni.primitives.cpu.common.image_rows import store_transposed
-from znni.primitives.cpu.common.kept_kernels import kept_kernel
+from znni.primitives.cpu.common.kernel_cache import kept_kernel
 from znni.primitives.cpu.common.machine_code import Kernel
 from znni.primitives.cpu.common.simd import LANES, Argument, Emitter, Value
 from znni.primitives.cpu.common.vector_activation import Curve, finished

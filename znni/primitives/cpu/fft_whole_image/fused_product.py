@@ -9,7 +9,7 @@ spectrum ever exists in memory. Spectra are divided into vectors of ``LANES`` fr
 from __future__ import annotations
 
 from znni.network.weights import Float32
-from znni.primitives.cpu.common.kept_kernels import kept_kernel
+from znni.primitives.cpu.common.kernel_cache import kept_kernel
 from znni.primitives.cpu.common.machine_code import Kernel
 from znni.primitives.cpu.common.numba_kernel import numba_kernel
 from znni.primitives.cpu.common.simd import FLOAT_BYTES, LANES, Argument, Emitter, Value

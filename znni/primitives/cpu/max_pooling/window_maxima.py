@@ -16,7 +16,7 @@ from llvmlite import ir
 from znni.core.shapes import Shape5, Vec3
 from znni.machine.arena import workspace
 from znni.network.weights import Float32
-from znni.primitives.cpu.common.late_kernel import late_intrinsic
+from znni.primitives.cpu.common.lazy_kernel import late_intrinsic
 from znni.primitives.cpu.common.numba_kernel import flat_view, larger, numba_kernel, output_view
 from znni.primitives.cpu.common.streaming import (
     LINE,

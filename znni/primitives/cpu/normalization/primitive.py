@@ -26,7 +26,7 @@ from znni.primitives.cpu.common.activation import (
     softmax_over_maps,
     with_activation,
 )
-from znni.primitives.cpu.common.late_kernel import late_njit
+from znni.primitives.cpu.common.lazy_kernel import late_njit
 from znni.primitives.cpu.common.numba_kernel import (
     flat_view,
     numba_kernel,

@@ -16,7 +16,7 @@ from znni.primitives.cpu.common.image_rows import (
     store_row,
     zero,
 )
-from znni.primitives.cpu.common.kept_kernels import kept_kernel
+from znni.primitives.cpu.common.kernel_cache import kept_kernel
 from znni.primitives.cpu.common.machine_code import has_wide_registers
 from znni.primitives.cpu.common.phases import PhaseEmitter, PhaseKernel
 from znni.primitives.cpu.common.simd import LANES, Argument, Emitter, Value

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(eq=False)
-class SearchTerms:
+class Query:
     """The question of a search: which plan is the fastest.
 
     Attributes:

@@ -10,18 +10,18 @@ from pathlib import Path
 from typing import NamedTuple
 
 from planner.cost_model import BuiltInModel
-from planner.late_search import AnySearch, begun
+from planner.lazy_search import AnySearch, begin
 from planner.limits import time_of_run
 from znni.calibration.model import MeasuredModel
 from znni.core import version
-from znni.core.kept_values import keep_value, kept_value
 from znni.core.user_cache import state_of_source
-from znni.inference.kept_texts import plans_folder
+from znni.core.value_cache import keep_value, kept_value
+from znni.inference.text_cache import plans_folder
 from znni.machine.machine import Machine
 from znni.network.split import split_alike
 from znni.plans.micro_batches import found as found_in
 from znni.plans.plan import Plan
-from znni.plans.primitive import told_of
+from znni.plans.primitive import cache_key_of
 
 
 class _Kept(NamedTuple):
@@ -53,14 +53,14 @@ def fastest_kept_or_found(search: AnySearch) -> tuple[Plan, bool]:
     key = _key(search)
     folder = plans_folder()
     if key is None or folder is None:
-        return begun(search).fastest()[0], False
+        return begin(search).fastest()[0], False
     like = list(_like(folder, key, search))
     host, gpu = _limits(search.machine)
     for it in like:
         if it.host >= host and it.gpu >= gpu:
             return it.plan, True
     known = min((it.plan for it in like), key=lambda plan: plan.seconds, default=None)
-    found = begun(search).fastest(known=known)[0]
+    found = begin(search).fastest(known=known)[0]
     keep_plan(found, search)
     return found, False
 
@@ -116,7 +116,7 @@ def _key(search: AnySearch) -> str | None:
     The memory of host and GPU are not part of it. It is None if the model of times or the catalogue
     is unknown.
     """
-    if (primitives := told_of(search.catalogue)) is None:
+    if (primitives := cache_key_of(search.catalogue)) is None:
         return None
     match search.model:
         case BuiltInModel():

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from paths import NETWORKS
 
-from znni.primitives.cpu.common.late_kernel import LateKernel, late_njit
+from znni.primitives.cpu.common.lazy_kernel import LateKernel, late_njit
 from znni.primitives.cpu.common.numba_kernel import numba_kernel
 
 

@@ -18,7 +18,7 @@ from znni.engine.executor import placed
 from znni.engine.reading import read_input, read_stored
 from znni.engine.scaling import StoredScaling
 from znni.engine.stages import Work
-from znni.engine.tiles import ZERO, Job, Room, Tile, new_room
+from znni.engine.tiles import ZERO, Allocate, Job, Tile, allocate_new
 from znni.engine.windows import WindowedBlock
 from znni.network.geometry import input_box, reach
 from znni.network.network import Network
@@ -137,14 +137,19 @@ class Blocks:
         self._noting = Lock()
 
     def read(
-        self, tile: Tile, computing: Network, room: Room = new_room, *, as_stored: bool = False
+        self,
+        tile: Tile,
+        computing: Network,
+        allocate: Allocate = allocate_new,
+        *,
+        as_stored: bool = False,
     ) -> Block:
         """Read what a plan's network sees for a tile, or find its output if no work is needed.
 
         Args:
             tile: a patch of the job.
             computing: the network as the plan computes it. Convolutions that are split see more.
-            room: gives the array for what the network sees.
+            allocate: gives the array for what the network sees.
             as_stored: whether values stay as they are stored, because a GPU scales them.
 
         Raises:
@@ -160,7 +165,7 @@ class Blocks:
             box = window.around(written)
         else:
             box = self._job.seen(tile, input_box(computing, tile.computed.size))
-        given = self._volume, self._job, box, self._network.scaling, room
+        given = self._volume, self._job, box, self._network.scaling, allocate
         if as_stored:
             return self._to_compute(tile, *read_stored(*given))
         try:
@@ -188,7 +193,7 @@ class Blocks:
         """
         values = constant_input(seen, scaling)
         if values is None or self._sees_zeros(tile):
-            if self._network.is_exact:
+            if self._network.is_tiled:
                 start = tile.computed.start + self._job.first
                 return InputBlock(tile, placed(seen, start, scaling))
             return InputBlock(tile, placed(seen, ZERO, scaling) if scaling else seen)
@@ -293,7 +298,7 @@ def of_constant(network: Network, weights: Weights, values: Float32) -> Float32:
         phase of its lattices, it is that of one aligned block.
     """
     x = np.broadcast_to(values[:, None, None, None], (len(values), *network.alignment))
-    if network.is_exact:
+    if network.is_tiled:
         y = exact(network, weights, x, beyond="wrap").astype(np.float32)
         return y[:, :1, :1, :1] if is_constant(y) else y
     maps = values.astype(np.float64)

@@ -8,7 +8,7 @@ from weakref import ref
 
 import pytest
 
-from znni.core.kept_results import MOST_RESULTS, Hashed, kept_for_object
+from znni.core.memo import MOST_RESULTS, Hashed, memoized
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Calls:
 
 def test_a_result_is_kept_for_the_same_object_and_the_same_arguments() -> None:
     calls = Calls()
-    kept = kept_for_object(calls)
+    kept = memoized(calls)
     one, equal = Named(1, "a"), Named(1, "b")
     assert one == equal
     for _ in range(3):
@@ -47,7 +47,7 @@ def test_a_result_is_kept_for_the_same_object_and_the_same_arguments() -> None:
 
 def test_few_results_are_kept_for_an_object() -> None:
     calls = Calls()
-    kept, value = kept_for_object(calls), Named(1, "a")
+    kept, value = memoized(calls), Named(1, "a")
     for times in range(MOST_RESULTS + 1):
         assert kept(value, times) == "a" * times
     assert kept(value, MOST_RESULTS) == "a" * MOST_RESULTS
@@ -58,7 +58,7 @@ def test_few_results_are_kept_for_an_object() -> None:
 
 def test_an_object_and_its_results_are_released() -> None:
     calls = Calls()
-    kept = kept_for_object(calls)
+    kept = memoized(calls)
     for number in range(100):  # objects may have the same place in memory, one after the other
         value = Named(number, str(number))
         assert kept(value) == str(number)

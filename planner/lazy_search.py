@@ -6,17 +6,17 @@ from dataclasses import fields
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeAlias, Union
 
-from planner.search_terms import SearchTerms
+from planner.query import Query
 
 if TYPE_CHECKING:
     from planner.exhaustive import Search
 
 
-class LateSearch(SearchTerms):
+class LazySearch(Query):
     """A search that may begin."""
 
     @cached_property
-    def begun(self) -> Search:
+    def search(self) -> Search:
         """The search itself."""
         from planner.exhaustive import Search
 
@@ -25,12 +25,12 @@ class LateSearch(SearchTerms):
     @property
     def calls(self) -> int:
         """The number of prices worked out so far."""
-        return self.begun.calls if "begun" in vars(self) else 0
+        return self.search.calls if "search" in vars(self) else 0
 
 
-AnySearch: TypeAlias = Union["Search", LateSearch]
+AnySearch: TypeAlias = Union["Search", LazySearch]
 
 
-def begun(search: AnySearch) -> Search:
-    """Return a search that begins now, if it has not begun."""
-    return search.begun if isinstance(search, LateSearch) else search
+def begin(search: AnySearch) -> Search:
+    """Begin a search, unless it has begun, and return it."""
+    return search.search if isinstance(search, LazySearch) else search

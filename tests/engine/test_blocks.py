@@ -19,7 +19,7 @@ import znni
 from znni.calibration.overhead_figures import PROCESS_BYTES
 from znni.core.errors import InvalidInput
 from znni.core.shapes import Box, Vec3
-from znni.engine.skipping import MASK_BYTES, Skipped, is_constant, mask_pieces, of_constant
+from znni.engine.blocks import MASK_BYTES, Skipped, is_constant, mask_pieces, of_constant
 from znni.network.network import Network
 from znni.network.weights import random_weights
 from znni.plans.primitive import convolved

@@ -12,30 +12,30 @@ from typing import Any
 from unittest import mock
 
 import pytest
-from fakes import Late, fake_catalogue, fake_gpu_catalogue, gpu, machine
+from fakes import Lazy, fake_catalogue, fake_gpu_catalogue, gpu, machine
 from small_search import CATALOGUE, LIMIT, NETWORK, OUTPUT, OVERHEAD
 
 from bench.unet_networks import UNETS
 from planner.cost_model import BUILT_IN, BuiltInModel
 from planner.exhaustive import Search
 from znni.calibration.model import MeasuredModel
-from znni.core.kept_values import keep_value
 from znni.core.options import DeviceChoice
 from znni.core.shapes import Vec3
-from znni.inference import kept_plans, kept_texts, planning
-from znni.inference.kept_plans import fastest_kept_or_found
+from znni.core.value_cache import keep_value
+from znni.inference import plan_cache, planning, text_cache
+from znni.inference.plan_cache import fastest_kept_or_found
 from znni.network.geometry import with_window
 from znni.network.window import Window
 from znni.plans.plan import Plan
 
 
 def small_search(limit: int = LIMIT, output: Vec3 = OUTPUT) -> Search:
-    return Search(NETWORK, output, machine(limit), Late(CATALOGUE, "small"), OVERHEAD)
+    return Search(NETWORK, output, machine(limit), Lazy(CATALOGUE, "small"), OVERHEAD)
 
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv(kept_texts.FOLDER_VARIABLE, str(tmp_path / "plans"))
+    monkeypatch.setenv(text_cache.FOLDER_VARIABLE, str(tmp_path / "plans"))
     return tmp_path / "plans"
 
 
@@ -59,7 +59,7 @@ CHANGES: dict[str, Callable[[Search], dict[str, Any]]] = {
     "storage": lambda s: {
         "machine": replace(s.machine, storage=replace(s.machine.storage, read=1e9)),
     },
-    "primitives": lambda s: {"catalogue": Late(s.catalogue, "others")},
+    "primitives": lambda s: {"catalogue": Lazy(s.catalogue, "others")},
     "processor": lambda s: {
         "machine": replace(s.machine, host=replace(s.machine.host, name="another")),
     },
@@ -103,7 +103,7 @@ def test_on_a_gpu_a_kept_plan_has_the_seconds_of_another_start() -> None:
         handling = replace(OVERHEAD.handling, cuda=cuda)
         overhead = replace(OVERHEAD, handling=handling, warm=warm)
         there = replace(machine(2**34), gpus=(gpu(10**7),))
-        known = Late(fake_gpu_catalogue() | fake_catalogue(), "both")
+        known = Lazy(fake_gpu_catalogue() | fake_catalogue(), "both")
         network, volume = small_search().network, Vec3(40, 40, 40)
         return Search(network, volume, there, known, overhead, device=device)
 
@@ -168,7 +168,7 @@ def test_primitives_that_nothing_tells_apart_search_anew() -> None:
 
 def test_another_release_or_another_cut_point_searches_anew() -> None:
     fastest_kept_or_found(small_search())
-    with mock.patch.object(kept_plans.version, "__version__", "another"):
+    with mock.patch.object(plan_cache.version, "__version__", "another"):
         assert not fastest_kept_or_found(small_search())[1]
     through = small_search().through(small_search().cut_points)
     assert not fastest_kept_or_found(through)[1]
@@ -203,7 +203,7 @@ def test_primitives_that_were_not_looked_at_are_told_apart(options: dict[str, An
 
 def test_other_code_searches_anew() -> None:
     fastest_kept_or_found(small_search())
-    with mock.patch.object(kept_plans, "state_of_source", return_value="other code"):
+    with mock.patch.object(plan_cache, "state_of_source", return_value="other code"):
         assert not fastest_kept_or_found(small_search())[1]
 
 
@@ -248,7 +248,7 @@ def test_a_plan_of_other_primitives_is_not_taken(folder: Path) -> None:
 def test_in_the_users_cache_plans_that_nobody_uses_are_deleted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv(kept_texts.FOLDER_VARIABLE)
+    monkeypatch.delenv(text_cache.FOLDER_VARIABLE)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     old = tmp_path / "znni" / "plans" / "old-0-0.plan"
     old.parent.mkdir(parents=True)
@@ -276,7 +276,7 @@ def test_a_folder_that_cannot_be_written_costs_a_warning(
 
 
 def test_none_are_kept_if_so_wanted(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(kept_texts.FOLDER_VARIABLE, "none")
+    monkeypatch.setenv(text_cache.FOLDER_VARIABLE, "none")
     fastest_kept_or_found(small_search())
     assert not fastest_kept_or_found(small_search())[1]
     assert not folder.exists()

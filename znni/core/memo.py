@@ -31,7 +31,7 @@ class Hashed:
         return isinstance(other, Hashed) and self._value == other._value
 
 
-def kept_for_object(function: Function) -> Function:
+def memoized(function: Function) -> Function:
     """Decorate a function so that its results for the same object are kept while that lives.
 
     Objects that are equal are not the same: they may differ in what no comparison sees.

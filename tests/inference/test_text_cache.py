@@ -21,8 +21,8 @@ from znni.calibration import phase_notes
 from znni.calibration.cost_file import VARIABLE as COSTS
 from znni.calibration.phase_notes import NOTES, FixedSeconds, Kind, note
 from znni.core.errors import InvalidInput
-from znni.inference import kept_texts
-from znni.inference.kept_texts import MOST_BYTES, KeptText, keep_text, kept_text, text_file
+from znni.inference import text_cache
+from znni.inference.text_cache import MOST_BYTES, KeptText, keep_text, kept_text, text_file
 from znni.plans.job_seconds import SecondsAround
 from znni.plans.plan_text import PlanText
 
@@ -52,7 +52,7 @@ def folder(own_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     Path("site").mkdir()
     monkeypatch.setattr(sys, "path", [*sys.path, str(own_folder / "site")])
     monkeypatch.setenv("XDG_CACHE_HOME", str(own_folder / "cache"))
-    monkeypatch.setenv(kept_texts.FOLDER_VARIABLE, str(own_folder / "plans"))
+    monkeypatch.setenv(text_cache.FOLDER_VARIABLE, str(own_folder / "plans"))
     monkeypatch.setenv(COSTS, str(own_folder / "costs.sqlite"))
     monkeypatch.setattr(phase_notes, "NOTES", NOTES)
     return own_folder
@@ -146,10 +146,10 @@ def test_another_text_is_printed_if_anything_else_is_asked(what: str) -> None:
 
 
 CHANGES: dict[str, Callable[[pytest.MonkeyPatch], object]] = {
-    "instructions": lambda patch: patch.setattr(kept_texts, "processor_features", dict),
-    "warm memory": lambda patch: patch.setattr(kept_texts, "warm_bytes", lambda: 3.0),
-    "release": lambda patch: patch.setattr(kept_texts.version, "__version__", "another"),
-    "code": lambda patch: patch.setattr(kept_texts, "state_of_source", lambda _: "another"),
+    "instructions": lambda patch: patch.setattr(text_cache, "processor_features", dict),
+    "warm memory": lambda patch: patch.setattr(text_cache, "warm_bytes", lambda: 3.0),
+    "release": lambda patch: patch.setattr(text_cache.version, "__version__", "another"),
+    "code": lambda patch: patch.setattr(text_cache, "state_of_source", lambda _: "another"),
     "packages": lambda _: Path("site/other-1.2.dist-info").mkdir(),
     "variable": lambda patch: patch.setenv("ZNNI_GPU_CAPABILITY", "8.0"),
     "costs": lambda _: Path("costs.sqlite").write_bytes(b"more"),
@@ -232,7 +232,7 @@ def test_nothing_is_kept_of_large_and_missing_files_or_if_so_wanted(
         assert text_file(Path(name), HERE, ()) is None
     with pytest.raises(InvalidInput, match="no network of this name"):
         text_file(Path("missing"), HERE, ())
-    monkeypatch.setenv(kept_texts.FOLDER_VARIABLE, kept_texts.NONE)
+    monkeypatch.setenv(text_cache.FOLDER_VARIABLE, text_cache.NONE)
     assert text_file(Path("small.yaml"), HERE, ()) is None
 
 

@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING, TypeAlias
 from znni.calibration.overhead_figures import cuda_seconds
 from znni.calibration.phase_notes import AROUND, FixedSeconds, Kind, kind_of, note
 from znni.calibration.record import StepTimes, refine
-from znni.core.kept_results import Hashed, kept_for_object
+from znni.core.memo import Hashed, memoized
 from znni.core.options import Choices
 from znni.core.volume import Step
 from znni.engine.oom_fallback import FallbackRunner
 from znni.engine.pipeline import Processes
 from znni.engine.report import Report
 from znni.inference.devices import choose_gpus
-from znni.inference.early import several_waiting
 from znni.inference.plan_choice import given_or_found, smaller_plan
 from znni.inference.planning import as_here
+from znni.inference.prestart import several_waiting
 from znni.inference.request import Requirements
 from znni.machine.detect import detect_for
 from znni.machine.gpus import forget_answer
@@ -48,7 +48,7 @@ Prepare: TypeAlias = Callable[[Plan], Processes]
 MOST_PLANS = 256
 
 
-class Readiness:
+class Session:
     """Finds the plan of one run, and makes it ready. Nothing is kept.
 
     Args:
@@ -166,8 +166,8 @@ class Readiness:
         log.warning("%s", message)
 
 
-class KeptReadiness(Readiness):
-    """Readiness for many jobs: plans and processes are kept for jobs of the same shape.
+class ReusingSession(Session):
+    """Session for many jobs: plans and processes are kept for jobs of the same shape.
 
     All that is kept counts to the memory allowed. What was used longest ago is released first. The
     memory allowed is looked up before each new plan, and before processes are made.
@@ -312,7 +312,7 @@ class KeptReadiness(Readiness):
         return sum(_idle_memory(kept.plan, device) for kept in self._processes.values())
 
 
-@kept_for_object
+@memoized
 def _with_around(plan: Plan, around: SecondsAround) -> Plan:
     """Return a plan with other seconds around its runs: one object, which keeps what follows."""
     return replace(plan, time=replace(plan.time, around=around))
@@ -347,7 +347,7 @@ def _job(required: Requirements) -> Hashable:
     return _without_statistics(required.network), required.job.output, required.stored
 
 
-@kept_for_object
+@memoized
 def _computation(plan: Plan) -> Hashed:
     """Return a value that is equal for plans that the same processes can run."""
     network, host = _without_statistics(plan.network), plan.machine.host

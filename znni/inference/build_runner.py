@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from znni.core.options import OutputType
 from znni.engine.executor import Measured, not_measured
-from znni.engine.patch import PatchRunner, room_of
+from znni.engine.patch import PatchRunner, allocator_for
 from znni.engine.pipeline import Processes, ThisProcess
 from znni.inference.planning import primitives_of, shared_out
 from znni.machine.chosen_gpus import seeing_only
@@ -42,7 +42,7 @@ def prepare(
     """
     if plan.workers == 1:
         made = partial(prepare_alone, plan, weights, measured, dtype)
-        return ThisProcess(plan, made, room_of(plan))
+        return ThisProcess(plan, made, allocator_for(plan))
     from znni.engine.workers.fleet import Fleet, Member  # few runs need other processes
     from znni.inference.worker_runner import prepare_on_gpu
 

@@ -12,8 +12,8 @@ from command_line import INFER, attributes, refused, succeeds
 from tiny_network import parts
 
 from znni.core.errors import InvalidInput
-from znni.inference import early
-from znni.inference.early import weights_ahead
+from znni.inference import prestart
+from znni.inference.prestart import weights_ahead
 from znni.network import weights as weights_module
 
 pytestmark = pytest.mark.usefixtures("small_case", "fake_primitives", "nothing_partial")
@@ -28,7 +28,7 @@ def begun(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         found.append(arguments)
         return weights_ahead(network, *arguments)
 
-    monkeypatch.setattr(early, "weights_ahead", noted)
+    monkeypatch.setattr(prestart, "weights_ahead", noted)
     return found
 
 
@@ -55,7 +55,7 @@ def test_errors_are_those_of_reading_them_later() -> None:
 
 
 def test_a_run_begins_its_weights_once(begun: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("znni.inference.ready.weights_for", lambda *_: pytest.fail("read again"))
+    monkeypatch.setattr("znni.inference.session.weights_for", lambda *_: pytest.fail("read again"))
     succeeds(*INFER)
     assert attributes()["weights_sha256"] == parts()[1].sha256
     succeeds(*INFER, "--overwrite", "--random-weights", 3)

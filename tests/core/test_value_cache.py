@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from znni.core.kept_values import keep_value, kept_value, sum_of
 from znni.core.shapes import Box, Vec3
 from znni.core.user_cache import Notes
+from znni.core.value_cache import keep_value, kept_value, sum_of
 
 BOX = Box(Vec3(0, 1, 2), Vec3(3, 4, 5))
 

@@ -22,10 +22,10 @@ from typing import NamedTuple, get_args
 from znni.calibration.cost_file import CostFile
 from znni.calibration.phase_notes import Kind, noted_around, noted_cuda, with_noted
 from znni.core import version
-from znni.core.kept_values import keep_value, kept_value
 from znni.core.packages import package_folders
 from znni.core.shipped import NETWORKS
 from znni.core.user_cache import state_of_source, user_cache
+from znni.core.value_cache import keep_value, kept_value
 from znni.machine.cold_pages import warm_bytes
 from znni.machine.machine import Machine
 from znni.machine.processor import processor_features
