@@ -100,7 +100,7 @@ def test_training_lowers_the_loss_and_saves_weights(
         outputs=6,
         spacing=2,
         batch=2,
-        steps=300,
+        steps=600,
         learning_rate=1e-2,
         half=True,
     )
