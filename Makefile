@@ -1,6 +1,6 @@
-# make demo      runs a trained network over a small volume, and draws what it finds
-# make test      passes the checks and all tests
-# make quick     passes the checks, and the tests that find most, in two minutes
+# make demo      runs trained networks over small volumes, and draws what they find
+# make test      runs the checks and all tests
+# make quick     runs the checks, and the tests that find most faults, in two minutes
 # make docs      builds the documentation in site/
 # make coverage  runs the tests and prints which lines they reach, on any Python
 # make wheel     builds the wheel and runs the demo with it, in an empty environment
@@ -9,7 +9,7 @@
 # Each command first sets up what it needs, in .venv.
 
 PYTHON ?= python3
-# What pip installs as PyTorch. With TORCH= the tests that need PyTorch are skipped.
+# The package of PyTorch. TORCH= installs none, and tests that need it are skipped.
 TORCH ?= torch==2.13.0
 
 BIN := .venv/bin
@@ -19,7 +19,7 @@ TORCH_READY := .venv/torch-ready
 TEST_READY := .venv/test-ready
 DOCS_READY := .venv/docs-ready
 
-# uv installs in a fifth of pip's time. It reads no settings of pip: where it fails, pip installs.
+# uv takes a fifth of pip's time. It does not read pip's settings. If uv fails, pip installs.
 install = $(BIN)/uv pip install --quiet --python $(1) $(2) || \
     $(BIN)/pip --python $(1) install --quiet --no-compile $(2)
 
@@ -29,14 +29,14 @@ MONITORING := $(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 12))
 # Idle threads of BLAS and OpenMP wait in loops, at the cost of other workers. Tests that are about
 # threads set their number themselves.
 SERIAL := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
-# Libraries that the tests use, and that cannot be installed beside the others.
+# Libraries that the tests use. They cannot be installed beside the others.
 APART := ZNNI_OME_ZARR_PYTHON=$(CURDIR)/.venv/ome-zarr/bin/python \
     ZNNI_DASK_KUBERNETES=$(CURDIR)/.venv/dask-kubernetes
 # Many tests wait for processes that they start: three workers keep two cores busy.
 WORKERS := -n 3 --dist worksteal
 PYTEST := $(SERIAL) $(APART) $(BIN)/python -m pytest $(WORKERS) --durations 20
 COVER := --cov=znni --cov=planner
-# Tests of whole runs, of all primitives' layers, of plans, and of all that a missing library touches.
+# Tests of whole runs, of primitives, of plans, and of everything that a missing library affects.
 QUICK := tests/core tests/network tests/importing tests/volumes/test_formats.py \
     tests/volumes/test_round_trips.py tests/volumes/test_volumes.py tests/volumes/test_zarr.py \
     tests/plans/test_plan_json.py tests/plans/test_placement.py tests/plans/test_micro_batches.py \
@@ -60,8 +60,8 @@ $(QUICK_READY): $(DEMO_READY)
 	$(call install,.venv,--editable '.[test]')
 	touch $@
 
-# The networks of nnU-Net and MONAI come without the libraries that they ask for: no test needs these,
-# and some refuse each other.
+# The networks of nnU-Net and MONAI are installed without their dependencies. No test needs these, and
+# some exclude each other.
 $(TORCH_READY): $(QUICK_READY)
 	$(BIN)/pip install --quiet --no-compile $(TORCH)
 	$(call install,.venv,--no-deps dynamic-network-architectures==0.4.4 monai==1.6.0)
@@ -81,13 +81,13 @@ $(DOCS_READY): $(DEMO_READY)
 setup: $(TEST_READY) $(if $(TORCH),$(TORCH_READY))
 
 demo: $(DEMO_READY)
-	mkdir -p demo-output
+	rm -rf demo-output
+	mkdir demo-output
 	$(BIN)/znni infer networks/cells.h5 --net networks/cells-unet.yaml \
-	    --out demo-output/membranes.h5 --overwrite
+	    --out demo-output/membranes.h5
 	$(BIN)/python networks/demo_picture.py networks/cells.h5 demo-output/membranes.h5 \
 	    demo-output/membranes.png
-	$(BIN)/znni example demo-output/volume.h5 --overwrite
-	rm -f demo-output/volume-n537.h5
+	$(BIN)/znni example demo-output/volume.h5
 	cd demo-output && $(CURDIR)/$(BIN)/znni infer volume.h5 --net n537.yaml
 	$(BIN)/python networks/demo_picture.py demo-output/volume.h5 demo-output/volume-n537.h5 \
 	    demo-output/cells.png

@@ -231,7 +231,7 @@ def _alike(plan: Any) -> Any:
         del network["output"]
     network["layers"] = [_without_defaults(layer) for layer in network["layers"]]
     for segment in plan["segments"]:
-        segment.pop("is_tiled", None)
+        segment.pop("is_exact", None)
         for step in segment["steps"]:
             step.pop("takes", None)
             step["operation"] = _without_defaults(step["operation"])

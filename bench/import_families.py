@@ -21,7 +21,7 @@ from bench.library_networks import export, monai, nnunet, pytorch_3dunet, seeded
 from bench.record import Row
 from bench.session import Out, ceilings_with, check_known, machine_with, progress
 from bench.session import report_all as report
-from znni.core.errors import ZnniError
+from znni.core.errors import InvalidInput, RunFailed
 from znni.core.shapes import Vec3
 from znni.importing.parity import Parity
 from znni.inference.network_import import import_network
@@ -169,8 +169,10 @@ def _imported(family: Family, file: Path) -> Row:
     begun = time.perf_counter()
     try:
         parity = import_network(file, file.with_suffix(".yaml")).parity
-    except ZnniError as error:
+    except InvalidInput as error:
         return row | {"result": "refused", "skipped": str(error)}
+    except RunFailed as error:
+        return row | {"result": "differs", "skipped": str(error)}
     row["seconds"] = time.perf_counter() - begun
     if not isinstance(parity, Parity):
         return row | {"result": "not compared", "skipped": parity}

@@ -9,6 +9,7 @@ smaller than their volume lie in its middle (border mode ``valid``).
 from __future__ import annotations
 
 import argparse
+from itertools import cycle
 from pathlib import Path
 
 import h5py
@@ -82,7 +83,7 @@ def draw(volume: NDArray[np.generic], maps: dict[str, NDArray[np.float32]], pict
     for row, (name, cut) in zip(axes, cuts, strict=True):
         row[0].imshow(volume[cut], **grey)
         row[-1].imshow(volume[cut], **grey)
-        for panel, colour, values in zip(row[1:], COLOURS, maps.values(), strict=False):
+        for panel, colour, values in zip(row[1:], cycle(COLOURS), maps.values(), strict=False):
             panel.imshow(values[cut], cmap="magma", vmin=0, vmax=1)
             row[-1].imshow(_tint(values[cut], colour))
         row[0].set_ylabel(name)

@@ -208,7 +208,7 @@ class Bounds:
             self._fused.setdefault(second, []).append(_Fused(first, pair))
         self._packed = dict(_packed_near_norms(network, parts)) if parts else {}
         # An exact network's layers take as many items as windows are computed at once.
-        most = {} if network.is_tiled else most_items(network)
+        most = {} if network.is_exact else most_items(network)
         operations: list[tuple[Operation, int, int | None]] = [
             *((*given, most.get(name)) for name, given in network.operations.items()),
             *(
@@ -298,7 +298,7 @@ def _packed_near_norms(
 
 def _fragments(network: Network, operation: Operation) -> int:
     """Return the most output items that an operation may make of an item of its input."""
-    if isinstance(operation, Pool) and not network.is_tiled:
+    if isinstance(operation, Pool) and not network.is_exact:
         return operation.window.volume
     return 1
 

@@ -88,7 +88,7 @@ class DeviceSearch:
         self._division: Division = division
         self._gpu_budget = gpu_budget
         alone = max(WINDOWS_AT_ONCE) if network.window else 1
-        most_items = alone if network.is_tiled else network.total_pooling.volume
+        most_items = alone if network.is_exact else network.total_pooling.volume
         self._options = StepOptions(primitives, model, division, gpu_budget, most_items)
         # The time of a promising choice bounds the search among all of them.
         self._choosers: tuple[Chooser, ...] = (promising_within, undominated_within)
@@ -145,7 +145,7 @@ class DeviceSearch:
         It is 0 if no values may be packed between the layers, as in networks that are not exact.
         """
         packed = (it.packed_parts for it in self._primitives if isinstance(it, TakesPacked))
-        return min(packed, default=0) if self._network.is_tiled else 0
+        return min(packed, default=0) if self._network.is_exact else 0
 
     @property
     def value_bytes(self) -> int:
@@ -505,7 +505,7 @@ def _has_batches(segments: Segments) -> bool:
 
     The windows that are computed at once are not divided: a packed value has one scale for all.
     """
-    divisible = (segment for segment in segments if not segment.is_tiled)
+    divisible = (segment for segment in segments if not segment.is_exact)
     return any(step.shape_in.n > 1 for segment in divisible for step in segment.steps)
 
 

@@ -71,7 +71,7 @@ class Search(Space):
         If a GPU has little memory, plans for both devices have bounds that no plan reaches. Their
         prices would use up ``MOST_PRICES`` before a plan for one device is tried.
         """
-        if self.device != "auto" or not self.machine.gpus or self.given.is_tiled:
+        if self.device != "auto" or not self.machine.gpus or self.given.is_exact:
             return self.by_network
         alone = [some for some in (self.on("cpu"), self.on("gpu")) if some.cut_points]
         patches = list(self.patches())

@@ -44,7 +44,7 @@ def most_for_arrays(
         return most - overhead.least_bytes_out(network) * made
     memory = sum(it.memory for it in machine.gpus[:1])
     most = memory - overhead.gpu - overhead.least_bytes_out_on_gpu(network) * made
-    if network.is_tiled:  # otherwise the first layers may be on the host
+    if network.is_exact:  # otherwise the first layers may be on the host
         most = most - overhead.gpu_value_in * given
     return most
 
@@ -62,7 +62,7 @@ def slowed_poolings(
         voxels: the voxels of each value's map, of all its fragments together.
         most: the bytes that the layers' arrays do not exceed.
     """
-    if network.is_tiled:
+    if network.is_exact:
         return {}
     values = {name: network.maps[name] * voxels[name] for name in voxels}
     items, slowed = most_items(network), dict[str, Bools]()

@@ -325,7 +325,7 @@ class Overhead:
     def _bytes_of_writing(self, network: Network, patch: Vec3) -> int:
         """Return the host bytes beside the slot while a block of several workers is written.
 
-        One block of all workers is written at a time. Lanes make labels of windows themselves.
+        One block of all workers is written at a time. Each slot makes labels of windows itself.
         """
         if self.label_maps:
             return 0 if network.window else self._bytes_of_labels(network, patch)

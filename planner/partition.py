@@ -102,7 +102,7 @@ class CutPoint(NamedTuple):
 
 def cut_points_using_gpu(network: Network, device: DeviceChoice) -> list[int]:
     """Return the numbers of first layers that may be on a host that also computes on the GPU."""
-    if network.is_tiled or device not in ("auto", "cpu+gpu"):
+    if network.is_exact or device not in ("auto", "cpu+gpu"):
         return []
     return _cuts(network)[1:]
 
@@ -126,7 +126,7 @@ def _cuts(network: Network) -> list[int]:
 
     All layers of an exact network are on one device.
     """
-    if network.is_tiled:
+    if network.is_exact:
         return [0, len(network.nodes)]
     return [count for count, alive in enumerate(network.alive) if len(alive) == 1]
 

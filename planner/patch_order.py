@@ -82,7 +82,7 @@ def quick_bounds(space: Space, patches: list[Vec3]) -> list[float]:
 
         Dense networks are computed in fragments, a few at a time, so nothing is known of them.
         """
-        if not network.is_tiled:
+        if not network.is_exact:
             return np.ones(len(patches), bool)
         value_bytes = space.value_bytes_on(device)
         return least_bytes_of_arrays(network, voxels, value_bytes) <= most_on(device)
@@ -196,7 +196,7 @@ def _copied(network: Network, patches: list[Vec3]) -> dict[str, Bools]:
 
     It copies if its array would grow too much to hold an input.
     """
-    if not network.is_tiled:
+    if not network.is_exact:
         return {}
     sizes = _by_axis(patches, lambda patch: joined_sizes(network, patch))
     volumes = {key: np.prod(found, axis=1, dtype=float) for key, found in sizes.items()}

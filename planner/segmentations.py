@@ -134,7 +134,7 @@ def exact_segment(
             steps.append(_summed_step(summed[node.name], storage, packed))
         elif node.name not in convolutions:
             steps.append(_block_step(node, storage, packed.get(node.name)))
-    return Segment(device, storage.items, tuple(steps), is_tiled=True)
+    return Segment(device, storage.items, tuple(steps), is_exact=True)
 
 
 def _block_step(node: Node, storage: BlockStorage, packed: PackedLayer | None = None) -> Step:

@@ -41,7 +41,7 @@ class Space(Query):
     @cached_property
     def network(self) -> Network:
         """The network to compute: the given one, some of whose convolutions may be split."""
-        if not (self.given.is_tiled and self.machine.gpus) or self.device == "cpu":
+        if not (self.given.is_exact and self.machine.gpus) or self.device == "cpu":
             return self.given
         on_gpu = on_device(self.catalogue, "gpu").values()
         return split_where_faster(self.given, on_gpu, self.model)

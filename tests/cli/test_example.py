@@ -33,7 +33,7 @@ def raw_of(path: str) -> NDArray[np.uint8]:
 def test_the_volume_is_of_the_default_name_and_replaced_only_if_asked() -> None:
     said = succeeds("example", "--size", "20,30,40")
     assert said.startswith("volume.h5: 20x30x40 voxels of uint8, made in ")
-    assert said.endswith("run a network over it: znni infer volume.h5 --net n537.yaml\n")
+    assert said.endswith("run a network over it: znni infer volume.h5 --net cells-unet.yaml\n")
     first = raw_of("volume.h5")
     assert (first.shape, first.dtype) == ((20, 30, 40), np.uint8)
     np.testing.assert_array_equal(first, synthetic_cells(SEED, (20, 30, 40)).raw)
@@ -50,7 +50,7 @@ def test_the_volume_is_large_enough_for_all_networks() -> None:
     size = [int(extent) for extent in SIZE.split(",")]
     for path in NETWORKS.glob("*.yaml"):
         network = load_network(path)
-        if not network.is_tiled:  # the others keep the size of their input
+        if not network.is_exact:  # the others keep the size of their input
             view = network.field_of_view
             assert all(n >= v + 28 for n, v in zip(size, view, strict=True)), path
 

@@ -268,7 +268,7 @@ def test_documents_name_benchmarks_that_there_are() -> None:
 def test_documents_name_files_that_there_are() -> None:
     places = [f"/{path.relative_to(ROOT)}" for path in ROOT.rglob("*") if ".venv" not in path.parts]
     for document in [ROOT / "ARCHITECTURE.md", *sorted((SITE / "developers").rglob("*.md"))]:
-        named = re.findall(r"`([\w/]+\.(?:py|cuh?))`", document.read_text())
+        named = re.findall(r"`([\w/]+\.(?:py|cuh?))\b", document.read_text())
         for name in named:
             assert any(place.endswith(f"/{name}") for place in places), f"{document}: {name}"
 
@@ -279,7 +279,7 @@ def test_the_readme_has_the_commands_that_a_fresh_machine_runs(
     monkeypatch.syspath_prepend(ROOT / "tests" / "packaging")
     from fresh_machine import commands_of_readme
 
-    assert commands_of_readme() == ["make demo", "make test"]
+    assert commands_of_readme(ROOT) == ["make demo", "make quick", "make test"]
 
 
 def test_links_of_the_repository_lead_to_files() -> None:

@@ -117,3 +117,18 @@ def test_training_lowers_the_loss_and_saves_weights(
     saved = load_weights(place, SMALL)
     assert b'"dtype":"F16"' in place.read_bytes()
     assert saved["conv1"].weight.dtype == np.float32
+
+
+def test_the_unet_is_trained_at_every_voxel(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import train_boundaries
+
+    course = train_boundaries.COURSES["cells-unet"]._replace(
+        seeds=range(1), size=(24, 24, 24), first=1, outputs=16, batch=1, steps=2
+    )
+    monkeypatch.setitem(train_boundaries.COURSES, "cells-unet", course)
+    network, place = load_network(NETWORKS / "cells-unet.yaml"), tmp_path / "unet.safetensors"
+    with threadpool_limits(1):
+        train_boundaries.train(network, "cpu", place)
+    assert load_weights(place, network).nbytes > 0

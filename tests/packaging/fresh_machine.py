@@ -1,12 +1,12 @@
 """Run README's commands in an empty clone, with an empty environment, as on a fresh machine.
 
-    python3 tests/packaging/fresh_machine.py                        what README says, as it stands
+    python3 tests/packaging/fresh_machine.py                        README's commands
     python3 tests/packaging/fresh_machine.py "make test TORCH="     this command instead
-    python3 tests/packaging/fresh_machine.py "make quick" README    this one, then README's
+    python3 tests/packaging/fresh_machine.py "make quick" README    this command, then README's
 
-The clone is of the last commit. The home folder is empty, and the environment has no more than what
-a machine's owner sets: where programs are and where packages come from. This needs Python and git,
-and no package. The exit code is that of the first command that fails.
+The clone has the last commit. The home folder is empty. The environment has only what a machine's
+owner sets: the paths of programs, the source of packages, and what mends a processor. The script
+needs Python and git, and no package. Its exit code is the code of the first command that fails.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from itertools import chain
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -30,9 +31,9 @@ OWN_BEGINNINGS = ("PIP_", "UV_", "OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE")
 OWN_ENDINGS = ("_proxy", "_PROXY")
 
 
-def commands_of_readme() -> list[str]:
-    """Return the commands of ``make`` that stand in README's blocks, in their order."""
-    blocks = re.findall(r"^```bash\n(.*?)^```", (ROOT / "README.md").read_text(), re.M | re.S)
+def commands_of_readme(root: Path) -> list[str]:
+    """Return the commands of ``make`` in the blocks of a checkout's README, in their order."""
+    blocks = re.findall(r"^```bash\n(.*?)^```", (root / "README.md").read_text(), re.M | re.S)
     lines = [line for block in blocks for line in block.splitlines()]
     return [line.split("#")[0].strip() for line in lines if line.startswith("make ")]
 
@@ -70,8 +71,9 @@ def run(commands: list[str], folder: Path, python: str) -> int:
     home, clone = folder / "home", folder / "znni"
     home.mkdir()
     subprocess.run(["git", "clone", "--quiet", "--no-hardlinks", ROOT, clone], check=True)
-    told = []
-    for command in commands:
+    told, code = list[str](), 0
+    own = {README: commands_of_readme(clone)}
+    for command in chain.from_iterable(own.get(each, [each]) for each in commands):
         print(f"$ {command}", flush=True)
         started = time.monotonic()
         code = subprocess.run(
@@ -86,18 +88,15 @@ def run(commands: list[str], folder: Path, python: str) -> int:
 
 
 def main() -> int:
-    """Run README's commands, or those of the command line."""
+    """Run README's commands, or the commands of the command line."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument(
         "commands", nargs="*", default=[README], help="commands to run; README stands for its own"
     )
     parser.add_argument("--python", default="python3", help="the interpreter that make uses")
     arguments = parser.parse_args()
-    commands: list[str] = []
-    for each in arguments.commands:
-        commands += commands_of_readme() if each == README else [each]
     with tempfile.TemporaryDirectory(prefix="fresh-") as folder:
-        return run(commands, Path(folder), arguments.python)
+        return run(arguments.commands, Path(folder), arguments.python)
 
 
 if __name__ == "__main__":

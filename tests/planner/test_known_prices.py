@@ -371,7 +371,7 @@ def test_bounds_by_uneven_factors_rule_out_no_faster_plan(
 def test_joins_that_are_said_to_copy_are_steps(
     network: Network, edges: tuple[int, int, int]
 ) -> None:
-    if network.is_tiled and not network.window:
+    if network.is_exact and not network.window:
         whole = over(network, Vec3(96, 96, 96))
         patch = whole.granularity * Vec3(*edges)
         steps = {node.name for node in block_storage(whole, patch).steps_of(whole.nodes)}

@@ -252,7 +252,7 @@ def graphs(
     nodes = tuple(graph.nodes)
     try:
         network = Network("random", graph.maps[INPUT], nodes, nodes[-1].name, InputScaling())
-        assume(network.is_tiled)
+        assume(network.is_exact)
         context(network)
     except InvalidInput:  # poolings of different branches may suit no extents
         assume(False)

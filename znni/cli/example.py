@@ -12,7 +12,8 @@ from znni.cli.values import EXTENTS, are_extents, three_extents
 from znni.core.errors import InvalidInput
 
 SEED = 2007
-SIZE = "192,256,256"  # n537 sees 163 voxels along each axis
+SIZE = "192,256,256"
+SEEN_BY_N537 = 163  # voxels along each axis
 
 
 def example(
@@ -27,8 +28,8 @@ def example(
 ) -> None:
     """Write a volume of synthetic cells, to try networks on.
 
-    It looks like microscopy of packed cells with dark membranes. The networks that come with znni
-    are trained for such volumes, but have not seen this one.
+    It looks like microscopy of packed cells with dark membranes. The trained networks that come
+    with znni are for such volumes. They have not seen the volume of the default seed.
     """
     from znni.core.text import duration
     from znni.machine.process_age import process_age
@@ -39,6 +40,6 @@ def example(
     extents = three_extents(size, "--size")
     write_example(path, seed, extents, overwrite=overwrite)
     typer.echo(f"{path}: {extents} voxels of uint8, made in {duration(process_age())}")
-    typer.echo(
-        f"run a network over it: {shlex.join(['znni', 'infer', str(path), '--net', 'n537.yaml'])}"
-    )
+    net = "n537.yaml" if min(extents) >= SEEN_BY_N537 else "cells-unet.yaml"
+    command = shlex.join(["znni", "infer", str(path), "--net", net])
+    typer.echo(f"run a network over it: {command}")

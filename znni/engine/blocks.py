@@ -193,7 +193,7 @@ class Blocks:
         """
         values = constant_input(seen, scaling)
         if values is None or self._sees_zeros(tile):
-            if self._network.is_tiled:
+            if self._network.is_exact:
                 start = tile.computed.start + self._job.first
                 return InputBlock(tile, placed(seen, start, scaling))
             return InputBlock(tile, placed(seen, ZERO, scaling) if scaling else seen)
@@ -298,7 +298,7 @@ def of_constant(network: Network, weights: Weights, values: Float32) -> Float32:
         phase of its lattices, it is that of one aligned block.
     """
     x = np.broadcast_to(values[:, None, None, None], (len(values), *network.alignment))
-    if network.is_tiled:
+    if network.is_exact:
         y = exact(network, weights, x, beyond="wrap").astype(np.float32)
         return y[:, :1, :1, :1] if is_constant(y) else y
     maps = values.astype(np.float64)

@@ -365,7 +365,7 @@ def run_volume(
         note_warm(memory.total - memory.process)
     finally:
         stopwatch.add("reading", reads.seconds)
-        # Lanes store at the same time, so their seconds are not added up.
+        # Slots store at the same time, so their seconds are not added up.
         stopwatch.add("host_layers", fmean(clock.of("host_layers") for clock in storing))
 
 

@@ -154,7 +154,7 @@ def _job(
             )
         return Job(volume, wanted.start, wanted.size, wanted.start, beyond or "constant")
     pad = pad or "reflect"
-    lost = context(network) if network.is_tiled else network.field_of_view - 1
+    lost = context(network) if network.is_exact else network.field_of_view - 1
     view, before = lost + 1, lost // 2
     if border == "valid":
         if not view.within(volume):
@@ -166,7 +166,7 @@ def _job(
     else:
         possible = Box(Vec3(0, 0, 0), volume)
     wanted = _wanted(roi, possible, border, volume)
-    if not network.is_tiled:
+    if not network.is_exact:
         return Job(volume, wanted.start - before, wanted.size, wanted.start, pad)
     whole = whole_input(network, volume if border == "valid" else volume + lost)
     origin = possible.start - before

@@ -231,14 +231,14 @@ def _read_folder(folder: Path, like: Network | None) -> Found:
 
 def _arrays(source: Any) -> Any:
     """Return the arrays of a state dict, by key."""
+    if not isinstance(source, Mapping) and Path(source).suffix == ".safetensors":
+        from znni.importing.state_dict import read_safetensors
+
+        return read_safetensors(Path(source))
     from znni.importing.torch_checkpoint import arrays_of, read_checkpoint
 
     if isinstance(source, Mapping):
         return arrays_of(source)
-    if Path(source).suffix == ".safetensors":
-        from znni.importing.state_dict import read_safetensors
-
-        return read_safetensors(Path(source))
     if find_spec("torch") is None:
         raise MissingLibrary("needs PyTorch, which is not installed: pip install 'znni[torch]'")
     return read_checkpoint(Path(source))

@@ -430,7 +430,7 @@ def _named(
         node.name: ", ".join(dict.fromkeys(made.origins))
         for node, made in zip(nodes, folded, strict=True)
     }
-    if network.is_tiled:
+    if network.is_exact:
         lost = context(network)  # raises an error if its layers do not fit together
         if network.window_layer and lost != ZERO:
             raise InvalidInput(

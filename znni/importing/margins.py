@@ -1,9 +1,9 @@
 """Margins: samples around a value that a source crops, and that the imported network computes.
 
-Joins crop what they read to the centre, down to the smallest value. A source may crop all of these
-values further, each by the same number of samples. funlib does so, because neighbouring outputs
-then fit together. Blocks of an exact network fit anyway. So the import leaves this crop out, and
-the imported network has a margin around the join's value and all that follow.
+A join crops its inputs to the centre, to the size of the smallest. A source may crop all inputs
+further, by the same number of samples. funlib does so, because neighbouring outputs then fit
+together. Blocks of an exact network fit without this crop, so the import leaves it out. The
+imported network then has a margin around the join's value and around all later values.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from znni.network.layers import Padding
 
 
 class Unsuited(InvalidInput):
-    """A graph that cannot be represented for the size of its input, but perhaps for another."""
+    """A graph that suits no network at this size of its input, but perhaps at another size."""
 
 
 @dataclass(frozen=True)
@@ -36,9 +36,9 @@ class Joined:
     """A value that a join reads.
 
     Attributes:
-        size: its samples in the source.
-        around: the samples around these that the imported network gives to the join.
-        crop: the layer that crops the value last; empty if none does.
+        size: its extents in the source.
+        around: the samples around it that only the imported network gives to the join.
+        crop: the last layer that crops the value; empty if none does.
     """
 
     size: Vec3
@@ -47,7 +47,7 @@ class Joined:
 
     @property
     def whole(self) -> Vec3:
-        """All samples that the imported network gives to the join."""
+        """The value's extents in the imported network."""
         return self.size + self.around.total
 
 
@@ -56,11 +56,10 @@ def margin_of_join(origin: str, values: Sequence[Joined]) -> Padding:
 
     Args:
         origin: the join.
-        values: what it reads. All have the same size.
+        values: the values that it reads. All have the same size.
 
     Raises:
-        Unsuited: the source joins other samples than those that lie at the same place if each value
-            is cropped to its centre.
+        Unsuited: the source does not crop each value to its centre, so it joins other samples.
     """
     smallest = Vec3(*map(min, zip(*(value.whole for value in values), strict=True)))
     margins = []
@@ -79,13 +78,17 @@ def margin_of_join(origin: str, values: Sequence[Joined]) -> Padding:
 
 
 def _cropped(size: Vec3, smallest: Vec3) -> Padding:
-    """Return the samples that a join crops."""
+    """Return the samples that a join crops from a value."""
     before = (size - smallest) // 2
     return Padding(before, size - smallest - before)
 
 
 def margin_after(operation: Operation, margin: Padding) -> Padding:
-    """Return the margin of what an operation makes of a value with a margin.
+    """Return the margin of an operation's output.
+
+    Args:
+        operation: the operation.
+        margin: the margin of its input.
 
     Raises:
         Unsuited: without the crop, the operation would give other samples within the margin.
@@ -110,7 +113,7 @@ def margin_after(operation: Operation, margin: Padding) -> Padding:
 
 
 def margins(read: Callable[[Vec3], Graph]) -> Callable[[Vec3], Padding]:
-    """Return the function from the size of a source's input to the margin of its output.
+    """Return a function that takes the size of a source's input and returns its output's margin.
 
     Args:
         read: function that reads the source for a size.

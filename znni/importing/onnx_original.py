@@ -1,4 +1,4 @@
-"""ONNX models as their own libraries compute them."""
+"""ONNX models, computed by onnxruntime or by onnx."""
 
 from __future__ import annotations
 
@@ -14,32 +14,34 @@ from znni.core.shapes import Vec3
 from znni.importing.steps import Original
 from znni.network.weights import Float32
 
-# Operations that onnx's own evaluator, which is plain NumPy, does in about a minute.
+# onnx's own evaluator is plain NumPy. It does this many operations in about a minute.
 REFERENCE_FLOPS = 5e9
 NORMS = ("InstanceNormalization", "GroupNormalization")
-LARGEST_MESSAGE = 2**31 - 2**20  # bytes of a model that can be handed over in memory
+LARGEST_MESSAGE = 2**31 - 2**20  # bytes of the largest model that fits into one message
 AXES_ARE_INPUTS = 18  # the first opset in which ReduceMean takes its axes as an input
 
 
 def original(path: Path, model: Any, start: str, size: Vec3 | None) -> Original:
-    """Return a model in onnxruntime, or in onnx's own evaluator if onnxruntime cannot run it.
+    """Return a model that onnxruntime runs, or onnx's own evaluator if onnxruntime cannot.
 
     Args:
-        path: its file.
+        path: the model's file.
         model: the model, as onnx reads it.
         start: the name of its input.
         size: the extents of its input, if they are fixed.
     """
-    session = _session(path, model)
-    if session is not None:
+    precise = _with_precise_norms(model)
+    if precise and (session := _session(precise)):
+        return Original("onnxruntime, with norms in float64", _runner(session, start), size)
+    if session := _session(path):
         return Original("onnxruntime", _runner(session, start), size)
     from onnx.reference import ReferenceEvaluator
 
     return Original("onnx", _runner(ReferenceEvaluator(str(path)), start), size, REFERENCE_FLOPS)
 
 
-def _session(path: Path, model: Any) -> Any:
-    """Return a model in onnxruntime; None if that is absent or older than the model."""
+def _session(model: Path | bytes) -> Any:
+    """Return a session of onnxruntime; None if it is absent or cannot run the model."""
     if find_spec("onnxruntime") is None:
         return None
     import onnxruntime
@@ -47,8 +49,7 @@ def _session(path: Path, model: Any) -> Any:
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4  # errors are raised, so they need no printing
     try:
-        given = _with_precise_norms(model) or path
-        return onnxruntime.InferenceSession(given, options, providers=["CPUExecutionProvider"])
+        return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     except Exception:  # onnxruntime has errors of its own, of all kinds
         return None
 
@@ -56,11 +57,14 @@ def _session(path: Path, model: Any) -> Any:
 def _with_precise_norms(model: Any) -> bytes | None:
     """Return a model whose norms are computed in float64, or None if it has no norms.
 
-    onnxruntime adds up all values of a norm in float32, one after the other. For windows of usual
-    size, that alone changes outputs by a thousandth.
+    onnxruntime adds up all values of a norm in float32, one after the other. In windows of usual
+    size, that alone can change outputs by a thousandth.
     """
     nodes = model.graph.node
-    if not any(node.op_type in NORMS for node in nodes) or model.ByteSize() > LARGEST_MESSAGE:
+    if (
+        not any(node.op_type in NORMS for node in nodes)
+        or _bytes_of_weights(model) > LARGEST_MESSAGE
+    ):
         return None
     opset = max(o.version for o in model.opset_import if o.domain in ("", "ai.onnx"))
     precise = deepcopy(model)
@@ -69,6 +73,11 @@ def _with_precise_norms(model: Any) -> bytes | None:
         precise.graph.node.extend(_precise(node, opset) if node.op_type in NORMS else [node])
     serialized: bytes = precise.SerializeToString()
     return serialized
+
+
+def _bytes_of_weights(model: Any) -> int:
+    """Return the bytes of a model's weights; a whole model of over 2 GiB cannot be measured."""
+    return sum(len(tensor.raw_data) for tensor in model.graph.initializer)
 
 
 def _precise(norm: Any, opset: int) -> Iterator[Any]:
@@ -99,7 +108,7 @@ def _precise(norm: Any, opset: int) -> Iterator[Any]:
     attributes = {each.name: helper.get_attribute_value(each) for each in norm.attribute}
     yield constant("eps", attributes.get("epsilon", 1e-5), np.float64)
     yield constant("last", [2], np.int64)
-    # A 0 in a shape keeps an extent, and -1 takes all that is left.
+    # In a shape, 0 keeps an extent, and -1 takes all remaining values.
     yield constant("groups", [0, attributes.get("num_groups", 0), -1], np.int64)
     yield constant("keep", [0], np.int64)
     yield constant("rest", [-1], np.int64)
@@ -114,7 +123,7 @@ def _precise(norm: Any, opset: int) -> Iterator[Any]:
     yield node("Add", [at("variance"), at("eps")], "positive")
     yield node("Sqrt", [at("positive")], "deviation")
     yield node("Div", [at("centred"), at("deviation")], "unit")
-    # Factors and shifts are those of maps, or of groups.
+    # A norm has a factor and a shift for each map, or for each group.
     yield node("Shape", [scale], "number")
     yield node("Concat", [at("keep"), at("number"), at("rest")], "parts", axis=0)
     yield node("Reshape", [at("unit"), at("parts")], "parted")

@@ -124,7 +124,7 @@ def compare_sample(
         ours = compute(network, folded.weights, sample.given)
     except (DoesNotFit, InvalidInput) as error:
         return f"{sample.name} cannot be computed here: {error}"
-    if not network.is_tiled:
+    if not network.is_exact:
         extents = Vec3(*sample.output.shape[1:])
         ours = _strided(ours, Vec3(0, 0, 0), network.total_pooling, extents)
     elif isinstance(original, Original):
@@ -163,7 +163,7 @@ def compare(folded: Folded, original: Original, compute: Compute) -> Parity | st
     size = original.size or _size(network)
     if obstacle := _obstacle(network, original, size):
         return obstacle
-    if network.is_tiled:
+    if network.is_exact:
         return _compared_whole(folded, original, size, compute)
     pooling = network.total_pooling
     x = _random(network, size + pooling - 1)
@@ -217,7 +217,7 @@ def _size(network: Network) -> Vec3:
     An exact network gets the largest of several that both libraries compute in seconds, so that
     some voxels are far from the edges. It gets the least if even that takes longer.
     """
-    if not network.is_tiled:
+    if not network.is_exact:
         return network.field_of_view + network.total_pooling
     sizes = [whole_input(network, Vec3.of(extent)) for extent in EXTENTS]
     # Libraries refuse to normalize a single value.
@@ -275,17 +275,17 @@ def _strided(dense: Float32, start: Vec3, stride: Vec3, extents: Vec3) -> Float3
 
 def _obstacle(network: Network, original: Original, size: Vec3) -> str:
     """Return the reason not to compare, or an empty text."""
-    view = network.field_of_view if not network.is_tiled else Vec3(1, 1, 1)
+    view = network.field_of_view if not network.is_exact else Vec3(1, 1, 1)
     if not view.within(size):
         return f"it was exported for an input of {size}, less than its field of view of {view}"
-    if network.is_tiled and whole_input(network, size) != size:
+    if network.is_exact and whole_input(network, size) != size:
         return (
             f"it was exported for an input of {size}, which does not suit its poolings; export it "
             f"for one of {whole_input(network, size)}"
         )
     values, flops = _work(network, size)
     copies = COPIES
-    if network.is_tiled and flops <= EXACT_FLOPS:  # in float64, with the samples around each sample
+    if network.is_exact and flops <= EXACT_FLOPS:  # in float64, with the samples around each sample
         copies = COPIES * 2 * max(layer.kernel.volume for layer in network.convolutions)
     needed, allowed = 4 * copies * values, detect_host().host.memory
     if needed > allowed:

@@ -1,6 +1,6 @@
 """Texts of plans that a command printed before, kept in the user's cache.
 
-``kept_plans`` knows a job again by values: its network, primitives, times. To make these values, a
+``plan_cache`` knows a job again by values: its network, primitives, times. To make these values, a
 process loads all modules that plan. Here a job is known again by what these values are made from:
 files, options, the machine and installed packages. So the same command needs few modules. The
 seconds that runs noted to start, to take a plan and to finish may be others: a kept text tells

@@ -367,7 +367,7 @@ def _over(volume: Volume, origin: Origin) -> Network:
     network = origin.network
     if network.window:
         return replace(network, window=windows_over(network, volume.size))
-    return for_job(network, _whole_job(volume, origin)) if network.is_tiled else network
+    return for_job(network, _whole_job(volume, origin)) if network.is_exact else network
 
 
 def _whole_job(volume: Volume, origin: Origin) -> Job:
@@ -379,7 +379,7 @@ def _whole_job(volume: Volume, origin: Origin) -> Job:
 def voxel_at(volume: Volume, origin: Origin, weights: Weights, at: Vec3) -> AtVoxel:
     """Compute one voxel of an output from its input."""
     voxel = at + Vec3(*origin.attributes.voxel_offset)
-    if not origin.network.is_tiled:
+    if not origin.network.is_exact:
         view = origin.network.field_of_view
         start = voxel - (view - 1) // 2
         return at_voxel(origin.network, weights, seen_in(volume, origin, Box(start, start + view)))

@@ -181,7 +181,7 @@ def with_window(network: Network, window: Window) -> Network:
     Raises:
         InvalidInput: the network cannot be computed in windows of this size.
     """
-    if not network.is_tiled and network.total_pooling.volume > 1:
+    if not network.is_exact and network.total_pooling.volume > 1:
         raise InvalidInput(
             f"network {network.name} slides over the volume and gives an output for every voxel, "
             f"so it needs no windows; leave them out"
@@ -228,7 +228,7 @@ def shapes(network: Network, patch: Vec3) -> dict[str, Shape5]:
         network: a dense network, or an exact one for a volume.
         patch: the output voxels of the patch, a multiple of the network's granularity.
     """
-    if not network.is_tiled:
+    if not network.is_exact:
         return network.shapes(patch)
     frames = block_geometry(network, patch).frames
     return {
@@ -243,7 +243,7 @@ def input_box(network: Network, patch: Vec3) -> Box:
 
     Its first output voxel is 0.
     """
-    if network.is_tiled:
+    if network.is_exact:
         return block_geometry(network, patch).frames[INPUT].stored
     return Box(ZERO, patch + network.field_of_view - 1)
 

@@ -201,7 +201,7 @@ class Network:
                 f"network {self.name}: its output has one sample for a whole window, as a "
                 f"classifier's; give a network with an output for every voxel"
             )
-        if self.is_tiled and self.strides[self.output] != Vec3(1, 1, 1):
+        if self.is_exact and self.strides[self.output] != Vec3(1, 1, 1):
             raise InvalidInput(
                 f"network {self.name}: a sample of its output spans {self.strides[self.output]} "
                 f"voxels; end it with upsampling to the input's resolution, or use only "
@@ -314,7 +314,7 @@ class Network:
         return tuple(node.layer for node in self.nodes)
 
     @cached_property
-    def is_tiled(self) -> bool:
+    def is_exact(self) -> bool:
         """True if the output is that of one evaluation over the whole volume, or over each window.
 
         Otherwise the network is slid over the volume, and gives its output for every voxel.
@@ -353,7 +353,7 @@ class Network:
             ValueError: the network is exact.
         """
         found = tuple(layer for layer in self.layers if isinstance(layer, DenseLayer))
-        if self.is_tiled:
+        if self.is_exact:
             raise ValueError(f"network {self.name} is exact; its layers cannot be slid")
         return found
 
@@ -365,7 +365,7 @@ class Network:
         """
         return {
             node.name: (
-                node.layer.local if self.is_tiled else node.layer,
+                node.layer.local if self.is_exact else node.layer,
                 sum(self.maps[name] for name in node.inputs),
             )
             for node in self.nodes
@@ -447,7 +447,7 @@ class Network:
     @cached_property
     def alignment(self) -> Vec3:
         """The voxels at whose multiples blocks may begin, so that all lattices keep their phase."""
-        if not self.is_tiled:
+        if not self.is_exact:
             return Vec3(1, 1, 1)
         return Vec3(*(lcm(*axis) for axis in zip(*self.strides.values(), strict=True)))
 
@@ -456,7 +456,7 @@ class Network:
         """The voxels of which the extents of a patch are multiples."""
         if self.window:
             return self.window.step
-        return self.alignment if self.is_tiled else self.total_pooling
+        return self.alignment if self.is_exact else self.total_pooling
 
     def regions(self, output: Vec3) -> dict[str, Box]:
         """Return the voxels at which each value must be known for a block of dense output.
@@ -514,7 +514,7 @@ class Network:
             return str(self.window)
         if self.window_layer:
             return f"computed in windows of multiples of {self.alignment}, whose size is not given"
-        if self.is_tiled:
+        if self.is_exact:
             return f"computed over the whole volume in blocks of multiples of {self.alignment}"
         return f"field of view {self.field_of_view}, total pooling {self.total_pooling}"
 

@@ -181,7 +181,7 @@ def network_of(file: YamlFile) -> Network:
             about=entries.about,
             expects=entries.expects,
         )
-        if network.is_tiled:
+        if network.is_exact:
             context(network)  # raises an error if its layers do not fit together
     except InvalidInput as error:
         raise file.refusal(("layers",), str(error)) from None

@@ -172,7 +172,7 @@ class BlockStorage:
 
 def storage_for(network: Network, patch: Vec3) -> BlockStorage | None:
     """Return the storages of a block of an exact network, or None for a dense network."""
-    return block_storage(network, patch) if network.is_tiled else None
+    return block_storage(network, patch) if network.is_exact else None
 
 
 def block_storage(network: Network, patch: Vec3) -> BlockStorage:

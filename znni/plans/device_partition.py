@@ -193,4 +193,4 @@ def locks_blocks(network: Network) -> bool:
     The layers of a dense network take long, so that ordinary memory costs nothing. Windows are
     copied out of a block into page-locked memory of their own.
     """
-    return network.is_tiled and network.window is None
+    return network.is_exact and network.window is None

@@ -218,7 +218,7 @@ class Plan:
                 if step.conv:
                     positions = step.conv.local_size(step.shape_in.size)
                     computed += n * step.shape_in.n * positions.volume * step.conv.parameters
-                    scale = self.network.strides[step.conv.name] if self.network.is_tiled else ONE
+                    scale = self.network.strides[step.conv.name] if self.network.is_exact else ONE
                     dense += step.conv.parameters / scale.volume
         if not computed:  # other libraries compute all layers
             return 0.0
@@ -283,7 +283,7 @@ def _is_of_its_network(plan: Plan) -> bool:
         wanted = tuple(node.layer.local for node in storage.steps_of(plan.network.nodes))
     if not all(segment.steps for segment in plan.segments) or layers != wanted:
         return False
-    if any(segment.is_tiled != plan.network.is_tiled for segment in plan.segments):
+    if any(segment.is_exact != plan.network.is_exact for segment in plan.segments):
         return False
     return all(_takes_its_inputs(step, plan.network) for step in plan.steps)
 

@@ -146,19 +146,19 @@ class Segment:
         device: ``cpu`` or ``gpu``.
         sub_batch: the items of the input batch taken at a time, a divisor of the batch.
         steps: the steps in order.
-        is_tiled: whether it computes a block of an exact network. Its pools have one phase.
+        is_exact: whether it computes a block of an exact network. Its pools have one phase.
     """
 
     device: DeviceKind
     sub_batch: int
     steps: tuple[Step, ...]
-    is_tiled: bool = False
+    is_exact: bool = False
 
     @property
     def computation(self) -> Hashable:
         """The computation. It is equal for segments whose steps compute the same."""
         steps = tuple(step.computation for step in self.steps)
-        return self.device, self.sub_batch, steps, self.is_tiled
+        return self.device, self.sub_batch, steps, self.is_exact
 
     @cached_property
     def dying(self) -> tuple[tuple[str, ...], ...]:
@@ -177,7 +177,7 @@ class Segment:
     @cached_property
     def plain_windows(self) -> tuple[Vec3, ...]:
         """The windows of the pools that give one fragment per run."""
-        if self.is_tiled:
+        if self.is_exact:
             return ()
         return tuple(step.pool.window for step in self.steps if step.pool and step.pools_plainly)
 
@@ -190,7 +190,7 @@ class Segment:
         """Return where in its stored input the segment starts, for an offset of each plain pool."""
         start, stride, remaining = Vec3(0, 0, 0), Vec3(1, 1, 1), iter(chosen)
         for step in self.steps:
-            if step.pool and not self.is_tiled:
+            if step.pool and not self.is_exact:
                 if step.pools_plainly:
                     start += stride * next(remaining)
                 stride *= step.pool.window

@@ -1,4 +1,4 @@
-"""A volume to try networks on: synthetic cells, which no network has been trained with."""
+"""A volume of synthetic cells, to try networks on."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from znni.core.shapes import Vec3
 from znni.volumes.partial_file import check_new, partial_name, refused_at
 
 ENDINGS = (".h5", ".hdf5")
+LEAST_EXTENT = 16  # smaller volumes hold no cell
 
 
 def write_example(path: Path, seed: int, size: Vec3, *, overwrite: bool) -> None:
@@ -23,14 +24,15 @@ def write_example(path: Path, seed: int, size: Vec3, *, overwrite: bool) -> None
         overwrite: replace an existing file.
 
     Raises:
-        InvalidInput: the name has another ending, or the file exists, or it cannot be written.
-            Or the seed is negative, or the size is not positive.
+        InvalidInput: the name does not end in .h5 or .hdf5, the file exists or cannot be written,
+            the seed is negative, or an extent is too small.
     """
     if path.suffix not in ENDINGS:
         raise InvalidInput(f"{path}: the example is an HDF5 file; let its name end in .h5")
-    if seed < 0 or min(size) < 1:
+    if seed < 0 or min(size) < LEAST_EXTENT:
         raise InvalidInput(
-            f"seed {seed} and size {size} make no volume; give a seed from 0 and a size from 1x1x1"
+            f"seed {seed} and size {size} make no volume; give a seed from 0 and extents from "
+            f"{LEAST_EXTENT}"
         )
     with refused_at(path):
         check_new(path, overwrite=overwrite)
@@ -42,6 +44,9 @@ def write_example(path: Path, seed: int, size: Vec3, *, overwrite: bool) -> None
     raw = synthetic_cells(seed, size).raw
     partial = partial_name(path)
     with refused_at(path):
-        with h5py.File(partial, "w") as file:
-            file.create_dataset("raw", data=raw, chunks=True, compression="gzip")
-        partial.replace(path)
+        try:
+            with h5py.File(partial, "w") as file:
+                file.create_dataset("raw", data=raw, chunks=True, compression="gzip")
+            partial.replace(path)
+        finally:
+            partial.unlink(missing_ok=True)

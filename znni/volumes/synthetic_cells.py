@@ -1,4 +1,4 @@
-"""Synthetic microscopy of packed cells, with the true position of their boundaries.
+"""Synthetic microscopy of packed cells, with the true membranes and organelles.
 
 Each volume draws its own anatomy and its own microscope. The anatomy has the size and shape of the
 cells, the thickness and contrast of the membranes, and dark organelles whose rims look like
@@ -28,7 +28,7 @@ class Cells:
     Attributes:
         raw: picture taken by the microscope, (z, y, x).
         boundary: true for membrane voxels, (z, y, x).
-        organelle: true for voxels of organelles and vesicles and their rims, (z, y, x).
+        organelle: true for voxels of organelles, vesicles and their rims, (z, y, x).
     """
 
     raw: NDArray[np.uint8]
@@ -189,7 +189,7 @@ def _add_organelles(
     """Draw rimmed ellipsoids into the cells, clear of the membranes, in place.
 
     Returns:
-        Where they are.
+        An array that is true for their voxels, (z, y, x).
     """
     drawn = np.zeros(brightness.shape, bool)
     for share, low, high in ((tissue.organelles, 5, 10), (tissue.vesicles, 2, 3.5)):

@@ -104,7 +104,7 @@ class Fleet:
     def block_slots(
         self, _stopwatch: Stopwatch, _labels: Labels | None = None
     ) -> list[list[BlockSlot]]:
-        """Return the block slots of each worker, one for each slot."""
+        """Return a ``BlockSlot`` for each slot of each worker."""
         workers = self._crew.workers
         if not workers:  # an earlier run failed
             self._start(_none_waiting())
