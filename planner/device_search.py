@@ -25,6 +25,7 @@ from planner.gpu_budget import NO_GPU_BUDGET, GpuBudget
 from planner.micro_batches import Limit
 from planner.overhead import Load
 from planner.partition import Partition
+from planner.partition_bounds import ROUNDED, PartitionBounds
 from planner.segmentations import (
     NO_SECONDS_LIMIT,
     SecondsLimit,
@@ -35,21 +36,14 @@ from planner.segmentations import (
 )
 from planner.step_options import StepOptions
 from znni.core.options import Division
-from znni.core.shapes import FLOAT_BYTES, Shape5, Vec3
-from znni.network.layers import Conv, PackedLayer, Pool, PooledConv, SummedConv
-from znni.network.network import Network, Node
+from znni.core.shapes import FLOAT_BYTES
+from znni.network.layers import PackedLayer, PooledConv, SummedConv
+from znni.network.network import Network
 from znni.plans.block_storage import BlockStorage
 from znni.plans.device_partition import DevicePart
 from znni.plans.primitive import Primitive, TakesPacked
 from znni.plans.segments import Segment
 from znni.plans.summed import SummedNodes
-
-# Sums in another order differ in their last digits. Limits are larger by this factor.
-ROUNDED = 1 + 1e-9
-
-# Prices seldom raise the bounds of convolutions by more than this share of them. If a limit is
-# farther away, they are not worth their time.
-MOST_GAIN = 0.25
 
 # The bytes of a part of a packed number.
 PART_BYTES = 2
@@ -173,6 +167,13 @@ class DeviceSearch:
         return fusible_sums(self._network, self._options, parts=self._parts) if self._parts else ()
 
     @property
+    def _partition_bounds(self) -> PartitionBounds:
+        """The lower bounds on the memory and the time of all layers of a partition."""
+        return PartitionBounds(
+            self._options, self._fusible, self._fusible_sums, self._parts > 0, self.value_bytes
+        )
+
+    @property
     def _option_sets(self) -> tuple[StepOptions, ...]:
         """The options with whole batches, and then those in pieces.
 
@@ -193,11 +194,12 @@ class DeviceSearch:
             limit: the seconds of the job to beat.
         """
         best: Candidate | None = None
-        working = self._least_working(partition)
-        within = job_time.layers_within(limit, working)
-        if working > budget(partition.input_shape._replace(n=1)):
+        least_of = self._partition_bounds
+        working, most = least_of.working(partition), budget(partition.input_shape._replace(n=1))
+        if working > most or (limit == inf and not least_of.may_fit(partition, most)):
             return None
-        layers = self._least_seconds(partition, budget, within)
+        within = job_time.layers_within(limit, working)
+        layers = least_of.seconds(partition, most, within)
         if not job_time.seconds(Load(sum(layers.values()), 0, working)) < limit:
             return None
         bounds = SecondsLimit(ROUNDED * within, layers, self.bounds.of_step)
@@ -221,27 +223,6 @@ class DeviceSearch:
                         best, limit = candidate, seconds
         return best
 
-    def _least_working(self, partition: Partition) -> int:
-        """Return a lower bound on the bytes of the layers' arrays, for any segments.
-
-        A convolution takes the input and the output of one fragment. If a pooling follows, one of
-        its fragments may need fewer voxels of that output. A convolution that may be one step with
-        its pooling does not count.
-        """
-        fused = {pair.conv for pair in self._fusible}
-        least, smaller = 0, Vec3(0, 0, 0)
-        for node in reversed(partition.nodes if partition.shapes else ()):
-            if isinstance(node.layer, Pool):
-                smaller = node.layer.window - 1
-            elif isinstance(node.layer, Conv) and node.layer not in fused:
-                shapes = [partition.shapes[name] for name in (*node.inputs, node.name)]
-                if partition.storage:
-                    arrays = sum(shape.nbytes for shape in shapes)
-                else:
-                    arrays = sum(4 * it.f * (it.size - smaller).volume for it in shapes)
-                least = max(least, arrays)
-        return least * self.value_bytes // FLOAT_BYTES
-
     def _least_of_block(self, segment: Segment) -> float:
         """Return a lower bound on the seconds of the only segment of a block."""
         return sum(map(self.bounds.of_step, segment.steps))
@@ -257,56 +238,12 @@ class DeviceSearch:
             job_time: the time of the job for a load.
             limit: the seconds of the job above which it does not matter how many they are.
         """
-        working = self._least_working(partition)
-        if working > budget(partition.input_shape._replace(n=1)):
+        least_of = self._partition_bounds
+        working, most = least_of.working(partition), budget(partition.input_shape._replace(n=1))
+        if working > most:
             return Load(inf, 0, working)
-        least = self._least_seconds(partition, budget, job_time.layers_within(limit, working))
+        least = least_of.seconds(partition, most, job_time.layers_within(limit, working))
         return Load(sum(least.values()), 0, working)
-
-    def _least_seconds(
-        self, partition: Partition, budget: MemoryBudget, within: float
-    ) -> dict[str, float]:
-        """Return seconds of each layer that no candidate is below, in any segments.
-
-        Every segmentation computes the same outputs, if not more. So the fastest price for all
-        items of a layer at once is a bound for all of them. If their arrays do not fit, it is the
-        price of the largest piece that fits, times the number of pieces. Convolutions that may be
-        one step with a pooling or a sum are left out, as are packed ones. Nothing is priced if the
-        limit is too far away (``MOST_GAIN``).
-
-        Args:
-            partition: the layers.
-            budget: the bytes that they may take.
-            within: the seconds of all layers above which it does not matter how many they are.
-        """
-        least = {node.name: partition.least.get(node.name, 0.0) for node in partition.nodes}
-        if not partition.shapes or self._parts:
-            return least
-        fused = {pair.conv.name for pair in self._fusible}
-        fused |= {nodes.conv.name for nodes in self._fusible_sums}
-        alone = (it for it in partition.nodes if it.name not in fused)
-        convolutions = [it for it in alone if isinstance(it.layer, Conv)]
-        gain = MOST_GAIN * sum(least[node.name] for node in convolutions)
-        if gain <= within - sum(least.values()) < inf:
-            return least
-        allowed = budget(partition.input_shape._replace(n=1))
-        for node in sorted(convolutions, key=lambda node: -least[node.name]):
-            left = within - sum(least.values())
-            if not left > 0:
-                break
-            shape, out = _shapes_of(partition, node)
-            each = (shape.nbytes + out.nbytes) // shape.n
-            divisors = [n for n in range(shape.n, 0, -1) if shape.n % n == 0]
-            items = next((n for n in divisors if n * each <= allowed), 0)
-            # A price for some items bounds the time of fewer only if these divide them.
-            if items and all(items % n == 0 for n in divisors if n < items):
-                times = shape.n // items
-                enough = (least[node.name] + ROUNDED * left) / times
-                layer = node.layer.local if partition.storage else node.layer
-                some, made = shape._replace(n=items), out._replace(n=items)
-                found = times * self._options.least_seconds(layer, some, made, enough)
-                least[node.name] = max(least[node.name], found)
-        return least
 
     def smallest(self, partition: Partition, budget: MemoryBudget) -> Candidate | None:
         """Return the candidate that leaves the most of its budget, or lacks the least.
@@ -490,14 +427,6 @@ class DeviceSearch:
             Slot((step,), n, held, part.writes_in_place(step), part.bytes_apart(step))
             for (step, held), n in zip(part.held_beside(), runs, strict=True)
         ]
-
-
-def _shapes_of(partition: Partition, node: Node) -> tuple[Shape5, Shape5]:
-    """Return the shapes of a convolution's input and output, of all items together."""
-    if partition.storage:
-        taken = partition.storage.shape_taken(node.name, node.inputs)
-        return taken, partition.storage.shape_made(node.name)
-    return partition.shapes[node.inputs[0]], partition.shapes[node.name]
 
 
 def _has_batches(segments: Segments) -> bool:

@@ -9,7 +9,7 @@ from math import inf
 import numpy as np
 import pytest
 from fakes import fake_gpu_catalogue, gpu, machine, two_cores
-from paths import NETWORKS
+from paths import MACHINES, NETWORKS
 from planner_cases import CHOICES, bound_of_patch
 from random_networks import chain
 
@@ -105,3 +105,30 @@ def test_few_prices_are_needed_where_memory_is_short() -> None:
     )
     search.fastest()
     assert search.calls < 6000
+
+
+def on_titan(edge: int) -> Search:
+    """Return a search in which the first convolution's workspace decides which patches fit."""
+    search = znni.inference.planning.search(
+        NETWORKS / "n537.yaml", (edge, edge, edge), machine=MACHINES / "titanx-e7.yaml",
+        device="gpu", costs="built-in",
+    )  # fmt: skip
+    return search.among({"gpu_fft_pruned", "gpu_max_pooling", "gpu_max_pooling_fragments"})
+
+
+def test_a_first_layer_that_does_not_fit_rules_a_patch_out() -> None:
+    """It is priced whole, and as one fragment of the pooling after it needs it."""
+    search = on_titan(2048)
+    assert search.fastest_for(Vec3(64, 64, 72)) is None
+    assert search.calls <= 2
+
+
+def test_patches_that_do_not_fit_leave_prices_for_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The first plan that fits is half as fast as the best one, which takes 100 prices more."""
+    monkeypatch.setattr("planner.exhaustive.MOST_PRICES", 100)
+    plan = on_titan(512).fastest()[0]
+    best = on_titan(512).fastest_for(Vec3(48, 72, 72))
+    assert best
+    assert plan.seconds <= best.seconds

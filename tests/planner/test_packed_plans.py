@@ -21,6 +21,7 @@ from planner.bare_steps import sample_steps
 from planner.bounds import packed_layers
 from planner.cost_model import BUILT_IN
 from planner.exhaustive import Search
+from planner.partition_bounds import PartitionBounds
 from planner.segmentations import exact_segment, exact_segments, fusible_sums
 from planner.step_options import StepOptions
 from znni.calibration.overhead_figures import run_overhead
@@ -401,5 +402,5 @@ def test_packed_values_take_half_the_memory_that_rules_patches_out(
         return search.fastest()[0].seconds
 
     found = fastest()
-    monkeypatch.setattr(device_search.DeviceSearch, "_least_working", lambda *_: 0)
+    monkeypatch.setattr(PartitionBounds, "working", lambda *_: 0)
     assert found == pytest.approx(fastest())

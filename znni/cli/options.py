@@ -149,7 +149,7 @@ MicroBatchesChoice = Annotated[
     typer.Option(
         "--micro-batches",
         help="Sizes of the pieces into which a layer's batch may be cut if memory is short. "
-        "Planning with all takes many times longer.",
+        "Planning with all takes several times as long.",
     ),
 ]
 
