@@ -310,7 +310,7 @@ def test_a_graph_with_joins_as_a_network_file(
     assert isinstance(found.parity, Parity)
     assert found.parity.error < 1e-6
     x = numbers(1, *SMALL)
-    session = onnx_original._session(tmp_path / "model.onnx", model) or ReferenceEvaluator(model)
+    session = onnx_original._session(tmp_path / "model.onnx") or ReferenceEvaluator(model)
     wanted = session.run(None, {"x": x[np.newaxis]})[0][0]
     assert relative(pooled(read_back(out), x), wanted) < 1e-5
 
