@@ -118,7 +118,9 @@ def test_a_known_machine_is_given_by_name(tmp_path: Path) -> None:
     (group, _) = load(SLURM.replace("machines/h200.yaml", "mine"), tmp_path).groups
     assert group.machine == tmp_path / "mine"
     said = refusal(SLURM.replace("machines/h200.yaml", "h101"), tmp_path)
-    assert said.startswith(", line 9: h101: no such file, and no machine of this name comes with")
+    assert said.startswith(
+        ", line 9: h101: no such machine file, and no machine of this name comes with"
+    )
 
 
 def test_the_reference_names_all_keys() -> None:

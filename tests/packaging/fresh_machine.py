@@ -68,6 +68,7 @@ def run(commands: list[str], folder: Path, python: str) -> int:
     Returns:
         The exit code of the first command that fails, or 0.
     """
+    folder.chmod(0o755)  # tests start processes of another user
     home, clone = folder / "home", folder / "znni"
     home.mkdir()
     subprocess.run(["git", "clone", "--quiet", "--no-hardlinks", ROOT, clone], check=True)

@@ -137,7 +137,7 @@ def test_tifffile_reads_all_resolutions_of_a_pyramid(dtype: str, labels: bool) -
         levels = series.levels
         extents = [(530, 1029), (265, 515), (133, 258), (67, 129)]
         assert [level.shape for level in levels] == [(2, 3, *extent) for extent in extents]
-        assert {(level.keyframe.is_exact, str(level.dtype)) for level in levels} == {(True, dtype)}
+        assert {(level.keyframe.is_tiled, str(level.dtype)) for level in levels} == {(True, dtype)}
         found = [level.asarray() for level in levels]
     np.testing.assert_array_equal(found[0], values)
     for finer, level in pairwise(found):

@@ -17,6 +17,7 @@ from znni.network.weights import Float32
 # onnx's own evaluator is plain NumPy. It does this many operations in about a minute.
 REFERENCE_FLOPS = 5e9
 NORMS = ("InstanceNormalization", "GroupNormalization")
+NORM_INPUTS = 3  # values, factors and shifts
 LARGEST_MESSAGE = 2**31 - 2**20  # bytes of the largest model that fits into one message
 AXES_ARE_INPUTS = 18  # the first opset in which ReduceMean takes its axes as an input
 
@@ -61,11 +62,11 @@ def _with_precise_norms(model: Any) -> bytes | None:
     size, that alone can change outputs by a thousandth.
     """
     nodes = model.graph.node
-    if (
-        not any(node.op_type in NORMS for node in nodes)
-        or _bytes_of_weights(model) > LARGEST_MESSAGE
-    ):
+    norms = [node for node in nodes if node.op_type in NORMS]
+    if not norms or _bytes_of_weights(model) > LARGEST_MESSAGE:
         return None
+    if any(len(norm.input) != NORM_INPUTS or len(norm.output) != 1 for norm in norms):
+        return None  # onnxruntime says what is wrong
     opset = max(o.version for o in model.opset_import if o.domain in ("", "ai.onnx"))
     precise = deepcopy(model)
     del precise.graph.node[:]

@@ -85,7 +85,8 @@ class Tracer:
             )
         maps = self.values[INPUT].maps
         distinct = tuple(dict.fromkeys(outputs))
-        return Graph(maps, tuple(self._steps.values()), distinct, ends[0].margin)
+        margin = ends[0].margin if ends else NO_PADDING
+        return Graph(maps, tuple(self._steps.values()), distinct, margin)
 
     def add(self, operation: Operation, reads: Sequence[str], value: str) -> None:
         """Add a step that reads the named values, and gives its result a name.

@@ -189,8 +189,7 @@ def _layers(plan: Plan) -> str:
     helped = sum(len(step.layers) for step in plan.steps if step.uses_gpu)
     if not plan.part("gpu"):
         return f"all layers on the host, {helped} of them with the help of"
-    first = plan.layers_on_host
-    on_host = f"the first {f'{first} layers' if first > 1 else 'layer'} on the host"
+    on_host = f"the first {counted(plan.layers_on_host, 'layer')} on the host"
     also = f" ({helped} of them with the help of the GPU)" if helped else ""
     return f"{on_host}{also}, the others on"
 
