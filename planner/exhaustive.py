@@ -22,9 +22,9 @@ from znni.plans.block_storage import storage_for
 from znni.plans.device_partition import parts_of
 from znni.plans.plan import Plan
 
-# The most prices that a search works out once it knows a plan, which takes a few seconds. Only
-# outputs of thousands of voxels per axis need more. By then the most promising patches have been
-# tried.
+# The most prices that a search works out, which takes a few seconds. Only outputs of thousands of
+# voxels per axis need more. By then the most promising patches have been tried, unless it took most
+# of these prices to find any plan.
 MOST_PRICES = 40_000
 
 
@@ -41,7 +41,7 @@ class Search(Space):
         It tries patches in the order of a lower bound on their time. It ends when the bound passes
         the slowest of the best plans found. If the output is very large, many patch sizes differ by
         little. Then the search tries a spread of them, and after that all sizes near the best. It
-        ends ``MOST_PRICES`` prices after it has found a plan.
+        ends after ``MOST_PRICES`` prices.
 
         Args:
             count: the number of plans wanted. Fewer may exist.
@@ -156,17 +156,18 @@ class Search(Space):
         leave hope, and most plans need few of them. It begins at once if no bound with prices was
         less since a search last found nothing. So a fast plan limits the others soon.
 
-        As soon as one plan is known, the search ends after ``MOST_PRICES`` further prices. It also
-        ends when the least bound passes the best plans.
+        As soon as one plan is found, the search ends after ``MOST_PRICES`` prices. If that plan
+        came late, it ends after twice as many as until then. It also ends when the least bound
+        passes the best plans.
         """
-        most = self.calls + MOST_PRICES if best.plans else inf
+        begun, most = self.calls, self.calls + MOST_PRICES
         candidates: dict[Vec3, PatchCandidate] = {}
         waiting = waiting_patches(self, set(patches) - tried)
         heapify(waiting)
         least = inf  # of the bounds with prices, since a search last found nothing
         while waiting:
             bound, patch, cut_point, is_priced = heappop(waiting)
-            if bound >= best.limit or self.calls > most:
+            if bound >= best.limit or (best.plans and self.calls > most):
                 break
             if cut_point is None:
                 tried.add(patch)
@@ -187,8 +188,9 @@ class Search(Space):
                     continue
                 least = seconds
             if plan := self._fastest_with(candidates[patch], cut_point, best.limit):
+                if not best.plans:
+                    most = max(most, 2 * self.calls - begun)
                 best.add(plan)
-                most = min(most, self.calls + MOST_PRICES)
             else:
                 least = inf
 
