@@ -228,10 +228,11 @@ def test_nothing_is_kept_of_large_and_missing_files_or_if_so_wanted(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (folder / "model.onnx").write_bytes(bytes(MOST_BYTES + 1))
-    for name in ("model.onnx", "missing.yaml"):
+    for name in ("model.onnx", "plans/missing.yaml"):
         assert text_file(Path(name), HERE, ()) is None
-    with pytest.raises(InvalidInput, match="no network of this name"):
-        text_file(Path("missing"), HERE, ())
+    for name in ("missing", "missing.yaml"):
+        with pytest.raises(InvalidInput, match="no network of this name"):
+            text_file(Path(name), HERE, ())
     monkeypatch.setenv(text_cache.FOLDER_VARIABLE, text_cache.NONE)
     assert text_file(Path("small.yaml"), HERE, ()) is None
 
