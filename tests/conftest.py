@@ -45,7 +45,7 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)  # which nohup has ignored
 # Workers of pytest-xdist inherit it, and compile each emulated kernel once together.
 folder()
 
-NO_NOTES = mock.Mock(kept=lambda _: None)
+NO_NOTES = mock.Mock(load=lambda _: None)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -24,7 +24,6 @@ from znni.calibration.phase_notes import (
     noted_cuda,
     with_noted,
 )
-from znni.core import user_cache
 from znni.engine.report import Report
 from znni.inference.planning import as_here
 from znni.inference.session import Session
@@ -39,8 +38,8 @@ SPENT = SecondsAround(start=1.0, planning=0.5, finishing=7.0)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder of the test's own notes."""
     monkeypatch.setattr(phase_notes, "NOTES", NOTES)
-    monkeypatch.setattr(user_cache, "user_cache", lambda: tmp_path)
-    return tmp_path / "phases"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return tmp_path / "znni" / "phases"
 
 
 @pytest.fixture
@@ -79,15 +78,10 @@ def test_after_two_runs_a_slow_first_one_does_not_count() -> None:
     assert noted("cpu").start == 0.5
 
 
-@pytest.mark.parametrize(
-    "damaged",
-    ["", "[]", "nothing", '{"cpu": 3}', '{"cpu": {"start": []}}', '{"cpu": {"start": ["x"]}}',
-     '{"cpu": {"start": [-1]}}', '{"cpu": {"start": [1e300]}}', '{"cpu": {"start": null}}'],
-)  # fmt: skip
-def test_damaged_notes_count_as_none_and_are_replaced(damaged: str, folder: Path) -> None:
+def test_damaged_notes_count_as_none_and_are_replaced(folder: Path) -> None:
     note("cpu", FixedSeconds(start=9.0))
     (file,) = folder.iterdir()
-    file.write_text(damaged)
+    file.write_bytes(file.read_bytes()[:-1])
     assert noted("cpu") == FixedSeconds()
     note("cpu", FixedSeconds(start=1.0))
     assert noted("cpu") == FixedSeconds(start=1.0)

@@ -13,14 +13,14 @@ import pytest
 from znni.core import user_cache
 from znni.core.user_cache import (
     DAY,
-    MOST_BYTES,
     MOST_DAYS,
-    Notes,
-    can_keep,
+    can_store,
     delete_unused,
-    keep,
-    kept,
+    load,
+    load_checked,
     state_of_source,
+    store,
+    store_checked,
     write_whole,
 )
 
@@ -79,11 +79,11 @@ def test_files_that_nobody_uses_are_deleted_as_new_ones_are_kept(cache: Path) ->
     again = used(cache, "again", MOST_DAYS + 1)
     used(cache, "young", MOST_DAYS - 1)
     (cache / "folder").mkdir()
-    assert kept(again) == b"\0"
-    assert keep(cache / "new", b"code")
+    assert load(again) == b"\0"
+    assert store(cache / "new", b"code")
     assert names(cache) == ["again", "folder", "new", "young"]
     used(cache, "old", MOST_DAYS + 1)
-    assert keep(cache / "newer", b"code")  # a process looks once
+    assert store(cache / "newer", b"code")  # a process looks once
     assert "old" in names(cache)
 
 
@@ -91,7 +91,7 @@ def test_in_a_folder_that_the_user_names_nothing_is_deleted(cache: Path) -> None
     named = cache.with_name("named")
     named.mkdir()
     used(named, "old", MOST_DAYS + 1)
-    assert keep(named / "new", b"plan")
+    assert store(named / "new", b"plan")
     assert names(named) == ["new", "old"]
 
 
@@ -117,54 +117,6 @@ def test_a_folder_is_used_when_its_files_are_and_goes_as_a_whole(tmp_path: Path)
     assert names(tmp_path / "used" / "inner") == ["weights"]
 
 
-def parsed(found: list[int]) -> list[int]:
-    return [1 // number for number in found]
-
-
-NOTES = Notes("numbers", 1, parsed)
-
-
-def test_notes_are_kept_by_all_that_they_depend_on(cache: Path) -> None:
-    assert NOTES.kept("about") is None
-    NOTES.keep("about", [1, 1])
-    assert NOTES.kept("about") == [1, 1]
-    assert NOTES.kept(["about"]) is None
-    assert names(cache) == ["numbers"]
-
-
-def test_notes_of_another_version_are_not_seen(cache: Path) -> None:
-    NOTES.keep("about", [1])
-    newer = Notes("numbers", 2, parsed)
-    assert newer.kept("about") is None
-    newer.keep("about", [-1])
-    assert (NOTES.kept("about"), newer.kept("about")) == ([1], [-1])
-    assert len(names(cache / "numbers")) == 2
-
-
-@pytest.mark.parametrize(
-    "content",
-    [b"", b"{", b"null", b"[0]", b'["1"]', b"3", b"\xff", b"[" * 100_000],
-)  # fmt: skip
-def test_a_foreign_note_counts_as_absent_and_is_replaced(content: bytes, cache: Path) -> None:
-    NOTES.keep("about", [1])
-    (file,) = (cache / "numbers").iterdir()
-    file.write_bytes(content)
-    assert not NOTES.kept("about")
-    NOTES.keep("about", [1])
-    assert NOTES.kept("about") == [1]
-
-
-def test_notes_that_nobody_uses_are_deleted(cache: Path) -> None:
-    folder = cache / "numbers"
-    folder.mkdir()
-    used(folder, "old", MOST_DAYS + 1)
-    used(folder, "large", 3, size=MOST_BYTES)
-    used(folder, "young", 1)
-    NOTES.keep("about", [1])
-    assert len(names(folder)) == 2
-    assert "young" in names(folder)
-
-
 def test_several_processes_may_delete_at_once(tmp_path: Path) -> None:
     for number in range(200):
         used(tmp_path, str(number), MOST_DAYS + 1)
@@ -178,7 +130,7 @@ def test_several_processes_may_delete_at_once(tmp_path: Path) -> None:
 def test_the_time_of_a_file_is_that_of_its_last_use(tmp_path: Path) -> None:
     before = used(tmp_path, "before", 2), used(tmp_path, "today", 0.5)
     times = [file.stat().st_mtime for file in before]
-    assert all(kept(file) for file in before)
+    assert all(load(file) for file in before)
     after = [file.stat().st_mtime for file in before]
     assert after[0] > times[0] + DAY
     assert after[1] == times[1]
@@ -187,11 +139,11 @@ def test_the_time_of_a_file_is_that_of_its_last_use(tmp_path: Path) -> None:
 def test_a_folder_that_takes_no_files_is_noticed_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert can_keep(tmp_path / "new")
+    assert can_store(tmp_path / "new")
     assert names(tmp_path / "new") == []
     in_the_way = used(tmp_path, "file", 0)
-    assert not can_keep(in_the_way / "kernels")
-    assert not can_keep(in_the_way / "kernels")
+    assert not can_store(in_the_way / "kernels")
+    assert not can_store(in_the_way / "kernels")
     assert caplog.text.count("cannot be written") == 1
 
 
@@ -200,3 +152,15 @@ def test_what_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="directory"):
         write_whole(tmp_path / "folder", b"code")
     assert names(tmp_path) == ["folder"]
+
+
+def test_a_file_with_a_checksum_is_absent_if_it_is_damaged(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    assert load_checked(file) is None
+    for content in (b"some code", b""):
+        store_checked(file, content)
+        assert load_checked(file) == content
+        whole = file.read_bytes()
+        for damaged in (b"", whole[:-1], whole[:20], whole + b"x", b"x" + whole[1:]):
+            file.write_bytes(damaged)
+            assert load_checked(file) is None

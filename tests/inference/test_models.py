@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import re
@@ -21,9 +20,10 @@ from command_line import refused, succeeds
 from import_cases import torch_or_skip
 
 import znni
-from znni.core import user_cache
+from znni.core import user_cache, value_cache
 from znni.core.errors import InvalidInput
 from znni.core.shapes import Box, Vec3
+from znni.core.value_cache import load_value, store_value
 from znni.inference import model_choice
 from znni.inference.model_choice import chosen
 from znni.inference.planning import search
@@ -60,7 +60,7 @@ def exported(folder: Path, module: Any, inputs: int = 1) -> Path:
 
 def caches_in(folder: Path, patch: pytest.MonkeyPatch) -> None:
     """Make a folder the user's cache of models."""
-    for module in (user_cache, model_choice):
+    for module in (user_cache, value_cache, model_choice):
         patch.setattr(module, "user_cache", lambda: folder)
 
 
@@ -181,9 +181,9 @@ def test_the_plan_promises_what_was_measured(normed: tuple[Any, Path], own_proce
     window = measured(model, WINDOW, 1)
     assert plan.memory.resident == window.memory > 100 << 20  # PyTorch alone takes that
     assert plan.steps[0].seconds >= window.seconds
-    notes = {file: json.loads(file.read_text()) for file in (own_process / "models").glob("*.json")}
-    (kept,) = (file for file, note in notes.items() if "seconds" in note)
-    kept.write_text(json.dumps({**notes[kept], "seconds": 7.0}))
+    answers = {file: load_value(file, dict) or {} for file in (own_process / "models").iterdir()}
+    (known,) = (file for file, answer in answers.items() if "seconds" in answer)
+    store_value(known, {**answers[known], "seconds": 7.0})
     measured.cache_clear()
     assert measured(model, WINDOW, 1).seconds == 7.0  # measured once
 

@@ -21,9 +21,9 @@ from planner.exhaustive import Search
 from znni.calibration.model import MeasuredModel
 from znni.core.options import DeviceChoice
 from znni.core.shapes import Vec3
-from znni.core.value_cache import keep_value
+from znni.core.value_cache import store_value
 from znni.inference import plan_cache, planning, text_cache
-from znni.inference.plan_cache import fastest_kept_or_found
+from znni.inference.plan_cache import fastest_cached_or_found
 from znni.network.geometry import with_window
 from znni.network.window import Window
 from znni.plans.plan import Plan
@@ -40,10 +40,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_kept_plan_is_the_one_that_was_found(folder: Path) -> None:
-    found, kept = fastest_kept_or_found(small_search())
+    found, kept = fastest_cached_or_found(small_search())
     assert not kept
     assert len(list(folder.iterdir())) == 1
-    again, kept = fastest_kept_or_found(small_search())
+    again, kept = fastest_cached_or_found(small_search())
     assert kept
     assert again == found
     assert again.to_json() == found.to_json()
@@ -90,9 +90,9 @@ CHANGES: dict[str, Callable[[Search], dict[str, Any]]] = {
 
 @pytest.mark.parametrize("what", CHANGES)
 def test_a_plan_is_searched_for_if_anything_differs(what: str) -> None:
-    fastest_kept_or_found(small_search())
+    fastest_cached_or_found(small_search())
     search = small_search()
-    _, kept = fastest_kept_or_found(replace(search, **CHANGES[what](search)))
+    _, kept = fastest_cached_or_found(replace(search, **CHANGES[what](search)))
     assert not kept
 
 
@@ -107,14 +107,14 @@ def test_on_a_gpu_a_kept_plan_has_the_seconds_of_another_start() -> None:
         network, volume = small_search().network, Vec3(40, 40, 40)
         return Search(network, volume, there, known, overhead, device=device)
 
-    slow, kept = fastest_kept_or_found(searched("gpu", 6.0, 2**29))
+    slow, kept = fastest_cached_or_found(searched("gpu", 6.0, 2**29))
     assert not kept
-    quick, kept = fastest_kept_or_found(searched("gpu", 0.5, 2**30))
+    quick, kept = fastest_cached_or_found(searched("gpu", 0.5, 2**30))
     assert kept
     assert quick == searched("gpu", 0.5, 2**30).fastest()[0]
     assert slow.time.building - quick.time.building == pytest.approx(5.5)
-    assert not fastest_kept_or_found(searched("auto", 6.0, 2**29))[1]
-    assert not fastest_kept_or_found(searched("auto", 0.5, 2**29))[1]
+    assert not fastest_cached_or_found(searched("auto", 6.0, 2**29))[1]
+    assert not fastest_cached_or_found(searched("auto", 0.5, 2**29))[1]
 
 
 def test_a_kept_plan_computes_as_many_windows_at_once() -> None:
@@ -123,7 +123,7 @@ def test_a_kept_plan_computes_as_many_windows_at_once() -> None:
 
     def found() -> tuple[Plan, bool]:
         some = planning.search(network, (128, 128, 192), machine="h100", device="gpu")
-        return fastest_kept_or_found(some)
+        return fastest_cached_or_found(some)
 
     plan, kept = found()
     assert not kept
@@ -154,7 +154,7 @@ def test_other_measurements_search_anew() -> None:
         search = Search(
             search.network, search.output, search.machine, search.catalogue, search.overhead, model
         )
-        return fastest_kept_or_found(search)[1]
+        return fastest_cached_or_found(search)[1]
 
     assert [found(Measured(told)) for told in "aabba"] == [False, True, False, True, True]
     unknown = mock.Mock(source="", factors=BUILT_IN.factors, estimate=BUILT_IN.estimate)
@@ -163,17 +163,17 @@ def test_other_measurements_search_anew() -> None:
 
 def test_primitives_that_nothing_tells_apart_search_anew() -> None:
     search = Search(NETWORK, OUTPUT, machine(LIMIT), CATALOGUE, OVERHEAD)
-    assert [fastest_kept_or_found(search)[1] for _ in "12"] == [False, False]
+    assert [fastest_cached_or_found(search)[1] for _ in "12"] == [False, False]
 
 
 def test_another_release_or_another_cut_point_searches_anew() -> None:
-    fastest_kept_or_found(small_search())
+    fastest_cached_or_found(small_search())
     with mock.patch.object(plan_cache.version, "__version__", "another"):
-        assert not fastest_kept_or_found(small_search())[1]
+        assert not fastest_cached_or_found(small_search())[1]
     through = small_search().through(small_search().cut_points)
-    assert not fastest_kept_or_found(through)[1]
-    assert fastest_kept_or_found(through)[1]
-    assert fastest_kept_or_found(small_search())[1]
+    assert not fastest_cached_or_found(through)[1]
+    assert fastest_cached_or_found(through)[1]
+    assert fastest_cached_or_found(small_search())[1]
 
 
 def real_search(**options: Any) -> Search:
@@ -183,10 +183,10 @@ def real_search(**options: Any) -> Search:
 
 def test_a_kept_plan_needs_only_the_primitives_that_it_names() -> None:
     """Neither prices nor the other primitives are looked at."""
-    found, kept = fastest_kept_or_found(real_search(device="cpu"))
+    found, kept = fastest_cached_or_found(real_search(device="cpu"))
     assert not kept
     again = real_search(device="cpu")
-    assert fastest_kept_or_found(again) == (found, True)
+    assert fastest_cached_or_found(again) == (found, True)
     assert again.calls == 0
     assert "all_found" not in again.catalogue.__dict__
 
@@ -196,23 +196,23 @@ def test_a_kept_plan_needs_only_the_primitives_that_it_names() -> None:
 )
 def test_primitives_that_were_not_looked_at_are_told_apart(options: dict[str, Any]) -> None:
     usual = {"device": "cpu", "accuracy": "float32", "threads": 2}
-    fastest_kept_or_found(real_search(**usual))
-    assert not fastest_kept_or_found(real_search(**usual | options))[1]
-    assert fastest_kept_or_found(real_search(**usual))[1]
+    fastest_cached_or_found(real_search(**usual))
+    assert not fastest_cached_or_found(real_search(**usual | options))[1]
+    assert fastest_cached_or_found(real_search(**usual))[1]
 
 
 def test_other_code_searches_anew() -> None:
-    fastest_kept_or_found(small_search())
+    fastest_cached_or_found(small_search())
     with mock.patch.object(plan_cache, "state_of_source", return_value="other code"):
-        assert not fastest_kept_or_found(small_search())[1]
+        assert not fastest_cached_or_found(small_search())[1]
 
 
 def test_under_less_memory_a_plan_serves_if_it_fits() -> None:
-    found, _ = fastest_kept_or_found(small_search())
-    again, kept = fastest_kept_or_found(small_search(found.memory.total))
+    found, _ = fastest_cached_or_found(small_search())
+    again, kept = fastest_cached_or_found(small_search(found.memory.total))
     assert kept
     assert replace(again, machine=found.machine) == found
-    less, kept = fastest_kept_or_found(small_search(found.memory.total - 1))
+    less, kept = fastest_cached_or_found(small_search(found.memory.total - 1))
     assert not kept
     assert less.memory.total < found.memory.total
 
@@ -220,27 +220,27 @@ def test_under_less_memory_a_plan_serves_if_it_fits() -> None:
 def test_under_more_memory_a_kept_plan_is_only_where_the_search_begins() -> None:
     for limit in (60_000, 100_000, 200_000, LIMIT):
         expected = small_search(limit).fastest()[0]
-        found, kept = fastest_kept_or_found(small_search(limit))
+        found, kept = fastest_cached_or_found(small_search(limit))
         assert not kept
         assert found.seconds == expected.seconds
         assert found.machine == expected.machine
 
 
 def test_files_of_something_else_count_as_absent(folder: Path) -> None:
-    found, _ = fastest_kept_or_found(small_search())
+    found, _ = fastest_cached_or_found(small_search())
     (path,) = folder.iterdir()
     for content in (b"", b"{}", b"\xff\x00", path.read_bytes()[:500]):
         path.write_bytes(content)
-        assert fastest_kept_or_found(small_search()) == (found, False)
-        assert fastest_kept_or_found(small_search()) == (found, True)
+        assert fastest_cached_or_found(small_search()) == (found, False)
+        assert fastest_cached_or_found(small_search()) == (found, True)
 
 
 def test_a_plan_of_other_primitives_is_not_taken(folder: Path) -> None:
-    found, _ = fastest_kept_or_found(small_search())
+    found, _ = fastest_cached_or_found(small_search())
     (path,) = folder.iterdir()
     text = found.to_json().replace('"direct"', '"gone"').replace('"fft_tiled"', '"gone"')
-    keep_value(path, Plan.from_json(text))
-    again, kept = fastest_kept_or_found(small_search())
+    store_value(path, Plan.from_json(text))
+    again, kept = fastest_cached_or_found(small_search())
     assert not kept
     assert again == found
 
@@ -254,14 +254,14 @@ def test_in_the_users_cache_plans_that_nobody_uses_are_deleted(
     old.parent.mkdir(parents=True)
     old.write_text("")
     os.utime(old, (0, 0))
-    fastest_kept_or_found(small_search())
+    fastest_cached_or_found(small_search())
     assert not old.exists()
     assert len(list(old.parent.iterdir())) == 1
 
 
 def test_writers_at_the_same_time_leave_whole_files(folder: Path) -> None:
     with ThreadPoolExecutor(8) as pool:
-        found = list(pool.map(lambda _: fastest_kept_or_found(small_search())[0], range(16)))
+        found = list(pool.map(lambda _: fastest_cached_or_found(small_search())[0], range(16)))
     assert all(plan == found[0] for plan in found)
     assert [path.suffix for path in folder.iterdir()] == [".plan"]
 
@@ -271,14 +271,14 @@ def test_a_folder_that_cannot_be_written_costs_a_warning(
 ) -> None:
     folder.write_text("a file in its place")
     with caplog.at_level(logging.WARNING, "znni"):
-        fastest_kept_or_found(small_search())
+        fastest_cached_or_found(small_search())
     assert "plans and measurements are not kept there" in caplog.text
 
 
 def test_none_are_kept_if_so_wanted(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(text_cache.FOLDER_VARIABLE, "none")
-    fastest_kept_or_found(small_search())
-    assert not fastest_kept_or_found(small_search())[1]
+    fastest_cached_or_found(small_search())
+    assert not fastest_cached_or_found(small_search())[1]
     assert not folder.exists()
 
 
@@ -315,6 +315,6 @@ def test_a_plan_does_not_depend_on_the_name_of_the_weights() -> None:
         planning.search(replace(NETWORK, weights=weights), (40, 40, 40), ram=2**30, device="cpu")
         for weights in (None, Path("some.npz"))
     ]
-    (first, was_kept), (second, is_kept) = map(fastest_kept_or_found, search)
+    (first, was_kept), (second, is_kept) = map(fastest_cached_or_found, search)
     assert (was_kept, is_kept) == (False, True)
     assert first.network.weights is second.network.weights is None

@@ -22,7 +22,7 @@ from znni.calibration.cost_file import VARIABLE as COSTS
 from znni.calibration.phase_notes import NOTES, FixedSeconds, Kind, note
 from znni.core.errors import InvalidInput
 from znni.inference import text_cache
-from znni.inference.text_cache import MOST_BYTES, KeptText, keep_text, kept_text, text_file
+from znni.inference.text_cache import MOST_BYTES, CachedText, cached_text, store_text, text_file
 from znni.plans.job_seconds import SecondsAround
 from znni.plans.plan_text import PlanText
 
@@ -187,7 +187,7 @@ def test_notes_of_runs_between_two_commands_change_only_exact_texts(phase: str) 
         assert _named(exact=True) != exact
 
 
-def test_a_kept_text_tells_the_seconds_that_runs_noted_since(folder: Path) -> None:
+def test_a_cached_text_tells_the_seconds_that_runs_noted_since(folder: Path) -> None:
     first = Printed()
     note("cpu", FixedSeconds(start=3.0, planning=3.0, finishing=1.0))
     note("gpu", FixedSeconds(start=50.0))
@@ -205,23 +205,23 @@ def test_a_kept_text_tells_the_seconds_that_runs_noted_since(folder: Path) -> No
 
 
 def test_a_text_for_another_machine_tells_no_seconds_of_this_one(folder: Path) -> None:
-    there = KeptText(PlanText(("rate ", ", time ", ", once ", ""), 80, 7.75, 0.75), AROUND, None)
-    keep_text(folder / "text", there)
+    there = CachedText(PlanText(("rate ", ", time ", ", once ", ""), 80, 7.75, 0.75), AROUND, None)
+    store_text(folder / "text", there)
     note("cpu", FixedSeconds(start=30.0))
-    assert kept_text(folder / "text") == "rate 8, time 10.0 s, once 3.0"
-    keep_text(folder / "text", there._replace(kind="cpu"))
-    assert kept_text(folder / "text") == "rate 2, time 38.5 s, once 31.5"
+    assert cached_text(folder / "text") == "rate 8, time 10.0 s, once 3.0"
+    store_text(folder / "text", there._replace(kind="cpu"))
+    assert cached_text(folder / "text") == "rate 2, time 38.5 s, once 31.5"
 
 
 def test_a_damaged_text_is_not_printed(folder: Path) -> None:
     file = folder / "plans" / "some.txt"
-    assert kept_text(file) is None
-    keep_text(file, "layers\nand µs")
-    assert kept_text(file) == "layers\nand µs"
+    assert cached_text(file) is None
+    store_text(file, "layers\nand µs")
+    assert cached_text(file) == "layers\nand µs"
     whole = file.read_bytes()
     for damaged in (b"", whole[:-1], whole.replace(b"layers", b"layerz"), b"layers"):
         file.write_bytes(damaged)
-        assert kept_text(file) is None
+        assert cached_text(file) is None
 
 
 def test_nothing_is_kept_of_large_and_missing_files_or_if_so_wanted(

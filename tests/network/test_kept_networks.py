@@ -14,7 +14,7 @@ from command_line import SMALL_NET
 from znni.core import loading
 from znni.core.errors import InvalidInput
 from znni.core.shipped import NETWORKS
-from znni.core.value_cache import keep_value
+from znni.core.value_cache import store_value
 from znni.network import network_file
 from znni.network.network import Network
 from znni.network.network_file import load_network
@@ -117,7 +117,7 @@ def test_a_file_that_is_no_network_is_refused_again(kept: Path) -> None:
 def test_a_file_of_something_else_counts_as_absent(kept: Path) -> None:
     found = load_network("n337")
     (file,) = kept.iterdir()
-    keep_value(file, found.nodes)
+    store_value(file, found.nodes)
     assert load_network("n337") == found
 
 

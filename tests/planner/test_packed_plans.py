@@ -29,7 +29,7 @@ from znni.core.options import Accuracy, Choices, Division
 from znni.core.shapes import Vec3
 from znni.engine.tiles import for_job, make_job
 from znni.inference import planning, text_cache
-from znni.inference.plan_cache import fastest_kept_or_found
+from znni.inference.plan_cache import fastest_cached_or_found
 from znni.machine.machine import Machine
 from znni.machine.machine_choice import machine_for
 from znni.network.geometry import with_window
@@ -152,9 +152,9 @@ def test_a_plan_that_is_kept_or_given_computes_as_many_windows_at_once(
     there, network, volume = machine(), UNETS["nnunet-instance"](), Vec3(128, 128, 192)
     windowed = with_window(network, Window(Vec3.of(64), 0))
     known = Lazy(primitives(there), "packed")
-    found, kept = fastest_kept_or_found(searched(windowed, known, there, volume))
+    found, kept = fastest_cached_or_found(searched(windowed, known, there, volume))
     assert found.network.together > 1
-    again, kept = fastest_kept_or_found(searched(windowed, known, there, volume))
+    again, kept = fastest_cached_or_found(searched(windowed, known, there, volume))
     assert kept
     assert again == found
     assert again.network.together == found.network.together

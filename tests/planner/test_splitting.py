@@ -16,7 +16,7 @@ from znni.core.errors import InvalidInput
 from znni.core.options import Accuracy, Choices, DeviceChoice
 from znni.core.shapes import Vec3
 from znni.inference import text_cache
-from znni.inference.plan_cache import fastest_kept_or_found
+from znni.inference.plan_cache import fastest_cached_or_found
 from znni.inference.planning import checked_plan, search
 from znni.network.geometry import over, with_window
 from znni.network.layers import PackedLayer, SummedConv
@@ -122,10 +122,10 @@ def test_a_kept_plan_splits_the_same_convolutions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(text_cache.FOLDER_VARIABLE, str(tmp_path))
-    plan, kept = fastest_kept_or_found(searched(UNETS["unet3d"]()))
+    plan, kept = fastest_cached_or_found(searched(UNETS["unet3d"]()))
     assert not kept
     again = searched(UNETS["unet3d"]())
-    found, kept = fastest_kept_or_found(again)
+    found, kept = fastest_cached_or_found(again)
     assert kept
     assert found == plan
     assert found.network.split

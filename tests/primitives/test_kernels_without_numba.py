@@ -15,7 +15,7 @@ from numba import njit
 from znni.machine.detect import detect_host
 from znni.network.layers import Conv
 from znni.primitives.catalogue import catalogue
-from znni.primitives.cpu.common.lazy_kernel import with_made
+from znni.primitives.cpu.common.lazy_kernel import with_compiled
 from znni.primitives.cpu.common.native_kernel import NativeKernel
 
 # One thread: with several, each would see what the others write beside it.
@@ -84,7 +84,7 @@ class Copies:
 @cache
 def through_numba(kernel: NativeKernel) -> Any:
     """The kernel as numba calls it."""
-    return njit(**kernel.options)(with_made(kernel.function))
+    return njit(**kernel.options)(with_compiled(kernel.function))
 
 
 class Compared:

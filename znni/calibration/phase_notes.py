@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import inf
 from statistics import median_low
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
-from znni.core.user_cache import Notes
+from znni.core.value_cache import ValueCache
 from znni.core.version import __version__
 from znni.machine.detect import usable_cores
 from znni.machine.machine import Machine
@@ -49,7 +49,9 @@ FINISHING: Mapping[Kind, float] = {"cpu": AROUND.finishing, "gpu": 0.3, "gpus": 
 EXIT: Mapping[Kind, float] = {"cpu": AROUND.exit, "gpu": 0.13, "gpus": AROUND.exit}
 
 # The noted seconds, by kind and phase.
-Phases: TypeAlias = Mapping[str, Mapping[str, list[float]]]
+Phases: TypeAlias = dict[str, dict[str, list[float]]]
+
+NOTES = ValueCache[Phases]("phases", 1, dict)
 
 
 class FixedSeconds(NamedTuple):
@@ -135,40 +137,12 @@ def note(kind: Kind, taken: FixedSeconds) -> None:
             now, before = median_low(mine[name]), mine.get(told, [inf])[0]
             alike = abs(now - before) <= max(TOLD_SHARE * now, TOLD_SECONDS)
             mine[told] = [before if alike else now]
-    NOTES.keep(_about(), all_noted | {kind: mine})
+    NOTES.store(_about(), all_noted | {kind: mine})
 
 
 def _read() -> Phases:
     """Return all that is noted of this machine, by kind and phase."""
-    return NOTES.kept(_about()) or {}
-
-
-def _parsed(found: dict[str, Any]) -> Phases:
-    return {
-        kind: {
-            name: _sound(phases[name])
-            for name in (*FixedSeconds._fields, *TOLD.values())
-            if name in phases
-        }
-        for kind, phases in found.items()
-    }
-
-
-def _sound(seconds: object) -> list[float]:
-    """Return noted seconds after a check.
-
-    Raises:
-        ValueError: the value is no list of plausible seconds.
-    """
-    if not isinstance(seconds, list) or not seconds:
-        raise ValueError(f"{seconds} are no noted seconds")
-    found = [float(each) for each in seconds]
-    if not all(0 <= each < 1e6 for each in found):
-        raise ValueError(f"{seconds} are no noted seconds")
-    return found
-
-
-NOTES = Notes("phases", 1, _parsed)
+    return NOTES.load(_about()) or {}
 
 
 def _about() -> str:

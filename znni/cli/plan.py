@@ -24,7 +24,7 @@ from znni.core.options import Accuracy, Border, Choices, parse_time
 if TYPE_CHECKING:
     from znni.core.shapes import Vec3
     from znni.engine.tiles import Region
-    from znni.inference.text_cache import KeptText
+    from znni.inference.text_cache import CachedText
     from znni.network.network import Network
     from znni.plans.plan import Plan
     from znni.plans.plan_text import PlanText
@@ -128,7 +128,7 @@ def plan(
         about = (size, stored, border, roi, labels, threshold, window, overlap, blend, mirror)
         asked = (*about, as_json, *planned.items())
         file = text_cache.text_file(net, here, asked, exact=as_json)
-    if file and not fresh and (known := text_cache.kept_text(file)):
+    if file and not fresh and (known := text_cache.cached_text(file)):
         typer.echo(known)
         return
     with loading():
@@ -157,14 +157,14 @@ def plan(
         found = planning.fastest(search, alternatives or 1, fresh=fresh)
         plans = list(map(planning.as_here, found))
         best = plans[0]
-        text = best.to_json() if as_json else _kept_text(found[0], planned["accuracy"])
+        text = best.to_json() if as_json else _cached_text(found[0], planned["accuracy"])
     if out:
         from znni.plans.plan_file import save_plans
 
         save_plans(out, plans, overwrite=overwrite)
     typer.echo(str(text))
     if file and not models and not warnings:
-        text_cache.keep_text(file, text)
+        text_cache.store_text(file, text)
     if alternatives:
         from znni.plans.plan_text import ranking
 
@@ -258,10 +258,10 @@ def _text(plan: Plan, allowed: Accuracy) -> PlanText:
     return text_of(plan, f"accuracy      {note}" if note else "")
 
 
-def _kept_text(plan: Plan, allowed: Accuracy) -> KeptText:
+def _cached_text(plan: Plan, allowed: Accuracy) -> CachedText:
     """Return the text of a plan, which tells the seconds that runs noted here."""
     from znni.calibration.phase_notes import kind_of
-    from znni.inference.text_cache import KeptText
+    from znni.inference.text_cache import CachedText
 
     kind = None if plan.machine.absent else kind_of(plan)
-    return KeptText(_text(plan, allowed), plan.time.around, kind)
+    return CachedText(_text(plan, allowed), plan.time.around, kind)

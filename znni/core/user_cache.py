@@ -1,17 +1,16 @@
-"""The user's folder for files that can be made again: compiled code, plans, notes.
+"""The user's cache: a folder of files that can be made again, such as compiled code and plans.
 
-All of them are written completely or not at all. A file that cannot be read counts as absent.
+All of them are written completely or not at all. A file that cannot be read counts as absent, and
+so does a file with a checksum if it is damaged.
 """
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
@@ -19,7 +18,6 @@ from shutil import rmtree
 from stat import S_ISDIR
 from tempfile import NamedTemporaryFile, mkstemp
 from time import time
-from typing import Any, Generic, TypeVar
 
 _log = logging.getLogger("znni")
 
@@ -35,10 +33,7 @@ MOST_BYTES_OF_CODE = 2**30
 MOST_BYTES_OF_IMPORTS = 2**30
 FEWEST_DAYS = 2
 
-# What a check of foreign JSON may raise.
-_FOREIGN = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
-
-Value = TypeVar("Value")
+_DIGEST_BYTES = 32
 
 
 def user_cache() -> Path:
@@ -87,8 +82,8 @@ def write_whole(path: Path, content: bytes) -> Path:
         raise
 
 
-def keep(path: Path, content: bytes, most_bytes: int = MOST_BYTES) -> bool:
-    """Make a file that saves time later. If it cannot be made, warn once, and return False.
+def store(path: Path, content: bytes, most_bytes: int = MOST_BYTES) -> bool:
+    """Make a file of a cache. If it cannot be made, warn once, and return False.
 
     In the user's cache, delete what nobody uses beside it, once for each folder and process.
 
@@ -100,27 +95,27 @@ def keep(path: Path, content: bytes, most_bytes: int = MOST_BYTES) -> bool:
     try:
         write_whole(path, content)
     except OSError as error:
-        warn_not_kept(path, error)
+        warn_not_stored(path, error)
         return False
     if path.is_relative_to(user_cache()):
         delete_unused_once(path.parent, most_bytes)
     return True
 
 
-def can_keep(folder: Path) -> bool:
+def can_store(folder: Path) -> bool:
     """Return whether files can be made in a folder. If they cannot, warn once."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with NamedTemporaryFile(dir=folder, suffix=".partial") as file:
             file.write(b"a")  # which a full disk refuses
     except OSError as error:
-        warn_not_kept(folder / "any", error)
+        warn_not_stored(folder / "any", error)
         return False
     return True
 
 
-def kept(path: Path) -> bytes | None:
-    """Return the contents of such a file, or None if there is none that can be read.
+def load(path: Path) -> bytes | None:
+    """Return the contents of a file of a cache, or None if there is none that can be read.
 
     The file's time is that of its last use, give or take a day.
     """
@@ -136,47 +131,16 @@ def kept(path: Path) -> bytes | None:
     return content
 
 
-@dataclass(frozen=True)
-class Notes(Generic[Value]):
-    """Small values of one kind, each in a file of JSON in the user's cache.
+def store_checked(path: Path, content: bytes, most_bytes: int = MOST_BYTES) -> None:
+    """Make a file of a cache with a checksum, as ``store``."""
+    store(path, sha256(content).digest() + content, most_bytes)
 
-    Attributes:
-        folder: the name of their folder.
-        version: the version of their layout. A process sees only notes of its own version.
-        parse: returns a value from what JSON holds. If that is no such value, it raises an error
-            such as ValueError.
-    """
 
-    folder: str
-    version: int
-    parse: Callable[[Any], Value]
-
-    def kept(self, about: object) -> Value | None:
-        """Return the value that was kept; None if there is none that can be read.
-
-        Args:
-            about: all on which the value depends; its ``repr`` tells it apart.
-        """
-        content = kept(self._file(about))
-        if content is None:
-            return None
-        try:
-            return self.parse(json.loads(content))
-        except _FOREIGN:
-            return None
-
-    def keep(self, about: object, value: object) -> None:
-        """Keep a value, as JSON holds it.
-
-        Args:
-            about: all on which the value depends.
-            value: the value.
-        """
-        keep(self._file(about), json.dumps(value).encode())
-
-    def _file(self, about: object) -> Path:
-        name = sha256(repr((self.version, about)).encode()).hexdigest()[:32]
-        return user_cache() / self.folder / f"{name}.json"
+def load_checked(path: Path) -> bytes | None:
+    """Return the contents of a file with a checksum, or None if it is absent or damaged."""
+    found = load(path) or b""
+    content = found[_DIGEST_BYTES:]
+    return content if found[:_DIGEST_BYTES] == sha256(content).digest() else None
 
 
 @cache
@@ -235,8 +199,8 @@ def _delete(path: Path) -> None:
         path.unlink()
 
 
-def warn_not_kept(path: Path, error: OSError) -> None:
-    """Warn that nothing is kept, once for each folder."""
+def warn_not_stored(path: Path, error: OSError) -> None:
+    """Warn that nothing is stored, once for each folder."""
     root = user_cache()
     _warn_once(root if path.is_relative_to(root) else path.parent, error.strerror or str(error))
 

@@ -1,23 +1,26 @@
-"""Values of znni's own classes, kept in the user's cache for later processes.
+"""Values of znni's own classes in the user's cache, for later processes.
 
-They are pickled, which is read a hundred times as fast as checked text. A file begins with a sum of
-its contents. Reading makes only values: dataclasses and tuples of znni, paths, texts, numbers.
+They are pickled, which is read a hundred times as fast as checked text. Reading makes only values:
+dataclasses and tuples of znni, paths, texts, numbers.
 """
 
 from __future__ import annotations
 
 import io
 import pickle
-from dataclasses import is_dataclass
+from dataclasses import dataclass, is_dataclass
 from hashlib import sha256
 from pathlib import Path, PosixPath, WindowsPath
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
-from znni.core.user_cache import keep, kept
+from znni.core.user_cache import MOST_BYTES, load_checked, store_checked, user_cache
 
 # The packages whose classes a file may name.
 OWN = ("znni", "planner")
 PATHS = {kind.__name__: kind for kind in (PosixPath, WindowsPath)}
+
+# Errors of reading a class that is gone, that has other fields now, or that is no class of values.
+FOREIGN = (pickle.UnpicklingError, ImportError, AttributeError, TypeError)
 
 Value = TypeVar("Value")
 
@@ -41,24 +44,60 @@ class _Values(pickle.Unpickler):
         raise pickle.UnpicklingError(f"{module}.{name} is no class of values")
 
 
-def keep_value(path: Path, value: object) -> None:
-    """Keep a value in a file. Its name must differ if the code of the value's classes differs."""
+def store_value(path: Path, value: object, most_bytes: int = MOST_BYTES) -> None:
+    """Store a value in a file, as ``store_checked``.
+
+    The file's name must differ if the code of the value's classes differs.
+    """
     content = pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
-    keep(path, sum_of(content) + b"\n" + content)
+    store_checked(path, content, most_bytes)
 
 
-def kept_value(path: Path, kind: type[Value]) -> Value | None:
+def load_value(path: Path, kind: type[Value]) -> Value | None:
     """Return the value in a file; None if there is none of this kind, or if it is damaged."""
-    said, _, content = (kept(path) or b"").partition(b"\n")
-    if said != sum_of(content):
+    content = load_checked(path)
+    if content is None:
         return None
     try:
         found = _Values(io.BytesIO(content)).load()
-    except (pickle.UnpicklingError, ImportError, AttributeError):  # of a class that is not kept
+    except FOREIGN:
         return None
     return found if isinstance(found, kind) else None
 
 
-def sum_of(content: bytes) -> bytes:
-    """Return a sum by which a damaged file is known."""
-    return sha256(content).hexdigest().encode()
+@dataclass(frozen=True)
+class ValueCache(Generic[Value]):
+    """Values of one kind, each in a file of the user's cache.
+
+    Attributes:
+        folder: the name of their folder.
+        version: the version of their meaning. A process sees only values of its own version.
+        kind: their class.
+        most_bytes: the bytes that all files of the folder may take.
+    """
+
+    folder: str
+    version: int
+    kind: type[Value]
+    most_bytes: int = MOST_BYTES
+
+    def load(self, key: object) -> Value | None:
+        """Return a stored value; None if there is none that can be read.
+
+        Args:
+            key: all on which the value depends; its ``repr`` tells it apart.
+        """
+        return load_value(self._file(key), self.kind)
+
+    def store(self, key: object, value: Value) -> None:
+        """Store a value.
+
+        Args:
+            key: all on which the value depends.
+            value: the value.
+        """
+        store_value(self._file(key), value, self.most_bytes)
+
+    def _file(self, key: object) -> Path:
+        name = sha256(repr((self.version, key)).encode()).hexdigest()[:32]
+        return user_cache() / self.folder / name

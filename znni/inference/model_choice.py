@@ -19,12 +19,12 @@ from znni.core.shapes import Vec3
 from znni.core.text import duration
 from znni.core.user_cache import (
     MOST_BYTES_OF_IMPORTS,
-    Notes,
     delete_unused_once,
-    kept,
+    load,
     user_cache,
-    warn_not_kept,
+    warn_not_stored,
 )
+from znni.core.value_cache import ValueCache
 from znni.inference import planning
 from znni.inference.request import Request, RunOptions, request
 from znni.machine.detect import detect_for
@@ -40,7 +40,7 @@ log = logging.getLogger("znni")
 IMPORTS = 1  # the version of what is imported; raise it when import knows more layers
 
 # The reasons for choices, and those why a model is not imported. All of them are text.
-REASONS = Notes("models", IMPORTS, str.strip)
+REASONS = ValueCache("models", IMPORTS, str)
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ def chosen(network: Network, volume: Vec3, choices: Choices) -> EngineChoice:
     (model,), own = network.models, shared.network
     assert network.window is not None
     about = (*_told(model), _threads(choices), network.window.size, choices.accuracy)
-    if known := REASONS.kept(about):
+    if known := REASONS.load(about):
         return EngineChoice(own if known.startswith("znni") else network, known)
     theirs, ours = (_seconds(each, volume, choices) for each in (network, own))
     if isinstance(theirs, DoesNotFit) and isinstance(ours, DoesNotFit):
@@ -88,7 +88,7 @@ def chosen(network: Network, volume: Vec3, choices: Choices) -> EngineChoice:
         f"{able} computes {Path(model.file).name}: predicted {duration(ours)} by znni and "
         f"{duration(theirs)} by {model.runtime}"
     )
-    REASONS.keep(about, why)
+    REASONS.store(about, why)
     return EngineChoice(taken, why)
 
 
@@ -166,10 +166,10 @@ def _seconds(network: Network, volume: Vec3, choices: Choices) -> float | DoesNo
 def _expressed(model: Model, network: Network) -> Network | str:
     """Return a model as layers, with windows and scaling as a network has them; or why not."""
     imported = _imported(model)
-    if known := REASONS.kept(_told(model)):
+    if known := REASONS.load(_told(model)):
         return known
     try:
-        if kept(imported) is None:
+        if load(imported) is None:
             from znni.inference.network_import import import_network  # few runs need it
 
             log.info("importing %s, once", model.given)
@@ -185,12 +185,12 @@ def _expressed(model: Model, network: Network) -> Network | str:
     except (InvalidInput, RunFailed, OSError) as error:
         failed = error if isinstance(error, OSError) else error.__cause__
         if isinstance(failed, OSError):  # verifying and going on need what is imported
-            warn_not_kept(imported, failed)
+            warn_not_stored(imported, failed)
             return f"what znni imports cannot be kept in {imported.parent}: {failed.strerror}"
         reason = str(error).removeprefix(f"{model.file}: ").partition(";")[0]
         why = f"znni does not, because {reason}"
-        if kept(imported) is None and not isinstance(error, MissingLibrary):
-            REASONS.keep(_told(model), why)
+        if load(imported) is None and not isinstance(error, MissingLibrary):
+            REASONS.store(_told(model), why)
         return why
 
 

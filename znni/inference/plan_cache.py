@@ -15,7 +15,7 @@ from planner.limits import time_of_run
 from znni.calibration.model import MeasuredModel
 from znni.core import version
 from znni.core.user_cache import state_of_source
-from znni.core.value_cache import keep_value, kept_value
+from znni.core.value_cache import load_value, store_value
 from znni.inference.text_cache import plans_folder
 from znni.machine.machine import Machine
 from znni.network.split import split_alike
@@ -24,8 +24,8 @@ from znni.plans.plan import Plan
 from znni.plans.primitive import cache_key_of
 
 
-class _Kept(NamedTuple):
-    """A kept plan, and the limits of the search that found it.
+class _CachedPlan(NamedTuple):
+    """A cached plan, and the limits of the search that found it.
 
     Attributes:
         plan: the plan.
@@ -38,11 +38,11 @@ class _Kept(NamedTuple):
     gpu: int
 
 
-def fastest_kept_or_found(search: AnySearch) -> tuple[Plan, bool]:
-    """Return the fastest plan of a search, and whether it was kept from an earlier one.
+def fastest_cached_or_found(search: AnySearch) -> tuple[Plan, bool]:
+    """Return the fastest plan of a search, and whether it was in the cache.
 
     A plan that is fastest under more memory is also fastest under less, if it fits. So it is taken
-    as it is. Else the fastest kept plan that fits is where the search begins.
+    as it is. Else the fastest cached plan that fits is where the search begins.
 
     Args:
         search: the search.
@@ -61,21 +61,21 @@ def fastest_kept_or_found(search: AnySearch) -> tuple[Plan, bool]:
             return it.plan, True
     known = min((it.plan for it in like), key=lambda plan: plan.seconds, default=None)
     found = begin(search).fastest(known=known)[0]
-    keep_plan(found, search)
+    store_plan(found, search)
     return found, False
 
 
-def keep_plan(plan: Plan, search: AnySearch) -> None:
+def store_plan(plan: Plan, search: AnySearch) -> None:
     """Keep the fastest plan of a search, for searches that are alike."""
     key, folder = _key(search), plans_folder()
     if key is None or folder is None:
         return
     host, gpu = _limits(search.machine)
-    keep_value(folder / f"{key}-{host}-{gpu}.plan", plan)
+    store_value(folder / f"{key}-{host}-{gpu}.plan", plan)
 
 
-def _like(folder: Path, key: str, search: AnySearch) -> Iterator[_Kept]:
-    """Yield the kept plans of searches that differ at most in memory, if they fit into this one's.
+def _like(folder: Path, key: str, search: AnySearch) -> Iterator[_CachedPlan]:
+    """Yield the cached plans of searches that differ at most in memory, if they fit this one.
 
     A file that holds no such plan is left out.
     """
@@ -88,7 +88,7 @@ def _like(folder: Path, key: str, search: AnySearch) -> Iterator[_Kept]:
             host, gpu = map(int, path.stem.split("-")[1:])
         except ValueError:
             continue
-        if (plan := kept_value(path, Plan)) is None:
+        if (plan := load_value(path, Plan)) is None:
             continue
         network = split_alike(search.given, plan.network).computing(plan.network.together)
         plan = replace(plan, network=network, machine=search.machine)
@@ -96,7 +96,7 @@ def _like(folder: Path, key: str, search: AnySearch) -> Iterator[_Kept]:
         time = time_of_run(network, plan.patch, plan.parts, search.overhead)
         plan = replace(plan, time=time)
         if _is_of(plan, search):
-            yield _Kept(plan, host, gpu)
+            yield _CachedPlan(plan, host, gpu)
 
 
 def _is_of(plan: Plan, search: AnySearch) -> bool:

@@ -48,7 +48,7 @@ from znni.engine.checks import check_runnable
 from znni.engine.labels import labels_for
 from znni.engine.tiles import Job, Region, for_job, make_job
 from znni.inference.devices import choose_gpus, primitives_for
-from znni.inference.plan_cache import fastest_kept_or_found, keep_plan
+from znni.inference.plan_cache import fastest_cached_or_found, store_plan
 from znni.inference.plan_checks import check_allowed, check_class, check_device, check_made_for
 from znni.inference.request import Requirements, input_type, stored_as
 from znni.machine.cold_pages import cold_share, warm_bytes
@@ -335,9 +335,9 @@ def _fastest(search: AnySearch, count: int, *, fresh: bool) -> list[Plan]:
         found = begin(search).fastest(count)
     elif fresh:
         found = begin(search).fastest()
-        keep_plan(found[0], search)
+        store_plan(found[0], search)
     else:
-        plan, kept = fastest_kept_or_found(search)
+        plan, kept = fastest_cached_or_found(search)
         found = [plan]
     seconds, source = perf_counter() - start, " (kept from an earlier search)" if kept else ""
     log.info("planned in %.1f s%s: patch %s, %s", seconds, source, found[0].patch, found[0].device)

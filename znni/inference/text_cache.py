@@ -25,7 +25,7 @@ from znni.core import version
 from znni.core.packages import package_folders
 from znni.core.shipped import NETWORKS
 from znni.core.user_cache import state_of_source, user_cache
-from znni.core.value_cache import keep_value, kept_value
+from znni.core.value_cache import load_value, store_value
 from znni.machine.cold_pages import warm_bytes
 from znni.machine.machine import Machine
 from znni.machine.processor import processor_features
@@ -45,7 +45,7 @@ MOST_BYTES = 2**20
 VARIABLES = ("ZNNI_", "CUDA_")
 
 
-class KeptText(NamedTuple):
+class CachedText(NamedTuple):
     """The text of a plan that was printed before.
 
     Attributes:
@@ -123,18 +123,18 @@ def _state(path: Path) -> object:
     return str(path), about.st_size, about.st_mtime_ns
 
 
-def kept_text(file: Path) -> str | None:
+def cached_text(file: Path) -> str | None:
     """Return the text in a file as of now; None if there is none, or if it is damaged."""
-    found = kept_value(file, object)
-    if not isinstance(found, KeptText | str):
+    found = load_value(file, object)
+    if not isinstance(found, CachedText | str):
         return None
     log.info("the text is kept from an earlier command: %s", file)
     return str(found)
 
 
-def keep_text(file: Path, text: KeptText | str) -> None:
+def store_text(file: Path, text: CachedText | str) -> None:
     """Keep a text in a file."""
-    keep_value(file, text)
+    store_value(file, text)
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from contextlib import suppress
 from math import inf
 from pathlib import Path
 
-from znni.core.user_cache import Notes
+from znni.core.value_cache import ValueCache
 
 # Memory that other programs have touched on any system that runs.
 WARM_BYTES = 2**29
@@ -32,7 +32,7 @@ TAKEN_BACK_SHARE = 0.5
 NOTED_BITS = 2
 
 # Bytes, by the system's name for its latest start.
-NOTES = Notes("touched", 1, int)
+NOTES = ValueCache("touched", 1, int)
 
 BOOT = Path("/proc/sys/kernel/random/boot_id")
 PROCESSORS = Path("/proc/cpuinfo")
@@ -48,7 +48,7 @@ def warm_bytes() -> float:
         return inf
     if gives_pages_back():
         return FREE_AGAIN_BYTES
-    return max(WARM_BYTES, NOTES.kept(_start()) or 0)
+    return max(WARM_BYTES, NOTES.load(_start()) or 0)
 
 
 def cold_share() -> float:
@@ -62,7 +62,7 @@ def note_warm(nbytes: int) -> None:
     steady <<= max(0, nbytes.bit_length() - NOTED_BITS)
     if steady <= WARM_BYTES or gives_pages_back() or steady <= warm_bytes():
         return
-    NOTES.keep(_start(), steady)
+    NOTES.store(_start(), steady)
 
 
 def is_virtual() -> bool:

@@ -30,7 +30,7 @@ from weakref import WeakSet
 from znni.core.child_process import command_of, environment
 from znni.core.errors import InvalidInput
 from znni.core.packages import package_folders
-from znni.core.user_cache import MOST_BYTES_OF_CODE, can_keep, keep, kept, user_cache
+from znni.core.user_cache import MOST_BYTES_OF_CODE, can_store, load, store, user_cache
 from znni.machine.cuda import (
     INSTALL,
     OWN_INSTRUCTIONS,
@@ -198,9 +198,9 @@ def load_kernels(room: int) -> None:
     files = {module.code: _file(*module.code) for module in modules}
 
     def anew() -> list[Code]:
-        return [code for code, file in files.items() if not kept(file)]
+        return [code for code, file in files.items() if not load(file)]
 
-    if anew() and can_keep(_folder()):
+    if anew() and can_store(_folder()):
         with _in_turn(lambda: bool(anew())):
             _compile_all(anew(), room)
     for module in modules:
@@ -310,10 +310,10 @@ def stored(source: str, architecture: str, options: tuple[str, ...]) -> Path:
     The result is cached, because the file may be in memory, for this process alone.
     """
     file = _file(source, architecture, options)
-    if kept(file):
+    if load(file):
         return file
     code = compile_offline(source, architecture, options)
-    return file if keep(file, code, MOST_BYTES_OF_CODE) else _in_memory(code)
+    return file if store(file, code, MOST_BYTES_OF_CODE) else _in_memory(code)
 
 
 def _file(source: str, architecture: str, options: tuple[str, ...]) -> Path:

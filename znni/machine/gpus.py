@@ -16,7 +16,7 @@ from znni.core.background import in_background
 from znni.core.errors import InvalidInput, RunFailed, option
 from znni.machine import nvml
 from znni.machine.cuda import CHOICES, INSTALL, cupy, cupy_packages, device_errors, stood_for
-from znni.machine.known_gpus import KnownGpu, keep_gpus, known_gpus
+from znni.machine.known_gpus import KnownGpu, known_gpus, store_gpus
 from znni.machine.nvml import Driver
 
 Found = TypeVar("Found")
@@ -213,7 +213,7 @@ def check_gpus() -> None:
 def forget_gpus() -> None:
     """Forget what CUDA found in earlier runs, so that the next run asks it again."""
     if driver := nvml.look():
-        keep_gpus(driver, [])
+        store_gpus(driver, [])
 
 
 def _keep(found: Sequence[tuple[KnownGpu, int]]) -> None:
@@ -225,7 +225,7 @@ def _keep(found: Sequence[tuple[KnownGpu, int]]) -> None:
     if before is None:
         return
     if not found or (_cuda.promised and _cuda.promised != started.uuids):
-        keep_gpus(before, [])  # what is kept is wrong
+        store_gpus(before, [])  # what is kept is wrong
     if not found:
         return
     after = nvml.look()
@@ -241,7 +241,7 @@ def _keep(found: Sequence[tuple[KnownGpu, int]]) -> None:
         for uuid, (_, free) in zip(started.uuids, found, strict=True)
     )
     if all(counted):
-        keep_gpus(before, gpus)
+        store_gpus(before, gpus)
 
 
 @cache

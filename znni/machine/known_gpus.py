@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from znni.core.user_cache import Notes
+from znni.core.value_cache import ValueCache
 from znni.machine.cuda import cupy_folders
 from znni.machine.nvml import Driver
 
@@ -47,18 +47,21 @@ class KnownGpu(NamedTuple):
     memory_kilohertz: int
 
 
+NOTES = ValueCache[list[KnownGpu]]("gpus", 2, list)  # in 1, CUDA seems to take what workers took
+
+
 def known_gpus(driver: Driver) -> list[KnownGpu]:
     """Return what is known of the GPUs, in CUDA's order; nothing if that is not all.
 
     Args:
         driver: the driver and its GPUs.
     """
-    found = NOTES.kept(_about(driver)) or []
+    found = NOTES.load(_about(driver)) or []
     there = {gpu.uuid for gpu in driver.gpus}
     return found if all(gpu.uuid in there for gpu in found) else []
 
 
-def keep_gpus(driver: Driver, gpus: Sequence[KnownGpu]) -> None:
+def store_gpus(driver: Driver, gpus: Sequence[KnownGpu]) -> None:
     """Keep what CUDA found about all GPUs, in its order, if that is plausible and new.
 
     Args:
@@ -70,33 +73,12 @@ def keep_gpus(driver: Driver, gpus: Sequence[KnownGpu]) -> None:
         return
     if len(before) == len(gpus) and all(map(_alike, before, gpus)):
         return
-    NOTES.keep(_about(driver), [gpu._asdict() for gpu in gpus])
+    NOTES.store(_about(driver), list(gpus))
 
 
 def _alike(one: KnownGpu, other: KnownGpu) -> bool:
     same = one._replace(taken=0) == other._replace(taken=0)
     return same and abs(one.taken - other.taken) < STEADY_TAKEN
-
-
-def _sound(gpu: KnownGpu) -> KnownGpu:
-    """Return what is known of a GPU after a check.
-
-    Raises:
-        ValueError: a value has another type, or is negative.
-    """
-    texts, numbers = (gpu.uuid, gpu.name), (gpu.taken, *gpu[3:])
-    if not all(isinstance(text, str) for text in texts) or not all(
-        isinstance(number, int) and number >= 0 for number in numbers
-    ):
-        raise ValueError(f"{gpu} is no GPU")
-    return gpu
-
-
-def _parsed(entries: list[dict[str, Any]]) -> list[KnownGpu]:
-    return [_sound(KnownGpu(**entry)) for entry in entries]
-
-
-NOTES = Notes("gpus", 2, _parsed)  # in 1, CUDA may seem to take what workers took
 
 
 def _about(driver: Driver) -> Sequence[object]:

@@ -6,9 +6,8 @@ import platform
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
-from znni.core.user_cache import Notes
+from znni.core.value_cache import ValueCache
 
 INFO = Path("/proc/cpuinfo")
 
@@ -30,6 +29,9 @@ NOMINAL_HERTZ = 2.5e9
 PAIRS_PER_CYCLE = 1.0
 PAIRS_PER_CYCLE_OF_INTEL = 0.5
 
+# Instruction sets, by a processor's description.
+FEATURES = ValueCache[dict[str, bool]]("processors", 1, dict)
+
 
 def processor_name() -> str:
     """Return the processor's name as the system gives it."""
@@ -39,24 +41,17 @@ def processor_name() -> str:
 def processor_features() -> Mapping[str, bool]:
     """Return whether the processor has each instruction set, by LLVM's names.
 
-    They are kept in the user's cache, because LLVM takes some hundredths of a second to load.
+    They are in the user's cache, because LLVM takes some hundredths of a second to load.
     """
     about = _about()
-    if about and (known := FEATURES.kept(about)):
+    if about and (known := FEATURES.load(about)):
         return known
     import llvmlite.binding
 
     features = dict(llvmlite.binding.get_host_cpu_features())
     if about:
-        FEATURES.keep(about, features)
+        FEATURES.store(about, features)
     return features
-
-
-def _parsed(features: dict[str, Any]) -> dict[str, bool]:
-    return {name: bool(has) for name, has in features.items()}
-
-
-FEATURES = Notes("processors", 1, _parsed)
 
 
 def _about() -> str | None:

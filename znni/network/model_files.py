@@ -19,7 +19,7 @@ from typing import Any
 from znni.core.child_process import command_of, environment
 from znni.core.errors import InvalidInput
 from znni.core.shapes import Vec3
-from znni.core.user_cache import Notes
+from znni.core.value_cache import ValueCache
 from znni.network.models import RUNTIMES, Model, Runtime
 from znni.network.weights import Float32
 
@@ -31,7 +31,7 @@ PACKAGES: dict[Runtime, tuple[str, str]] = {
 CHILD = "znni.network.model_process"
 
 # What the process answers to each question.
-ANSWERS = Notes[dict[str, Any]]("models", 1, dict)
+ANSWERS = ValueCache[dict[str, Any]]("models", 1, dict)
 KEYS = {"describe": {"maps", "features", "fixed"}, "measure": {"seconds", "memory", "shape"}}
 
 CHANGED = "has changed since; give the file that was used, or run again"
@@ -188,14 +188,14 @@ def _answer(
             f"import, if all of its layers are known"
         ) from None
     about = (sha256, package, release, *asked)
-    known = ANSWERS.kept(about)
+    known = ANSWERS.load(about)
     if known and known.keys() == KEYS[asked[0]]:
         return known
     ended = _asked_of_child([runtime, str(path), *asked])
     if ended.returncode:
         raise InvalidInput(f"{given}: {_problem(ended, package)}")
     answer: dict[str, Any] = json.loads(ended.stdout.splitlines()[-1])
-    ANSWERS.keep(about, answer)
+    ANSWERS.store(about, answer)
     return answer
 
 

@@ -12,7 +12,7 @@ from znni.core.errors import InvalidInput
 from znni.core.loading import is_own_process
 from znni.core.shipped import NETWORKS
 from znni.core.user_cache import state_of_source, user_cache
-from znni.core.value_cache import keep_value, kept_value
+from znni.core.value_cache import load_value, store_value
 from znni.core.version import PACKAGE
 from znni.network.geometry import with_window as windowed
 from znni.network.models import is_model_file
@@ -53,7 +53,7 @@ def load_network(path: str | Path) -> Network:
             raise InvalidInput(f"{path}: no such model file; check the path")
         text = json.dumps({"name": Path(path).stem, "model": Path(path).name})
         return network_from_text(text, path)
-    return _kept_or_read(NETWORKS.found(Path(path)))
+    return _cached_or_read(NETWORKS.found(Path(path)))
 
 
 @checks_types
@@ -86,15 +86,15 @@ def network_from_text(text: str, name: str | Path) -> Network:
     return _read(Path(name), text)
 
 
-def _kept_or_read(path: Path) -> Network:
+def _cached_or_read(path: Path) -> Network:
     """Return the network in a file. A command keeps it, and takes one that was kept."""
     place = _place(path) if is_own_process() else None
-    if place and (known := kept_value(place, Network)):
+    if place and (known := load_value(place, Network)):
         return known
     found = _read(path)
     # What is known of a model depends on its file. The network file may be another by now.
     if place and not found.models and place == _place(path):
-        keep_value(place, found)
+        store_value(place, found)
     return found
 
 

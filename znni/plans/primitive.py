@@ -202,12 +202,12 @@ class Among(LazyCatalogue):
 
 
 def cache_key_of(catalogue: Catalogue) -> str | None:
-    """Return the text of a late catalogue that tells it apart; None for another catalogue."""
+    """Return the text of a lazy catalogue that tells it apart; None for another catalogue."""
     return catalogue.cache_key if isinstance(catalogue, LazyCatalogue) else None
 
 
 def devices_of(catalogue: Catalogue) -> tuple[Device, ...]:
-    """Return the devices that primitives run on; those of a late one are not looked up."""
+    """Return the devices that primitives run on; those of a lazy one are not looked up."""
     if isinstance(catalogue, LazyCatalogue):
         return catalogue.devices
     return tuple({primitive.device: None for primitive in catalogue.values()})

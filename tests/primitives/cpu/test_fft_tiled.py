@@ -279,8 +279,8 @@ def test_kernels_on_disk_are_used_by_the_next_process_unless_damaged(tmp_path: P
     (file,) = tmp_path.rglob("*.o")
     file.write_bytes(file.read_bytes()[:-1])
     assert emitted_in_a_new_process(tmp_path) == (1, 1)
-    (entry,) = tmp_path.rglob("*.json")
-    entry.write_text('{"name": "forward_rows"')
+    (entry,) = (path for path in tmp_path.rglob("kernels/*") if path != file)
+    entry.write_bytes(entry.read_bytes()[:-1])
     assert emitted_in_a_new_process(tmp_path) == (1, 0)
     assert emitted_in_a_new_process(tmp_path) == (0, 0)
 
@@ -289,14 +289,15 @@ def test_each_kernel_is_kept_under_a_name_of_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A change of arguments, code or processor has another name."""
-    monkeypatch.setattr(machine_code, "cache_directory", lambda: tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     emit = tile_transform.forward_rows.__wrapped__
     emit(4), emit(8), emit(length=8)
     monkeypatch.setattr(kernel_cache, "_SOURCE", "other code")
     emit(8)
     monkeypatch.setattr(machine_code, "environment", lambda: "another processor")
     emit(8)
-    assert len(list(tmp_path.glob("forward_rows-*.json"))) == 5
+    files = [path.suffix for path in tmp_path.rglob("kernels/*")]
+    assert files.count("") == 5
     with pytest.raises(TypeError, match="need a repr"):
         emit(object())
 
@@ -306,6 +307,6 @@ def test_a_cache_that_cannot_be_written_is_done_without(
 ) -> None:
     occupied = tmp_path / "file"
     occupied.write_text("not a directory")
-    monkeypatch.setattr(machine_code, "cache_directory", lambda: occupied / "kernels")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(occupied))
     kernel = tile_transform.forward_rows.__wrapped__(4)
     assert kernel.address

@@ -11,30 +11,30 @@ import numpy as np
 import pytest
 from paths import NETWORKS
 
-from znni.primitives.cpu.common.lazy_kernel import LateKernel, late_njit
+from znni.primitives.cpu.common.lazy_kernel import LazyKernel, lazy_njit
 from znni.primitives.cpu.common.numba_kernel import numba_kernel
 
 
-@late_njit(nogil=True)
+@lazy_njit(nogil=True)
 def _twice(value):  # type: ignore[no-untyped-def]
     return 2 * value
 
 
-@late_njit(nogil=True)
+@lazy_njit(nogil=True)
 def _four_times(value):  # type: ignore[no-untyped-def]
     return _twice(_twice(value))
 
 
 def test_a_kernel_is_made_with_those_that_it_names() -> None:
-    assert isinstance(_four_times, LateKernel)
+    assert isinstance(_four_times, LazyKernel)
     assert _four_times(3) == 12
-    assert isinstance(_twice, LateKernel)  # its name still means the same
+    assert isinstance(_twice, LazyKernel)  # its name still means the same
     assert _twice(4) == 8
     assert _four_times.__name__ == "_four_times"
 
 
 def test_a_kernel_is_made_with_those_around_it() -> None:
-    @late_njit(nogil=True)
+    @lazy_njit(nogil=True)
     def add(x, y):  # type: ignore[no-untyped-def]
         return x + y
 
@@ -55,7 +55,7 @@ def test_threads_that_call_at_once_make_one_kernel() -> None:
         made.append(function)
         return function
 
-    kernel = LateKernel(lambda x: x + 1, compiled, {})
+    kernel = LazyKernel(lambda x: x + 1, compiled, {})
     with ThreadPoolExecutor(8) as pool:
         assert list(pool.map(kernel, range(50))) == list(range(1, 51))
     assert len(made) == 1

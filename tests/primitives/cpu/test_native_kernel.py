@@ -16,6 +16,7 @@ import pytest
 from paths import ROOT
 
 from znni.core import user_cache
+from znni.core.user_cache import store_checked
 from znni.primitives.cpu.common import machine_code, native_kernel
 from znni.primitives.cpu.common.lazy_kernel import compiled_seconds
 from znni.primitives.cpu.common.native_arguments import Kinds, flatten
@@ -45,8 +46,8 @@ def expected(values: Any, pair: Pair, scale: float, times: int, doubled: bool) -
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder of kept machine code, empty."""
-    monkeypatch.setattr(machine_code, "user_cache", lambda: tmp_path)
-    return tmp_path / "kernels"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return tmp_path / "znni" / "kernels"
 
 
 @pytest.fixture
@@ -54,7 +55,7 @@ def without_numba(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """Forbid to compile from now on."""
 
     def forbid() -> None:
-        monkeypatch.setattr(NativeKernel, "_compiled", None)
+        monkeypatch.setattr(NativeKernel, "_compile_for", None)
 
     return forbid
 
@@ -119,7 +120,7 @@ def test_a_damaged_file_is_made_again(harm: str, folder: Path) -> None:
             at = len(content) // 2
             file.write_bytes(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
         case "of something else":  # complete, but no such function
-            machine_code.keep_checked(file, b"name\nno machine code")
+            store_checked(file, b"name\nno machine code")
         case "unreadable":
             file.mkdir()
     assert add_one_to(numba_kernel(add_one)) == ONES
@@ -293,7 +294,7 @@ def test_a_folder_that_cannot_be_written_is_a_warning(
 ) -> None:
     in_the_way = tmp_path / "file"
     in_the_way.touch()
-    monkeypatch.setattr(machine_code, "user_cache", lambda: in_the_way)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(in_the_way))
     user_cache._warn_once.cache_clear()
     assert add_one_to(numba_kernel(add_one)) == ONES
     assert "cannot be written" in caplog.text

@@ -15,7 +15,7 @@ from znni.network.weights import Float32
 from znni.plans.primitive import Primitive
 from znni.primitives.catalogue import catalogue
 from znni.primitives.cpu.common import streaming
-from znni.primitives.cpu.common.lazy_kernel import late_njit
+from znni.primitives.cpu.common.lazy_kernel import lazy_njit
 from znni.primitives.cpu.common.streaming import stream
 
 LAYERS: dict[str, list[tuple[Layer, Shape5]]] = {
@@ -33,7 +33,7 @@ LAYERS: dict[str, list[tuple[Layer, Shape5]]] = {
 
 @pytest.fixture(scope="module")
 def copy() -> Callable[[Float32, Float32, int, int], None]:
-    @late_njit()
+    @lazy_njit()
     def copy(source, target, start, count):  # type: ignore[no-untyped-def]
         stream(source, target, start, count)
 

@@ -13,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from layers import extents
 
-from znni.core import user_cache
 from znni.core.options import ACCURACIES
 from znni.core.shapes import Shape5, Vec3, valid_convolution
 from znni.machine.cuda_kernels import resource_usage
@@ -143,7 +142,7 @@ def test_a_gpu_has_the_formats_that_it_multiplies(capability: int, expected: set
 def test_what_cudnn_refused_is_left_out_from_then_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(user_cache, "user_cache", lambda: tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     refusals.refused.cache_clear()
     primitive = GpuCudnn(DEVICE, FORMATS[0], reorders=False)
     conv, shape = Conv("conv", 80, 80, Vec3(3, 3, 3), "relu"), Shape5(1, 80, 34, 34, 34)
@@ -158,7 +157,7 @@ def test_what_cudnn_refused_is_left_out_from_then_on(
         assert GpuCudnn(DEVICE, FORMATS[0], reorders=True).out_shape(conv, shape) == out
         assert primitive.out_shape(conv, shape._replace(n=2)) is not None
         refusals.refused.cache_clear()  # as in a process that comes later
-    monkeypatch.setattr(user_cache, "user_cache", lambda: tmp_path / "file")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     (tmp_path / "file").write_text("no folder")
     refusals.refuse("another", "key")  # cannot be kept, and is no reason to fail
     refusals.refused.cache_clear()

@@ -20,7 +20,7 @@ from znni.network.layers import (
 from znni.network.weights import ConvWeights, Float32
 from znni.plans.cost import Cost, HandedOut
 from znni.primitives.cpu.common.exponential import exponential, exponential_less_one
-from znni.primitives.cpu.common.lazy_kernel import late_njit
+from znni.primitives.cpu.common.lazy_kernel import lazy_njit
 from znni.primitives.cpu.common.numba_kernel import longest_rows, numba_kernel, output_view
 from znni.primitives.cpu.common.simd import LANES, whole_vectors
 from znni.primitives.cpu.common.workers import Workers, share_count
@@ -230,7 +230,7 @@ def activate(row: Float32, bias: np.float32, slope: np.float32, code: int) -> No
             row[i] = value * _normal_share(value)
 
 
-@late_njit(nogil=True, inline="always")
+@lazy_njit(nogil=True, inline="always")
 def _normal_share(value):  # type: ignore[no-untyped-def]
     """Return (1 + erf(value / sqrt(2))) / 2, the share of a normal distribution below a value."""
     u = value * np.float32(0.70710678)

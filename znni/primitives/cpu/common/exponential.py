@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 
-from znni.primitives.cpu.common.lazy_kernel import late_intrinsic, late_njit
+from znni.primitives.cpu.common.lazy_kernel import lazy_intrinsic, lazy_njit
 
 # Beyond these, float32 overflows, or a result below 1e-37 is as good as zero.
 LEAST, MOST = np.float32(-86.0), np.float32(88.0)
@@ -37,7 +37,7 @@ POLYNOMIAL = tuple(
 )
 
 
-@late_intrinsic()
+@lazy_intrinsic()
 def _power_of_two(_context: Any, _exponent: Any) -> Any:
     """Return 2 to an int32 from -126 to 127, as a float32 with these bits in its exponent."""
 
@@ -50,7 +50,7 @@ def _power_of_two(_context: Any, _exponent: Any) -> Any:
     return types.float32(types.int32), generate
 
 
-@late_njit(nogil=True, inline="always")
+@lazy_njit(nogil=True, inline="always")
 def _parts(value):  # type: ignore[no-untyped-def]
     """Return 2 to the n, and e to the r less 1, for value = n ln 2 + r."""
     value = LEAST if value < LEAST else value  # a NaN stays one
@@ -63,14 +63,14 @@ def _parts(value):  # type: ignore[no-untyped-def]
     return _power_of_two(np.int32(multiple)), p * rest * rest + rest
 
 
-@late_njit(nogil=True, inline="always")
+@lazy_njit(nogil=True, inline="always")
 def exponential(value):  # type: ignore[no-untyped-def]
     """Return e to a float32."""
     power, less_one = _parts(value)
     return power + power * less_one
 
 
-@late_njit(nogil=True, inline="always")
+@lazy_njit(nogil=True, inline="always")
 def exponential_less_one(value):  # type: ignore[no-untyped-def]
     """Return e to a float32, less 1, without losing the digits of small values."""
     power, less_one = _parts(value)

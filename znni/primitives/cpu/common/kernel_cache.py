@@ -8,14 +8,12 @@ ever stale.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from functools import cache, wraps
-from hashlib import sha256
-from pathlib import Path
-from typing import Any, ParamSpec, TypeVar, cast
+from typing import Any, NamedTuple, ParamSpec, TypeVar, cast
 
-from znni.core.user_cache import MOST_BYTES_OF_CODE, keep, kept, state_of_source
+from znni.core.user_cache import MOST_BYTES_OF_CODE, state_of_source
+from znni.core.value_cache import ValueCache
 from znni.core.version import PACKAGE
 from znni.primitives.cpu.common import machine_code
 from znni.primitives.cpu.common.machine_code import Kernel
@@ -28,7 +26,26 @@ Arguments = ParamSpec("Arguments")
 Made = TypeVar("Made", Kernel, PhaseKernel)
 
 
-def kept_kernel(emit: Callable[Arguments, Made]) -> Callable[Arguments, Made]:
+class _Emitted(NamedTuple):
+    """A kernel as another process emitted it.
+
+    Attributes:
+        name: the name of the function.
+        file: the name of the file with its machine code.
+        arguments: the names of its arguments.
+        phase: the names of the phase's arguments; None if the kernel is of no phase.
+    """
+
+    name: str
+    file: str
+    arguments: tuple[str, ...]
+    phase: tuple[str, ...] | None
+
+
+_EMITTED = ValueCache("kernels", 1, _Emitted, MOST_BYTES_OF_CODE)
+
+
+def cached_kernel(emit: Callable[Arguments, Made]) -> Callable[Arguments, Made]:
     """Decorate a function that emits a kernel, so that it emits each kernel once on a machine.
 
     The text of each argument (``repr``) must tell all that the kernel depends on.
@@ -36,48 +53,32 @@ def kept_kernel(emit: Callable[Arguments, Made]) -> Callable[Arguments, Made]:
 
     @wraps(emit)
     def found(*arguments: Any, **named: Any) -> Made:
-        entry = machine_code.cache_directory() / f"{_name(emit, arguments, named)}.json"
-        kernel = _kept(entry)
+        key = _key(emit, arguments, named)
+        known = _EMITTED.load(key)
+        kernel = known and _loaded(known)
         if kernel is None:
             kernel = emit(*arguments, **named)
-            keep(entry, json.dumps(_described(kernel)).encode(), MOST_BYTES_OF_CODE)
+            _EMITTED.store(key, _emitted(kernel))
         return cast("Made", kernel)
 
     return cast("Callable[Arguments, Made]", cache(found))
 
 
-def _name(emit: Callable[..., Any], arguments: tuple[Any, ...], named: dict[str, Any]) -> str:
-    told = (
-        f"{emit.__module__}.{emit.__qualname__}{arguments!r}{sorted(named.items())!r}\n"
-        f"{machine_code.environment()}\n{_SOURCE}"
-    )
-    if " at 0x" in told:
+def _key(emit: Callable[..., Any], arguments: tuple[Any, ...], named: dict[str, Any]) -> object:
+    called = f"{emit.__module__}.{emit.__qualname__}{arguments!r}{sorted(named.items())!r}"
+    if " at 0x" in called:
         raise TypeError(f"arguments of {emit.__qualname__} need a repr: {arguments}, {named}")
-    return f"{emit.__name__.strip('_')}-{sha256(told.encode()).hexdigest()[:32]}"
+    return called, machine_code.environment(), _SOURCE
 
 
-def _described(kernel: Kernel | PhaseKernel) -> dict[str, Any]:
+def _emitted(kernel: Kernel | PhaseKernel) -> _Emitted:
     inner = kernel.kernel if isinstance(kernel, PhaseKernel) else kernel
-    return {
-        "name": inner.name,
-        "file": inner.file.name,
-        "arguments": inner.arguments,
-        "phase": kernel.arguments if isinstance(kernel, PhaseKernel) else None,
-    }
+    phase = kernel.arguments if isinstance(kernel, PhaseKernel) else None
+    return _Emitted(inner.name, inner.file.name, inner.arguments, phase)
 
 
-def _kept(entry: Path) -> Kernel | PhaseKernel | None:
-    """Return the kernel that a file tells of, or None if file or machine code are absent."""
-    content = kept(entry)
-    if content is None:
-        return None
-    try:
-        told = json.loads(content)
-        name, arguments, phase = told["name"], tuple(told["arguments"]), told["phase"]
-        file = entry.with_name(told["file"])
-    except (ValueError, KeyError, TypeError):  # damaged
-        return None
-    kernel = machine_code.loaded(name, file, arguments)
-    if kernel is None or phase is None:
-        return kernel
-    return PhaseKernel(kernel, tuple(phase))
+def _loaded(known: _Emitted) -> Kernel | PhaseKernel | None:
+    """Return a kernel that was emitted before, or None if its machine code is absent."""
+    file = machine_code.cache_directory() / known.file
+    kernel = machine_code.loaded(known.name, file, known.arguments)
+    return kernel if kernel is None or known.phase is None else PhaseKernel(kernel, known.phase)

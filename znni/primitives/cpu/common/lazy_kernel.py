@@ -33,7 +33,7 @@ def compiled_seconds() -> float:
     return sum(_compiled_seconds)
 
 
-class LateKernel:
+class LazyKernel:
     """A function that is compiled when it is first needed.
 
     Args:
@@ -56,30 +56,30 @@ class LateKernel:
         self.function = function
         self.options = options
         self._compile = compile_it
-        self._made: Any = None
+        self._compiled: Any = None
 
     def __call__(self, *arguments: Any) -> Any:
         """Call the compiled function."""
-        return (self._made or self.made())(*arguments)
+        return (self._compiled or self.compiled())(*arguments)
 
-    def made(self) -> Any:
+    def compiled(self) -> Any:
         """Return the compiled function, which calls the compiled ones of those that it names."""
         with making:
-            if self._made is None:
-                self._made = self._compile(with_made(self.function))
-            return self._made
+            if self._compiled is None:
+                self._compiled = self._compile(with_compiled(self.function))
+            return self._compiled
 
 
-def with_made(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a copy of a function, in which the late kernels that it names are compiled."""
+def with_compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a copy of a function, in which the lazy kernels that it names are compiled."""
     names = function.__globals__
     made = {
-        name: used.made()
+        name: used.compiled()
         for name in set(names_in(function.__code__))
-        if isinstance(used := names.get(name), LateKernel)
+        if isinstance(used := names.get(name), LazyKernel)
     }
     cells = tuple(
-        CellType(used.made()) if isinstance(used := cell.cell_contents, LateKernel) else cell
+        CellType(used.compiled()) if isinstance(used := cell.cell_contents, LazyKernel) else cell
         for cell in function.__closure__ or ()
     )
     copy = FunctionType(
@@ -97,7 +97,7 @@ def names_in(code: CodeType) -> Iterator[str]:
             yield from names_in(constant)
 
 
-def late_njit(**options: Any) -> Callable[[Callable[..., Any]], LateKernel]:
+def lazy_njit(**options: Any) -> Callable[[Callable[..., Any]], LazyKernel]:
     """Return a decorator that compiles as ``numba.njit`` does, when that is first needed."""
 
     def compiled(function: Callable[..., Any]) -> Any:
@@ -105,10 +105,10 @@ def late_njit(**options: Any) -> Callable[[Callable[..., Any]], LateKernel]:
 
         return njit(**options)(function)
 
-    return lambda function: LateKernel(function, compiled, options)
+    return lambda function: LazyKernel(function, compiled, options)
 
 
-def late_intrinsic(**options: Any) -> Callable[[Callable[..., Any]], LateKernel]:
+def lazy_intrinsic(**options: Any) -> Callable[[Callable[..., Any]], LazyKernel]:
     """Return a decorator like ``numba.extending.intrinsic``, which is applied when first needed."""
 
     def compiled(function: Callable[..., Any]) -> Any:
@@ -116,4 +116,4 @@ def late_intrinsic(**options: Any) -> Callable[[Callable[..., Any]], LateKernel]
 
         return intrinsic(**options)(function) if options else intrinsic(function)
 
-    return lambda function: LateKernel(function, compiled, options)
+    return lambda function: LazyKernel(function, compiled, options)

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from znni.network.weights import Float32
-from znni.primitives.cpu.common.lazy_kernel import late_njit
+from znni.primitives.cpu.common.lazy_kernel import lazy_njit
 from znni.primitives.cpu.common.numba_kernel import flat_view, numba_kernel, output_view
 from znni.primitives.cpu.common.workers import Workers
 
@@ -89,7 +89,7 @@ def _over_rows(values: Float32, task: Callable[[int, slice], None], pool: Worker
     pool.for_each(task, pool.shares(rows, rows // ROWS))
 
 
-@late_njit(nogil=True, inline="always")
+@lazy_njit(nogil=True, inline="always")
 def _gather(scratch, memory, at, stride, maps, count):  # type: ignore[no-untyped-def]
     """Copy some values of each map, whose first lie a stride apart."""
     for f in range(maps):
@@ -98,7 +98,7 @@ def _gather(scratch, memory, at, stride, maps, count):  # type: ignore[no-untype
             kept[i] = source[i]
 
 
-@late_njit(nogil=True, inline="always")
+@lazy_njit(nogil=True, inline="always")
 def _sum(sums, weight, bias, given, maps):  # type: ignore[no-untyped-def]
     """Set sums to the weighted sum of pieces of maps; those of a step are added at once."""
     for i in range(PIECE):

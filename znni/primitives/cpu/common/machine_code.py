@@ -21,9 +21,7 @@ from typing import Any, NamedTuple
 import llvmlite
 import llvmlite.binding as llvm
 
-from znni.core.user_cache import MOST_BYTES_OF_CODE, keep, kept, user_cache
-
-_DIGEST_BYTES = 32
+from znni.core.user_cache import MOST_BYTES_OF_CODE, load_checked, store_checked, user_cache
 
 _CODE_OPTIONS = {"opt": 3, "codemodel": "jitdefault", "jit": True}
 
@@ -76,13 +74,13 @@ def compiled(name: str, source: str, arguments: tuple[str, ...]) -> Kernel:
     if found := loaded(name, file, arguments):
         return found
     code = _compile(source)
-    keep_checked(file, code)
+    store_checked(file, code, MOST_BYTES_OF_CODE)
     return _kernel(linked(name, code), name, file, arguments)
 
 
 def loaded(name: str, file: Path, arguments: tuple[str, ...]) -> Kernel | None:
     """Return the function of that name from a file, or None if that is absent or damaged."""
-    code = kept_checked(file)
+    code = load_checked(file)
     if code is None:
         return None
     try:
@@ -202,17 +200,3 @@ def _compile(source: str) -> bytes:
     passes = llvm.create_pass_builder(target, tuning)
     passes.getModulePassManager().run(module, passes)
     return bytes(target.emit_object(module))
-
-
-def keep_checked(file: Path, content: bytes) -> None:
-    """Keep a file with a checksum."""
-    keep(file, sha256(content).digest() + content, MOST_BYTES_OF_CODE)
-
-
-def kept_checked(file: Path) -> bytes | None:
-    """Return the contents of a file with a checksum, or None if it is absent or damaged."""
-    found = kept(file)
-    if found is None:
-        return None
-    digest, content = found[:_DIGEST_BYTES], found[_DIGEST_BYTES:]
-    return content if sha256(content).digest() == digest else None

@@ -22,15 +22,20 @@ from typing import Any
 
 import numpy as np
 
-from znni.core.user_cache import state_of_source
+from znni.core.user_cache import (
+    MOST_BYTES_OF_CODE,
+    load_checked,
+    state_of_source,
+    store_checked,
+)
 from znni.primitives import cpu
 from znni.primitives.cpu.common import machine_code
 from znni.primitives.cpu.common.lazy_kernel import (
-    LateKernel,
+    LazyKernel,
     compiling,
     making,
     names_in,
-    with_made,
+    with_compiled,
 )
 from znni.primitives.cpu.common.native_arguments import LLVM_TYPES, Kinds, codes, flatten
 
@@ -44,7 +49,7 @@ _ENTRY = "znni_kernel"
 _SETTINGS = Path(".numba_config.yaml")
 
 
-class NativeKernel(LateKernel):
+class NativeKernel(LazyKernel):
     """A function that numba compiles, and that is then called without numba.
 
     It returns nothing. Calling it releases the interpreter's lock.
@@ -84,12 +89,12 @@ class NativeKernel(LateKernel):
                 found = self._kept(kinds)
                 if found is None:
                     with compiling():
-                        found = self._compiled(kinds, arguments)
+                        found = self._compile_for(kinds, arguments)
                 self._native[kinds] = found
             return self._native[kinds]
 
     def _kept(self, kinds: Kinds) -> Callable[..., None] | None:
-        content = machine_code.kept_checked(self._file(kinds))
+        content = load_checked(self._file(kinds))
         if content is None:
             return None
         try:
@@ -97,12 +102,12 @@ class NativeKernel(LateKernel):
         except machine_code.NotLinked:
             return None
 
-    def _compiled(self, kinds: Kinds, arguments: tuple[Any, ...]) -> Callable[..., None]:
+    def _compile_for(self, kinds: Kinds, arguments: tuple[Any, ...]) -> Callable[..., None]:
         """Compile and keep the machine code, or else compile what only numba can call."""
         from llvmlite import binding
         from numba import njit, typeof
 
-        function = self.made()
+        function = self.compiled()
         if not hasattr(function, "compile"):  # NUMBA_DISABLE_JIT is set
             return lambda _numbers, arguments: function(*arguments)
         types = tuple(map(typeof, arguments))
@@ -117,48 +122,48 @@ class NativeKernel(LateKernel):
         try:
             if not made.library.has_dynamic_globals:  # else it holds addresses of this process
                 ready = _Native(self.function.__qualname__, code, kinds)
-                machine_code.keep_checked(self._file(kinds), code)
+                store_checked(self._file(kinds), code, MOST_BYTES_OF_CODE)
                 return ready
         except machine_code.NotLinked:  # it calls a function of numba's own
             pass
-        by_numba = njit(**self.options)(with_made(self.function))
+        by_numba = njit(**self.options)(with_compiled(self.function))
         return lambda _numbers, arguments: by_numba(*arguments)
 
     def _file(self, kinds: Kinds) -> Path:
-        told = "\n".join((*_of_kernel(self), repr(kinds), _environment()))
+        told = "\n".join((*_key_of_kernel(self), repr(kinds), _environment()))
         key = sha256(told.encode()).hexdigest()[:32]
         return machine_code.cache_directory() / f"{self.function.__name__.strip('_')}-{key}.native"
 
 
-def _of_kernel(kernel: LateKernel) -> Iterator[str]:
+def _key_of_kernel(kernel: LazyKernel) -> Iterator[str]:
     """Yield text that tells a kernel from others: code, options, and the values around it."""
     function, options = kernel.function, kernel.options
     yield f"{function.__module__}.{function.__qualname__}"
     yield repr([(name, _in_order(options[name])) for name in sorted(options)])
     code, names = function.__code__, function.__globals__
-    yield from _of_code(code)
+    yield from _key_of_code(code)
     cells = function.__closure__ or ()
     free = dict(zip(code.co_freevars, (cell.cell_contents for cell in cells), strict=True))
     around = {name: names[name] for name in set(names_in(code)) if name in names} | free
     for name, value in sorted(around.items()):
         yield name
-        yield from _described(value)
+        yield from _key_of_value(value)
 
 
-def _of_code(code: CodeType) -> Iterator[str]:
+def _key_of_code(code: CodeType) -> Iterator[str]:
     """Yield text that tells the code of a function from others."""
     yield repr((code.co_code, code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars))
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            yield from _of_code(constant)
+            yield from _key_of_code(constant)
         else:
             yield repr(_in_order(constant))
 
 
-def _described(value: Any) -> Iterator[str]:
+def _key_of_value(value: Any) -> Iterator[str]:
     """Yield text that tells a value from others. The code of functions is part of ``_SOURCE``."""
-    if isinstance(value, LateKernel):
-        yield from _of_kernel(value)
+    if isinstance(value, LazyKernel):
+        yield from _key_of_kernel(value)
     elif hasattr(value, "__qualname__"):
         yield f"{value.__module__}.{value.__qualname__}"
     elif isinstance(value, ModuleType):

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from znni.network.weights import Float32
-from znni.primitives.cpu.common.lazy_kernel import late_njit
+from znni.primitives.cpu.common.lazy_kernel import lazy_njit
 from znni.primitives.cpu.common.native_kernel import NativeKernel
 
 
@@ -38,7 +38,7 @@ def _compiled(function: Callable[..., None], fast: set[str]) -> Callable[..., No
     return NativeKernel(function, nogil=True, fastmath=fast, error_model="numpy", _nrt=False)
 
 
-@late_njit(nogil=True, inline="always")
+@lazy_njit(nogil=True, inline="always")
 def larger(a, b):  # type: ignore[no-untyped-def]
     """Return the larger of two numbers, or NaN if either is NaN."""
     return a if a >= b or a != a else b  # noqa: PLR0124 - only a NaN differs from itself

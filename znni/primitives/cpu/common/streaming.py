@@ -10,7 +10,7 @@ from typing import Any
 
 from llvmlite import ir
 
-from znni.primitives.cpu.common.lazy_kernel import late_intrinsic
+from znni.primitives.cpu.common.lazy_kernel import lazy_intrinsic
 
 # Outputs from this size on are streamed. Smaller ones may still be cached for the next layer.
 STREAMED_BYTES = 16 * 2**20
@@ -30,7 +30,7 @@ def bytes_to_write(output_bytes: int) -> int:
     return output_bytes if is_streamed(output_bytes) else 2 * output_bytes
 
 
-@late_intrinsic()
+@lazy_intrinsic()
 def stream(_context: Any, source: Any, target: Any, _start: Any, _count: Any) -> Any:
     """Set ``target[start + i] = source[i]`` for i below ``count``, whole lines past the caches.
 
@@ -71,7 +71,7 @@ def stream(_context: Any, source: Any, target: Any, _start: Any, _count: Any) ->
     return signature, generate
 
 
-@late_intrinsic()
+@lazy_intrinsic()
 def fetch_to_read(_context: Any, array: Any, _position: Any) -> Any:
     """Prefetch the cache line of ``array[position]``, which may be out of bounds."""
     from numba import types
@@ -79,7 +79,7 @@ def fetch_to_read(_context: Any, array: Any, _position: Any) -> Any:
     return types.void(array, types.intp), _prefetch(to_write=False)
 
 
-@late_intrinsic()
+@lazy_intrinsic()
 def fetch_to_write(_context: Any, array: Any, _position: Any) -> Any:
     """Prefetch the cache line of ``array[position]``, part of which will be changed.
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from llvmlite import ir
 
-from znni.primitives.cpu.common.lazy_kernel import late_intrinsic
+from znni.primitives.cpu.common.lazy_kernel import lazy_intrinsic
 from znni.primitives.cpu.common.numba_kernel import numba_kernel
 
 # Samples that are copied at a time.
@@ -29,7 +29,7 @@ def take_every(step, source, target, count):  # type: ignore[no-untyped-def]
         target[x] = source[step * x]
 
 
-@late_intrinsic()
+@lazy_intrinsic()
 def _every_second(_context: Any, source: Any, _at: Any, target: Any, _to: Any) -> Any:
     """Copy 16 samples that lie two apart; the last load ends with the sample after them."""
     from numba import types

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from llvmlite import binding, ir
 
-from znni.primitives.cpu.common.lazy_kernel import late_intrinsic
+from znni.primitives.cpu.common.lazy_kernel import lazy_intrinsic
 
 FLOAT = ir.FloatType()
 
@@ -51,7 +51,7 @@ def tile_width(maps: int) -> int:
     return kind.lanes * min(kind.sums // maps, MOST_VECTORS)
 
 
-@late_intrinsic(prefer_literal=True)
+@lazy_intrinsic(prefer_literal=True)
 def add_tile(
     _context: Any,
     maps: Any,

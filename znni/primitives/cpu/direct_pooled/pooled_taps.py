@@ -11,7 +11,7 @@ from functools import reduce
 
 from znni.core.shapes import Vec3, offsets
 from znni.primitives.cpu.common.image_rows import image_parameters, store_transposed
-from znni.primitives.cpu.common.kernel_cache import kept_kernel
+from znni.primitives.cpu.common.kernel_cache import cached_kernel
 from znni.primitives.cpu.common.machine_code import Kernel
 from znni.primitives.cpu.common.simd import LANES, Argument, Emitter, Value
 from znni.primitives.cpu.common.vector_activation import Curve, finished
@@ -39,7 +39,7 @@ ARGUMENTS = {
 }
 
 
-@kept_kernel
+@cached_kernel
 def pooled_taps(kernel: Vec3, window: Vec3, curve: Curve) -> Kernel:
     """Return a kernel that claims and computes rows of output maps until none is left."""
     emit = Emitter(f"pooled_taps_{kernel}_{window}{curve}", **ARGUMENTS)

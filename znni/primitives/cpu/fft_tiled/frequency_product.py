@@ -6,7 +6,7 @@ rows and kernels that each sum takes are laid out once per frequency.
 
 from __future__ import annotations
 
-from znni.primitives.cpu.common.kernel_cache import kept_kernel
+from znni.primitives.cpu.common.kernel_cache import cached_kernel
 from znni.primitives.cpu.common.phases import PhaseEmitter, PhaseKernel
 from znni.primitives.cpu.common.simd import LANES, Argument, Emitter, Value, whole_vectors
 from znni.primitives.cpu.fft_tiled.number_formats import NumberFormat
@@ -31,7 +31,7 @@ def product_flops(rows: int, in_features: int, out_features: int, numbers: Numbe
     return 2 * numbers.products * rows * in_features * whole_vectors(out_features)
 
 
-@kept_kernel
+@cached_kernel
 def frequency_product(groups: int, few_rows: bool, numbers: NumberFormat) -> PhaseKernel:
     """Return a phase that replaces spectra by products in place; a share is some frequencies.
 

@@ -13,7 +13,7 @@ import numpy as np
 from znni.core.shapes import Vec3
 from znni.machine.arrays import empty_aligned
 from znni.network.weights import Float32
-from znni.primitives.cpu.common.kernel_cache import kept_kernel
+from znni.primitives.cpu.common.kernel_cache import cached_kernel
 from znni.primitives.cpu.common.phases import PhaseEmitter, PhaseKernel, run_phases
 from znni.primitives.cpu.common.simd import (
     FLOAT_BYTES,
@@ -117,7 +117,7 @@ def _roots(taps: int, length: int, count: int) -> Float32:
     return np.stack([np.cos(angles), np.sin(angles)], axis=-1).astype(np.float32)
 
 
-@kept_kernel
+@cached_kernel
 def _transform(numbers: NumberFormat) -> PhaseKernel:
     """Return a phase that transforms the kernels from one input map to 16 output maps per share."""
     emit = PhaseEmitter(

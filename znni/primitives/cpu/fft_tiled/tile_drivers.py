@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from znni.primitives.cpu.common.image_rows import image_parameters, zero
-from znni.primitives.cpu.common.kernel_cache import kept_kernel
+from znni.primitives.cpu.common.kernel_cache import cached_kernel
 from znni.primitives.cpu.common.phases import PhaseEmitter, PhaseKernel
 from znni.primitives.cpu.common.simd import LANES, Argument, Value
 from znni.primitives.cpu.fft_tiled.overlap_save import TABLE_COLUMNS
@@ -49,7 +49,7 @@ DRIVER_ARGUMENTS = {
 }
 
 
-@kept_kernel
+@cached_kernel
 def forward_driver() -> PhaseKernel:
     """Return a phase that transforms tiles from an image to their spectra."""
     emit = PhaseEmitter("forward_tiles", **DRIVER_ARGUMENTS)
@@ -70,7 +70,7 @@ def forward_driver() -> PhaseKernel:
     return emit.compile_phase()
 
 
-@kept_kernel
+@cached_kernel
 def inverse_driver() -> PhaseKernel:
     """Return a phase that transforms the spectra of tiles back into an image."""
     emit = PhaseEmitter("inverse_tiles", **DRIVER_ARGUMENTS)

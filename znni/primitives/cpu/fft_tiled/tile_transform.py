@@ -32,7 +32,7 @@ from znni.primitives.cpu.common.image_rows import (
     store_row,
     zero,
 )
-from znni.primitives.cpu.common.kernel_cache import kept_kernel
+from znni.primitives.cpu.common.kernel_cache import cached_kernel
 from znni.primitives.cpu.common.machine_code import Kernel
 from znni.primitives.cpu.common.simd import LANES, Argument, Emitter, Value
 from znni.primitives.cpu.common.vector_activation import Curve
@@ -120,7 +120,7 @@ def column_codelet(length: int, sign: Literal[-1, 1], outputs: int) -> Codelet:
     return complex_dft(length, sign).first(2 * outputs)
 
 
-@kept_kernel
+@cached_kernel
 def forward_rows(length: int) -> Kernel:
     """Return a kernel from rows of an image of 16 maps to a plane of their spectra along x.
 
@@ -170,7 +170,7 @@ def forward_rows(length: int) -> Kernel:
     return emit.compile()
 
 
-@kept_kernel
+@cached_kernel
 def inverse_rows(length: int, outputs: int, curve: Curve, *, adds: bool = False) -> Kernel:
     """Return a kernel from a plane of spectra along x to image rows, with bias and activation.
 
@@ -218,7 +218,7 @@ def inverse_rows(length: int, outputs: int, curve: Curve, *, adds: bool = False)
     return emit.compile()
 
 
-@kept_kernel
+@cached_kernel
 def columns(
     length: int,
     sign: Literal[-1, 1],

@@ -7,7 +7,7 @@ No intermediate result of a tile leaves the worker's caches. The tile's spectra 
 from __future__ import annotations
 
 from znni.primitives.cpu.common.image_rows import image_parameters, prefetch_rows
-from znni.primitives.cpu.common.kernel_cache import kept_kernel
+from znni.primitives.cpu.common.kernel_cache import cached_kernel
 from znni.primitives.cpu.common.machine_code import Kernel
 from znni.primitives.cpu.common.simd import LANES, Argument, Emitter, Value
 from znni.primitives.cpu.fft_tiled.number_formats import NUMBER
@@ -53,7 +53,7 @@ ARGUMENTS = {
 }
 
 
-@kept_kernel
+@cached_kernel
 def pooled_driver() -> Kernel:
     """Return a kernel that claims and computes tiles until none is left."""
     emit = Emitter("pooled_tiles", **ARGUMENTS)

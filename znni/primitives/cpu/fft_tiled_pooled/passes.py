@@ -11,7 +11,7 @@ from __future__ import annotations
 from math import inf
 
 from znni.primitives.cpu.common.image_rows import store_transposed
-from znni.primitives.cpu.common.kernel_cache import kept_kernel
+from znni.primitives.cpu.common.kernel_cache import cached_kernel
 from znni.primitives.cpu.common.machine_code import Kernel
 from znni.primitives.cpu.common.simd import LANES, Argument, Emitter, Value
 from znni.primitives.cpu.common.vector_activation import Curve, finished
@@ -26,7 +26,7 @@ def block_floats(length: int, features: int) -> int:
     return features * length * 2 * LANES
 
 
-@kept_kernel
+@cached_kernel
 def lane_columns(length: int) -> Kernel:
     """Return a transform along z of 16 columns of planes (y, fx, part, lane) whose lanes are z.
 
@@ -53,7 +53,7 @@ def lane_columns(length: int) -> Kernel:
     return emit.compile()
 
 
-@kept_kernel
+@cached_kernel
 def product_columns(length: int, outputs: int, features: int) -> Kernel:
     """Return a kernel for products of a tile's spectra with kernels', transformed back along z.
 
@@ -106,7 +106,7 @@ def product_columns(length: int, outputs: int, features: int) -> Kernel:
     return emit.compile()
 
 
-@kept_kernel
+@cached_kernel
 def largest_row(length: int, outputs: int) -> Kernel:
     """Return an inverse transform of a row along x that updates the largest values so far.
 
@@ -127,7 +127,7 @@ def largest_row(length: int, outputs: int) -> Kernel:
     return emit.compile()
 
 
-@kept_kernel
+@cached_kernel
 def pooled_row(window: int, outputs: int, curve: Curve) -> Kernel:
     """Return a kernel that stores the largest of each window along x in rows of 16 maps.
 

@@ -9,7 +9,7 @@ spectrum ever exists in memory. Spectra are divided into vectors of ``LANES`` fr
 from __future__ import annotations
 
 from znni.network.weights import Float32
-from znni.primitives.cpu.common.kernel_cache import kept_kernel
+from znni.primitives.cpu.common.kernel_cache import cached_kernel
 from znni.primitives.cpu.common.machine_code import Kernel
 from znni.primitives.cpu.common.numba_kernel import numba_kernel
 from znni.primitives.cpu.common.simd import FLOAT_BYTES, LANES, Argument, Emitter, Value
@@ -52,7 +52,7 @@ class Accumulator:
         self._kernel(*addresses, *sizes, items, pairs)
 
 
-@kept_kernel
+@cached_kernel
 def _accumulator(taps: int) -> Kernel:
     """Return the loops of ``Accumulator``, for ``items`` of the batch and ``pairs`` of planes.
 

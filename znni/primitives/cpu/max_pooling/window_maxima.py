@@ -16,7 +16,7 @@ from llvmlite import ir
 from znni.core.shapes import Shape5, Vec3
 from znni.machine.arena import workspace
 from znni.network.weights import Float32
-from znni.primitives.cpu.common.lazy_kernel import late_intrinsic
+from znni.primitives.cpu.common.lazy_kernel import lazy_intrinsic
 from znni.primitives.cpu.common.numba_kernel import flat_view, larger, numba_kernel, output_view
 from znni.primitives.cpu.common.streaming import (
     LINE,
@@ -101,7 +101,7 @@ def _slide(source, at, step, extent, target, size):  # type: ignore[no-untyped-d
             target[i] = larger(target[i], other[i])
 
 
-@late_intrinsic(prefer_literal=True)
+@lazy_intrinsic(prefer_literal=True)
 def _strided_maxima(
     _context: Any, across: Any, source: Any, _at: Any, target: Any, _to: Any
 ) -> Any:

@@ -26,7 +26,7 @@ from znni.primitives.cpu.common.activation import (
     softmax_over_maps,
     with_activation,
 )
-from znni.primitives.cpu.common.lazy_kernel import late_njit
+from znni.primitives.cpu.common.lazy_kernel import lazy_njit
 from znni.primitives.cpu.common.numba_kernel import (
     flat_view,
     numba_kernel,
@@ -258,7 +258,7 @@ def _scale(  # type: ignore[no-untyped-def]
                 activate(made, np.float32(0), less, code)
 
 
-@late_njit(nogil=True, inline="always")
+@lazy_njit(nogil=True, inline="always")
 def _bent(value, slope, code):  # type: ignore[no-untyped-def]
     """Return a value as (leaky) ReLU has it, and unchanged for other activations."""
     below = np.float32(0) if code == RELU else value * slope

@@ -16,7 +16,7 @@ from znni.primitives.cpu.common.image_rows import (
     store_row,
     zero,
 )
-from znni.primitives.cpu.common.kernel_cache import kept_kernel
+from znni.primitives.cpu.common.kernel_cache import cached_kernel
 from znni.primitives.cpu.common.machine_code import has_wide_registers
 from znni.primitives.cpu.common.phases import PhaseEmitter, PhaseKernel
 from znni.primitives.cpu.common.simd import LANES, Argument, Emitter, Value
@@ -60,7 +60,7 @@ def _values(emit: PhaseEmitter, name: str, own: bool) -> Value:
     return emit.at(emit["scratch"], emit[name]) if own else emit[name]
 
 
-@kept_kernel
+@cached_kernel
 def batch_pass() -> PhaseKernel:
     """Return a phase that does all three passes for a batch; a share is a batch.
 
@@ -155,7 +155,7 @@ class _Strip:
             )
 
 
-@kept_kernel
+@cached_kernel
 def samples_pass(filterings: Filterings, across: int, own: bool) -> PhaseKernel:
     """Return a phase that transforms strips of an image to values at points.
 
@@ -216,7 +216,7 @@ def samples_pass(filterings: Filterings, across: int, own: bool) -> PhaseKernel:
     return emit.compile_phase()
 
 
-@kept_kernel
+@cached_kernel
 def results_pass(
     filterings: Filterings, across: int, own: bool, curve: Curve, *, adds: bool = False
 ) -> PhaseKernel:
@@ -278,7 +278,7 @@ def results_pass(
     return emit.compile_phase()
 
 
-@kept_kernel
+@cached_kernel
 def products_pass(own: bool) -> PhaseKernel:
     """Return a phase that multiplies samples and kernels at points; a share is some points.
 

@@ -17,7 +17,7 @@ from typing import Any
 from znni.core.errors import InvalidInput, RunFailed
 from znni.core.shapes import Shape5
 from znni.core.text import in_units
-from znni.core.user_cache import Notes
+from znni.core.value_cache import ValueCache
 from znni.machine.cuda import LibraryFailed, cupy
 from znni.machine.timing import seconds_on_device
 from znni.network.layers import Conv
@@ -38,13 +38,8 @@ INSTALL = (
 )
 
 
-def _choice(kept: list[Any]) -> tuple[int, str]:
-    index, name = kept
-    return int(index), str(name)
-
-
 # The engine's place in cuDNN's list, and its name.
-CHOICES = Notes("cudnn", 1, _choice)
+CHOICES = ValueCache[tuple[int, str]]("cudnn", 1, tuple)
 
 
 @cache
@@ -153,10 +148,10 @@ class ConvolutionGraph:
         with library_errors():
             self._propose()
         about = (cudnn().backend_version(), _device_name(), self._key)
-        index, name = CHOICES.kept(about) or (-1, "")
+        index, name = CHOICES.load(about) or (-1, "")
         if not self._is_named(index, name):
             index = self._fastest(x, weights, y)
-            CHOICES.keep(about, [index, self._graph.get_plan_name_at_index(index)])
+            CHOICES.store(about, (index, self._graph.get_plan_name_at_index(index)))
         with library_errors():
             self._take(index)
 

@@ -7,15 +7,17 @@ it considers, because that takes too long. So refusals are kept in the user's ca
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
 
-from znni.core.user_cache import Notes
+from znni.core.value_cache import ValueCache
+
+# Pairs of a GPU's name and the key of a convolution that was refused there.
+NOTES = ValueCache[frozenset[tuple[str, str]]]("cudnn", 1, frozenset)
 
 
 @cache
 def refused() -> frozenset[tuple[str, str]]:
     """Return pairs of a GPU's name and the key of a convolution that was refused there."""
-    return NOTES.kept("refused") or frozenset()
+    return NOTES.load("refused") or frozenset()
 
 
 def refuse(device: str, key: str) -> None:
@@ -25,13 +27,6 @@ def refuse(device: str, key: str) -> None:
         device: the GPU's name.
         key: the text that identifies the convolution.
     """
-    known = {*refused(), (device, key)}
+    known = refused() | {(device, key)}
     refused.cache_clear()
-    NOTES.keep("refused", sorted(known))
-
-
-def _parsed(pairs: list[Any]) -> frozenset[tuple[str, str]]:
-    return frozenset((device, key) for device, key in pairs)
-
-
-NOTES = Notes("cudnn", 1, _parsed)
+    NOTES.store("refused", known)
