@@ -9,33 +9,52 @@ from functools import cached_property
 from typing import Self
 
 from planner.bounds import BoundsUsingGpu, LeastSeconds, computing_pieces
-from planner.cost_model import BUILT_IN, BuiltInModel
+from planner.cost_model import BUILT_IN, BuiltInModel, CostModel
 from planner.device_search import WINDOWS_AT_ONCE, Chooser, DeviceSearch
 from planner.gpu_budget import GpuBudget, gpu_budget_per_layer
+from planner.overhead import Overhead
 from planner.partition import CutPoint, Processor, cut_points, cut_points_using_gpu
 from planner.patch_candidate import PatchCandidate
 from planner.patch_sizes import patch_sizes
-from planner.query import Query
 from planner.splitting import split_where_faster
 from znni.core.options import DeviceChoice, Division
 from znni.core.shapes import Box, Vec3
-from znni.machine.machine import Device, DeviceKind
+from znni.machine.machine import Device, DeviceKind, Machine
 from znni.network.network import Network
 from znni.network.split import whole_again
-from znni.plans.primitive import UsesGpu, on_device, without_gpu
+from znni.plans.primitive import Catalogue, UsesGpu, on_device, without_gpu
 
 # A box whose reads differ along the axes if a layer does not treat them alike.
 SAMPLE = Box(Vec3(0, 0, 0), Vec3.of(60))
 
 
 @dataclass(eq=False)
-class Space(Query):
+class Space:
     """The space of plans for an output. It works out the price of each call once.
 
     Attributes:
+        given: the network.
+        output: the extents of the output.
+        machine: the machine, whose memory is the limit.
+        catalogue: the primitives to choose from.
+        overhead: the memory and time that a run takes beside its layers.
+        model: the model that predicts the times of the primitives.
+        division: the sizes of the pieces that a layer's batch may be computed in.
+        device: the device for the layers. It is ``cpu``, ``gpu``, some layers on each
+            (``cpu+gpu``), or whatever is fastest.
+        allowed_cut_points: the only cut points to try; None for all.
         windows_at_once: the numbers of windows that a GPU may compute at once.
     """
 
+    given: Network
+    output: Vec3
+    machine: Machine
+    catalogue: Catalogue
+    overhead: Overhead
+    model: CostModel = BUILT_IN
+    division: Division = "power-of-two"
+    device: DeviceChoice = "auto"
+    allowed_cut_points: frozenset[CutPoint] | None = field(default=None, init=False)
     windows_at_once: tuple[int, ...] = field(default=WINDOWS_AT_ONCE, init=False)
 
     @cached_property

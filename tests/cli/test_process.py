@@ -12,8 +12,6 @@ import numpy as np
 import pytest
 from command_line import SMALL_NET
 
-from znni.inference import text_cache
-
 # Libraries that some inputs, networks or devices need, and none of these commands.
 NOT_NEEDED = {
     "cupy", "dask", "fsspec", "h5py", "matplotlib", "multiprocessing.pool", "nibabel", "onnx",
@@ -54,16 +52,6 @@ def test_a_plan_loads_no_library_that_it_does_not_need(folder: Path) -> None:
 def test_a_run_loads_no_library_that_it_does_not_need(folder: Path) -> None:
     arguments = ("infer", "volume.h5", "--random-weights", "0", "--out", "out.h5")
     assert not loaded(folder, *arguments) & (NOT_NEEDED - {"h5py"})
-
-
-def test_a_run_by_a_kept_plan_loads_nothing_that_searches(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(text_cache.FOLDER_VARIABLE, str(folder / "plans"))
-    arguments = ("infer", "volume.h5", "--random-weights", "0", "--ram", "2GiB", "--overwrite")
-    searching = {"planner.exhaustive", "planner.device_search"}
-    assert loaded(folder, *arguments, "--out", "out.h5") >= searching
-    assert not loaded(folder, *arguments, "--out", "out.h5") & searching
 
 
 ASKING = """

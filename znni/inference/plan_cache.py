@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from planner.cost_model import BuiltInModel
-from planner.lazy_search import AnySearch, begin
+from planner.exhaustive import Search
 from planner.limits import time_of_run
 from znni.calibration.model import MeasuredModel
 from znni.core import version
@@ -38,7 +38,7 @@ class _CachedPlan(NamedTuple):
     gpu: int
 
 
-def fastest_cached_or_found(search: AnySearch) -> tuple[Plan, bool]:
+def fastest_cached_or_found(search: Search) -> tuple[Plan, bool]:
     """Return the fastest plan of a search, and whether it was in the cache.
 
     A plan that is fastest under more memory is also fastest under less, if it fits. So it is taken
@@ -53,19 +53,19 @@ def fastest_cached_or_found(search: AnySearch) -> tuple[Plan, bool]:
     key = _key(search)
     folder = plans_folder()
     if key is None or folder is None:
-        return begin(search).fastest()[0], False
+        return search.fastest()[0], False
     like = list(_like(folder, key, search))
     host, gpu = _limits(search.machine)
     for it in like:
         if it.host >= host and it.gpu >= gpu:
             return it.plan, True
     known = min((it.plan for it in like), key=lambda plan: plan.seconds, default=None)
-    found = begin(search).fastest(known=known)[0]
+    found = search.fastest(known=known)[0]
     store_plan(found, search)
     return found, False
 
 
-def store_plan(plan: Plan, search: AnySearch) -> None:
+def store_plan(plan: Plan, search: Search) -> None:
     """Keep the fastest plan of a search, for searches that are alike."""
     key, folder = _key(search), plans_folder()
     if key is None or folder is None:
@@ -74,7 +74,7 @@ def store_plan(plan: Plan, search: AnySearch) -> None:
     store_value(folder / f"{key}-{host}-{gpu}.plan", plan)
 
 
-def _like(folder: Path, key: str, search: AnySearch) -> Iterator[_CachedPlan]:
+def _like(folder: Path, key: str, search: Search) -> Iterator[_CachedPlan]:
     """Yield the cached plans of searches that differ at most in memory, if they fit this one.
 
     A file that holds no such plan is left out.
@@ -99,7 +99,7 @@ def _like(folder: Path, key: str, search: AnySearch) -> Iterator[_CachedPlan]:
             yield _CachedPlan(plan, host, gpu)
 
 
-def _is_of(plan: Plan, search: AnySearch) -> bool:
+def _is_of(plan: Plan, search: Search) -> bool:
     """Return whether a plan is one of those that a search may find, within its memory."""
     fits = all(memory.total <= device.memory for memory, device in plan.limits.values())
     known = all(found_in(search.catalogue, step.primitive) for step in plan.steps)
@@ -110,7 +110,7 @@ def _limits(machine: Machine) -> tuple[int, int]:
     return machine.host.memory, machine.gpus[0].memory if machine.gpus else 0
 
 
-def _key(search: AnySearch) -> str | None:
+def _key(search: Search) -> str | None:
     """Return a hash of all that the fastest plan depends on.
 
     The memory of host and GPU are not part of it. It is None if the model of times or the catalogue

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from time import perf_counter
 
-from planner.lazy_search import LazySearch
+from planner.exhaustive import Search
 from znni.core.errors import DoesNotFit, InvalidInput, RunFailed, option
 from znni.core.logged import telling_if_long
 from znni.core.options import Choices
@@ -96,7 +96,7 @@ def check_choices(required: Requirements) -> None:
 
 def _search_here(
     required: Requirements, tell_machine: Callable[[Machine], None] = _told_to_nobody
-) -> LazySearch:
+) -> Search:
     """Return a search over the plans of this machine that meet requirements."""
     choices = required.choices
     here = detect_for(choices.device, choices.ram, choices.threads, choices.gpu_memory)
@@ -115,7 +115,7 @@ def found_for(patch: Vec3, required: Requirements) -> Plan:
     Raises:
         InvalidInput: no plan with this patch stays within the memory allowed.
     """
-    search = _search_here(required).search
+    search = _search_here(required)
     with telling_if_long(planning.SEARCH):
         found = search.fastest_for(patch)
     if found:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Unpack
 
 from numpy.typing import DTypeLike
 
-from planner.lazy_search import AnySearch, LazySearch, begin
+from planner.exhaustive import Search
 from planner.limits import does_not_fit, memory_of_run, time_of_run
 from planner.overhead import AxisPlaces, JobPlaces, Overhead
 from znni.calibration.choice import cost_model, of_measured_devices
@@ -66,7 +66,6 @@ from znni.plans.primitive import Catalogue
 from znni.primitives.catalogue import catalogue, families
 
 if TYPE_CHECKING:
-    from planner.exhaustive import Search
     from planner.sweeps import Views
 
 log = logging.getLogger("znni")
@@ -158,7 +157,7 @@ def search(
     job = make_job(network, extents, border, None, roi)
     wanted = machine_for(machine, choices.ram, choices.threads, choices.gpu_memory, choices.device)
     required = Requirements(for_job(network, job), job, choices, stored)
-    return search_for(required, choose_gpus(wanted, choices)).search
+    return search_for(required, choose_gpus(wanted, choices))
 
 
 def _extents(given: object) -> Vec3:
@@ -196,7 +195,7 @@ def look_around(search: Search, plan: Plan) -> Views:
         return views(search, plan, families(search.catalogue))
 
 
-def search_for(required: Requirements, machine: Machine) -> LazySearch:
+def search_for(required: Requirements, machine: Machine) -> Search:
     """Return a search over all plans for a job on a machine, with primitives of one accuracy class.
 
     Args:
@@ -221,7 +220,7 @@ def search_for(required: Requirements, machine: Machine) -> LazySearch:
     overhead = run_overhead(touched, required.stored, handling, warm, cold_share())
     overhead = _for_job(overhead, required.network, required.job, machine, required.stored)
     division, output = choices.micro_batches, required.job.output
-    return LazySearch(network, output, machine, primitives, overhead, model, division, device)
+    return Search(network, output, machine, primitives, overhead, model, division, device)
 
 
 def _for_job(
@@ -264,7 +263,7 @@ def primitives_of(network: Network, machine: Machine) -> Catalogue:
     return catalogue(machine, models=True) if network.models else catalogue(machine)
 
 
-def fastest(search: AnySearch, count: int = 1, *, fresh: bool = False) -> list[Plan]:
+def fastest(search: Search, count: int = 1, *, fresh: bool = False) -> list[Plan]:
     """Return the fastest plans of a search, and log how long it takes.
 
     Args:
@@ -280,14 +279,13 @@ def fastest(search: AnySearch, count: int = 1, *, fresh: bool = False) -> list[P
         return _fastest_or_why(search, count, fresh=fresh)
 
 
-def _fastest_or_why(search: AnySearch, count: int, *, fresh: bool) -> list[Plan]:
+def _fastest_or_why(search: Search, count: int, *, fresh: bool) -> list[Plan]:
     """Return the fastest plans of a search, or say what keeps plans from fitting."""
     try:
         found = _fastest(search, count, fresh=fresh)
     except DoesNotFit as error:
         from planner.sweeps import memory_for_half
 
-        search = begin(search)
         sensible = memory_for_half(search, error.needed, error.device)
         raise DoesNotFit(
             needed=error.needed,
@@ -314,11 +312,11 @@ def _least_without_gpu(search: Search) -> int:
     return least if least <= search.machine.host.memory else 0
 
 
-def _warn_of_gpu_without_room(search: AnySearch, plan: Plan) -> None:
+def _warn_of_gpu_without_room(search: Search, plan: Plan) -> None:
     """Warn if the processors compute only because no plan fits on the GPU."""
     if search.device != "auto" or plan.gpu_memory or not plan.machine.gpus:
         return
-    on_gpu = begin(search).on("gpu")  # loads the modules of all primitives
+    on_gpu = search.on("gpu")  # loads the modules of all primitives
     if not on_gpu.cut_points:
         return
     with suppress(InvalidInput):  # GPUs do not compute all layers
@@ -327,14 +325,14 @@ def _warn_of_gpu_without_room(search: AnySearch, plan: Plan) -> None:
             log.warning("no GPU is used: %s", does_not_fit(smallest, on_gpu.overhead))
 
 
-def _fastest(search: AnySearch, count: int, *, fresh: bool) -> list[Plan]:
+def _fastest(search: Search, count: int, *, fresh: bool) -> list[Plan]:
     """Return the fastest plans of a search."""
     start = perf_counter()
     kept = False
     if count > 1:
-        found = begin(search).fastest(count)
+        found = search.fastest(count)
     elif fresh:
-        found = begin(search).fastest()
+        found = search.fastest()
         store_plan(found[0], search)
     else:
         plan, kept = fastest_cached_or_found(search)
