@@ -55,39 +55,6 @@ def test_products_of_bfloat16_are_those_of_the_processors_maker(
     assert host.name == "Some Processor" if maker else host.name
 
 
-def test_instruction_sets_are_kept_by_processor(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """LLVM is asked once for each kind of processor, and always if the system tells too little."""
-    asked = list[bool]()
-
-    def features() -> dict[str, bool]:
-        asked.append(True)
-        return {"avx2": True, "avx512f": False}
-
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr("llvmlite.binding.get_host_cpu_features", features)
-    monkeypatch.setattr(processor, "INFO", tmp_path / "cpuinfo")
-
-    def told(core: str) -> int:
-        processor.INFO.write_text(f"{core}\n\nprocessor: 1\nflags: other\n")
-        before = len(asked)
-        assert processor.processor_features() == {"avx2": True, "avx512f": False}
-        return len(asked) - before
-
-    assert [told("processor: 0\nflags: fpu avx2") for _ in "123"] == [1, 0, 0]
-    assert [told("processor: 1\nflags: fpu avx2\ncpu MHz: 2000.0") for _ in "12"] == [0, 0]
-    assert [told("flags: fpu avx2\nmicrocode: 0x2") for _ in "12"] == [1, 0]
-    assert [told("Features: asimd") for _ in "12"] == [1, 0]
-    assert [told("model name: Some Processor") for _ in "12"] == [1, 1]
-    (kept, *_) = (tmp_path / "znni" / "processors").iterdir()
-    for damaged in ("", "[1]", "{"):
-        for file in (tmp_path / "znni" / "processors").iterdir():
-            file.write_text(damaged)
-        assert told("flags: fpu avx2\nmicrocode: 0x2") == 1
-    assert kept.exists()
-
-
 def test_limits_asked_for() -> None:
     host = detect_machine(ram=GIB, threads=3).host
     assert (host.memory, host.threads) == (GIB, 3)
