@@ -10,8 +10,6 @@ import pytest
 from command_line import INFER, refused, succeeds, znni
 
 from znni import __version__
-from znni.cli import _with_only
-from znni.cli.commands import app
 
 pytestmark = pytest.mark.usefixtures("small_case", "fake_primitives", "nothing_partial")
 
@@ -55,13 +53,3 @@ def test_one_letter_wrong() -> None:
     assert "No such option: --dtpye" in said
     assert "--dtype" in said
     assert said.endswith("; see znni infer --help")
-
-
-def test_only_the_command_that_is_asked_for_is_made() -> None:
-    every = [command.name for command in app.registered_commands]
-    assert "plan" in every
-    for name in ("plan", "import"):
-        assert [command.name for command in _with_only(name).registered_commands] == [name]
-    for other in ("--help", "import_network"):
-        assert _with_only(other) is app
-    assert [command.name for command in app.registered_commands] == every

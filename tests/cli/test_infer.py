@@ -165,5 +165,5 @@ def test_the_process_that_reads_for_others_starts_no_cuda(
     monkeypatch.setattr("znni.inference.prestart.processes_for", lambda *_: processes)
     monkeypatch.setattr("znni.machine.gpus.has_driver", lambda: True)
     planned: Any = {"device": device, "gpus": 2}
-    assert _begun(planned, alone=True, looks=True)[:2] == (processes, begins)
-    assert _begun(planned, alone=True, looks=False)[:2] == (processes, nothing)
+    assert _begun(planned, alone=True, looks=True) == (processes, begins)
+    assert _begun(planned, alone=True, looks=False) == (processes, nothing)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import sys
 import traceback
-from copy import copy
 from typing import NoReturn, TextIO
 
 import typer
@@ -29,8 +28,7 @@ def main() -> None:
     _log_to_stderr(debug)
     try:
         with stopping_on_signals():
-            asked = arguments or ["--help"]
-            _with_only(asked[0])(asked, prog_name="znni", standalone_mode=False)
+            app(arguments or ["--help"], prog_name="znni", standalone_mode=False)
     except (ZnniError, Stopped) as error:
         _fail(in_one_line(error), error.exit_code, error, debug)
     except typer.TyperException as error:  # an option or argument is not understood
@@ -62,16 +60,6 @@ def _log_to_stderr(debug: bool) -> None:
     )
     if sys.stderr.isatty():
         log_of_waits.setLevel(logging.INFO)
-
-
-def _with_only(name: str) -> typer.Typer:
-    """Return the program with one command, if it has one of this name: each takes time to make."""
-    named = [it for it in app.registered_commands if it.name == name]
-    if not named:
-        return app
-    alone = copy(app)
-    alone.registered_commands = named
-    return alone
 
 
 def _fail(message: str, code: int, error: BaseException, debug: bool) -> NoReturn:

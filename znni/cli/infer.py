@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Unpack
@@ -135,8 +135,8 @@ def infer(
 ) -> None:
     """Run a network over volumes, and write its dense outputs."""
     alone = len(volumes) == 1 and not dry_run and not cluster
-    waiting, begin, ahead = _begun(planned, alone=alone, looks=not cluster)
-    with loading(*ahead, begin=begin):
+    waiting, begin = _begun(planned, alone=alone, looks=not cluster)
+    with loading(begin):
         network = in_windows(_loaded(net), window, overlap, blend, mirror)
         begun = _weights_ahead(network, weights, random_weights, out) if alone else None
         from znni.cli.progress import show_progress
@@ -305,8 +305,8 @@ def _weights_ahead(
 
 def _begun(
     planned: options.PlannedOptions, *, alone: bool, looks: bool
-) -> tuple[WaitingProcesses | None, Callable[[], object], Sequence[str]]:
-    """Begin what takes long; return it, what a thread does meanwhile, and the modules it loads.
+) -> tuple[WaitingProcesses | None, Callable[[], object]]:
+    """Start processes that take long to start; return them, and what a thread does meanwhile.
 
     Args:
         planned: limits and choices for plans.
@@ -320,8 +320,8 @@ def _begun(
     waiting = processes_for(device, planned["gpus"]) if alone else None
     if looks and device != "cpu" and has_driver():
         # CUDA starts where it computes.
-        return waiting, detect_gpus if waiting else look_at_gpus, ()
-    return waiting, nothing, ["llvmlite.binding"]  # it compiles what the host runs
+        return waiting, detect_gpus if waiting else look_at_gpus
+    return waiting, nothing
 
 
 def _formed(

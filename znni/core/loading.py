@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from importlib import import_module
 from threading import Thread
 
 # Whether this process runs one command only.
@@ -34,22 +33,21 @@ def nothing() -> None:
 
 
 @contextmanager
-def loading(*ahead: str, begin: Callable[[], object] = nothing) -> Iterator[None]:
+def loading(begin: Callable[[], object] = nothing) -> Iterator[None]:
     """Load modules within a ``with`` block without garbage collections: modules leave no garbage.
 
     In a process that runs more than one command, nothing changes.
 
     Args:
-        ahead: modules that are needed afterwards. A thread loads them meanwhile.
-        begin: further work that this thread begins.
+        begin: work that a thread does meanwhile.
     """
     if not _own:
         yield
         return
     with without_collections():
         try:
-            if ahead or begin is not nothing:
-                Thread(target=_load, args=(ahead, begin), daemon=True).start()
+            if begin is not nothing:
+                Thread(target=_begin, args=(begin,), daemon=True).start()
             yield
         finally:
             gc.freeze()
@@ -70,8 +68,6 @@ def without_collections() -> Iterator[None]:
             gc.enable()
 
 
-def _load(modules: Sequence[str], begin: Callable[[], object]) -> None:
+def _begin(work: Callable[[], object]) -> None:
     with suppress(Exception):  # doing it where it is needed raises its error
-        for module in modules:
-            import_module(module)
-        begin()
+        work()
