@@ -32,7 +32,6 @@ from znni.network.network import Network
 from znni.network.network_file import load_network
 from znni.network.weights import Weights, load_weights
 from znni.plans.primitive import Primitive
-from znni.volumes import layouts
 
 # The same examples on every run: a failure on one machine is a failure on the next.
 settings.register_profile("reproducible", derandomize=True, deadline=None)
@@ -64,12 +63,6 @@ def few_objects_to_collect() -> None:
     """Look for garbage only among what a module's tests make, not among all imported before."""
     gc.collect()
     gc.freeze()
-
-
-@pytest.fixture(autouse=True)
-def no_known_layouts() -> None:
-    """Libraries open files as if no test before had opened one like them."""
-    layouts._known.clear()
 
 
 @pytest.fixture(scope="session")

@@ -22,7 +22,6 @@ from znni.volumes.hdf5.compressed import CompressedDataset, decoded_by_threads
 from znni.volumes.hdf5.new_file import LEDGER
 from znni.volumes.hdf5.output import Hdf5Output, begun_output
 from znni.volumes.hdf5.plain import PlainDataset, read_past_hdf5
-from znni.volumes.layouts import Layout, known_volume, note_layout
 from znni.volumes.ledger_file import ledger_name
 from znni.volumes.mapped_array import MappedArray
 from znni.volumes.named_axes import AXES, NamedAxes, at_time
@@ -40,8 +39,6 @@ def open_hdf5(place: str, dataset: str | None, time: Moment | None = None) -> St
             volumes to choose from.
     """
     path = _file(place)
-    if time is None and (known := known_volume(path, NAME, dataset, str(path), locks=True)):
-        return known
     with _told_in_one_line(path):
         file = h5py.File(path, "r")
         found = _named(file, path, dataset) if dataset else _only_volume(file, path, time)
@@ -54,17 +51,10 @@ def open_hdf5(place: str, dataset: str | None, time: Moment | None = None) -> St
             stored = NamedAxes(stored, axes, name, time, maps)
         else:
             stored = at_time(stored, name, time, maps)
-        grid = _grid(found)
-        # Attributes differ between files more often than not, and each takes HDF5 long.
-        noted = time is None and not attributes and _lies_in(file, found, dataset)
-        if noted and isinstance(plain, MappedArray):
-            inside, start = found.name, found.id.get_offset()
-            about = Layout(plain.dtype, plain.shape, axes, maps, grid, attributes, inside)
-            note_layout(file.id.get_vfd_handle(), NAME, dataset, start, about)
         return StoredVolume(
             stored,
             name,
-            grid,
+            _grid(found),
             attributes=found.attrs,
             chunks=_chunks(decoded or plain),
             chunk_bytes=0 if plain else _chunk_bytes(found),
@@ -171,12 +161,6 @@ def _named(file: h5py.File, path: Path, dataset: str) -> h5py.Dataset:
             f"{path}: has no dataset {dataset!r}; it has {_listing(_datasets(file)) or 'none'}"
         )
     return found
-
-
-def _lies_in(file: h5py.File, found: h5py.Dataset, wanted: str | None) -> bool:
-    """Return whether a dataset lies in a file under its name, and not behind a link to a file."""
-    own_name = wanted is None or wanted.strip("/") == found.name.strip("/")
-    return bool(own_name and found.file.filename == file.filename)
 
 
 def _grid(dataset: h5py.Dataset) -> Grid:

@@ -17,7 +17,6 @@ from znni.core.options import Codec, Form, Moment
 from znni.core.shapes import Vec3
 from znni.volumes.formats import Functions, Sequential, described, library
 from znni.volumes.grid_attributes import with_affine
-from znni.volumes.layouts import Layout, known_volume, note_layout
 from znni.volumes.mapped_array import MappedArray
 from znni.volumes.named_axes import NamedAxes
 from znni.volumes.staged_output import staged
@@ -33,9 +32,6 @@ STACKED = "IQRH"  # tifffile's letters for axes of pages without a known meaning
 SAMPLES = "S"  # tifffile's letter for the colours of a pixel
 NOT_COMPRESSED = 1  # the number of this kind of compression
 
-# Kinds of series that nothing but the bytes of one file decides.
-ALONE = ("shaped", "imagej", "uniform")
-
 
 def open_tiff(place: str, dataset: str | None, time: Moment | None = None) -> StoredVolume:
     """Open a series of pages in a file: the one with the given number, or the only one.
@@ -46,9 +42,6 @@ def open_tiff(place: str, dataset: str | None, time: Moment | None = None) -> St
         InvalidInput: there is no such file or series, the file is not TIFF or is damaged, it has
             several volumes, or its codec is not installed.
     """
-    path = local_file(place, NAME)
-    if known := known_volume(path, NAME, dataset, _name(place, dataset), time):
-        return known
     return _open_level(place, dataset, time, 0)
 
 
@@ -81,12 +74,6 @@ def _open_level(place: str, dataset: str | None, time: Moment | None, index: int
                 array.chunk_bytes if isinstance(array, ChunkedZarr) else 0,
             )
         volume.assumed = assumed
-        alone = count == 1 and level.keyframe.parent is file and not file.is_micromanager
-        if alone and series.kind in ALONE and isinstance(array, MappedArray):
-            about = Layout(
-                array.dtype, array.shape, axes, channels, grid, attributes, assumed=assumed
-            )
-            note_layout(file.filehandle.fileno(), NAME, dataset, level.dataoffset, about)
     except BaseException:
         file.close()
         raise
