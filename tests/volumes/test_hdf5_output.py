@@ -20,7 +20,7 @@ from znni.core.shapes import Box, Vec3
 from znni.core.volume import NewOutput
 from znni.volumes.hdf5.chunked import chunk_places
 from znni.volumes.hdf5.format import Hdf5Output
-from znni.volumes.hdf5.new_file import describe, make_output
+from znni.volumes.hdf5.new_file import make_output
 from znni.volumes.hdf5.output import begun_output
 from znni.volumes.ledger_entries import block_entry, identity_entry, line, plan_entry
 from znni.volumes.ledger_file import LedgerFile, ledger_name
@@ -87,26 +87,6 @@ def test_the_end_of_an_output_lists_no_chunks_unless_it_was_resumed(
         assert len(listed) == 1 + resumed
 
 
-def test_attributes_have_the_types_that_h5py_gives_them(tmp_path: Path) -> None:
-    values = {
-        "int": 3, "large": 2**40, "float": 1.5, "text": "täxt", "nothing": "", "flag": True,
-        "list": [1.0, 2.0], "texts": ["a", "b"], "number": np.float32(2), "voxel": (1, 2, 3),
-        "flags": [True, False], "none": [], "array": np.ones((2, 2), np.int16),
-    }  # fmt: skip
-    with h5py.File(tmp_path / "both.h5", "w") as file:
-        ours, theirs = (file.create_dataset(name, (2,), np.uint8) for name in ("a", "b"))
-        describe(ours, values)
-        theirs.attrs.update(values)
-        assert list(ours.attrs) == list(theirs.attrs)
-        for name in values:
-            one, other = (each.attrs.get_id(name) for each in (ours, theirs))
-            assert one.get_type().equal(other.get_type())
-            assert one.get_space().get_simple_extent_type() == (
-                other.get_space().get_simple_extent_type()
-            )
-            np.testing.assert_array_equal(ours.attrs[name], theirs.attrs[name])
-
-
 ATTRIBUTES: dict[str, Any] = {
     "seconds": 0.5, "command": "znni infer täxt.tif", "network": "few", "empty": "", "bytes": 2**40,
     "offset": (1, 2, 3), "flag": True, "flags": (True,) * 9, "short": np.int16(3), "texts": ["a"],
@@ -150,7 +130,7 @@ def test_outputs_of_one_block_have_the_bytes_that_h5py_writes(
             main = file.create_dataset(
                 "main", values.shape, dtype, chunks=(1, *chunk), fill_time="never", dcpl=early
             )
-            describe(main, attributes)
+            main.attrs.update(attributes)
             main.attrs["channel_names"] = ("nuclei", "membranes")
             main[...] = values
             file.create_dataset("ledger", data=ledger)
@@ -168,37 +148,6 @@ def test_chunks_of_an_output_of_one_block_hold_zeros_beyond_its_edges(tmp_path: 
             _, stored = main.id.read_direct_chunk((0, 0, 0, 128))
             last = np.frombuffer(stored, np.float16).reshape(main.chunks)
             assert not last[..., 149 - 128 :].any()
-
-
-def test_hdf5_makes_two_files_of_outputs_with_values_of_the_same_lengths(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made: list[h5py.File] = []
-
-    def counted(file: h5py.File, *about: Any) -> h5py.Dataset:
-        made.append(file)
-        return make_output(file, *about)
-
-    def count(name: str, **other: Any) -> int:
-        plain = {name: value for name, value in ATTRIBUTES.items() if name != "texts"}
-        whole_output(tmp_path / name, Vec3(3, 4, 5), "float32", (), plain | other)
-        return len(made)
-
-    monkeypatch.setattr("znni.volumes.hdf5.template.make_output", counted)
-    assert count("a.h5") == 1
-    assert count("b.h5") == 2  # with marks
-    like = {"command": "znni infer täxt.npy", "bytes": 7, "offset": (4, 5, 6), "seconds": 2.5}
-    assert count("c.h5", **like) == 2
-    with h5py.File(tmp_path / "c.h5") as file:
-        found = [file["main"].attrs[name] for name in ("command", "bytes", "seconds")]
-        assert found == ["znni infer täxt.npy", 7, 2.5]
-    for number, other in enumerate(
-        ({"flag": False}, {"network": "two"}, {"offset": (1, 2)}, {"command": "znni"}), 1
-    ):
-        name = f"other-{number}"
-        assert count(f"{name}-a.h5", **other) == 2 * number + 1
-        assert count(f"{name}-b.h5", **other) == 2 * number + 2
-        assert count(f"{name}-c.h5", **other) == 2 * number + 2
 
 
 def test_the_disk_is_given_whole_chunks_as_soon_as_they_are_written(

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cache
+from io import BytesIO
+from itertools import product
 from typing import Any
 
 import h5py
 import numpy as np
-from numpy.typing import DTypeLike
+from numpy.typing import DTypeLike, NDArray
 
-from znni.core.shapes import Vec3
+from znni.core.shapes import Box, Vec3
 from znni.volumes.hdf5.axis_tags import NAMES
+from znni.volumes.hdf5.chunked import chunk_places
 
 OUTPUT_DATASET = "main"
 LEDGER = "ledger"
-
-TEXT = h5py.string_dtype()
-ONE_VALUE = h5py.h5s.create(h5py.h5s.SCALAR)
 
 
 def make_output(
@@ -38,72 +37,56 @@ def make_output(
         maps: the names of its maps, if they have names.
         attributes: its other attributes.
     """
-    made = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
-    made.set_chunk((1, *chunk))
-    made.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
-    made.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
-    dataset = h5py.Dataset(_new_dataset(file, OUTPUT_DATASET, shape, dtype, made))
-    describe(dataset, attributes)
+    early = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    early.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
+    dataset = file.create_dataset(
+        OUTPUT_DATASET, shape, dtype, chunks=(1, *chunk), fill_time="never", dcpl=early
+    )
+    dataset.attrs.update(attributes)
     if maps:
         dataset.attrs[NAMES] = maps
     return dataset
 
 
-def describe(dataset: h5py.Dataset, attributes: Mapping[str, Any]) -> None:
-    """Give a new dataset its attributes, with the same types as ``dataset.attrs.update`` has.
-
-    That takes twice as long: it makes types anew for each attribute, and looks for it first.
-    """
-    for name, value in attributes.items():
-        held = np.array(value, TEXT) if type(value) is str else np.asarray(value)
-        if held.dtype.kind not in "iufb" and held.dtype is not TEXT:
-            dataset.attrs[name] = value
-            continue
-        stored, in_memory = _types_of(held.dtype)
-        space = h5py.h5s.create_simple(held.shape) if held.shape else ONE_VALUE
-        made = h5py.h5a.create(dataset.id, name.encode(), stored, space)
-        made.write(held, mtype=in_memory)
-
-
-@cache
-def _types_of(dtype: np.dtype[Any]) -> tuple[h5py.h5t.TypeID, h5py.h5t.TypeID]:
-    """Return the types by which values of an attribute are stored, and given to HDF5."""
-    return h5py.h5t.py_create(dtype, logical=True), h5py.h5t.py_create(dtype)
-
-
-def _new_dataset(
-    file: h5py.File,
-    name: str,
-    shape: tuple[int, ...],
+def whole_file(
+    values: NDArray[Any],
     dtype: DTypeLike,
-    made: h5py.h5p.PropDCID | None = None,
-) -> h5py.h5d.DatasetID:
-    """Make a dataset, as ``file.create_dataset`` does. That takes twice as long.
+    chunk: Vec3,
+    maps: tuple[str, ...],
+    attributes: Mapping[str, Any],
+    ledger: bytes,
+) -> memoryview:
+    """Return a whole output as a file.
 
     Args:
-        file: the file.
-        name: the name of the dataset.
-        shape: its extents.
-        dtype: the type of its values.
-        made: how its values are stored; None: in a row.
+        values: its values (f', z, y, x).
+        dtype: the type that they have in the file.
+        chunk: the extents of a chunk, which has one map.
+        maps: the names of its maps, if they have names.
+        attributes: its other attributes.
+        ledger: its ledger.
     """
-    made = made or h5py.h5p.create(h5py.h5p.DATASET_CREATE)
-    made.set_obj_track_times(False)
-    stored, _ = _types_of(np.dtype(dtype))
-    return h5py.h5d.create(file.id, name.encode(), stored, h5py.h5s.create_simple(shape), made)
+    image = BytesIO()
+    with h5py.File(image, "w") as file:
+        places = chunk_places(make_output(file, values.shape, dtype, chunk, maps, attributes))
+        keep_ledger(file, ledger)
+    made = image.getbuffer()
+    # HDF5 would fill up chunks beyond the edges of the output with what its memory holds.
+    whole = Box(Vec3(0, 0, 0), Vec3(*values.shape[1:]))
+    for feature, part in product(range(len(values)), whole.cut(chunk)):
+        place = places[(feature, *(part.start // chunk))]
+        stored = np.frombuffer(made, dtype, chunk.volume, place)
+        inside = Box(Vec3(0, 0, 0), part.size)
+        stored.reshape(chunk)[inside.slices] = values[(feature, *part.slices)]
+    return made
 
 
 def keep_ledger(file: h5py.File, ledger: bytes) -> None:
     """Store a ledger in a file, replacing any earlier one."""
-    if LEDGER in file and file[LEDGER].shape == (len(ledger),):
-        file[LEDGER][...] = np.frombuffer(ledger, np.uint8)
+    content = np.frombuffer(ledger, np.uint8)
+    if LEDGER in file and file[LEDGER].shape == content.shape:
+        file[LEDGER][...] = content
         return
     if LEDGER in file:
         del file[LEDGER]
-    store_ledger(file, ledger)
-
-
-def store_ledger(file: h5py.File, ledger: bytes) -> None:
-    """Store a ledger in a file that has none."""
-    dataset = _new_dataset(file, LEDGER, (len(ledger),), np.uint8)
-    dataset.write(h5py.h5s.ALL, h5py.h5s.ALL, np.frombuffer(ledger, np.uint8))
+    file.create_dataset(LEDGER, data=content)

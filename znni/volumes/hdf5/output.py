@@ -22,8 +22,13 @@ from znni.core.text import counted
 from znni.core.volume import SAME_COMMAND, Begun, LastSteps, NewOutput, at_once
 from znni.volumes.block_checks import check_written, strike_off_damaged, write_block
 from znni.volumes.hdf5.chunks import ChunkWriter, HeldChanges, make_changes
-from znni.volumes.hdf5.new_file import LEDGER, OUTPUT_DATASET, keep_ledger, make_output
-from znni.volumes.hdf5.template import whole_file
+from znni.volumes.hdf5.new_file import (
+    LEDGER,
+    OUTPUT_DATASET,
+    keep_ledger,
+    make_output,
+    whole_file,
+)
 from znni.volumes.held_block import HELD_BYTES, HeldBlock
 from znni.volumes.ledger_file import LedgerFile, unfinished
 from znni.volumes.partial_file import (
