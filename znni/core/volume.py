@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from znni.core.errors import InvalidInput
-from znni.core.memo import memoized
 from znni.core.options import Coarsening, Compression, StoredType
 from znni.core.shapes import Box, Vec3
 
@@ -56,7 +55,6 @@ class Grid:
     units: tuple[str | None, str | None, str | None] = (None, None, None)
     affine: Affine | None = None
 
-    @memoized
     def starting_at(self, voxel: Vec3) -> Grid:
         """Return the grid of the part of the volume that begins at a voxel."""
         (z, y, x), (z_step, y_step, x_step) = self.translation, self.scale
@@ -64,7 +62,6 @@ class Grid:
         affine = self.affine and self.affine.starting_at(voxel)
         return replace(self, translation=start, affine=affine)
 
-    @memoized
     def __str__(self) -> str:
         units = [f" {unit}" if unit else "" for unit in self.units]
         scale = ", ".join(f"{a:g}{unit}" for a, unit in zip(self.scale, units, strict=True))

@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from znni.core.errors import InvalidInput, option
-from znni.core.memo import memoized
 from znni.core.options import Border, Pad, check_names
 from znni.core.shapes import Box, Vec3
 from znni.network.geometry import context, over, whole_input
@@ -121,21 +120,6 @@ def make_job(
         InvalidInput: nothing would be computed, or ``roi`` has voxels without output.
     """
     check_names(border=border, pad=pad or "reflect")
-    if roi is None:
-        return _whole_job(network, volume, border, pad)
-    return _job(network, volume, border, pad, roi)
-
-
-@memoized
-def _whole_job(network: Network, volume: Vec3, border: Border, pad: Pad | None) -> Job:
-    """Return the job for a whole volume. Many volumes may have the same."""
-    return _job(network, volume, border, pad, None)
-
-
-def _job(
-    network: Network, volume: Vec3, border: Border, pad: Pad | None, roi: Region | None
-) -> Job:
-    """Make a job, as ``make_job``."""
     if network.window_layer and not network.window:
         raise missing_window(network.window_layer, network.name)
     unpadded = ("reflect", "constant") if network.window else ("reflect",)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from znni.core.memo import memoized
 from znni.core.options import ACCURACIES
 from znni.core.version import __version__
 from znni.engine.blocks import Skipped
@@ -42,9 +41,8 @@ def provenance(
     }
 
 
-@memoized
 def _predicted(plan: Plan) -> Mapping[str, Any]:
-    """Return the attributes that say what a plan promises. Many volumes may have them."""
+    """Return the attributes that say what a plan promises."""
     return {
         "predicted_seconds": plan.seconds,
         "predicted_error": plan.error,

@@ -30,7 +30,6 @@ from znni.core.argument_types import checks_types
 from znni.core.errors import DoesNotFit, InvalidInput
 from znni.core.loading import without_collections
 from znni.core.logged import telling_if_long
-from znni.core.memo import memoized
 from znni.core.options import (
     ANYTHING,
     AS_COMPUTED,
@@ -416,13 +415,11 @@ def checked_plan(
     return checked
 
 
-@memoized
 def accuracy_of(plan: Plan) -> Accuracy:
     """Return the class of a plan's least accurate primitive on this machine."""
     return class_of_plan(plan, primitives_of(plan.network, plan.machine))
 
 
-@memoized
 def accuracy_note(plan: Plan, allowed: Accuracy) -> str:
     """Return a remark on a plan's accuracy; empty if float32 is allowed and used."""
     return note_on(plan, primitives_of(plan.network, plan.machine), allowed)

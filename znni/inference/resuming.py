@@ -9,7 +9,6 @@ from hashlib import sha256
 from typing import TypeAlias
 
 from znni.core.errors import DoesNotFit, InvalidInput, Unreadable, UnusableValues, option
-from znni.core.memo import memoized
 from znni.core.options import Choices
 from znni.core.shapes import Box, Vec3
 from znni.core.volume import SAME_COMMAND, Begun, NewOutput, Output
@@ -75,7 +74,6 @@ def _scaled(scaling: InputScaling) -> str:
     return f"value * {scaling.scale!r} + {scaling.offset!r}"
 
 
-@memoized
 def _mark_of(network: Network) -> str:
     """Return a hash of what a network computes."""
     return sha256(_described(network).encode()).hexdigest()[:DIGITS]

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, TypeAlias
 from znni.calibration.overhead_figures import cuda_seconds
 from znni.calibration.phase_notes import AROUND, FixedSeconds, Kind, kind_of, note
 from znni.calibration.record import StepTimes, refine
-from znni.core.memo import Hashed, memoized
 from znni.core.options import Choices
 from znni.core.volume import Step
 from znni.engine.oom_fallback import FallbackRunner
@@ -247,7 +246,7 @@ class ReusingSession(Session):
         before = plan.time.around, kind_of(plan)
         if before not in self._around:
             self._around[before] = super().expected(plan).time.around
-        return _with_around(plan, self._around[before])
+        return replace(plan, time=replace(plan.time, around=self._around[before]))
 
     def done(self, plan: Plan, choices: Choices) -> None:
         """Note where the steps were timed, for ``close``."""
@@ -312,12 +311,6 @@ class ReusingSession(Session):
         return sum(_idle_memory(kept.plan, device) for kept in self._processes.values())
 
 
-@memoized
-def _with_around(plan: Plan, around: SecondsAround) -> Plan:
-    """Return a plan with other seconds around its runs: one object, which keeps what follows."""
-    return replace(plan, time=replace(plan.time, around=around))
-
-
 def _timed_on(plan: Plan, choices: Choices) -> dict[tuple[int, DeviceKind], Machine]:
     """Return a plan's machine for its threads and devices; none if costs are built in."""
     if choices.costs == "built-in":
@@ -347,12 +340,11 @@ def _job(required: Requirements) -> Hashable:
     return _without_statistics(required.network), required.job.output, required.stored
 
 
-@memoized
-def _computation(plan: Plan) -> Hashed:
+def _computation(plan: Plan) -> Hashable:
     """Return a value that is equal for plans that the same processes can run."""
     network, host = _without_statistics(plan.network), plan.machine.host
     gpus = tuple(gpu.number for gpu in plan.machine.gpus[: plan.workers])
-    return Hashed((network, plan.computation, host.threads, gpus, plan.time.in_turn))
+    return network, plan.computation, host.threads, gpus, plan.time.in_turn
 
 
 def _without_statistics(network: Network) -> Network:

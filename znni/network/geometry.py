@@ -17,7 +17,6 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from znni.core.errors import InvalidInput
-from znni.core.memo import memoized
 from znni.core.shapes import Box, Shape5, Vec3
 from znni.network.layers import GlobalPool, Join, Model, Normalize, Pool
 from znni.network.network import INPUT, Network, Node
@@ -162,7 +161,6 @@ def whole_input(network: Network, volume: Vec3) -> Vec3:
     return whole + period * missing
 
 
-@memoized
 def over(network: Network, whole: Vec3) -> Network:
     """Return an exact network for an input of these extents, from ``whole_input``.
 
@@ -237,7 +235,6 @@ def shapes(network: Network, patch: Vec3) -> dict[str, Shape5]:
     }
 
 
-@memoized
 def input_box(network: Network, patch: Vec3) -> Box:
     """Return the voxels of the input for a patch, or for one of its windows.
 

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from znni.core.memo import memoized
 from znni.core.shapes import Vec3
 from znni.network.activations import LEAKY_SLOPE
 from znni.network.input_scaling import InputScaling, Normalization, Percentiles, ZScore
@@ -182,7 +181,6 @@ def input_entry(scaling: InputScaling) -> dict[str, object]:
     return entry
 
 
-@memoized
 def network_text(network: Network) -> str:
     """Return a network file on one line, in JSON, which is also YAML. It names no weights."""
     features = {"name": network.name, "in_features": network.in_features}

@@ -16,7 +16,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from znni.core.memo import memoized
 from znni.core.shapes import Vec3
 from znni.network.geometry import whole_sizes
 from znni.network.layers import NO_PADDING, Add, Concat, Conv, ConvTranspose, Upsample
@@ -106,11 +105,8 @@ def split_alike(network: Network, other: Network) -> Network:
 
 def whole_again(network: Network) -> Network:
     """Return a network whose split convolutions are whole again."""
-    return _whole_again(network) if network.split else network
-
-
-@memoized
-def _whole_again(network: Network) -> Network:
+    if not network.split:
+        return network
     nodes = list(network.nodes)
     for it in network.split:
         names = [node.name for node in _parts(it)]

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 
 from znni.core import html
 from znni.core.errors import PLAN_AGAIN, InvalidInput
-from znni.core.memo import memoized
 from znni.core.shapes import FLOAT_BYTES, Shape5, Vec3
 from znni.machine.machine import Device, DeviceKind, Machine, Processors
 from znni.network.geometry import input_box
@@ -128,7 +127,6 @@ class Plan:
         return self.gpu_memory if device == "gpu" and self.gpu_memory else self.memory
 
     @property
-    @memoized
     def parts(self) -> tuple[DevicePart, ...]:
         """The segments on the host, if there are any, and then those on the GPU."""
         return parts_of(self.segments, self.input_shape, storage_for(self.network, self.patch))
