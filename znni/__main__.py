@@ -32,7 +32,7 @@ class _Leaving:
         os._exit(self.code)
 
 
-# Options with which no GPU is looked at in this process, or not at once.
+# Options with which CUDA does not start in this process, or not at once.
 ELSEWHERE = {"gpus", "cluster", "help", "h"}
 
 
@@ -41,18 +41,8 @@ def _begun_with(arguments: Sequence[str]) -> Callable[[], object]:
     from znni.core.loading import nothing
 
     on_host = any(it.rpartition("=")[2] == "cpu" for it in arguments)
-    if on_host or arguments[:1] not in (["plan"], ["infer"]):
-        return nothing
-    computes = arguments[0] == "infer"
     named = {it.lstrip("-").partition("=")[0] for it in arguments if it.startswith("-")}
-    return _start_cuda if computes and not named & ELSEWHERE else _ask_driver
-
-
-def _ask_driver() -> None:
-    """Ask the driver which GPUs there are. The first answer takes some hundredths of a second."""
-    from znni.machine import nvml
-
-    nvml.look()
+    return nothing if on_host or arguments[:1] != ["infer"] or named & ELSEWHERE else _start_cuda
 
 
 def _start_cuda() -> None:

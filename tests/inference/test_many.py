@@ -74,22 +74,17 @@ def test_an_output_may_be_a_volume_after_it(network: Network, weights: Weights) 
         assert close(file["main"][()], expected(expected(x)[0]))
 
 
-def test_weights_are_checked_and_notes_are_read_once(
+def test_weights_are_checked_once(
     files: list[str], network: Network, weights: Weights, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     checked: list[Any] = []
-    noted: list[Any] = []
-    check, look = znni.inference.session.weights_for, znni.inference.session.as_here
+    check = znni.inference.session.weights_for
     monkeypatch.setattr(
         znni.inference.session, "weights_for", lambda *a: checked.append(a) or check(*a)
-    )
-    monkeypatch.setattr(
-        znni.inference.session, "as_here", lambda *a, **k: noted.append(a) or look(*a, **k)
     )
     report = znni.infer_many(files, network, "out", weights=weights)
     assert not report.failures
     assert len(checked) == 1
-    assert len(noted) == 1
     again = znni.infer_many(files, network, "out", weights=weights)
     assert len(again.finished_before) == len(files)
     assert len(checked) == 2
@@ -285,14 +280,6 @@ def test_memory_is_kept_to_if_no_plan_was_asked_for(
         ready._ready(plan, lambda plan: MagicMock(plan=plan))
         assert len(ready._processes) <= 2
     assert len(ready._processes) == 2
-
-
-def test_the_same_is_expected_of_a_plan_whatever_shapes_come_between(network: Network) -> None:
-    ready = ReusingSession(Choices())
-    plans = [znni.plan(network, (9, 20, extent)) for extent in (20, 23)]
-    first, other, again = (ready.expected(plan) for plan in (*plans, plans[0]))
-    assert again == first
-    assert (first.output, other.output) == tuple(plan.output for plan in plans)
 
 
 def test_processes_are_kept_for_plans_that_differ_only_in_predicted_seconds(

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from znni.calibration.overhead_figures import cuda_seconds
-from znni.calibration.phase_notes import AROUND, FixedSeconds, Kind, kind_of, note
+from znni.calibration.phase_notes import AROUND, FixedSeconds, kind_of, note
 from znni.calibration.record import StepTimes, refine
 from znni.core.options import Choices
 from znni.core.volume import Step
@@ -30,7 +30,6 @@ from znni.machine.gpus import forget_answer
 from znni.machine.machine import DeviceKind, Machine
 from znni.network.network import Network
 from znni.network.weights import Weights, weights_for
-from znni.plans.job_seconds import SecondsAround
 from znni.plans.plan import Plan
 
 log = logging.getLogger("znni")
@@ -183,7 +182,6 @@ class ReusingSession(Session):
         self._allowed: dict[DeviceKind, int] = {}
         self._measured: dict[tuple[int, DeviceKind], Machine] = {}
         self._warned: set[str] = set()
-        self._around: dict[tuple[SecondsAround, Kind], SecondsAround] = {}
         self._weights: tuple[object, object, Weights] | None = None
         self._plans: OrderedDict[Hashable, Plan] = OrderedDict()
         self._processes: OrderedDict[Hashable, Processes] = OrderedDict()
@@ -240,13 +238,6 @@ class ReusingSession(Session):
     def release_all(self) -> None:
         """Release all processes; the plans stay."""
         self._processes.clear()
-
-    def expected(self, plan: Plan) -> Plan:
-        """Return a plan as ``as_here``, by the notes at the first such plan."""
-        before = plan.time.around, kind_of(plan)
-        if before not in self._around:
-            self._around[before] = super().expected(plan).time.around
-        return replace(plan, time=replace(plan.time, around=self._around[before]))
 
     def done(self, plan: Plan, choices: Choices) -> None:
         """Note where the steps were timed, for ``close``."""
