@@ -62,9 +62,9 @@ def test_the_errors_are_all_listed() -> None:
 def test_the_variables_and_the_parts_of_the_cache_are_all_listed() -> None:
     code = "\n".join(path.read_text() for path in (ROOT / "znni").rglob("*.py"))
     variables = set(re.findall(r'"(ZNNI_[A-Z_]*[A-Z])"', code))
-    parts = set(re.findall(r'user_cache\(\) / "([\w.]+)"', code))
+    parts = set(re.findall(r'(?:user_cache\(\) / |ValueCache(?:\[.*\])?\()"([\w.]+)"', code))
     assert {"ZNNI_PLANS"} < variables
-    assert {"plans", "costs.sqlite"} < parts
+    assert {"plans", "costs.sqlite", "networks"} < parts
     names = variables | {part if "." in part else f"{part}/" for part in parts}
     assert not missing(names, "docs/reference/environment.md")
 

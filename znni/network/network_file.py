@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from hashlib import sha256
 from os import PathLike
 from pathlib import Path
 
@@ -11,8 +10,8 @@ from znni.core.argument_types import checks_types
 from znni.core.errors import InvalidInput
 from znni.core.loading import is_own_process
 from znni.core.shipped import NETWORKS
-from znni.core.user_cache import state_of_source, user_cache
-from znni.core.value_cache import load_value, store_value
+from znni.core.user_cache import state_of_source
+from znni.core.value_cache import ValueCache
 from znni.core.version import PACKAGE
 from znni.network.geometry import with_window as windowed
 from znni.network.models import is_model_file
@@ -21,6 +20,9 @@ from znni.network.window import Window
 
 # Files that ``znni import`` turns into network files.
 IMPORTED = (".pt", ".pth", ".safetensors")
+
+# Networks that commands read before.
+READ = ValueCache("networks", 1, Network)
 
 
 def load_network(path: str | Path) -> Network:
@@ -87,25 +89,23 @@ def network_from_text(text: str, name: str | Path) -> Network:
 
 
 def _cached_or_read(path: Path) -> Network:
-    """Return the network in a file. A command keeps it, and takes one that was kept."""
-    place = _place(path) if is_own_process() else None
-    if place and (known := load_value(place, Network)):
+    """Return the network in a file. A command takes it from the cache, if it is there."""
+    key = _key(path) if is_own_process() else None
+    if key and (known := READ.load(key)):
         return known
     found = _read(path)
     # What is known of a model depends on its file. The network file may be another by now.
-    if place and not found.models and place == _place(path):
-        store_value(place, found)
+    if key and not found.models and key == _key(path):
+        READ.store(key, found)
     return found
 
 
-def _place(path: Path) -> Path | None:
-    """Return where a network file's network is kept; None if the file cannot be read."""
+def _key(path: Path) -> object:
+    """Return all on which a network file's network depends; None if the file cannot be read."""
     try:
-        content = path.read_bytes()
+        return str(path), path.read_bytes(), state_of_source(PACKAGE)
     except OSError:
         return None
-    about = str(path), content, state_of_source(PACKAGE)
-    return user_cache() / "networks" / sha256(repr(about).encode()).hexdigest()[:32]
 
 
 def _read(path: Path, text: str | None = None) -> Network:
