@@ -64,7 +64,7 @@ def run() -> None:
     from znni.core.loading import loading, own_process
 
     own_process()
-    with loading(_begun_with(sys.argv[1:])):
+    with loading(begin=_begun_with(sys.argv[1:])):
         from znni.cli import main
     try:
         main()

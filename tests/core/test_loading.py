@@ -17,7 +17,7 @@ import gc, sys, threading
 from znni.core import loading
 if sys.argv[1] == "own":
     loading.own_process()
-with loading.loading(lambda: 1 / 0):
+with loading.loading(begin=lambda: 1 / 0):
     looked = gc.isenabled()
 for thread in threading.enumerate():
     if thread is not threading.main_thread():
@@ -55,7 +55,7 @@ import threading
 from znni.core import loading
 loading.own_process()
 begun = threading.Event()
-with loading.loading(begun.set):
+with loading.loading(begin=begun.set):
     print(begun.wait(60))
 """
 

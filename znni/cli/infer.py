@@ -136,7 +136,7 @@ def infer(
     """Run a network over volumes, and write its dense outputs."""
     alone = len(volumes) == 1 and not dry_run and not cluster
     waiting, begin = _begun(planned, alone=alone, looks=not cluster)
-    with loading(begin):
+    with loading(begin=begin):
         network = in_windows(_loaded(net), window, overlap, blend, mirror)
         begun = _weights_ahead(network, weights, random_weights, out) if alone else None
         from znni.cli.progress import show_progress

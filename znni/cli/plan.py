@@ -99,7 +99,7 @@ def plan(
     from znni.machine.gpus import detect_gpus
 
     looks = machine is None and planned["device"] != "cpu" and not cluster
-    with loading(detect_gpus if looks else nothing):
+    with loading(begin=detect_gpus if looks else nothing):
         from znni.inference import text_cache
         from znni.machine.machine_choice import machine_for
 

@@ -14,7 +14,7 @@ from znni.machine.gpus import begin_cuda, look_at_gpus
 if __name__ == "__main__":
     descriptor, *modules = sys.argv[1:]
     own_process()
-    with loading(begin_cuda if modules else nothing):
+    with loading(begin=begin_cuda if modules else nothing):
         from multiprocessing.connection import Connection
 
         from znni.engine.workers.serving import serve
