@@ -100,14 +100,13 @@ def _commands(
 
 def _floors(device: DeviceChoice, environment: Mapping[str, str]) -> Iterator[Command]:
     """Yield processes that start, and load libraries: first for options, then also for runs."""
-    without_plugins = {**environment, "PYDANTIC_DISABLE_PLUGINS": "__all__"}  # as znni has it
     programs = {
         "python": "pass",
         "python, options": READING,
         "python, options, runs": COMPUTING + "; import cupy" * (device == "gpu"),
     }
     for name, program in programs.items():
-        yield Command({"command": name}, _again((sys.executable, "-c", program), without_plugins))
+        yield Command({"command": name}, _again((sys.executable, "-c", program), environment))
 
 
 def _again(command: Sequence[str], environment: Mapping[str, str]) -> Callable[[], Row]:

@@ -147,7 +147,6 @@ def test_cuda_starts_before_a_waiting_process_imports_what_it_needs(
     begin = Mock(side_effect=lambda: order.append("begin"))
     begin.calls = order
     monkeypatch.setattr(loading, "_own", False)
-    monkeypatch.setenv("PYDANTIC_DISABLE_PLUGINS", "__all__")
     monkeypatch.setattr("znni.machine.gpus.begin_cuda", begin)
     monkeypatch.setattr("znni.machine.gpus.look_at_gpus", lambda: order.append("look"))
     monkeypatch.setattr("znni.engine.workers.serving.serve", lambda _: order.append("serve"))

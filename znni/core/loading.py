@@ -16,8 +16,6 @@ def own_process() -> None:
     """Say that this process runs one command only. So all that it loads stays to its end."""
     global _own  # noqa: PLW0603 - set once, before anything else is loaded
     _own = True
-    # pydantic would read the metadata of all installed packages, to find plugins. None is for znni.
-    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     # NumPy's BLAS would start a thread for each core when it is loaded. These threads wait busily
     # for a while. All parallel work is znni's own, and BLAS has one thread then.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
