@@ -18,7 +18,7 @@ from bench.accuracy import Corners, corners, patch_input
 from bench.ceilings import AnyCeilings
 from znni.core.options import Choices, OutputType, PlanOptions, Stored
 from znni.core.shapes import Vec3
-from znni.engine.device_graphs import PLAIN_RUNS
+from znni.engine.backends.cuda.graphs import PLAIN_RUNS
 from znni.engine.patch import allocator_for
 from znni.engine.stages import in_turn, run_stages
 from znni.engine.stopwatch import Stopwatch

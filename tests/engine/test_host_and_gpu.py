@@ -20,10 +20,11 @@ from random_plans import CATALOGUE, any_plan, plan_of, random_volume, run
 from planner.partition import cut_network
 from planner.segmentations import segmentations
 from znni.core.shapes import Shape5, Vec3, offsets
-from znni.engine import device_layers, device_recombine
+from znni.engine.backends.cuda import backend as device_backend
+from znni.engine.backends.cuda import recombine as device_recombine
+from znni.engine.backends.cuda.layers import DeviceLayers
+from znni.engine.backends.host.layers import HostLayers, place
 from znni.engine.blocks import Blocks
-from znni.engine.device_layers import DeviceLayers
-from znni.engine.host_layers import HostLayers, place
 from znni.engine.patch import PatchRunner
 from znni.engine.pipeline import RunState, ThisProcess, run_volume
 from znni.engine.stopwatch import Stopwatch
@@ -121,7 +122,7 @@ def test_every_patch_finds_room_in_what_the_plan_takes_of_each_device(
     with (
         mock.patch.object(arena, "SMALL", 1),
         mock.patch.object(arena, "map_pages", map_pages),
-        mock.patch.object(device_layers, "DeviceArena", Kept),
+        mock.patch.object(device_backend, "DeviceArena", Kept),
     ):
         run(PatchRunner(plan, CATALOGUE, weights), weights, volume)
     if part := plan.part("cpu"):

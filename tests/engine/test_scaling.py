@@ -17,8 +17,8 @@ from window_networks import network as windowed
 
 from znni.core.options import Pad
 from znni.core.shapes import Box, Vec3
+from znni.engine.backends.cuda.scaling import DeviceScaling, numbers_of
 from znni.engine.blocks import constant_input, is_constant
-from znni.engine.device_scaling import DeviceScaling, numbers_of
 from znni.engine.reading import read_input, read_stored
 from znni.engine.scaling import fixed_of_maps, scaled_on_gpu
 from znni.engine.tiles import Job

@@ -16,8 +16,8 @@ from znni.core.errors import InvalidInput
 from znni.core.options import Border
 from znni.core.shapes import Box, Vec3
 from znni.engine import windows
+from znni.engine.backends.host.window_sums import WindowSums
 from znni.engine.executor import Fragments
-from znni.engine.window_sums import WindowSums
 from znni.engine.windows import BoxSums
 from znni.inference import api
 from znni.inference.inferer import Inferer

@@ -33,32 +33,34 @@ class Block(NamedTuple):
 
 def blocks(part: DevicePart, alignment: int) -> Iterator[Block]:
     """Yield the blocks and their lifetimes from the steps alone: each value up to its last use."""
-    placed = part.placed(alignment)
-    steps = list(zip(part.steps, (it for places in placed.places for it in places), strict=True))
+    placed, uses = part.placed(alignment), part.arrays(alignment).uses
     ends = {segment.steps[-1].gives for segment in part.segments[:-1]}
-    for index, (step, place) in enumerate(steps):
-        assert 0 <= place.free[0] <= place.free[1] <= placed.size
-        start, free = place.free
-        if place.output == start:
-            start += -(-step.shape_out.nbytes // alignment) * alignment
-        elif place.output is not None:
-            assert (
-                place.output + step.shape_out.nbytes
-                <= free
-                < place.output + alignment + (step.shape_out.nbytes)
-            )
-            free = place.output
-        assert free - start >= step.cost.memory.workspace
+    steps = part.steps
+    for index, (step, use) in enumerate(zip(steps, uses, strict=True)):
+        start, free = placed.free[index]
+        assert 0 <= start <= free <= placed.size
+        output, nbytes = placed.starts.get(step.gives), step.shape_out.nbytes
+        if use.late:
+            if output == start:
+                start += -(-nbytes // alignment) * alignment
+            else:
+                assert output is not None
+                assert output + nbytes <= free < output + alignment + nbytes
+                free = output
+        assert free - start >= use.workspace
         if step.cost.memory.workspace:
             yield Block(start, free, index, index)
-        if place.output is None:
+        if output is None:
             continue
-        uses = [at for at, (later, _) in enumerate(steps) if step.gives in later.takes]
-        last = len(steps) - 1 if step.gives in ends else max(uses, default=index)
-        stop = place.output + step.shape_out.nbytes
-        assert place.output % alignment == 0
-        assert 0 <= place.output <= stop <= placed.size
-        yield Block(place.output, stop, index, last)
+        reads = [
+            at
+            for at, (later, _) in enumerate(zip(steps, uses, strict=True))
+            if step.gives in later.takes
+        ]
+        last = len(steps) - 1 if step.gives in ends else max(reads, default=index)
+        assert output % alignment == 0
+        assert 0 <= output <= output + nbytes <= placed.size
+        yield Block(output, output + nbytes, index, last)
 
 
 def no_two_overlap(found: list[Block]) -> bool:
@@ -122,7 +124,7 @@ def test_a_step_that_writes_in_place_takes_nothing_of_the_arena() -> None:
     only = Step(pool, "any", shape, shape, cost, 1.0, 0.0, ("",))
     part = DevicePart((Segment("cpu", 1, (only,)),), shape, hands_on=True)
     assert part.placed().size == 0
-    assert part.placed().places[0][0].output is None
+    assert not part.placed().starts
 
 
 def test_an_output_that_is_made_late_takes_no_more_than_is_declared() -> None:
