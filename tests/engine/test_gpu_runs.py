@@ -22,6 +22,7 @@ from znni.core.options import Border, OutputType
 from znni.core.shapes import Vec3
 from znni.engine.backends.cuda import backend as device_backend
 from znni.engine.backends.cuda.layers import DeviceLayers, Launched
+from znni.engine.block import alone
 from znni.engine.block_bytes import DEVICE_BYTES
 from znni.engine.executor import Fragments
 from znni.engine.patch import PatchRunner
@@ -90,8 +91,8 @@ def test_any_network_is_the_reference(network: Network, seed: int, tight: bool) 
     runner = PatchRunner(plan, primitives(plan.machine), weights)
     patches = [patch_of(plan, seed + index) for index in range(3)]
     launch, finish = runner.stages(Stopwatch())
-    begun = [launch(patches[0]), launch(patches[1])]
-    found = [*map(finish, begun), runner(patches[2])]
+    begun = [alone(patch).through(launch) for patch in patches[:2]]
+    found = [*(block.through(finish).values for block in begun), runner(patches[2])]
     for x, y in zip(patches, found, strict=True):
         np.testing.assert_allclose(y, dense(network, weights, x), rtol=1e-4, atol=1e-5)
 

@@ -24,6 +24,7 @@ from znni.engine.backends.cuda import backend as device_backend
 from znni.engine.backends.cuda import recombine as device_recombine
 from znni.engine.backends.cuda.layers import DeviceLayers
 from znni.engine.backends.host.layers import HostLayers, place
+from znni.engine.block import alone
 from znni.engine.blocks import Blocks
 from znni.engine.patch import PatchRunner
 from znni.engine.pipeline import RunState, ThisProcess, run_volume
@@ -140,9 +141,9 @@ def test_every_patch_finds_room_in_what_the_plan_takes_of_each_device(
 def test_the_stages_tell_what_they_do() -> None:
     plan, watch = plan_with(2, NETWORK.total_pooling), Stopwatch()
     runner = PatchRunner(plan, CATALOGUE, random_weights(NETWORK, 7))
-    values: Any = random_volume(NETWORK, plan.output, 0)
+    block = alone(random_volume(NETWORK, plan.output, 0))
     for work in runner.stages(watch):
-        values = work(values)
+        block = block.through(work)
     busy = watch.seconds.busy
     assert min(busy.host_layers, busy.transfer, busy.gpu_layers) > 0
     assert busy.reading == busy.writing == 0

@@ -10,11 +10,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from znni.core.shapes import Box, Vec3
+from znni.engine.block import Block
 from znni.engine.scaling import StoredScaling
 from znni.network.weights import Weights
 from znni.plans.micro_batches import named
 from znni.plans.primitive import Catalogue, Run
-from znni.plans.program import ONE, ZERO, Edges, Operation, Positions, Program, View
+from znni.plans.program import ONE, Edges, Operation, Positions, Program, View
 from znni.plans.segments import Step
 
 # An array of the host or a GPU.
@@ -45,14 +46,11 @@ class Fragments(NamedTuple):
     scaling: StoredScaling | None = None
 
 
-def whole(block: Array | Fragments) -> Fragments:
-    """Return a patch's input (f, z, y, x) as its only fragment."""
-    return block if isinstance(block, Fragments) else placed(block, ZERO)
-
-
-def placed(block: Array, start: Vec3, scaling: StoredScaling | None = None) -> Fragments:
-    """Return a block's input (f, z, y, x) as its only fragment, at its place in a whole output."""
-    return Fragments(block[None], (start,), ONE, scaling)
+def fragments_of(block: Block) -> Fragments:
+    """Return a block's input (f, z, y, x) as its only fragment, or the fragments that it holds."""
+    if isinstance(block.values, Fragments):
+        return block.values
+    return Fragments(block.values[None], (block.start,), ONE, block.scaling)
 
 
 class Prepared(NamedTuple):

@@ -10,10 +10,10 @@ from znni.core.options import OutputType
 from znni.engine.backends.cuda.layers import DeviceLayers
 from znni.engine.backends.cuda.windows import DeviceWindows
 from znni.engine.backends.host.layers import HostLayers
+from znni.engine.block import Block, Stage, alone, one_stage
 from znni.engine.checks import check_runnable
-from znni.engine.executor import Fragments, Measured, not_measured, whole
+from znni.engine.executor import Measured, not_measured
 from znni.engine.labels import Labels
-from znni.engine.stages import Work
 from znni.engine.stopwatch import Stopwatch
 from znni.engine.tiles import Allocate, allocate_new
 from znni.machine.locked_arrays import LockedArrays
@@ -27,7 +27,7 @@ from znni.plans.primitive import Catalogue
 class Layers(Protocol):
     """A part of a plan, ready to run."""
 
-    def stages(self, stopwatch: Stopwatch, labels: Labels | None = None) -> list[Work]:
+    def stages(self, stopwatch: Stopwatch, labels: Labels | None = None) -> list[Stage]:
         """Return the stages for the fragments of a patch, or for a block of windows, in order."""
 
 
@@ -78,30 +78,18 @@ class PatchRunner:
 
         self._layers = [ready(part) for part in plan.parts]
 
-    def __call__(self, block: Float32 | Fragments) -> NDArray[Any]:
-        """Return the dense output (f', Z, Y, X) of one input patch (f, z, y, x)."""
-        made: Any = block
+    def __call__(self, given: Float32 | Block) -> NDArray[Any]:
+        """Return the dense output (f', Z, Y, X) of a block, or of one input patch (f, z, y, x)."""
+        block = given if isinstance(given, Block) else alone(given)
         for work in self.stages(Stopwatch()):
-            made = work(made)
-        dense: NDArray[Any] = made
+            block = block.through(work)
+        dense: NDArray[Any] = block.values
         return dense
 
-    def stages(self, stopwatch: Stopwatch, labels: Labels | None = None) -> list[Work]:
+    def stages(self, stopwatch: Stopwatch, labels: Labels | None = None) -> list[Stage]:
         """Return the stages of each part in order, as every ``Runner`` does.
 
         If the parts take turns, all their stages are one stage. A GPU makes labels itself.
         """
         stages = [work for part in self._layers for work in part.stages(stopwatch, labels)]
-        if self.plan.network.window:
-            return stages
-        first, *others = stages
-        if not self.plan.time.in_turn:
-            return [lambda block: first(whole(block)), *others]
-
-        def all_in_turn(block: Float32) -> Any:
-            made = first(whole(block))
-            for work in others:
-                made = work(made)
-            return made
-
-        return [all_in_turn]
+        return [one_stage(stages)] if self.plan.time.in_turn else stages

@@ -22,9 +22,9 @@ from znni.engine.backends.cuda.labels import DeviceLabels
 from znni.engine.backends.cuda.recombine import DeviceRecombination
 from znni.engine.backends.cuda.scaling import DeviceScaling
 from znni.engine.backends.cuda.transfer import Download, Parts, Span, Upload
-from znni.engine.executor import Executor, Fragments, Measured, prepare
+from znni.engine.block import Block, Stage
+from znni.engine.executor import Executor, Fragments, Measured, fragments_of, prepare
 from znni.engine.labels import Labels
-from znni.engine.stages import Work
 from znni.engine.stopwatch import Stopwatch
 from znni.machine.cuda import cupy, device_errors
 from znni.machine.cuda_kernels import load_kernels
@@ -118,7 +118,7 @@ class DeviceLayers:
             dense = (plan.network.blended_features, *plan.patch)
             self._places = cycle((_Place(dense, dtype), _Place(dense, dtype)))
 
-    def stages(self, stopwatch: Stopwatch, labels: Labels | None = None) -> list[Work]:
+    def stages(self, stopwatch: Stopwatch, labels: Labels | None = None) -> list[Stage]:
         """Return two stages, queueing and waiting, so that the GPU always has work queued.
 
         Args:
@@ -127,13 +127,16 @@ class DeviceLayers:
         """
         self._wanted = labels
 
-        def finish(launched: Launched) -> NDArray[Any]:
-            dense, transfer, computing = self.finish(launched)
+        def launch(block: Block) -> Launched:
+            return self.launch(fragments_of(block))
+
+        def finish(block: Block) -> NDArray[Any]:
+            dense, transfer, computing = self.finish(block.values)
             stopwatch.add("transfer", transfer)
             stopwatch.add("gpu_layers", computing)
             return dense
 
-        return [self.launch, finish]
+        return [launch, finish]
 
     def launch(self, given: Fragments) -> Launched:
         """Copy a patch to the GPU and queue all its work. The GPU may still compute the last patch.

@@ -18,11 +18,11 @@ from znni.engine.backends.cuda.layers import DeviceLayers, Launched
 from znni.engine.backends.cuda.transfer import pinned
 from znni.engine.backends.cuda.window_sums import DeviceWindowSums, WindowMemory
 from znni.engine.blended import Blended
+from znni.engine.block import Block, Stage
 from znni.engine.executor import Fragments, Measured
 from znni.engine.labels import Labels
-from znni.engine.stages import Work
 from znni.engine.stopwatch import Stopwatch
-from znni.engine.windows import BlendedWindows, WindowedBlock
+from znni.engine.windows import BlendedWindows
 from znni.machine.cuda import device_errors
 from znni.network.weights import ConvWeights, Float32, Weights
 from znni.plans.device_partition import DevicePart
@@ -103,15 +103,16 @@ class DeviceWindows(DeviceLayers):
             self._memory = WindowMemory(network.window, network.blended_features, plan.patch)
         self._compute.synchronize()
 
-    def stages(self, stopwatch: Stopwatch, _labels: Labels | None = None) -> list[Work]:
+    def stages(self, stopwatch: Stopwatch, _labels: Labels | None = None) -> list[Stage]:
         """Return two stages, for blocks of several windows: queueing, and waiting."""
         with device_errors(self._name):
             blended = BlendedWindows(self._network, self._patch, pinned)
 
-        def launch(block: WindowedBlock) -> _Queued:
+        def launch(block: Block) -> _Queued:
             return self._launch_windows(blended, block)
 
-        def finish(queued: _Queued) -> BlendedOnGpu:
+        def finish(block: Block) -> BlendedOnGpu:
+            queued: _Queued = block.values
             with device_errors(self._name):
                 transfer, computing = self._wait_for(queued.launched)
             stopwatch.add("transfer", transfer)
@@ -125,7 +126,7 @@ class DeviceWindows(DeviceLayers):
 
         return [launch, finish]
 
-    def _launch_windows(self, blended: BlendedWindows, block: WindowedBlock) -> _Queued:
+    def _launch_windows(self, blended: BlendedWindows, block: Block) -> _Queued:
         """Queue all windows of a block, and wait until the last one's input is copied.
 
         The GPU may still compute the last block. The block before that must be finished.

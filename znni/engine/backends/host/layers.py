@@ -12,11 +12,11 @@ from znni.core.shapes import Box, Vec3
 from znni.engine.backends.cuda.transfer import pinned
 from znni.engine.backends.host.backend import HostBackend
 from znni.engine.blended import Blended
-from znni.engine.executor import Executor, Fragments, Measured, prepare
+from znni.engine.block import Block, Stage
+from znni.engine.executor import Executor, Fragments, Measured, fragments_of, prepare
 from znni.engine.labels import Labels
-from znni.engine.stages import Work
 from znni.engine.stopwatch import Stopwatch
-from znni.engine.windows import BlendedWindows, BoxSums, WindowedBlock
+from znni.engine.windows import BlendedWindows, BoxSums
 from znni.machine.arena import SPARE
 from znni.machine.arrays import ALIGNMENT
 from znni.machine.cuda import cupy, device_errors
@@ -79,16 +79,16 @@ class HostLayers:
                 self._on_gpu = DeviceArena(part.gpu_working)
         self._executor = Executor(program, operations, backend)
 
-    def stages(self, stopwatch: Stopwatch, _labels: Labels | None = None) -> list[Work]:
+    def stages(self, stopwatch: Stopwatch, _labels: Labels | None = None) -> list[Stage]:
         """Return one stage: it gives dense output, the tensor for the GPU, or blended windows."""
         if self._plan.network.window:
             return [self._windows(stopwatch)]
         run = self.tensor if self._part.hands_on else self.dense
 
-        def work(given: Fragments) -> Float32 | Fragments:
+        def work(block: Block) -> Float32 | Fragments:
             on_gpu = self._on_gpu.in_use() if self._on_gpu else nullcontext()
             with stopwatch.during("host_layers"), on_gpu:
-                return run(given)
+                return run(fragments_of(block))
 
         return [work]
 
@@ -123,7 +123,7 @@ class HostLayers:
         values: Float32 = outputs.values
         return values
 
-    def _windows(self, stopwatch: Stopwatch) -> Work:
+    def _windows(self, stopwatch: Stopwatch) -> Stage:
         """Return the stage that computes the windows of a block, and blends them."""
         from znni.engine.backends.host.window_sums import WindowSums  # it imports kernels
 
@@ -138,7 +138,7 @@ class HostLayers:
 
         blended = BlendedWindows(network, self._plan.patch)
 
-        def windows(block: WindowedBlock) -> Blended:
+        def windows(block: Block) -> Blended:
             with stopwatch.during("host_layers"):
                 mean = blended(block, self._outputs, begin)
                 return Blended(mean, self._head, block.with_output(window), threads)
