@@ -85,7 +85,7 @@ def steps_of(
         )  # fmt: skip
 
 
-@settings(max_examples=200)
+@settings(max_examples=80)
 @given(
     graphs(depth=2, most_maps=3),
     st.builds(Vec3, *[st.integers(1, 12)] * 3),
