@@ -23,6 +23,7 @@ import znni.inference.session
 from znni.core.errors import InvalidInput, in_one_line
 from znni.core.options import Choices
 from znni.inference.many import Failure
+from znni.inference.request import Request
 from znni.inference.session import ReusingSession
 from znni.network.network import Network
 from znni.network.weights import Weights
@@ -158,12 +159,12 @@ def test_an_output_reaches_the_disk_while_the_next_volume_is_opened(
 ) -> None:
     """Nothing is told as done before the disk has it and it has its name."""
     opened, synced = Semaphore(0), list[Path]()
-    open_all, sync, name = znni.inference.api.request_of_the_faster, os.fsync, PartialFile.take_name
+    open_all, sync, name = znni.inference.api.open_faster, os.fsync, PartialFile.take_name
 
-    def noted(source: str, *args: Any, **options: Any) -> Any:
-        if source != files[0]:
+    def noted(request: Request) -> Any:
+        if request.source != files[0]:
             opened.release()
-        return open_all(source, *args, **options)
+        return open_all(request)
 
     def late(file: PartialFile) -> None:
         if len(synced) < len(files) - 1:
@@ -179,7 +180,7 @@ def test_an_output_reaches_the_disk_while_the_next_volume_is_opened(
         assert len(synced) == done
         assert all(path.exists() for path in synced)
 
-    monkeypatch.setattr(znni.inference.api, "request_of_the_faster", noted)
+    monkeypatch.setattr(znni.inference.api, "open_faster", noted)
     monkeypatch.setattr("znni.volumes.partial_file.os.fsync", late)
     monkeypatch.setattr(PartialFile, "take_name", named)
     report = znni.infer_many(files, network, "out", weights=weights, progress=told)
@@ -223,14 +224,14 @@ def test_an_output_that_the_disk_refuses_is_a_failure_of_its_volume(
 def test_a_stop_while_a_volume_is_opened_waits_for_the_one_before(
     files: list[str], network: Network, weights: Weights, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    open_all = znni.inference.api.request_of_the_faster
+    open_all = znni.inference.api.open_faster
 
-    def stopped(source: str, *args: Any, **options: Any) -> Any:
-        if source == "c.npy":
+    def stopped(request: Request) -> Any:
+        if request.source == "c.npy":
             raise KeyboardInterrupt
-        return open_all(source, *args, **options)
+        return open_all(request)
 
-    monkeypatch.setattr(znni.inference.api, "request_of_the_faster", stopped)
+    monkeypatch.setattr(znni.inference.api, "open_faster", stopped)
     with pytest.raises(KeyboardInterrupt) as stop:
         znni.infer_many(files, network, "out", weights=weights)
     assert "2 of 4 volumes are finished" in in_one_line(stop.value)

@@ -1,26 +1,20 @@
-"""Options that several commands share."""
+"""Options of the command line, made from the fields of groups of options."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from inspect import signature
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+from functools import wraps
+from inspect import Parameter, signature
 from pathlib import Path
-from typing import Annotated, TypeVar
+from types import SimpleNamespace
+from typing import Annotated, Any, NamedTuple, TypeVar, get_type_hints
 
 import typer
 
-from znni.core.options import (
-    Accuracy,
-    Blend,
-    Border,
-    Compression,
-    Costs,
-    DeviceChoice,
-    Division,
-    OutputType,
-    PlanOptions,
-)
+from znni.core.described import Description, described, description_of
+from znni.core.options import Blend
 
 Command = TypeVar("Command", bound=Callable[..., None])
 
@@ -31,196 +25,128 @@ Net = Annotated[
         help="Network file (YAML), a name that znni networks lists, or a model: .onnx or .pt2.",
     ),
 ]
-Ram = Annotated[
-    str | None,
-    typer.Option(
-        metavar="SIZE",
-        help="Memory that the process may use, such as 8GiB. Default: 9/10 of what is available.",
-    ),
-]
-GpuMemory = Annotated[
-    str | None,
-    typer.Option(
-        metavar="SIZE",
-        help="GPU memory that the plan may use. Default: 9/10 of what is free.",
-    ),
-]
-Gpus = Annotated[
-    str,
-    typer.Option(
-        metavar="N|all|0,2",
-        help="GPUs that compute patches at the same time: a number, all, or a list.",
-    ),
-]
-Device = Annotated[
-    DeviceChoice,
-    typer.Option(help="Device that runs the layers; auto: the fastest choice."),
-]
-Threads = Annotated[int | None, typer.Option(help="Worker threads. Default: all cores.")]
-Roi = Annotated[
-    str | None,
-    typer.Option(
-        metavar="Z0:Z1,Y0:Y1,X0:X1",
-        help="Compute output only for these voxels. A missing end means the output's own end.",
-    ),
-]
-Mask = Annotated[
-    str | None,
-    typer.Option(
-        metavar="FILE",
-        help="Volume of the same extents; blocks where it is all 0 are skipped and filled with 0.",
-    ),
-]
-Dataset = Annotated[str | None, typer.Option(help="Dataset to read, if a file has several.")]
-Channel = Annotated[
-    str | None,
-    typer.Option(
-        metavar="N", help="The only map to read, counted from 0, or its name if the file has names."
-    ),
-]
-Time = Annotated[
-    str | None,
-    typer.Option(
-        metavar="T|all",
-        help="Point in time to read, counted from 0; all: the points in time are the maps, "
-        "those of --channel if each has several maps.",
-    ),
-]
-VoxelSize = Annotated[
-    str | None,
-    typer.Option(
-        metavar="Z,Y,X[UNIT]",
-        help="Extents of a voxel, as 0.5,0.1,0.1um or 40nm, if the file has none or wrong "
-        "ones. Without a unit: in the file's.",
-    ),
-]
-Invert = Annotated[
-    bool,
-    typer.Option(
-        "--invert", help="Exchange light and dark: 255 less the value for uint8, 1 less for floats."
-    ),
-]
-Pyramid = Annotated[
-    bool | None,
-    typer.Option(
-        "--pyramid/--no-pyramid",
-        help="Also store coarser resolutions of an OME-Zarr or OME-TIFF, or do not. Default: if it "
-        "is larger than 256 voxels along each axis, by volume.",
-    ),
-]
-Sharded = Annotated[
-    bool, typer.Option("--sharded", help="Store many chunks of a Zarr in one file.")
-]
-BorderChoice = Annotated[
-    Border,
-    typer.Option(
-        help="valid: only voxels with their whole context; same: all voxels, with padded edges."
-    ),
-]
-Dtype = Annotated[OutputType, typer.Option(help="Output type; uint8 stores 0..1 as 0..255.")]
-LabelsChoice = Annotated[
-    bool, typer.Option("--labels", help="Store the label of the largest map, instead of values.")
-]
-Threshold = Annotated[
-    float | None,
-    typer.Option(help="Store 1 where a value is above this number, else 0, instead of values."),
-]
-CompressionChoice = Annotated[
-    Compression | None, typer.Option(help="Compression of Zarr chunks. Default: zstd.")
-]
 RecheckHelp = typer.Option(
     help="Finished blocks that are compared with their checksums at the end; sample: 100 at random."
 )
-AccuracyChoice = Annotated[
-    Accuracy,
-    typer.Option(
-        help="tf32 and bfloat16 may be faster; they allow relative errors up to 0.002 and 0.01 per "
-        "layer."
-    ),
-]
-CostsChoice = Annotated[
-    Costs,
-    typer.Option(
-        help="Source of predicted times: measurements of znni calibrate, or the built-in model."
-    ),
-]
-MicroBatchesChoice = Annotated[
-    Division,
-    typer.Option(
-        "--micro-batches",
-        help="Sizes of the pieces into which a layer's batch may be cut if memory is short. "
-        "Planning with all takes several times as long.",
-    ),
-]
 
 
-WindowChoice = Annotated[
-    str | None,
-    typer.Option(
-        metavar="Z,Y,X",
-        help="Compute the network in windows of these extents, and blend them. Default: as its "
+@dataclass(frozen=True)
+class WindowOptions:
+    """The windows in which a network is computed."""
+
+    window: str | None = described(
+        None,
+        "Compute the network in windows of these extents, and blend them. Default: as its "
         "file says.",
-    ),
-]
-Overlap = Annotated[
-    float | None,
-    typer.Option(
-        help="Share of a window that the next one covers again. Default: as its file says, or 0.5."
-    ),
-]
-BlendChoice = Annotated[
-    Blend | None,
-    typer.Option(
-        help="How much the voxels of a window count. Default: as its file says, or gaussian."
-    ),
-]
-Mirror = Annotated[
-    str | None,
-    typer.Option(
-        metavar="z,y,x|none",
-        help="Also compute windows mirrored along these axes, and take the mean; none switches "
+        metavar="Z,Y,X",
+    )
+    overlap: float | None = described(
+        None,
+        "Share of a window that the next one covers again. Default: as its file says, or 0.5.",
+    )
+    blend: Blend | None = described(
+        None, "How much the voxels of a window count. Default: as its file says, or gaussian."
+    )
+    mirror: str | None = described(
+        None,
+        "Also compute windows mirrored along these axes, and take the mean; none switches "
         "mirroring off. Default: as its file says, or none.",
-    ),
-]
+        metavar="z,y,x|none",
+    )
 
 
-class PlannedOptions(PlanOptions, total=False):
-    """The options of a planning command, as it passes them on."""
+class _Some(NamedTuple):
+    """A part of a group's options.
 
-    dtype: OutputType
-
-
-@dataclass
-class Planned:
-    """``PlannedOptions`` as they are declared on the command line."""
-
-    ram: Ram = None
-    threads: Threads = None
-    device: Device = "auto"
-    gpu_memory: GpuMemory = None
-    gpus: Gpus = "1"
-    dtype: Dtype = "float32"
-    accuracy: AccuracyChoice = "float32"
-    costs: CostsChoice = "auto"
-    micro_batches: MicroBatchesChoice = "power-of-two"
-
-
-def planned(before: str, declared: type = Planned) -> Callable[[Command], Command]:
-    """Return a decorator that replaces a command's ``**options`` by the options of a dataclass.
-
-    They become part of the command's signature, from which typer reads its options.
-
-    Args:
-        before: the command's parameter that they are placed before.
-        declared: the dataclass, whose fields are declared as options.
+    Attributes:
+        names: their names.
+        helps: other texts of their help, by name.
     """
 
-    def with_them(command: Command) -> Command:
-        own = signature(command, eval_str=True)
-        parameters = [one for one in own.parameters.values() if one.kind is not one.VAR_KEYWORD]
-        place = list(own.parameters).index(before)
-        parameters[place:place] = signature(declared, eval_str=True).parameters.values()
-        command.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
-        return command
+    names: frozenset[str]
+    helps: dict[str, str]
 
-    return with_them
+
+def some(*names: str, **helps: str) -> Any:
+    """Return the default of a parameter that takes some options of a group; others have defaults.
+
+    Args:
+        names: the names of the options.
+        helps: further names, each with a help of this command's own.
+    """
+    return _Some(frozenset({*names, *helps}), helps)
+
+
+def grouped(command: Command) -> Command:
+    """Decorate a command: the options of its groups stand in its signature in place of each group.
+
+    A group is a parameter whose type is a dataclass of options. From the signature, typer reads
+    the options.
+    """
+    own = signature(command, eval_str=True)
+    parameters: list[Parameter] = []
+    groups: dict[str, tuple[type[Any], list[Field[Any]]]] = {}
+    for name, parameter in own.parameters.items():
+        group = parameter.annotation
+        if not (isinstance(group, type) and is_dataclass(group)):
+            parameters.append(parameter)
+            continue
+        part = parameter.default if isinstance(parameter.default, _Some) else None
+        chosen = [each for each in fields(group) if part is None or each.name in part.names]
+        groups[name] = group, chosen
+        parameters += _declared(group, chosen, part.helps if part else {})
+
+    @wraps(command)
+    def run(**given: Any) -> None:
+        for name, (group, chosen) in groups.items():
+            values = {each.name: _parsed(each, given.pop(each.name)) for each in chosen}
+            given[name] = group(**values)
+        command(**given)
+
+    all_chosen = [each for _, chosen in groups.values() for each in chosen]
+    run.__signature__ = own.replace(parameters=_placed(parameters, all_chosen))  # type: ignore[attr-defined]
+    return run  # type: ignore[return-value]
+
+
+def _declared(
+    group: type[Any], chosen: list[Field[Any]], helps: dict[str, str]
+) -> Iterator[Parameter]:
+    """Yield a parameter for each chosen option of a group, as typer reads it."""
+    descriptions = {each.name: description_of(each) for each in chosen}
+    typed = {each.name: each.type for each in chosen if not _is_parsed(descriptions[each.name])}
+    names = vars(sys.modules[group.__module__])
+    types = get_type_hints(SimpleNamespace(__annotations__=typed), names, include_extras=True)
+    for each in chosen:
+        about = descriptions[each.name]
+        default = Parameter.empty if each.default is MISSING else each.default
+        kind = types.get(each.name, str | None if default is None else str)
+        if about:
+            # A switch that is off needs no option that switches it off.
+            flags = [f"--{each.name.replace('_', '-')}"] if default is False else []
+            text = helps.get(each.name, about.help)
+            kind = Annotated[kind, typer.Option(*flags, help=text, metavar=about.metavar)]
+        if _is_parsed(about) and default is not None:
+            default = str(default)
+        yield Parameter(each.name, Parameter.KEYWORD_ONLY, default=default, annotation=kind)
+
+
+def _is_parsed(about: Description | None) -> bool:
+    """Return whether an option is made from its text, and not by typer."""
+    return about is not None and about.parse is not None
+
+
+def _parsed(option: Field[Any], value: Any) -> Any:
+    """Return the value of an option from what typer gives."""
+    about = description_of(option)
+    return about.parse(value) if about and about.parse and value is not None else value
+
+
+def _placed(parameters: list[Parameter], options: list[Field[Any]]) -> list[Parameter]:
+    """Return parameters in the order of the help."""
+    names = [parameter.name for parameter in parameters]
+    for option in options:
+        about = description_of(option)
+        if about and about.before in names:
+            names.remove(option.name)
+            names.insert(names.index(about.before), option.name)
+    return sorted(parameters, key=lambda parameter: names.index(parameter.name))

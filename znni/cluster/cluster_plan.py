@@ -8,7 +8,7 @@ from znni.cluster.blocks import box_of
 from znni.core.shapes import Vec3
 from znni.inference import planning
 from znni.inference.devices import choose_gpus
-from znni.inference.request import Request, Requirements
+from znni.inference.request import OpenRequest, Requirements
 from znni.machine.detect import detect_for
 from znni.machine.machine import Machine
 from znni.plans.plan import Plan
@@ -37,7 +37,7 @@ def steady_plan(required: Requirements, block: Vec3, machine: Machine) -> Plan:
     return min(plans, key=lambda plan: plan.patches * plan.time.between)
 
 
-def plan_to_share(alone: Plan, workers: int, asked: Request) -> Plan:
+def plan_to_share(alone: Plan, workers: int, asked: OpenRequest) -> Plan:
     """Return the plan with which several workers like this one end soonest.
 
     Its patches are the blocks that workers are given. The fastest plan for one worker may have a

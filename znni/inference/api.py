@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from znni.core.argument_types import checks_types
+from znni.core.array_like import ArrayLike
 from znni.core.errors import InvalidInput, ZnniError
 from znni.core.options import check_keywords
+from znni.core.run_options import RunKeywords
 from znni.core.volume import NewOutput, Output, Step
 from znni.engine.blocks import Blocks
 from znni.engine.pipeline import Progress, RunState, no_progress
@@ -22,11 +24,11 @@ from znni.engine.stages import nothing_to_do
 from znni.engine.stopwatch import Stopwatch
 from znni.inference.build_runner import prepare
 from znni.inference.inferer import Inferer
-from znni.inference.model_choice import request_of_the_faster
+from znni.inference.model_choice import open_faster
 from znni.inference.output_attributes import as_run, provenance
 from znni.inference.plan_choice import check_choices
 from znni.inference.planning import accuracy_note, plan, search
-from znni.inference.request import Request, RunOptions
+from znni.inference.request import OpenRequest, Request, request_for
 from znni.inference.resuming import agreed_plan, identified, remaining_of, resume_advice
 from znni.inference.session import Session
 from znni.inference.shares import memory_ran_out, share_of, why_no_blocks
@@ -37,9 +39,7 @@ from znni.network.network_file import load_network
 from znni.network.weights import Weights, load_weights, random_weights
 from znni.plans.job_seconds import SecondsAround
 from znni.plans.plan import Plan
-from znni.plans.plan_file import load_plan
 from znni.primitives.cpu.common.lazy_kernel import compiled_seconds
-from znni.volumes.array import ArrayLike
 from znni.volumes.formats import Share
 from znni.volumes.grid_attributes import grid_attributes
 from znni.volumes.locate import join_output, open_output
@@ -76,7 +76,7 @@ def infer(
     waited: float | SecondsAround = 0.0,
     progress: Progress = no_progress,
     part: str | None = None,
-    **options: Unpack[RunOptions],
+    **options: Unpack[RunKeywords],
 ) -> Report:
     """Run a network over a volume, block by block.
 
@@ -98,7 +98,7 @@ def infer(
         part: compute one part of the output, as ``0/8``: the first of eight. Each part may be
             computed by a process of its own, on any machine that sees input and output. When all
             are finished, ``znni.finish`` completes the output, an OME-Zarr.
-        options: those of ``znni.inference.request.RunOptions``. Each may be left out:
+        options: those of ``znni.core.run_options.RunKeywords``. Each may be left out:
 
             - ``dataset``: the dataset to read, if a file has several.
             - ``channel``: the only map to read: its number, or its name if the file has names.
@@ -139,47 +139,30 @@ def infer(
 
     If the output was open, the error has a note that says what is left of the output.
     """
-    check_keywords(infer, RunOptions, options)
-    made = plan if plan is None or isinstance(plan, Plan) else load_plan(plan)
-    complete = compute(
-        source, network, out, Session(), weights=weights, random_seed=random_seed, made=made,
-        command=command, waited=waited, progress=progress, part=part, **options,
+    check_keywords(infer, RunKeywords, options)
+    request = request_for(
+        source, network, out, weights=weights, random_seed=random_seed, plan=plan,
+        command=command, part=part, **options,
     )  # fmt: skip
-    return complete()
+    return compute(request, Session(), waited=waited, progress=progress)()
 
 
 def compute(
-    source: str | Path | ArrayLike,
-    network: Network | str | Path,
-    out: str | Path | Any,
+    request: Request,
     ready: Session,
     *,
-    weights: Weights | str | Path | None,
-    random_seed: int | None,
-    made: Plan | None,
-    command: str = "",
     waited: float | SecondsAround = 0.0,
     progress: Progress = no_progress,
-    part: str | None = None,
     opened: Step = nothing_to_do,
-    **options: Unpack[RunOptions],
 ) -> Callable[[], Report]:
-    """Run a network over a volume, as ``infer``, with the same arguments and errors.
+    """Run a network over a volume, with the errors of ``infer``.
 
     Args:
-        source: as for ``infer``.
-        network: as for ``infer``.
-        out: as for ``infer``.
+        request: the run.
         ready: finds the plan and makes it ready. It may wait for the disk in a thread.
-        weights: as for ``infer``.
-        random_seed: as for ``infer``.
-        made: the plan that the caller gives.
-        command: as for ``infer``.
         waited: as for ``infer``.
         progress: as for ``infer``.
-        part: as for ``infer``.
         opened: called when input and output are open, and before anything is computed.
-        options: as for ``infer``.
 
     Returns:
         A function that waits for the disk, completes the output and returns the report. It is to be
@@ -187,11 +170,12 @@ def compute(
     """
     before = waited if isinstance(waited, SecondsAround) else SecondsAround(start=waited)
     stopwatch = Stopwatch(before)
-    asked = _request(source, network, out, made, stopwatch, shared=part is not None, **options)
+    asked = _open(request, stopwatch)
+    made, part = request.plan, request.part
     with stopwatch.during("opening"):
-        weights = ready.weights_for(asked.network, weights, random_seed)
+        weights = ready.weights_for(asked.network, request.weights, request.random_seed)
         share = None if part is None else share_of(part, asked)
-        wanted, output = _opened(out, source, asked, weights, share)
+        wanted, output = _open_output(asked, weights, share)
         if asked.stored.dtype == "uint8" and asked.network.last_activation not in SHARES:
             ready.warn("uint8 output holds 0 to 1; what the network gives beyond that is clipped")
     job, choices, dtype = asked.job, asked.choices, asked.stored.dtype
@@ -202,7 +186,7 @@ def compute(
         with stopwatch.during("opening"):
             blocks = Blocks(asked.volume, job, asked.network, weights, asked.mask)
             expected = ready.expected(plan)
-            attributes = provenance(plan, weights, asked, command, expected)
+            attributes = provenance(plan, weights, asked, expected)
             attributes |= grid_attributes(wanted.grid)
             output.describe(attributes, plan.patch)
             remaining = remaining_of(output, job, progress, share and share(plan.patch))
@@ -253,7 +237,7 @@ def compute(
 def _smaller(
     ready: Session,
     output: Output,
-    asked: Request,
+    asked: OpenRequest,
     share: Share | None,
     failed: Plan,
     short: DeviceKind,
@@ -280,38 +264,26 @@ def _abandoning(output: Output) -> Iterator[None]:
         raise
 
 
-def _request(
-    source: str | Path | ArrayLike,
-    network: Network | str | Path,
-    out: str | Path | Any,
-    made: Plan | None,
-    stopwatch: Stopwatch,
-    *,
-    shared: bool,
-    **options: Unpack[RunOptions],
-) -> Request:
-    """Return a request for a run, and count how long it takes to open what it names."""
+def _open(request: Request, stopwatch: Stopwatch) -> OpenRequest:
+    """Open a request, and count how long that takes."""
     with stopwatch.during("opening"):
-        network = network if isinstance(network, Network) else load_network(network)
+        network = request.loaded
     with stopwatch.during("importing" if network.models else "opening"):
-        return request_of_the_faster(source, network, out, made, shared=shared, **options)
+        return open_faster(replace(request, network=network))
 
 
-def _opened(
-    out: str | Path | Any,
-    source: str | Path | ArrayLike,
-    asked: Request,
-    weights: Weights,
-    share: Share | None,
+def _open_output(
+    asked: OpenRequest, weights: Weights, share: Share | None
 ) -> tuple[NewOutput, Output]:
     """Return the description of an output, and the output, opened."""
+    source, out, mask = asked.request.source, asked.request.out, asked.region.mask
     wanted = identified(asked, weights) if isinstance(out, str | Path) else asked.wanted
     output: Output
     try:
         if share is None:
-            output = open_output(out, source, wanted, asked.mask_source)
+            output = open_output(out, source, wanted, mask)
         else:
-            output = join_output(out, source, wanted, share, asked.mask_source)
+            output = join_output(out, source, wanted, share, mask)
     except InvalidInput:
         check_choices(asked)  # a wrong option is reported first: the output may be right
         raise

@@ -11,6 +11,7 @@ from typing import Any, Unpack
 import numpy as np
 
 from znni.core.argument_types import checks_types
+from znni.core.array_like import ArrayLike
 from znni.core.options import Border, Choices, Pad, PlanOptions, check_keywords, check_names
 from znni.core.volume import Volume
 from znni.engine.blocks import Blocks
@@ -26,7 +27,7 @@ from znni.network.network import Network
 from znni.network.network_file import load_network
 from znni.network.weights import Float32, Weights, weights_for
 from znni.plans.plan import Plan
-from znni.volumes.array import ArrayLike, ArrayOutput, ArrayVolume
+from znni.volumes.array import ArrayOutput, ArrayVolume
 
 # Held by a thread of a fork that makes an inferer ready for the fork.
 _beginning = Lock()

@@ -12,7 +12,7 @@ from znni.core.errors import InvalidInput, RunFailed, option
 from znni.core.options import ACCURACIES, Recheck, check_names
 from znni.core.shapes import Box, Vec3
 from znni.core.text import counted, duration, in_units
-from znni.inference.request import Request
+from znni.inference.request import OpenRequest
 from znni.machine.machine import DeviceKind
 from znni.plans.plan import Plan
 from znni.volumes.formats import Share
@@ -76,7 +76,7 @@ def finish(out: str | Path, *, recheck: Recheck = "sample") -> Finished:
     )
 
 
-def share_of(part: str, asked: Request) -> Share:
+def share_of(part: str, asked: OpenRequest) -> Share:
     """Return the function that gives a part's boxes for a patch.
 
     Args:
@@ -113,7 +113,7 @@ def why_no_blocks(part: str, plan: Plan, share: Share) -> str:
     )
 
 
-def check_sharing(asked: Request) -> None:
+def check_sharing(asked: OpenRequest) -> None:
     """Refuse a run whose output cannot be written by several processes.
 
     Raises:
