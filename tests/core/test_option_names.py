@@ -9,7 +9,6 @@ from typing import Any, get_type_hints
 import pytest
 
 import znni
-from znni.core.described import description_of
 from znni.core.errors import InvalidInput
 from znni.core.options import Choices, PlanOptions
 from znni.core.run_options import (
@@ -41,9 +40,7 @@ def test_keyword_arguments_have_the_types_of_the_groups() -> None:
 def test_every_option_is_documented() -> None:
     for group in GROUPS:
         for option in fields(group):
-            about = description_of(option)
-            assert about
-            assert about.help.endswith(".")
+            assert option.metadata["help"].endswith(".")
             assert f"``{option.name}``" in (znni.infer.__doc__ or "")
 
 

@@ -24,7 +24,7 @@ from znni.core.errors import InvalidInput, in_one_line
 from znni.core.options import Choices
 from znni.inference.many import Failure
 from znni.inference.request import Request
-from znni.inference.session import ReusingSession
+from znni.inference.session import Session
 from znni.network.network import Network
 from znni.network.weights import Weights
 from znni.volumes.partial_file import PartialFile
@@ -46,11 +46,13 @@ def test_each_volume_gets_its_output_and_shapes_are_planned_and_prepared_once(
 ) -> None:
     planned: list[Any] = []
     prepared: list[Any] = []
-    search, ready = znni.inference.planning.fastest, znni.inference.api.prepare
+    search, prepare = znni.inference.planning.fastest, znni.inference.session.prepare
     monkeypatch.setattr(
         znni.inference.planning, "fastest", lambda *a: planned.append(a) or search(*a)
     )
-    monkeypatch.setattr(znni.inference.api, "prepare", lambda *a: prepared.append(a) or ready(*a))
+    monkeypatch.setattr(
+        znni.inference.session, "prepare", lambda *a: prepared.append(a) or prepare(*a)
+    )
     done: list[tuple[int, int]] = []
     report = znni.infer_many(
         files, network, "out", weights=weights, progress=lambda *at: done.append(at)
@@ -95,7 +97,7 @@ def test_weights_are_checked_and_notes_are_read_once(
     assert len(again.finished_before) == len(files)
     assert len(checked) == 2
     other = znni.random_weights(network, 1)
-    ready = ReusingSession(Choices())
+    ready = Session(Choices())
     found = [ready.weights_for(network, each, None) for each in (weights, other, weights)]
     assert [each.sha256 for each in found] == [each.sha256 for each in (weights, other, weights)]
 
@@ -284,7 +286,7 @@ def test_memory_is_kept_to_if_no_plan_was_asked_for(
     """Outputs that were begun before bring their plans."""
     held = {"cpu": 2**30, "gpu": 0}
     monkeypatch.setattr("znni.inference.session._idle_memory", lambda _plan, device: held[device])
-    ready = ReusingSession(Choices(ram="2GiB"))
+    ready = Session(Choices(ram="2GiB"))
     for extent in range(20, 26):
         plan = znni.plan(network, (9, 20, extent))
         ready._ready(plan, lambda plan: MagicMock(plan=plan))
@@ -295,7 +297,7 @@ def test_memory_is_kept_to_if_no_plan_was_asked_for(
 def test_a_plan_is_made_the_expected_one_once_whatever_shapes_come_between(
     network: Network,
 ) -> None:
-    ready = ReusingSession(Choices())
+    ready = Session(Choices())
     plans = [znni.plan(network, (9, 20, extent)) for extent in (20, 23)]
     first, other, again = (ready.expected(plan) for plan in (*plans, plans[0]))
     assert again is first
@@ -305,7 +307,7 @@ def test_a_plan_is_made_the_expected_one_once_whatever_shapes_come_between(
 def test_processes_are_kept_for_plans_that_differ_only_in_predicted_seconds(
     network: Network,
 ) -> None:
-    ready = ReusingSession(Choices(ram="2GiB"))
+    ready = Session(Choices(ram="2GiB"))
     plan = znni.plan(network, (9, 20, 20))
     first, again = (
         ready._ready(it, lambda plan: MagicMock(plan=plan)) for it in (plan, twice_as_slow(plan))

@@ -13,7 +13,7 @@ from znni.cli.finish import finish
 from znni.cli.import_network import import_network
 from znni.cli.infer import infer
 from znni.cli.networks import networks
-from znni.cli.options import grouped, some
+from znni.cli.options import grouped, only
 from znni.cli.plan import plan
 from znni.cli.pyramid import pyramid
 from znni.cli.verify import verify
@@ -65,7 +65,7 @@ def calibrate(
         bool,
         typer.Option("--quick", help="Take less than a minute; predictions are less accurate."),
     ] = False,
-    limits: Choices = some("threads"),
+    limits: Choices = only("threads"),
     only: Annotated[
         list[str] | None, typer.Option(help="Primitive to measure; repeatable. Default: all.")
     ] = None,

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from znni.cli.options import grouped, some
+from znni.cli.options import grouped, helped, only
 from znni.core.options import Choices
 from znni.core.run_options import (
     ExistingOptions,
@@ -27,8 +27,8 @@ def export(
         ),
     ],
     *,
-    read: InputOptions = some("dataset", "channel", "time", "voxel_size"),
-    region: RegionOptions = some(roi="Voxels to copy. Default: all."),
+    read: InputOptions = only("dataset", "channel", "time", "voxel_size"),
+    region: RegionOptions = only(roi="Voxels to copy. Default: all."),
     dtype: Annotated[
         str | None,
         typer.Option(
@@ -37,14 +37,12 @@ def export(
             "the same.",
         ),
     ] = None,
-    values: ValueOptions = some("labels", "threshold"),
-    storage: StorageOptions = some(
-        "sharded",
-        "pyramid",
-        compression="Compression of Zarr or TIFF. Default: zstd for Zarr, gzip for labels.",
+    values: ValueOptions = only("labels", "threshold"),
+    storage: StorageOptions = helped(
+        compression="Compression of Zarr or TIFF. Default: zstd for Zarr, gzip for labels."
     ),
-    existing: ExistingOptions = some(overwrite="Replace an existing file."),
-    limits: Choices = some(ram="Memory that the process may use. Default: about 1 GiB."),
+    existing: ExistingOptions = only(overwrite="Replace an existing file."),
+    limits: Choices = only(ram="Memory that the process may use. Default: about 1 GiB."),
 ) -> None:
     """Copy a volume or an output to another format, with spacing, units, place and channel names.
 

@@ -178,9 +178,9 @@ def infer(
         typer.echo(f"{out}: {computed}")
         _lead_to_picture(volume, out)
         return
+    session = Session(waiting=waiting, weights=begun)
     with show_progress() as progress:
-        complete = compute(request, Session(waiting, begun), waited=waited, progress=progress)
-        report = complete()
+        report = compute(request, session, waited=waited, progress=progress)()
     typer.echo(f"{out}{f', part {part}' * bool(part)}: {report}")
     if part:
         typer.echo(f"when all parts are finished: {shlex.join(['znni', 'finish', out])}")

@@ -5,15 +5,15 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
-from functools import wraps
-from inspect import Parameter, signature
+from functools import cached_property, update_wrapper
+from inspect import Parameter, Signature, signature
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Annotated, Any, NamedTuple, TypeVar, get_type_hints
 
 import typer
 
-from znni.core.described import Description, described, description_of
+from znni.core.described import described
 from znni.core.options import Blend
 
 Command = TypeVar("Command", bound=Callable[..., None])
@@ -55,11 +55,11 @@ class WindowOptions:
     )
 
 
-class _Some(NamedTuple):
+class _Part(NamedTuple):
     """A part of a group's options.
 
     Attributes:
-        names: their names.
+        names: their names; empty: all.
         helps: other texts of their help, by name.
     """
 
@@ -67,14 +67,19 @@ class _Some(NamedTuple):
     helps: dict[str, str]
 
 
-def some(*names: str, **helps: str) -> Any:
+def only(*names: str, **helps: str) -> Any:
     """Return the default of a parameter that takes some options of a group; others have defaults.
 
     Args:
         names: the names of the options.
         helps: further names, each with a help of this command's own.
     """
-    return _Some(frozenset({*names, *helps}), helps)
+    return _Part(frozenset({*names, *helps}), helps)
+
+
+def helped(**helps: str) -> Any:
+    """Return the default of a parameter that takes all options of a group, some with other help."""
+    return _Part(frozenset(), helps)
 
 
 def grouped(command: Command) -> Command:
@@ -83,70 +88,67 @@ def grouped(command: Command) -> Command:
     A group is a parameter whose type is a dataclass of options. From the signature, typer reads
     the options.
     """
-    own = signature(command, eval_str=True)
-    parameters: list[Parameter] = []
-    groups: dict[str, tuple[type[Any], list[Field[Any]]]] = {}
-    for name, parameter in own.parameters.items():
-        group = parameter.annotation
-        if not (isinstance(group, type) and is_dataclass(group)):
-            parameters.append(parameter)
-            continue
-        part = parameter.default if isinstance(parameter.default, _Some) else None
-        chosen = [each for each in fields(group) if part is None or each.name in part.names]
-        groups[name] = group, chosen
-        parameters += _declared(group, chosen, part.helps if part else {})
+    return _Grouped(command)  # type: ignore[return-value]
 
-    @wraps(command)
-    def run(**given: Any) -> None:
-        for name, (group, chosen) in groups.items():
-            values = {each.name: _parsed(each, given.pop(each.name)) for each in chosen}
+
+class _Grouped:
+    """A command with options in place of groups. They are made for the command that is run."""
+
+    def __init__(self, command: Callable[..., None]) -> None:
+        update_wrapper(self, command)
+        self._command = command
+        self._groups: dict[str, tuple[Any, list[Field[Any]]]] = {}
+
+    @cached_property
+    def __signature__(self) -> Signature:
+        """The signature that typer reads."""
+        own = signature(self._command, eval_str=True)
+        parameters: list[Parameter] = []
+        for name, parameter in own.parameters.items():
+            group, part = parameter.annotation, parameter.default
+            if not is_dataclass(group):
+                parameters.append(parameter)
+                continue
+            part = part if isinstance(part, _Part) else _Part(frozenset(), {})
+            chosen = [each for each in fields(group) if each.name in part.names or not part.names]
+            self._groups[name] = group, chosen
+            parameters += _declared(group, chosen, part.helps)
+        names = [parameter.name for parameter in parameters]
+        for each in (each for _, chosen in self._groups.values() for each in chosen):
+            if (before := each.metadata.get("before")) in names:
+                names.remove(each.name)
+                names.insert(names.index(before), each.name)
+        parameters.sort(key=lambda parameter: names.index(parameter.name))
+        return own.replace(parameters=parameters)
+
+    def __call__(self, **given: Any) -> None:
+        """Run the command with the options that typer gives, as groups."""
+        for name, (group, chosen) in self._groups.items():
+            values = {each.name: given.pop(each.name) for each in chosen}
+            for each in chosen:
+                parse = each.metadata.get("parse")
+                if parse and values[each.name] is not None:
+                    values[each.name] = parse(values[each.name])
             given[name] = group(**values)
-        command(**given)
-
-    all_chosen = [each for _, chosen in groups.values() for each in chosen]
-    run.__signature__ = own.replace(parameters=_placed(parameters, all_chosen))  # type: ignore[attr-defined]
-    return run  # type: ignore[return-value]
+        self._command(**given)
 
 
-def _declared(
-    group: type[Any], chosen: list[Field[Any]], helps: dict[str, str]
-) -> Iterator[Parameter]:
-    """Yield a parameter for each chosen option of a group, as typer reads it."""
-    descriptions = {each.name: description_of(each) for each in chosen}
-    typed = {each.name: each.type for each in chosen if not _is_parsed(descriptions[each.name])}
+def _declared(group: Any, chosen: list[Field[Any]], helps: dict[str, str]) -> Iterator[Parameter]:
+    """Yield a parameter for each chosen option of a group, as typer reads it.
+
+    An option without a description has it in its type, as typer's own options have.
+    """
+    typed = {each.name: each.type for each in chosen if not each.metadata.get("parse")}
     names = vars(sys.modules[group.__module__])
     types = get_type_hints(SimpleNamespace(__annotations__=typed), names, include_extras=True)
     for each in chosen:
-        about = descriptions[each.name]
         default = Parameter.empty if each.default is MISSING else each.default
-        kind = types.get(each.name, str | None if default is None else str)
-        if about:
+        kind = types.get(each.name, str | None)
+        if each.name not in types and default is not None:
+            kind, default = str, str(default)
+        if about := each.metadata:
             # A switch that is off needs no option that switches it off.
             flags = [f"--{each.name.replace('_', '-')}"] if default is False else []
-            text = helps.get(each.name, about.help)
-            kind = Annotated[kind, typer.Option(*flags, help=text, metavar=about.metavar)]
-        if _is_parsed(about) and default is not None:
-            default = str(default)
+            text = helps.get(each.name, about["help"])
+            kind = Annotated[kind, typer.Option(*flags, help=text, metavar=about["metavar"])]
         yield Parameter(each.name, Parameter.KEYWORD_ONLY, default=default, annotation=kind)
-
-
-def _is_parsed(about: Description | None) -> bool:
-    """Return whether an option is made from its text, and not by typer."""
-    return about is not None and about.parse is not None
-
-
-def _parsed(option: Field[Any], value: Any) -> Any:
-    """Return the value of an option from what typer gives."""
-    about = description_of(option)
-    return about.parse(value) if about and about.parse and value is not None else value
-
-
-def _placed(parameters: list[Parameter], options: list[Field[Any]]) -> list[Parameter]:
-    """Return parameters in the order of the help."""
-    names = [parameter.name for parameter in parameters]
-    for option in options:
-        about = description_of(option)
-        if about and about.before in names:
-            names.remove(option.name)
-            names.insert(names.index(about.before), option.name)
-    return sorted(parameters, key=lambda parameter: names.index(parameter.name))

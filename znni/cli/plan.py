@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from znni.cli import options
-from znni.cli.options import WindowOptions, some
+from znni.cli.options import WindowOptions, only
 from znni.cli.values import EXTENTS, are_extents, in_windows, look_like_extents, three_extents
 from znni.core.errors import InvalidInput, option
 from znni.core.loading import is_own_process, loading, nothing
@@ -33,8 +33,8 @@ def plan(
         ),
     ],
     *,
-    read: InputOptions = some("dataset", "channel", "time"),
-    region: RegionOptions = some("roi", "border"),
+    read: InputOptions = only("dataset", "channel", "time"),
+    region: RegionOptions = only("roi", "border"),
     windows: WindowOptions,
     values: ValueOptions,
     machine: Annotated[
@@ -119,18 +119,26 @@ def plan(
         return
     with loading():
         from znni.inference import planning
-        from znni.inference.request import input_type
         from znni.network.network_file import load_network
 
     network = in_windows(load_network(net), windows)
     if models := bool(network.models):
         network = _formed(network, size, limits, as_json=as_json)
     if cluster:
-        _tell_forecast(network, size, cluster, region, values, limits, stored)
+        from znni.cluster.forecast import forecast
+
+        typer.echo(forecast(network, size, cluster, region, values, limits, stored))
         return
     with loading(), text_cache.warnings_of_znni() as warnings:  # a search leaves no garbage either
-        search = planning.search_job(
-            network, size, region, values, limits, input_type(stored), here
+        search = planning.search(
+            network,
+            size,
+            border=region.border,
+            roi=region.roi,
+            machine=here,
+            input_dtype=stored,
+            **vars(values),
+            **vars(limits),
         )
         found = planning.fastest(search, alternatives or 1, fresh=fresh)
         plans = list(map(planning.as_here, found))
@@ -173,25 +181,6 @@ def _check_drawable(plot: Path) -> None:
     from znni.inference.plan_plot import check_drawable
 
     check_drawable(plot)
-
-
-def _tell_forecast(
-    network: Network,
-    size: Vec3,
-    cluster: str,
-    region: RegionOptions,
-    values: ValueOptions,
-    limits: Choices,
-    stored: str,
-) -> None:
-    """Print the predicted time and cost of a run on a cluster."""
-    from znni.cluster.forecast import forecast
-
-    typer.echo(
-        forecast(
-            network, size, cluster, region=region, values=values, choices=limits, input_dtype=stored
-        )
-    )
 
 
 def _formed(network: Network, size: Vec3, limits: Choices, *, as_json: bool) -> Network:

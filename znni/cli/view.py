@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from znni.cli.options import grouped, some
+from znni.cli.options import grouped, only
 from znni.core.run_options import ExistingOptions, InputOptions, RegionOptions
 
 
@@ -24,8 +24,8 @@ def view(
         ),
     ] = None,
     *,
-    read: InputOptions = some("dataset", "voxel_size"),
-    region: RegionOptions = some(
+    read: InputOptions = only("dataset", "voxel_size"),
+    region: RegionOptions = only(
         roi="Region of the input to show. Default: all that has output, or its middle if "
         "that is large and has no coarser resolutions."
     ),
@@ -40,7 +40,7 @@ def view(
             "32 and 64 bits are labels.",
         ),
     ] = None,
-    existing: ExistingOptions = some(overwrite="Replace an existing page."),
+    existing: ExistingOptions = only(overwrite="Replace an existing page."),
 ) -> None:
     """Write a page of sections through an output and its input.
 

@@ -185,7 +185,6 @@ def forecast(
     network: Network | str | Path,
     volume_shape: Sequence[int],
     cluster: Cluster | str | Path,
-    *,
     region: RegionOptions = RegionOptions(),
     values: ValueOptions = ValueOptions(),
     choices: Choices = ANYTHING,

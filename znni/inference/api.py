@@ -22,7 +22,6 @@ from znni.engine.recheck import recheck
 from znni.engine.report import Report
 from znni.engine.stages import nothing_to_do
 from znni.engine.stopwatch import Stopwatch
-from znni.inference.build_runner import prepare
 from znni.inference.inferer import Inferer
 from znni.inference.model_choice import open_faster
 from znni.inference.output_attributes import as_run, provenance
@@ -149,7 +148,7 @@ def infer(
 
 def compute(
     request: Request,
-    ready: Session,
+    session: Session,
     *,
     waited: float | SecondsAround = 0.0,
     progress: Progress = no_progress,
@@ -159,7 +158,7 @@ def compute(
 
     Args:
         request: the run.
-        ready: finds the plan and makes it ready. It may wait for the disk in a thread.
+        session: finds the plan and makes it ready. It may wait for the disk in a thread.
         waited: as for ``infer``.
         progress: as for ``infer``.
         opened: called when input and output are open, and before anything is computed.
@@ -173,19 +172,21 @@ def compute(
     asked = _open(request, stopwatch)
     made, part = request.plan, request.part
     with stopwatch.during("opening"):
-        weights = ready.weights_for(asked.network, request.weights, request.random_seed)
+        weights = session.weights_for(asked.network, request.weights, request.random_seed)
         share = None if part is None else share_of(part, asked)
         wanted, output = _open_output(asked, weights, share)
         if asked.stored.dtype == "uint8" and asked.network.last_activation not in SHARES:
-            ready.warn("uint8 output holds 0 to 1; what the network gives beyond that is clipped")
+            session.warn("uint8 output holds 0 to 1; what the network gives beyond that is clipped")
     job, choices, dtype = asked.job, asked.choices, asked.stored.dtype
     last_steps = list[tuple[Step, Step]]()
     with _abandoning(output), ExitStack() as ending:
         opened()
-        plan, earlier, asked = agreed_plan(output, made, asked, ready.plan_for, stopwatch, progress)
+        plan, earlier, asked = agreed_plan(
+            output, made, asked, session.plan_for, stopwatch, progress
+        )
         with stopwatch.during("opening"):
             blocks = Blocks(asked.volume, job, asked.network, weights, asked.mask)
-            expected = ready.expected(plan)
+            expected = session.expected(plan)
             attributes = provenance(plan, weights, asked, expected)
             attributes |= grid_attributes(wanted.grid)
             output.describe(attributes, plan.patch)
@@ -193,14 +194,12 @@ def compute(
         left = remaining.voxels
         state = RunState(blocks, output, dtype, remaining, progress, asked.labels)
 
-        smaller = partial(_smaller, ready, output, asked, share)
-        runner = ready.runner(
-            plan, lambda plan: prepare(plan, weights, ready.times, dtype, ready.take_waiting())
-        )
+        smaller = partial(_smaller, session, output, asked, share)
+        runner = session.runner(plan, weights, session.times, dtype)
         compiled_before = compiled_seconds()
         reset_high_water_mark()
         spent = recheck(runner, state, output, job, choices.accuracy, smaller)
-        spent += runner.run(state, smaller, last=not ready.keeps)
+        spent += runner.run(state, smaller, last=not session.keeps)
         gpu_peak = runner.gpu_peak_memory if plan.gpu_memory else 0
         taken = runner.workers_memory + high_water_mark()
         measured = as_run(
@@ -208,7 +207,7 @@ def compute(
             output.begun.plan,
         )  # fmt: skip
         with stopwatch.during("finishing"):
-            ending.enter_context(ready.releasing(runner))
+            ending.enter_context(session.releasing(runner))
             output.finish(measured, lambda *both: last_steps.append(both))
         report = Report(
             expected, tuple(runner.plans[1:]), left, spent, taken, attributes | measured,
@@ -216,7 +215,7 @@ def compute(
             blocks.skipped, gpu_peak, compiled_seconds() - compiled_before,
             why_no_blocks(part, plan, share) if part and share else "",
         )  # fmt: skip
-        waits = [(ready.begin_to_wait(wait), name) for wait, name in last_steps]
+        waits = [(session.begin_to_wait(wait), name) for wait, name in last_steps]
         released = ending.pop_all()
 
     def complete() -> Report:
@@ -225,17 +224,17 @@ def compute(
                 for wait, name in waits:
                     wait()
                     name()
-            ready.done(plan, choices)
+            session.done(plan, choices)
         found = replace(report, time=report.time + stopwatch.seconds)
         log.info("%s", found)
-        ready.note_phases(found, plan, whole=not (made or earlier or share))
+        session.note_phases(found, plan, whole=not (made or earlier or share))
         return found
 
     return complete
 
 
 def _smaller(
-    ready: Session,
+    session: Session,
     output: Output,
     asked: OpenRequest,
     share: Share | None,
@@ -249,7 +248,7 @@ def _smaller(
     """
     if share is not None:
         raise memory_ran_out(failed, short)
-    found = ready.smaller(failed, short, asked)
+    found = session.smaller(failed, short, asked)
     output.go_on_with(found.to_json())
     return found
 

@@ -24,7 +24,7 @@ from znni.inference.model_choice import open_faster
 from znni.inference.planning import accuracy_of
 from znni.inference.request import OpenRequest, Request, request_for
 from znni.inference.resuming import identified
-from znni.inference.session import ReusingSession
+from znni.inference.session import Session
 from znni.network.network import Network
 from znni.network.weights import Weights, weights_for
 from znni.plans.plan import Plan
@@ -172,7 +172,7 @@ def compute_many(
         Path(request.out).mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise not_made(request.out, error) from None
-    ready = ReusingSession(request.options.plan)
+    session = Session(request.options.plan)
     account = _Account(report, progress)
 
     def run(source: str, request: Request) -> None:
@@ -181,11 +181,11 @@ def compute_many(
             account.settle()
         if is_finished(request):
             asked = open_faster(request)
-            weights = ready.weights_for(asked.network, request.weights, request.random_seed)
+            weights = session.weights_for(asked.network, request.weights, request.random_seed)
             check_finished(asked, weights)
             account.finished_before(source)
             return
-        account.computed(source, api.compute(request, ready, opened=account.settle))
+        account.computed(source, api.compute(request, session, opened=account.settle))
 
     try:
         for source, each in requests.items():
@@ -200,7 +200,7 @@ def compute_many(
             stopped.add_note(SAME_COMMAND)
         raise
     finally:
-        ready.close()
+        session.close()
     report.seconds = perf_counter() - begun
     return report
 

@@ -23,7 +23,7 @@ from znni.inference.many import (
 )
 from znni.inference.model_choice import open_faster
 from znni.inference.request import Request, parameters_of
-from znni.inference.session import ReusingSession
+from znni.inference.session import Session
 from znni.plans.job_seconds import NOTHING_AROUND
 
 Wrong: TypeAlias = ZnniError | OSError | MemoryError
@@ -101,8 +101,8 @@ def rehearse_many(
     """
     requests, folder = requests_for(sources, request, suffix), Path(request.out)
     found = ManyDryRun({source: Path(each.out) for source, each in requests.items()})
-    ready = ReusingSession(request.options.plan)
-    with closing(ready), _looked_at(folder) as place:
+    session = Session(request.options.plan)
+    with closing(session), _looked_at(folder) as place:
         for source, each in requests.items():
             try:
                 if is_finished(each):
@@ -110,7 +110,8 @@ def rehearse_many(
                     check_finished(asked, parameters_of(asked))
                     found.finished_before.append(source)
                     continue
-                run = rehearse(replace(each, out=str(place / Path(each.out).name)), ready.plan_for)
+                out = place / Path(each.out).name
+                run = rehearse(replace(each, out=out), session.plan_for)
                 if run.obstacles:
                     raise run.obstacles[0]
                 found.runs[source] = run

@@ -9,9 +9,8 @@ from dataclasses import replace
 from math import inf
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Unpack
 
-import numpy as np
 from numpy.typing import DTypeLike
 
 from planner.lazy_search import AnySearch, LazySearch, begin
@@ -43,7 +42,6 @@ from znni.core.options import (
     Stored,
     check_keywords,
 )
-from znni.core.run_options import RegionOptions, ValueOptions
 from znni.core.shapes import Region, Vec3, is_extent
 from znni.core.text import in_units
 from znni.engine.checks import check_runnable
@@ -152,41 +150,12 @@ def search(
             missing.
     """
     check_keywords(search, SearchOptions, options)
-    return search_job(
-        network if isinstance(network, Network) else load_network(network),
-        volume_shape,
-        RegionOptions(roi, border=border),
-        ValueOptions(dtype, labels, threshold),
-        Choices(**options),
-        input_type(input_dtype, input_itemsize),
-        machine,
-    )
-
-
-def search_job(
-    network: Network,
-    volume_shape: Sequence[int],
-    region: RegionOptions,
-    values: ValueOptions,
-    choices: Choices,
-    input_values: np.dtype[Any],
-    machine: Machine | str | Path | None = None,
-) -> Search:
-    """Return a search over all plans for a job, as ``search``, with its errors.
-
-    Args:
-        network: the network.
-        volume_shape: extents (z, y, x) of the input, in voxels.
-        region: the voxels that need output. No plan depends on a mask.
-        values: the values that are stored.
-        choices: limits and choices for the plan.
-        input_values: type of the stored input values.
-        machine: as for ``search``.
-    """
+    network = network if isinstance(network, Network) else load_network(network)
     extents = _extents(volume_shape)
-    labelled = labels_for(network, values.labels, values.threshold)
-    stored = stored_as(network, labelled, values.dtype, input_values)
-    job = make_job(network, extents, region.border, None, region.roi)
+    choices = Choices(**options)
+    labelled = labels_for(network, labels, threshold)
+    stored = stored_as(network, labelled, dtype, input_type(input_dtype, input_itemsize))
+    job = make_job(network, extents, border, None, roi)
     wanted = machine_for(machine, choices.ram, choices.threads, choices.gpu_memory, choices.device)
     required = Requirements(for_job(network, job), job, choices, stored)
     return search_for(required, choose_gpus(wanted, choices)).search
