@@ -32,7 +32,9 @@ from znni.core.run_options import (
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
+    from znni.cluster.run import ClusterReport
     from znni.core.shapes import Vec3
+    from znni.engine.report import Report
     from znni.engine.workers.processes import WaitingProcesses
     from znni.inference.request import Request
     from znni.network.network import Network
@@ -170,17 +172,15 @@ def infer(
         if found.obstacles:
             sys.exit(found.obstacles[0].exit_code)  # the exit code that the run would have
         return
-    if cluster:
-        from znni.cluster.run import compute_on_cluster
-
-        with show_progress() as progress:
-            computed = compute_on_cluster(request, cluster, bits, progress, recheck or "sample")
-        typer.echo(f"{out}: {computed}")
-        _lead_to_picture(volume, out)
-        return
-    session = Session(waiting=waiting, weights=begun)
+    report: Report | ClusterReport
     with show_progress() as progress:
-        report = compute(request, session, waited=waited, progress=progress)()
+        if cluster:
+            from znni.cluster.run import compute_on_cluster
+
+            report = compute_on_cluster(request, cluster, bits, progress, recheck or "sample")
+        else:
+            session = Session(waiting=waiting, weights=begun)
+            report = compute(request, session, waited=waited, progress=progress)()
     typer.echo(f"{out}{f', part {part}' * bool(part)}: {report}")
     if part:
         typer.echo(f"when all parts are finished: {shlex.join(['znni', 'finish', out])}")
