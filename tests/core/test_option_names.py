@@ -47,7 +47,7 @@ def test_every_option_is_documented() -> None:
 def test_keyword_arguments_become_options() -> None:
     found = Options.from_keywords({"dtype": "uint8", "sharded": True, "threads": 2, "roi": None})
     assert found == Options(
-        plan=Choices(threads=2),
+        limits=Choices(threads=2),
         values=ValueOptions("uint8"),
         storage=StorageOptions(sharded=True),
     )

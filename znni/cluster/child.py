@@ -211,7 +211,7 @@ class Child:
                 f"be used: {why_no_gpu()}"
             )
         network = shared_form(request.loaded).network
-        options = replace(request.options, plan=limits.within(request.options.plan))
+        options = replace(request.options, limits=limits.within(request.options.limits))
         asked = open_request(replace(request, network=network, options=options))
         self._asked = asked
         self._weights = parameters_of(asked)

@@ -141,7 +141,7 @@ def compute_on_cluster(
     given = cluster if isinstance(cluster, Cluster) else load_cluster(cluster)
     bits = bits or given.bits or "same"
     check_names(recheck=recheck, bits=bits)
-    machines = _with_limits(given, request.options.plan)
+    machines = _with_limits(given, request.options.limits)
     network, out = request.loaded, request.out
     form = shared_form(network).network  # workers import a model themselves
     asked = open_request(replace(request, network=form))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, get_args
 
@@ -179,7 +179,7 @@ class Options:
     Attributes:
         read: what is read.
         region: which voxels get output.
-        plan: what a plan may use.
+        limits: what a plan may use.
         values: which values are stored.
         existing: what becomes of an earlier output.
         storage: how values are stored.
@@ -187,7 +187,7 @@ class Options:
 
     read: InputOptions = InputOptions()
     region: RegionOptions = RegionOptions()
-    plan: Choices = Choices()
+    limits: Choices = Choices()
     values: ValueOptions = ValueOptions()
     existing: ExistingOptions = ExistingOptions()
     storage: StorageOptions = StorageOptions()
@@ -199,14 +199,8 @@ class Options:
         Raises:
             InvalidInput: a value cannot be used.
         """
-        return cls(
-            pick(InputOptions, keywords),
-            pick(RegionOptions, keywords),
-            pick(Choices, keywords),
-            pick(ValueOptions, keywords),
-            pick(ExistingOptions, keywords),
-            pick(StorageOptions, keywords),
-        )
+        groups: dict[str, Any] = {each.name: type(each.default) for each in fields(cls)}
+        return cls(**{name: pick(group, keywords) for name, group in groups.items()})
 
 
 class RunKeywords(PlanOptions, total=False):

@@ -172,7 +172,7 @@ def compute_many(
         Path(request.out).mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise not_made(request.out, error) from None
-    session = Session(request.options.plan)
+    session = Session(request.options.limits)
     account = _Account(report, progress)
 
     def run(source: str, request: Request) -> None:

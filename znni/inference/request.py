@@ -224,7 +224,7 @@ def open_request(request: Request) -> OpenRequest:
     )
     request = replace(request, network=network, options=replace(options, read=read))
     formed = for_job(network, job)
-    return OpenRequest(formed, job, options.plan, stored, request, volume, mask, wanted, labels)
+    return OpenRequest(formed, job, options.limits, stored, request, volume, mask, wanted, labels)
 
 
 def _open_mask(options: Options, volume: ArrayVolume) -> ArrayVolume | None:
