@@ -226,8 +226,10 @@ class Session:
     def _take_waiting(self) -> WaitingProcesses | None:
         """Return the processes that have started. Those that the caller leaves end with them.
 
-        The run is planned by now.
+        The run is planned by now. A session that keeps processes starts none ahead.
         """
+        if self.keeps:
+            return None
         forget_answer()
         waiting, self._waiting = self._waiting, None
         return waiting
