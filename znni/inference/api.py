@@ -170,10 +170,10 @@ def compute(
     before = waited if isinstance(waited, SecondsAround) else SecondsAround(start=waited)
     stopwatch = Stopwatch(before)
     asked = _open(request, stopwatch)
-    made, part = request.plan, request.part
+    made = request.plan
     with stopwatch.during("opening"):
         weights = session.weights_for(asked.network, request.weights, request.random_seed)
-        share = None if part is None else share_of(part, asked)
+        share = share_of(asked)
         wanted, output = _open_output(asked, weights, share)
         if asked.stored.dtype == "uint8" and asked.network.last_activation not in SHARES:
             session.warn("uint8 output holds 0 to 1; what the network gives beyond that is clipped")
@@ -194,7 +194,7 @@ def compute(
         left = remaining.voxels
         state = RunState(blocks, output, dtype, remaining, progress, asked.labels)
 
-        smaller = partial(_smaller, session, output, asked, share)
+        smaller = partial(_smaller, session, output, asked)
         runner = session.runner(plan, weights, session.times, dtype)
         compiled_before = compiled_seconds()
         reset_high_water_mark()
@@ -213,7 +213,7 @@ def compute(
             expected, tuple(runner.plans[1:]), left, spent, taken, attributes | measured,
             accuracy_note(runner.plans[-1], choices.accuracy), remaining.total - left,
             blocks.skipped, gpu_peak, compiled_seconds() - compiled_before,
-            why_no_blocks(part, plan, share) if part and share else "",
+            why_no_blocks(asked, plan),
         )  # fmt: skip
         waits = [(session.begin_to_wait(wait), name) for wait, name in last_steps]
         released = ending.pop_all()
@@ -237,7 +237,6 @@ def _smaller(
     session: Session,
     output: Output,
     asked: OpenRequest,
-    share: Share | None,
     failed: Plan,
     short: DeviceKind,
 ) -> Plan:
@@ -246,7 +245,7 @@ def _smaller(
     Raises:
         DoesNotFit: there is none, or the output is one of several parts.
     """
-    if share is not None:
+    if asked.request.part is not None:
         raise memory_ran_out(failed, short)
     found = session.smaller(failed, short, asked)
     output.go_on_with(found.to_json())
