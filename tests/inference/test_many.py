@@ -61,6 +61,7 @@ def test_each_volume_gets_its_output_and_shapes_are_planned_and_prepared_once(
     assert report.exit_code == 0
     assert done == [(number, 4) for number in (1, 2, 3, 4)]
     assert (len(planned), len(prepared)) == (2, 2)
+    assert report.voxels == sum(each.voxels for each in report.reports.values()) > 0
     for name, out in report.outputs.items():
         assert out == Path("out") / f"{Path(name).stem}-{network.name}.h5"
         with h5py.File(out) as file:

@@ -87,15 +87,19 @@ class ManyReport:
     seconds: float = 0.0
 
     @property
+    def voxels(self) -> int:
+        """Output voxels that the runs computed, as in the report of one run."""
+        return sum(report.voxels for report in self.reports.values())
+
+    @property
     def exit_code(self) -> int:
         """0 if no volume failed; else the code of the failures, or 1 if they differ."""
         return exit_code_of(self.failures)
 
     def __str__(self) -> str:
         """Return a line on what was computed."""
-        voxels = sum(report.voxels for report in self.reports.values())
         said = [
-            f"{counted(len(self.reports), 'volume')}, {counted(voxels, 'voxel')} in "
+            f"{counted(len(self.reports), 'volume')}, {counted(self.voxels, 'voxel')} in "
             f"{duration(self.seconds)}"
         ]
         if self.finished_before:
