@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from znni.core.array_like import ArrayLike
 from znni.core.options import Moment
 from znni.core.volume import Grid
-from znni.volumes.array import ArrayLike
 from znni.volumes.mapped_array import MappedArray
 from znni.volumes.named_axes import NamedAxes, at_time
 from znni.volumes.stored import StoredVolume
