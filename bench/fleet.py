@@ -134,7 +134,7 @@ def run_rested(
 
     out, seen = volume.with_name(f"out{volume.suffix}"), Counter[str]()
     before, worked = time.perf_counter(), _worked()
-    with replaced("znni.inference.api.prepare", prepare), _looking(seen, stacks=stacks):
+    with replaced("znni.inference.session.prepare", prepare), _looking(seen, stacks=stacks):
         report = znni.infer(
             volume, NETWORK, out, random_seed=0, plan=plan, dtype="uint8", overwrite=True
         )

@@ -27,7 +27,7 @@ from bench.same_output import difference
 from znni.core.errors import RunFailed
 from znni.core.shapes import Box
 from znni.core.volume import NewOutput, Sink
-from znni.inference.request import Request
+from znni.inference.request import OpenRequest
 from znni.network.weights import Weights
 from znni.volumes import block_checks
 from znni.volumes.checksums import checksum_of
@@ -201,7 +201,7 @@ def timed(spent: list[float]) -> Iterator[None]:
     spent.append(sum(parts))
 
 
-def _as_wanted(asked: Request, _weights: Weights) -> NewOutput:
+def _as_wanted(asked: OpenRequest, _weights: Weights) -> NewOutput:
     return asked.wanted
 
 

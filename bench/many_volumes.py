@@ -19,9 +19,9 @@ from bench import session
 from bench.record import Row
 from znni.core.errors import RunFailed
 from znni.core.options import DeviceChoice
+from znni.core.run_options import RunKeywords
 from znni.core.shapes import Vec3
 from znni.inference.many import ManyReport, infer_many
-from znni.inference.request import RunOptions
 from znni.network.network import Network
 from znni.network.network_file import load_network
 
@@ -79,7 +79,7 @@ def time_volumes(
             write(path, generator.integers(0, 256, Vec3(size, size, size), np.uint8))
         session.progress(f"{network.name}: {volumes} volumes of {size}^3 in {ending} files")
         first, *rest = files
-        options = RunOptions(ram=ram, device=device)
+        options = RunKeywords(ram=ram, device=device)
         infer_many([first], network, folder / "first", random_seed=seed, **options)
         report = infer_many(rest, network, folder / "out", random_seed=seed, **options)
     about: Row = {"network": network.name, "device": device, "size": size, "files": ending}

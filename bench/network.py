@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from time import perf_counter
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 import typer
@@ -35,7 +35,7 @@ from bench.peers.torch_settings import (
 )
 from bench.record import Kind, Row
 from bench.rounds import Effort, Result, run_rounds, speedups
-from znni.cli.options import planned
+from znni.cli.options import grouped
 from znni.core.errors import InvalidInput
 from znni.core.options import OutputType, memory_size
 from znni.core.shapes import Vec3
@@ -62,8 +62,10 @@ SAME_PATCH = {"monai_fp32": "dilated_fp32"}
 PLACES, PLACE = 6, 2
 
 
-@planned(before="ours", declared=Asked)
+@grouped
 def network_command(
+    *,
+    asked: Asked,
     ours: Annotated[bool, typer.Option(help="Measure our own patches, too (on a GPU).")] = True,
     peers: Annotated[bool, typer.Option(help="Measure the peers, too (on a GPU).")] = True,
     peer: session.Peer = None,
@@ -96,13 +98,11 @@ def network_command(
         ),
     ] = None,
     out: session.Out = None,
-    **given: Any,
 ) -> None:
     """Compare whole networks with PyTorch and MONAI.
 
     Our contestant is a patch of the best plan. Each peer takes the patch that suits it best.
     """
-    asked = Asked(**given)
     device, plans = asked.device, asked.plans()
     effort = Effort(repeats, budget or BUDGETS[device])
     rivals = rivals_for(device, peer, layout, extent, peer_ram or asked.limit or 0, proposals)

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -22,7 +22,7 @@ from znni.calibration.database import CostDatabase
 from znni.calibration.measure import Workbench
 from znni.calibration.record import record_steps
 from znni.calibration.shapes import Call
-from znni.cli.options import planned
+from znni.cli.options import grouped
 from znni.core.options import OutputType
 from znni.inference.build_runner import prepare_alone
 from znni.machine.machine import DeviceKind
@@ -37,8 +37,10 @@ from znni.primitives.catalogue import catalogue
 REPEATS: dict[DeviceKind, int] = {"cpu": 1, "gpu": 3}
 
 
-@planned(before="repeats", declared=Asked)
+@grouped
 def profile_command(
+    *,
+    asked: Asked,
     repeats: Annotated[
         int | None,
         typer.Option(min=1, help="Patches that are timed. Default: 1, on a GPU 3."),
@@ -51,10 +53,8 @@ def profile_command(
         typer.Option("--alone", help="Time each layer alone, too, as a calibration does (CPU)."),
     ] = False,
     out: session.Out = None,
-    **given: Any,
 ) -> None:
     """Show where a patch spends its time."""
-    asked = Asked(**given)
     device = asked.device
     if device == "gpu":
         session.refuse(device, alone=alone)

@@ -15,7 +15,7 @@ from tiny_network import close, expected, parts, whole
 from znni import __version__
 from znni.cli.infer import _begun
 from znni.core.loading import nothing
-from znni.core.options import DeviceChoice
+from znni.core.options import Choices, DeviceChoice
 from znni.engine.workers.processes import WaitingProcesses
 from znni.machine.gpus import detect_gpus, look_at_gpus
 from znni.plans.job_seconds import Stage
@@ -164,6 +164,6 @@ def test_the_process_that_reads_for_others_starts_no_cuda(
     processes = WaitingProcesses((), ()) if waiting else None
     monkeypatch.setattr("znni.inference.prestart.processes_for", lambda *_: processes)
     monkeypatch.setattr("znni.machine.gpus.has_driver", lambda: True)
-    planned: Any = {"device": device, "gpus": 2}
-    assert _begun(planned, alone=True, looks=True) == (processes, begins)
-    assert _begun(planned, alone=True, looks=False) == (processes, nothing)
+    limits = Choices(device=device, gpus=2)
+    assert _begun(limits, alone=True, looks=True) == (processes, begins)
+    assert _begun(limits, alone=True, looks=False) == (processes, nothing)

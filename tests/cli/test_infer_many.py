@@ -15,7 +15,7 @@ from tiny_network import close, expected
 from znni.core.errors import in_one_line
 from znni.inference.many import infer_many
 from znni.inference.many_dry_run import rehearse_many
-from znni.network.network_file import load_network
+from znni.inference.request import request_for
 
 NET = ("--net", "tiny.yaml")
 
@@ -105,12 +105,12 @@ def test_a_dry_run_names_the_folder_that_a_run_would_make() -> None:
 
 def test_a_dry_run_counts_what_is_made_ready_once() -> None:
     np.save("wide.npy", voxels((7, 20, 90)))
-    network = load_network("tiny.yaml")
+    request = request_for("", "tiny.yaml", "out", threads=1)
     alone, twice, other = (
-        rehearse_many(names, network, "out", threads=1).seconds
+        rehearse_many(names, request).seconds
         for names in (["a.npy"], ["a.npy", "b.npy"], ["a.npy", "wide.npy"])
     )
-    (run,) = rehearse_many(["a.npy"], network, "out", threads=1).runs.values()
+    (run,) = rehearse_many(["a.npy"], request).runs.values()
     time = run.plan.time
     assert alone == pytest.approx(run.seconds)
     assert twice - alone == pytest.approx(alone - time.once)

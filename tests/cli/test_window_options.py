@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from znni.cli.options import WindowOptions
 from znni.cli.values import in_windows
 from znni.network.network_file import network_from_text
 
@@ -20,7 +21,9 @@ layers:
     ("option", "mirrored"), [(None, "zyx"), ("x,z", "zx"), ("y", "y"), ("none", ""), ("", "")]
 )
 def test_an_option_replaces_the_mirroring_of_the_file(option: str | None, mirrored: str) -> None:
-    network = in_windows(network_from_text(NET, "net.yaml"), None, 0.25, None, option)
+    network = in_windows(
+        network_from_text(NET, "net.yaml"), WindowOptions(overlap=0.25, mirror=option)
+    )
     assert network.window
     assert network.window.mirror == mirrored
     assert network.window.overlap == 0.25

@@ -33,7 +33,7 @@ from znni.core.errors import InvalidInput, RunFailed, ZnniError
 from znni.core.shapes import Vec3
 from znni.inference import api, planning
 from znni.inference.plan_choice import given_or_found
-from znni.inference.request import request
+from znni.inference.request import open_request, request_for
 from znni.inference.shares import finish
 from znni.machine.gpus import detect_gpus
 from znni.network.network_file import load_network
@@ -134,7 +134,7 @@ def test_every_worker_gets_blocks() -> None:
     """One worker alone would compute this volume in fewer."""
     network, workers = load_network(Path("tiny.yaml")), 16
     volume = np.zeros((200, 200, 200), np.float32)
-    asked = request(volume, network, "out.zarr", threads=1, ram="4GiB", **OPTIONS)
+    asked = open_request(request_for(volume, network, "out.zarr", threads=1, ram="4GiB", **OPTIONS))
     alone = given_or_found(None, asked)
     shared = plan_to_share(alone, workers, asked)
     assert shared.patches >= workers

@@ -18,6 +18,7 @@ from znni.cluster.cluster_file import DASK_BYTES, Cluster, Group, StorageLimits
 from znni.cluster.forecast import BLOCKS_A_WORKER, Forecast, forecast
 from znni.core.errors import DoesNotFit, InvalidInput
 from znni.core.options import Border
+from znni.core.run_options import RegionOptions
 from znni.core.shapes import Box, Vec3
 from znni.engine.tiles import make_job
 from znni.inference.planning import search
@@ -73,7 +74,9 @@ def predicted(
     border: Border = "valid",
 ) -> Forecast:
     cluster = Cluster("slurm", groups, storage=storage or StorageLimits())
-    return forecast(network, VOLUME, cluster, input_dtype="uint8", border=border)
+    return forecast(
+        network, VOLUME, cluster, input_dtype="uint8", region=RegionOptions(border=border)
+    )
 
 
 @given(voxels=st.floats(0.1, 1e11), output=extents)

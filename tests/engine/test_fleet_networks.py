@@ -25,7 +25,7 @@ from znni.engine.pipeline import RunState, run_volume
 from znni.engine.stopwatch import Stopwatch
 from znni.engine.tiles import Remaining, for_job, make_job
 from znni.engine.workers.fleet import Fleet, Member
-from znni.inference import api
+from znni.inference import api, session
 from znni.inference.build_runner import prepare_alone
 from znni.inference.planning import search, shared_out
 from znni.network.geometry import with_window
@@ -64,8 +64,8 @@ def both_ways(
     assert plan is not None
     assert plan.patches > 8
     found = []
-    for prepare in (api.prepare, two_workers):
-        monkeypatch.setattr(api, "prepare", prepare)
+    for prepare in (session.prepare, two_workers):
+        monkeypatch.setattr(session, "prepare", prepare)
         maps = 1 if more.get("labels") else net.out_features
         out = np.full((maps, *size), 77, np.uint8 if more.get("labels") else np.float32)
         weights = random_weights(net, 7)

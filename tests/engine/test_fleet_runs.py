@@ -29,7 +29,7 @@ def run_in_two_processes(monkeypatch: pytest.MonkeyPatch, fate: str) -> None:
     ) -> Fleet:
         return fleet_of(partial(Doomed, plan, weights, fate), 2, plan, dtype)
 
-    monkeypatch.setattr("znni.inference.api.prepare", prepare)
+    monkeypatch.setattr("znni.inference.session.prepare", prepare)
 
 
 @pytest.mark.usefixtures("small_case")

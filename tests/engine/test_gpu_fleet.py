@@ -91,7 +91,7 @@ def test_a_worker_that_is_killed_ends_the_run(
         psutil.Process().children()[-1].kill()
         return fleet
 
-    monkeypatch.setattr("znni.inference.api.prepare", doomed)
+    monkeypatch.setattr("znni.inference.session.prepare", doomed)
     said = refused(*RUN, "out.h5", "--plan", "plan.json", *LIMITS, code=4)
     assert re.match("the worker of GPU 0 was killed by SIGKILL", said)
     if Path("out.h5.partial").exists():

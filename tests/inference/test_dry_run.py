@@ -19,6 +19,7 @@ from interrupted_runs import OUTPUTS, RUN, interrupt
 
 import znni
 from znni.inference.dry_run import rehearse
+from znni.inference.request import request_for
 from znni.network.network_file import load_network
 from znni.plans.plan import Plan
 from znni.volumes.locate import read_ledger
@@ -77,7 +78,7 @@ def test_blocks_outside_of_a_mask_take_no_time() -> None:
     assert "masked" not in succeeds(*DRY, "out.h5")
 
     shown = rehearse(
-        "volume.h5", load_network("tiny.yaml"), "out.h5", mask="mask.npy", ram="512.4MiB", threads=1
+        request_for("volume.h5", "tiny.yaml", "out.h5", mask="mask.npy", ram="512.4MiB", threads=1)
     )
     blocks = shown.plan.patches
     assert shown.outside == pytest.approx(int(found[1]) / 100, abs=0.005)
@@ -96,7 +97,9 @@ def test_compression_takes_time_and_so_do_files() -> None:
     network = load_network("tiny.yaml")
 
     def writing(out: str, *, sharded: bool = True, **options: Any) -> float:
-        found = rehearse("volume.h5", network, out, threads=1, sharded=sharded, **options)
+        found = rehearse(
+            request_for("volume.h5", network, out, threads=1, sharded=sharded, **options)
+        )
         return found.plan.time.patch.writing / found.plan.patch.volume
 
     plain = writing("out.h5", sharded=False)
@@ -113,7 +116,7 @@ def test_files_that_are_written_from_all_blocks_take_time_at_the_end() -> None:
     network = load_network("tiny.yaml")
 
     def finishing(out: str, **options: Any) -> float:
-        found = rehearse("volume.h5", network, out, threads=1, **options)
+        found = rehearse(request_for("volume.h5", network, out, threads=1, **options))
         return found.plan.time.around.finishing
 
     in_place = finishing("out.h5")
@@ -129,7 +132,7 @@ def test_files_that_are_written_from_all_blocks_take_time_at_the_end() -> None:
     labels = finishing("out.nii.gz", labels=True) - in_place
     assert copied["nii"] / 8 < labels < copied["nii.gz"] / 8
     plan = znni.plan(network, LONG_VOLUME, threads=1)
-    checked = rehearse("volume.h5", network, "out.nii.gz", plan=plan, threads=1)
+    checked = rehearse(request_for("volume.h5", network, "out.nii.gz", plan=plan, threads=1))
     assert checked.plan.time.around.finishing - in_place == pytest.approx(copied["nii.gz"])
 
 

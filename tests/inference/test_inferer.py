@@ -18,7 +18,7 @@ from forks import forked
 from tiny_network import close, expected, whole
 
 import znni
-import znni.inference.inferer
+import znni.inference.session
 from znni.core.errors import DoesNotFit, InvalidInput
 from znni.network.network import Network
 from znni.network.weights import Weights
@@ -107,12 +107,12 @@ def test_an_inferer_prepares_a_size_once(
 def counted_steps(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[Any]]:
     """Return lists of the plans that inferers search for, and of those that they prepare."""
     seen: dict[str, list[Any]] = {"planned": [], "prepared": []}
-    search, ready = znni.inference.planning.fastest, znni.inference.inferer.prepare
+    search, ready = znni.inference.planning.fastest, znni.inference.session.prepare
     monkeypatch.setattr(
         znni.inference.planning, "fastest", lambda *a: seen["planned"].append(a) or search(*a)
     )
     monkeypatch.setattr(
-        znni.inference.inferer, "prepare", lambda *a: seen["prepared"].append(a[0]) or ready(*a)
+        znni.inference.session, "prepare", lambda *a: seen["prepared"].append(a[0]) or ready(*a)
     )
     return seen
 
@@ -229,9 +229,9 @@ def test_an_inferer_checks_a_plan_for_what_it_is_called_with(
     monkeypatch: pytest.MonkeyPatch, network: Network, weights: Weights
 ) -> None:
     prepared: list[Any] = []
-    original = znni.inference.inferer.prepare
+    original = znni.inference.session.prepare
     monkeypatch.setattr(
-        znni.inference.inferer, "prepare", lambda *a: prepared.append(a) or original(*a)
+        znni.inference.session, "prepare", lambda *a: prepared.append(a) or original(*a)
     )
     plan = znni.plan(network, (4, 10, 12), input_itemsize=1)
     small, output = voxels((4, 10, 12)), 4 * 2 * 3 * 5 * 5

@@ -23,7 +23,8 @@ import znni.inference.session
 from znni.core.errors import InvalidInput, in_one_line
 from znni.core.options import Choices
 from znni.inference.many import Failure
-from znni.inference.session import ReusingSession
+from znni.inference.request import Request
+from znni.inference.session import Session
 from znni.network.network import Network
 from znni.network.weights import Weights
 from znni.volumes.partial_file import PartialFile
@@ -45,11 +46,13 @@ def test_each_volume_gets_its_output_and_shapes_are_planned_and_prepared_once(
 ) -> None:
     planned: list[Any] = []
     prepared: list[Any] = []
-    search, ready = znni.inference.planning.fastest, znni.inference.api.prepare
+    search, prepare = znni.inference.planning.fastest, znni.inference.session.prepare
     monkeypatch.setattr(
         znni.inference.planning, "fastest", lambda *a: planned.append(a) or search(*a)
     )
-    monkeypatch.setattr(znni.inference.api, "prepare", lambda *a: prepared.append(a) or ready(*a))
+    monkeypatch.setattr(
+        znni.inference.session, "prepare", lambda *a: prepared.append(a) or prepare(*a)
+    )
     done: list[tuple[int, int]] = []
     report = znni.infer_many(
         files, network, "out", weights=weights, progress=lambda *at: done.append(at)
@@ -58,6 +61,7 @@ def test_each_volume_gets_its_output_and_shapes_are_planned_and_prepared_once(
     assert report.exit_code == 0
     assert done == [(number, 4) for number in (1, 2, 3, 4)]
     assert (len(planned), len(prepared)) == (2, 2)
+    assert report.voxels == sum(each.voxels for each in report.reports.values()) > 0
     for name, out in report.outputs.items():
         assert out == Path("out") / f"{Path(name).stem}-{network.name}.h5"
         with h5py.File(out) as file:
@@ -89,7 +93,7 @@ def test_weights_are_checked_once(
     assert len(again.finished_before) == len(files)
     assert len(checked) == 2
     other = znni.random_weights(network, 1)
-    ready = ReusingSession(Choices())
+    ready = Session(Choices())
     found = [ready.weights_for(network, each, None) for each in (weights, other, weights)]
     assert [each.sha256 for each in found] == [each.sha256 for each in (weights, other, weights)]
 
@@ -149,12 +153,12 @@ def test_an_output_reaches_the_disk_while_the_next_volume_is_opened(
 ) -> None:
     """Nothing is told as done before the disk has it and it has its name."""
     opened, synced = Semaphore(0), list[Path]()
-    open_all, sync, name = znni.inference.api.request_of_the_faster, os.fsync, PartialFile.take_name
+    open_all, sync, name = znni.inference.api.open_faster, os.fsync, PartialFile.take_name
 
-    def noted(source: str, *args: Any, **options: Any) -> Any:
-        if source != files[0]:
+    def noted(request: Request) -> Any:
+        if request.source != files[0]:
             opened.release()
-        return open_all(source, *args, **options)
+        return open_all(request)
 
     def late(file: PartialFile) -> None:
         if len(synced) < len(files) - 1:
@@ -170,7 +174,7 @@ def test_an_output_reaches_the_disk_while_the_next_volume_is_opened(
         assert len(synced) == done
         assert all(path.exists() for path in synced)
 
-    monkeypatch.setattr(znni.inference.api, "request_of_the_faster", noted)
+    monkeypatch.setattr(znni.inference.api, "open_faster", noted)
     monkeypatch.setattr("znni.volumes.partial_file.os.fsync", late)
     monkeypatch.setattr(PartialFile, "take_name", named)
     report = znni.infer_many(files, network, "out", weights=weights, progress=told)
@@ -214,14 +218,14 @@ def test_an_output_that_the_disk_refuses_is_a_failure_of_its_volume(
 def test_a_stop_while_a_volume_is_opened_waits_for_the_one_before(
     files: list[str], network: Network, weights: Weights, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    open_all = znni.inference.api.request_of_the_faster
+    open_all = znni.inference.api.open_faster
 
-    def stopped(source: str, *args: Any, **options: Any) -> Any:
-        if source == "c.npy":
+    def stopped(request: Request) -> Any:
+        if request.source == "c.npy":
             raise KeyboardInterrupt
-        return open_all(source, *args, **options)
+        return open_all(request)
 
-    monkeypatch.setattr(znni.inference.api, "request_of_the_faster", stopped)
+    monkeypatch.setattr(znni.inference.api, "open_faster", stopped)
     with pytest.raises(KeyboardInterrupt) as stop:
         znni.infer_many(files, network, "out", weights=weights)
     assert "2 of 4 volumes are finished" in in_one_line(stop.value)
@@ -274,7 +278,7 @@ def test_memory_is_kept_to_if_no_plan_was_asked_for(
     """Outputs that were begun before bring their plans."""
     held = {"cpu": 2**30, "gpu": 0}
     monkeypatch.setattr("znni.inference.session._idle_memory", lambda _plan, device: held[device])
-    ready = ReusingSession(Choices(ram="2GiB"))
+    ready = Session(Choices(ram="2GiB"))
     for extent in range(20, 26):
         plan = znni.plan(network, (9, 20, extent))
         ready._ready(plan, lambda plan: MagicMock(plan=plan))
@@ -285,7 +289,7 @@ def test_memory_is_kept_to_if_no_plan_was_asked_for(
 def test_processes_are_kept_for_plans_that_differ_only_in_predicted_seconds(
     network: Network,
 ) -> None:
-    ready = ReusingSession(Choices(ram="2GiB"))
+    ready = Session(Choices(ram="2GiB"))
     plan = znni.plan(network, (9, 20, 20))
     first, again = (
         ready._ready(it, lambda plan: MagicMock(plan=plan)) for it in (plan, twice_as_slow(plan))

@@ -19,7 +19,7 @@ from znni.core.shapes import Box, Vec3
 from znni.engine.tiles import for_job, make_job
 from znni.inference.brute_force import multiplications_at_voxel
 from znni.inference.provenance import Attributes, origin_attributes
-from znni.inference.request import request
+from znni.inference.request import open_request, request_for
 from znni.inference.verification import compared, seconds_per_voxel
 from znni.machine.detect import detect_host
 from znni.volumes.block_checks import check_blocks
@@ -63,7 +63,7 @@ def test_what_was_computed_agrees(options: tuple[str, ...], ending: str) -> None
 
 @pytest.mark.parametrize("options", [{}, {"labels": True}, {"threshold": 0.5}, {"channel": 0}])
 def test_an_output_records_what_is_read_back(options: Any) -> None:
-    asked = request("volume.h5", znni.load_network("tiny.yaml"), "out.h5", **options)
+    asked = open_request(request_for("volume.h5", "tiny.yaml", "out.h5", **options))
     weights = znni.random_weights(asked.network, 0)
     recorded = origin_attributes(asked, asked.network, weights, "float32")
     assert list(recorded) == list(Attributes.model_fields)

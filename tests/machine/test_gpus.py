@@ -21,11 +21,11 @@ from znni.core.errors import RunFailed
 from znni.core.user_cache import user_cache
 from znni.core.value_cache import load_value
 from znni.inference.prestart import processes_for, several_waiting
-from znni.inference.session import Session
 from znni.machine import cuda, gpus, known_gpus, nvml
 from znni.machine.gpus import (
     check_gpus,
     detect_gpus,
+    forget_answer,
     forget_gpus,
     look_at_gpus,
     start_driver,
@@ -288,7 +288,7 @@ def test_the_memory_that_workers_take_counts_as_free(monkeypatch: pytest.MonkeyP
     gpus._cuda.asking.join()
     machine.free[5] -= CONTEXT
     assert detect_gpus() == found
-    Session().take_waiting()  # the run is planned
+    forget_answer()  # the run is planned
     later = detect_gpus()
     assert later[0].free == found[0].free - CONTEXT, "a later run asks again"
     assert later[1:] == found[1:]
@@ -308,7 +308,7 @@ def test_an_answer_that_comes_late_is_forgotten_with_its_run(
     monkeypatch.setattr(nvml, "look", late)
     monkeypatch.setattr("znni.engine.workers.processes.WaitingProcesses", lambda *_: "started")
     several_waiting([0, 1])
-    Session().take_waiting()
+    forget_answer()
     planned.set()
     for thread in set(enumerate_threads()) - before:
         thread.join()
@@ -338,7 +338,7 @@ def test_no_worker_starts_while_cuda_finds_the_gpus_for_the_first_time(
     look_at_gpus()
     process_on(machine, monkeypatch)
     assert processes_for("gpu", 2) == "started"
-    Session().take_waiting()
+    forget_answer()
     assert not started(machine)
 
 

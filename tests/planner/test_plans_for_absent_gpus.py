@@ -18,7 +18,7 @@ from znni.core.options import Choices, Stored
 from znni.engine.backends.cuda.layers import room_to_compile
 from znni.engine.checks import check_runnable
 from znni.inference import planning
-from znni.inference.request import request
+from znni.inference.request import open_request, request_for
 from znni.machine.detect import detect_machine
 from znni.machine.machine import Machine, limited
 from znni.plans.plan import Plan
@@ -76,7 +76,7 @@ def test_a_plan_takes_values_for_scaled_on_a_gpu_exactly_if_a_run_does(dtype: st
     shape, there = (7, 20, 23), Path("there.yaml")
     values = np.ones(shape, dtype)
     network = znni.load_network("tiny.yaml")
-    run = request(values, network, np.empty(0)).stored
+    run = open_request(request_for(values, network, np.empty(0))).stored
     expected = values.itemsize if run.scaled_on_gpu else 4
     on_gpu: Any = {"machine": there, "device": "gpu"}
     plan = znni.plan(network, shape, input_dtype=values.dtype, **on_gpu)

@@ -7,19 +7,19 @@ from typing import Annotated
 
 import typer
 
-from znni.cli import options
 from znni.cli.example import example
 from znni.cli.export import export
 from znni.cli.finish import finish
 from znni.cli.import_network import import_network
 from znni.cli.infer import infer
 from znni.cli.networks import networks
+from znni.cli.options import grouped, only
 from znni.cli.plan import plan
 from znni.cli.pyramid import pyramid
 from znni.cli.verify import verify
 from znni.cli.view import view
 from znni.core.errors import InvalidInput
-from znni.core.options import Calibrated
+from znni.core.options import Calibrated, Choices
 from znni.core.version import __version__
 
 app = typer.Typer(
@@ -58,12 +58,14 @@ app.command("plan")(plan)
 
 
 @app.command("calibrate")
+@grouped
 def calibrate(
+    *,
     quick: Annotated[
         bool,
         typer.Option("--quick", help="Take less than a minute; predictions are less accurate."),
     ] = False,
-    threads: options.Threads = None,
+    limits: Choices = only("threads"),
     only: Annotated[
         list[str] | None, typer.Option(help="Primitive to measure; repeatable. Default: all.")
     ] = None,
@@ -86,11 +88,13 @@ def calibrate(
 
     with show_progress("measurements") as progress:
         known = calibrate_machine(
-            threads, only or [], progress, device=device, quick=quick, forget=forget
+            limits.threads, only or [], progress, device=device, quick=quick, forget=forget
         )
     typer.echo(calibration_table(known))
     if device != "gpu" and not only:
-        typer.echo(f"\n{calibrate_handling(detect_for('cpu', threads=threads), forget=forget)}")
+        typer.echo(
+            f"\n{calibrate_handling(detect_for('cpu', threads=limits.threads), forget=forget)}"
+        )
     typer.echo(f"\ncalibrated in {duration(process_age())}, from the start of the command")
 
 

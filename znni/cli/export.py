@@ -6,11 +6,18 @@ from typing import Annotated
 
 import typer
 
-from znni.cli import options
-from znni.cli.values import parse_channel, parse_roi
-from znni.core.options import Compression, parse_time
+from znni.cli.options import grouped, helped, only
+from znni.core.options import Choices
+from znni.core.run_options import (
+    ExistingOptions,
+    InputOptions,
+    RegionOptions,
+    StorageOptions,
+    ValueOptions,
+)
 
 
+@grouped
 def export(
     volume: Annotated[str, typer.Argument(metavar="IN", help="Volume or output, in any format.")],
     target: Annotated[
@@ -19,14 +26,9 @@ def export(
             metavar="OUT", help="File to make: .h5, .zarr, .tif, .nii, .nii.gz or .npy."
         ),
     ],
-    dataset: options.Dataset = None,
-    channel: options.Channel = None,
-    time: options.Time = None,
-    voxel_size: options.VoxelSize = None,
-    roi: Annotated[
-        str | None,
-        typer.Option(metavar="Z0:Z1,Y0:Y1,X0:X1", help="Voxels to copy. Default: all."),
-    ] = None,
+    *,
+    read: InputOptions = only("dataset", "channel", "time", "voxel_size"),
+    region: RegionOptions = only(roi="Voxels to copy. Default: all."),
     dtype: Annotated[
         str | None,
         typer.Option(
@@ -35,21 +37,12 @@ def export(
             "the same.",
         ),
     ] = None,
-    labels: options.LabelsChoice = False,
-    threshold: options.Threshold = None,
-    compression: Annotated[
-        Compression | None,
-        typer.Option(help="Compression of Zarr or TIFF. Default: zstd for Zarr, gzip for labels."),
-    ] = None,
-    sharded: options.Sharded = False,
-    pyramid: options.Pyramid = None,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace an existing file.")
-    ] = False,
-    ram: Annotated[
-        str | None,
-        typer.Option(metavar="SIZE", help="Memory that the process may use. Default: about 1 GiB."),
-    ] = None,
+    values: ValueOptions = only("labels", "threshold"),
+    storage: StorageOptions = helped(
+        compression="Compression of Zarr or TIFF. Default: zstd for Zarr, gzip for labels."
+    ),
+    existing: ExistingOptions = only(overwrite="Replace an existing file."),
+    limits: Choices = only(ram="Memory that the process may use. Default: about 1 GiB."),
 ) -> None:
     """Copy a volume or an output to another format, with spacing, units, place and channel names.
 
@@ -58,24 +51,21 @@ def export(
     from znni.cli.progress import show_progress
     from znni.inference import exporting
 
-    point = None if time is None else parse_time(time)
     with show_progress() as progress:
         made = exporting.export(
             volume,
             target,
-            dataset=dataset,
-            channel=parse_channel(channel),
-            time=point,
-            voxel_size=voxel_size,
-            roi=parse_roi(roi) if roi else None,
+            dataset=read.dataset,
+            channel=read.channel,
+            time=read.time,
+            voxel_size=read.voxel_size,
+            roi=region.roi,
             dtype=dtype,
-            labels=labels,
-            threshold=threshold,
-            compression=compression,
-            sharded=sharded,
-            pyramid=pyramid,
-            overwrite=overwrite,
-            ram=ram,
+            labels=values.labels,
+            threshold=values.threshold,
+            overwrite=existing.overwrite,
+            ram=limits.ram,
             progress=progress,
+            **vars(storage),
         )
     typer.echo(made)

@@ -4,34 +4,44 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Unpack
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from znni.cli import options
 from znni.cli.exclusions import are_several
 from znni.cli.many import show_dry_run, show_many
+from znni.cli.options import WindowOptions
 from znni.cli.plan import plan_text
-from znni.cli.values import in_windows, parse_channel, parse_roi
+from znni.cli.values import in_windows
 from znni.core.loading import loading, nothing
-from znni.core.options import Bits, Choices, Pad, Recheck, parse_time
+from znni.core.options import Bits, Choices, Recheck
+from znni.core.run_options import (
+    ExistingOptions,
+    InputOptions,
+    Options,
+    RegionOptions,
+    StorageOptions,
+    ValueOptions,
+)
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
+    from znni.cluster.run import ClusterReport
     from znni.core.shapes import Vec3
     from znni.engine.report import Report
     from znni.engine.workers.processes import WaitingProcesses
-    from znni.inference.request import WeightedRunOptions
-    from znni.inference.session import Session
+    from znni.inference.request import Request
     from znni.network.network import Network
     from znni.network.weights import Weights
 
 
-@options.planned(before="plan")
+@options.grouped
 def infer(
     volumes: Annotated[
         list[str],
@@ -42,6 +52,7 @@ def infer(
         ),
     ],
     net: options.Net,
+    *,
     weights: Annotated[
         Path | None, typer.Option(help="Weights file. Default: the one the network names.")
     ] = None,
@@ -61,46 +72,19 @@ def infer(
             "Default: -NETWORK.h5.",
         ),
     ] = None,
-    dataset: options.Dataset = None,
-    channel: options.Channel = None,
-    time: options.Time = None,
-    invert: options.Invert = False,
-    voxel_size: options.VoxelSize = None,
-    roi: options.Roi = None,
-    mask: options.Mask = None,
-    border: options.BorderChoice = "valid",
-    pad: Annotated[
-        Pad | None,
-        typer.Option(
-            help="How --border same fills the space beyond the edges. Default: reflect; constant "
-            "(zeros) for windows."
-        ),
-    ] = None,
+    read: InputOptions,
+    region: RegionOptions,
+    limits: Choices,
     plan: Annotated[
         Path | None, typer.Option(help="Run this plan, saved by znni plan --out.")
     ] = None,
     random_weights: Annotated[
         int | None, typer.Option(metavar="SEED", help="Use random weights, to try a network.")
     ] = None,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace an existing output.")
-    ] = False,
-    resume: Annotated[
-        bool,
-        typer.Option(
-            "--resume/--no-resume",
-            help="Continue an interrupted run of the same command, or start afresh.",
-        ),
-    ] = True,
-    window: options.WindowChoice = None,
-    overlap: options.Overlap = None,
-    blend: options.BlendChoice = None,
-    mirror: options.Mirror = None,
-    labels: options.LabelsChoice = False,
-    threshold: options.Threshold = None,
-    compression: options.CompressionChoice = None,
-    sharded: options.Sharded = False,
-    pyramid: options.Pyramid = None,
+    existing: ExistingOptions,
+    windows: WindowOptions,
+    values: ValueOptions,
+    storage: StorageOptions,
     part: Annotated[
         str | None,
         typer.Option(
@@ -131,17 +115,16 @@ def infer(
             "not run.",
         ),
     ] = False,
-    **planned: Unpack[options.PlannedOptions],
 ) -> None:
     """Run a network over volumes, and write its dense outputs."""
     alone = len(volumes) == 1 and not dry_run and not cluster
-    waiting, begin = _begun(planned, alone=alone, looks=not cluster)
+    waiting, begin = _begun(limits, alone=alone, looks=not cluster)
     with loading(begin=begin):
-        network = in_windows(_loaded(net), window, overlap, blend, mirror)
+        network = in_windows(_loaded(net), windows)
         begun = _weights_ahead(network, weights, random_weights, out) if alone else None
         from znni.cli.progress import show_progress
-        from znni.inference import api
-        from znni.inference.request import ChosenInput, WeightedRunOptions
+        from znni.inference.api import compute
+        from znni.inference.request import Request, open_input
         from znni.inference.session import Session
         from znni.machine.process_age import process_age
         from znni.plans.job_seconds import SecondsAround
@@ -158,71 +141,46 @@ def infer(
         recheck=recheck,
         dry_run=dry_run,
     )
-    point = None if time is None else parse_time(time)
-    asked = parse_channel(channel)
-    given = WeightedRunOptions(
-        weights=weights,
-        random_seed=random_weights,
-        plan=load_plan(plan) if plan else None,
-        dataset=dataset,
-        channel=asked,
-        time=point,
-        invert=invert,
-        voxel_size=voxel_size,
-        border=border,
-        pad=pad,
-        roi=parse_roi(roi) if roi else None,
-        mask=mask,
-        overwrite=overwrite,
-        resume=resume,
-        labels=labels,
-        threshold=threshold,
-        compression=compression,
-        sharded=sharded,
-        pyramid=pyramid,
-        **planned,
-    )
-    command = shlex.join(["znni", *sys.argv[1:]])
-    if several:
-        _infer_many(volumes, network, str(out), given, suffix, command, dry_run=dry_run)
-        return
-    (volume,) = volumes
+    volume, *_ = volumes
     out = out or f"{stem(volume)}-{network.name}.h5"
+    request = Request(
+        volume,
+        network,
+        out,
+        Options(read, region, limits, values, existing, storage),
+        weights,
+        random_weights,
+        load_plan(plan) if plan else None,
+        command=shlex.join(["znni", *sys.argv[1:]]),
+        part=part,
+    )
+    if several:
+        _infer_many(volumes, request, suffix, dry_run=dry_run)
+        return
     waited = SecondsAround(start=process_age())
     if network.models and plan is None:
-        size = ChosenInput(dataset, asked, point, invert).of(volume).size
-        formed = _formed(network, size, planned, shared=bool(part or cluster))
-        network = network if cluster else formed  # workers import a model themselves
+        size = open_input(read, volume).size
+        formed = _formed(network, size, limits, shared=bool(part or cluster))
+        if not cluster:  # workers import a model themselves
+            request = replace(request, network=formed)
         waited = SecondsAround(waited.start, importing=process_age() - waited.start)
     if dry_run:
         from znni.inference.dry_run import rehearse
 
-        found = rehearse(volume, network, out, **given)
-        typer.echo("\n".join([plan_text(found.plan, planned["accuracy"]), *found.lines]))
+        found = rehearse(request)
+        typer.echo("\n".join([plan_text(found.plan, limits.accuracy), *found.lines]))
         if found.obstacles:
             sys.exit(found.obstacles[0].exit_code)  # the exit code that the run would have
         return
-    if cluster:
-        from znni.cluster.run import infer_on_cluster
+    report: Report | ClusterReport
+    with show_progress() as progress:
+        if cluster:
+            from znni.cluster.run import compute_on_cluster
 
-        with show_progress() as progress:
-            computed = infer_on_cluster(
-                volume,
-                network,
-                out,
-                cluster=cluster,
-                bits=bits,
-                recheck=recheck or "sample",
-                command=command,
-                progress=progress,
-                **given,
-            )
-        typer.echo(f"{out}: {computed}")
-        _lead_to_picture(volume, out)
-        return
-    ready = Session(waiting, begun)
-    more = {"command": command, "waited": waited, "part": part}
-    report = _run(api.compute, volume, network, out, ready, given, **more)
+            report = compute_on_cluster(request, cluster, bits, progress, recheck or "sample")
+        else:
+            session = Session(waiting=waiting, weights=begun)
+            report = compute(request, session, waited=waited, progress=progress)()
     typer.echo(f"{out}{f', part {part}' * bool(part)}: {report}")
     if part:
         typer.echo(f"when all parts are finished: {shlex.join(['znni', 'finish', out])}")
@@ -236,47 +194,18 @@ def _lead_to_picture(volume: str, out: str) -> None:
         typer.echo(f"look at it: {shlex.join(['znni', 'view', volume, out])}")
 
 
-def _infer_many(
-    volumes: list[str],
-    network: Network,
-    folder: str,
-    given: WeightedRunOptions,
-    suffix: str | None,
-    command: str,
-    *,
-    dry_run: bool,
-) -> None:
+def _infer_many(volumes: list[str], request: Request, suffix: str | None, *, dry_run: bool) -> None:
     """Compute volumes one after the other, and show what became of each, or what would."""
     from znni.cli.progress import show_progress
-    from znni.inference.many import infer_many
+    from znni.inference.many import compute_many
     from znni.inference.many_dry_run import rehearse_many
 
     if dry_run:
-        show_dry_run(rehearse_many(volumes, network, folder, suffix=suffix, **given))
+        show_dry_run(rehearse_many(volumes, request, suffix))
         return
     with show_progress("volumes") as done:
-        many = infer_many(
-            volumes, network, folder, suffix=suffix, command=command, progress=done, **given
-        )
-    show_many(many, folder)
-
-
-def _run(
-    compute: Callable[..., Callable[[], Report]],
-    volume: str,
-    network: Network,
-    out: str,
-    ready: Session,
-    given: WeightedRunOptions,
-    **more: Any,
-) -> Report:
-    """Compute a volume in this process, and in those of its GPUs that have started."""
-    from znni.cli.progress import show_progress
-
-    options: dict[str, Any] = {**given, **more}
-    plan = options.pop("plan")
-    with show_progress() as progress:
-        return compute(volume, network, out, ready, made=plan, progress=progress, **options)()
+        many = compute_many(volumes, request, suffix, done)
+    show_many(many, str(request.out))
 
 
 def _loaded(net: Path) -> Network:
@@ -304,35 +233,32 @@ def _weights_ahead(
 
 
 def _begun(
-    planned: options.PlannedOptions, *, alone: bool, looks: bool
+    limits: Choices, *, alone: bool, looks: bool
 ) -> tuple[WaitingProcesses | None, Callable[[], object]]:
     """Start processes that take long to start; return them, and what a thread does meanwhile.
 
     Args:
-        planned: limits and choices for plans.
+        limits: limits and choices for plans.
         alone: whether a single volume is computed, in this process and those of its GPUs.
         looks: whether this machine's GPUs may be used.
     """
     from znni.inference.prestart import processes_for
     from znni.machine.gpus import detect_gpus, has_driver, look_at_gpus
 
-    device = planned["device"]
-    waiting = processes_for(device, planned["gpus"]) if alone else None
+    device = limits.device
+    waiting = processes_for(device, limits.gpus) if alone else None
     if looks and device != "cpu" and has_driver():
         # CUDA starts where it computes.
         return waiting, detect_gpus if waiting else look_at_gpus
     return waiting, nothing
 
 
-def _formed(
-    network: Network, size: Vec3, planned: Mapping[str, object], *, shared: bool
-) -> Network:
+def _formed(network: Network, size: Vec3, limits: Choices, *, shared: bool) -> Network:
     """Return the network in the form that runs, and say why it is this one."""
     from znni.inference.model_choice import chosen, shared_form
     from znni.network.input_scaling import AS_STORED
 
-    given: Any = {name: value for name, value in planned.items() if name != "dtype"}
-    choice = shared_form(network) if shared else chosen(network, size, Choices(**given))
+    choice = shared_form(network) if shared else chosen(network, size, limits)
     if choice.why:
         typer.echo("; ".join(map(str, filter(None, (choice.why, choice.network.window)))))
     if network.scaling == AS_STORED:

@@ -3,34 +3,27 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Unpack
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from znni.cli import options
-from znni.cli.values import (
-    EXTENTS,
-    are_extents,
-    in_windows,
-    look_like_extents,
-    parse_channel,
-    parse_roi,
-    three_extents,
-)
+from znni.cli.options import WindowOptions, only
+from znni.cli.values import EXTENTS, are_extents, in_windows, look_like_extents, three_extents
 from znni.core.errors import InvalidInput, option
 from znni.core.loading import is_own_process, loading, nothing
-from znni.core.options import Accuracy, Border, Choices, parse_time
+from znni.core.options import Accuracy, Choices
+from znni.core.run_options import InputOptions, RegionOptions, ValueOptions
 
 if TYPE_CHECKING:
     from znni.core.shapes import Vec3
-    from znni.engine.tiles import Region
     from znni.inference.text_cache import CachedText
     from znni.network.network import Network
     from znni.plans.plan import Plan
     from znni.plans.plan_text import PlanText
 
 
-@options.planned(before="explain")
+@options.grouped
 def plan(
     net: options.Net,
     volume: Annotated[
@@ -39,17 +32,11 @@ def plan(
             help="Extents Z,Y,X (of float32 values), or the file of a volume.", metavar="Z,Y,X|FILE"
         ),
     ],
-    dataset: options.Dataset = None,
-    channel: options.Channel = None,
-    time: options.Time = None,
-    roi: options.Roi = None,
-    border: options.BorderChoice = "valid",
-    window: options.WindowChoice = None,
-    overlap: options.Overlap = None,
-    blend: options.BlendChoice = None,
-    mirror: options.Mirror = None,
-    labels: options.LabelsChoice = False,
-    threshold: options.Threshold = None,
+    *,
+    read: InputOptions = only("dataset", "channel", "time"),
+    region: RegionOptions = only("roi", "border"),
+    windows: WindowOptions,
+    values: ValueOptions,
     machine: Annotated[
         Path | None,
         typer.Option(
@@ -65,6 +52,7 @@ def plan(
             help="Predict time and cost of a run on the machines of this cluster file.",
         ),
     ] = None,
+    limits: Choices,
     explain: Annotated[
         bool, typer.Option("--explain", help="Also print why each layer's primitive won.")
     ] = False,
@@ -93,18 +81,16 @@ def plan(
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Search anew, even if the plan is kept in the cache.")
     ] = False,
-    **planned: Unpack[options.PlannedOptions],
 ) -> None:
     """Print the fastest plan with its predicted time and memory, without running it."""
     from znni.machine.gpus import detect_gpus
 
-    looks = machine is None and planned["device"] != "cpu" and not cluster
+    looks = machine is None and limits.device != "cpu" and not cluster
     with loading(begin=detect_gpus if looks else nothing):
         from znni.inference import text_cache
         from znni.machine.machine_choice import machine_for
 
     if cluster:
-        gpus = planned["gpus"]
         _check_not_given(
             machine=machine,
             explain=explain,
@@ -112,21 +98,21 @@ def plan(
             plot=plot,
             json=as_json,
             out=out,
-            ram=planned["ram"],
-            threads=planned["threads"],
-            gpus=None if gpus == options.Planned.gpus else gpus,
-            labels=labels,
-            threshold=threshold,
+            ram=limits.ram,
+            threads=limits.threads,
+            gpus=None if limits.gpus == "1" else limits.gpus,
+            labels=values.labels,
+            threshold=values.threshold,
         )
     if plot:
         _check_drawable(plot)
-    size, stored = _size_of(volume, dataset, channel, time)
-    limits = (planned["ram"], planned["threads"], planned["gpu_memory"], planned["device"])
-    here = None if cluster else machine_for(machine, *limits)
+    size, stored = _size_of(volume, read)
+    here = None
+    if not cluster:
+        here = machine_for(machine, limits.ram, limits.threads, limits.gpu_memory, limits.device)
     file = None
     if here and is_own_process() and not (explain or alternatives or plot or out):
-        about = (size, stored, border, roi, labels, threshold, window, overlap, blend, mirror)
-        asked = (*about, as_json, *planned.items())
+        asked = (size, stored, region, values, windows, limits, as_json)
         file = text_cache.text_file(net, here, asked, exact=as_json)
     if file and not fresh and (known := text_cache.cached_text(file)):
         typer.echo(known)
@@ -135,29 +121,29 @@ def plan(
         from znni.inference import planning
         from znni.network.network_file import load_network
 
-    network = in_windows(load_network(net), window, overlap, blend, mirror)
-    region = parse_roi(roi) if roi else None
+    network = in_windows(load_network(net), windows)
     if models := bool(network.models):
-        network = _formed(network, size, planned, as_json=as_json)
+        network = _formed(network, size, limits, as_json=as_json)
     if cluster:
-        typer.echo(_forecast(network, size, cluster, planned, border, region, stored))
+        from znni.cluster.forecast import forecast
+
+        typer.echo(forecast(network, size, cluster, region, values, limits, stored))
         return
     with loading(), text_cache.warnings_of_znni() as warnings:  # a search leaves no garbage either
         search = planning.search(
             network,
             size,
-            border=border,
-            roi=region,
+            border=region.border,
+            roi=region.roi,
             machine=here,
             input_dtype=stored,
-            labels=labels,
-            threshold=threshold,
-            **planned,
+            **vars(values),
+            **vars(limits),
         )
         found = planning.fastest(search, alternatives or 1, fresh=fresh)
         plans = list(map(planning.as_here, found))
         best = plans[0]
-        text = best.to_json() if as_json else _cached_text(found[0], planned["accuracy"])
+        text = best.to_json() if as_json else _cached_text(found[0], limits.accuracy)
     if out:
         from znni.plans.plan_file import save_plans
 
@@ -177,9 +163,7 @@ def plan(
         plot_plan(planning.look_around(search, best), plot)
 
 
-def _size_of(
-    volume: str, dataset: str | None, channel: str | None, time: str | None
-) -> tuple[Vec3, str]:
+def _size_of(volume: str, read: InputOptions) -> tuple[Vec3, str]:
     """Return the extents of the volume to plan for, and the type of its stored values."""
     if are_extents(volume):
         return three_extents(volume), "float32"
@@ -189,8 +173,7 @@ def _size_of(
         )
     from znni.volumes.locate import open_volume
 
-    point = None if time is None else parse_time(time)
-    source = open_volume(volume, dataset, channel=parse_channel(channel), time=point)
+    source = open_volume(volume, read.dataset, channel=read.channel, time=read.time)
     return source.size, source.dtype.name
 
 
@@ -200,31 +183,11 @@ def _check_drawable(plot: Path) -> None:
     check_drawable(plot)
 
 
-def _forecast(
-    network: Network,
-    size: Vec3,
-    cluster: str,
-    planned: options.PlannedOptions,
-    border: Border,
-    region: Region | None,
-    stored: str,
-) -> str:
-    """Return the predicted time and cost of a run on a cluster."""
-    from znni.cluster.forecast import forecast
-
-    return str(
-        forecast(network, size, cluster, border=border, roi=region, input_dtype=stored, **planned)
-    )
-
-
-def _formed(
-    network: Network, size: Vec3, planned: options.PlannedOptions, *, as_json: bool
-) -> Network:
+def _formed(network: Network, size: Vec3, limits: Choices, *, as_json: bool) -> Network:
     """Return a network of a model in the form that is faster, and say why it is."""
     from znni.inference.model_choice import chosen
 
-    given: Any = {name: value for name, value in planned.items() if name != "dtype"}
-    choice = chosen(network, size, Choices(**given))
+    choice = chosen(network, size, limits)
     if choice.why:
         typer.echo(choice.why, err=as_json)
     return choice.network

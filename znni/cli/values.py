@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from znni.cli.options import WindowOptions
 from znni.core.errors import InvalidInput
 from znni.core.nearest import nearest
-from znni.core.options import Blend, Channel
 from znni.core.shapes import Vec3
 from znni.core.text import counted
 
@@ -55,27 +55,23 @@ def _parts(text: str) -> list[str]:
     return text.replace("x", ",").split(",")
 
 
-def in_windows(
-    network: Network,
-    window: str | None,
-    overlap: float | None,
-    blend: Blend | None,
-    mirror: str | None,
-) -> Network:
+def in_windows(network: Network, options: WindowOptions) -> Network:
     """Return a network with the windows of a command line, or as its file has them.
 
     Raises:
         InvalidInput: an option has no windows to be about, or they do not suit the network.
     """
-    asked = {"overlap": overlap, "blend": blend, "mirror": mirror}
-    given: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}
-    if window is None and not given:
+    given: dict[str, Any] = {
+        name: value for name, value in vars(options).items() if value is not None
+    }
+    if not given:
         return network
     from znni.network.geometry import with_window
     from znni.network.window import Window
 
-    if mirror is not None:
-        given["mirror"] = mirror.replace(",", "")
+    if options.mirror is not None:
+        given["mirror"] = options.mirror.replace(",", "")
+    window = given.pop("window", None)
     if window is not None and not are_extents(window):
         raise InvalidInput(f"--window {window} has no extents; give {EXTENTS}")
     if window is not None:
@@ -86,25 +82,6 @@ def in_windows(
         name = next(iter(given))
         raise InvalidInput(f"--{name} is about windows; give --window Z,Y,X too")
     return with_window(network, Window(**given))
-
-
-def parse_roi(text: str) -> tuple[slice, slice, slice]:
-    """Return the region ``z0:z1,y0:y1,x0:x1``; either end may be left out.
-
-    Raises:
-        InvalidInput: the text has another form.
-    """
-    try:
-        ends = [part.split(":") for part in text.split(",")]
-        z, y, x = (slice(*(int(end) if end else None for end in (a, b))) for a, b in ends)
-    except ValueError:
-        raise InvalidInput(f"--roi {text} is not a region; write it as z0:z1,y0:y1,x0:x1") from None
-    return z, y, x
-
-
-def parse_channel(text: str | None) -> Channel | None:
-    """Return the number of a map, or its name."""
-    return int(text) if text and re.fullmatch(r"-?\d+", text) else text
 
 
 def usage_error(error: typer.TyperException) -> str:

@@ -7,10 +7,11 @@ from typing import Annotated
 
 import typer
 
-from znni.cli import options
-from znni.cli.values import parse_roi
+from znni.cli.options import grouped, only
+from znni.core.run_options import ExistingOptions, InputOptions, RegionOptions
 
 
+@grouped
 def view(
     volume: Annotated[str, typer.Argument(metavar="IN", help="Input volume.")],
     out: Annotated[str, typer.Argument(metavar="OUT", help="Output computed from it.")],
@@ -22,16 +23,12 @@ def view(
             help="Page to write. Default: OUT and .html, in this folder.",
         ),
     ] = None,
-    dataset: options.Dataset = None,
-    voxel_size: options.VoxelSize = None,
-    roi: Annotated[
-        str | None,
-        typer.Option(
-            metavar="Z0:Z1,Y0:Y1,X0:X1",
-            help="Region of the input to show. Default: all that has output, or its middle if "
-            "that is large and has no coarser resolutions.",
-        ),
-    ] = None,
+    *,
+    read: InputOptions = only("dataset", "voxel_size"),
+    region: RegionOptions = only(
+        roi="Region of the input to show. Default: all that has output, or its middle if "
+        "that is large and has no coarser resolutions."
+    ),
     stride: Annotated[
         int | None, typer.Option(min=1, help="Step between shown voxels. Default: chosen to fit.")
     ] = None,
@@ -43,9 +40,7 @@ def view(
             "32 and 64 bits are labels.",
         ),
     ] = None,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace an existing page.")
-    ] = False,
+    existing: ExistingOptions = only(overwrite="Replace an existing page."),
 ) -> None:
     """Write a page of sections through an output and its input.
 
@@ -54,16 +49,15 @@ def view(
     """
     from znni.inference import viewing
 
-    region = parse_roi(roi) if roi else None
     made = viewing.view(
         volume,
         out,
         page,
-        dataset=dataset,
-        voxel_size=voxel_size,
-        region=region,
+        dataset=read.dataset,
+        voxel_size=read.voxel_size,
+        region=region.roi,
         stride=stride,
         labels=labels,
-        overwrite=overwrite,
+        overwrite=existing.overwrite,
     )
     typer.echo(made)

@@ -7,15 +7,14 @@ where they are computed.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from znni.core.errors import RunFailed
-from znni.core.options import Bits
+from znni.core.options import Bits, Choices
 from znni.core.shapes import Box
 from znni.engine.tiles import Tile
-from znni.inference.request import RunOptions
-from znni.network.network import Network
+from znni.inference.request import Request
 from znni.plans.plan import Plan
 
 
@@ -24,21 +23,11 @@ class Recipe:
     """The recipe of a run, which all its processes share.
 
     Attributes:
-        source: path or URL of the volume.
-        network: the network.
-        out: path or URL of the output.
-        weights: path of the parameters; None: the file that the network names.
-        random_seed: seed of random parameters; None: there is none.
-        options: of the run, without the limits of a machine.
+        request: the run. Its names are absolute paths, or URLs.
         identity: what the output is of, as the coordinator sees it.
     """
 
-    source: str
-    network: Network
-    out: str
-    weights: str | None
-    random_seed: int | None
-    options: RunOptions
+    request: Request
     identity: Mapping[str, str]
 
 
@@ -57,6 +46,14 @@ class Limits:
     threads: int | None = None
     gpus: int | None = None
     visible: str | None = None
+
+    def within(self, choices: Choices) -> Choices:
+        """Return the choices for a plan, within these limits."""
+        known = {"ram": self.ram, "threads": self.threads, "gpus": self.gpus or None}
+        limits: dict[str, Any] = {name: it for name, it in known.items() if it is not None}
+        if self.gpus == 0:
+            limits["device"] = "cpu"
+        return replace(choices, **limits)
 
 
 @dataclass(frozen=True)

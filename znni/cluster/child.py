@@ -17,6 +17,7 @@ import sys
 import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime
 from importlib.metadata import PackageNotFoundError, version
 from multiprocessing.connection import Connection
@@ -54,7 +55,7 @@ from znni.inference.build_runner import prepare
 from znni.inference.model_choice import shared_form
 from znni.inference.output_attributes import as_run
 from znni.inference.plan_choice import found_for, given_or_found
-from znni.inference.request import Request, request
+from znni.inference.request import OpenRequest, open_request, parameters_of
 from znni.inference.resuming import identified
 from znni.inference.shares import memory_ran_out
 from znni.machine.arrays import high_water_mark
@@ -62,7 +63,6 @@ from znni.machine.detect import detect_for
 from znni.machine.device_arena import device_peak
 from znni.machine.gpus import look_at_gpus, why_no_gpu
 from znni.machine.machine import Machine
-from znni.network.weights import weights_for
 from znni.plans.plan import Plan
 from znni.volumes.ledger_entries import box_of
 from znni.volumes.ledger_file import differences
@@ -117,7 +117,7 @@ class Child:
         self._waiting: dict[Box, int] = {}  # calls for blocks that are on their way
         self._stopwatch = Stopwatch()
         self._limits = Limits()
-        self._asked: Request | None = None
+        self._asked: OpenRequest | None = None
         self._recipe: Recipe
         self._processes: Processes
         self._state: RunState
@@ -200,28 +200,21 @@ class Child:
             return found
         return plan_to_share(found, workers, asked)
 
-    def _opened(self) -> Request:
+    def _opened(self) -> OpenRequest:
         """Open the volume, unless that is done, and return what is asked."""
         if self._asked:
             return self._asked
-        recipe, limits = self._recipe, self._limits
-        options = recipe.options.copy()
-        for name, limit in (("ram", limits.ram), ("threads", limits.threads)):
-            if limit is not None:
-                options[name] = limit  # type: ignore[literal-required]
-        if limits.gpus:
-            options["gpus"] = limits.gpus
-            if not look_at_gpus():
-                raise InvalidInput(
-                    f"the worker's group has gpus: {limits.gpus}, and its machine has no GPU that "
-                    f"can be used: {why_no_gpu()}"
-                )
-        elif limits.gpus == 0:
-            options["device"] = "cpu"
-        network = shared_form(recipe.network).network
-        asked = request(recipe.source, network, recipe.out, **options)
+        request, limits = self._recipe.request, self._limits
+        if limits.gpus and not look_at_gpus():
+            raise InvalidInput(
+                f"the worker's group has gpus: {limits.gpus}, and its machine has no GPU that can "
+                f"be used: {why_no_gpu()}"
+            )
+        network = shared_form(request.loaded).network
+        options = replace(request.options, limits=limits.within(request.options.limits))
+        asked = open_request(replace(request, network=network, options=options))
         self._asked = asked
-        self._weights = weights_for(network, recipe.weights, recipe.random_seed)
+        self._weights = parameters_of(asked)
         self._wanted = identified(asked, self._weights)
         return asked
 
@@ -232,7 +225,7 @@ class Child:
         else:
             chosen = given_or_found(plan, asked)
         blocks = Blocks(asked.volume, asked.job, asked.network, self._weights, asked.mask)
-        self._output = open_blocks(self._recipe.out, self._wanted, self._note)
+        self._output = open_blocks(str(asked.request.out), self._wanted, self._note)
         self._state = RunState(
             blocks, self._output, asked.stored.dtype, self._handed, labels=asked.labels
         )

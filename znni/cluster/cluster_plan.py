@@ -7,9 +7,8 @@ from dataclasses import replace
 from znni.cluster.blocks import box_of
 from znni.core.shapes import Vec3
 from znni.inference import planning
-from znni.inference.devices import choose_gpus
-from znni.inference.request import Request, Requirements
-from znni.machine.detect import detect_for
+from znni.inference.plan_choice import machine_here
+from znni.inference.request import OpenRequest, Requirements
 from znni.machine.machine import Machine
 from znni.plans.plan import Plan
 
@@ -37,7 +36,7 @@ def steady_plan(required: Requirements, block: Vec3, machine: Machine) -> Plan:
     return min(plans, key=lambda plan: plan.patches * plan.time.between)
 
 
-def plan_to_share(alone: Plan, workers: int, asked: Request) -> Plan:
+def plan_to_share(alone: Plan, workers: int, asked: OpenRequest) -> Plan:
     """Return the plan with which several workers like this one end soonest.
 
     Its patches are the blocks that workers are given. The fastest plan for one worker may have a
@@ -48,12 +47,11 @@ def plan_to_share(alone: Plan, workers: int, asked: Request) -> Plan:
         workers: how many there are.
         asked: what they compute.
     """
-    choices, job = asked.choices, asked.job
-    machine = detect_for(choices.device, choices.ram, choices.threads, choices.gpu_memory)
+    job, machine = asked.job, machine_here(asked.choices)
     plans = [alone]
     for blocks in (BLOCKS_A_WORKER, FEW_BLOCKS_A_WORKER):
         box = box_of(job.output.volume / (blocks * workers), job.output)
-        found = steady_plan(asked, box, choose_gpus(machine, choices))
+        found = steady_plan(asked, box, machine)
         plans.append(replace(found, output=job.output))
 
     def seconds(plan: Plan) -> float:

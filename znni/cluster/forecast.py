@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
-from typing import TypeAlias, Unpack
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -26,11 +26,12 @@ from znni.cluster.cluster_plan import BLOCKS_A_WORKER, steady_plan
 from znni.cluster.forecast_text import forecast_text
 from znni.cluster.schedule import Schedule
 from znni.core.errors import DoesNotFit, InvalidInput
-from znni.core.options import Border, Choices, OutputType, PlanOptions, Stored
+from znni.core.options import ANYTHING, Choices, Stored
+from znni.core.run_options import RegionOptions, ValueOptions
 from znni.core.shapes import Vec3
 from znni.core.text import duration
 from znni.core.volume import NewOutput
-from znni.engine.tiles import Job, Region, for_job, make_job
+from znni.engine.tiles import Job, for_job, make_job
 from znni.inference.devices import choose_gpus
 from znni.inference.planning import places_of
 from znni.inference.request import Requirements, input_type, stored_as
@@ -184,12 +185,10 @@ def forecast(
     network: Network | str | Path,
     volume_shape: Sequence[int],
     cluster: Cluster | str | Path,
-    *,
-    border: Border = "valid",
-    roi: Region | None = None,
-    dtype: OutputType = "float32",
+    region: RegionOptions = RegionOptions(),
+    values: ValueOptions = ValueOptions(),
+    choices: Choices = ANYTHING,
     input_dtype: DTypeLike = "float32",
-    **options: Unpack[PlanOptions],
 ) -> Forecast:
     """Predict how long a run on a cluster takes, and what it costs. Nothing is started.
 
@@ -197,12 +196,11 @@ def forecast(
         network: a network, or its YAML file.
         volume_shape: extents (z, y, x) of the input, in voxels.
         cluster: the cluster, or its YAML file.
-        border: ``valid`` or ``same``.
-        roi: voxels of the volume that need output.
-        dtype: type of the output values.
+        region: voxels of the volume that need output.
+        values: the values that are stored.
+        choices: limits and choices for the plans. Each group of the cluster gives its own memory,
+            threads and GPUs.
         input_dtype: type of the stored input values.
-        options: limits and choices for the plans, as in ``znni.core.options.Choices``. Each group
-            of the cluster gives its own memory, threads and GPUs.
 
     Raises:
         InvalidInput: something cannot be used, the cluster has no groups, or all walltimes are too
@@ -216,10 +214,10 @@ def forecast(
             "the cluster has no groups, so nothing is known of its machines; add groups: with "
             "name, count and machine"
         )
-    job = make_job(network, Vec3(*volume_shape), border, None, roi)
-    stored = stored_as(network, None, dtype, input_type(input_dtype))
+    job = make_job(network, Vec3(*volume_shape), region.border, None, region.roi)
+    stored = stored_as(network, None, values.dtype, input_type(input_dtype))
     network = for_job(network, job)
-    workers = [_worker(group, machines, options) for group in machines.groups]
+    workers = [_worker(group, machines, choices) for group in machines.groups]
 
     def plans_for(block: Vec3) -> list[Plan]:
         try:
@@ -251,12 +249,11 @@ def forecast(
 PlansFor: TypeAlias = Callable[[Vec3], list[Plan]]
 
 
-def _worker(group: Group, cluster: Cluster, options: PlanOptions) -> tuple[Machine, Choices]:
+def _worker(group: Group, cluster: Cluster, wanted: Choices) -> tuple[Machine, Choices]:
     """Return the part of a machine that znni may use in a worker, and the choices for its plan.
 
     Local workers share the machine. Dask takes a part of a worker's memory.
     """
-    wanted = Choices(**options)
     device = wanted.device if group.gpus else "cpu"
     choices = replace(
         wanted,

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
-from typing import TypeAlias, Unpack
+from typing import Any, TypeAlias, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,21 +21,19 @@ from znni.cluster.coordinator import Coordinator, Engine, Tally
 from znni.cluster.lease import Lease
 from znni.core.argument_types import checks_types
 from znni.core.errors import DoesNotFit, InvalidInput, option
-from znni.core.options import Bits, Recheck, check_keywords, check_names
+from znni.core.options import Bits, Choices, Recheck, check_keywords, check_names
+from znni.core.run_options import RunKeywords
 from znni.core.shapes import Box
 from znni.core.text import counted, duration, in_units
 from znni.engine.tiles import TileGrid
 from znni.inference.model_choice import shared_form
 from znni.inference.output_attributes import provenance
-from znni.inference.request import Request, RunOptions, request
+from znni.inference.request import OpenRequest, Request, open_request, parameters_of, request_for
 from znni.inference.resuming import identified, normalized_as_begun, resume_advice
 from znni.inference.shares import Finished, check_sharing, finish
 from znni.machine.detect import detect_host
 from znni.network.network import Network
-from znni.network.network_file import load_network
-from znni.network.weights import weights_for
 from znni.plans.plan import Plan
-from znni.plans.plan_file import load_plan
 from znni.volumes.formats import SharedOutput
 from znni.volumes.grid_attributes import grid_attributes
 from znni.volumes.locate import join_output
@@ -94,7 +92,7 @@ def infer_on_cluster(
     command: str = "",
     progress: ClusterProgress = no_progress,
     recheck: Recheck = "sample",
-    **options: Unpack[RunOptions],
+    **options: Unpack[RunKeywords],
 ) -> ClusterReport:
     """Run a network over a volume on the machines of a cluster.
 
@@ -124,46 +122,51 @@ def infer_on_cluster(
         DoesNotFit: no plan stays within a worker's memory.
         RunFailed: blocks failed too often, or the cluster is gone.
     """
-    check_keywords(infer_on_cluster, RunOptions, options)
+    check_keywords(infer_on_cluster, RunKeywords, options)
+    request = request_for(
+        source, network, out, weights=weights, random_seed=random_seed, plan=plan, command=command,
+        **options,
+    )  # fmt: skip
+    return compute_on_cluster(request, cluster, bits, progress, recheck)
+
+
+def compute_on_cluster(
+    request: Request,
+    cluster: Cluster | str | Path,
+    bits: Bits | None,
+    progress: ClusterProgress,
+    recheck: Recheck,
+) -> ClusterReport:
+    """Run a network over a volume on the machines of a cluster, as ``infer_on_cluster``."""
     given = cluster if isinstance(cluster, Cluster) else load_cluster(cluster)
     bits = bits or given.bits or "same"
     check_names(recheck=recheck, bits=bits)
-    machines = _with_limits(given, options)
-    network = network if isinstance(network, Network) else load_network(network)
-    made = plan if plan is None or isinstance(plan, Plan) else load_plan(plan)
+    machines = _with_limits(given, request.options.limits)
+    network, out = request.loaded, request.out
     form = shared_form(network).network  # workers import a model themselves
-    parameters = weights_for(form, weights, random_seed)
-    asked = request(source, form, out, **options)
+    asked = open_request(replace(request, network=form))
+    parameters = parameters_of(asked)
     check_sharing(asked)
     wanted = identified(asked, parameters)
     identity = dict(wanted.identity)
     if bits == "class":  # such an output may be computed in no other way
         wanted = replace(wanted, identity=identity | {"bits": bits})
-    output = join_output(out, source, wanted, lambda _patch: [], asked.mask_source)
+    output = join_output(out, request.source, wanted, lambda _patch: [], asked.region.mask)
     begun = perf_counter()
     try:
         asked = normalized_as_begun(
             output.begun, asked, lambda done, total: progress(done, total, READING)
         )
-        recipe = Recipe(
-            _absolute(source),
-            replace(network, scaling=asked.network.scaling),
-            _absolute(out),
-            None if weights is None else _absolute(weights),
-            random_seed,
-            _travelling(options),
-            identity,
-        )
+        scaled = replace(network, scaling=asked.network.scaling)
+        recipe = Recipe(_travelling(replace(request, network=scaled)), identity)
         with Lease(shared_place(str(out)).ledger, Path(out).name):
             with _scratch(machines, out) as folder, _engine_of(machines, recipe, folder) as engine:
                 coordinator = Coordinator(engine, bits)
                 if not output.begun.plan:
-                    output.go_on_with(coordinator.make_plan(made))
+                    output.go_on_with(coordinator.make_plan(request.plan))
                 agreed = output.begun.plan
                 chosen = Plan.from_json(agreed)
-                attributes = provenance(chosen, parameters, asked, command) | grid_attributes(
-                    wanted.grid
-                )
+                attributes = provenance(chosen, parameters, asked) | grid_attributes(wanted.grid)
                 if bits == "class":
                     attributes["bits"] = bits
                 output.describe(attributes, chosen.patch)
@@ -213,7 +216,7 @@ def _finished(output: SharedOutput, grid: TileGrid) -> tuple[NDArray[np.bool_], 
     return finished, probe, voxels
 
 
-def _in_voxels(progress: ClusterProgress, asked: Request) -> ClusterProgress:
+def _in_voxels(progress: ClusterProgress, asked: OpenRequest) -> ClusterProgress:
     """Return progress that is told of blocks and tells of voxels."""
     voxels = asked.job.output.volume
 
@@ -223,7 +226,7 @@ def _in_voxels(progress: ClusterProgress, asked: Request) -> ClusterProgress:
     return told
 
 
-def _shared_out(cluster: Cluster, options: RunOptions) -> Cluster:
+def _shared_out(cluster: Cluster, choices: Choices) -> Cluster:
     """Return a local cluster whose workers share this machine's memory and cores."""
     if len(cluster.groups) > 1:
         raise InvalidInput(
@@ -231,7 +234,7 @@ def _shared_out(cluster: Cluster, options: RunOptions) -> Cluster:
             f"give one group"
         )
     (group,) = cluster.groups
-    here = detect_host(options.get("ram"), options.get("threads"))
+    here = detect_host(choices.ram, choices.threads)
     threads = group.cores or max(1, here.host.threads // group.count)
     ram = group.ram or here.host.memory // group.count
     if ram <= DASK_BYTES:
@@ -248,13 +251,13 @@ def _sharing(cluster: Cluster) -> int:
     return 0 if in_file else cluster.workers
 
 
-def _with_limits(cluster: Cluster, options: RunOptions) -> Cluster:
+def _with_limits(cluster: Cluster, choices: Choices) -> Cluster:
     """Return the cluster with the limits of its workers, if they are of this machine.
 
     Raises:
         InvalidInput: an option contradicts the cluster file, or this machine has too little memory.
     """
-    device, gpus = options.get("device", "auto"), options.get("gpus", 1)
+    device, gpus = choices.device, choices.gpus
     if str(gpus) != "1":
         raise InvalidInput(
             f"{option('gpus', gpus)} is about one machine; leave it out, and give gpus: in the "
@@ -266,27 +269,33 @@ def _with_limits(cluster: Cluster, options: RunOptions) -> Cluster:
             f"cluster file, or leave it out"
         )
     for name, key in (("ram", "ram"), ("threads", "cores")):
-        value: object = options.get(name)
+        value: object = getattr(choices, name)
         if value is not None and any(getattr(group, key) for group in cluster.groups):
             raise InvalidInput(
                 f"{option(name, value)}, and the cluster file has {key}: for its workers; leave "
                 f"one of them out"
             )
-    return _shared_out(cluster, options) if cluster.kind == "local" else cluster
+    return _shared_out(cluster, choices) if cluster.kind == "local" else cluster
 
 
-def _travelling(options: RunOptions) -> RunOptions:
-    """Return the options as workers get them: paths are absolute."""
-    found = options.copy()
-    mask = found.get("mask")
-    if mask is not None:
-        if not isinstance(mask, str | Path):
+def _travelling(request: Request) -> Request:
+    """Return a request as workers get it. Its paths are absolute, and its plan goes by itself."""
+    region, weights = request.options.region, request.weights
+    if region.mask is not None:
+        if not isinstance(region.mask, str | Path):
             raise InvalidInput("a mask in memory is not seen by workers; give the name of its file")
-        found["mask"] = _absolute(mask)
-    return found
+        region = replace(region, mask=_absolute(region.mask))
+    return replace(
+        request,
+        source=_absolute(request.source),
+        out=_absolute(request.out),
+        options=replace(request.options, region=region),
+        weights=None if weights is None else _absolute(weights),
+        plan=None,
+    )
 
 
-def _absolute(place: str | Path) -> str:
+def _absolute(place: Any) -> str:
     return str(place) if is_url(str(place)) else str(Path(place).absolute())
 
 

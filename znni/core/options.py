@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from inspect import signature
 from typing import Literal, NamedTuple, TypeAlias, TypedDict, get_args
 
+from znni.core.described import described
 from znni.core.errors import InvalidInput, option
 from znni.core.nearest import nearest
 from znni.core.shapes import Vec3
@@ -115,14 +116,42 @@ class Choices:
         InvalidInput: a name is not among its choices, or a value is of another type.
     """
 
-    ram: int | str | None = None
-    threads: int | None = None
-    device: DeviceChoice = "auto"
-    gpu_memory: int | str | None = None
-    gpus: int | str = 1
-    accuracy: Accuracy = "float32"
-    costs: Costs = "auto"
-    micro_batches: Division = "power-of-two"
+    ram: int | str | None = described(
+        None,
+        "Memory that the process may use, such as 8GiB. Default: 9/10 of what is available.",
+        metavar="SIZE",
+        parse=str,
+    )
+    threads: int | None = described(None, "Worker threads. Default: all cores.")
+    device: DeviceChoice = described(
+        "auto", "Device that runs the layers; auto: the fastest choice."
+    )
+    gpu_memory: int | str | None = described(
+        None,
+        "GPU memory that the plan may use. Default: 9/10 of what is free.",
+        metavar="SIZE",
+        parse=str,
+    )
+    gpus: int | str = described(
+        1,
+        "GPUs that compute patches at the same time: a number, all, or a list.",
+        metavar="N|all|0,2",
+        parse=str,
+    )
+    accuracy: Accuracy = described(
+        "float32",
+        "tf32 and bfloat16 may be faster; they allow relative errors up to 0.002 and 0.01 per "
+        "layer.",
+    )
+    costs: Costs = described(
+        "auto",
+        "Source of predicted times: measurements of znni calibrate, or the built-in model.",
+    )
+    micro_batches: Division = described(
+        "power-of-two",
+        "Sizes of the pieces into which a layer's batch may be cut if memory is short. "
+        "Planning with all takes several times as long.",
+    )
 
     def __post_init__(self) -> None:
         given: dict[str, tuple[object, tuple[type, ...], str]] = {
@@ -153,20 +182,6 @@ class PlanOptions(TypedDict, total=False):
     accuracy: Accuracy
     costs: Costs
     micro_batches: Division
-
-
-def parse_time(text: str) -> PointInTime:
-    """Return a point in time from its text.
-
-    Raises:
-        InvalidInput: it is neither a number nor ``all``.
-    """
-    if text == "all":
-        return "all"
-    try:
-        return int(text)
-    except ValueError:
-        raise InvalidInput(f"{option('time', text)}: give a number from 0 on, or all") from None
 
 
 def check_keywords(caller: Callable[..., object], known: type, given: Mapping[str, object]) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import product
-from typing import NamedTuple, SupportsIndex
+from typing import NamedTuple, SupportsIndex, TypeAlias
 
 # Bytes of a float32.
 FLOAT_BYTES = 4
@@ -217,3 +217,7 @@ def fragments(size: Vec3, window: Vec3) -> Vec3 | None:
 def offsets(window: Vec3) -> Iterator[Vec3]:
     """Return the offsets of a pooling window's fragments, in the order of their batch index."""
     return (Vec3(z, y, x) for z, y, x in product(*map(range, window)))
+
+
+# A part of a volume, as callers choose it. An end that is left out is that of the whole.
+Region: TypeAlias = Box | tuple[slice, slice, slice]

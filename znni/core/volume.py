@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, Protocol, TypeAlias, get_args
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from znni.core.errors import InvalidInput
-from znni.core.options import Coarsening, Compression, StoredType
+from znni.core.options import Coarsening, StoredType
+from znni.core.run_options import ExistingOptions, StorageOptions
 from znni.core.shapes import Box, Vec3
 
 LARGE = 256**3  # voxels of an image that gets coarser resolutions unasked
@@ -70,23 +70,19 @@ class Grid:
 
 
 @dataclass(frozen=True)
-class NewOutput:
-    """Description of an output to be made.
+class NewOutput(StorageOptions, ExistingOptions):
+    """Description of an output to be made, with the options of its storage.
 
     Attributes:
         features: number of maps f'.
         size: voxels per axis.
         dtype: type of the values.
         grid: position of the voxels in space.
-        overwrite: True to replace an existing file or folder of that name.
-        compression: compression of the chunks; None for the format's usual one.
-        sharded: True to store many chunks in one file.
-        pyramid: True for an OME-Zarr or OME-TIFF with coarser resolutions; None: if it is large.
         labels: True if values are labels, so that no mean of them means anything.
         identity: everything that the values depend on, by names that users see. A run continues
             an unfinished output only if its identity is the same.
-        resume: True to continue what earlier runs left, False to start afresh.
         maps: names of the maps, as OME-Zarr, OME-TIFF and HDF5 store them; empty if they have none.
+        resume: as for a run, but only if it is asked for.
 
     Raises:
         InvalidInput: there is no such compression.
@@ -96,19 +92,10 @@ class NewOutput:
     size: Vec3
     dtype: StoredType = "float32"
     grid: Grid = Grid()
-    overwrite: bool = False
-    compression: Compression | None = None
-    sharded: bool = False
-    pyramid: bool | None = None
     labels: bool = False
     identity: Mapping[str, str] = field(default_factory=dict)
-    resume: bool = False
     maps: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        if self.compression is not None and self.compression not in get_args(Compression):
-            known = ", ".join(get_args(Compression))
-            raise InvalidInput(f"compression is {self.compression!r}; choose one of {known}")
+    resume: bool = field(default=False, kw_only=True)
 
     @property
     def shape(self) -> tuple[int, int, int, int]:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import Any, Protocol, SupportsIndex, TypeAlias
+from typing import Any, Protocol, SupportsIndex
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from znni.core.errors import InvalidInput, option
 from znni.core.options import Border, Pad, check_names
-from znni.core.shapes import Box, Vec3
+from znni.core.shapes import Box, Region, Vec3
 from znni.network.geometry import context, over, whole_input
 from znni.network.network import Network
 from znni.network.window import Window, missing_window
@@ -24,8 +24,6 @@ class Allocate(Protocol):
     def __call__(self, shape: tuple[int, ...], dtype: DTypeLike = np.float32, /) -> NDArray[Any]:
         """Return an array of a shape (f, z, y, x), whose values are not set."""
 
-
-Region: TypeAlias = Box | tuple[slice, slice, slice]
 
 ZERO, ONE = Vec3(0, 0, 0), Vec3(1, 1, 1)
 

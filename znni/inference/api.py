@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from znni.core.argument_types import checks_types
+from znni.core.array_like import ArrayLike
 from znni.core.errors import InvalidInput, ZnniError
 from znni.core.options import check_keywords
+from znni.core.run_options import RunKeywords
 from znni.core.volume import NewOutput, Output, Step
 from znni.engine.blocks import Blocks
 from znni.engine.pipeline import Progress, RunState, no_progress
@@ -20,13 +22,12 @@ from znni.engine.recheck import recheck
 from znni.engine.report import Report
 from znni.engine.stages import nothing_to_do
 from znni.engine.stopwatch import Stopwatch
-from znni.inference.build_runner import prepare
 from znni.inference.inferer import Inferer
-from znni.inference.model_choice import request_of_the_faster
+from znni.inference.model_choice import open_faster
 from znni.inference.output_attributes import as_run, provenance
 from znni.inference.plan_choice import check_choices
 from znni.inference.planning import accuracy_note, plan, search
-from znni.inference.request import Request, RunOptions
+from znni.inference.request import OpenRequest, Request, request_for
 from znni.inference.resuming import agreed_plan, identified, remaining_of, resume_advice
 from znni.inference.session import Session
 from znni.inference.shares import memory_ran_out, share_of, why_no_blocks
@@ -37,9 +38,7 @@ from znni.network.network_file import load_network
 from znni.network.weights import Weights, load_weights, random_weights
 from znni.plans.job_seconds import SecondsAround
 from znni.plans.plan import Plan
-from znni.plans.plan_file import load_plan
 from znni.primitives.cpu.common.lazy_kernel import compiled_seconds
-from znni.volumes.array import ArrayLike
 from znni.volumes.formats import Share
 from znni.volumes.grid_attributes import grid_attributes
 from znni.volumes.locate import join_output, open_output
@@ -76,7 +75,7 @@ def infer(
     waited: float | SecondsAround = 0.0,
     progress: Progress = no_progress,
     part: str | None = None,
-    **options: Unpack[RunOptions],
+    **options: Unpack[RunKeywords],
 ) -> Report:
     """Run a network over a volume, block by block.
 
@@ -98,7 +97,7 @@ def infer(
         part: compute one part of the output, as ``0/8``: the first of eight. Each part may be
             computed by a process of its own, on any machine that sees input and output. When all
             are finished, ``znni.finish`` completes the output, an OME-Zarr.
-        options: those of ``znni.inference.request.RunOptions``. Each may be left out:
+        options: those of ``znni.core.run_options.RunKeywords``. Each may be left out:
 
             - ``dataset``: the dataset to read, if a file has several.
             - ``channel``: the only map to read: its number, or its name if the file has names.
@@ -139,47 +138,30 @@ def infer(
 
     If the output was open, the error has a note that says what is left of the output.
     """
-    check_keywords(infer, RunOptions, options)
-    made = plan if plan is None or isinstance(plan, Plan) else load_plan(plan)
-    complete = compute(
-        source, network, out, Session(), weights=weights, random_seed=random_seed, made=made,
-        command=command, waited=waited, progress=progress, part=part, **options,
+    check_keywords(infer, RunKeywords, options)
+    request = request_for(
+        source, network, out, weights=weights, random_seed=random_seed, plan=plan,
+        command=command, part=part, **options,
     )  # fmt: skip
-    return complete()
+    return compute(request, Session(), waited=waited, progress=progress)()
 
 
 def compute(
-    source: str | Path | ArrayLike,
-    network: Network | str | Path,
-    out: str | Path | Any,
-    ready: Session,
+    request: Request,
+    session: Session,
     *,
-    weights: Weights | str | Path | None,
-    random_seed: int | None,
-    made: Plan | None,
-    command: str = "",
     waited: float | SecondsAround = 0.0,
     progress: Progress = no_progress,
-    part: str | None = None,
     opened: Step = nothing_to_do,
-    **options: Unpack[RunOptions],
 ) -> Callable[[], Report]:
-    """Run a network over a volume, as ``infer``, with the same arguments and errors.
+    """Run a network over a volume, with the errors of ``infer``.
 
     Args:
-        source: as for ``infer``.
-        network: as for ``infer``.
-        out: as for ``infer``.
-        ready: finds the plan and makes it ready. It may wait for the disk in a thread.
-        weights: as for ``infer``.
-        random_seed: as for ``infer``.
-        made: the plan that the caller gives.
-        command: as for ``infer``.
+        request: the run.
+        session: finds the plan and makes it ready. It may wait for the disk in a thread.
         waited: as for ``infer``.
         progress: as for ``infer``.
-        part: as for ``infer``.
         opened: called when input and output are open, and before anything is computed.
-        options: as for ``infer``.
 
     Returns:
         A function that waits for the disk, completes the output and returns the report. It is to be
@@ -187,36 +169,37 @@ def compute(
     """
     before = waited if isinstance(waited, SecondsAround) else SecondsAround(start=waited)
     stopwatch = Stopwatch(before)
-    asked = _request(source, network, out, made, stopwatch, shared=part is not None, **options)
+    asked = _open(request, stopwatch)
+    made = request.plan
     with stopwatch.during("opening"):
-        weights = ready.weights_for(asked.network, weights, random_seed)
-        share = None if part is None else share_of(part, asked)
-        wanted, output = _opened(out, source, asked, weights, share)
+        weights = session.weights_for(asked.network, request.weights, request.random_seed)
+        share = share_of(asked)
+        wanted, output = _open_output(asked, weights, share)
         if asked.stored.dtype == "uint8" and asked.network.last_activation not in SHARES:
-            ready.warn("uint8 output holds 0 to 1; what the network gives beyond that is clipped")
+            session.warn("uint8 output holds 0 to 1; what the network gives beyond that is clipped")
     job, choices, dtype = asked.job, asked.choices, asked.stored.dtype
     last_steps = list[tuple[Step, Step]]()
     with _abandoning(output), ExitStack() as ending:
         opened()
-        plan, earlier, asked = agreed_plan(output, made, asked, ready.plan_for, stopwatch, progress)
+        plan, earlier, asked = agreed_plan(
+            output, made, asked, session.plan_for, stopwatch, progress
+        )
         with stopwatch.during("opening"):
             blocks = Blocks(asked.volume, job, asked.network, weights, asked.mask)
-            expected = ready.expected(plan)
-            attributes = provenance(plan, weights, asked, command, expected)
+            expected = session.expected(plan)
+            attributes = provenance(plan, weights, asked, expected)
             attributes |= grid_attributes(wanted.grid)
             output.describe(attributes, plan.patch)
             remaining = remaining_of(output, job, progress, share and share(plan.patch))
         left = remaining.voxels
         state = RunState(blocks, output, dtype, remaining, progress, asked.labels)
 
-        smaller = partial(_smaller, ready, output, asked, share)
-        runner = ready.runner(
-            plan, lambda plan: prepare(plan, weights, ready.times, dtype, ready.take_waiting())
-        )
+        smaller = partial(_smaller, session, output, asked)
+        runner = session.runner(plan, weights, session.times, dtype)
         compiled_before = compiled_seconds()
         reset_high_water_mark()
         spent = recheck(runner, state, output, job, choices.accuracy, smaller)
-        spent += runner.run(state, smaller, last=not ready.keeps)
+        spent += runner.run(state, smaller, last=not session.keeps)
         gpu_peak = runner.gpu_peak_memory if plan.gpu_memory else 0
         taken = runner.workers_memory + high_water_mark()
         measured = as_run(
@@ -224,15 +207,15 @@ def compute(
             output.begun.plan,
         )  # fmt: skip
         with stopwatch.during("finishing"):
-            ending.enter_context(ready.releasing(runner))
+            ending.enter_context(session.releasing(runner))
             output.finish(measured, lambda *both: last_steps.append(both))
         report = Report(
             expected, tuple(runner.plans[1:]), left, spent, taken, attributes | measured,
             accuracy_note(runner.plans[-1], choices.accuracy), remaining.total - left,
             blocks.skipped, gpu_peak, compiled_seconds() - compiled_before,
-            why_no_blocks(part, plan, share) if part and share else "",
+            why_no_blocks(asked, plan),
         )  # fmt: skip
-        waits = [(ready.begin_to_wait(wait), name) for wait, name in last_steps]
+        waits = [(session.begin_to_wait(wait), name) for wait, name in last_steps]
         released = ending.pop_all()
 
     def complete() -> Report:
@@ -241,20 +224,19 @@ def compute(
                 for wait, name in waits:
                     wait()
                     name()
-            ready.done(plan, choices)
+            session.done(plan, choices)
         found = replace(report, time=report.time + stopwatch.seconds)
         log.info("%s", found)
-        ready.note_phases(found, plan, whole=not (made or earlier or share))
+        session.note_phases(found, plan, whole=not (made or earlier or share))
         return found
 
     return complete
 
 
 def _smaller(
-    ready: Session,
+    session: Session,
     output: Output,
-    asked: Request,
-    share: Share | None,
+    asked: OpenRequest,
     failed: Plan,
     short: DeviceKind,
 ) -> Plan:
@@ -263,9 +245,9 @@ def _smaller(
     Raises:
         DoesNotFit: there is none, or the output is one of several parts.
     """
-    if share is not None:
+    if asked.request.part is not None:
         raise memory_ran_out(failed, short)
-    found = ready.smaller(failed, short, asked)
+    found = session.smaller(failed, short, asked)
     output.go_on_with(found.to_json())
     return found
 
@@ -280,38 +262,26 @@ def _abandoning(output: Output) -> Iterator[None]:
         raise
 
 
-def _request(
-    source: str | Path | ArrayLike,
-    network: Network | str | Path,
-    out: str | Path | Any,
-    made: Plan | None,
-    stopwatch: Stopwatch,
-    *,
-    shared: bool,
-    **options: Unpack[RunOptions],
-) -> Request:
-    """Return a request for a run, and count how long it takes to open what it names."""
+def _open(request: Request, stopwatch: Stopwatch) -> OpenRequest:
+    """Open a request, and count how long that takes."""
     with stopwatch.during("opening"):
-        network = network if isinstance(network, Network) else load_network(network)
+        network = request.loaded
     with stopwatch.during("importing" if network.models else "opening"):
-        return request_of_the_faster(source, network, out, made, shared=shared, **options)
+        return open_faster(replace(request, network=network))
 
 
-def _opened(
-    out: str | Path | Any,
-    source: str | Path | ArrayLike,
-    asked: Request,
-    weights: Weights,
-    share: Share | None,
+def _open_output(
+    asked: OpenRequest, weights: Weights, share: Share | None
 ) -> tuple[NewOutput, Output]:
     """Return the description of an output, and the output, opened."""
+    source, out, mask = asked.request.source, asked.request.out, asked.region.mask
     wanted = identified(asked, weights) if isinstance(out, str | Path) else asked.wanted
     output: Output
     try:
         if share is None:
-            output = open_output(out, source, wanted, asked.mask_source)
+            output = open_output(out, source, wanted, mask)
         else:
-            output = join_output(out, source, wanted, share, asked.mask_source)
+            output = join_output(out, source, wanted, share, mask)
     except InvalidInput:
         check_choices(asked)  # a wrong option is reported first: the output may be right
         raise

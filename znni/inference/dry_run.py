@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import ceil
-from pathlib import Path
-from typing import Unpack
 
 from znni.core.errors import ZnniError
 from znni.core.shapes import Box
@@ -14,13 +12,11 @@ from znni.core.text import counted, duration
 from znni.core.volume import Begun, Volume
 from znni.engine.blocks import outside_mask
 from znni.engine.tiles import Job, Remaining
-from znni.inference.model_choice import request_of_the_faster
+from znni.inference.model_choice import open_faster
 from znni.inference.plan_choice import given_or_found
 from znni.inference.planning import as_here
-from znni.inference.request import RunOptions
+from znni.inference.request import Request, parameters_of
 from znni.inference.resuming import Find, identified, plan_of_rest
-from znni.network.network import Network
-from znni.network.weights import Weights, weights_for
 from znni.plans.plan import Plan
 from znni.volumes.locate import begun_output
 
@@ -76,37 +72,29 @@ class DryRun:
         return told + refused
 
 
-def rehearse(
-    source: str,
-    network: Network,
-    out: str,
-    *,
-    weights: Weights | str | Path | None = None,
-    random_seed: int | None = None,
-    plan: Plan | None = None,
-    find: Find = given_or_found,
-    **options: Unpack[RunOptions],
-) -> DryRun:
-    """Predict what ``znni.infer`` would do with the same arguments.
+def rehearse(request: Request, find: Find = given_or_found) -> DryRun:
+    """Predict what a run would do.
 
-    ``find`` checks the given plan, or finds one.
+    Args:
+        request: the run.
+        find: checks the given plan, or finds one.
 
     Raises:
         InvalidInput: input, mask, plan or options cannot be used.
         DoesNotFit: no plan stays within the memory allowed.
     """
-    asked = request_of_the_faster(source, network, out, plan, **options)
+    asked = open_faster(request)
     obstacles, begun = [], Begun()
     try:
-        wanted = identified(asked, weights_for(asked.network, weights, random_seed))
+        wanted = identified(asked, parameters_of(asked))
     except ZnniError as error:
         obstacles.append(error)
         wanted = replace(asked.wanted, resume=False)  # an output cannot be matched to this run
     try:
-        begun = begun_output(out, source, wanted, asked.mask_source)
+        begun = begun_output(request.out, request.source, wanted, asked.region.mask)
     except ZnniError as error:
         obstacles.append(error)
-    found, _ = plan_of_rest(begun, plan, asked, find)
+    found, _ = plan_of_rest(begun, request.plan, asked, find)
     left = Remaining(asked.job, begun.history)
     blocks = [tile.written for tile in left.tiles(found.patch)]
     outside = None

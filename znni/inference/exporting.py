@@ -11,19 +11,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from znni.core.argument_types import checks_types
+from znni.core.array_like import ArrayLike
 from znni.core.chunks import CHUNK
 from znni.core.errors import InvalidInput, option
 from znni.core.options import Channel, Compression, PointInTime, StoredType, memory_size
-from znni.core.shapes import Box, Vec3
+from znni.core.run_options import InputOptions
+from znni.core.shapes import Box, Region, Vec3
 from znni.core.text import counted, in_units
 from znni.core.volume import NewOutput
 from znni.engine.pipeline import Progress, no_progress
-from znni.engine.tiles import Region, region_of
+from znni.engine.tiles import region_of
 from znni.inference.exported_values import ExportedValues, values_for
-from znni.inference.request import ChosenInput
+from znni.inference.request import marks_of, numbered, open_input
 from znni.machine.arrays import resident_memory
 from znni.network.network_file import network_from_text
-from znni.volumes.array import ArrayLike, ArrayVolume
+from znni.volumes.array import ArrayVolume
 from znni.volumes.fingerprint import fingerprint
 from znni.volumes.formats import Content
 from znni.volumes.grid_attributes import grid_attributes
@@ -111,8 +113,8 @@ def export(
         InvalidInput: something given cannot be used as it is.
         RunFailed: reading or writing failed.
     """
-    chosen = ChosenInput(dataset, channel, time, voxel_size=voxel_size).numbered(source)
-    volume = chosen.of(source)
+    read = numbered(InputOptions(dataset, channel, time, voxel_size=voxel_size), source)
+    volume = open_input(read, source)
     box = region_of(roi, volume.size)
     values = values_for(volume, dtype, labels, threshold)
     wanted = NewOutput(
@@ -127,7 +129,7 @@ def export(
         labels=values.labels is not None or holds_labels(volume.attributes(), values.dtype),
         identity={
             **fingerprint(source, volume, box, "the copied volume"),
-            **chosen.marks,
+            **marks_of(read),
             "the region": str(box),
             "the type": values.dtype,
             "its labels": str(values.labels or "none"),

@@ -11,6 +11,7 @@ from typing import Any, Unpack
 import numpy as np
 
 from znni.core.argument_types import checks_types
+from znni.core.array_like import ArrayLike
 from znni.core.options import Border, Choices, Pad, PlanOptions, check_keywords, check_names
 from znni.core.volume import Volume
 from znni.engine.blocks import Blocks
@@ -18,15 +19,14 @@ from znni.engine.checks import check_features
 from znni.engine.pipeline import RunState
 from znni.engine.statistics import normalized
 from znni.engine.tiles import Remaining, for_job, make_job
-from znni.inference.build_runner import prepare
 from znni.inference.devices import check_installed
 from znni.inference.request import Requirements, stored_as
-from znni.inference.session import ReusingSession
+from znni.inference.session import Session
 from znni.network.network import Network
 from znni.network.network_file import load_network
 from znni.network.weights import Float32, Weights, weights_for
 from znni.plans.plan import Plan
-from znni.volumes.array import ArrayLike, ArrayOutput, ArrayVolume
+from znni.volumes.array import ArrayOutput, ArrayVolume
 
 # Held by a thread of a fork that makes an inferer ready for the fork.
 _beginning = Lock()
@@ -86,7 +86,7 @@ class Inferer:
         self._begin()
 
     def _begin(self) -> None:
-        self._kept = ReusingSession(self._choices)
+        self._kept = Session(self._choices)
         self._turn = Lock()
         self._process = os.getpid()  # the last one, which tells threads of a fork of the others
 
@@ -116,7 +116,7 @@ class Inferer:
         required = self._required(volume)
         job = required.job
         plan = self._kept.plan_for(self.plan, required)
-        runner = self._kept.runner(plan, lambda plan: prepare(plan, self.weights))
+        runner = self._kept.runner(plan, self.weights)
         dense = np.empty((self.network.out_features, *job.output), np.float32)
         output = ArrayOutput(dense, self.network.out_features, job.output)
 

@@ -6,7 +6,7 @@ import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from os.path import realpath
 from pathlib import Path
 from time import perf_counter
@@ -14,21 +14,20 @@ from typing import TypeAlias, Unpack
 
 from znni.core.argument_types import checks_types
 from znni.core.errors import InvalidInput, ZnniError, in_one_line, option
-from znni.core.options import ACCURACIES, Choices, PlanOptions, check_keywords
+from znni.core.options import ACCURACIES, check_keywords
+from znni.core.run_options import RunKeywords
 from znni.core.text import counted, duration
 from znni.core.volume import SAME_COMMAND
 from znni.engine.report import Report
 from znni.inference import api
-from znni.inference.model_choice import request_of_the_faster
+from znni.inference.model_choice import open_faster
 from znni.inference.planning import accuracy_of
-from znni.inference.request import Request, RunOptions
+from znni.inference.request import OpenRequest, Request, request_for
 from znni.inference.resuming import identified
-from znni.inference.session import ReusingSession
+from znni.inference.session import Session
 from znni.network.network import Network
-from znni.network.network_file import load_network
 from znni.network.weights import Weights, weights_for
 from znni.plans.plan import Plan
-from znni.plans.plan_file import load_plan
 from znni.volumes.ledger_file import differences, then_and_now
 from znni.volumes.locate import check_ending, open_volume, read_ledger, split_dataset, stem
 from znni.volumes.stored import is_url
@@ -88,15 +87,19 @@ class ManyReport:
     seconds: float = 0.0
 
     @property
+    def voxels(self) -> int:
+        """Output voxels that the runs computed, as in the report of one run."""
+        return sum(report.voxels for report in self.reports.values())
+
+    @property
     def exit_code(self) -> int:
         """0 if no volume failed; else the code of the failures, or 1 if they differ."""
         return exit_code_of(self.failures)
 
     def __str__(self) -> str:
         """Return a line on what was computed."""
-        voxels = sum(report.voxels for report in self.reports.values())
         said = [
-            f"{counted(len(self.reports), 'volume')}, {counted(voxels, 'voxel')} in "
+            f"{counted(len(self.reports), 'volume')}, {counted(self.voxels, 'voxel')} in "
             f"{duration(self.seconds)}"
         ]
         if self.finished_before:
@@ -118,7 +121,7 @@ def infer_many(
     plan: Plan | str | Path | None = None,
     command: str = "",
     progress: VolumesDone = lambda _done, _total: None,
-    **options: Unpack[RunOptions],
+    **options: Unpack[RunKeywords],
 ) -> ManyReport:
     """Run a network over many volumes, one after the other, and write an output for each.
 
@@ -144,53 +147,64 @@ def infer_many(
             same name, the folder cannot be made, or network, weights or plan cannot be used.
     Errors of single volumes are in the report.
     """
-    check_keywords(infer_many, RunOptions, options)
+    check_keywords(infer_many, RunKeywords, options)
     if isinstance(sources, str) or not hasattr(sources, "__iter__"):
         kind = type(sources).__name__
         raise InvalidInput(f"sources is {sources!r}, a {kind}; give a list of volumes")
+    request = request_for(
+        "", network, folder, weights=weights, random_seed=random_seed, plan=plan, command=command,
+        **options,
+    )  # fmt: skip
+    return compute_many(sources, request, suffix, progress)
+
+
+def compute_many(
+    sources: Sequence[str | Path], request: Request, suffix: str | None, progress: VolumesDone
+) -> ManyReport:
+    """Run a network over many volumes, as ``infer_many``, with its errors.
+
+    Args:
+        sources: the volumes.
+        request: what is asked for each of them. Its output is their folder.
+        suffix: as for ``infer_many``.
+        progress: as for ``infer_many``.
+    """
     begun = perf_counter()
-    network = network if isinstance(network, Network) else load_network(network)
-    made = plan if plan is None or isinstance(plan, Plan) else load_plan(plan)
-    if not network.models:  # those of a model depend on who computes it
-        weights, random_seed = weights_for(network, weights, random_seed), None
-    outputs = output_names(sources, folder, f"-{network.name}{DEFAULT_FORMAT}", suffix)
-    report = ManyReport(outputs)
+    requests = requests_for(sources, request, suffix)
+    report = ManyReport({source: Path(each.out) for source, each in requests.items()})
     try:
-        Path(folder).mkdir(parents=True, exist_ok=True)
+        Path(request.out).mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise not_made(folder, error) from None
-    ready = ReusingSession(choices_of(options))
+        raise not_made(request.out, error) from None
+    session = Session(request.options.limits)
     account = _Account(report, progress)
 
-    def run(source: str, out: Path) -> None:
+    def run(source: str, request: Request) -> None:
         place = split_dataset(source)[0]
         if not (is_url(place) or Path(place).exists()):  # it may be the output of the last volume
             account.settle()
-        if goes_on(options) and os.path.lexists(out):
-            asked = request_of_the_faster(source, network, out, made, **options)
-            check_finished(out, asked, ready.weights_for(asked.network, weights, random_seed))
+        if is_finished(request):
+            asked = open_faster(request)
+            weights = session.weights_for(asked.network, request.weights, request.random_seed)
+            check_finished(asked, weights)
             account.finished_before(source)
             return
-        complete = api.compute(
-            source, network, out, ready, weights=weights, random_seed=random_seed, made=made,
-            command=command, opened=account.settle, **options,
-        )  # fmt: skip
-        account.computed(source, complete)
+        account.computed(source, api.compute(request, session, opened=account.settle))
 
     try:
-        for source, out in outputs.items():
+        for source, each in requests.items():
             with account.failing(source):
-                run(source, out)
+                run(source, each)
         account.settle()
     except BaseException as stopped:
         account.wait()
         done = len(report.reports) + len(report.finished_before)
-        stopped.add_note(f"{done} of {counted(len(outputs), 'volume')} are finished")
+        stopped.add_note(f"{done} of {counted(len(requests), 'volume')} are finished")
         if not any(SAME_COMMAND in note for note in stopped.__notes__):
             stopped.add_note(SAME_COMMAND)
         raise
     finally:
-        ready.close()
+        session.close()
     report.seconds = perf_counter() - begun
     return report
 
@@ -261,16 +275,38 @@ class _Account:
             raise
 
 
-def output_names(
-    sources: Sequence[str | Path], folder: str | Path, default: str, suffix: str | None
-) -> dict[str, Path]:
+def requests_for(
+    sources: Sequence[str | Path], request: Request, suffix: str | None
+) -> dict[str, Request]:
+    """Return the request for each volume, by the volume.
+
+    Weights are read once for all, except those of a model: they depend on who computes it.
+
+    Args:
+        sources: the volumes.
+        request: what is asked for each of them. Its output is their folder.
+        suffix: the end of each output's name; None: the network's name and the usual format.
+
+    Raises:
+        InvalidInput: the outputs cannot have such names, or network or weights cannot be used.
+    """
+    network = request.loaded
+    request = replace(request, network=network)
+    if not network.models:
+        weights = weights_for(network, request.weights, request.random_seed)
+        request = replace(request, weights=weights, random_seed=None)
+    end = f"-{network.name}{DEFAULT_FORMAT}" if suffix is None else suffix
+    names = output_names(sources, request.out, end)
+    return {source: replace(request, source=source, out=out) for source, out in names.items()}
+
+
+def output_names(sources: Sequence[str | Path], folder: str | Path, end: str) -> dict[str, Path]:
     """Return the name of each volume's output, by the volume.
 
     Args:
         sources: the volumes.
         folder: where the outputs are made.
-        default: the end of each name, if no other is given.
-        suffix: the end of each name.
+        end: the end of each name.
 
     Raises:
         InvalidInput: two outputs would have the same name, an output would replace a volume, or no
@@ -285,7 +321,6 @@ def output_names(
             f"{folder}: many outputs are written into a local folder; name one, or give each "
             f"volume to a call of its own"
         )
-    end = default if suffix is None else suffix
     if "/" in end:
         raise InvalidInput(f"suffix is {end!r}; give the end of a name without /")
     try:
@@ -319,23 +354,19 @@ def not_made(folder: str | Path, error: OSError) -> InvalidInput:
     )
 
 
-def goes_on(options: RunOptions) -> bool:
-    """Return whether finished outputs are left alone."""
-    return options.get("resume", True) and not options.get("overwrite", False)
+def is_finished(request: Request) -> bool:
+    """Return whether an earlier run may have finished an output, which is left alone then."""
+    existing = request.options.existing
+    return existing.resume and not existing.overwrite and os.path.lexists(request.out)
 
 
-def choices_of(options: RunOptions) -> Choices:
-    """Return the limits and choices for plans among the options of a run."""
-    given = {name: options[name] for name in PlanOptions.__annotations__ if name in options}  # type: ignore[literal-required]
-    return Choices(**given)
-
-
-def check_finished(out: Path, asked: Request, weights: Weights) -> None:
+def check_finished(asked: OpenRequest, weights: Weights) -> None:
     """Refuse a finished output of another run, or a less accurate one.
 
     Raises:
         InvalidInput: it is one, or does not say what it is.
     """
+    out = asked.request.out
     remedy = f"give {option('overwrite', True)} to replace it"
     try:
         found = read_ledger(str(out))

@@ -8,28 +8,23 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TypeAlias, Unpack
+from typing import TypeAlias
 
 from znni.core.errors import ZnniError
 from znni.core.text import aligned, counted, duration, in_units
 from znni.inference.dry_run import DryRun, rehearse
 from znni.inference.many import (
-    DEFAULT_FORMAT,
     Failure,
     check_finished,
-    choices_of,
     exit_code_of,
-    goes_on,
+    is_finished,
     not_made,
-    output_names,
+    requests_for,
 )
-from znni.inference.model_choice import request_of_the_faster
-from znni.inference.request import RunOptions
-from znni.inference.session import ReusingSession
-from znni.network.network import Network
-from znni.network.weights import Weights, weights_for
+from znni.inference.model_choice import open_faster
+from znni.inference.request import Request, parameters_of
+from znni.inference.session import Session
 from znni.plans.job_seconds import NOTHING_AROUND
-from znni.plans.plan import Plan
 
 Wrong: TypeAlias = ZnniError | OSError | MemoryError
 
@@ -97,42 +92,31 @@ class ManyDryRun:
 
 
 def rehearse_many(
-    sources: Sequence[str | Path],
-    network: Network,
-    folder: str | Path,
-    *,
-    suffix: str | None = None,
-    weights: Weights | str | Path | None = None,
-    random_seed: int | None = None,
-    plan: Plan | None = None,
-    **options: Unpack[RunOptions],
+    sources: Sequence[str | Path], request: Request, suffix: str | None = None
 ) -> ManyDryRun:
-    """Predict what ``znni.infer_many`` would do with the same arguments.
+    """Predict what ``compute_many`` would do with the same arguments.
 
     Raises:
         InvalidInput: nothing would be computed, as for ``znni.infer_many``.
     """
-    if not network.models:  # weights of a model depend on its engine
-        weights, random_seed = weights_for(network, weights, random_seed), None
-    found = ManyDryRun(output_names(sources, folder, f"-{network.name}{DEFAULT_FORMAT}", suffix))
-    ready = ReusingSession(choices_of(options))
-    with closing(ready), _looked_at(Path(folder)) as place:
-        for source, out in found.outputs.items():
+    requests, folder = requests_for(sources, request, suffix), Path(request.out)
+    found = ManyDryRun({source: Path(each.out) for source, each in requests.items()})
+    session = Session(request.options.limits)
+    with closing(session), _looked_at(folder) as place:
+        for source, each in requests.items():
             try:
-                if goes_on(options) and os.path.lexists(out):
-                    asked = request_of_the_faster(source, network, out, plan, **options)
-                    check_finished(out, asked, weights_for(asked.network, weights, random_seed))
+                if is_finished(each):
+                    asked = open_faster(each)
+                    check_finished(asked, parameters_of(asked))
                     found.finished_before.append(source)
                     continue
-                run = rehearse(
-                    source, network, str(place / out.name), weights=weights,
-                    random_seed=random_seed, plan=plan, find=ready.plan_for, **options,
-                )  # fmt: skip
+                out = place / Path(each.out).name
+                run = rehearse(replace(each, out=out), session.plan_for)
                 if run.obstacles:
                     raise run.obstacles[0]
                 found.runs[source] = run
             except (ZnniError, OSError, MemoryError) as error:
-                found.failures.append(Failure(source, _about(Path(folder), place, error)))
+                found.failures.append(Failure(source, _about(folder, place, error)))
     return found
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Unpack
 
 from znni.core.errors import DoesNotFit, InvalidInput, MissingLibrary, RunFailed
 from znni.core.logged import telling_if_long
@@ -26,14 +25,12 @@ from znni.core.user_cache import (
 )
 from znni.core.value_cache import ValueCache
 from znni.inference import planning
-from znni.inference.request import Request, RunOptions, request
+from znni.inference.request import OpenRequest, Request, open_request
 from znni.machine.detect import detect_for
 from znni.network.geometry import with_window
 from znni.network.models import Model
 from znni.network.network import Network
 from znni.network.network_file import load_network
-from znni.plans.plan import Plan
-from znni.volumes.array import ArrayLike
 
 log = logging.getLogger("znni")
 
@@ -112,38 +109,27 @@ def shared_form(network: Network) -> EngineChoice:
     return EngineChoice(own, f"znni computes {name}, because it knows all of its layers")
 
 
-def request_of_the_faster(
-    source: str | Path | ArrayLike,
-    network: Network,
-    out: object,
-    plan: Plan | None,
-    *,
-    shared: bool = False,
-    **options: Unpack[RunOptions],
-) -> Request:
-    """Return a request, as ``request``, for the network in the faster engine's form.
+def open_faster(request: Request) -> OpenRequest:
+    """Open a request, as ``open_request``, for its network in the faster engine's form.
 
-    Args:
-        source: the volume.
-        network: the network.
-        out: the output's name, or an array.
-        plan: the plan that the caller gives, which decides on the engine; None: the faster one.
-        shared: whether other machines compute other parts. Then the choice depends on the
-            network's file alone.
-        options: those of the run.
+    A plan that the caller gives decides on the engine. If other processes compute other parts, the
+    choice depends on the network's file alone.
     """
-    asked = request(source, network, out, **options)
+    network = request.loaded
+    asked = open_request(replace(request, network=network))
     if not network.models:
         return asked
-    if plan is not None:
-        taken = EngineChoice(network) if plan.network.models else shared_form(network)
-    elif shared:
+    if request.plan is not None:
+        taken = EngineChoice(network) if request.plan.network.models else shared_form(network)
+    elif request.part is not None:
         taken = shared_form(network)
     else:
         taken = chosen(network, asked.volume.size, asked.choices)
     if taken.why:
         log.info("%s", taken.why)
-    return asked if taken.network is network else request(source, taken.network, out, **options)
+    if taken.network is network:
+        return asked
+    return open_request(replace(request, network=taken.network))
 
 
 def _threads(choices: Choices) -> int:

@@ -10,7 +10,7 @@ from znni.core.version import __version__
 from znni.engine.blocks import Skipped
 from znni.inference.planning import accuracy_of
 from znni.inference.provenance import origin_attributes
-from znni.inference.request import Request
+from znni.inference.request import OpenRequest
 from znni.network.split import whole_again
 from znni.network.weights import Weights
 from znni.plans.job_seconds import JobSeconds
@@ -18,7 +18,7 @@ from znni.plans.plan import Plan
 
 
 def provenance(
-    plan: Plan, weights: Weights, asked: Request, command: str, expected: Plan | None = None
+    plan: Plan, weights: Weights, asked: OpenRequest, expected: Plan | None = None
 ) -> dict[str, Any]:
     """Return the attributes that say how an output is computed.
 
@@ -26,14 +26,13 @@ def provenance(
         plan: the plan of the run.
         weights: parameters of the plan's network.
         asked: the request for the run.
-        command: the command line; empty if there was none.
         expected: the plan with the seconds that this machine takes beside it; None: the same.
     """
     network = whole_again(plan.network).with_head_joined()
     run = as_run([plan], JobSeconds(), 0, Skipped(), 0)  # replaced at the end of the run
     return {
         "znni_version": __version__,
-        "command": command,
+        "command": asked.request.command,
         "network": plan.network.name,
         **origin_attributes(asked, network, weights, run["accuracy"]),
         **_predicted(expected or plan),

@@ -98,11 +98,19 @@ def _search_here(
     required: Requirements, tell_machine: Callable[[Machine], None] = _told_to_nobody
 ) -> Search:
     """Return a search over the plans of this machine that meet requirements."""
-    choices = required.choices
+    here = machine_here(required.choices)
+    tell_machine(here)
+    return planning.search_for(required, here)
+
+
+def machine_here(choices: Choices) -> Machine:
+    """Return the part of this machine that a plan may use.
+
+    Raises:
+        InvalidInput: this machine has no such devices, or a limit is no size.
+    """
     here = detect_for(choices.device, choices.ram, choices.threads, choices.gpu_memory)
-    chosen = choose_gpus(here, choices)
-    tell_machine(chosen)
-    return planning.search_for(required, chosen)
+    return choose_gpus(here, choices)
 
 
 def found_for(patch: Vec3, required: Requirements) -> Plan:

@@ -41,11 +41,11 @@ from znni.core.options import (
     Stored,
     check_keywords,
 )
-from znni.core.shapes import Vec3, is_extent
+from znni.core.shapes import Region, Vec3, is_extent
 from znni.core.text import in_units
 from znni.engine.checks import check_runnable
 from znni.engine.labels import labels_for
-from znni.engine.tiles import Job, Region, for_job, make_job
+from znni.engine.tiles import Job, for_job, make_job
 from znni.inference.devices import choose_gpus, primitives_for
 from znni.inference.plan_cache import fastest_cached_or_found, store_plan
 from znni.inference.plan_checks import check_allowed, check_class, check_device, check_made_for

@@ -9,8 +9,10 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from znni.core.array_like import ArrayLike
 from znni.core.errors import InvalidInput, option
-from znni.core.options import Accuracy, Border, Pad, parse_time
+from znni.core.options import Accuracy, Border, Pad
+from znni.core.run_options import InputOptions, parse_time
 from znni.core.shapes import Box, Vec3
 from znni.core.text import counted
 from znni.core.volume import Volume
@@ -18,12 +20,11 @@ from znni.engine.blocks import check_mask
 from znni.engine.checks import check_features
 from znni.engine.labels import Labels, labels_from
 from znni.engine.tiles import make_job, seen_by
-from znni.inference.request import ChosenInput, Request
+from znni.inference.request import OpenRequest, open_input
 from znni.network.network import Network
 from znni.network.network_as_text import network_text
 from znni.network.network_file import network_from_text
 from znni.network.weights import Weights, weights_again, weights_for
-from znni.volumes.array import ArrayLike
 from znni.volumes.fingerprint import fingerprint
 from znni.volumes.ledger_entries import Ledger
 from znni.volumes.ledger_file import then_and_now
@@ -78,13 +79,13 @@ class Attributes(BaseModel):
     labels: str = ""
     threshold: str = ""
 
-    def chosen(self, *, of_record: bool = True) -> ChosenInput:
+    def read(self, *, of_record: bool = True) -> InputOptions:
         """Return what of the input was read.
 
         Args:
             of_record: whether the file is the recorded one; another may name its dataset otherwise.
         """
-        return ChosenInput(
+        return InputOptions(
             (self.dataset or None) if of_record else None,
             int(self.channel) if self.channel else None,
             parse_time(self.time) if self.time else None,
@@ -111,7 +112,7 @@ class Origin:
 
 
 def origin_attributes(
-    asked: Request, network: Network, weights: Weights, accuracy: Accuracy
+    asked: OpenRequest, network: Network, weights: Weights, accuracy: Accuracy
 ) -> dict[str, Any]:
     """Return the attributes that record how an output is computed, those of ``Attributes``.
 
@@ -121,24 +122,25 @@ def origin_attributes(
         weights: parameters of the network.
         accuracy: the accuracy class of the plan.
     """
-    job, mask, chosen = asked.job, asked.mask_source, asked.chosen
+    job, request = asked.job, asked.request
+    read, mask = request.options.read, asked.region.mask
     found = {
-        "source": _named(asked.source),
-        "dataset": chosen.dataset or "",
+        "source": _named(request.source),
+        "dataset": read.dataset or "",
         "mask": _named(mask) if mask is not None else "",
         "source_extents": tuple(job.volume),
         "network_file": network_text(network),
         "weights": weights.source,
         "weights_sha256": weights.sha256,
-        "border": asked.border,
+        "border": asked.region.border,
         "pad": job.pad,
         "roi": str(Box(job.center, job.center + job.output)),
         "voxel_offset": tuple(job.center),
         "scale": 1 / 255 if asked.stored.dtype == "uint8" else 1.0,
         "accuracy": accuracy,
-        "channel": "" if chosen.channel is None else str(chosen.channel),
-        "time": "" if chosen.time is None else str(chosen.time),
-        "invert": bool(chosen.invert),
+        "channel": "" if read.channel is None else str(read.channel),
+        "time": "" if read.time is None else str(read.time),
+        "invert": bool(read.invert),
         "labels": "",
         "threshold": "",
     }
@@ -188,7 +190,7 @@ def input_of(
             f"file of it, as {option('source', 'FILE')}"
         )
     try:
-        volume = recorded.chosen(of_record=given is None).of(source)
+        volume = open_input(recorded.read(of_record=given is None), source)
         check_features(volume, origin.network)
     except InvalidInput as error:
         raise InvalidInput(

@@ -1,4 +1,4 @@
-"""Request for a run: input, mask and options, opened and checked before an output exists."""
+"""Request for a run: what its caller asks for, and the same opened and checked."""
 
 from __future__ import annotations
 
@@ -9,34 +9,86 @@ from typing import Any, Unpack
 import numpy as np
 from numpy.typing import DTypeLike
 
+from znni.core.array_like import ArrayLike
 from znni.core.errors import InvalidInput, option
 from znni.core.logged import warn_once
-from znni.core.options import (
-    Border,
-    Channel,
-    Choices,
-    Compression,
-    OutputType,
-    Pad,
-    PlanOptions,
-    PointInTime,
-    Stored,
-)
+from znni.core.options import Choices, Compression, OutputType, Stored
+from znni.core.run_options import InputOptions, Options, RegionOptions, RunKeywords
 from znni.core.shapes import FLOAT_BYTES, Box
 from znni.core.volume import NewOutput, Volume
 from znni.engine.blocks import check_mask
 from znni.engine.checks import check_features
 from znni.engine.labels import Labels, labels_for
 from znni.engine.scaling import scaled_on_gpu
-from znni.engine.tiles import Job, Region, for_job, make_job
+from znni.engine.tiles import Job, for_job, make_job
 from znni.inference.value_range import warn_of_range
 from znni.network.network import Network
+from znni.network.network_file import load_network
+from znni.network.weights import Weights, weights_for
 from znni.plans.plan import Plan
-from znni.volumes.array import ArrayLike, ArrayVolume
+from znni.plans.plan_file import load_plan
+from znni.volumes.array import ArrayVolume
 from znni.volumes.locate import open_volume, packing_at
 from znni.volumes.same_place import lie_apart
 from znni.volumes.selection import map_number
 from znni.volumes.voxel_size import voxel_size as parsed_voxel_size
+
+
+@dataclass(frozen=True)
+class Request:
+    """A run as its caller asks for it. It holds names and values, and nothing that is open.
+
+    One process may compute it, or one for each part, or the workers of a cluster.
+
+    Attributes:
+        source: file, URL or array of the volume.
+        network: a network, or its file.
+        out: name of the output, or an array. For many volumes, their folder.
+        options: all options.
+        weights: parameters or their file; None: the file that the network names.
+        random_seed: seed of random parameters; None: there is none.
+        plan: the plan to follow; None: the fastest.
+        command: the command line, which is noted in the output; empty if there was none.
+        part: the part of the output to compute, as ``I/N``; None: all of it.
+    """
+
+    source: str | Path | ArrayLike
+    network: Network | str | Path
+    out: str | Path | Any
+    options: Options = Options()
+    weights: Weights | str | Path | None = None
+    random_seed: int | None = None
+    plan: Plan | None = None
+    command: str = ""
+    part: str | None = None
+
+    @property
+    def loaded(self) -> Network:
+        """The network, read from its file if need be."""
+        network = self.network
+        return network if isinstance(network, Network) else load_network(network)
+
+
+def request_for(
+    source: str | Path | ArrayLike,
+    network: Network | str | Path,
+    out: str | Path | Any,
+    *,
+    weights: Weights | str | Path | None = None,
+    random_seed: int | None = None,
+    plan: Plan | str | Path | None = None,
+    command: str = "",
+    part: str | None = None,
+    **options: Unpack[RunKeywords],
+) -> Request:
+    """Return the request that keyword arguments make, as ``znni.infer`` takes them.
+
+    Raises:
+        InvalidInput: an option has no such value, or the plan cannot be read.
+    """
+    made = plan if plan is None or isinstance(plan, Plan) else load_plan(plan)
+    given = Options.from_keywords(options)
+    return Request(source, network, out, given, weights, random_seed, made, command, part)
 
 
 @dataclass(frozen=True)
@@ -57,203 +109,137 @@ class Requirements:
 
 
 @dataclass(frozen=True)
-class Request(Requirements):
-    """Everything that a run is asked for, including the requirements of its plan.
+class OpenRequest(Requirements):
+    """A request with everything that it reads, opened and checked before an output exists.
 
     Attributes:
-        source: file, URL or array that the volume was opened from.
-        chosen: what of that file is the input, and how it is read.
+        request: the request. A map that it names has its number here.
         volume: the input.
-        border: ``valid`` or ``same``.
-        mask_source: file, URL or array that the mask was opened from.
         mask: mask over the input; None if there is none.
         wanted: the output to make, without the marks of its inputs (``NewOutput.identity``).
         labels: how values become labels; None: they are stored as they are.
     """
 
-    source: str | Path | ArrayLike
-    chosen: ChosenInput
+    request: Request
     volume: Volume
-    border: Border
-    mask_source: str | Path | ArrayLike | None
     mask: Volume | None
     wanted: NewOutput
     labels: Labels | None
 
-
-@dataclass(frozen=True)
-class ChosenInput:
-    """The part of a file that is a run's input, and how it is read.
-
-    Attributes:
-        dataset: dataset of a file that has several.
-        channel: the only map to read, by its number or its name.
-        time: number of the point in time; ``all``: the points in time are the maps.
-        invert: whether light and dark are exchanged.
-        voxel_size: extents of a voxel, instead of what the file says.
-    """
-
-    dataset: str | None = None
-    channel: Channel | None = None
-    time: PointInTime | None = None
-    invert: bool = False
-    voxel_size: str | None = None
-
-    def of(self, source: str | Path | ArrayLike) -> ArrayVolume:
-        """Open this part of a file, and warn if the place of its voxels is partly assumed.
-
-        Raises:
-            InvalidInput: there is no such volume.
-        """
-        volume = open_volume(
-            source,
-            self.dataset,
-            channel=self.channel,
-            time=self.time,
-            invert=self.invert,
-            voxel_size=self.voxel_size,
-        )
-        if volume.assumed:
-            warn_once(f"{volume.name}: {volume.assumed}")
-        return volume
-
-    def numbered(self, source: str | Path | ArrayLike) -> ChosenInput:
-        """Return this choice with the number of its map in place of the map's name.
-
-        Raises:
-            InvalidInput: there is no such volume, or no map has this name.
-        """
-        if not isinstance(self.channel, str):
-            return self
-        volume = open_volume(source, self.dataset, time=0 if self.time == "all" else self.time)
-        return replace(self, channel=map_number(volume, self.channel))
-
     @property
-    def marks(self) -> dict[str, str]:
-        """The entries for this choice in a ledger. The dataset needs none: values tell it."""
-        given = {
-            "the channel": self.channel,
-            "the point in time": self.time,
-            "the inversion": self.invert or None,
-            "the voxel size": self.voxel_size and parsed_voxel_size(self.voxel_size),
-        }
-        return {name: str(value) for name, value in given.items() if value is not None}
+    def region(self) -> RegionOptions:
+        """The options for the voxels that get output."""
+        return self.request.options.region
 
 
-class RunOptions(PlanOptions, total=False):
-    """Keyword arguments of a run, as ``znni.infer`` takes them."""
+def parameters_of(asked: OpenRequest) -> Weights:
+    """Return the weights of a run, from what its caller gives.
 
-    dataset: str | None
-    channel: Channel | None
-    time: PointInTime | None
-    invert: bool
-    voxel_size: str | None
-    border: Border
-    pad: Pad | None
-    roi: Region | None
-    mask: str | Path | ArrayLike | None
-    dtype: OutputType
-    labels: bool
-    threshold: float | None
-    overwrite: bool
-    resume: bool
-    compression: Compression | None
-    sharded: bool
-    pyramid: bool | None
+    Raises:
+        InvalidInput: they cannot be read, or do not suit the network.
+    """
+    return weights_for(asked.network, asked.request.weights, asked.request.random_seed)
 
 
-class WeightedRunOptions(RunOptions, total=False):
-    """Options of a run, with the weights to use and the plan to follow."""
+def open_input(read: InputOptions, source: str | Path | ArrayLike) -> ArrayVolume:
+    """Open the part of a file that is read, and warn if the place of its voxels is partly assumed.
 
-    weights: str | Path | None
-    random_seed: int | None
-    plan: Plan | None
+    Raises:
+        InvalidInput: there is no such volume.
+    """
+    volume = open_volume(source, **vars(read))
+    if volume.assumed:
+        warn_once(f"{volume.name}: {volume.assumed}")
+    return volume
 
 
-def request(
-    source: str | Path | ArrayLike,
-    network: Network,
-    out: object,
-    *,
-    dataset: str | None = None,
-    channel: Channel | None = None,
-    time: PointInTime | None = None,
-    invert: bool = False,
-    voxel_size: str | None = None,
-    border: Border = "valid",
-    pad: Pad | None = None,
-    roi: Region | None = None,
-    mask: str | Path | ArrayLike | None = None,
-    dtype: OutputType = "float32",
-    labels: bool = False,
-    threshold: float | None = None,
-    overwrite: bool = False,
-    resume: bool = True,
-    compression: Compression | None = None,
-    sharded: bool = False,
-    pyramid: bool | None = None,
-    **options: Unpack[PlanOptions],
-) -> Request:
-    """Open everything that a run reads, and return the request for it.
+def numbered(read: InputOptions, source: str | Path | ArrayLike) -> InputOptions:
+    """Return options with the number of a map in place of the map's name.
 
-    The arguments are those of ``znni.infer``. Nothing is made at ``out``: its name tells how values
-    are compressed.
+    Raises:
+        InvalidInput: there is no such volume, or no map has this name.
+    """
+    if not isinstance(read.channel, str):
+        return read
+    volume = open_volume(source, read.dataset, time=0 if read.time == "all" else read.time)
+    return replace(read, channel=map_number(volume, read.channel))
+
+
+def marks_of(read: InputOptions) -> dict[str, str]:
+    """Return the entries for what is read in a ledger. The dataset needs none: values tell it."""
+    given = {
+        "the channel": read.channel,
+        "the point in time": read.time,
+        "the inversion": read.invert or None,
+        "the voxel size": read.voxel_size and parsed_voxel_size(read.voxel_size),
+    }
+    return {name: str(value) for name, value in given.items() if value is not None}
+
+
+def open_request(request: Request) -> OpenRequest:
+    """Open everything that a run reads, and check that its options go together.
+
+    Nothing is made at its output, whose name tells how values are compressed.
 
     Raises:
         InvalidInput: input, mask or options cannot be used.
     """
-    chosen = ChosenInput(dataset, channel, time, invert, voxel_size).numbered(source)
-    volume = chosen.of(source)
+    network, options, source = request.loaded, request.options, request.source
+    read, region = numbered(options.read, source), options.region
+    border, pad, dtype = region.border, region.pad, options.values.dtype
+    volume = open_input(read, source)
     check_features(volume, network)
-    choices = Choices(**options)
     if network.window and border == "valid" and pad == "reflect":
         raise InvalidInput(
             f"pad is {pad!r}, and windows see zeros beyond the edges; give "
             f"{option('border', 'same')} to mirror the volume there, or leave out pad"
         )
-    job = make_job(network, volume.size, border, pad, roi)
+    job = make_job(network, volume.size, border, pad, region.roi)
     warn_of_range(volume, network, Box(job.center, job.center + job.output))
-    masked = None if mask is None else open_volume(mask)
-    if masked:
-        check_mask(masked, volume)
-        if voxel_size is None and lie_apart(masked.grid, volume.grid):
-            raise InvalidInput(
-                f"the mask lies elsewhere than the volume: {_place(masked)}, and the volume has "
-                f"{_place(volume)}; give a mask over the volume's own voxels, or take the wrong "
-                f"place out of its file"
-            )
-    labelled = labels_for(network, labels, threshold)
-    if labelled and dtype != "float32":
+    mask = _open_mask(options, volume)
+    labels = labels_for(network, options.values.labels, options.values.threshold)
+    if labels and dtype != "float32":
         raise InvalidInput(
-            f"labels are stored as {labelled.dtype}; leave out {option('dtype', dtype)}"
+            f"labels are stored as {labels.dtype}; leave out {option('dtype', dtype)}"
         )
     wanted = NewOutput(
-        labelled.features(network.out_features) if labelled else network.out_features,
+        labels.features(network.out_features) if labels else network.out_features,
         job.output,
-        labelled.dtype if labelled else dtype,
+        labels.dtype if labels else dtype,
         volume.grid.starting_at(job.center),
-        overwrite=overwrite,
-        compression=compression,
-        sharded=sharded,
-        pyramid=pyramid,
-        labels=labelled is not None,
-        resume=resume,
+        labels=labels is not None,
+        **vars(options.existing),
+        **vars(options.storage),
     )
-    packing, in_zarr = packing_at(out, wanted), _in_zarr(out)
+    packing, in_zarr = packing_at(request.out, wanted), _in_zarr(request.out)
     stored = replace(
-        stored_as(network, labelled, dtype, volume.dtype),
-        compression=_compression_in(out, compression),
+        stored_as(network, labels, dtype, volume.dtype),
+        compression=_compression_in(request.out, wanted.compression),
         input_chunks=volume.chunks,
-        chunk_files=not sharded and in_zarr,
+        chunk_files=not wanted.sharded and in_zarr,
         input_chunk_bytes=volume.chunk_bytes,
         loads_zarr=in_zarr or bool(volume.chunks and volume.chunks.form == "zarr"),
         packing=packing,
         coarser=in_zarr and packing is None and bool(wanted.coarsening),
     )
-    return Request(
-        for_job(network, job), job, choices, stored, source, chosen, volume, border,
-        mask, masked, wanted, labelled,
-    )  # fmt: skip
+    request = replace(request, network=network, options=replace(options, read=read))
+    formed = for_job(network, job)
+    return OpenRequest(formed, job, options.limits, stored, request, volume, mask, wanted, labels)
+
+
+def _open_mask(options: Options, volume: ArrayVolume) -> ArrayVolume | None:
+    """Open the mask of a run, and check that it lies over its volume; return None without one."""
+    if options.region.mask is None:
+        return None
+    mask = open_volume(options.region.mask)
+    check_mask(mask, volume)
+    if options.read.voxel_size is None and lie_apart(mask.grid, volume.grid):
+        raise InvalidInput(
+            f"the mask lies elsewhere than the volume: {_place(mask)}, and the volume has "
+            f"{_place(volume)}; give a mask over the volume's own voxels, or take the wrong "
+            f"place out of its file"
+        )
+    return mask
 
 
 def _place(volume: ArrayVolume) -> str:

@@ -17,7 +17,7 @@ from znni.engine.statistics import normalized
 from znni.engine.stopwatch import Stopwatch
 from znni.engine.tiles import Job, Remaining, seen_by
 from znni.inference.plan_choice import given_or_found
-from znni.inference.request import Request, Requirements
+from znni.inference.request import OpenRequest, Requirements, marks_of
 from znni.network.input_scaling import InputScaling
 from znni.network.network import INPUT, Network
 from znni.network.weights import Weights
@@ -33,7 +33,7 @@ Find: TypeAlias = Callable[[Plan | None, Requirements], Plan]
 CHANGED_COMMAND = "a run with these changes goes on from there"
 
 
-def identified(asked: Request, weights: Weights) -> NewOutput:
+def identified(asked: OpenRequest, weights: Weights) -> NewOutput:
     """Return the wanted output, with all that its bytes depend on beside the plan.
 
     Args:
@@ -47,21 +47,20 @@ def identified(asked: Request, weights: Weights) -> NewOutput:
         "the weights": weights.sha256[:DIGITS],
         "the network": _mark_of(network),
         "the scaling of the input": _scaled(network.scaling),
-        **fingerprint(asked.source, asked.volume, seen.intersection(whole) or whole),
+        **fingerprint(asked.request.source, asked.volume, seen.intersection(whole) or whole),
         "the region": str(Box(job.center, job.center + job.output)),
         "the border": "valid" if seen.within(whole) else f"same, {job.pad}",
         "the type of the output": wanted.dtype,
         "its place in space": str(wanted.grid),
-        "its compression": wanted.compression or "as usual",
-        "its shards": "some" if wanted.sharded else "none",
+        **wanted.marks,
+        **marks_of(asked.request.options.read),
     }
-    known |= asked.chosen.marks
     if network.window:
         known["its windows"] = str(network.window)
     if asked.labels:
         known["its labels"] = str(asked.labels)
     if mask:
-        known |= fingerprint(asked.mask_source, mask, Box(Vec3(0, 0, 0), mask.size), "the mask")
+        known |= fingerprint(asked.region.mask, mask, Box(Vec3(0, 0, 0), mask.size), "the mask")
     return replace(wanted, identity=known)
 
 
@@ -88,7 +87,9 @@ def _described(network: Network) -> str:
     return repr((network.in_features, network.nodes, network.output))
 
 
-def normalized_as_begun(begun: Begun, asked: Request, progress: Progress = no_progress) -> Request:
+def normalized_as_begun(
+    begun: Begun, asked: OpenRequest, progress: Progress = no_progress
+) -> OpenRequest:
     """Return the request with the numbers that normalize its input.
 
     An output that was begun has them in its plan. Otherwise the volume is read, if they depend on
@@ -120,7 +121,7 @@ def normalized_as_begun(begun: Begun, asked: Request, progress: Progress = no_pr
 
 
 def plan_of_rest(
-    begun: Begun, given: Plan | None, asked: Request, find: Find = given_or_found
+    begun: Begun, given: Plan | None, asked: OpenRequest, find: Find = given_or_found
 ) -> tuple[Plan, list[Plan]]:
     """Return the plan for what is left of an output.
 
@@ -164,11 +165,11 @@ def plan_of_rest(
 def agreed_plan(
     output: Output,
     given: Plan | None,
-    asked: Request,
+    asked: OpenRequest,
     find: Find,
     stopwatch: Stopwatch,
     progress: Progress,
-) -> tuple[Plan, list[Plan], Request]:
+) -> tuple[Plan, list[Plan], OpenRequest]:
     """Return the plan for what is left of an output, and note it there.
 
     If several processes write the output, all follow the plan that was noted first. The volume is

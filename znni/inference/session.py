@@ -10,22 +10,22 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 from znni.calibration.overhead_figures import cuda_seconds
 from znni.calibration.phase_notes import AROUND, FixedSeconds, kind_of, note
 from znni.calibration.record import StepTimes, refine
-from znni.core.options import Choices
+from znni.core.options import ANYTHING, Choices, OutputType
 from znni.core.volume import Step
+from znni.engine.executor import Measured, not_measured
 from znni.engine.oom_fallback import FallbackRunner
 from znni.engine.pipeline import Processes
 from znni.engine.report import Report
-from znni.inference.devices import choose_gpus
-from znni.inference.plan_choice import given_or_found, smaller_plan
+from znni.inference.build_runner import prepare
+from znni.inference.plan_choice import given_or_found, machine_here, smaller_plan
 from znni.inference.planning import as_here
 from znni.inference.prestart import several_waiting
 from znni.inference.request import Requirements
-from znni.machine.detect import detect_for
 from znni.machine.gpus import forget_answer
 from znni.machine.machine import DeviceKind, Machine
 from znni.network.network import Network
@@ -39,93 +39,127 @@ if TYPE_CHECKING:
 
     from znni.engine.workers.processes import WaitingProcesses
 
-# Makes a plan ready to run.
-Prepare: TypeAlias = Callable[[Plan], Processes]
-
 # The number of plans kept; they take little memory.
 MOST_PLANS = 256
 
 
 class Session:
-    """Finds the plan of one run, and makes it ready. Nothing is kept.
+    """Plans, processes and weights for one run, or for many.
+
+    With ``choices``, plans and processes are kept for further jobs of the same shape. All that is
+    kept counts to the memory allowed. What was used longest ago is released first. The memory
+    allowed is looked up before each new plan, and before processes are made.
 
     Args:
+        choices: limits and choices for all plans of many runs; None: there is one run.
         waiting: processes for several GPUs that have started already.
         weights: weights of the run that a thread reads or draws already (``weights_ahead``).
 
     Attributes:
         keeps: whether processes stay for a further run.
         times: collects the times of steps.
-        searching: the seconds of searches for plans.
+        searching: the seconds of searches for the plan of one run.
     """
 
-    keeps = False
-
     def __init__(
-        self, waiting: WaitingProcesses | None = None, weights: Future[Weights] | None = None
+        self,
+        choices: Choices | None = None,
+        *,
+        waiting: WaitingProcesses | None = None,
+        weights: Future[Weights] | None = None,
     ) -> None:
+        self.keeps = choices is not None
         self.times = StepTimes()
         self.searching = 0.0
+        self._choices = choices or ANYTHING
         self._waiting = waiting
         self._ahead = weights
+        self._allowed: dict[DeviceKind, int] = {}
+        self._measured: dict[tuple[int, DeviceKind], Machine] = {}
+        self._warned: set[str] = set()
+        self._weights: tuple[object, object, Weights] | None = None
+        self._plans: OrderedDict[Hashable, Plan] = OrderedDict()
+        self._processes: OrderedDict[Hashable, Processes] = OrderedDict()
+        self._waiting_thread: ThreadPoolExecutor | None = None
 
     def weights_for(
         self, network: Network, given: Weights | str | Path | None, random_seed: int | None
     ) -> Weights:
-        """Return the weights of a run, as ``weights_for``, as soon as there are any."""
+        """Return the weights of all runs. They are checked, and hashed, in the first one alone."""
         if self._ahead is not None:
             return self._ahead.result()
-        return weights_for(network, given, random_seed)
+        asked = network.weighted, network.weights, id(given), random_seed
+        if self._weights is None or self._weights[0] != asked:
+            self._weights = asked, given, weights_for(network, given, random_seed)
+        return self._weights[-1]
 
     def plan_for(self, given: Plan | None, required: Requirements) -> Plan:
-        """Return the given plan after a check, or the fastest one, as ``given_or_found``."""
-        return given_or_found(
-            given, required, tell=self._add_search, tell_machine=self._start_processes
-        )
+        """Return the plan kept for such a job; else check the given one, or find the fastest."""
+        if not self.keeps:
+            return given_or_found(
+                given, required, tell=self._add_search, tell_machine=self._start_processes
+            )
+        job = _job(required), given is None
+        found = self._plans.pop(job, None)
+        if found is None:
+            self._look_up_limits()
+            limits = replace(
+                self._choices,
+                ram=self._allowed["cpu"],
+                gpu_memory=self._allowed["gpu"] or self._choices.gpu_memory,
+            )
+            here = replace(required, choices=limits)
+            found = given_or_found(given, here, held=self._held("cpu"))
+        self._keep_plan(job, found)
+        return found.normalized_as(required.network)
 
-    def _start_processes(self, machine: Machine) -> None:
-        """Start the processes of a run on several GPUs, unless they have started."""
-        if self._waiting is None and machine.used_gpus > 1:
-            self._waiting = several_waiting(gpu.number for gpu in machine.gpus[: machine.used_gpus])
+    def expected(self, plan: Plan) -> Plan:
+        """Return a plan with the seconds that a run is expected to take here, as ``as_here``."""
+        return as_here(plan, searched=self.searching > 0)
 
-    def take_waiting(self) -> WaitingProcesses | None:
-        """Return the processes that have started. Those that the caller leaves end with them.
+    def runner(
+        self,
+        plan: Plan,
+        weights: Weights,
+        measured: Measured = not_measured,
+        dtype: OutputType = "float32",
+    ) -> FallbackRunner:
+        """Return a runner of a plan, by the processes kept for it. See ``prepare``."""
 
-        The run is planned by now.
-        """
-        forget_answer()
-        waiting, self._waiting = self._waiting, None
-        return waiting
+        def prepared(plan: Plan) -> Processes:
+            return prepare(plan, weights, measured, dtype, self._take_waiting())
 
-    def _add_search(self, seconds: float) -> None:
-        self.searching += seconds
-
-    def runner(self, plan: Plan, prepare: Prepare) -> FallbackRunner:
-        """Return a runner of a plan."""
-        return FallbackRunner(plan, prepare)
+        return FallbackRunner(plan, lambda plan: self._ready(plan, prepared))
 
     def smaller(self, failed: Plan, short: DeviceKind, required: Requirements) -> Plan:
-        """Return a plan that takes less memory than a failed one, as ``smaller_plan``."""
-        return smaller_plan(failed, short, required)
+        """Release all that is kept, and return a plan that takes less memory than a failed one."""
+        self._processes.clear()
+        gc.collect()  # tracebacks may still refer to it
+        found = smaller_plan(failed, short, required)
+        for job in ((_job(required), False), (_job(required), True)):
+            if job in self._plans:
+                self._keep_plan(job, found)
+        return found
 
     def releasing(self, runner: FallbackRunner) -> AbstractContextManager[None]:
-        """Give back the memory of a plan whose blocks are all computed.
+        """Give back the memory of a plan whose blocks are all computed, if no run follows.
 
         Other processes go within a ``with`` block, and are gone after it.
         """
-        return runner.released()
+        return nullcontext() if self.keeps else runner.released()
 
     def begin_to_wait(self, wait: Step) -> Step:
-        """Return the step that waits for the disk: nothing else is to be done meanwhile."""
-        return wait
+        """Wait for the disk in a thread if runs follow. Return the step that waits for the end."""
+        if not self.keeps:
+            return wait
+        self._waiting_thread = self._waiting_thread or ThreadPoolExecutor(1, "znni-disk")
+        return self._waiting_thread.submit(wait).result
 
     def done(self, plan: Plan, choices: Choices) -> None:
-        """Add the times of a finished run's steps to those of calibration."""
-        _refine(self.times, _timed_on(plan, choices))
-
-    def expected(self, plan: Plan) -> Plan:
-        """Return a plan with the seconds that this run is expected to take, as ``as_here``."""
-        return as_here(plan, searched=self.searching > 0)
+        """Add the times of a finished run's steps to those of calibration, at the end of all."""
+        self._measured |= _timed_on(plan, choices)
+        if not self.keeps:
+            self._refine()
 
     def note_phases(self, report: Report, found: Plan, *, whole: bool) -> None:
         """Note how long the fixed phases of a finished run took, for later predictions.
@@ -160,109 +194,51 @@ class Session:
         )
 
     def warn(self, message: str) -> None:
-        """Log a warning."""
-        log.warning("%s", message)
-
-
-class ReusingSession(Session):
-    """Session for many jobs: plans and processes are kept for jobs of the same shape.
-
-    All that is kept counts to the memory allowed. What was used longest ago is released first. The
-    memory allowed is looked up before each new plan, and before processes are made.
-
-    Args:
-        choices: limits and choices for all plans.
-    """
-
-    keeps = True
-
-    def __init__(self, choices: Choices) -> None:
-        super().__init__()
-        self._choices = choices
-        self._allowed: dict[DeviceKind, int] = {}
-        self._measured: dict[tuple[int, DeviceKind], Machine] = {}
-        self._warned: set[str] = set()
-        self._weights: tuple[object, object, Weights] | None = None
-        self._plans: OrderedDict[Hashable, Plan] = OrderedDict()
-        self._processes: OrderedDict[Hashable, Processes] = OrderedDict()
-        self._waiting_thread: ThreadPoolExecutor | None = None
-
-    def weights_for(
-        self, network: Network, given: Weights | str | Path | None, random_seed: int | None
-    ) -> Weights:
-        """Return the weights of all runs. They are checked, and hashed, in the first one alone."""
-        asked = network.weighted, network.weights, id(given), random_seed
-        if self._weights is None or self._weights[0] != asked:
-            self._weights = asked, given, super().weights_for(network, given, random_seed)
-        return self._weights[-1]
-
-    def plan_for(self, given: Plan | None, required: Requirements) -> Plan:
-        """Return the plan kept for such a job; else check the given one, or find the fastest."""
-        job = _job(required), given is None
-        found = self._plans.pop(job, None)
-        if found is None:
-            self._look_up_limits()
-            limits = replace(
-                self._choices,
-                ram=self._allowed["cpu"],
-                gpu_memory=self._allowed["gpu"] or self._choices.gpu_memory,
-            )
-            here = replace(required, choices=limits)
-            found = given_or_found(given, here, held=self._held("cpu"))
-        self._keep_plan(job, found)
-        return found.normalized_as(required.network)
-
-    def runner(self, plan: Plan, prepare: Prepare) -> FallbackRunner:
-        """Return a runner of a plan, by the processes kept for it."""
-        return FallbackRunner(plan, lambda plan: self._ready(plan, prepare))
-
-    def smaller(self, failed: Plan, short: DeviceKind, required: Requirements) -> Plan:
-        """Release all that is kept, and return a plan that takes less memory than a failed one."""
-        self.release_all()
-        gc.collect()  # tracebacks may still refer to it
-        found = smaller_plan(failed, short, required)
-        for job in ((_job(required), False), (_job(required), True)):
-            if job in self._plans:
-                self._keep_plan(job, found)
-        return found
-
-    def releasing(self, _runner: FallbackRunner) -> AbstractContextManager[None]:
-        """Do nothing: the next job may be of the same shape."""
-        return nullcontext()
-
-    def begin_to_wait(self, wait: Step) -> Step:
-        """Wait for the disk in a thread, and return what waits for that thread."""
-        self._waiting_thread = self._waiting_thread or ThreadPoolExecutor(1, "znni-disk")
-        return self._waiting_thread.submit(wait).result
-
-    def release_all(self) -> None:
-        """Release all processes; the plans stay."""
-        self._processes.clear()
-
-    def done(self, plan: Plan, choices: Choices) -> None:
-        """Note where the steps were timed, for ``close``."""
-        self._measured |= _timed_on(plan, choices)
+        """Log a warning, unless it was logged for another run."""
+        if message not in self._warned:
+            self._warned.add(message)
+            log.warning("%s", message)
 
     def close(self) -> None:
         """Release all, and add the times of all steps to those of calibration."""
         if self._waiting_thread:
             self._waiting_thread.shutdown()
-        self.release_all()
-        _refine(self.times, self._measured)
+        self._processes.clear()
+        self._refine()
 
-    def warn(self, message: str) -> None:
-        """Log a warning, unless it was logged for another run."""
-        if message not in self._warned:
-            self._warned.add(message)
-            super().warn(message)
+    def _add_search(self, seconds: float) -> None:
+        self.searching += seconds
+
+    def _start_processes(self, machine: Machine) -> None:
+        """Start the processes of a run on several GPUs, unless they have started."""
+        if self._waiting is None and machine.used_gpus > 1:
+            self._waiting = several_waiting(gpu.number for gpu in machine.gpus[: machine.used_gpus])
+
+    def _take_waiting(self) -> WaitingProcesses | None:
+        """Return the processes that have started. Those that the caller leaves end with them.
+
+        The run is planned by now. A session that keeps processes starts none ahead.
+        """
+        if self.keeps:
+            return None
+        forget_answer()
+        waiting, self._waiting = self._waiting, None
+        return waiting
+
+    def _refine(self) -> None:
+        """Add the times of steps to those of calibration."""
+        for (_, device), machine in self._measured.items():
+            refine(self.times.warm(), machine, device)
 
     def _keep_plan(self, job: Hashable, plan: Plan) -> None:
         self._plans[job] = plan
         while len(self._plans) > MOST_PLANS:
             self._plans.popitem(last=False)
 
-    def _ready(self, plan: Plan, prepare: Prepare) -> Processes:
+    def _ready(self, plan: Plan, prepared: Callable[[Plan], Processes]) -> Processes:
         """Return the processes of a plan, after releasing what does not fit beside them."""
+        if not self.keeps:
+            return prepared(plan)
         key = _computation(plan)
         found = self._processes.pop(key, None)
         if found is None:
@@ -270,7 +246,7 @@ class ReusingSession(Session):
         while self._processes and not self._fits(plan):
             self._processes.popitem(last=False)
         if found is None:
-            found = prepare(plan)
+            found = prepared(plan)
         self._processes[key] = found
         return found
 
@@ -287,9 +263,7 @@ class ReusingSession(Session):
 
         It never grows while something is kept, because plans made before stay within it.
         """
-        choices = self._choices
-        here = detect_for(choices.device, choices.ram, choices.threads, choices.gpu_memory)
-        here = choose_gpus(here, choices)
+        here = machine_here(self._choices)
         if self._processes:
             left = here.host.memory + self._held("cpu")
             self._allowed["cpu"] = min(self._allowed["cpu"], left)
@@ -308,12 +282,6 @@ def _timed_on(plan: Plan, choices: Choices) -> dict[tuple[int, DeviceKind], Mach
         return {}
     machine = plan.machine
     return {(machine.host.threads, part.device): machine for part in plan.parts}
-
-
-def _refine(times: StepTimes, measured: dict[tuple[int, DeviceKind], Machine]) -> None:
-    """Add the times of steps to those of calibration."""
-    for (_, device), machine in measured.items():
-        refine(times.warm(), machine, device)
 
 
 def _idle_memory(plan: Plan, device: DeviceKind) -> int:

@@ -12,7 +12,7 @@ from znni.core.errors import InvalidInput, RunFailed, option
 from znni.core.options import ACCURACIES, Recheck, check_names
 from znni.core.shapes import Box, Vec3
 from znni.core.text import counted, duration, in_units
-from znni.inference.request import Request
+from znni.inference.request import OpenRequest
 from znni.machine.machine import DeviceKind
 from znni.plans.plan import Plan
 from znni.volumes.formats import Share
@@ -76,17 +76,15 @@ def finish(out: str | Path, *, recheck: Recheck = "sample") -> Finished:
     )
 
 
-def share_of(part: str, asked: Request) -> Share:
-    """Return the function that gives a part's boxes for a patch.
-
-    Args:
-        part: ``I/N``: part I of N, counted from 0.
-        asked: the run.
+def share_of(asked: OpenRequest) -> Share | None:
+    """Return the function that gives the boxes of a run's part for a patch; None for all.
 
     Raises:
         InvalidInput: there is no such part, or the run cannot be done in parts.
     """
-    job = asked.job
+    job, part = asked.job, asked.request.part
+    if part is None:
+        return None
     index, parts = _numbers(part)
     check_sharing(asked)
 
@@ -96,15 +94,10 @@ def share_of(part: str, asked: Request) -> Share:
     return share
 
 
-def why_no_blocks(part: str, plan: Plan, share: Share) -> str:
-    """Return why a part has no blocks; empty if it has some.
-
-    Args:
-        part: ``I/N``.
-        plan: the plan that all parts follow.
-        share: gives the part's boxes.
-    """
-    if share(plan.patch):
+def why_no_blocks(asked: OpenRequest, plan: Plan) -> str:
+    """Return why a part has no blocks under the plan of all parts; empty if it has some."""
+    share, part = share_of(asked), asked.request.part
+    if share is None or part is None or share(plan.patch):
         return ""
     _, parts = _numbers(part)
     return (
@@ -113,7 +106,7 @@ def why_no_blocks(part: str, plan: Plan, share: Share) -> str:
     )
 
 
-def check_sharing(asked: Request) -> None:
+def check_sharing(asked: OpenRequest) -> None:
     """Refuse a run whose output cannot be written by several processes.
 
     Raises:

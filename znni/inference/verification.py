@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from znni.core.argument_types import checks_types
+from znni.core.array_like import ArrayLike
 from znni.core.errors import InvalidInput, Unreachable, Unreadable, option
 from znni.core.options import ACCURACIES, Accuracy, Pad
 from znni.core.shapes import Box, Vec3
@@ -33,7 +34,6 @@ from znni.machine.machine import Device
 from znni.network.input_scaling import InputScaling
 from znni.network.network import Network
 from znni.network.weights import Weights, weights_for
-from znni.volumes.array import ArrayLike
 from znni.volumes.block_checks import BlockChecks, check_blocks
 from znni.volumes.locate import open_volume, read_ledger, split_dataset
 from znni.volumes.partial_file import check_finished

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from znni.core.array_like import ArrayLike
 from znni.core.errors import InvalidInput
 from znni.core.options import InputChunks
 from znni.core.shapes import Box, Vec3
@@ -14,20 +15,6 @@ from znni.core.volume import Begun, Grid, LastSteps, at_once
 
 ALL = slice(None)
 LARGEST_EXTENT = 2**48  # far above any real extent, far below any overflow
-
-
-class ArrayLike(Protocol):
-    """The part of NumPy's array interface that h5py, zarr and dask arrays share."""
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Extents, (z, y, x) or (f, z, y, x)."""
-
-    @property
-    def dtype(self) -> Any:
-        """Type of the values."""
-
-    def __getitem__(self, key: Any, /) -> Any: ...
 
 
 class ArrayVolume:

@@ -7,7 +7,7 @@ To add a format, add a package to this folder that defines ``NAME`` and ``ENDING
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cache
 from importlib import import_module
 from types import ModuleType
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from znni.core.discovery import subpackages
 from znni.core.errors import InvalidInput, option
 from znni.core.options import Moment, Packing, Recheck
+from znni.core.run_options import StorageOptions
 from znni.core.shapes import Box, Vec3
 from znni.core.volume import Begun, BlockStore, NewOutput, Output
 from znni.volumes.array import ArrayVolume
@@ -265,16 +266,12 @@ def check_plain(place: str, wanted: NewOutput, format_name: str) -> None:
     """Refuse options that only Zarr has.
 
     Raises:
-        InvalidInput: the output should be compressed, sharded or have coarser resolutions.
+        InvalidInput: the output has one.
     """
-    given = {
-        "compression": wanted.compression,
-        "sharded": wanted.sharded,
-        "pyramid": wanted.pyramid,
-    }
-    for name, value in given.items():
+    for storage in fields(StorageOptions):
+        value = getattr(wanted, storage.name)
         if value and value != "none":
             raise InvalidInput(
-                f"{place}: {format_name} takes no {option(name, value)}; leave it out, or write "
-                f"to a name that ends in .zarr"
+                f"{place}: {format_name} takes no {option(storage.name, value)}; leave it out, or "
+                f"write to a name that ends in .zarr"
             )

@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 
 from znni.core.argument_types import checks_types
+from znni.core.array_like import ArrayLike
 from znni.core.errors import InvalidInput, option
 from znni.core.options import Channel, MapOverTime, Moment, Packing, PointInTime, Recheck
 from znni.core.volume import Begun, BlockStore, NewOutput, Output
-from znni.volumes.array import ArrayLike, ArrayOutput, ArrayVolume
+from znni.volumes.array import ArrayOutput, ArrayVolume
 from znni.volumes.formats import (
     Format,
     Gathered,

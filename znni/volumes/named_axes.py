@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from znni.core.array_like import ArrayLike
 from znni.core.errors import SAVE_AS_Z, InvalidInput, option
 from znni.core.options import MapOverTime, Moment
 from znni.core.text import counted
-from znni.volumes.array import ArrayLike
 
 ORDER = "czyx"
 ONE_MAP = "the axis of one map"

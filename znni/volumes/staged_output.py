@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from znni.core.errors import InvalidInput, RunFailed
+from znni.core.run_options import StorageOptions
 from znni.core.shapes import Box, Vec3
 from znni.core.volume import Begun, NewOutput
 from znni.machine.arrays import resident_memory
@@ -61,7 +62,7 @@ def _check(place: str, wanted: NewOutput, sequential: Sequential) -> None:
 
 def _gathered(wanted: NewOutput) -> NewOutput:
     """Return the description of the Zarr that gathers an output."""
-    return replace(wanted, compression=None, sharded=False, pyramid=False)
+    return replace(wanted, **vars(StorageOptions(pyramid=False)))
 
 
 class StagedOutput(ZarrOutput):

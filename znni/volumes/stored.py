@@ -9,11 +9,12 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from znni.core.array_like import ArrayLike
 from znni.core.errors import InvalidInput, Unreachable, Unreadable
 from znni.core.options import Codec, Form, InputChunks
 from znni.core.shapes import Box, Vec3
 from znni.core.volume import Grid
-from znni.volumes.array import ALL, ArrayLike, ArrayVolume
+from znni.volumes.array import ALL, ArrayVolume
 
 USUAL = (".tif", ".tiff", ".h5", ".nii", ".gz", ".npy")  # endings of volumes, for an example
 

@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 
 from znni.core.argument_types import checks_types
 from znni.core.errors import InvalidInput, option
-from znni.core.shapes import Box, Vec3
+from znni.core.run_options import InputOptions
+from znni.core.shapes import Box, Region, Vec3
 from znni.core.text import counted
 from znni.core.volume import Point
-from znni.inference.request import ChosenInput
-from znni.inference.viewing.chosen_input import open_input
+from znni.inference.viewing.chosen_input import open_input_of
 from znni.inference.viewing.lazy import LazyArray
 from znni.inference.viewing.pictures import (
     Picture,
@@ -81,7 +81,7 @@ def view(
     *,
     dataset: str | None = None,
     voxel_size: str | None = None,
-    region: tuple[slice, slice, slice] | None = None,
+    region: Region | None = None,
     stride: int | None = None,
     labels: bool | None = None,
     overwrite: bool = False,
@@ -115,7 +115,7 @@ def view(
         RunFailed: a volume cannot be read.
     """
     output = open_volume(out)
-    chosen, volume = open_input(output, source, dataset, voxel_size)
+    read, volume = open_input_of(output, source, dataset, voxel_size)
     offset, by_origin = offset_of(output, volume)
     given, made = Resolutions(volume), Resolutions(output)
 
@@ -145,7 +145,7 @@ def view(
     maps = _maps(made, apart(box), step, labels=labels)
     content = {
         "title": f"{_name(out)} over {_name(source)}",
-        "subtitle": _subtitle(volume, chosen, box, step),
+        "subtitle": _subtitle(volume, read, box, step),
         "size": size,
         "start": box.start,
         "stride": step,
@@ -155,7 +155,7 @@ def view(
         "maps": [picture.description for picture in maps],
     }
     _write(path, content, [seen, *maps])
-    given_to_open = {"dataset": chosen.dataset, "channel": chosen.channel, "time": chosen.time}
+    given_to_open = {"dataset": read.dataset, "channel": read.channel, "time": read.time}
     opened = Opened(
         _anywhere(source),
         volume.grid,
@@ -271,18 +271,18 @@ def _of_input(region: Box, step: Vec3) -> str:
     return f"{counted(region.size.volume, 'input voxel')}, {region}{every * (max(step) > 1)}"
 
 
-def _subtitle(volume: ArrayVolume, chosen: ChosenInput, box: Box, step: Vec3) -> str:
+def _subtitle(volume: ArrayVolume, read: InputOptions, box: Box, step: Vec3) -> str:
     """Return what a page shows, and how large voxels are."""
     said = [_of_input(box, step)]
     if volume.grid.scale != (1, 1, 1) or any(volume.grid.units):
         extents = " x ".join(f"{extent:g}" for extent in volume.grid.scale)
         units = list(dict.fromkeys(unit or "" for unit in volume.grid.units))
         said.append(f"voxels of {extents} {', '.join(units)}".rstrip())
-    if chosen.channel is not None:
+    if read.channel is not None:
         named = f" ({volume.maps[0]})" if volume.maps else ""
-        said.append(f"channel {chosen.channel}{named}")
-    if chosen.time is not None:
-        said.append(f"point in time {chosen.time}")
+        said.append(f"channel {read.channel}{named}")
+    if read.time is not None:
+        said.append(f"point in time {read.time}")
     return "; ".join(said)
 
 

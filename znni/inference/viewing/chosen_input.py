@@ -7,18 +7,19 @@ from pathlib import Path, PurePosixPath
 
 import numpy as np
 
+from znni.core.run_options import InputOptions
 from znni.core.volume import Grid
-from znni.inference.request import ChosenInput
+from znni.inference.request import open_input
 from znni.inference.viewing.region import names_input
 from znni.volumes.array import ArrayVolume
 from znni.volumes.grid_attributes import LENGTHS, in_micrometers
 from znni.volumes.locate import open_volume, split_dataset
 
 
-def open_input(
+def open_input_of(
     output: ArrayVolume, source: str | Path, dataset: str | None, voxel_size: str | None
-) -> tuple[ChosenInput, ArrayVolume]:
-    """Open the input of an output. Return the choice within its file, and the volume.
+) -> tuple[InputOptions, ArrayVolume]:
+    """Open the input of an output. Return what is read of its file, and the volume.
 
     Args:
         output: the output.
@@ -31,17 +32,17 @@ def open_input(
         InvalidInput: there is no such volume.
     """
     time = str(output.attribute("time") or "")
-    chosen = ChosenInput(
+    read = InputOptions(
         dataset or _dataset(output, source),
         _number(str(output.attribute("channel") or "")),
         "all" if time == "all" else _number(time),
         voxel_size=voxel_size,
     )
     if voxel_size is None and names_input(output):
-        plain = open_volume(source, chosen.dataset, channel=chosen.channel, time=chosen.time)
+        plain = open_volume(source, read.dataset, channel=read.channel, time=read.time)
         if _differ(output.grid, plain.grid):
-            chosen = replace(chosen, voxel_size=_voxel_size(output.grid))
-    return chosen, chosen.of(source)
+            read = replace(read, voxel_size=_voxel_size(output.grid))
+    return read, open_input(read, source)
 
 
 def _dataset(output: ArrayVolume, source: str | Path) -> str | None:

@@ -8,7 +8,7 @@ from itertools import count
 import numpy as np
 
 from znni.core.errors import InvalidInput, option
-from znni.core.shapes import Box, Vec3
+from znni.core.shapes import Box, Region, Vec3
 from znni.core.volume import Grid, Volume
 from znni.volumes.stored import StoredVolume
 
@@ -124,7 +124,7 @@ def _holds(size: Vec3) -> bool:
 
 def shown(
     possible: Box,
-    region: tuple[slice, slice, slice] | None,
+    region: Region | None,
     stride: int | None,
     quick: Callable[[Box, int], Vec3 | None],
 ) -> tuple[Box, Vec3]:
@@ -147,7 +147,8 @@ def shown(
     else:
         wanted = Vec3(1, 1, 1)
     if region is not None:
-        ends = list(zip(region, possible.start, possible.stop, strict=True))
+        slices = region.slices if isinstance(region, Box) else region
+        ends = list(zip(slices, possible.start, possible.stop, strict=True))
         start = Vec3(*(a if part.start is None else part.start for part, a, _ in ends))
         box = Box(start, Vec3(*(b if part.stop is None else part.stop for part, _, b in ends)))
     else:

@@ -10,10 +10,10 @@ from typing import Any
 
 import h5py
 
+from znni.core.array_like import ArrayLike
 from znni.core.errors import InvalidInput, ZnniError
 from znni.core.options import Codec, Form, Moment
 from znni.core.volume import Begun, Grid, NewOutput
-from znni.volumes.array import ArrayLike
 from znni.volumes.formats import Functions, Writer, check_plain, described, likely_image
 from znni.volumes.grid_attributes import grid_of
 from znni.volumes.hdf5 import ENDINGS, NAME

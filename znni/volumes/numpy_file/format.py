@@ -48,7 +48,7 @@ def check(place: str, wanted: NewOutput) -> None:
     """Refuse options that a .npy does not have.
 
     Raises:
-        InvalidInput: it should be compressed or sharded.
+        InvalidInput: the output has one.
     """
     check_plain(place, wanted, NAME)
 

@@ -1,0 +1,36 @@
+"""Fields of classes of options. Each field says how the command line shows and reads its option."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import field, fields
+from typing import Any, TypeVar
+
+Group = TypeVar("Group")
+
+
+def described(
+    default: object,
+    text: str,
+    *,
+    metavar: str | None = None,
+    parse: Callable[[str], Any] | None = None,
+    before: str = "",
+) -> Any:
+    """Return a field of a dataclass whose metadata describe its option for the command line.
+
+    Args:
+        default: the default.
+        text: the text of the help.
+        metavar: the word for the value in the help; None: the name of its type.
+        parse: makes the value from a text; None: the command line makes it from the type.
+        before: the option that it precedes in the help; empty: its place is that of its field.
+    """
+    about = {"help": text, "metavar": metavar, "parse": parse, "before": before}
+    return field(default=default, metadata=about)
+
+
+def pick(group: type[Group], keywords: Mapping[str, Any]) -> Group:
+    """Return the options of a group among keyword arguments, which may be of several groups."""
+    names = [each.name for each in fields(group)]  # type: ignore[arg-type]
+    return group(**{name: keywords[name] for name in names if name in keywords})
