@@ -49,7 +49,8 @@ def _check_steps(part: DevicePart, catalogue: Catalogue) -> None:
             if primitive is None:
                 raise InvalidInput(
                     f"the plan uses primitive '{step.primitive}', which this machine does not "
-                    f"have; it has {', '.join(sorted(catalogue))}; {PLAN_AGAIN}"
+                    f"have; it has {', '.join(sorted(catalogue))}; if an installed package brought "
+                    f"it, install that again, or {PLAN_AGAIN}"
                 )
             if primitive.device.kind != segment.device:
                 raise InvalidInput(
