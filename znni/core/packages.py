@@ -107,15 +107,16 @@ def offers(group: str) -> tuple[Offer, ...]:
 @cache  # Python itself does not expect packages to change while it runs
 def _offers_in(places: tuple[str, ...], group: str) -> tuple[Offer, ...]:
     found: dict[str, list[Offer]] = {}
-    for folder in map(Path, _metadata(places)):
+    for folder in _metadata(places):
         try:
-            text = (folder / "entry_points.txt").read_text(encoding="utf-8")
-        except (OSError, ValueError):  # most packages have none
+            with open(f"{folder}/entry_points.txt", "rb") as file:  # noqa: PTH123 - Path is slow
+                text = file.read()
+        except OSError:  # most packages have none
             continue
-        if f"[{group}]" in text:
+        if f"[{group}]".encode() in text:
             from importlib.metadata import Distribution
 
-            package, _, version = folder.stem.partition("-")
+            package, _, version = Path(folder).stem.partition("-")
             entries = sorted(Distribution.at(folder).entry_points.select(group=group))
             # If a package is installed twice, the first one on the path is imported.
             found.setdefault(package.lower(), [Offer(it, package, version) for it in entries])
