@@ -111,8 +111,11 @@ def test_a_plan_whose_package_is_gone_is_refused(
 ) -> None:
     monkeypatch.setattr(sys, "path", [it for it in sys.path if it != str(plane_products)])
     said = refused(*INFER, "--plan", saved_plan)
-    assert said.startswith(f"the plan uses primitive '{NAME}', which this machine does not have;")
-    assert "if an installed package brought it, install that again, or plan again with" in said
+    assert said == (
+        f"the plan runs layer conv1 by primitive '{NAME}', which this machine does not have; if an "
+        f"installed package brought it, install that again, or plan again with znni.plan "
+        f"(znni plan --out); out.h5 was not made"
+    )
     assert not Path("out.h5").exists()
 
 
