@@ -31,8 +31,8 @@ from znni.calibration.shapes import Call
 from znni.core.errors import RunFailed
 from znni.core.options import OutputType
 from znni.core.shapes import Shape5, Vec3, offsets
-from znni.engine.device_recombine import DeviceRecombination
-from znni.engine.host_layers import place
+from znni.engine.backends.cuda.recombine import DeviceRecombination
+from znni.engine.backends.host.layers import place
 from znni.engine.pipeline import convert
 from znni.machine.arena import output_into
 from znni.machine.cuda import cupy

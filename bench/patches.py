@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from operator import methodcaller
 from statistics import mean
 from typing import Any, Unpack
 
@@ -18,9 +17,10 @@ from bench.accuracy import Corners, corners, patch_input
 from bench.ceilings import AnyCeilings
 from znni.core.options import Choices, OutputType, PlanOptions, Stored
 from znni.core.shapes import Vec3
-from znni.engine.device_graphs import PLAIN_RUNS
+from znni.engine.backends.cuda.graphs import PLAIN_RUNS
+from znni.engine.block import Block, alone, one_stage
 from znni.engine.patch import allocator_for
-from znni.engine.stages import in_turn, run_stages
+from znni.engine.stages import run_stages, through
 from znni.engine.stopwatch import Stopwatch
 from znni.engine.tiles import Allocate
 from znni.inference import build_runner, planning
@@ -28,7 +28,7 @@ from znni.machine.cuda import cupy
 from znni.machine.machine import DeviceKind
 from znni.network.network import Network
 from znni.network.network_file import load_network
-from znni.network.weights import Float32, Weights, random_weights
+from znni.network.weights import Weights, random_weights
 from znni.plans.plan import Plan
 from znni.plans.plan_file import load_plan
 from znni.plans.segments import Step
@@ -163,7 +163,7 @@ class PatchesOnGpu:
         plan: Plan,
         dtype: OutputType,
         weights: Weights | None = None,
-        read: Callable[[Allocate], Any] | None = None,
+        read: Callable[[Allocate], Block] | None = None,
     ) -> None:
         self._plan = plan
         self._layer_seconds: dict[str, list[float]] = defaultdict(list)
@@ -185,16 +185,16 @@ class PatchesOnGpu:
         warming = BEFORE_RECORDINGS if self._plan.network.is_exact else 1
         done: list[float] = []
 
-        def note(output: Any) -> None:
-            self.output = output
+        def note(block: Block) -> None:
+            self.output = block.values
             done.append(time.perf_counter())
             if len(done) == 1:
                 self._first_seconds, self._layer_seconds = self._layer_seconds, defaultdict(list)
 
         *first, last = self._runner.stages(Stopwatch())
         if self._plan.network.window:  # a run brings the maps to the host before the next block
-            last = in_turn([last, methodcaller("maps")])
-        stages = [lambda _: self._given, *first, last, note]
+            last = one_stage([last, lambda block: block.values.maps()])
+        stages = [lambda _: self._given, *map(through, (*first, last)), note]
         run_stages(range(warming + repeats), stages, here=1)
         self.peak = self._free - free_gpu_bytes()
         return tuple(after - before for before, after in pairwise(done[warming - 1 :]))
@@ -216,12 +216,12 @@ class PatchesOnGpu:
         self._layer_seconds[step.operation.name].append(seconds)
 
 
-def _noise(plan: Plan, allocate: Allocate) -> Float32:
+def _noise(plan: Plan, allocate: Allocate) -> Block:
     """Return noise for one patch, in an array of a run."""
     noise = patch_input(plan.network, plan.patch)
     given = allocate(noise.shape)
     given[:] = noise
-    return given
+    return alone(given)
 
 
 def free_gpu_bytes() -> int:

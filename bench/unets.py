@@ -43,11 +43,10 @@ from planner.exhaustive import Search
 from znni.core.errors import InvalidInput
 from znni.core.options import ACCURACIES, Accuracy
 from znni.core.shapes import Box, Vec3
-from znni.engine.executor import placed
+from znni.engine.block import Block, alone
 from znni.engine.patch import allocator_for
 from znni.engine.stopwatch import Stopwatch
 from znni.engine.tiles import Allocate
-from znni.engine.windows import WindowedBlock
 from znni.inference.build_runner import prepare_alone
 from znni.inference.planning import fastest, search
 from znni.machine.machine import DeviceKind
@@ -403,7 +402,7 @@ def _ours(plan: Plan, weights: Weights) -> Compute:
     return compute
 
 
-def reader(plan: Plan, x: Float32) -> Callable[[Allocate], Any]:
+def reader(plan: Plan, x: Float32) -> Callable[[Allocate], Block]:
     """Return a function that reads a window as a run reads a block, with the zeros around it.
 
     Args:
@@ -415,13 +414,13 @@ def reader(plan: Plan, x: Float32) -> Callable[[Allocate], Any]:
     common = inside.intersection(box)
     assert common is not None
 
-    def read(allocate: Allocate) -> Any:
+    def read(allocate: Allocate) -> Block:
         given = allocate((len(x), *box.size))
         given.fill(0)
         given[:, *common.shifted(ZERO - box.start).slices] = x[:, *common.slices]
         if plan.network.window:
-            return WindowedBlock(given, ZERO, Box(ZERO, plan.output), None)
-        return placed(given, ZERO)
+            return alone(given)._replace(written=Box(ZERO, plan.output))
+        return alone(given)
 
     return read
 

@@ -34,8 +34,9 @@ from znni.network.weights import Weights, load_weights
 from znni.plans.primitive import Primitive
 from znni.volumes import layouts
 
-# The same examples on every run: a failure on one machine is a failure on the next.
-settings.register_profile("reproducible", derandomize=True, deadline=None)
+# The same examples on every run: a failure on one machine is a failure on the next. Few of them, so
+# that all tests take minutes.
+settings.register_profile("reproducible", derandomize=True, deadline=None, max_examples=50)
 settings.load_profile("reproducible")
 
 # Tests interrupt themselves; a shell starts what runs in its background with that ignored.

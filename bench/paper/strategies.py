@@ -21,8 +21,9 @@ from planner.partition import CutPoint
 from znni.core.errors import DoesNotFit, InvalidInput, ZnniError
 from znni.core.options import Accuracy, Costs, memory_size
 from znni.core.shapes import Vec3
+from znni.engine.block import Block, alone
 from znni.engine.patch import PatchRunner
-from znni.engine.stages import run_stages
+from znni.engine.stages import run_stages, through
 from znni.engine.stopwatch import Stopwatch
 from znni.inference.planning import fastest, search
 from znni.machine.arrays import peak_memory
@@ -30,7 +31,7 @@ from znni.machine.machine import Machine, Processors
 from znni.machine.machine_choice import machine_for
 from znni.network.network import Network
 from znni.network.network_file import load_network
-from znni.network.weights import Float32, random_weights
+from znni.network.weights import random_weights
 from znni.plans.plan import Plan
 from znni.primitives.catalogue import FAMILIES, catalogue, families
 
@@ -260,11 +261,12 @@ def _run(plan: Plan, enough: float) -> Row:
     with peak_memory() as peak:
         building = perf_counter()
         runner = PatchRunner(plan, catalogue(plan.machine), random_weights(plan.network, 0))
-        block, done = patch_input(plan.network, plan.patch), list[float]()
-        stages = [*runner.stages(Stopwatch()), lambda _: done.append(perf_counter())]
+        block, done = alone(patch_input(plan.network, plan.patch)), list[float]()
+        layers = map(through, runner.stages(Stopwatch()))
+        stages = [*layers, lambda _: done.append(perf_counter())]
         begun = perf_counter()
 
-        def blocks() -> Iterator[Float32]:
+        def blocks() -> Iterator[Block]:
             for index in range(PATCHES):
                 if index < LEAST_PATCHES or perf_counter() - begun < enough:
                     yield block

@@ -9,8 +9,8 @@ import pytest
 from random_plans import run
 
 from znni.core.shapes import Vec3
-from znni.engine import device_graphs
-from znni.engine.device_graphs import MOST_RECORDED, PLAIN_RUNS, DeviceGraphs
+from znni.engine.backends.cuda import graphs as device_graphs
+from znni.engine.backends.cuda.graphs import MOST_RECORDED, PLAIN_RUNS, DeviceGraphs
 from znni.engine.labels import Labels
 from znni.engine.patch import PatchRunner
 from znni.inference import api

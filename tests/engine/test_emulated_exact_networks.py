@@ -23,8 +23,8 @@ from znni.calibration.overhead_figures import run_overhead
 from znni.core.errors import InvalidInput
 from znni.core.options import Accuracy, Border, Pad
 from znni.core.shapes import Box, Vec3
+from znni.engine.block import alone
 from znni.engine.checks import check_runnable
-from znni.engine.executor import placed
 from znni.engine.patch import PatchRunner
 from znni.engine.reading import read_input
 from znni.engine.scaling import StoredScaling
@@ -266,7 +266,7 @@ def give_stored_values_to(runner: PatchRunner) -> None:
     """Give a block of stored values to a runner, whatever it takes."""
     shape = runner.plan.input_shape
     scaling = StoredScaling(InputScaling(), (None,), Box(Vec3.of(0), shape.size))
-    runner(placed(np.zeros(shape[1:], np.uint8), Vec3.of(0), scaling))
+    runner(alone(np.zeros(shape[1:], np.uint8), scaling=scaling))
 
 
 def test_blocks_of_split_convolutions_read_all_that_these_see() -> None:

@@ -19,7 +19,8 @@ from planner.overhead import Overhead
 from znni.calibration.overhead_figures import run_overhead
 from znni.core.options import OutputType, Stored
 from znni.core.shapes import Box, Vec3
-from znni.engine.blocks import Blocks, KnownBlock
+from znni.engine.block import Block
+from znni.engine.blocks import Blocks
 from znni.engine.labels import Labels
 from znni.engine.pipeline import RunState, convert, run_volume
 from znni.engine.stopwatch import Stopwatch
@@ -58,7 +59,7 @@ class Filling:
             place.fill(1)
             return place
 
-        return [fill, lambda place: place]
+        return [fill, lambda block: block.values]
 
 
 class Writing:
@@ -156,7 +157,8 @@ def test_a_block_of_constant_input_is_repeated_as_it_is_stored(
     state = RunState(nothing, output, dtype, nothing, labels=labels)
     tracemalloc.start()
     try:
-        state.write(KnownBlock(Tile(Box(Vec3(0, 0, 0), patch), written), values))
+        tile = Tile(Box(Vec3(0, 0, 0), patch), written)
+        state.write(Block(tile, values, form="repeated"))
     finally:
         tracemalloc.stop()
     whole = np.tile(values, (1, *patch // Vec3(*extents)))[:, *written.slices]

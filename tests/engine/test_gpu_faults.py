@@ -20,7 +20,7 @@ from small_disk import small_disk
 
 from znni.core.errors import RunFailed
 from znni.core.shapes import Box
-from znni.engine.device_layers import DeviceLayers, Finished, Launched
+from znni.engine.backends.cuda.layers import DeviceLayers, Finished, Launched
 from znni.machine.cuda import cupy
 from znni.machine.device_arena import allocate
 from znni.volumes.hdf5.chunks import ChunkWriter

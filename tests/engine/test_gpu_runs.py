@@ -20,9 +20,10 @@ from znni.calibration.overhead_figures import run_overhead
 from znni.core.errors import OutOfDeviceMemory
 from znni.core.options import Border, OutputType
 from znni.core.shapes import Vec3
-from znni.engine import device_layers
+from znni.engine.backends.cuda import backend as device_backend
+from znni.engine.backends.cuda.layers import DeviceLayers, Launched
+from znni.engine.block import alone
 from znni.engine.block_bytes import DEVICE_BYTES
-from znni.engine.device_layers import DeviceLayers, Launched
 from znni.engine.executor import Fragments
 from znni.engine.patch import PatchRunner
 from znni.engine.pipeline import convert
@@ -90,8 +91,8 @@ def test_any_network_is_the_reference(network: Network, seed: int, tight: bool) 
     runner = PatchRunner(plan, primitives(plan.machine), weights)
     patches = [patch_of(plan, seed + index) for index in range(3)]
     launch, finish = runner.stages(Stopwatch())
-    begun = [launch(patches[0]), launch(patches[1])]
-    found = [*map(finish, begun), runner(patches[2])]
+    begun = [alone(patch).through(launch) for patch in patches[:2]]
+    found = [*(block.through(finish).values for block in begun), runner(patches[2])]
     for x, y in zip(patches, found, strict=True):
         np.testing.assert_allclose(y, dense(network, weights, x), rtol=1e-4, atol=1e-5)
 
@@ -130,7 +131,7 @@ def test_memory_is_what_the_plan_says_and_the_same_in_every_patch() -> None:
     left: list[int] = []
     pooled: set[int] = set()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(device_layers, "DeviceArena", Kept)
+        patch.setattr(device_backend, "DeviceArena", Kept)
         before = free_bytes()
         runner = PatchRunner(
             plan,
@@ -159,7 +160,7 @@ def free_bytes() -> int:
 def test_too_little_memory_is_one_error(monkeypatch: pytest.MonkeyPatch) -> None:
     network = znni.load_network(NETWORKS / "boundaries.yaml")
     plan = planned(network, network.total_pooling)
-    monkeypatch.setattr(device_layers, "DeviceArena", lambda _, **__: DeviceArena(2**50))
+    monkeypatch.setattr(device_backend, "DeviceArena", lambda _, **__: DeviceArena(2**50))
     with pytest.raises(OutOfDeviceMemory, match=r"has too little memory left .* gpu_memory='4GiB'"):
         PatchRunner(plan, primitives(plan.machine), random_weights(network, 0))
 

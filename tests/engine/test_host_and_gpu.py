@@ -20,10 +20,12 @@ from random_plans import CATALOGUE, any_plan, plan_of, random_volume, run
 from planner.partition import cut_network
 from planner.segmentations import segmentations
 from znni.core.shapes import Shape5, Vec3, offsets
-from znni.engine import device_layers, device_recombine
+from znni.engine.backends.cuda import backend as device_backend
+from znni.engine.backends.cuda import recombine as device_recombine
+from znni.engine.backends.cuda.layers import DeviceLayers
+from znni.engine.backends.host.layers import HostLayers, place
+from znni.engine.block import alone
 from znni.engine.blocks import Blocks
-from znni.engine.device_layers import DeviceLayers
-from znni.engine.host_layers import HostLayers, place
 from znni.engine.patch import PatchRunner
 from znni.engine.pipeline import RunState, ThisProcess, run_volume
 from znni.engine.stopwatch import Stopwatch
@@ -121,7 +123,7 @@ def test_every_patch_finds_room_in_what_the_plan_takes_of_each_device(
     with (
         mock.patch.object(arena, "SMALL", 1),
         mock.patch.object(arena, "map_pages", map_pages),
-        mock.patch.object(device_layers, "DeviceArena", Kept),
+        mock.patch.object(device_backend, "DeviceArena", Kept),
     ):
         run(PatchRunner(plan, CATALOGUE, weights), weights, volume)
     if part := plan.part("cpu"):
@@ -139,9 +141,9 @@ def test_every_patch_finds_room_in_what_the_plan_takes_of_each_device(
 def test_the_stages_tell_what_they_do() -> None:
     plan, watch = plan_with(2, NETWORK.total_pooling), Stopwatch()
     runner = PatchRunner(plan, CATALOGUE, random_weights(NETWORK, 7))
-    values: Any = random_volume(NETWORK, plan.output, 0)
+    block = alone(random_volume(NETWORK, plan.output, 0))
     for work in runner.stages(watch):
-        values = work(values)
+        block = block.through(work)
     busy = watch.seconds.busy
     assert min(busy.host_layers, busy.transfer, busy.gpu_layers) > 0
     assert busy.reading == busy.writing == 0

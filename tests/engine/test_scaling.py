@@ -17,8 +17,8 @@ from window_networks import network as windowed
 
 from znni.core.options import Pad
 from znni.core.shapes import Box, Vec3
+from znni.engine.backends.cuda.scaling import DeviceScaling, numbers_of
 from znni.engine.blocks import constant_input, is_constant
-from znni.engine.device_scaling import DeviceScaling, numbers_of
 from znni.engine.reading import read_input, read_stored
 from znni.engine.scaling import fixed_of_maps, scaled_on_gpu
 from znni.engine.tiles import Job
@@ -67,7 +67,7 @@ boxes = st.builds(
 )
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(jobs, boxes, st.sampled_from(SCALINGS), st.sampled_from((*TYPES, ">u2")))
 def test_stored_values_become_what_the_host_reads(
     job: Job, box: Box, scaling: InputScaling, dtype: str
@@ -81,7 +81,7 @@ def test_stored_values_become_what_the_host_reads(
     np.testing.assert_array_equal(found[0], read)
 
 
-@settings(max_examples=100)
+@settings(max_examples=50)
 @given(jobs, boxes, st.sampled_from(SCALINGS), st.sampled_from((0, 3, 70)), st.booleans())
 @example(  # both values are clipped to one
     job=job("edge"), box=Box(Vec3(0, 0, 0), SIZE), scaling=SCALINGS[3], value=70, differs=True

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from znni.core.logged import warn_once
 from znni.core.shapes import Shape5, Vec3
+from znni.engine.backends.cuda.transfer import Download, Upload
 from znni.engine.executor import Fragments
-from znni.engine.transfer import Download, Upload
 
 
 @pytest.fixture(autouse=True)

@@ -14,9 +14,9 @@ import pytest
 from numpy.typing import NDArray
 
 from znni.core.shapes import Box, Vec3
-from znni.engine import device_window_sums
-from znni.engine.device_window_sums import DeviceWindowSums, WindowMemory
-from znni.engine.window_sums import WindowSums
+from znni.engine.backends.cuda import window_sums as device_window_sums
+from znni.engine.backends.cuda.window_sums import DeviceWindowSums, WindowMemory
+from znni.engine.backends.host.window_sums import WindowSums
 from znni.engine.windows import BoxSums
 from znni.network.window import Window
 

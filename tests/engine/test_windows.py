@@ -16,8 +16,9 @@ from znni.core.errors import InvalidInput
 from znni.core.options import Border
 from znni.core.shapes import Box, Vec3
 from znni.engine import windows
+from znni.engine.backends.host.window_sums import WindowSums
+from znni.engine.block import alone
 from znni.engine.executor import Fragments
-from znni.engine.window_sums import WindowSums
 from znni.engine.windows import BoxSums
 from znni.inference import api
 from znni.inference.inferer import Inferer
@@ -143,16 +144,17 @@ def test_groups_of_windows_do_not_depend_on_where_a_run_began(mirror: str) -> No
                 )
 
             around = window.around(written)
-            block = windows.WindowedBlock(x[:, *around.slices], around.start, written, mask)
+            block = alone(x[:, *around.slices], around.start)
+            block = block._replace(written=written, wanted=mask)
             found.append((inputs, blended(block, compute, begin).copy()))
         return found
 
     (first, _), (second, mean) = groups_of([(block, None) for block in blocks])
-    ((alone, same),) = groups_of([(blocks[1], None)])
+    ((by_itself, same),) = groups_of([(blocks[1], None)])
     ((masked, part),) = groups_of([(blocks[1], wanted)])
-    assert second < alone <= first | second
-    assert set[bytes]() < masked < alone
-    assert len(alone) == sum(1 for _ in window.groups(blocks[1]))
+    assert second < by_itself <= first | second
+    assert set[bytes]() < masked < by_itself
+    assert len(by_itself) == sum(1 for _ in window.groups(blocks[1]))
     np.testing.assert_array_equal(same, mean)
     np.testing.assert_array_equal(part[:, wanted], mean[:, wanted])
 

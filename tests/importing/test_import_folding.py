@@ -119,7 +119,7 @@ def chains(draw: st.DrawFn) -> Graph:
     return chained(first, steps)
 
 
-@settings(max_examples=120)
+@settings(max_examples=50)
 @given(chains())
 def test_layers_compute_what_their_steps_compute(graph: Graph) -> None:
     made = fold("net", graph, "weights", InputScaling())
@@ -175,7 +175,7 @@ def graphs(draw: st.DrawFn) -> Graph:
     return Graph(2, tuple(steps), tuple(sorted(outputs)))
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(graphs())
 def test_layers_of_a_graph_compute_what_its_steps_compute(graph: Graph) -> None:
     made = fold("net", graph, "weights", InputScaling())

@@ -80,7 +80,7 @@ def computed_in_blocks(network: Network, weights: Weights, x: Float64, patch: Ve
     return made
 
 
-@settings(max_examples=120)
+@settings(max_examples=50)
 @given(
     small,
     st.builds(Vec3, *[st.integers(1, 14)] * 3),

@@ -15,8 +15,8 @@ from fakes import fake_catalogue, fake_gpu_catalogue, gpu
 import znni
 from znni.core.errors import InvalidInput
 from znni.core.options import Choices, Stored
+from znni.engine.backends.cuda.layers import room_to_compile
 from znni.engine.checks import check_runnable
-from znni.engine.device_layers import room_to_compile
 from znni.inference import planning
 from znni.inference.request import request
 from znni.machine.detect import detect_machine

@@ -16,10 +16,10 @@ from znni.network.geometry import over, whole_input
 from znni.network.layers import Concat, Conv, PackedLayer, Pool
 from znni.network.network import INPUT, Network
 from znni.network.network_file import network_from_text
+from znni.plans.array_layout import storage_bytes
 from znni.plans.block_storage import BlockStorage, block_storage
 from znni.plans.packed import packed_operations, packed_storages, reads_what_is_made
 from znni.plans.segments import Segment
-from znni.plans.storage_placement import storage_bytes
 
 UNET = """\
 name: unet

@@ -18,7 +18,7 @@ small = graphs(depth=2, most_maps=3, strides=(1, 2))
 sizes = st.builds(Vec3, *[st.integers(1, 14)] * 3)
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(graphs(), sizes, st.integers(0, 99))
 def test_whole_volumes_equal_pytorch(network: Network, volume: Vec3, seed: int) -> None:
     torch = pytest.importorskip("torch", reason="the other evaluation is PyTorch's")

@@ -207,14 +207,17 @@ def run_in_its_place(primitive: Primitive, case: Case) -> None:
     if primitive.device.kind == "gpu":
         placed = part.placed(device_arena.ALIGNMENT, device_arena.SPARE)
         on_gpu = DeviceArena(placed.size, spare=0)
-        with on_gpu.step(out, *placed.places[0][0]):
+        into = on_gpu.array_at(placed.starts[step.gives], out)
+        with on_gpu.step(placed.free[0]), output_into(into):
             run(*map(to_gpu, case.inputs))
         return
     placed = part.placed(ALIGNMENT, SPARE)
-    arena = Arena(placed.size, spare=0)
+    arena, start = Arena(placed.size, spare=0), placed.starts[step.gives]
+    (use,) = part.arrays().uses
     with (
         mock.patch.object(Arena, "_take_outside", side_effect=AssertionError("no room")),
-        arena.step(*placed.places[0][0]),
+        arena.step(start if use.late else None, placed.free[0]),
+        output_into(None if use.late else arena.array_at(start, out)),
     ):
         run(*case.inputs)
 

@@ -63,7 +63,7 @@ def run_checked(primitive: Primitive, case: Case) -> Float32:
 
 
 @convolutions
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(data=st.data())
 def test_convolution_is_the_reference(primitive: Primitive, data: st.DataObject) -> None:
     case = data.draw(convolution_cases(primitive))
@@ -140,7 +140,7 @@ def test_a_shifted_input_shifts_the_output(primitive: Primitive, axis: int) -> N
 
 
 @poolings
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(data=st.data())
 def test_pooling_is_the_reference(primitive: Primitive, data: st.DataObject) -> None:
     fragments = primitive.out_shape(*POOLING).n > POOLING[1].n
@@ -150,7 +150,7 @@ def test_pooling_is_the_reference(primitive: Primitive, data: st.DataObject) -> 
 
 
 @pooled_convolutions
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(data=st.data())
 def test_pooled_convolution_is_the_reference(primitive: Primitive, data: st.DataObject) -> None:
     case = data.draw(pooled_cases(primitive))

@@ -28,7 +28,7 @@ from fake_cupy import CUPY, Array, Device, Runtime
 from gpu_layers import AS_AMPERE, H200
 from numpy.typing import DTypeLike, NDArray
 
-from znni.engine import device_graphs
+from znni.engine.backends.cuda import graphs as device_graphs
 from znni.machine import cuda, cuda_kernels
 from znni.primitives.gpu.common import activation, clearing
 from znni.primitives.gpu.common.hardware import HOPPER, processors_of

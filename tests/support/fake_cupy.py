@@ -15,8 +15,8 @@ from numpy.typing import DTypeLike, NDArray
 
 from znni.core.options import OutputType
 from znni.core.shapes import Vec3
-from znni.engine import device_layers
-from znni.engine.host_layers import place
+from znni.engine.backends.cuda import layers as device_layers
+from znni.engine.backends.host.layers import place
 from znni.engine.pipeline import convert
 from znni.engine.scaling import StoredScaling
 from znni.machine import cuda

@@ -70,7 +70,7 @@ def check(case: Case, *inside: Box, device: Device, modules: tuple[Any, ...] = M
         given_inputs = [to_gpu(x) for x in case.inputs]
         with arena.in_use():
             poison(arena)
-        with arena.step(out, None, (0, arena.capacity)), output_into(view):
+        with arena.step((0, arena.capacity)), output_into(view):
             run(*given_inputs, *inside)
         allowed = max(primitive.accuracy, 1e-6) * max(magnitudes)
         np.testing.assert_allclose(view.get(), right, rtol=0, atol=allowed)

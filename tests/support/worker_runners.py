@@ -17,10 +17,9 @@ from numpy.typing import NDArray
 
 from znni.core.errors import RunFailed
 from znni.core.shapes import Vec3
-from znni.engine.executor import Fragments
+from znni.engine.block import Block
 from znni.engine.labels import Labels
 from znni.engine.stopwatch import Stopwatch
-from znni.engine.windows import WindowedBlock
 from znni.network.layers import Conv
 from znni.network.network import Network
 from znni.plans.totals import PlanMemory
@@ -64,16 +63,17 @@ class Sums:
     begun: int = 0
 
     def stages(self, stopwatch: Stopwatch, _labels: Labels | None = None) -> list[Any]:
-        def total(given: Any) -> NDArray[Any]:
-            block = scaled(given) if self.plan.takes_stored else given
-            assert block.shape == (1, *self.plan.input_patch)
+        def total(block: Block) -> NDArray[Any]:
+            given = scaled(block) if self.plan.takes_stored else block.values
+            assert given.shape == (1, *self.plan.input_patch)
             with stopwatch.during("host_layers"):
                 self.begun += 1
                 if self.begun == 5:
                     meet(self.fate)
-                return sums(block[0])
+                return sums(given[0])
 
-        def both(whole: NDArray[Any]) -> NDArray[Any]:
+        def both(block: Block) -> NDArray[Any]:
+            whole = block.values
             if self.fate == "fails late":
                 time.sleep(0.2)
                 raise RunFailed("the device failed late; run again")
@@ -82,9 +82,9 @@ class Sums:
         return [total, both]
 
 
-def scaled(given: Fragments) -> NDArray[np.float32]:
+def scaled(block: Block) -> NDArray[np.float32]:
     """Return what the network sees in a block of stored values, which takes no bytes more."""
-    (stored,), scaling = given.values, given.scaling
+    stored, scaling = block.values, block.scaling
     assert scaling is not None
     assert stored.dtype == np.uint8
     found = np.zeros(stored.shape, np.float32)
@@ -96,6 +96,10 @@ class LateMean(NamedTuple):
     """A mean that takes a while to be brought from its place."""
 
     place: NDArray[Any]
+
+    @classmethod
+    def of(cls, block: Block) -> LateMean:
+        return cls(block.values)
 
     def maps(self) -> NDArray[Any]:
         time.sleep(0.03)
@@ -124,12 +128,12 @@ class TwoPlaces:
     def stages(self, _stopwatch: Stopwatch, _labels: Labels | None = None) -> list[Any]:
         places = cycle([np.zeros((1, *self.patch), np.float32) for _ in range(2)])
 
-        def launch(block: WindowedBlock) -> NDArray[Any]:
+        def launch(block: Block) -> NDArray[Any]:
             place = next(places)
             place[...] = block.values
             return place
 
-        return [launch, LateMean]
+        return [launch, LateMean.of]
 
 
 def sums(x: NDArray[Any]) -> NDArray[Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from threading import Lock
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,12 +14,10 @@ from znni.core.errors import InvalidInput, UnusableValues
 from znni.core.shapes import Box, Vec3
 from znni.core.text import counted
 from znni.core.volume import Volume
-from znni.engine.executor import placed
+from znni.engine.block import Block
 from znni.engine.reading import read_input, read_stored
 from znni.engine.scaling import StoredScaling
-from znni.engine.stages import Work
 from znni.engine.tiles import ZERO, Allocate, Job, Tile, allocate_new
-from znni.engine.windows import WindowedBlock
 from znni.network.geometry import input_box, reach
 from znni.network.network import Network
 from znni.network.weights import Float32, Weights
@@ -55,54 +53,6 @@ class Skipped:
         said = [f"{count:,} {reason}" for reason, count in reasons.items() if count]
         total = counted(self.total, "block")
         return f"{total} not computed: {', '.join(said)}" * bool(said)
-
-
-class InputBlock(NamedTuple):
-    """A block on its way through the stages that compute it.
-
-    Attributes:
-        tile: its place in the job.
-        values: what the network sees (f, z, y, x); later what the last stage made of it.
-    """
-
-    tile: Tile
-    values: Any
-
-    def through(self, stage: Work) -> InputBlock:
-        """Return the block after a further stage."""
-        return self._replace(values=stage(self.values))
-
-
-class StoredBlock(NamedTuple):
-    """A block whose written part is as it will be stored.
-
-    Attributes:
-        tile: its place in the job.
-        values: the part (f', z, y, x) that it writes.
-    """
-
-    tile: Tile
-    values: NDArray[Any]
-
-
-class KnownBlock(NamedTuple):
-    """A block whose output is known. It goes straight to writing: no stage changes it.
-
-    Attributes:
-        tile: its place in the job.
-        values: the output (f', z, y, x) of an aligned block or one voxel, which repeats; None: the
-            output is all 0, because nobody needs it.
-    """
-
-    tile: Tile
-    values: Float32 | None
-
-    def through(self, _stage: Work) -> KnownBlock:
-        """Return the block as it is."""
-        return self
-
-
-Block: TypeAlias = InputBlock | KnownBlock | StoredBlock
 
 
 class Blocks:
@@ -158,7 +108,7 @@ class Blocks:
         if self.is_outside(tile.written):
             with self._noting:
                 self.skipped = replace(self.skipped, outside_mask=self.skipped.outside_mask + 1)
-            return KnownBlock(tile, None)
+            return Block(tile, None, form="repeated")
         window = self._network.window
         written = tile.written.shifted(self._job.center)
         if window:
@@ -178,12 +128,10 @@ class Blocks:
             wanted = wanted_voxels(self._mask, written) if self._mask else None
             if wanted is not None and wanted.all():
                 wanted = None
-            return InputBlock(tile, WindowedBlock(seen, box.start, written, wanted))
+            return Block(tile, seen, box.start, written=written, wanted=wanted)
         return self._to_compute(tile, seen, None)
 
-    def _to_compute(
-        self, tile: Tile, seen: NDArray[Any], scaling: StoredScaling | None
-    ) -> InputBlock | KnownBlock:
+    def _to_compute(self, tile: Tile, seen: NDArray[Any], scaling: StoredScaling | None) -> Block:
         """Return a block that is to be computed, or the output that its constant input gives.
 
         Args:
@@ -193,13 +141,11 @@ class Blocks:
         """
         values = constant_input(seen, scaling)
         if values is None or self._sees_zeros(tile):
-            if self._network.is_exact:
-                start = tile.computed.start + self._job.first
-                return InputBlock(tile, placed(seen, start, scaling))
-            return InputBlock(tile, placed(seen, ZERO, scaling) if scaling else seen)
+            start = tile.computed.start + self._job.first if self._network.is_exact else ZERO
+            return Block(tile, seen, start, scaling)
         with self._noting:
             self.skipped = replace(self.skipped, constant=self.skipped.constant + 1)
-            return KnownBlock(tile, self._of_constant(values))
+            return Block(tile, self._of_constant(values), form="repeated")
 
     def _sees_zeros(self, tile: Tile) -> bool:
         """Return whether a tile of an exact network depends on padding, of input or layers."""

@@ -1,45 +1,25 @@
-"""The executor: it takes a patch through the nested segments of a part, on the host or a GPU."""
+"""The executor: it runs a program on a backend, depth first.
+
+Each result goes through the loops within it before the next input is taken. A backend has what
+differs between devices: memory, clocks, and ways to launch work.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from itertools import product
-from typing import Any, NamedTuple, TypeAlias
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
-from znni.core.shapes import Box, Vec3, offsets
+from znni.core.shapes import Box, Vec3
+from znni.engine.block import Block
 from znni.engine.scaling import StoredScaling
 from znni.network.weights import Weights
-from znni.plans.device_partition import DevicePart
 from znni.plans.micro_batches import named
-from znni.plans.placement import StepPlace
 from znni.plans.primitive import Catalogue, Run
+from znni.plans.program import ONE, Edges, Operation, Positions, Program, View
 from znni.plans.segments import Step
-
-ZERO = Vec3(0, 0, 0)
 
 # An array of the host or a GPU.
 Array: TypeAlias = Any
-
-
-class Prepared(NamedTuple):
-    """A step that is ready to run.
-
-    Attributes:
-        step: the step.
-        run: the function that computes it.
-        place: the memory of the arena that it uses.
-    """
-
-    step: Step
-    run: Run
-    place: StepPlace
-
-
-# A function that runs a step on its input and returns its output.
-Call: TypeAlias = Callable[[Prepared, Array], Array]
-
-# A function that takes the results of the last step.
-Place: TypeAlias = "Callable[[Fragments], None]"
 
 # A function that takes each step that was run, and its seconds.
 Measured: TypeAlias = Callable[[Step, float], None]
@@ -54,7 +34,8 @@ class Fragments(NamedTuple):
 
     Attributes:
         values: the values (n, f, z, y, x).
-        at: the position of each fragment's first voxel in the patch's dense output.
+        at: the position of each fragment's first voxel in the patch's dense output. A block of an
+            exact network has its position in the whole output.
         stride: the distance between neighbouring voxels of a fragment in that output.
         scaling: the scaling that stored values still need; None: they are what the network sees.
     """
@@ -65,99 +46,190 @@ class Fragments(NamedTuple):
     scaling: StoredScaling | None = None
 
 
-def whole(block: Array | Fragments) -> Fragments:
-    """Return a patch's input (f, z, y, x) as its only fragment."""
-    return block if isinstance(block, Fragments) else placed(block, ZERO)
+def fragments_of(block: Block) -> Fragments:
+    """Return a block's input (f, z, y, x) as its only fragment, or the fragments that it holds."""
+    if isinstance(block.values, Fragments):
+        return block.values
+    return Fragments(block.values[None], (block.start,), ONE, block.scaling)
 
 
-def placed(block: Array, start: Vec3, scaling: StoredScaling | None = None) -> Fragments:
-    """Return a block's input (f, z, y, x) as its only fragment, at its place in a whole output."""
-    return Fragments(block[None], (start,), Vec3(1, 1, 1), scaling)
+class Prepared(NamedTuple):
+    """An operation that is ready to run.
+
+    Attributes:
+        operation: the operation.
+        run: the function that computes it.
+    """
+
+    operation: Operation
+    run: Run
+
+
+class Output(NamedTuple):
+    """The memory of an operation's output.
+
+    Attributes:
+        maps: the maps of the value, with all samples of their array.
+        view: the samples that the operation writes. None: it makes its output late.
+        inside: the samples of the maps that lie within the volume. None: all do.
+    """
+
+    maps: Array
+    view: Array | None
+    inside: Box | None = None
+
+
+class Backend(Protocol):
+    """A device that runs operations."""
+
+    @property
+    def arrays(self) -> Mapping[str, Array]:
+        """The arrays of the arena, by name."""
+
+    def maps(self, view: View, array: Array) -> Array:
+        """Return the maps of a value in its array, with all samples."""
+
+    def within(self, maps: Array, box: Box) -> Array:
+        """Return the samples of a value in a box."""
+
+    def launch(self, key: tuple[Array, int], work: Callable[[], Array]) -> Array:
+        """Do work, or do again what equal work did.
+
+        Args:
+            key: the input, and a number that equal work shares.
+            work: queues the operations, and returns their result.
+        """
+
+    def call(self, prepared: Prepared, given: Sequence[Any], output: Output) -> Array:
+        """Run an operation, and return its output.
+
+        Args:
+            prepared: the operation.
+            given: its inputs. If it sees edges, the box of the whole input follows them.
+            output: the memory of its output.
+        """
+
+
+# A function that takes the results of the last operation.
+Put: TypeAlias = Callable[[Fragments], None]
+
+# A function that returns the part of the tensor that is handed on for so many items.
+Target: TypeAlias = Callable[[int], Array]
+
+
+def prepare(program: Program, catalogue: Catalogue, weights: Weights) -> list[Prepared]:
+    """Return the operations of a program, prepared by their primitives."""
+
+    def run(step: Step) -> Run:
+        parameters = weights[name] if (name := step.layers[0].name) in weights.layers else None
+        primitive = named(catalogue, step.primitive)
+        return primitive.build(step.operation, step.shape_in, parameters)
+
+    return [Prepared(each, run(each.step)) for each in program.operations]
 
 
 class Executor:
-    """The segments of a part, ready for patches, depth first.
-
-    Each result goes through the segments after it before the next input is taken.
+    """A program that is ready to run.
 
     Args:
-        part: the segments to run. Their primitives are prepared.
-        catalogue: the primitives that the part names.
-        weights: the network's weights.
-        alignment: the bytes of which every array's beginning in the arena is a multiple.
-        spare: bytes of each step for the alignment of the arrays in its workspace.
-
-    Attributes:
-        arena_size: the bytes of the arena that holds the steps' places.
+        program: the program.
+        operations: its operations, prepared.
+        backend: the device.
     """
 
-    def __init__(
-        self, part: DevicePart, catalogue: Catalogue, weights: Weights, alignment: int, spare: int
-    ) -> None:
-        placed = part.placed(alignment, spare)
-        self.arena_size = placed.size
-        self._levels = tuple(
-            (
-                segment,
-                tuple(
-                    Prepared(step, built(step, catalogue, weights), place)
-                    for step, place in zip(segment.steps, places, strict=True)
-                ),
-            )
-            for segment, places in zip(part.segments, placed.places, strict=True)
-        )
+    def __init__(self, program: Program, operations: Iterable[Prepared], backend: Backend) -> None:
+        self._program = program
+        self._backend = backend
+        prepared = iter(operations)
+        self._loops = [(loop, [next(prepared) for _ in loop.operations]) for loop in program.loops]
+        self._latest: tuple[Vec3, list[Edges | None], int] | None = None
+        self._numbers: dict[object, int] = {}
 
-    def __call__(self, given: Fragments, call: Call, place: Place) -> None:
-        """Take all fragments of one patch through the segments, some at a time.
+    def __call__(self, given: Fragments, put: Put, target: Target | None = None) -> None:
+        """Take one patch, or a block, through the program.
 
         Args:
             given: the input. Each part of its values is read once, in order.
-            call: the function that runs each step.
-            place: the function that takes the results of the last step.
+            put: the function that takes the results of the last operation.
+            target: the function that returns the part of the tensor for the next results, if they
+                are handed on.
         """
-        self._descend(0, given, call, place)
+        self._loop(0, given, put, target)
 
-    def _descend(self, level: int, stored: Fragments, call: Call, place: Place) -> None:
-        """Take a stored input through the segments from ``level`` on, one sub-batch at a time."""
-        segment, _ = self._levels[level]
-        size = segment.sub_batch
-        for first in range(0, len(stored.at), size):
-            items = slice(first, first + size)
-            some = Fragments(stored.values[items], stored.at[items], stored.stride)
-            for chosen in product(*map(offsets, segment.plain_windows)):
-                self._pass(level, some, chosen, call, place)
+    def _loop(self, level: int, given: Fragments, put: Put, target: Target | None) -> None:
+        """Run a loop, and those within it, on an input."""
+        loop, _ = self._loops[level]
+        for items in loop.batches(len(given.at)):
+            values, at = given.values[items], given.at[items]
+            for chosen in loop.choices():
+                crop = loop.crop(chosen)
+                x = self._backend.within(values, crop) if crop else values
+                made = self._launch(level, x, at[0], target)
+                positions = loop.positions(Positions(at, given.stride), chosen)
+                results = Fragments(made, *positions)
+                if level + 1 < len(self._loops):
+                    self._loop(level + 1, results, put, target)
+                else:
+                    put(results)
 
-    def _pass(
-        self, level: int, some: Fragments, chosen: tuple[Vec3, ...], call: Call, place: Place
-    ) -> None:
-        """Run a segment once, with one offset chosen for each of its plain pools."""
-        segment, steps = self._levels[level]
-        start = segment.shift(chosen)
-        crop = Box(start, start + segment.steps[0].shape_in.size)
-        given = some._replace(values=some.values[:, :, *crop.slices])
-        alive = {segment.steps[0].takes[0]: given}
-        remaining = iter(chosen)
-        for prepared, dying in zip(steps, segment.dying, strict=True):
-            step = prepared.step
-            (taken,) = (alive[name] for name in step.takes)
-            at, stride = taken.at, taken.stride
-            if step.pool:
-                window = step.pool.window
-                shifts = [next(remaining)] if step.pools_plainly else list(offsets(window))
-                at = tuple(first + stride * offset for first in at for offset in shifts)
-                stride *= window
-            alive[step.gives] = Fragments(call(prepared, taken.values), at, stride)
-            for name in dying:
-                del alive[name]
-        made = alive[segment.steps[-1].gives]
-        if level + 1 < len(self._levels):
-            self._descend(level + 1, made, call, place)
-        else:
-            place(made)
+    def _launch(self, level: int, x: Array, start: Vec3, target: Target | None) -> Array:
+        """Run the operations of a loop once, and return their last value.
 
+        Args:
+            level: the number of the loop.
+            x: its input.
+            start: where a block of an exact network begins in the whole output.
+            target: as for ``__call__``.
+        """
+        edges, number = self._edges(start)
+        return self._backend.launch((x, number), lambda: self._run(level, x, edges, target))
 
-def built(step: Step, catalogue: Catalogue, weights: Weights) -> Run:
-    """Return the function that computes a step, prepared."""
-    parameters = weights[name] if (name := step.layers[0].name) in weights.layers else None
-    primitive = named(catalogue, step.primitive)
-    return primitive.build(step.operation, step.shape_in, parameters)
+    def _edges(self, start: Vec3) -> tuple[list[Edges | None], int]:
+        """Return what all operations read and make of a block that begins at a voxel.
+
+        Small volumes have one block, and windows begin at the same voxel, so the latest is kept.
+
+        Returns:
+            The edges of each operation, and a number that blocks of the same work share.
+        """
+        program = self._program
+        if self._latest is None or (program.storage and self._latest[0] != start):
+            edges = [program.edges(operation, start) for operation in program.operations]
+            work = tuple(each and (each.seen, each.inside) for each in edges)
+            number = self._numbers.setdefault(work, len(self._numbers))
+            self._latest = start, edges, number
+        return self._latest[1:]
+
+    def _run(self, level: int, x: Array, edges: list[Edges | None], target: Target | None) -> Array:
+        """Run operation after operation of a loop, and return the last value."""
+        loop, operations = self._loops[level]
+        arrays = {**self._backend.arrays, loop.takes: x}
+        for prepared, edge in zip(operations, edges, strict=False):
+            operation = prepared.operation
+            given = [self._view(view, arrays) for view in operation.reads]
+            if edge and edge.whole is not None:
+                given.append(edge.whole)
+            writes = operation.writes
+            if writes.array not in arrays and target:
+                arrays[writes.array] = target(operation.step.shape_out.n)
+            made = self._backend.call(prepared, given, self._output(operation, arrays, edge))
+            if operation.late_at is not None:
+                arrays[writes.array] = made
+        last = self._program.output if self._program.storage else operations[-1].operation.writes
+        return self._view(last, arrays)
+
+    def _view(self, view: View, arrays: Mapping[str, Array]) -> Array:
+        """Return the samples of a view."""
+        maps = self._backend.maps(view, arrays[view.array])
+        return maps if view.box is None else self._backend.within(maps, view.box)
+
+    def _output(
+        self, operation: Operation, arrays: Mapping[str, Array], edges: Edges | None
+    ) -> Output:
+        """Return the memory of an operation's output."""
+        view = operation.writes
+        maps = self._backend.maps(view, arrays[view.array])
+        if operation.late_at is not None:
+            return Output(maps, None)
+        inside = edges.inside if edges and operation.cleared else None
+        return Output(maps, self._view(view, arrays), inside)

@@ -4,24 +4,18 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-import numpy as np
 from numpy.typing import NDArray
 
 from znni.core.options import OutputType
-from znni.core.shapes import Box
-from znni.engine.blended import Blended
-from znni.engine.block_layers import BlockLayers
+from znni.engine.backends.cuda.layers import DeviceLayers
+from znni.engine.backends.cuda.windows import DeviceWindows
+from znni.engine.backends.host.layers import HostLayers
+from znni.engine.block import Block, Stage, alone, one_stage
 from znni.engine.checks import check_runnable
-from znni.engine.device_block_layers import DeviceBlockLayers
-from znni.engine.device_layers import DeviceLayers
-from znni.engine.device_windows import DeviceWindows
-from znni.engine.executor import Fragments, Measured, not_measured, whole
-from znni.engine.host_layers import HostLayers
+from znni.engine.executor import Measured, not_measured
 from znni.engine.labels import Labels
-from znni.engine.stages import Work
 from znni.engine.stopwatch import Stopwatch
 from znni.engine.tiles import Allocate, allocate_new
-from znni.engine.windows import BlendedWindows, BoxSums, WindowedBlock
 from znni.machine.locked_arrays import LockedArrays
 from znni.network.split import split_weights
 from znni.network.weights import Float32, Weights, conv_weights
@@ -33,8 +27,8 @@ from znni.plans.primitive import Catalogue
 class Layers(Protocol):
     """A part of a plan, ready to run."""
 
-    def stages(self, stopwatch: Stopwatch) -> list[Work]:
-        """Return the stages for the fragments of a patch, in order."""
+    def stages(self, stopwatch: Stopwatch, labels: Labels | None = None) -> list[Stage]:
+        """Return the stages for the fragments of a patch, or for a block of windows, in order."""
 
 
 def allocator_for(plan: Plan) -> Allocate:
@@ -76,71 +70,26 @@ class PatchRunner:
         parameters = split_weights(plan.network, weights)
 
         def ready(part: DevicePart) -> Layers:
-            if part.device == "gpu" and plan.network.window:
+            if part.device == "cpu":
+                return HostLayers(plan, part, catalogue, parameters, measured, self._head)
+            if plan.network.window:
                 return DeviceWindows(plan, part, catalogue, parameters, measured, self._head)
-            if part.device == "gpu" and part.storage:
-                return DeviceBlockLayers(plan, part, catalogue, parameters, measured, dtype)
-            if part.device == "gpu":
-                return DeviceLayers(plan, part, catalogue, parameters, measured, dtype)
-            if part.storage:
-                return BlockLayers(plan, part, catalogue, parameters, measured)
-            return HostLayers(plan, part, catalogue, parameters, measured)
+            return DeviceLayers(plan, part, catalogue, parameters, measured, dtype)
 
         self._layers = [ready(part) for part in plan.parts]
 
-    def __call__(self, block: Float32 | Fragments) -> NDArray[Any]:
-        """Return the dense output (f', Z, Y, X) of one input patch (f, z, y, x)."""
-        made: Any = block
+    def __call__(self, given: Float32 | Block) -> NDArray[Any]:
+        """Return the dense output (f', Z, Y, X) of a block, or of one input patch (f, z, y, x)."""
+        block = given if isinstance(given, Block) else alone(given)
         for work in self.stages(Stopwatch()):
-            made = work(made)
-        dense: NDArray[Any] = made
+            block = block.through(work)
+        dense: NDArray[Any] = block.values
         return dense
 
-    def stages(self, stopwatch: Stopwatch, labels: Labels | None = None) -> list[Work]:
+    def stages(self, stopwatch: Stopwatch, labels: Labels | None = None) -> list[Stage]:
         """Return the stages of each part in order, as every ``Runner`` does.
 
         If the parts take turns, all their stages are one stage. A GPU makes labels itself.
         """
-        for layers in self._layers:
-            if isinstance(layers, DeviceLayers):
-                layers.label(labels)
-        if self.plan.network.window:
-            if self.plan.parts[0].device == "gpu":
-                return self._layers[0].stages(stopwatch)
-            return [self._windows_on_host(stopwatch)]
-        first, *others = (work for part in self._layers for work in part.stages(stopwatch))
-        if not self.plan.time.in_turn:
-            return [lambda block: first(whole(block)), *others]
-
-        def all_in_turn(block: Float32) -> Any:
-            made = first(whole(block))
-            for work in others:
-                made = work(made)
-            return made
-
-        return [all_in_turn]
-
-    def _windows_on_host(self, stopwatch: Stopwatch) -> Work:
-        """Return the stage that computes the windows of a block on the host, and blends them."""
-        from znni.engine.window_sums import WindowSums  # it imports kernels of the host
-
-        network, threads = self.plan.network, self.plan.machine.host.threads
-        window = network.window
-        assert window is not None
-        # The layers' seconds are within those of the blending, which are measured here.
-        (work,) = self._layers[0].stages(Stopwatch())
-        importance = window.importance()
-
-        def begin(box: Box) -> BoxSums:
-            sums = np.empty((network.blended_features, *box.size), np.float32)
-            return WindowSums(window, box, sums, importance, threads)
-
-        blended = BlendedWindows(network, self.plan.patch)
-
-        def windows(block: WindowedBlock) -> Blended:
-            with stopwatch.during("host_layers"):
-                return Blended(
-                    blended(block, work, begin), self._head, block.with_output(window), threads
-                )
-
-        return windows
+        stages = [work for part in self._layers for work in part.stages(stopwatch, labels)]
+        return [one_stage(stages)] if self.plan.time.in_turn else stages

@@ -17,7 +17,8 @@ from znni.core.options import OutputType
 from znni.core.shapes import Box, Vec3
 from znni.core.volume import Sink
 from znni.engine.blended import BlendedBlock, clear_unwanted
-from znni.engine.blocks import Block, Blocks, InputBlock, KnownBlock, StoredBlock, repeated
+from znni.engine.block import Block, Stage
+from znni.engine.blocks import Blocks, repeated
 from znni.engine.labels import Labels
 from znni.engine.last_blocks import LastBlocks
 from znni.engine.stages import StageChain, StageChains, Work, in_turn, nothing_to_do, through
@@ -42,12 +43,12 @@ class Runner(Protocol):
     def plan(self) -> Plan:
         """The plan that it runs."""
 
-    def stages(self, stopwatch: Stopwatch, labels: Labels | None = None) -> Sequence[Work]:
-        """Return the stages of a patch, in order. The first one runs in the thread of the caller.
+    def stages(self, stopwatch: Stopwatch, labels: Labels | None = None) -> Sequence[Stage]:
+        """Return the stages of a block, in order. The first one runs in the thread of the caller.
 
-        The first stage takes the input (f, z, y, x). The last one returns the dense output
+        Each takes a block and returns its new values. Those of the last one are the dense output
         (f', Z, Y, X), in float32 or as it is stored, or its labels in their type. No stage takes a
-        patch before the next stage has taken its last one.
+        block before the next stage has taken its last one.
 
         Args:
             stopwatch: counts how long each stage works.
@@ -67,7 +68,7 @@ class BlockSlot(NamedTuple):
             with one at a time are written, and no run follows.
     """
 
-    stages: Callable[[], Sequence[Work]]
+    stages: Callable[[], Sequence[Stage]]
     allocate: Allocate = allocate_new
     one_at_a_time: bool = False
     free: Callable[[], None] = nothing_to_do
@@ -232,22 +233,22 @@ class RunState:
 
         This needs little memory beside the sums of windows, and frees them before the next block.
         """
-        if not isinstance(block, InputBlock):
+        if block.form != "computed":
             return block
         blended: BlendedBlock = block.values
         labels = self.labels
         made = blended.labels(labels) if labels else convert(blended.maps(), self.dtype)
         clear_unwanted(made, blended.wanted)
-        return StoredBlock(block.tile, made)
+        return block._replace(values=made, form="stored")
 
     def write(self, block: Block) -> None:
         """Write the wanted part of a block; values that are None are all 0."""
         tile, values = block.tile, block.values
-        if isinstance(block, StoredBlock):
-            self.output.write(tile.written, block.values)
+        if block.form == "stored":
+            self.output.write(tile.written, values)
         elif values is None:
             self.output.write(tile.written, self._zeros(tile.written.size))
-        elif isinstance(block, KnownBlock):
+        elif block.form == "repeated":
             known = repeated(self._made_of(values), tile.written_in_patch)
             self.output.write(tile.written, known)
         else:

@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from znni.core.shapes import Box, Shape5, Vec3
+from znni.engine.block import Block
 from znni.engine.executor import Array, Fragments
 from znni.network.geometry import input_box
 from znni.network.network import Network
@@ -21,31 +21,6 @@ from znni.network.weights import Float32
 from znni.network.window import Copy, Window
 
 ZERO, ONE = Vec3(0, 0, 0), Vec3(1, 1, 1)
-
-
-class WindowedBlock(NamedTuple):
-    """The input of a block of output.
-
-    Attributes:
-        values: what the windows see (f, z, y, x).
-        start: the voxel of the volume at which the values begin.
-        written: the voxels of the volume that the block writes.
-        wanted: which of them (z, y, x) need output; None: all.
-    """
-
-    values: Float32
-    start: Vec3
-    written: Box
-    wanted: NDArray[np.bool_] | None
-
-    def with_output(self, window: Window) -> NDArray[np.bool_] | None:
-        """Return which voxels that the block writes have output; the others are 0. None: all."""
-        if self.written.within(window.covered):
-            return self.wanted
-        covered = np.zeros(self.written.size, np.bool_)
-        if part := self.written.intersection(window.covered):
-            covered[part.shifted(ZERO - self.written.start).slices] = True
-        return covered if self.wanted is None else covered & self.wanted
 
 
 class Sums(NamedTuple):
@@ -189,7 +164,7 @@ class BlendedWindows:
 
     def __call__(
         self,
-        block: WindowedBlock,
+        block: Block,
         compute: Callable[[Fragments], Array],
         begin: Callable[[Box], BoxSums],
     ) -> Array:
@@ -222,7 +197,7 @@ class BlendedWindows:
             self._kept = _Kept(sums.after(size.x), written)
         return sums.mean(size.x)
 
-    def _tail_of(self, block: WindowedBlock, starts: Sequence[Vec3]) -> int:
+    def _tail_of(self, block: Block, starts: Sequence[Vec3]) -> int:
         """Return the voxels after a block whose sums are kept for the next; 0 if none is.
 
         Args:
@@ -239,7 +214,7 @@ class BlendedWindows:
         """Return the voxels of a window."""
         return Box(start, start + self._window.size)
 
-    def _input(self, block: WindowedBlock, group: Sequence[Copy]) -> Fragments:
+    def _input(self, block: Block, group: Sequence[Copy]) -> Fragments:
         """Return the inputs of a group of windows, some of which are mirrored before."""
         for given, (start, axes) in zip(self._seen, group, strict=False):
             seen = block.values[:, *self._box(start).shifted(ZERO - block.start).slices]
@@ -249,7 +224,7 @@ class BlendedWindows:
         return Fragments(self._seen, (ZERO,), ONE)
 
 
-def _is_wanted(block: WindowedBlock, window: Box) -> bool:
+def _is_wanted(block: Block, window: Box) -> bool:
     """Return whether a window has a voxel of a block that needs output."""
     if block.wanted is None:
         return True

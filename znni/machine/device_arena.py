@@ -8,7 +8,7 @@ takes beside its output nests: the last array taken is freed first.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from contextvars import ContextVar
 from math import prod
 from typing import Any
@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from znni.core.shapes import round_up
-from znni.machine.arena import given_output, output_into
+from znni.machine.arena import given_output
 from znni.machine.cuda import cupy
 
 ALIGNMENT = 512  # bytes: as CuPy's own pool aligns, which is enough for any access
@@ -103,27 +103,17 @@ class DeviceArena:
             _current.reset(token)
 
     @contextmanager
-    def step(
-        self, shape: tuple[int, ...], output: int | None, free: tuple[int, int]
-    ) -> Iterator[None]:
-        """Serve one call within a ``with`` block, at places that were decided before.
+    def step(self, free: tuple[int, int]) -> Iterator[None]:
+        """Serve the workspace of one call within a ``with`` block, where it was decided before.
 
         Args:
-            shape: shape of the call's output.
-            output: where the output begins, in bytes; None if it has a place elsewhere.
-            free: the first byte for output and workspace, and the one after the last.
+            free: the first byte for workspace, and the one after the last.
         """
-        start, stop = free
-        if output == start:
-            start += round_up(4 * prod(shape), ALIGNMENT)
-        elif output is not None:
-            stop = output
-        self._ends = TwoStacks(start, stop)
+        self._ends = TwoStacks(*free)
         taken = self.capacity - self._ends.size
         token = _current.set(self)
         try:
-            with output_into(self.array_at(output, shape)) if output is not None else nullcontext():
-                yield
+            yield
         finally:
             _current.reset(token)
             self._peak = max(self._peak, taken + self._ends.peak)

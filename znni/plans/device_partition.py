@@ -11,13 +11,14 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
 
-from znni.core.shapes import Shape5
+from znni.core.shapes import Shape5, round_up
 from znni.machine.machine import DeviceKind
-from znni.network.network import Network
+from znni.network.network import INPUT, Network
+from znni.plans.array_layout import bytes_apart, staged_bytes, storage_bytes
 from znni.plans.block_storage import BlockStorage
-from znni.plans.placement import Placement, placement
+from znni.plans.packed import packed_storages
+from znni.plans.placement import Arrays, Placement, Use
 from znni.plans.segments import Segment, Step, segment_runs
-from znni.plans.storage_placement import bytes_apart, held_beside_steps, storage_placement
 
 
 @dataclass(frozen=True)
@@ -91,30 +92,23 @@ class DevicePart:
         """Yield each step with the bytes alive during it beside its own.
 
         A segment's input is held while the segments after it run. For the first segment, this is
-        the part of the input that it takes at a time.
+        the part of the input that it takes at a time. The tensor that is handed on is held, too.
 
-        The bytes that a step takes include its input and output. Two of these are held anyway, so
-        they are subtracted here. One is the input of a segment's first step: it is a view of the
-        segment's input. The other is the output that the last step writes into the tensor that is
-        handed on.
+        The bytes that a step takes include its input and output, which are subtracted here. The
+        result is negative for a step whose input and output share memory.
         """
+        storage, outside = self.storage, self._bytes_outside
+        for step, alive in zip(self.steps, self.arrays().alive(), strict=True):
+            staged = staged_bytes(step, storage, self.device) if storage else 0
+            own = step.shape_in.nbytes + step.shape_out.nbytes
+            yield step, outside + alive + staged - own
+
+    @property
+    def _bytes_outside(self) -> int:
+        """The bytes of the input, and of a tensor that is handed on. Both lie outside the arena."""
         if self.storage:
-            yield from held_beside_steps(self.steps, self.storage, self.device)
-            return
-        held = self.output_shape.nbytes if self.hands_on else 0
-        stored = self.first_input.nbytes
-        for segment in self.segments:
-            alive = {segment.steps[0].takes[0]: stored}
-            for step, dying in zip(segment.steps, segment.dying, strict=True):
-                counted = step.shape_in.nbytes
-                if self.writes_in_place(step):
-                    counted += step.shape_out.nbytes
-                yield step, held + sum(alive.values()) - counted
-                alive[step.gives] = step.shape_out.nbytes
-                for name in dying:
-                    del alive[name]
-            held += stored
-            stored = segment.steps[-1].shape_out.nbytes
+            return storage_bytes(INPUT, self.storage, self.device)
+        return self.first_input.nbytes + (self.output_shape.nbytes if self.hands_on else 0)
 
     def writes_in_place(self, step: Step) -> bool:
         """Return whether a step's output has its place before the step begins.
@@ -134,11 +128,50 @@ class DevicePart:
         for step, held in self.held_beside():
             yield step, held + step.taken(in_place=self.writes_in_place(step))
 
-    def placed(self, alignment: int = 1, spare: int = 0) -> Placement:
-        """Return the places of all values in an arena, with the arguments of ``placement``."""
+    def arrays(self, alignment: int = 1, spare: int = 0) -> Arrays:
+        """Return the arrays in the arena, and their uses.
+
+        Args:
+            alignment: the bytes of which every array's beginning is a multiple.
+            spare: bytes of each step beside its workspace, for the alignment of the arrays in it.
+        """
         if self.storage:
-            return storage_placement(self.steps, self.storage, alignment, spare, self.device)
-        return placement(self.segments, alignment, spare, hands_on=self.hands_on)
+            return self._arrays_of_block(self.storage, alignment, spare)
+        sizes, uses = {}, []
+        for step in self.steps:
+            in_place, memory = self.writes_in_place(step), step.cost.memory
+            beside = max(0, memory.working - step.shape_in.nbytes - step.shape_out.nbytes)
+            if not in_place:
+                sizes[step.gives] = round_up(step.shape_out.nbytes, alignment)
+            workspace = memory.workspace if in_place else beside
+            late = not in_place and beside < memory.workspace
+            uses.append(Use(step.takes, step.gives, round_up(workspace, alignment) + spare, late))
+        stored = frozenset(segment.steps[-1].gives for segment in self.segments[:-1])
+        return Arrays(sizes, uses, stored)
+
+    def _arrays_of_block(self, storage: BlockStorage, alignment: int, spare: int) -> Arrays:
+        """Return the arrays of an exact network's block, and their uses."""
+        packed = packed_storages(self.steps, storage)
+        where = {name: location.storage for name, location in storage.locations.items()}
+        sizes = {
+            name: round_up(storage_bytes(name, storage, self.device, packed), alignment)
+            for name in {where[step.gives] for step in self.steps}
+        }
+        uses = [
+            Use(
+                tuple(where[name] for name in step.takes),
+                where[step.gives],
+                round_up(step.cost.memory.workspace, alignment)
+                + round_up(staged_bytes(step, storage, self.device), alignment)
+                + spare,
+            )
+            for step in self.steps
+        ]
+        return Arrays(sizes, uses, frozenset({where[self.steps[-1].gives]}))
+
+    def placed(self, alignment: int = 1, spare: int = 0) -> Placement:
+        """Return the places of all arrays in an arena, with the arguments of ``arrays``."""
+        return self.arrays(alignment, spare).placed()
 
     def working_peak(self) -> tuple[int, Step]:
         """Return the peak bytes of arrays and workspace, and the step where the peak occurs.

@@ -1,150 +1,184 @@
-"""Places: where each value of a plan lies in a device's arena, and what is free for workspace.
+"""Placement: where each array lies in an arena, and what is free for workspace.
 
-The places follow from a plan's steps alone, before anything runs. A stack grows from each end of
-the arena. A step's output goes on the other stack than its input. Values of nested segments and
-of skips end in the reverse order of their beginning. So they leave no gaps.
+The places follow from the operations alone, before anything runs. An array lives from the first
+operation that writes it to the last one that reads it. Two rules place the arrays, and the one that
+needs fewer bytes counts:
+
+- **two stacks**: a stack grows from each end of the arena, and an output goes on the other stack
+  than its input. Arrays whose lives nest, as in a chain or in nested loops, leave no gaps.
+- **largest first**: each array lies as low as its life allows, as in the memory planning of
+  interpreters for networks. Graphs with joins need it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from znni.core.shapes import round_up
-from znni.plans.segments import Segment, Step
+
+class Life(NamedTuple):
+    """The operations during which an array is in use, both included."""
+
+    first: int
+    last: int
+
+    def meets(self, other: Life) -> bool:
+        """Return whether both are in use at the same time."""
+        return self.first <= other.last and other.first <= self.last
 
 
-class StepPlace(NamedTuple):
-    """The memory that one step uses in an arena, in bytes from the arena's beginning.
+class Use(NamedTuple):
+    """The memory that one operation uses.
 
     Attributes:
-        output: the beginning of the output; None if it lies in the tensor that is handed on.
-        free: the beginning and the end of the memory for output and workspace. The output lies at
-            one of these two ends. Workspace may lie there too before the output is made.
+        reads: the names of the arrays that it reads.
+        writes: the name of the array that it writes.
+        workspace: the bytes that it takes beside them.
+        late: whether it makes the output late, at one end of its workspace. Then the workspace may
+            lie in the output's place before.
     """
 
-    output: int | None
-    free: tuple[int, int]
+    reads: tuple[str, ...]
+    writes: str
+    workspace: int
+    late: bool = False
 
 
 @dataclass(frozen=True)
 class Placement:
-    """The places of all steps of one device's part of a plan.
+    """The places of all arrays in an arena.
 
     Attributes:
         size: the bytes of the arena.
-        places: the places of the steps of each segment.
+        starts: the first byte of each array, by name.
+        free: the beginning and the end of each operation's workspace. If the operation makes its
+            output late, the output lies at one of these two ends.
     """
 
     size: int
-    places: tuple[tuple[StepPlace, ...], ...]
+    starts: Mapping[str, int]
+    free: tuple[tuple[int, int], ...]
 
 
-@dataclass
-class _Value:
-    """A value on one of the two stacks.
+class Arrays(NamedTuple):
+    """The arrays of a program, and the operations that use them.
 
     Attributes:
-        name: the name of the value.
-        stop: the bytes of its stack up to its end.
-        alive: whether a later step still takes it.
+        sizes: the bytes of each array in the arena, by name. Others lie elsewhere.
+        uses: the operations in order.
+        to_the_end: the arrays that live until the last operation ends: the output, and those that
+            a loop reads again each time.
     """
 
-    name: str
-    stop: int
-    alive: bool = True
+    sizes: Mapping[str, int]
+    uses: Sequence[Use]
+    to_the_end: frozenset[str] = frozenset()
+
+    def lives(self) -> dict[str, Life]:
+        """Return the life of each array in the arena, by name."""
+        found: dict[str, Life] = {}
+        for index, use in enumerate(self.uses):
+            for name in (use.writes, *use.reads):
+                found[name] = Life(found[name].first if name in found else index, index)
+        for name in self.to_the_end & found.keys():
+            found[name] = found[name]._replace(last=len(self.uses))
+        return {name: life for name, life in found.items() if name in self.sizes}
+
+    def alive(self) -> Iterator[int]:
+        """Yield the bytes of the arrays that are alive during each operation."""
+        lives = self.lives()
+        for index in range(len(self.uses)):
+            yield sum(
+                nbytes
+                for name, nbytes in self.sizes.items()
+                if lives[name].first <= index <= lives[name].last
+            )
+
+    def placed(self) -> Placement:
+        """Return places for all arrays, and for the workspace of each operation."""
+        stacked = _on_two_stacks(self)
+        if any(use.late for use in self.uses):
+            return stacked
+        bound = max(
+            alive + use.workspace for alive, use in zip(self.alive(), self.uses, strict=True)
+        )
+        if stacked.size == bound:
+            return stacked
+        return min(_largest_first(self), stacked, key=lambda placement: placement.size)
 
 
 class _Taken(NamedTuple):
-    """The memory that one step finds taken, and the end where its output goes.
-
-    Attributes:
-        low: the bytes taken from the beginning of the arena.
-        high: the bytes taken from its end.
-        at_high_end: whether the output goes to its end; None if it lies elsewhere.
-        nbytes: the bytes of the output.
-    """
+    """The memory that one operation finds taken at both ends, with its output there."""
 
     low: int
     high: int
-    at_high_end: bool | None
-    nbytes: int
 
 
-def placement(
-    segments: tuple[Segment, ...], alignment: int = 1, spare: int = 0, *, hands_on: bool = False
-) -> Placement:
-    """Return places for all values that the steps of a device's segments make.
-
-    The input of the first segment has no place: it lies outside the arena.
-
-    Args:
-        segments: the segments, first to last.
-        alignment: the bytes of which every array's beginning is a multiple.
-        spare: bytes of each step beside its workspace, for the alignment of the arrays in it.
-        hands_on: whether the last output lies in a tensor that is handed on.
-    """
-    stacks: tuple[list[_Value], list[_Value]] = ([], [])
-    ends: dict[str, bool] = {}
-    found: list[list[_Taken]] = []
+def _on_two_stacks(arrays: Arrays) -> Placement:
+    """Place each output on the other stack than the operation's last input."""
+    lives = arrays.lives()
+    stacks: tuple[list[tuple[str, int]], list[tuple[str, int]]] = ([], [])
+    high_ends: dict[str, int] = {}
+    starts: dict[str, int] = {}
+    taken: list[_Taken] = []
     size = 0
-    for index, segment in enumerate(segments):
-        found.append([])
-        last = index + 1 == len(segments)
-        for step, dying in zip(segment.steps, segment.dying, strict=True):
-            in_place = hands_on and last and step is segment.steps[-1]
-            taken = _placed(step, in_place, stacks, ends, alignment)
-            found[-1].append(taken)
-            beside = _beside_output(step, in_place=taken.at_high_end is None)
-            needed = taken.nbytes + round_up(beside, alignment) + spare
-            size = max(size, taken.low + taken.high + needed)
-            _free(stacks, dying)
-        if last:
-            _free(stacks, (segment.steps[-1].gives,))
-    return Placement(size, tuple(tuple(_place(it, size) for it in steps) for steps in found))
+    for index, use in enumerate(arrays.uses):
+        low, high = (stack[-1][1] if stack else 0 for stack in stacks)
+        before = _Taken(low, high)
+        if use.writes in lives and lives[use.writes].first == index:
+            nbytes = arrays.sizes[use.writes]
+            goes_low = use.reads[-1] in high_ends or use.reads[-1] not in starts
+            if goes_low:
+                starts[use.writes] = low
+                low += nbytes
+                stacks[0].append((use.writes, low))
+            else:
+                high += nbytes
+                high_ends[use.writes] = high
+                stacks[1].append((use.writes, high))
+        taken.append(before if use.late else _Taken(low, high))
+        size = max(size, low + high + use.workspace)
+        for stack in stacks:
+            while stack and lives[stack[-1][0]].last <= index:
+                stack.pop()
+    starts |= {name: size - stop for name, stop in high_ends.items()}
+    return Placement(size, starts, tuple((low, size - high) for low, high in taken))
 
 
-def _placed(
-    step: Step,
-    in_place: bool,
-    stacks: tuple[list[_Value], list[_Value]],
-    ends: dict[str, bool],
-    alignment: int,
-) -> _Taken:
-    """Put a step's output on a stack, and return the memory that the step finds taken."""
-    low, high = (stack[-1].stop if stack else 0 for stack in stacks)
-    if in_place:
-        return _Taken(low, high, None, 0)
-    at_high_end = not ends.get(step.takes[-1], True)
-    ends[step.gives] = at_high_end
-    nbytes = round_up(step.shape_out.nbytes, alignment)
-    stacks[at_high_end].append(_Value(step.gives, (high if at_high_end else low) + nbytes))
-    return _Taken(low, high, at_high_end, nbytes)
+class _Piece(NamedTuple):
+    """Memory to be placed.
 
-
-def _beside_output(step: Step, *, in_place: bool) -> int:
-    """Return the bytes that a step takes beside its input and output.
-
-    A primitive may make its output late, when some of its workspace is free again.
+    Attributes:
+        nbytes: its bytes.
+        life: the operations during which it is in use.
+        name: the array's name, or the number of the operation that it is workspace for.
     """
-    memory = step.cost.memory
-    if in_place:
-        return memory.workspace
-    return max(0, memory.working - step.shape_in.nbytes - step.shape_out.nbytes)
+
+    nbytes: int
+    life: Life
+    name: str | int
 
 
-def _place(taken: _Taken, size: int) -> StepPlace:
-    """Return a step's place in an arena of ``size`` bytes."""
-    free = taken.low, size - taken.high
-    if taken.at_high_end is None:
-        return StepPlace(None, free)
-    return StepPlace(free[1] - taken.nbytes if taken.at_high_end else free[0], free)
-
-
-def _free(stacks: tuple[list[_Value], list[_Value]], names: tuple[str, ...]) -> None:
-    """Take ended values off their stacks, as soon as all values on top of them have ended too."""
-    for stack in stacks:
-        for value in stack:
-            value.alive = value.alive and value.name not in names
-        while stack and not stack[-1].alive:
-            stack.pop()
+def _largest_first(arrays: Arrays) -> Placement:
+    """Place the largest arrays first, each as low as its life allows."""
+    lives = arrays.lives()
+    pieces = [_Piece(arrays.sizes[name], life, name) for name, life in lives.items()]
+    pieces += [
+        _Piece(use.workspace, Life(index, index), index) for index, use in enumerate(arrays.uses)
+    ]
+    placed: list[tuple[int, _Piece]] = []
+    for piece in sorted(pieces, key=lambda it: (-it.nbytes, it.life)):
+        start = 0
+        for low, other in sorted(placed, key=lambda it: it[0]):
+            overlaps = low < start + piece.nbytes and start < low + other.nbytes
+            if overlaps and piece.life.meets(other.life):
+                start = low + other.nbytes
+        placed.append((start, piece))
+    size = max(start + piece.nbytes for start, piece in placed)
+    at = {piece.name: (start, start + piece.nbytes) for start, piece in placed}
+    return Placement(
+        size,
+        {name: at[name][0] for name in lives},
+        tuple(at[index] for index in range(len(arrays.uses))),
+    )

@@ -184,7 +184,7 @@ def test_memory_of_transposed_convolutions_is_declared(numbers: TensorFormat) ->
         arena = DeviceArena(memory.workspace, 2 * ALIGNMENT)
         x = packed(random_input(shape), parts=numbers.parts)
         y = empty(primitive.out_shape(operation, shape), numbers.parts)
-        with arena.step(y.shape, None, (0, arena.capacity)), output_into(y):
+        with arena.step((0, arena.capacity)), output_into(y):
             run(x)
     assert memory.workspace == 0
     assert memory.working == x.voxels.nbytes + y.voxels.nbytes
@@ -212,7 +212,7 @@ def test_memory_is_declared() -> None:
             x = packed(random_input(shape)) if reads else cupy().asarray(random_input(shape))
             out = primitive.out_shape(operation, shape)
             y = empty(out) if writes else cupy().empty(out, np.float32)
-            with arena.step(out, None, (0, arena.capacity)), output_into(y):
+            with arena.step((0, arena.capacity)), output_into(y):
                 run(x)
             given = shape.nbytes // (2 if reads else 1) + out.nbytes // (2 if writes else 1)
             assert memory.working == given + memory.workspace

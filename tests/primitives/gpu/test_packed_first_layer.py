@@ -199,7 +199,7 @@ def test_memory_is_declared(numbers: TensorFormat, sums: bool) -> None:
         out = primitive.out_shape(operation, shape)
         assert out is not None
         x, y = cupy().zeros(shape), empty(out, numbers.parts)
-        with arena.step(out, None, (0, arena.capacity)), output_into(y):
+        with arena.step((0, arena.capacity)), output_into(y):
             run(x)
         assert memory.working == shape.nbytes + numbers.parts * out.nbytes // 2 + memory.workspace
 

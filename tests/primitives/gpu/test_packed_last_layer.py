@@ -164,7 +164,7 @@ def test_memory_is_declared(numbers: TensorFormat) -> None:
         )
         assert out is not None
         x, y = packed(random_case(layer, shape).x, parts=numbers.parts), cupy().zeros(out)
-        with arena.step(out, None, (0, arena.capacity)), output_into(y):
+        with arena.step((0, arena.capacity)), output_into(y):
             run(x)
         assert memory.workspace == 0
         assert memory.working == numbers.parts * shape.nbytes // 2 + out.nbytes

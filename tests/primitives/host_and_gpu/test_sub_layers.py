@@ -130,7 +130,7 @@ def sub_layers(draw: st.DrawFn) -> SubLayers:
     return SubLayers(layer, shape, out, draw(st.sampled_from(list(splits(layer, shape, out)))))
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(parts=sub_layers(), make_input=inputs, seed=seeds)
 def test_every_division_is_the_reference(parts: SubLayers, make_input: object, seed: int) -> None:
     x = make_input(parts.shape, seed)  # type: ignore[operator]

@@ -16,11 +16,12 @@ from znni.core.background import in_background
 from znni.core.errors import RunFailed
 from znni.core.options import OutputType
 from znni.engine.blended import Blended
+from znni.engine.block import Block
 from znni.engine.labels import Labels
 from znni.engine.pipeline import BlockSlot
 from znni.engine.stopwatch import Stopwatch
 from znni.engine.workers.processes import SLOTS, WaitingProcesses
-from znni.engine.workers.serving import Asked, Prepare
+from znni.engine.workers.serving import Prepare
 from znni.engine.workers.slots import Slot, SlotShape
 from znni.engine.workers.worker import Worker, end_all
 from znni.machine.gpus import forget_gpus
@@ -114,8 +115,8 @@ class Fleet:
         """Return the way of blocks through one slot of a worker."""
         plan = self.plan
 
-        def compute(block: Any) -> Any:
-            made = worker.compute(slot, Asked.of(block))
+        def compute(block: Block) -> Any:
+            made = worker.compute(slot, block)
             if plan.network.window is None:
                 return made
             wanted = block.with_output(plan.network.window)

@@ -16,11 +16,10 @@ from numpy.typing import NDArray
 from znni.core.errors import RunFailed
 from znni.core.options import OutputType
 from znni.engine.blended import BlendedBlock
-from znni.engine.executor import Fragments
+from znni.engine.block import Block, Stage, one_stage
 from znni.engine.pipeline import Runner, convert
-from znni.engine.stages import Work, in_turn, run_stages, through
+from znni.engine.stages import run_stages, through
 from znni.engine.stopwatch import Stopwatch
-from znni.engine.windows import WindowedBlock
 from znni.engine.workers.slots import Slot, SlotShape
 from znni.machine.arrays import front, high_water_mark, resident_shared_memory
 from znni.machine.device_arena import device_peak
@@ -79,62 +78,47 @@ class Account:
     gpu_peak_memory: int
 
 
-_NOTHING: Float32 = np.empty(0, np.float32)
-
-
-@dataclass(frozen=True)
-class Asked:
-    """The message to a worker that a patch is in a slot.
+class Outline(NamedTuple):
+    """The values of a block that lie in a slot, as a message describes them.
 
     Attributes:
-        shape: the extents (f, z, y, x) of its input.
-        dtype: the type of its values.
-        about: the object that the first stage takes, with no input in it. It says where the patch
-            lies. None: the stage takes the input alone.
+        shape: their extents (f, z, y, x).
+        dtype: their type.
     """
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
-    about: Fragments | WindowedBlock | None
 
-    @classmethod
-    def of(cls, block: Float32 | Fragments | WindowedBlock) -> Asked:
-        """Return the message about a patch whose values are in the slot."""
-        if isinstance(block, np.ndarray):
-            return cls(block.shape, block.dtype, None)
-        values = block.values
-        return cls(values.shape, values.dtype, block._replace(values=_NOTHING))
 
-    def block(self, slot: Slot) -> Float32 | Fragments | WindowedBlock:
-        """Return the patch as the first stage takes it."""
-        values = slot.block(self.shape, self.dtype)
-        return values if self.about is None else self.about._replace(values=values)
+def without_values(block: Block) -> Block:
+    """Return the message about a block whose values are in a slot."""
+    return block._replace(values=Outline(block.values.shape, block.values.dtype))
 
 
 class _OnTheWay(NamedTuple):
-    """A patch on its way through the stages.
+    """A block on its way through the stages.
 
     Attributes:
         socket: takes the answer.
         slot: where the patch came, and where its output goes.
-        values: the input; later what the last stage made of it.
+        block: the block.
     """
 
     socket: Connection
     slot: Slot
-    values: Any
+    block: Block
 
-    def through(self, stage: Work) -> _OnTheWay:
-        """Return the patch after one stage more."""
-        return self._replace(values=stage(self.values))
+    def through(self, stage: Stage) -> _OnTheWay:
+        """Return the block after one stage more."""
+        return self._replace(block=self.block.through(stage))
 
 
 def serve(control: Connection) -> None:
     """Receive a task, do it, and answer all later messages.
 
-    An empty answer through the first socket says that all is ready. The socket of a slot takes
-    ``Asked``. The answer, the extents of the output, says that the patch is done. Later messages
-    through the first socket are answered by an ``Account``.
+    An empty answer through the first socket says that all is ready. The socket of a slot takes a
+    ``Block`` without its values. The answer, the extents of the output, says that the block is
+    done. Later messages through the first socket are answered by an ``Account``.
     """
     sockets = [control]
     try:
@@ -176,21 +160,22 @@ def _compute(runner: Runner, control: Connection, slots: dict[Connection, Slot])
                     control.send(Account(stopwatch.seconds, own_peak(), device_peak()))
                 else:
                     slot = slots[socket]
-                    yield _OnTheWay(socket, slot, told.block(slot))
+                    values = slot.block(*told.values)
+                    yield _OnTheWay(socket, slot, told._replace(values=values))
 
-    def maps_of(blended: BlendedBlock) -> Float32:
+    def maps_of(block: Block) -> Float32:
+        blended: BlendedBlock = block.values
         with stopwatch.during("host_layers"):
             return blended.maps()
 
     def answer(patch: _OnTheWay) -> None:
-        made = patch.values
-        slot = patch.slot
+        made, slot = patch.block.values, patch.slot
         _put(made, front(slot.dense, made.shape), slot.shape.dtype)
         patch.socket.send(made.shape)
 
     stages = list(runner.stages(stopwatch))
     if runner.plan.network.window:  # in one stage: the means lie where those of a later block will
-        stages[-1] = in_turn([stages[-1], maps_of])
+        stages[-1] = one_stage([stages[-1], maps_of])
     run_stages(asked(), (*map(through, stages), answer), here=0, stop=failing.close)
 
 

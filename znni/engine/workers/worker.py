@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 
 from znni.core.child_process import signal_name
 from znni.core.errors import RunFailed
+from znni.engine.block import Block
 from znni.engine.workers.processes import WorkerProcess
-from znni.engine.workers.serving import Account, Asked, Failure, Prepare, Task
+from znni.engine.workers.serving import Account, Failure, Prepare, Task, without_values
 from znni.engine.workers.slots import Slot, SlotShape
 from znni.machine.arrays import front
 
@@ -74,18 +75,18 @@ class Worker:
             self._receive(self._control)
             self._ready = True
 
-    def compute(self, slot: int, asked: Asked) -> NDArray[Any]:
+    def compute(self, slot: int, block: Block) -> NDArray[Any]:
         """Compute a slot's patch, wait for its output (f', z, y, x), and return it in the slot.
 
         Args:
             slot: the number of the slot.
-            asked: what the worker is told of the patch.
+            block: the patch, whose values are in the slot.
 
         Raises:
             BaseException: what was raised in it, for this patch or another.
             RunFailed: it is gone.
         """
-        self._send(self._sockets[slot], asked)
+        self._send(self._sockets[slot], without_values(block))
         return front(self.slots[slot].dense, self._receive(self._sockets[slot]))
 
     def account(self) -> Account:

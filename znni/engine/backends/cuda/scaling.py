@@ -69,7 +69,7 @@ def numbers_of(scaling: InputScaling, fixed: tuple[Fixed | None, ...]) -> Float3
 
 def source() -> str:
     """Return the kernel in CUDA C++."""
-    return source_beside(__file__, "device_scaling.cu")
+    return source_beside(__file__, "scaling.cu")
 
 
 def options(itemsize: int) -> tuple[str, ...]:

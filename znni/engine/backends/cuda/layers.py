@@ -1,4 +1,4 @@
-"""The layers of a plan on a GPU, which patches go through.
+"""The layers of a plan on a GPU, which patches and blocks go through.
 
 One stream computes patch after patch in one arena. Input and output have two places each. So the
 GPU computes one patch while the next input and the last output are copied.
@@ -10,8 +10,6 @@ The driver copies them in pieces, at some gigabytes per second.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import cycle
 from time import perf_counter
 from typing import Any, NamedTuple
@@ -19,21 +17,23 @@ from typing import Any, NamedTuple
 from numpy.typing import NDArray
 
 from znni.core.options import OutputType
-from znni.engine.device_labels import DeviceLabels
-from znni.engine.device_recombine import DeviceRecombination
-from znni.engine.device_scaling import DeviceScaling
-from znni.engine.executor import Executor, Fragments, Measured, Prepared
+from znni.engine.backends.cuda.backend import CudaBackend, load_clearing, spare_bytes
+from znni.engine.backends.cuda.labels import DeviceLabels
+from znni.engine.backends.cuda.recombine import DeviceRecombination
+from znni.engine.backends.cuda.scaling import DeviceScaling
+from znni.engine.backends.cuda.transfer import Download, Parts, Span, Upload
+from znni.engine.block import Block, Stage
+from znni.engine.executor import Executor, Fragments, Measured, fragments_of, prepare
 from znni.engine.labels import Labels
-from znni.engine.stages import Work
 from znni.engine.stopwatch import Stopwatch
-from znni.engine.transfer import Download, Parts, Span, Upload
 from znni.machine.cuda import cupy, device_errors
 from znni.machine.cuda_kernels import load_kernels
-from znni.machine.device_arena import ALIGNMENT, SPARE, DeviceArena
+from znni.machine.device_arena import ALIGNMENT
 from znni.network.weights import ConvWeights, Weights
 from znni.plans.device_partition import DevicePart
 from znni.plans.plan import Plan
 from znni.plans.primitive import Catalogue
+from znni.plans.program import program_of
 from znni.plans.segments import Step
 
 
@@ -101,7 +101,9 @@ class DeviceLayers:
             self._compute = cupy().cuda.Stream(non_blocking=True)
             self._download = Download()
             with self._compute:
-                arena_size = self._prepare(part, catalogue, weights)
+                program = program_of(plan.network, part, ALIGNMENT, spare_bytes(plan.network))
+                operations = prepare(program, catalogue, weights)
+                load_clearing(program)
                 self._recombine = DeviceRecombination(plan.patch, dtype)
                 itemsize = plan.input_itemsize
                 given = plan.network.in_features, itemsize
@@ -109,30 +111,32 @@ class DeviceLayers:
                 load_kernels(room_to_compile(plan))
             self._compute.synchronize()
             cupy().get_default_memory_pool().free_all_blocks()  # only preparation needed these
-            self._arena = DeviceArena(arena_size, spare=0)
+            with self._compute:
+                self._backend = CudaBackend(program, plan.network, self._compute)
+            self._executor = Executor(program, operations, self._backend)
             self._upload = Upload(part.first_input, self._compute, itemsize, scale)
             dense = (plan.network.blended_features, *plan.patch)
             self._places = cycle((_Place(dense, dtype), _Place(dense, dtype)))
 
-    def _prepare(self, part: DevicePart, catalogue: Catalogue, weights: Weights) -> int:
-        """Prepare the steps, and return the bytes of the arena."""
-        self._executor = Executor(part, catalogue, weights, ALIGNMENT, SPARE)
-        return self._executor.arena_size
+    def stages(self, stopwatch: Stopwatch, labels: Labels | None = None) -> list[Stage]:
+        """Return two stages, queueing and waiting, so that the GPU always has work queued.
 
-    def label(self, labels: Labels | None) -> None:
-        """Give labels from now on, by a rule, or values if there is none."""
+        Args:
+            stopwatch: counts how long each stage works.
+            labels: how values become labels; None: they are given as they are.
+        """
         self._wanted = labels
 
-    def stages(self, stopwatch: Stopwatch) -> list[Work]:
-        """Return two stages, queueing and waiting, so that the GPU always has work queued."""
+        def launch(block: Block) -> Launched:
+            return self.launch(fragments_of(block))
 
-        def finish(launched: Launched) -> NDArray[Any]:
-            dense, transfer, computing = self.finish(launched)
+        def finish(block: Block) -> NDArray[Any]:
+            dense, transfer, computing = self.finish(block.values)
             stopwatch.add("transfer", transfer)
             stopwatch.add("gpu_layers", computing)
             return dense
 
-        return [self.launch, finish]
+        return [launch, finish]
 
     def launch(self, given: Fragments) -> Launched:
         """Copy a patch to the GPU and queue all its work. The GPU may still compute the last patch.
@@ -160,23 +164,11 @@ class DeviceLayers:
             steps: takes each step with its work.
         """
 
-        def call(prepared: Prepared, x: Any) -> Any:
-            step, run, place = prepared
-            with self._timed(step, steps), self._arena.step(step.shape_out, *place):
-                y: Any = run(x)
-            return y
-
         def put(made: Fragments) -> None:
             self._recombine(made.values, made.at, made.stride, dense)
 
-        self._executor(given, call, put)
-
-    @contextmanager
-    def _timed(self, step: Step, steps: list[tuple[Step, Span]]) -> Iterator[None]:
-        """Note the work that is queued for a step within a ``with`` block."""
-        before = self._compute.record()
-        yield
-        steps.append((step, Span(before, self._compute.record())))
+        self._backend.spans = steps
+        self._executor(given, put)
 
     def finish(self, launched: Launched) -> Finished:
         """Wait for a patch, and copy its output to the host.

@@ -14,16 +14,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from znni.core.shapes import Box
+from znni.engine.backends.cuda.layers import DeviceLayers, Launched
+from znni.engine.backends.cuda.transfer import pinned
+from znni.engine.backends.cuda.window_sums import DeviceWindowSums, WindowMemory
 from znni.engine.blended import Blended
-from znni.engine.device_block_layers import DeviceBlockLayers
-from znni.engine.device_layers import Launched
-from znni.engine.device_window_sums import DeviceWindowSums, WindowMemory
+from znni.engine.block import Block, Stage
 from znni.engine.executor import Fragments, Measured
 from znni.engine.labels import Labels
-from znni.engine.stages import Work
 from znni.engine.stopwatch import Stopwatch
-from znni.engine.transfer import pinned
-from znni.engine.windows import BlendedWindows, WindowedBlock
+from znni.engine.windows import BlendedWindows
 from znni.machine.cuda import device_errors
 from znni.network.weights import ConvWeights, Float32, Weights
 from znni.plans.device_partition import DevicePart
@@ -70,7 +69,7 @@ class BlendedOnGpu(NamedTuple):
         return self.bring(labels)
 
 
-class DeviceWindows(DeviceBlockLayers):
+class DeviceWindows(DeviceLayers):
     """The windows of a plan on the first GPU, with everything prepared that can be.
 
     Args:
@@ -97,22 +96,23 @@ class DeviceWindows(DeviceBlockLayers):
         super().__init__(plan, part, catalogue, weights, measured, "float32", head)
         network = plan.network
         if network.window is None:
-            raise ValueError(f"network {network.name} has no windows; use DeviceBlockLayers")
+            raise ValueError(f"network {network.name} has no windows; use DeviceLayers")
         self._patch = plan.patch
         self._threads = plan.machine.host.threads
         with device_errors(self._name), self._compute:
             self._memory = WindowMemory(network.window, network.blended_features, plan.patch)
         self._compute.synchronize()
 
-    def stages(self, stopwatch: Stopwatch) -> list[Work]:
+    def stages(self, stopwatch: Stopwatch, _labels: Labels | None = None) -> list[Stage]:
         """Return two stages, for blocks of several windows: queueing, and waiting."""
         with device_errors(self._name):
             blended = BlendedWindows(self._network, self._patch, pinned)
 
-        def launch(block: WindowedBlock) -> _Queued:
+        def launch(block: Block) -> _Queued:
             return self._launch_windows(blended, block)
 
-        def finish(queued: _Queued) -> BlendedOnGpu:
+        def finish(block: Block) -> BlendedOnGpu:
+            queued: _Queued = block.values
             with device_errors(self._name):
                 transfer, computing = self._wait_for(queued.launched)
             stopwatch.add("transfer", transfer)
@@ -126,7 +126,7 @@ class DeviceWindows(DeviceBlockLayers):
 
         return [launch, finish]
 
-    def _launch_windows(self, blended: BlendedWindows, block: WindowedBlock) -> _Queued:
+    def _launch_windows(self, blended: BlendedWindows, block: Block) -> _Queued:
         """Queue all windows of a block, and wait until the last one's input is copied.
 
         The GPU may still compute the last block. The block before that must be finished.
@@ -152,13 +152,14 @@ class DeviceWindows(DeviceBlockLayers):
 
     def _windows(self, launched: Launched, given: Fragments) -> Any:
         """Queue the layers of some windows, and return their outputs (n, f', z, y, x)."""
-        parts, steps = launched.parts, launched.steps
+        parts, made = launched.parts, list[Fragments]()
+        self._backend.spans = launched.steps
         with self._upload.of(given) as values:
-            made = self._made(given._replace(values=values), steps)
+            self._executor(given._replace(values=values), made.append)
         parts.append(values)
         if len(parts) > 2:  # this input has the place of one whose windows are done
             parts[-3].settle()
-        return made
+        return made[0].values
 
     def _begin(self, launched: Launched, box: Box) -> DeviceWindowSums:
         """Return sums over a box, in which no window is yet."""

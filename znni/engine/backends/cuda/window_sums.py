@@ -104,4 +104,4 @@ def _placed(*arrays: Any) -> Iterator[Any]:
 
 def source() -> str:
     """Return the CUDA source of ``add_window`` and ``divide``."""
-    return voxels_source() + source_beside(__file__, "device_window_sums.cu")
+    return voxels_source() + source_beside(__file__, "window_sums.cu")

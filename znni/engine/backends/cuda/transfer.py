@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from znni.core.shapes import FLOAT_BYTES, Shape5
-from znni.engine.device_scaling import DeviceScaling
+from znni.engine.backends.cuda.scaling import DeviceScaling
 from znni.engine.executor import Fragments
 from znni.engine.scaling import StoredScaling
 from znni.machine.arena import Arena

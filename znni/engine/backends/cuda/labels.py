@@ -62,7 +62,7 @@ class DeviceLabels:
 
 def source() -> str:
     """Return the CUDA source of ``label_largest`` and ``label_above``."""
-    return source_beside(__file__, "device_labels.cu")
+    return source_beside(__file__, "labels.cu")
 
 
 def options(dtype: LabelType, *, has_head: bool) -> tuple[str, ...]:

@@ -1,0 +1,1 @@
+"""Backends: what differs between devices as they run a plan. A device is a folder."""

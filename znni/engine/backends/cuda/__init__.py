@@ -1,0 +1,1 @@
+"""GPUs: their memory, streams and recorded work, and the layers that run there."""

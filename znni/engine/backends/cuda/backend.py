@@ -1,0 +1,154 @@
+"""A GPU as a backend: operations are queued on one stream, and their arrays lie in one arena.
+
+If a convolution or a pooling cannot write a view with gaps, it makes its output in the workspace,
+and the output is copied.
+
+The work of an exact network's block depends only on the place of its input, and on the part of it
+that lies outside the volume. So most blocks, and all windows, take one launch of recorded work. The
+operations of the first blocks are launched one by one, and only these are timed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import numpy as np
+
+from znni.core.shapes import Box
+from znni.engine.backends.cuda.graphs import DeviceGraphs
+from znni.engine.backends.cuda.packed_values import PackedValues
+from znni.engine.backends.cuda.transfer import Span
+from znni.engine.executor import Array, Output, Prepared
+from znni.machine.arena import output_into
+from znni.machine.device_arena import ALIGNMENT, SPARE, DeviceArena, device_workspace
+from znni.machine.packed_arrays import PackedArray, in_words, voxel_shape
+from znni.network.layers import PackedLayer
+from znni.network.network import Network
+from znni.plans import program as programs
+from znni.plans.array_layout import SECTOR, SECTOR_BYTES
+from znni.plans.program import Program, View
+from znni.plans.segments import Step
+from znni.primitives.gpu.common.clearing import clear_outside, clearing_kernel
+
+# Bytes of each step for the alignment of the arrays in its workspace. Exact networks have few.
+STEP_SPARE = 32 * ALIGNMENT
+
+
+def spare_bytes(network: Network) -> int:
+    """Return the bytes of each step for the alignment of the arrays in its workspace."""
+    return STEP_SPARE if network.is_exact else SPARE
+
+
+class CudaBackend:
+    """A GPU's memory for a program, and its stream.
+
+    Args:
+        program: the program. No operation makes its output late.
+        network: the network.
+        stream: the stream that computes, which is the current one.
+
+    Attributes:
+        arrays: the arrays of the arena, by name.
+        spans: takes each step with its work, unless the work is recorded.
+    """
+
+    def __init__(self, program: Program, network: Network, stream: Any) -> None:
+        late = [each.step.primitive for each in program.operations if each.late_at is not None]
+        if late:
+            raise ValueError(f"{late[0]} makes its output late, which primitives of a GPU may not")
+        self._stream = stream
+        self._arena = DeviceArena(program.size, spare=0)
+        self._graphs = DeviceGraphs(stream) if program.storage else None
+        self._packed = PackedValues(program, network)
+        self.spans: list[tuple[Step, Span]] | None = None
+        self.arrays = {name: self._array(array) for name, array in program.arrays.items()}
+
+    def _array(self, array: programs.Array) -> Any:
+        """Return an array at its place in the arena."""
+        start, shape, rows = array.start, array.shape, array.rows
+        if array.parts:
+            return self._arena.array_at(start, voxel_shape(shape, array.parts), np.float16)
+        if rows is None:
+            return self._arena.array_at(start, shape)
+        start += rows.first * SECTOR_BYTES // SECTOR
+        return self._arena.array_at(start, (*shape[:4], rows.pitch))[..., : shape.x]
+
+    def maps(self, view: View, array: Any) -> Any:
+        """Return the maps of a value in its array, with all samples."""
+        if self._packed.parts(view.array):
+            return self._packed.maps(view, array)
+        return array[:, view.first_map : view.first_map + view.maps]
+
+    def within(self, maps: Any, box: Box) -> Any:
+        """Return the samples of a value in a box."""
+        return maps.within(box) if isinstance(maps, PackedArray) else maps[:, :, *box.slices]
+
+    def launch(self, key: tuple[Array, int], work: Callable[[], Array]) -> Array:
+        """Queue work, or launch the recording of equal work."""
+        if self._graphs is None:
+            return work()
+
+        def record() -> Array:
+            spans, self.spans = self.spans, None
+            try:
+                return self._begun(work)
+            finally:
+                self.spans = spans
+
+        x, number = key
+        return self._graphs.launch((x.data.ptr, number), lambda: self._begun(work), record)
+
+    def _begun(self, work: Callable[[], Array]) -> Array:
+        self._packed.begin()
+        return work()
+
+    def call(self, prepared: Prepared, given: Sequence[Any], output: Output) -> Any:
+        """Queue an operation, and return its output."""
+        operation, run = prepared
+        step, into = operation.step, output.view
+        assert into is not None
+        if not (isinstance(step.operation, PackedLayer) and step.operation.sums):
+            # Sums are those of a whole value, and this step may read a part of it.
+            given = [
+                value._replace(sums=None) if isinstance(value, PackedArray) else value
+                for value in given
+            ]
+        with self._timed(step) if self.spans is not None else nullcontext():
+            with self._arena.step(operation.free):
+                if operation.staged:
+                    apart = device_workspace(step.shape_out, np.float32)
+                    with output_into(apart):
+                        run(*given)
+                    into[...] = apart
+                else:
+                    with output_into(into):
+                        made = run(*given)
+                    if isinstance(made, PackedArray):
+                        self._packed.note(step.gives, made)
+            if output.inside is not None:
+                _clear_outside(output.maps, output.inside)
+        return into
+
+    @contextmanager
+    def _timed(self, step: Step) -> Iterator[None]:
+        """Note the work that is queued for a step within a ``with`` block."""
+        before = self._stream.record()
+        yield
+        assert self.spans is not None
+        self.spans.append((step, Span(before, self._stream.record())))
+
+
+def load_clearing(program: Program) -> None:
+    """Load the kernel that clears samples outside the volume, if the program needs it."""
+    if any(operation.cleared for operation in program.operations):
+        clearing_kernel()
+
+
+def _clear_outside(maps: Any, inside: Box) -> None:
+    """Set the samples of a value outside a box to zero."""
+    if isinstance(maps, PackedArray):
+        clear_outside(maps.words, in_words(inside))
+    else:
+        clear_outside(maps, inside)

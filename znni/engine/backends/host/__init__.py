@@ -1,0 +1,1 @@
+"""The host: its memory, its clocks, and the layers that run there."""

@@ -1,0 +1,67 @@
+"""The host as a backend: operations run one after the other, in one arena."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from znni.core.shapes import Box
+from znni.engine.executor import Array, Measured, Output, Prepared
+from znni.machine.arena import Arena, output_into
+from znni.network.weights import Float32
+from znni.plans.program import Program, View
+
+
+class HostBackend:
+    """The host's memory for a program, and its clock.
+
+    Args:
+        program: the program.
+        measured: the function that takes the seconds of each step, as soon as it is done.
+        threads: the number of workers.
+        page_locked: whether a GPU copies to and from the arrays.
+
+    Attributes:
+        arrays: the arrays of the arena, by name.
+    """
+
+    def __init__(
+        self, program: Program, measured: Measured, threads: int, *, page_locked: bool = False
+    ) -> None:
+        self._arena = Arena(program.size, spare=0, page_locked=page_locked)
+        self._measured = measured
+        self._threads = threads
+        self.arrays = {
+            name: self._arena.array_at(array.start, array.shape)
+            for name, array in program.arrays.items()
+        }
+
+    def maps(self, view: View, array: Float32) -> Float32:
+        """Return the maps of a value in its array, with all samples."""
+        return array[:, view.first_map : view.first_map + view.maps]
+
+    def within(self, maps: Float32, box: Box) -> Float32:
+        """Return the samples of a value in a box."""
+        return maps[:, :, *box.slices]
+
+    def launch(self, _key: tuple[Array, int], work: Callable[[], Array]) -> Array:
+        """Do work."""
+        return work()
+
+    def call(self, prepared: Prepared, given: Sequence[Any], output: Output) -> Float32:
+        """Run an operation, and return its output."""
+        operation, run = prepared
+        begun = time.perf_counter()
+        with (
+            self._arena.step(operation.late_at, operation.free),
+            output_into(output.view),
+        ):
+            made = run(*given)
+        if output.inside is not None:
+            from znni.primitives.cpu.common.clearing import clear_outside
+            from znni.primitives.cpu.common.workers import workers
+
+            clear_outside(output.maps, output.inside, workers(self._threads))
+        self._measured(operation.step, time.perf_counter() - begun)
+        return made

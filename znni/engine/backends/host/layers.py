@@ -1,0 +1,159 @@
+"""The layers of a plan on the host, which patches, blocks and windows go through."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+from itertools import cycle
+
+import numpy as np
+
+from znni.core.shapes import Box, Vec3
+from znni.engine.backends.cuda.transfer import pinned
+from znni.engine.backends.host.backend import HostBackend
+from znni.engine.blended import Blended
+from znni.engine.block import Block, Stage
+from znni.engine.executor import Executor, Fragments, Measured, fragments_of, prepare
+from znni.engine.labels import Labels
+from znni.engine.stopwatch import Stopwatch
+from znni.engine.windows import BlendedWindows, BoxSums
+from znni.machine.arena import SPARE
+from znni.machine.arrays import ALIGNMENT
+from znni.machine.cuda import cupy, device_errors
+from znni.machine.device_arena import DeviceArena
+from znni.network.weights import ConvWeights, Float32, Weights
+from znni.plans.device_partition import DevicePart
+from znni.plans.plan import Plan
+from znni.plans.primitive import Catalogue
+from znni.plans.program import program_of
+
+
+class HostLayers:
+    """The layers of a plan on the host, with everything prepared that can be prepared once.
+
+    The arena holds the arrays of a patch, except two. Its input belongs to the caller. The tensor
+    for the GPU is allocated separately. There are two such tensors: one is filled while the GPU
+    reads the other.
+
+    If steps compute on a GPU, it copies directly from and to the arena. So the arena's pages are
+    locked. These steps share one arena on the GPU.
+
+    Args:
+        plan: the plan.
+        part: the plan's part on the host.
+        catalogue: the primitives that it names.
+        weights: the network's weights.
+        measured: the function that takes the seconds of each step, as soon as it is done.
+        head: the weights of the last layer, if it is applied to the blended values of windows.
+
+    Raises:
+        RunFailed: the GPU is used, and the system or the GPU does not give the memory.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        part: DevicePart,
+        catalogue: Catalogue,
+        weights: Weights,
+        measured: Measured,
+        head: ConvWeights | None,
+    ) -> None:
+        self._plan = plan
+        self._part = part
+        self._head = head
+        self._threads = plan.machine.host.threads
+        if part.hands_on:
+            with device_errors(plan.gpu.name):
+                self._tensors = cycle([pinned(part.output_shape) for _ in range(2)])
+        program = program_of(plan.network, part, ALIGNMENT, SPARE)
+        self._maps = program.output.maps
+        operations = prepare(program, catalogue, weights)
+        self._on_gpu: DeviceArena | None = None
+        if not part.uses_gpu:
+            backend = HostBackend(program, measured, self._threads)
+        else:
+            with device_errors(plan.gpu.name):
+                cupy().get_default_memory_pool().free_all_blocks()  # only preparation needed these
+                backend = HostBackend(program, measured, self._threads, page_locked=True)
+                self._on_gpu = DeviceArena(part.gpu_working)
+        self._executor = Executor(program, operations, backend)
+
+    def stages(self, stopwatch: Stopwatch, _labels: Labels | None = None) -> list[Stage]:
+        """Return one stage: it gives dense output, the tensor for the GPU, or blended windows."""
+        if self._plan.network.window:
+            return [self._windows(stopwatch)]
+        run = self.tensor if self._part.hands_on else self.dense
+
+        def work(block: Block) -> Float32 | Fragments:
+            on_gpu = self._on_gpu.in_use() if self._on_gpu else nullcontext()
+            with stopwatch.during("host_layers"), on_gpu:
+                return run(fragments_of(block))
+
+        return [work]
+
+    def dense(self, given: Fragments) -> Float32:
+        """Return the dense output (f', Z, Y, X) of a patch."""
+        dense = np.empty((self._maps, *self._plan.patch), np.float32)
+
+        def put(made: Fragments) -> None:
+            place(made.values, made.at, made.stride, dense)
+
+        self._executor(given, put)
+        return dense
+
+    def tensor(self, given: Fragments) -> Fragments:
+        """Return all results of the last step for a patch, written into one tensor."""
+        whole = next(self._tensors)
+        parts: list[Fragments] = []
+
+        def target(items: int) -> Float32:
+            first = sum(len(part.at) for part in parts)
+            return whole[first : first + items]
+
+        self._executor(given, parts.append, target)
+        at = tuple(start for part in parts for start in part.at)
+        return Fragments(whole, at, parts[0].stride)
+
+    def _outputs(self, given: Fragments) -> Float32:
+        """Return the outputs (n, f', z, y, x) of windows, which the next call overwrites."""
+        made: list[Fragments] = []
+        self._executor(given, made.append)
+        (outputs,) = made
+        values: Float32 = outputs.values
+        return values
+
+    def _windows(self, stopwatch: Stopwatch) -> Stage:
+        """Return the stage that computes the windows of a block, and blends them."""
+        from znni.engine.backends.host.window_sums import WindowSums  # it imports kernels
+
+        network, threads = self._plan.network, self._threads
+        window = network.window
+        assert window is not None
+        importance = window.importance()
+
+        def begin(box: Box) -> BoxSums:
+            sums = np.empty((network.blended_features, *box.size), np.float32)
+            return WindowSums(window, box, sums, importance, threads)
+
+        blended = BlendedWindows(network, self._plan.patch)
+
+        def windows(block: Block) -> Blended:
+            with stopwatch.during("host_layers"):
+                mean = blended(block, self._outputs, begin)
+                return Blended(mean, self._head, block.with_output(window), threads)
+
+        return windows
+
+
+def place(fragments: Float32, at: Sequence[Vec3], stride: Vec3, dense: Float32) -> None:
+    """Write fragments (n, f, z, y, x) to their positions in the dense output (f, Z, Y, X).
+
+    Voxel i of a fragment goes to ``at + stride * i``. After pools p1, p2, ... with offsets o1, o2,
+    ... that is ``o1 + p1 (o2 + p2 (... + i))``: the first pool's offset counts least.
+    """
+    size = Vec3(*fragments.shape[2:])
+    for fragment, start in zip(fragments, at, strict=True):
+        stop = start + stride * size
+        z, y, x = (slice(*axis) for axis in zip(start, stop, stride, strict=True))
+        dense[:, z, y, x] = fragment

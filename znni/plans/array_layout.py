@@ -1,0 +1,87 @@
+"""Layout of an exact network's arrays on a device: their bytes, and the gaps between rows.
+
+On a GPU a row begins at a sector, because sectors that are written in part take much longer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import NamedTuple
+
+from znni.core.shapes import round_up
+from znni.machine.machine import DeviceKind
+from znni.machine.packed_arrays import packed_bytes
+from znni.network.network import INPUT
+from znni.plans.block_storage import BlockStorage
+from znni.plans.segments import Step
+
+# A sector of a GPU's memory, in samples and in bytes.
+SECTOR, SECTOR_BYTES = 8, 32
+
+NONE_PACKED: Mapping[str, int] = MappingProxyType({})
+
+
+class Rows(NamedTuple):
+    """The places of a storage's rows in memory.
+
+    Attributes:
+        first: the samples before the first row.
+        pitch: the samples from row to row.
+    """
+
+    first: int
+    pitch: int
+
+
+def device_rows(name: str, steps: tuple[Step, ...], storage: BlockStorage) -> Rows:
+    """Return how the rows of a storage lie on a GPU.
+
+    What steps write begins at a sector in each row: sectors that are written in part take much
+    longer. If a step's output can have no gaps, neither has the storage.
+    """
+    makers = [step for step in steps if storage.locations[step.gives].storage == name]
+    extent = storage.storages[name].shape.x
+    if not all(step.cost.writes_views for step in makers):
+        return Rows(0, extent)
+    first = storage.made(makers[0].gives).start.x
+    return Rows(-first % SECTOR, round_up(extent, SECTOR))
+
+
+def storage_bytes(
+    name: str, storage: BlockStorage, device: DeviceKind, packed: Mapping[str, int] = NONE_PACKED
+) -> int:
+    """Return the bytes of a storage; on a GPU, with gaps between its rows and before the first.
+
+    Args:
+        name: the name of the storage.
+        storage: the storages.
+        device: the device.
+        packed: the storages whose values are packed, with the parts of their numbers. They have no
+            gaps.
+    """
+    shape = storage.storages[name].shape
+    if name in packed:
+        return packed_bytes(shape, packed[name])
+    if device == "cpu" or name == INPUT:
+        return shape.nbytes
+    return shape._replace(x=round_up(shape.x, SECTOR)).nbytes + SECTOR_BYTES
+
+
+def bytes_apart(step: Step, storage: BlockStorage, device: DeviceKind) -> int:
+    """Return the bytes of a step's output if it is made apart, and then copied to its place.
+
+    Some of a GPU's primitives make arrays without gaps.
+    """
+    is_apart = device == "gpu" and not storage.fills_storage(step.gives)
+    return step.shape_out.nbytes if is_apart else 0
+
+
+def is_staged(step: Step, storage: BlockStorage, device: DeviceKind) -> bool:
+    """Return whether a step's output is made apart, and then copied to its place."""
+    return not step.cost.writes_views and bytes_apart(step, storage, device) > 0
+
+
+def staged_bytes(step: Step, storage: BlockStorage, device: DeviceKind) -> int:
+    """Return the bytes of workspace in which a step's output is made before it is copied."""
+    return step.shape_out.nbytes if is_staged(step, storage, device) else 0

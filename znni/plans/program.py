@@ -1,0 +1,301 @@
+"""The program of a device's part of a plan: operations in loops, and a place for each value.
+
+A loop takes some items of its input at a time, and for each of them one offset of its plain
+poolings after the other. It runs its operations, and then the loops within it, on their last value.
+So fragments are a loop with a sub-batch. A block of an exact network is a loop that runs once.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import product
+from typing import NamedTuple
+
+from znni.core.shapes import Box, Shape5, Vec3, offsets
+from znni.network.network import INPUT, Network, Node
+from znni.plans.array_layout import Rows, device_rows, is_staged
+from znni.plans.block_storage import BlockStorage
+from znni.plans.device_partition import DevicePart
+from znni.plans.packed import packed_storages
+from znni.plans.segments import Segment, Step
+
+ZERO, ONE = Vec3(0, 0, 0), Vec3(1, 1, 1)
+
+
+class Array(NamedTuple):
+    """An array in the arena.
+
+    Attributes:
+        start: its first byte.
+        shape: its shape.
+        rows: the place of its rows. None: there are no gaps.
+        parts: the parts of its numbers, if its values are packed; 0: they are float32.
+    """
+
+    start: int
+    shape: Shape5
+    rows: Rows | None = None
+    parts: int = 0
+
+
+class View(NamedTuple):
+    """The part of an array that an operation reads or writes.
+
+    Attributes:
+        value: the name of the value that it is a part of.
+        array: the name of the array.
+        first_map: the value's first map in the array.
+        maps: the number of maps.
+        box: the samples. None: all.
+    """
+
+    value: str
+    array: str
+    first_map: int
+    maps: int
+    box: Box | None = None
+
+
+class Operation(NamedTuple):
+    """A step with the places of all that it uses.
+
+    Attributes:
+        step: the step.
+        reads: the views that it reads.
+        writes: the view that it writes. If its array is not in the arena, the tensor that is handed
+            on takes the output.
+        free: the first byte of the arena for its workspace, and the one after the last.
+        late_at: the first byte of its output, if it makes the output late. Its workspace may lie
+            there before. None: the output exists from the beginning.
+        staged: whether it makes its output in the workspace, from where it is copied.
+        cleared: whether samples of its output outside the volume are set to zero.
+    """
+
+    step: Step
+    reads: tuple[View, ...]
+    writes: View
+    free: tuple[int, int]
+    late_at: int | None = None
+    staged: bool = False
+    cleared: bool = False
+
+
+class Positions(NamedTuple):
+    """The positions of the fragments of a patch.
+
+    Attributes:
+        at: the position of each fragment's first voxel in the patch's dense output.
+        stride: the distance between neighbouring voxels of a fragment in that output.
+    """
+
+    at: tuple[Vec3, ...]
+    stride: Vec3
+
+
+class Loop(NamedTuple):
+    """Operations that run on some items of an input at a time.
+
+    Attributes:
+        segment: the segment of the plan that it runs.
+        operations: the operations in order.
+        takes: the name of the array that it takes a part of.
+    """
+
+    segment: Segment
+    operations: tuple[Operation, ...]
+    takes: str
+
+    def batches(self, items: int) -> Iterator[slice]:
+        """Yield the items of the input that are taken at a time."""
+        size = self.segment.sub_batch
+        for first in range(0, items, size):
+            yield slice(first, first + size)
+
+    def choices(self) -> Iterator[tuple[Vec3, ...]]:
+        """Yield an offset for each plain pooling, in all combinations: one run for each."""
+        return product(*map(offsets, self.segment.plain_windows))
+
+    def crop(self, chosen: tuple[Vec3, ...]) -> Box | None:
+        """Return the samples of its input that a run takes; None: each operation has its own."""
+        if self.segment.is_exact:
+            return None
+        start = self.segment.shift(chosen)
+        return Box(start, start + self.segment.steps[0].shape_in.size)
+
+    def positions(self, given: Positions, chosen: tuple[Vec3, ...]) -> Positions:
+        """Return the positions of the fragments that a run makes of those that it takes.
+
+        A block of an exact network is a single fragment of its own output.
+        """
+        if self.segment.is_exact:
+            return Positions((ZERO,), ONE)
+        at, stride = given
+        remaining = iter(chosen)
+        for step in self.segment.steps:
+            if step.pool:
+                window = step.pool.window
+                shifts = [next(remaining)] if step.pools_plainly else list(offsets(window))
+                at = tuple(first + stride * offset for first in at for offset in shifts)
+                stride *= window
+        return Positions(at, stride)
+
+
+class Edges(NamedTuple):
+    """The samples of an operation's arrays that lie within the volume, for a block.
+
+    Attributes:
+        whole: the box of the whole input, counted from the first sample that the operation reads;
+            None: its work does not depend on it.
+        seen: the part of that box which the operation reads.
+        inside: the samples of the output's array.
+    """
+
+    whole: Box | None
+    seen: Box | None
+    inside: Box
+
+
+@dataclass(frozen=True)
+class Program:
+    """A program.
+
+    Attributes:
+        loops: the loops, each within the one before.
+        arrays: the arrays of the arena, by name.
+        size: the bytes of the arena.
+        output: the view of the last value, which may lie where its joined inputs were written.
+        storage: the arrays of a block, if the network is exact.
+        strides: the voxels of the network's input between neighbouring samples of each value.
+    """
+
+    loops: tuple[Loop, ...]
+    arrays: Mapping[str, Array]
+    size: int
+    output: View
+    storage: BlockStorage | None
+    strides: Mapping[str, Vec3]
+
+    @property
+    def operations(self) -> tuple[Operation, ...]:
+        """All operations, in order."""
+        return tuple(each for loop in self.loops for each in loop.operations)
+
+    def edges(self, operation: Operation, start: Vec3) -> Edges | None:
+        """Return what an operation reads and makes of a block; None: the network is not exact.
+
+        Args:
+            operation: the operation.
+            start: the voxel of the whole output at which the block begins.
+        """
+        step, storage = operation.step, self.storage
+        if storage is None:
+            return None
+        inside = storage.inside(step.gives, start // self.strides[step.gives])
+        if not step.layers[0].sees_edges:
+            return Edges(None, None, inside)
+        (view,) = operation.reads
+        assert view.box is not None
+        whole = storage.whole(view.value, start // self.strides[view.value])
+        whole = whole.shifted(ZERO - view.box.start)
+        return Edges(whole, whole.intersection(Box(ZERO, view.box.size)), inside)
+
+
+def program_of(network: Network, part: DevicePart, alignment: int, spare: int) -> Program:
+    """Return the program of one device's part of a plan.
+
+    Args:
+        network: the network.
+        part: the part.
+        alignment: the bytes of which every array's beginning is a multiple.
+        spare: bytes of each step for the alignment of the arrays in its workspace.
+    """
+    uses = part.arrays(alignment, spare).uses
+    placed = part.placed(alignment, spare)
+    views = _Views(network, part.storage)
+    operations = [
+        Operation(
+            step,
+            views.reads(step),
+            views.made(step.gives),
+            free,
+            placed.starts[use.writes] if use.late else None,
+            part.storage is not None and is_staged(step, part.storage, part.device),
+            part.storage is not None and step.gives in part.storage.cleared,
+        )
+        for step, use, free in zip(part.steps, uses, placed.free, strict=True)
+    ]
+    remaining = iter(operations)
+    loops = tuple(
+        Loop(
+            segment,
+            tuple(next(remaining) for _ in segment.steps),
+            INPUT if part.storage else segment.steps[0].takes[0],
+        )
+        for segment in part.segments
+    )
+    return Program(
+        loops,
+        _arrays(part, placed.starts),
+        placed.size,
+        views.made(network.output if part.storage else part.steps[-1].gives),
+        part.storage,
+        network.strides if part.storage else {},
+    )
+
+
+def _arrays(part: DevicePart, starts: Mapping[str, int]) -> dict[str, Array]:
+    """Return the arrays of the arena, by name."""
+    storage, steps = part.storage, part.steps
+    if storage is None:
+        shapes = {step.gives: step.shape_out for step in steps}
+        return {name: Array(start, shapes[name]) for name, start in starts.items()}
+    packed = packed_storages(steps, storage)
+    on_gpu = part.device == "gpu"
+    return {
+        name: Array(
+            start,
+            storage.storages[name].shape,
+            device_rows(name, steps, storage) if on_gpu else None,
+            packed.get(name, 0),
+        )
+        for name, start in starts.items()
+    }
+
+
+class _Views:
+    """The views of a network's values.
+
+    Args:
+        network: the network.
+        storage: the arrays of a block, if the network is exact. Else each value has its own array.
+    """
+
+    def __init__(self, network: Network, storage: BlockStorage | None) -> None:
+        self._nodes: dict[str, Node] = {node.name: node for node in network.nodes}
+        self._maps = network.maps
+        self._storage = storage
+
+    def reads(self, step: Step) -> tuple[View, ...]:
+        """Return the views that a step reads."""
+        if self._storage is None:
+            return tuple(map(self.made, step.takes))
+        counts = Counter[tuple[str, str]]()
+        views = []
+        for reader, name in step.reads:
+            node = self._nodes[reader]
+            places = [i for i, taken in enumerate(node.inputs) if taken == name]
+            box = self._storage.read(node, places[counts[reader, name]])
+            views.append(self.made(name)._replace(box=box))
+            counts[reader, name] += 1
+        return tuple(views)
+
+    def made(self, name: str) -> View:
+        """Return the view of all that is computed of a value."""
+        maps = self._maps[name]
+        if self._storage is None:
+            return View(name, name, 0, maps)
+        at = self._storage.locations[name]
+        box = None if name == INPUT else self._storage.made(name)
+        return View(name, at.storage, at.first_map, maps, box)
