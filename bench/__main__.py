@@ -34,6 +34,7 @@ COMMANDS = {
     "handing-out": "bench.handing_out",
     "exercise": "bench.exercise",
     "volumes": "bench.volumes",
+    "zarr-libraries": "bench.zarr_libraries",
     "end-to-end": "bench.end_to_end",
     "fleet": "bench.fleet",
     "phases": "bench.phases",

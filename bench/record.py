@@ -63,13 +63,14 @@ Kind: TypeAlias = Literal[
     "top-plans",
     "unets",
     "volumes",
+    "zarr-libraries",
 ]
 
 LIBRARIES = (
     "znni", "numpy", "numba", "llvmlite", "pyfftw", "scipy", "torch", "monai", "nnunetv2",
     "pytorch3dunet", "dynamic-network-architectures", "openvino", "onnxruntime",
     "cupy-cuda13x", "nvidia-cudnn-frontend", "nvidia-cudnn-cu13", "h5py", "zarr", "numcodecs",
-    "distributed",
+    "tensorstore", "distributed",
 )  # fmt: skip
 
 

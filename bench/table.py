@@ -434,6 +434,15 @@ COLUMNS: dict[Kind | Literal["choices"], dict[str, Forms]] = {
         "voxels/s": "{voxels_per_s:,.0f}",
         "x library": "{gain:.2f}",
     },
+    "zarr-libraries": {
+        **as_is("codec", "dtype", "files", "action"),
+        "znni s": "{znni_seconds:.4f}",
+        "spread": "{spread:.0%}",
+        "MB/s": "{znni_mb_per_s:,.0f}",
+        "zarr-python x": "{batched_ratio:.2f}",
+        "fused x": "{fused_ratio:.2f}",
+        "TensorStore x": "{tensorstore_ratio:.2f}",
+    },
     "choices": {
         **as_is("kernel", "pool", "maps", "input", "picked"),
         "s": "{picked_seconds:.4f}",

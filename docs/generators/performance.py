@@ -57,6 +57,7 @@ PAGES = {
             "many-volumes",
             "default-memory",
             "volumes",
+            "zarr-libraries",
             "ledger",
             "kills",
             "killed-labels",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -16,6 +17,7 @@ import pytest
 from command_line import SMALL_NET
 from fakes import gpu
 from fakes import machine as fake_machine
+from installed_packages import PLANE_PRODUCTS, install
 
 from znni.calibration import phase_notes
 from znni.calibration.cost_file import VARIABLE as COSTS
@@ -166,6 +168,19 @@ def test_a_text_is_not_printed_again_if_anything_differs(
     before = _named(machine=machine)
     CHANGES[what](monkeypatch)
     assert _named(machine=machine) != before
+
+
+def test_a_package_with_primitives_is_known_by_its_code(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(PLANE_PRODUCTS, folder / "site")
+    paths = (str(folder / "site"), os.environ.get("PYTHONPATH"))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, paths)))
+    assert not Printed().again
+    assert Printed().again
+    with (folder / "site" / "plane_products.py").open("a") as file:
+        file.write("# changed\n")
+    assert not Printed().again
 
 
 @pytest.mark.usefixtures("folder")

@@ -48,8 +48,9 @@ def _check_steps(part: DevicePart, catalogue: Catalogue) -> None:
             primitive = found(catalogue, step.primitive)
             if primitive is None:
                 raise InvalidInput(
-                    f"the plan uses primitive '{step.primitive}', which this machine does not "
-                    f"have; it has {', '.join(sorted(catalogue))}; {PLAN_AGAIN}"
+                    f"the plan runs layer {step.operation.name} by primitive '{step.primitive}', "
+                    f"which this machine does not have; if an installed package brought it, "
+                    f"install that again, or {PLAN_AGAIN}"
                 )
             if primitive.device.kind != segment.device:
                 raise InvalidInput(

@@ -10,6 +10,7 @@ from znni.inference.devices import why_none
 from znni.machine.cuda_kernels import why_no_compiler
 from znni.machine.machine import Device, Machine
 from znni.primitives.catalogue import gpu_offers
+from znni.primitives.installed import installed
 
 
 def describe_machine(machine: Machine) -> str:
@@ -17,8 +18,10 @@ def describe_machine(machine: Machine) -> str:
 
     Its memory is what a plan may use. GPUs with the same primitives are listed together.
     """
+    host = machine.host
     lines = [
-        f"processor     {machine.host.name}, {machine.host.threads} threads, {_rates(machine.host)}"
+        f"processor     {host.name}, {host.threads} threads, {_rates(host)}",
+        *_of_packages(host),
     ]
     missing = why_no_compiler() if machine.gpus and not machine.absent else ""
     for primitives, alike in groupby(machine.gpus, lambda gpu: list(_primitives(gpu, missing))):
@@ -48,6 +51,15 @@ def _primitives(gpu: Device, missing: str) -> Iterator[str]:
             yield f"  {offer.family:<26}{', '.join(offer.names)}"
         else:
             yield f"  {offer.family:<26}missing: needs {offer.needs}"
+    yield from _of_packages(gpu)
+
+
+def _of_packages(device: Device) -> Iterator[str]:
+    """Yield the lines on a device's primitives that installed packages bring."""
+    for it in installed(device):
+        if it.primitives:
+            package = f"{it.offer.package} {it.offer.version}"
+            yield f"  {it.offer.entry.name:<26}{', '.join(it.primitives)}, of package {package}"
 
 
 def _rates(device: Device) -> str:

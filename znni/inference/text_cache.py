@@ -22,7 +22,7 @@ from typing import NamedTuple, get_args
 from znni.calibration.cost_file import CostFile
 from znni.calibration.phase_notes import Kind, noted_around, noted_cuda, with_noted
 from znni.core import version
-from znni.core.packages import package_folders
+from znni.core.packages import PRIMITIVES, offers, package_folders
 from znni.core.shipped import NETWORKS
 from znni.core.user_cache import state_of_source, user_cache
 from znni.core.value_cache import load_value, store_value
@@ -105,6 +105,7 @@ def text_file(
             [noted_cuda(replace(machine, used_gpus=used)) for used in (1, 2) if machine.gpus],
             sorted(it for it in os.environ.items() if it[0].startswith(VARIABLES)),
             package_folders(),
+            [it.state for it in offers(PRIMITIVES)],
             sys.version,
             version.__version__,
             *map(state_of_source, version.SOURCES),

@@ -4,7 +4,7 @@ Every file of a primitive is found by itself. A module in ``cpu``, ``gpu`` or ``
 the module ``primitive`` of a package there, adds the primitives that its function
 ``primitives(device)`` returns. In ``host_and_gpu`` this function takes both devices and the GPU's
 own primitives: ``primitives(host, gpu, on_gpu)``. A module of GPU primitives that not every GPU has
-says in ``NEEDS`` what a GPU needs.
+says in ``NEEDS`` what a GPU needs. Other packages bring more primitives (``installed``).
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ from itertools import chain
 from typing import NamedTuple
 
 from znni.core.discovery import member, member_names, members
+from znni.core.packages import PRIMITIVES, offers
 from znni.machine.machine import Device, Machine, Processors
 from znni.plans.primitive import Catalogue, LazyCatalogue, Primitive
+from znni.primitives.installed import InstalledMember, installed
 
 # Beginnings of the primitives' names in each family, without the prefix gpu_ of GPU primitives.
 FAMILIES: dict[str, tuple[str, ...]] = {
@@ -62,41 +64,53 @@ class _Member:
 
 
 @lru_cache(maxsize=1024)
-def _likeliest_first(name: str, beginnings: tuple[tuple[str, ...], ...]) -> list[int]:
-    """Return the numbers of modules, first those where a primitive's name suggests that it is.
+def _likeliest_first(name: str, beginnings: tuple[tuple[str, ...], ...], own: int) -> list[int]:
+    """Return the numbers of members, first those where a primitive's name suggests that it is.
 
     Args:
         name: the primitive's name.
-        beginnings: how names of each module's primitives may begin.
+        beginnings: how names of each member's primitives may begin.
+        own: how many members are znni's own. They come first, so that no package replaces one.
     """
     letters = [max(len(it) if name.startswith(it) else 0 for it in each) for each in beginnings]
-    return sorted(range(len(letters)), key=lambda number: -letters[number])
+    return sorted(range(len(letters)), key=lambda it: (not letters[it], it >= own, -letters[it]))
 
 
 class _OfMembers(LazyCatalogue):
     """The primitives of modules, which are imported when one of theirs is looked up.
 
     Args:
-        members: the modules, in the order of the catalogue.
+        own: the modules of znni, in the order of the catalogue.
         cache_key: a text that differs for other members.
         devices: the devices that they are for.
+        more: the members that other packages bring.
     """
 
     def __init__(
-        self, members: Sequence[_Member], cache_key: str, devices: tuple[Device, ...]
+        self,
+        own: Sequence[_Member],
+        cache_key: str,
+        devices: tuple[Device, ...],
+        more: Sequence[InstalledMember] = (),
     ) -> None:
-        self._members, self.cache_key, self.devices = members, cache_key, devices
-        self._beginnings = tuple(it.beginnings for it in members)
+        self._own, self._more, self.cache_key, self.devices = own, more, cache_key, devices
+        self._members: tuple[_Member | InstalledMember, ...] = (*own, *more)
+        self._beginnings = tuple(it.beginnings for it in self._members)
 
     @cached_property
     def all_found(self) -> dict[str, Primitive]:
         """All primitives by name."""
-        return _by_name(chain.from_iterable(it.primitives.values() for it in self._members))
+        found = _by_name(chain.from_iterable(it.primitives.values() for it in self._own))
+        for brought in self._more:
+            for name, primitive in brought.primitives.items():
+                if found.setdefault(name, primitive) is not primitive:
+                    raise brought.offer.unusable(f"another primitive is named {name}, too")
+        return found
 
     def __getitem__(self, name: str) -> Primitive:
         if "all_found" in self.__dict__:
             return self.all_found[name]
-        for number in _likeliest_first(name, self._beginnings):
+        for number in _likeliest_first(name, self._beginnings, len(self._own)):
             if name in (found := self._members[number].primitives):
                 return found[name]
         raise KeyError(name)
@@ -129,8 +143,11 @@ def catalogue(
             found += _members("host_and_gpu", machine.host, gpu, own)
     if models:
         found += [_Member("other_library", "primitive", machine.host)]
-    cache_key = f"{processors}{' and models' * models}"
-    return _OfMembers(found, cache_key, tuple(devices))
+    more = installed(*devices)
+    cache_key = "\n".join(
+        [f"{processors}{' and models' * models}", *(it.offer.state for it in more)]
+    )
+    return _OfMembers(found, cache_key, tuple(devices), more)
 
 
 def _members(kind: str, *given: Device | Catalogue) -> list[_Member]:
@@ -163,10 +180,14 @@ def gpu_offers(gpu: Device) -> list[GpuOffer]:
 
 
 def families(primitives: Catalogue) -> dict[str, set[str]]:
-    """Return each family's primitives, with all that are no convolutions; skip empty families."""
+    """Return each family's primitives, with all that are no convolutions; skip empty families.
+
+    The primitives of an installed package are a family, too.
+    """
+    named = FAMILIES | {str(it.entry.name): (it.entry.name,) for it in offers(PRIMITIVES)}
     own = {
         family: {name for name in primitives if name.rpartition("gpu_")[2].startswith(beginnings)}
-        for family, beginnings in FAMILIES.items()
+        for family, beginnings in named.items()
     }
     others = set(primitives).difference(*own.values())
     return {family: names | others for family, names in own.items() if names}

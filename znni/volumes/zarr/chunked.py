@@ -9,16 +9,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from znni.machine.io_threads import at_once, finish_all
 from znni.volumes.chunk_ranges import chunk_starts, common, counted_from
 from znni.volumes.formats import library
+
+LEAST_ROOM = 2**23  # bytes for decoding small chunks of small parts
 
 
 class ChunkedZarr:
     """A Zarr array that decodes few chunks at once if they are large.
 
-    Zarr's library decodes many at once, however large they are. That is faster, so it does so if
-    they take no more memory than the values that are read.
+    Zarr's library decodes many at once, however large they are. So a part is read box by box,
+    unless these chunks take no more memory than its values, or than ``LEAST_ROOM``.
 
     Args:
         array: the array.
@@ -26,7 +27,8 @@ class ChunkedZarr:
     Attributes:
         shape: extents.
         dtype: type of its values.
-        chunk_bytes: the bytes that decoding a chunk takes.
+        chunk_bytes: the bytes that decoding takes at least: those of a chunk, or of several small
+            ones.
     """
 
     def __init__(self, array: Any) -> None:
@@ -35,23 +37,36 @@ class ChunkedZarr:
         # The stored chunk, what it is decoded to, and one that the library has not given back.
         # With filters, these are two more.
         copies = 5 if array.filters else 3
-        self.chunk_bytes = copies * prod(array.chunks) * self.dtype.itemsize
+        self._each = copies * prod(array.chunks) * self.dtype.itemsize
+        self._most: int = library("zarr", "zarr").config.get("async.concurrency")
+        self.chunk_bytes = max(self._each, min(self._most * self._each, LEAST_ROOM))
         self._array = array
 
     def __getitem__(self, key: tuple[slice, ...], /) -> NDArray[Any]:
-        array, chunks = self._array, self._array.chunks
         wanted = [range(*part.indices(size)) for part, size in zip(key, self.shape, strict=True)]
-        starts = chunk_starts(wanted, chunks)
-        most: int = library("zarr", "zarr").config.get("async.concurrency")
-        nbytes, count = prod(map(len, wanted)) * self.dtype.itemsize, prod(map(len, starts))
-        if count == 1 or min(most, count) * self.chunk_bytes <= nbytes:
-            return np.asarray(array[key])
+        chunks = chunk_starts(wanted, self._array.chunks)
+        room = max(prod(map(len, wanted)) * self.dtype.itemsize, self.chunk_bytes)
+        if min(self._most, prod(map(len, chunks))) * self._each <= room:
+            return np.asarray(self._array[key])
+        box = _box(chunks, room // self._each)
+        starts = (range(it.start, it.stop, extent) for it, extent in zip(chunks, box, strict=True))
         found = np.empty([len(part) for part in wanted], self.dtype)
         firsts, zeros = [part.start for part in wanted], [0] * len(wanted)
-
-        def read(start: tuple[int, ...]) -> None:
-            both = common(wanted, start, chunks)
-            found[counted_from(firsts, both)] = array[counted_from(zeros, both)]
-
-        finish_all(read, product(*starts), at_once(nbytes, self.chunk_bytes))
+        for start in product(*starts):
+            both = common(wanted, start, box)
+            found[counted_from(firsts, both)] = self._array[counted_from(zeros, both)]
         return found
+
+
+def _box(chunks: list[range], most: int) -> list[int]:
+    """Return the extents of a box of at most so many chunks.
+
+    Args:
+        chunks: the starts of the chunks along each axis.
+        most: the number of chunks, at least one; the last axes get as many as there are.
+    """
+    box, left = [it.step for it in chunks], most
+    for axis in reversed(range(len(chunks))):
+        along = min(len(chunks[axis]), left)
+        box[axis], left = along * box[axis], left // along
+    return box
