@@ -21,6 +21,7 @@ from znni.network.geometry import (
 )
 from znni.network.network import INPUT, Network
 from znni.network.network_file import load_network
+from znni.network.resizing import Upsample
 from znni.network.weights import Weights, random_weights
 from znni.primitives import reference
 from znni.primitives.reference import Float64
@@ -124,3 +125,10 @@ def test_the_input_holds_the_volume_and_no_period_more(network: Network, volume:
         extent = getattr(whole, axis) - getattr(network.alignment, axis)
         fewer = whole_sizes(network, whole._replace(**{axis: extent}))
         assert extent < getattr(volume, axis) or min(map(min, fewer.values())) < 1
+
+
+def test_the_first_block_has_the_sample_that_a_shift_repeats() -> None:
+    """Also in a volume of one voxel, which is smaller than the network's alignment."""
+    shift = Upsample("shift", Vec3.of(1), shift=Vec3(1, 0, 0))
+    assert shift.rounded(Box(ZERO, Vec3(1, 4, 4))) == Box(ZERO, Vec3(2, 4, 4))
+    assert shift.rounded(Box(ZERO, Vec3(8, 4, 4))) == Box(ZERO, Vec3(8, 4, 4))

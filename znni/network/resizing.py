@@ -78,8 +78,13 @@ class Upsample(ShortText):
         return Box(start - self.context, stop + self.context).shifted(ZERO - self.shift)
 
     def rounded(self, box: Box) -> Box:
-        """Return the smallest box around another that the layer can compute."""
+        """Return the smallest box around another that the layer can compute.
+
+        If it shifts, the first block must have the sample that is repeated, however small it is.
+        """
         start, stop = box.start // self.factor, box.stop.ceil_div(self.factor)
+        if self.shift != ZERO:
+            stop = stop.maximum(start + self.shift + 1)
         return Box(start * self.factor, stop * self.factor)
 
     def maps_from(self, *maps: int) -> int:
