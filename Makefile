@@ -1,10 +1,13 @@
 # make demo      runs trained networks over small volumes, and draws what they find
+# make check     runs the checks: ruff, mypy, import contract
+# make quick     runs the checks, and the tests that find most faults
 # make test      runs the checks and all tests
-# make quick     runs the checks, and the tests that find most faults, in two minutes
+# make setup     installs all that make test needs
 # make docs      builds the documentation in site/
 # make coverage  runs the tests and prints which lines they reach, on any Python
 # make wheel     builds the wheel and runs the demo with it, in an empty environment
 # make browser   installs Chromium, for tests of pages, as root on Debian or Ubuntu
+# make clean     removes .venv and all that was built
 #
 # Each command first sets up what it needs, in .venv.
 

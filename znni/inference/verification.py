@@ -239,14 +239,18 @@ def seconds_per_voxel(network: Network, host: Device) -> float:
 
 def _warn_of_time(network: Network, voxels: int) -> None:
     each = seconds_per_voxel(network, detect_host().host)
-    if voxels * each > LONG_SECONDS:
-        log.warning(
-            "%s take about %s, %s each; give %s for fewer",
-            counted(voxels, "voxel"),
-            duration(voxels * each),
-            duration(each),
-            option("voxels", max(1, int(LONG_SECONDS / each))),
-        )
+    if voxels * each <= LONG_SECONDS:
+        return
+    if voxels == 1:
+        log.warning("a voxel of this network takes about %s", duration(each))
+        return
+    log.warning(
+        "%s take about %s, %s each; give %s for fewer",
+        counted(voxels, "voxel"),
+        duration(voxels * each),
+        duration(each),
+        option("voxels", max(1, int(LONG_SECONDS / each))),
+    )
 
 
 def _how(network: Network) -> Iterator[str]:
