@@ -209,7 +209,7 @@ def emulated_gpu(order: Order = ORDERS[0]) -> Iterator[None]:
             (cuda_kernels, "_waiting", []),
             (cuda_kernels, "_waiting_kernels", WeakSet()),
             (cuda_kernels, "_file", lambda *_code: Path()),
-            (cuda_kernels, "kept", lambda _file: True),
+            (cuda_kernels, "load", lambda _file: b"loaded"),
             (device_graphs, "PLAIN_RUNS", sys.maxsize),
         ):
             patches.enter_context(mock.patch.object(where, name, value))
