@@ -15,7 +15,7 @@ from znni.network.layers import Conv, Pool
 from znni.network.network import Network
 from znni.plans.cost import Cost, Memory
 from znni.plans.device_partition import DevicePart
-from znni.plans.placement import Arrays, Use
+from znni.plans.placement import ArrayUses, Use
 from znni.plans.segments import Segment, Step
 
 
@@ -34,7 +34,7 @@ class Block(NamedTuple):
 
 def blocks(part: DevicePart, alignment: int) -> Iterator[Block]:
     """Yield the blocks and their lifetimes from the steps alone: each value up to its last use."""
-    placed, uses = part.placed(alignment), part.arrays(alignment).uses
+    placed, uses = part.placed(alignment), part.array_uses(alignment).uses
     ends = {segment.steps[-1].gives for segment in part.segments[:-1]}
     steps = part.steps
     for index, (step, use) in enumerate(zip(steps, uses, strict=True)):
@@ -143,7 +143,7 @@ def test_an_output_that_is_made_late_takes_no_more_than_is_declared() -> None:
 
 
 @st.composite
-def any_arrays(draw: st.DrawFn) -> Arrays:
+def any_arrays(draw: st.DrawFn) -> ArrayUses:
     """Return arrays of a graph: each operation reads some of the arrays before it."""
     count = draw(st.integers(1, 8))
     uses, names = [], [""]
@@ -153,11 +153,11 @@ def any_arrays(draw: st.DrawFn) -> Arrays:
         uses.append(Use(tuple(reads), names[-1], draw(st.integers(0, 9))))
     sizes = {name: draw(st.integers(1, 9)) for name in sorted(set(names[1:]))}
     kept = draw(st.sets(st.sampled_from(sorted(sizes)), max_size=2))
-    return Arrays(sizes, uses, frozenset({*kept, names[-1]}))
+    return ArrayUses(sizes, uses, frozenset({*kept, names[-1]}))
 
 
 @given(any_arrays())
-def test_arrays_of_any_graph_are_apart_while_they_are_alive(arrays: Arrays) -> None:
+def test_arrays_of_any_graph_are_apart_while_they_are_alive(arrays: ArrayUses) -> None:
     placed, lives = arrays.placed(), arrays.lives()
     found = [
         Block(placed.starts[name], placed.starts[name] + arrays.sizes[name], *life)
@@ -180,13 +180,13 @@ def test_arrays_of_any_graph_are_apart_while_they_are_alive(arrays: Arrays) -> N
 
 def test_the_rule_that_needs_fewer_bytes_counts() -> None:
     """The largest of a chain of three lies above its neighbours, if it is placed first at 0."""
-    chain = Arrays(
+    chain = ArrayUses(
         {"a": 10, "b": 5, "c": 9, "d": 8},
         [Use(("",), "a", 0), Use(("a",), "b", 0), Use(("b",), "c", 0), Use(("c",), "d", 0)],
         frozenset({"d"}),
     )
     assert chain.placed().size == 17  # c and d
-    skip = Arrays(
+    skip = ArrayUses(
         {"a": 2, "b": 8, "c": 2, "d": 8},
         [Use(("",), "a", 0), Use(("a",), "b", 0), Use(("b",), "c", 0), Use(("a", "c"), "d", 0)],
         frozenset({"d"}),

@@ -213,7 +213,7 @@ def run_in_its_place(primitive: Primitive, case: Case) -> None:
         return
     placed = part.placed(ALIGNMENT, SPARE)
     arena, start = Arena(placed.size, spare=0), placed.starts[step.gives]
-    (use,) = part.arrays().uses
+    (use,) = part.array_uses().uses
     with (
         mock.patch.object(Arena, "_take_outside", side_effect=AssertionError("no room")),
         arena.step(start if use.late else None, placed.free[0]),

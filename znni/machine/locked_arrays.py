@@ -13,8 +13,10 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from znni.core.logged import warn_once
-from znni.machine.arena import PageLock, map_pages
+from znni.core.shapes import FLOAT_BYTES
+from znni.machine.arena import Arena, PageLock, map_pages
 from znni.machine.cuda import cupy
+from znni.network.weights import Float32
 
 
 class LockedArrays:
@@ -52,6 +54,17 @@ class LockedArrays:
                 f"copies to and from the GPU are slow, as the system locks no memory: {error}"
             )
             return _Locked(pages, None)
+
+
+def pinned(shape: tuple[int, ...]) -> Float32:
+    """Return a float32 array of the host that a GPU copies from at the full speed of the link.
+
+    Raises:
+        cupy.cuda.runtime.CUDARuntimeError: the system does not lock so many pages.
+    """
+    nbytes = prod(shape) * FLOAT_BYTES
+    memory: Any = Arena(nbytes, page_locked=True).take(nbytes)
+    return np.frombuffer(memory, np.float32, prod(shape)).reshape(shape)
 
 
 class _Locked(NamedTuple):

@@ -17,7 +17,7 @@ from znni.network.network import INPUT, Network
 from znni.plans.array_layout import bytes_apart, staged_bytes, storage_bytes
 from znni.plans.block_storage import BlockStorage
 from znni.plans.packed import packed_storages
-from znni.plans.placement import Arrays, Placement, Use
+from znni.plans.placement import ArrayUses, Placement, Use
 from znni.plans.segments import Segment, Step, segment_runs
 
 
@@ -98,7 +98,7 @@ class DevicePart:
         result is negative for a step whose input and output share memory.
         """
         storage, outside = self.storage, self._bytes_outside
-        for step, alive in zip(self.steps, self.arrays().alive(), strict=True):
+        for step, alive in zip(self.steps, self.array_uses().alive(), strict=True):
             staged = staged_bytes(step, storage, self.device) if storage else 0
             own = step.shape_in.nbytes + step.shape_out.nbytes
             yield step, outside + alive + staged - own
@@ -128,7 +128,7 @@ class DevicePart:
         for step, held in self.held_beside():
             yield step, held + step.taken(in_place=self.writes_in_place(step))
 
-    def arrays(self, alignment: int = 1, spare: int = 0) -> Arrays:
+    def array_uses(self, alignment: int = 1, spare: int = 0) -> ArrayUses:
         """Return the arrays in the arena, and their uses.
 
         Args:
@@ -136,7 +136,7 @@ class DevicePart:
             spare: bytes of each step beside its workspace, for the alignment of the arrays in it.
         """
         if self.storage:
-            return self._arrays_of_block(self.storage, alignment, spare)
+            return self._uses_of_block(self.storage, alignment, spare)
         sizes, uses = {}, []
         for step in self.steps:
             in_place, memory = self.writes_in_place(step), step.cost.memory
@@ -147,9 +147,9 @@ class DevicePart:
             late = not in_place and beside < memory.workspace
             uses.append(Use(step.takes, step.gives, round_up(workspace, alignment) + spare, late))
         stored = frozenset(segment.steps[-1].gives for segment in self.segments[:-1])
-        return Arrays(sizes, uses, stored)
+        return ArrayUses(sizes, uses, stored)
 
-    def _arrays_of_block(self, storage: BlockStorage, alignment: int, spare: int) -> Arrays:
+    def _uses_of_block(self, storage: BlockStorage, alignment: int, spare: int) -> ArrayUses:
         """Return the arrays of an exact network's block, and their uses."""
         packed = packed_storages(self.steps, storage)
         where = {name: location.storage for name, location in storage.locations.items()}
@@ -167,11 +167,11 @@ class DevicePart:
             )
             for step in self.steps
         ]
-        return Arrays(sizes, uses, frozenset({where[self.steps[-1].gives]}))
+        return ArrayUses(sizes, uses, frozenset({where[self.steps[-1].gives]}))
 
     def placed(self, alignment: int = 1, spare: int = 0) -> Placement:
-        """Return the places of all arrays in an arena, with the arguments of ``arrays``."""
-        return self.arrays(alignment, spare).placed()
+        """Return the places of all arrays in an arena, with the arguments of ``array_uses``."""
+        return self.array_uses(alignment, spare).placed()
 
     def working_peak(self) -> tuple[int, Step]:
         """Return the peak bytes of arrays and workspace, and the step where the peak occurs.

@@ -61,8 +61,8 @@ class Placement:
     free: tuple[tuple[int, int], ...]
 
 
-class Arrays(NamedTuple):
-    """The arrays of a program, and the operations that use them.
+class ArrayUses(NamedTuple):
+    """The arrays of a program, and how its operations use them.
 
     Attributes:
         sizes: the bytes of each array in the arena, by name. Others lie elsewhere.
@@ -115,7 +115,7 @@ class _Taken(NamedTuple):
     high: int
 
 
-def _on_two_stacks(arrays: Arrays) -> Placement:
+def _on_two_stacks(arrays: ArrayUses) -> Placement:
     """Place each output on the other stack than the operation's last input."""
     lives = arrays.lives()
     stacks: tuple[list[tuple[str, int]], list[tuple[str, int]]] = ([], [])
@@ -160,7 +160,7 @@ class _Piece(NamedTuple):
     name: str | int
 
 
-def _largest_first(arrays: Arrays) -> Placement:
+def _largest_first(arrays: ArrayUses) -> Placement:
     """Place the largest arrays first, each as low as its life allows."""
     lives = arrays.lives()
     pieces = [_Piece(arrays.sizes[name], life, name) for name, life in lives.items()]

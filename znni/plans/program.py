@@ -24,8 +24,8 @@ from znni.plans.segments import Segment, Step
 ZERO, ONE = Vec3(0, 0, 0), Vec3(1, 1, 1)
 
 
-class Array(NamedTuple):
-    """An array in the arena.
+class ArrayPlace(NamedTuple):
+    """The place of an array in the arena.
 
     Attributes:
         start: its first byte.
@@ -171,7 +171,7 @@ class Program:
     """
 
     loops: tuple[Loop, ...]
-    arrays: Mapping[str, Array]
+    arrays: Mapping[str, ArrayPlace]
     size: int
     output: View
     storage: BlockStorage | None
@@ -211,7 +211,7 @@ def program_of(network: Network, part: DevicePart, alignment: int, spare: int) -
         alignment: the bytes of which every array's beginning is a multiple.
         spare: bytes of each step for the alignment of the arrays in its workspace.
     """
-    uses = part.arrays(alignment, spare).uses
+    uses = part.array_uses(alignment, spare).uses
     placed = part.placed(alignment, spare)
     views = _Views(network, part.storage)
     operations = [
@@ -245,16 +245,16 @@ def program_of(network: Network, part: DevicePart, alignment: int, spare: int) -
     )
 
 
-def _arrays(part: DevicePart, starts: Mapping[str, int]) -> dict[str, Array]:
+def _arrays(part: DevicePart, starts: Mapping[str, int]) -> dict[str, ArrayPlace]:
     """Return the arrays of the arena, by name."""
     storage, steps = part.storage, part.steps
     if storage is None:
         shapes = {step.gives: step.shape_out for step in steps}
-        return {name: Array(start, shapes[name]) for name, start in starts.items()}
+        return {name: ArrayPlace(start, shapes[name]) for name, start in starts.items()}
     packed = packed_storages(steps, storage)
     on_gpu = part.device == "gpu"
     return {
-        name: Array(
+        name: ArrayPlace(
             start,
             storage.storages[name].shape,
             device_rows(name, steps, storage) if on_gpu else None,

@@ -26,9 +26,8 @@ from znni.machine.device_arena import ALIGNMENT, SPARE, DeviceArena, device_work
 from znni.machine.packed_arrays import PackedArray, in_words, voxel_shape
 from znni.network.layers import PackedLayer
 from znni.network.network import Network
-from znni.plans import program as programs
 from znni.plans.array_layout import SECTOR, SECTOR_BYTES
-from znni.plans.program import Program, View
+from znni.plans.program import ArrayPlace, Program, View
 from znni.plans.segments import Step
 from znni.primitives.gpu.common.clearing import clear_outside, clearing_kernel
 
@@ -65,7 +64,7 @@ class CudaBackend:
         self.spans: list[tuple[Step, Span]] | None = None
         self.arrays = {name: self._array(array) for name, array in program.arrays.items()}
 
-    def _array(self, array: programs.Array) -> Any:
+    def _array(self, array: ArrayPlace) -> Any:
         """Return an array at its place in the arena."""
         start, shape, rows = array.start, array.shape, array.rows
         if array.parts:

@@ -15,10 +15,8 @@ from znni.core.shapes import FLOAT_BYTES, Shape5
 from znni.engine.backends.cuda.scaling import DeviceScaling
 from znni.engine.executor import Fragments
 from znni.engine.scaling import StoredScaling
-from znni.machine.arena import Arena
 from znni.machine.cuda import cupy
 from znni.machine.locked_arrays import LockedArrays
-from znni.network.weights import Float32
 
 
 class Span(NamedTuple):
@@ -194,16 +192,6 @@ class Download:
         copy = self._arrays.array(values.shape, values.dtype)
         values.get(stream=self.stream, out=copy)
         return copy
-
-
-def pinned(shape: Shape5) -> Float32:
-    """Return a host array that a GPU copies from at the full speed of the link.
-
-    Raises:
-        cupy.cuda.runtime.CUDARuntimeError: the system does not lock so many pages.
-    """
-    memory: Any = Arena(shape.nbytes, page_locked=True).take(shape.nbytes)
-    return np.frombuffer(memory, np.float32, shape.elements).reshape(shape)
 
 
 def _now(stream: Any) -> Any:

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from znni.core.shapes import Box
 from znni.engine.backends.cuda.layers import DeviceLayers, Launched
-from znni.engine.backends.cuda.transfer import pinned
 from znni.engine.backends.cuda.window_sums import DeviceWindowSums, WindowMemory
 from znni.engine.blended import Blended
 from znni.engine.block import Block, Stage
@@ -24,6 +23,7 @@ from znni.engine.labels import Labels
 from znni.engine.stopwatch import Stopwatch
 from znni.engine.windows import BlendedWindows
 from znni.machine.cuda import device_errors
+from znni.machine.locked_arrays import pinned
 from znni.network.weights import ConvWeights, Float32, Weights
 from znni.plans.device_partition import DevicePart
 from znni.plans.plan import Plan

@@ -9,7 +9,6 @@ from itertools import cycle
 import numpy as np
 
 from znni.core.shapes import Box, Vec3
-from znni.engine.backends.cuda.transfer import pinned
 from znni.engine.backends.host.backend import HostBackend
 from znni.engine.blended import Blended
 from znni.engine.block import Block, Stage
@@ -21,6 +20,7 @@ from znni.machine.arena import SPARE
 from znni.machine.arrays import ALIGNMENT
 from znni.machine.cuda import cupy, device_errors
 from znni.machine.device_arena import DeviceArena
+from znni.machine.locked_arrays import pinned
 from znni.network.weights import ConvWeights, Float32, Weights
 from znni.plans.device_partition import DevicePart
 from znni.plans.plan import Plan
