@@ -11,8 +11,9 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from planner.job_places import box_read
 from planner.least_memory import Bools, least_bytes_of_arrays, most_for_arrays, slowed_poolings
-from planner.overhead import Counts, Overhead, box_read
+from planner.overhead import Counts, Overhead
 from planner.partition import CutPoint, Processor, device_of
 from planner.patch_candidate import HOST_PROCESSORS
 from planner.space import Space
@@ -149,7 +150,8 @@ def _seconds_of_jobs(
         blocks += FLOAT_BYTES * network.held_parameters
         once += np.maximum(0.0, blocks - overhead.warm) * each.cold
     if "gpu" in layers:
-        locked = overhead.locked_of_gpu(network, counts, brought, uses_host="cpu" in layers)
+        given = counts.values_in, counts.voxels, brought
+        locked = overhead.locked_of_gpu(network, *given, uses_host="cpu" in layers)
         once += locked * each.pinned
     uses_gpu = "gpu" in layers or in_turn
     once += each.cuda if uses_gpu else 0.0

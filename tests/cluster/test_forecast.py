@@ -12,7 +12,7 @@ from fakes import fake_catalogue
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.overhead import box_read
+from planner.job_places import box_read
 from znni.cluster.blocks import best_block, box_of, patches_in_blocks
 from znni.cluster.cluster_file import DASK_BYTES, Cluster, Group, StorageLimits
 from znni.cluster.forecast import BLOCKS_A_WORKER, Forecast, forecast

@@ -11,7 +11,8 @@ import pytest
 from paths import NETWORKS
 
 import znni
-from planner.overhead import Load, box_read
+from planner.job_places import box_read
+from planner.overhead import Load
 from znni.core.options import Border, InputChunks, WindowRules
 from znni.core.shapes import Box, Vec3
 from znni.engine.tiles import make_job

@@ -11,7 +11,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import DTypeLike
 
-from planner.overhead import voxels_read
+from planner.job_places import voxels_read
 from znni.cluster.blocks import best_block, box_of, patches_in_blocks
 from znni.cluster.cluster_file import (
     DASK_BYTES,

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Unpack
 from numpy.typing import DTypeLike
 
 from planner.exhaustive import Search
+from planner.job_places import AxisPlaces, JobPlaces
 from planner.limits import does_not_fit, memory_of_run, time_of_run
-from planner.overhead import AxisPlaces, JobPlaces, Overhead
+from planner.overhead import Overhead
 from znni.calibration.choice import cost_model, of_measured_devices
 from znni.calibration.handling_times import handling_times
 from znni.calibration.overhead_figures import (
