@@ -27,7 +27,8 @@ from znni.network.layers import (
     Pool,
     Upsample,
 )
-from znni.network.network import INPUT, Network, Node
+from znni.network.network import Network
+from znni.network.node import INPUT, Node
 from znni.network.weights import Weights, random_weights
 
 ONE, THREE = Vec3(1, 1, 1), Vec3(3, 3, 3)

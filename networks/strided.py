@@ -17,7 +17,8 @@ from torch.nn import functional
 
 from znni.core.shapes import Vec3
 from znni.network.layers import Concat, Conv, Layer, Pool, Upsample
-from znni.network.network import INPUT, Network
+from znni.network.network import Network
+from znni.network.node import INPUT
 from znni.network.weights import Weights
 
 Parameters = dict[str, torch.Tensor]

@@ -28,7 +28,8 @@ from znni.network.layers import (
     on_float32,
     unnamed,
 )
-from znni.network.network import Network, Node, readers_of
+from znni.network.network import Network
+from znni.network.node import Node, readers_of
 from znni.plans.primitive import Primitive, UsesGpu
 from znni.plans.segments import Step
 from znni.plans.totals import Numbers

@@ -21,6 +21,7 @@ from planner.choices import (
     undominated_within,
 )
 from planner.cost_model import CostModel
+from planner.exact_segments import exact_segments, fusible_sums
 from planner.gpu_budget import NO_GPU_BUDGET, GpuBudget
 from planner.micro_batches import Limit
 from planner.overhead import Load
@@ -29,9 +30,7 @@ from planner.partition_bounds import ROUNDED, PartitionBounds
 from planner.segmentations import (
     NO_SECONDS_LIMIT,
     SecondsLimit,
-    exact_segments,
     fusible_convolutions,
-    fusible_sums,
     segmentations,
 )
 from planner.step_options import StepOptions

@@ -12,7 +12,8 @@ from planner.overhead import Overhead
 from znni.core.shapes import FLOAT_BYTES
 from znni.machine.machine import DeviceKind, Machine
 from znni.network.layers import Concat, Conv, Pool
-from znni.network.network import INPUT, Network
+from znni.network.network import Network
+from znni.network.node import INPUT
 from znni.plans.summed import summed_convolutions
 from znni.plans.totals import Numbers
 

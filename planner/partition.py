@@ -9,7 +9,8 @@ from typing import Literal, NamedTuple, TypeAlias
 from znni.core.options import DeviceChoice
 from znni.core.shapes import Shape5
 from znni.machine.machine import DeviceKind, Processors
-from znni.network.network import INPUT, Network, Node
+from znni.network.network import Network
+from znni.network.node import INPUT, Node
 from znni.plans.block_storage import BlockStorage
 
 # The processor that computes layers: the host, a GPU, or the host with primitives that also compute

@@ -11,7 +11,7 @@ from planner.partition import Partition
 from planner.step_options import StepOptions
 from znni.core.shapes import FLOAT_BYTES, Shape5, Vec3
 from znni.network.layers import Conv, Pool, PooledConv
-from znni.network.network import Node
+from znni.network.node import Node
 from znni.plans.summed import SummedNodes
 
 # Sums in another order differ in their last digits. Limits are larger by this factor.

@@ -6,11 +6,12 @@ from collections.abc import Collection
 from math import inf
 
 from planner.cost_model import CostModel
-from planner.segmentations import exact_segment, with_norms
+from planner.exact_segments import exact_segment, with_norms
 from planner.step_options import StepOptions
 from znni.core.shapes import Vec3
 from znni.network.layers import Normalize, PackedLayer
-from znni.network.network import Network, SplitConv, readers_of
+from znni.network.network import Network
+from znni.network.node import SplitConv, readers_of
 from znni.network.split import split, splittable
 from znni.plans.block_storage import block_storage
 from znni.plans.packed import packed_operations

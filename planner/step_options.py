@@ -13,7 +13,8 @@ from planner.cost_model import CostModel
 from planner.gpu_budget import NO_GPU_BUDGET, GpuBudget
 from planner.micro_batches import NO_LIMIT, Limit, Offer, listings, piece_sizes, undominated_offers
 from planner.pareto import Front
-from planner.prices import CallKey, PricedCall, Prices
+from planner.priced_call import PricedCall
+from planner.prices import CallKey, Prices
 from planner.side_by_side import shared_offer
 from znni.core.options import Division
 from znni.core.shapes import Shape5

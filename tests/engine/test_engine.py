@@ -38,7 +38,8 @@ from znni.machine import arena
 from znni.network.geometry import input_box
 from znni.network.input_scaling import InputScaling
 from znni.network.layers import Conv, Pool, PooledConv
-from znni.network.network import INPUT, Network
+from znni.network.network import Network
+from znni.network.node import INPUT
 from znni.network.weights import Float32, random_weights
 from znni.plans.plan import Plan
 from znni.plans.primitive import on_device

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from random_plans import run
 
 from planner.cost_model import BUILT_IN
-from planner.segmentations import exact_segment, exact_segments, fusible_sums
+from planner.exact_segments import exact_segment, exact_segments, fusible_sums
 from planner.step_options import StepOptions
 from znni.core.errors import InvalidInput
 from znni.core.options import ACCURACIES
@@ -23,7 +23,8 @@ from znni.engine.reading import read_input
 from znni.engine.tiles import make_job, seen_by
 from znni.inference.planning import search
 from znni.network.layers import Activation, Add, Conv, Padding, SummedConv
-from znni.network.network import INPUT, Network, Node
+from znni.network.network import Network
+from znni.network.node import INPUT, Node
 from znni.network.weights import random_weights
 from znni.plans.block_storage import BlockStorage, block_storage
 from znni.plans.plan import Plan

@@ -31,7 +31,7 @@ from znni.importing.steps import (
 from znni.importing.steps import Operation as StepOperation
 from znni.network.input_scaling import InputScaling
 from znni.network.layers import Activation, Concat, Conv, Padding
-from znni.network.network import INPUT, Node
+from znni.network.node import INPUT, Node
 from znni.network.weights import ConvWeights, Weights
 from znni.primitives import reference
 

@@ -28,7 +28,8 @@ from znni.machine.gpus import Missing
 from znni.machine.machine import Machine
 from znni.network.geometry import with_window
 from znni.network.layers import Conv, Padding
-from znni.network.network import INPUT, Network, Node
+from znni.network.network import Network
+from znni.network.node import INPUT, Node
 from znni.network.weights import random_weights
 from znni.network.window import Window
 from znni.plans.job_seconds import StageSeconds

@@ -12,7 +12,8 @@ from znni.inference.plan_checks import check_made_for
 from znni.inference.planning import search
 from znni.network.geometry import over
 from znni.network.layers import Conv, Padding
-from znni.network.network import INPUT, Network, Node
+from znni.network.network import Network
+from znni.network.node import INPUT, Node
 
 
 def test_a_plan_of_an_exact_network_names_the_input_that_it_is_for() -> None:

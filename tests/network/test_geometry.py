@@ -19,8 +19,9 @@ from znni.network.geometry import (
     whole_input,
     whole_sizes,
 )
-from znni.network.network import INPUT, Network
+from znni.network.network import Network
 from znni.network.network_file import load_network
+from znni.network.node import INPUT
 from znni.network.resizing import Upsample
 from znni.network.weights import Weights, random_weights
 from znni.primitives import reference

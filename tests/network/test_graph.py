@@ -12,7 +12,8 @@ from znni.core.errors import InvalidInput
 from znni.core.shapes import Box, Vec3
 from znni.network.geometry import block_geometry, context, over, whole_input
 from znni.network.layers import Add, Conv, Multiply, Pool
-from znni.network.network import INPUT, Network, Node, readers_of
+from znni.network.network import Network
+from znni.network.node import INPUT, Node, readers_of
 
 ZERO = Vec3(0, 0, 0)
 

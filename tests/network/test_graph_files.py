@@ -20,9 +20,10 @@ from znni.network.layers import (
     Pool,
     Upsample,
 )
-from znni.network.network import INPUT, Network, Node
+from znni.network.network import Network
 from znni.network.network_as_text import network_text
 from znni.network.network_file import network_from_text
+from znni.network.node import INPUT, Node
 
 ONE = Vec3(1, 1, 1)
 

@@ -12,7 +12,8 @@ from znni.core.shapes import Vec3
 from znni.inference.planning import search
 from znni.network import order
 from znni.network.layers import Add, Conv, Join, Padding
-from znni.network.network import INPUT, Network, Node
+from znni.network.network import Network
+from znni.network.node import INPUT, Node
 from znni.network.order import order_of_lowest_peak
 
 

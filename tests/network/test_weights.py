@@ -22,7 +22,8 @@ from znni.core.errors import InvalidInput
 from znni.core.shapes import Vec3
 from znni.network import weights as weights_module
 from znni.network.layers import Add, Affine, Conv, ConvTranspose, Pool
-from znni.network.network import INPUT, Network, Node
+from znni.network.network import Network
+from znni.network.node import INPUT, Node
 from znni.network.weights import (
     ConvWeights,
     Weights,

@@ -27,8 +27,9 @@ from znni.machine.gpus import Gpu
 from znni.machine.machine import Device, Machine, limited
 from znni.network.geometry import extents_read, over
 from znni.network.layers import Conv, Padding
-from znni.network.network import INPUT, Network, Node
+from znni.network.network import Network
 from znni.network.network_file import network_from_text
+from znni.network.node import INPUT, Node
 from znni.plans.plan import Plan
 
 NETWORK = chain(("conv", 3), ("pool", 2), ("conv", 3), features=1)

@@ -23,7 +23,7 @@ from znni.core.shapes import Vec3
 from znni.machine.machine import DeviceKind
 from znni.network.geometry import shapes
 from znni.network.layers import Pool
-from znni.network.network import INPUT
+from znni.network.node import INPUT
 from znni.plans.segments import Segment, Step, segment_runs
 
 LAYERS = ("conv", 3), ("pool", 2), ("conv", 2), ("conv", 2), ("pool", 2), ("conv", 1)

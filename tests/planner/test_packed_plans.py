@@ -20,9 +20,9 @@ from planner import device_search
 from planner.bare_steps import sample_steps
 from planner.bounds import packed_layers
 from planner.cost_model import BUILT_IN
+from planner.exact_segments import exact_segment, exact_segments, fusible_sums
 from planner.exhaustive import Search
 from planner.partition_bounds import PartitionBounds
-from planner.segmentations import exact_segment, exact_segments, fusible_sums
 from planner.step_options import StepOptions
 from znni.calibration.overhead_figures import run_overhead
 from znni.core.options import Accuracy, Choices, Division
@@ -44,8 +44,9 @@ from znni.network.layers import (
     Padding,
     Pool,
 )
-from znni.network.network import INPUT, Network, Node
+from znni.network.network import Network
 from znni.network.network_file import load_network
+from znni.network.node import INPUT, Node
 from znni.network.window import Window
 from znni.plans.accuracy import filter_by_class
 from znni.plans.block_storage import block_storage

@@ -25,7 +25,8 @@ from znni.core.errors import DoesNotFit
 from znni.core.shapes import Vec3
 from znni.machine.machine import Machine, Processors
 from znni.network.layers import Conv, Pool
-from znni.network.network import INPUT, Network
+from znni.network.network import Network
+from znni.network.node import INPUT
 from znni.plans.device_partition import parts_of
 from znni.plans.primitive import convolved, on_device
 from znni.plans.segments import Segment

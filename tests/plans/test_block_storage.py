@@ -15,12 +15,14 @@ from planner.bare_steps import bare_step
 from znni.core.shapes import Box, Vec3
 from znni.network.geometry import block_geometry, over, whole_input
 from znni.network.layers import Activation, Add, Affine, Concat, Conv, Padding
-from znni.network.network import INPUT, Network, Node
+from znni.network.network import Network
+from znni.network.node import INPUT, Node
 from znni.plans.array_layout import device_rows, storage_bytes
-from znni.plans.block_storage import BlockStorage, block_storage, needs_zeros
+from znni.plans.block_storage import BlockStorage, block_storage
 from znni.plans.cost import Cost, Memory
 from znni.plans.device_partition import DevicePart
 from znni.plans.segments import Segment, Step
+from znni.plans.storage_sharing import needs_zeros
 from znni.plans.summed import summed_convolutions
 
 ZERO = Vec3(0, 0, 0)

@@ -10,12 +10,13 @@ from graphs import graphs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planner.segmentations import exact_segment
+from planner.exact_segments import exact_segment
 from znni.core.shapes import Shape5, Vec3
 from znni.network.geometry import over, whole_input
 from znni.network.layers import Concat, Conv, PackedLayer, Pool
-from znni.network.network import INPUT, Network
+from znni.network.network import Network
 from znni.network.network_file import network_from_text
+from znni.network.node import INPUT
 from znni.plans.array_layout import storage_bytes
 from znni.plans.block_storage import BlockStorage, block_storage
 from znni.plans.packed import packed_operations, packed_storages, reads_what_is_made

@@ -16,8 +16,8 @@ from fuzz_cases import SIZE
 from numpy.typing import NDArray
 
 from znni.core.shapes import Vec3
-from znni.network.network import INPUT
 from znni.network.network_file import load_network
+from znni.network.node import INPUT
 from znni.network.weights import ConvWeights, Weights, load_weights
 from znni.primitives.reference import dense
 

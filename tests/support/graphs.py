@@ -25,7 +25,8 @@ from znni.network.layers import (
     Pool,
     Upsample,
 )
-from znni.network.network import INPUT, Network, Node
+from znni.network.network import Network
+from znni.network.node import INPUT, Node
 
 # A network file with every kind of layer.
 EVERY_KIND = """\

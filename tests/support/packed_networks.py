@@ -20,7 +20,8 @@ from znni.network.layers import (
     Pool,
     Upsample,
 )
-from znni.network.network import INPUT, Network, Node
+from znni.network.network import Network
+from znni.network.node import INPUT, Node
 
 ONE, TWO, THREE = Vec3(1, 1, 1), Vec3(2, 2, 2), Vec3(3, 3, 3)
 ACTIVATIONS: tuple[Activation, ...] = ("relu", "elu", "identity", "leaky_relu")

@@ -43,7 +43,8 @@ from znni.importing.steps import (
     Settings,
     Step,
 )
-from znni.network.network import INPUT, Network
+from znni.network.network import Network
+from znni.network.node import INPUT
 from znni.network.weights import Float32
 from znni.network.window import Window
 

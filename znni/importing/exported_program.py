@@ -24,7 +24,7 @@ from znni.importing.margins import margins
 from znni.importing.pt2_archive import ATEN, EXPORT_AGAIN, Archive, Computed, Node
 from znni.importing.steps import Found, Graph, Original
 from znni.importing.tracing import Tracer, traced
-from znni.network.network import INPUT
+from znni.network.node import INPUT
 from znni.network.weights import Float32
 
 DECOMPOSED = ("convolution", "_native_batch_norm_legit_no_training", "native_group_norm")

@@ -38,8 +38,9 @@ from znni.network.geometry import context
 from znni.network.input_scaling import InputScaling
 from znni.network.layer_geometry import ZERO
 from znni.network.layers import Concat, GlobalPool, Layer, Model, Padding, Pool, Upsample
-from znni.network.network import INPUT, Network, Node
+from znni.network.network import Network
 from znni.network.network_as_text import OUTPUTS, kind_of
+from znni.network.node import INPUT, Node
 from znni.network.weights import ConvWeights, Float32, Weights, checked_weights
 
 

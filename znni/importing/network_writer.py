@@ -14,9 +14,9 @@ from znni.core.version import __version__
 from znni.importing.folding import Folded
 from znni.network.input_scaling import InputScaling, Within
 from znni.network.layers import Activation
-from znni.network.network import INPUT
 from znni.network.network_as_text import OUTPUTS, entry_of, input_entry, kind_of, window_entry
 from znni.network.network_file import load_network
+from znni.network.node import INPUT
 
 # Text that needs no quotes.
 KEYWORDS = (

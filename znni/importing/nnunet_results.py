@@ -34,7 +34,7 @@ from znni.importing.nnunet_plans import (
 from znni.importing.steps import Affine, Found, Graph, Joining, Operation, Original, Settings, Step
 from znni.importing.torch_checkpoint import read_held
 from znni.importing.torch_module import read_module
-from znni.network.network import INPUT
+from znni.network.node import INPUT
 from znni.network.weights import Float32
 from znni.network.window import Window
 

@@ -22,7 +22,7 @@ from znni.importing.onnx_operators import OPERATORS, Call
 from znni.importing.onnx_original import original
 from znni.importing.steps import Found, Graph
 from znni.importing.tracing import Tracer, traced
-from znni.network.network import INPUT
+from znni.network.node import INPUT
 
 INSTALL = "pip install 'znni[onnx]'"
 # What looks at whole windows, and what to do about it.

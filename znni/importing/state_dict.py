@@ -52,7 +52,8 @@ from znni.network.layers import (
     Weighted,
 )
 from znni.network.layers import Affine as AffineLayer
-from znni.network.network import Network, Node
+from znni.network.network import Network
+from znni.network.node import Node
 
 Arrays: TypeAlias = Mapping[str, NDArray[np.generic]]
 

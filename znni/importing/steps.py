@@ -34,7 +34,7 @@ from znni.network.layers import (
     Upsample,
 )
 from znni.network.layers import Affine as AffineLayer
-from znni.network.network import INPUT
+from znni.network.node import INPUT
 from znni.network.weights import Float32
 from znni.network.window import Window
 

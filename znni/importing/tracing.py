@@ -34,7 +34,7 @@ from znni.importing.steps import (
 )
 from znni.network.layer_geometry import NO_PADDING, ONE, ZERO
 from znni.network.layers import Padding
-from znni.network.network import INPUT
+from znni.network.node import INPUT
 
 # A size of which all usual poolings together are divisors. It is never allocated.
 EVEN_SIZE = 2**10 * 3**2 * 5 * 7

@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 from znni.core.shapes import Box, Vec3
 from znni.network.geometry import reads_of, whole_sizes
 from znni.network.layers import Conv, ConvTranspose, Layer, Model, Normalize, Pool, Weighted
-from znni.network.network import INPUT, Network
+from znni.network.network import Network
+from znni.network.node import INPUT
 from znni.network.weights import ConvWeights, Weights
 from znni.primitives.reference import activation, exact, local
 

@@ -19,7 +19,8 @@ from znni.engine.tiles import Job, Remaining, seen_by
 from znni.inference.plan_choice import given_or_found
 from znni.inference.request import OpenRequest, Requirements, marks_of
 from znni.network.input_scaling import InputScaling
-from znni.network.network import INPUT, Network
+from znni.network.network import Network
+from znni.network.node import INPUT
 from znni.network.weights import Weights
 from znni.plans.plan import Plan
 from znni.volumes.fingerprint import DIGITS, fingerprint

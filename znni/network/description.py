@@ -22,7 +22,8 @@ from znni.network.layers import (
     Pool,
     Upsample,
 )
-from znni.network.network import INPUT, Network, Node
+from znni.network.network import Network
+from znni.network.node import INPUT, Node
 from znni.network.normalization import EPS
 
 ONE = Vec3(1, 1, 1)

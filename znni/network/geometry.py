@@ -19,7 +19,8 @@ from functools import lru_cache
 from znni.core.errors import InvalidInput
 from znni.core.shapes import Box, Shape5, Vec3
 from znni.network.layers import GlobalPool, Join, Model, Normalize, Pool
-from znni.network.network import INPUT, Network, Node
+from znni.network.network import Network
+from znni.network.node import INPUT, Node
 from znni.network.order import order_of_lowest_peak
 from znni.network.window import Window
 

@@ -6,119 +6,30 @@ In a chain every node takes the value of the node before it. The weights are kep
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import lcm
 from pathlib import Path
 
 from znni.core import html
-from znni.core.errors import InvalidInput
 from znni.core.shapes import Box, Shape5, Vec3
 from znni.core.text import counted
+from znni.network.graph_checks import check_graph
 from znni.network.input_scaling import AS_STORED, InputScaling
 from znni.network.layers import (
     Activation,
     Conv,
     DenseLayer,
     Elementwise,
-    GlobalPool,
-    Join,
     Layer,
     Model,
-    Multiply,
     Pool,
-    Upsample,
     Weighted,
     WholeWindow,
 )
+from znni.network.node import INPUT, Node, SplitConv, maps_of, stride_of
 from znni.network.window import Window
-
-# The name of the network's input. No layer can have this name.
-INPUT = ""
-
-
-@dataclass(frozen=True)
-class Node:
-    """A layer of a network and the values that it takes.
-
-    Attributes:
-        layer: the layer. Its name is also the name of the node and of the node's value.
-        inputs: the names of the values that it takes. Each is the network's ``INPUT`` or an earlier
-            node.
-    """
-
-    layer: Layer
-    inputs: tuple[str, ...]
-
-    @property
-    def name(self) -> str:
-        """The name of the node and of its value."""
-        return self.layer.name
-
-    @property
-    def aligned(self) -> tuple[str, ...]:
-        """The names of the values whose samples lie where its own do; not of one that spreads."""
-        spreads = isinstance(self.layer, Multiply) and self.layer.spreads
-        return self.inputs[:1] if spreads else self.inputs
-
-    def is_pooled(self, pooled: Set[str]) -> bool:
-        """Return whether its value has one sample for a whole window.
-
-        Args:
-            pooled: the values before it that have one.
-        """
-        return isinstance(self.layer, GlobalPool) or pooled >= set(self.aligned)
-
-
-@dataclass(frozen=True)
-class SplitConv:
-    """A convolution of an upsampled value that is split (``znni.network.split``).
-
-    Attributes:
-        upsample: the upsampling.
-        join: the concatenation with a finer value, if there is one.
-        conv: the convolution.
-        first: the first of its input maps that are upsampled.
-        maps: the number of these maps.
-    """
-
-    upsample: Node
-    join: Node | None
-    conv: Node
-    first: int
-    maps: int
-
-    @property
-    def nodes(self) -> tuple[Node, ...]:
-        """The layers that are not computed as they are."""
-        joined = () if self.join is None else (self.join,)
-        return (self.upsample, *joined, self.conv)
-
-    @property
-    def layers(self) -> tuple[Conv, Vec3]:
-        """The convolution, and the factor of the upsampling."""
-        conv, upsample = self.conv.layer, self.upsample.layer
-        if not isinstance(conv, Conv) or not isinstance(upsample, Upsample):
-            raise InvalidInput(f"{self.conv.name} is no convolution of an upsampled value")
-        return conv, upsample.factor
-
-    @property
-    def fine_input(self) -> str | None:
-        """The name of the finer value, if there is one."""
-        if self.join is None:
-            return None
-        return next(name for name in self.join.inputs if name != self.upsample.name)
-
-    @property
-    def coarse(self) -> str:
-        """The name of the convolution's part that reads the value before it is upsampled."""
-        return f"{self.conv.name}.coarse"
-
-    @property
-    def fine(self) -> str:
-        """The name of its part that reads the finer value."""
-        return f"{self.conv.name}.fine"
 
 
 @dataclass(frozen=True)
@@ -179,67 +90,11 @@ class Network:
         return cls(name, in_features, tuple(nodes), output, scaling, weights)
 
     def __post_init__(self) -> None:
-        if not self.convolutions and not self.models:
-            raise InvalidInput(f"network {self.name} has no convolution; give it at least one")
-        names = [INPUT, *(node.name for node in self.nodes)]
-        for index, name in enumerate(names):
-            if name in names[:index]:
-                raise InvalidInput(f"network {self.name} has two layers named {name!r}; rename one")
-        if self.output not in self.maps:
-            raise InvalidInput(f"network {self.name} has no layer {self.output!r} for its output")
-        used = {self.output, *(name for node in self.nodes for name in node.inputs)}
-        if unused := [node.name for node in self.nodes if node.name not in used]:
-            raise InvalidInput(
-                f"network {self.name}: nothing takes the output of layer {unused[0]!r}; remove it"
-            )
-        self.scaling.of_maps(self.in_features)
-        for node in self.nodes:
-            self._check_pooled(node)
-            self._check_shift(node)
-        if self.output in self.pooled:
-            raise InvalidInput(
-                f"network {self.name}: its output has one sample for a whole window, as a "
-                f"classifier's; give a network with an output for every voxel"
-            )
-        if self.is_exact and self.strides[self.output] != Vec3(1, 1, 1):
-            raise InvalidInput(
-                f"network {self.name}: a sample of its output spans {self.strides[self.output]} "
-                f"voxels; end it with upsampling to the input's resolution, or use only "
-                f"convolutions without padding and max-pooling, which can give every voxel"
-            )
+        check_graph(self)
 
     def __hash__(self) -> int:
         """Return a hash of a few parts that tell most networks apart: a search hashes often."""
         return hash((self.name, len(self.nodes), self.whole, self.window))
-
-    def _check_pooled(self, node: Node) -> None:
-        """Check that a join does not mix values of one sample with others."""
-        if not isinstance(node.layer, Join):
-            return
-        pooled = [name in self.pooled for name in node.inputs]
-        if node.aligned != node.inputs:
-            fits = pooled == [False, True]
-        else:
-            fits = all(pooled) or not any(pooled)
-        if not fits:
-            raise InvalidInput(
-                f"layer {node.name} of network {self.name} joins a globally pooled value with one "
-                f"that is not; only multiply takes these, the pooled one second"
-            )
-
-    def _check_shift(self, node: Node) -> None:
-        """Check that every block has more samples of a shifted value than it is shifted by.
-
-        So the first block has the sample that is repeated.
-        """
-        if not isinstance(node.layer, Upsample) or node.layer.shift == Vec3(0, 0, 0):
-            return
-        most = self.alignment // self.strides[node.name] - 1
-        if not node.layer.shift.within(most):
-            raise InvalidInput(
-                f"layer {node.name} shifts by {node.layer.shift}, and blocks of network "
-                f"{self.name} allow {most}; shift only after upsampling"
-            )
 
     @cached_property
     def maps(self) -> dict[str, int]:
@@ -517,43 +372,3 @@ class Network:
         if self.is_exact:
             return f"computed over the whole volume in blocks of multiples of {self.alignment}"
         return f"field of view {self.field_of_view}, total pooling {self.total_pooling}"
-
-
-def readers_of(nodes: Iterable[Node]) -> dict[str, list[Node]]:
-    """Return the nodes that take each value, by the value's name, in their order.
-
-    A node that takes a value twice is listed once. A value that no node takes has an empty list.
-    """
-    readers: dict[str, list[Node]] = {}
-    for node in nodes:
-        readers.setdefault(node.name, [])
-        for name in dict.fromkeys(node.inputs):
-            readers.setdefault(name, []).append(node)
-    return readers
-
-
-def maps_of(node: Node, maps: Mapping[str, int]) -> int:
-    """Return the maps of a node's value, given the maps of the values before it."""
-    for name in node.inputs:
-        if name not in maps:
-            raise InvalidInput(f"layer {node.name} takes {name!r}, which no layer before it gives")
-    arity = node.layer.arity
-    if len(node.inputs) != arity and (arity is not None or len(node.inputs) < 2):
-        takes = "2 or more values" if arity is None else counted(arity, "value")
-        raise InvalidInput(f"layer {node.name} takes {takes}, but it is given {len(node.inputs)}")
-    return node.layer.maps_from(*(maps[name] for name in node.inputs))
-
-
-def stride_of(node: Node, strides: Mapping[str, Vec3]) -> Vec3:
-    """Return the distance in voxels between samples of a node's value, given those before it.
-
-    Raises:
-        InvalidInput: the node joins values with different distances, or upsamples too far.
-    """
-    taken = {strides[name] for name in node.aligned}
-    if len(taken) > 1:
-        apart = " and ".join(f"{name or 'input'!r} ({strides[name]})" for name in node.aligned)
-        raise InvalidInput(
-            f"layer {node.name} joins {apart}, whose strides differ; upsample the coarser one first"
-        )
-    return node.layer.scaled(taken.pop())

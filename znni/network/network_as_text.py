@@ -29,7 +29,8 @@ from znni.network.layers import (
     Upsample,
     Weighted,
 )
-from znni.network.network import INPUT, Network, Node
+from znni.network.network import Network
+from znni.network.node import INPUT, Node
 from znni.network.normalization import EPS
 from znni.network.window import Window
 

@@ -39,8 +39,9 @@ from znni.network.layer_entries import (
 )
 from znni.network.layers import Concat, Layer, Multiply
 from znni.network.model_files import model_layer
-from znni.network.network import INPUT, Network, Node, maps_of, stride_of
+from znni.network.network import Network
 from znni.network.network_as_text import ALL_KINDS, INPUT_NAME, OUTPUTS
+from znni.network.node import INPUT, Node, maps_of, stride_of
 from znni.network.window import Window
 
 

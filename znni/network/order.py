@@ -11,7 +11,8 @@ from functools import lru_cache
 from heapq import heappop, heappush
 
 from znni.network.layers import Join
-from znni.network.network import INPUT, Network, Node
+from znni.network.network import Network
+from znni.network.node import INPUT, Node
 
 # Most sets of computed layers that the search looks at. Networks that people train have tens of
 # them. A network with more keeps the order of its file.

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from znni.core.shapes import round_up
 from znni.machine.machine import DeviceKind
 from znni.machine.packed_arrays import packed_bytes
-from znni.network.network import INPUT
+from znni.network.node import INPUT
 from znni.plans.block_storage import BlockStorage
 from znni.plans.segments import Step
 

@@ -13,7 +13,8 @@ from itertools import groupby
 
 from znni.core.shapes import Shape5, round_up
 from znni.machine.machine import DeviceKind
-from znni.network.network import INPUT, Network
+from znni.network.network import Network
+from znni.network.node import INPUT
 from znni.plans.array_layout import bytes_apart, staged_bytes, storage_bytes
 from znni.plans.block_storage import BlockStorage
 from znni.plans.packed import packed_storages

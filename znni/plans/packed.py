@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from znni.core.shapes import Shape5
 from znni.machine.packed_arrays import GROUP, in_whole_groups
 from znni.network.layers import Concat, Conv, Normalize, PackedLayer
-from znni.network.network import INPUT, Node, readers_of
+from znni.network.node import INPUT, Node, readers_of
 from znni.plans.block_storage import ZERO, BlockStorage
 from znni.plans.segments import Step
 

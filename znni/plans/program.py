@@ -14,7 +14,8 @@ from itertools import product
 from typing import NamedTuple
 
 from znni.core.shapes import Box, Shape5, Vec3, offsets
-from znni.network.network import INPUT, Network, Node
+from znni.network.network import Network
+from znni.network.node import INPUT, Node
 from znni.plans.array_layout import Rows, device_rows, is_staged
 from znni.plans.block_storage import BlockStorage
 from znni.plans.device_partition import DevicePart

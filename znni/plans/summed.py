@@ -9,7 +9,8 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from znni.network.layers import Add, Conv, PackedLayer, SummedConv
-from znni.network.network import INPUT, Network, Node
+from znni.network.network import Network
+from znni.network.node import INPUT, Node
 
 
 class SummedNodes(NamedTuple):

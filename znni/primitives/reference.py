@@ -40,7 +40,8 @@ from znni.network.layers import (
     Weighted,
 )
 from znni.network.model_files import opened
-from znni.network.network import INPUT, Network, Node
+from znni.network.network import Network
+from znni.network.node import INPUT, Node
 from znni.network.weights import ConvWeights, Weights
 
 Float64 = NDArray[np.float64]
