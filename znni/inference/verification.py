@@ -27,7 +27,7 @@ from znni.inference.brute_force import (
 )
 from znni.inference.model_choice import shared_form
 from znni.inference.provenance import Origin, input_of, mask_of, origin_of, weights_of
-from znni.inference.voxel_reference import _has_output, whole_job, seen_in, voxel_at
+from znni.inference.voxel_reference import has_output, seen_in, voxel_at, whole_job
 from znni.machine.detect import detect_host
 from znni.machine.machine import Device
 from znni.network.network import Network
@@ -190,7 +190,7 @@ def verify(
     unneeded_places: list[int] = []
     largest_sum = 0.0
     for index, at in enumerate(places):
-        if not stored[index].any() and not _has_output(masked, origin, at):
+        if not stored[index].any() and not has_output(masked, origin, at):
             unneeded_places.append(index)
         else:
             computed[index], seen = compute(at)

@@ -84,7 +84,7 @@ def _seen_from(position: int, extent: int, pad: Pad) -> int:
     return position
 
 
-def _has_output(mask: Volume | None, origin: Origin, at: Vec3) -> bool:
+def has_output(mask: Volume | None, origin: Origin, at: Vec3) -> bool:
     """Return whether a voxel lies in the mask, and in the box that the input is cropped to."""
     start = at + Vec3(*origin.attributes.voxel_offset)
     voxel, cropped = Box(start, start + 1), origin.network.scaling.box
