@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from llvmlite.binding import get_host_cpu_features
+
 INFO = Path("/proc/cpuinfo")
 
 # Float32 operations of a core in a cycle, by SIMD width: two fused multiply-adds.
@@ -28,8 +30,6 @@ def processor_name() -> str:
 
 def processor_features() -> Mapping[str, bool]:
     """Return whether the processor has each instruction set, by LLVM's names."""
-    from llvmlite.binding import get_host_cpu_features  # workers of GPUs need no LLVM
-
     return dict(get_host_cpu_features())
 
 
