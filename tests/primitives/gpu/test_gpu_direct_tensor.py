@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from devices import poison, skip_if_too_new, to_gpu
 from gpu_layers import AS_AMPERE, H200, assert_fits, chips, devices, needs_compiler
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from layers import assert_accurate, extents, random_case, random_input, random_weights, scaled
 
@@ -406,7 +406,8 @@ def test_shares_of_weights_are_laid_out_as_the_whole(
     conv = replace(layer_of((features, maps), kernel), stride=stride.minimum(kernel))
     numbers, chip = data.draw(st.sampled_from([FLOAT16, FLOAT16_PAIR])), CHIPS[HOPPER.capability]
     weight = random_weights(conv).weight * np.float32(data.draw(st.sampled_from([1, 1e-6, 1e6])))
-    block = next(iter(blocks_for(conv, numbers, chip)))
+    block = next(iter(blocks_for(conv, numbers, chip)), None)
+    assume(block is not None)  # large strides of some formats have none
     with mock.patch.object(laying_out, "SHARE_BYTES", data.draw(st.integers(1, weight.nbytes))):
         scales = scales_of(weight)
         found, sums = weights_by_stage(weight, scales, block), sums_of(weight)
