@@ -350,7 +350,7 @@ def _voxel_in(
         box = Box(at, (at + SEARCHED).minimum(size))
         wanted = np.argwhere(masked.read(box.shifted(offset)).any(axis=0))
         if len(wanted):
-            return at + Vec3(*map(int, generator.choice(wanted)))
+            return at + Vec3(*wanted[generator.integers(len(wanted))].tolist())
         at = Vec3(*map(int, generator.integers(size)))
     return at
 
