@@ -117,7 +117,7 @@ def synthetic_cells(seed: int, size: Size) -> Cells:
     tissue, microscope = Tissue.draw(random), Microscope.draw(random)
     cell, distance = _pack(random, size, tissue)
     thickness = tissue.membrane * np.exp(0.25 * _smooth(random, size, tissue.section, 30))
-    # The distance into the cell, from its membrane. NumPy.s types do not know that it is float32.
+    # The distance into the cell, from its membrane. NumPy's types do not know that it is float32.
     depth = (distance - thickness / 2).astype(np.float32, copy=False)
     brightness = _cytoplasm(random, cell, tissue)
     organelle = _add_organelles(random, brightness, depth, tissue)
