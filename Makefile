@@ -103,7 +103,7 @@ check: $(QUICK_READY)
 	$(BIN)/lint-imports --no-cache
 
 quick: check
-	$(SERIAL) $(BIN)/python -m pytest $(WORKERS) $(QUICK)
+	$(SERIAL) $(BIN)/python -m pytest $(WORKERS) -m 'not slow' $(QUICK)
 
 test: check setup
 	@if $(MONITORING); then \

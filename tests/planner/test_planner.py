@@ -58,6 +58,7 @@ class Multiplying(Fake):
         return replace(super().cost(layer, shape), flops=float(positions * conv.parameters))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("overhead", [NO_OVERHEAD, SLOW_TO_READ, SLOW_TO_START, COLD])
 @pytest.mark.parametrize("name", CATALOGUES)
 def test_plan_is_the_optimum_over_patches_splits_and_primitives(
@@ -229,6 +230,7 @@ def test_a_fused_step_reads_its_stored_input_in_place() -> None:
     assert plan.memory.working == stored.nbytes + fragment.nbytes
 
 
+@pytest.mark.slow
 def test_the_best_plans_are_those_of_all_patches() -> None:
     output, catalogue = Vec3(8, 12, 16), WITH_FUSED
     for memory in (60_000, 200_000, 10**7):
