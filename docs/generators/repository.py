@@ -1,4 +1,4 @@
-"""Pages of the site that are files of the repository, with their links turned to the site's."""
+"""Pages of the site that are files of the repository, and links to such files."""
 
 from __future__ import annotations
 
@@ -41,7 +41,19 @@ def page_of(root: Path, source: str) -> str:
         source: the file, relative to it.
     """
     page = next(page for page, file in COPIED.items() if file == source)
-    text = (root / source).read_text(encoding="utf-8")
+    return with_links_of_site((root / source).read_text(encoding="utf-8"), source, page)
+
+
+def with_links_of_site(text: str, source: str, page: str) -> str:
+    """Return a text whose links to files of the repository lead to pages of the site.
+
+    Args:
+        text: the text of a page.
+        source: the file that it is in, relative to the repository.
+        page: the page, relative to the site.
+    """
+    for picture, file in PICTURES.items():
+        text = text.replace(f"](../{file})", f"]({picture})")
     return LINK.sub(lambda link: _turned(link, source, page), text)
 
 
