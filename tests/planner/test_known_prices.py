@@ -15,6 +15,7 @@ from packed_networks import PackedGraph
 from paths import MACHINES, NETWORKS
 from planner_cases import bound_of_patch, bound_with_prices
 
+import planner.priced_call
 import planner.prices
 import znni.inference.planning
 from planner.bare_steps import bare_step
@@ -359,8 +360,9 @@ def test_bounds_by_uneven_factors_rule_out_no_faster_plan(
         return search.fastest()[0].seconds, search.calls
 
     seconds, calls = fastest()
-    for name in ("FASTEST_SLACK", "BOUND_SLACK", "ROUNDED"):
-        monkeypatch.setattr(planner.prices, name, 0.0)
+    monkeypatch.setattr(planner.priced_call, "FASTEST_SLACK", 0.0)
+    monkeypatch.setattr(planner.priced_call, "BOUND_SLACK", 0.0)
+    monkeypatch.setattr(planner.prices, "ROUNDED", 0.0)
     without_bounds, all_calls = fastest()
     assert seconds == without_bounds
     assert calls < 0.3 * all_calls
