@@ -108,28 +108,20 @@ class ArrayUses(NamedTuple):
         return min(_largest_first(self), stacked, key=lambda placement: placement.size)
 
 
-class _Taken(NamedTuple):
-    """The memory that one operation finds taken at both ends, with its output there."""
-
-    low: int
-    high: int
-
-
 def _on_two_stacks(arrays: ArrayUses) -> Placement:
     """Place each output on the other stack than the operation's last input."""
     lives = arrays.lives()
     stacks: tuple[list[tuple[str, int]], list[tuple[str, int]]] = ([], [])
     high_ends: dict[str, int] = {}
     starts: dict[str, int] = {}
-    taken: list[_Taken] = []
+    taken: list[tuple[int, int]] = []  # at both ends, beside each operation's workspace
     size = 0
     for index, use in enumerate(arrays.uses):
         low, high = (stack[-1][1] if stack else 0 for stack in stacks)
-        before = _Taken(low, high)
+        before = low, high
         if use.writes in lives and lives[use.writes].first == index:
             nbytes = arrays.sizes[use.writes]
-            goes_low = use.reads[-1] in high_ends or use.reads[-1] not in starts
-            if goes_low:
+            if use.reads[-1] not in starts:  # it is at the high end, or outside the arena
                 starts[use.writes] = low
                 low += nbytes
                 stacks[0].append((use.writes, low))
@@ -137,7 +129,7 @@ def _on_two_stacks(arrays: ArrayUses) -> Placement:
                 high += nbytes
                 high_ends[use.writes] = high
                 stacks[1].append((use.writes, high))
-        taken.append(before if use.late else _Taken(low, high))
+        taken.append(before if use.late else (low, high))
         size = max(size, low + high + use.workspace)
         for stack in stacks:
             while stack and lives[stack[-1][0]].last <= index:

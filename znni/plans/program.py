@@ -212,8 +212,8 @@ def program_of(network: Network, part: DevicePart, alignment: int, spare: int) -
         alignment: the bytes of which every array's beginning is a multiple.
         spare: bytes of each step for the alignment of the arrays in its workspace.
     """
-    uses = part.array_uses(alignment, spare).uses
-    placed = part.placed(alignment, spare)
+    arrays = part.array_uses(alignment, spare)
+    placed = arrays.placed()
     views = _Views(network, part.storage)
     operations = [
         Operation(
@@ -225,7 +225,7 @@ def program_of(network: Network, part: DevicePart, alignment: int, spare: int) -
             part.storage is not None and is_staged(step, part.storage, part.device),
             part.storage is not None and step.gives in part.storage.cleared,
         )
-        for step, use, free in zip(part.steps, uses, placed.free, strict=True)
+        for step, use, free in zip(part.steps, arrays.uses, placed.free, strict=True)
     ]
     remaining = iter(operations)
     loops = tuple(
