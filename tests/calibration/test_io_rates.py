@@ -14,13 +14,6 @@ import znni
 from planner.overhead import TURN_SECONDS, TURNS
 from znni.calibration.conditions import Conditions
 from znni.calibration.database import CostDatabase
-from znni.calibration.handling_times import (
-    READ,
-    ChunkTimes,
-    HandlingTimes,
-    SecondsPerValue,
-    handling_times,
-)
 from znni.calibration.io_rates import (
     REPEATS,
     Computing,
@@ -35,6 +28,13 @@ from znni.core.errors import InvalidInput
 from znni.core.options import Codec, Form, OutputType, Stored
 from znni.core.shapes import Box, Vec3
 from znni.inference.planning import checked_plan
+from znni.machine.handling_times import (
+    READ,
+    ChunkTimes,
+    HandlingTimes,
+    SecondsPerValue,
+    handling_times,
+)
 from znni.network.layers import Conv
 from znni.network.network import Network
 from znni.plans.plan import Plan

@@ -11,13 +11,13 @@ from fakes import gpu, machine
 
 import znni
 from planner.overhead import TURN_SECONDS, TURNS, Load, OverheadSeconds
-from znni.calibration.handling_times import ChunkTimes, HandlingTimes, SecondsPerValue
 from znni.calibration.overhead_figures import run_overhead
 from znni.core.errors import InvalidInput
 from znni.core.options import Codec, Form, InputChunks, OutputType, Stored
 from znni.core.shapes import Vec3
 from znni.engine.tiles import make_job
 from znni.inference.planning import checked_plan
+from znni.machine.handling_times import ChunkTimes, HandlingTimes, SecondsPerValue
 from znni.machine.machine import DeviceKind, Storage
 from znni.network.layers import Conv
 from znni.network.network import Network

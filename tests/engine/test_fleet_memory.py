@@ -22,7 +22,8 @@ from znni.core.shapes import Box, Vec3
 from znni.engine.block import Block
 from znni.engine.blocks import Blocks
 from znni.engine.labels import Labels
-from znni.engine.pipeline import RunState, convert, run_volume
+from znni.engine.pipeline import RunState, run_volume
+from znni.engine.stages.convert import convert
 from znni.engine.stopwatch import Stopwatch
 from znni.engine.tiles import Remaining, Tile, for_job, make_job
 from znni.engine.workers.fleet import Fleet

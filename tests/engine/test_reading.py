@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 from fakes import machine
 from numpy.typing import NDArray
+from znni.engine.block_bytes import bytes_per_input_voxel
 
 from znni.calibration.overhead_figures import run_overhead
 from znni.core.errors import UnusableValues
 from znni.core.options import Pad, Stored
 from znni.core.shapes import Box, Vec3
 from znni.engine import reading
-from znni.engine.block_bytes import bytes_per_input_voxel
 from znni.engine.reading import read_input
 from znni.engine.tiles import Job
 from znni.machine import io_threads

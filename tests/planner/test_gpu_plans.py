@@ -8,11 +8,11 @@ from math import ceil
 
 import pytest
 from fakes import fake_catalogue, fake_gpu_catalogue, gpu, machine
+from planner.run_memory import LOCKED_BYTES_PER_TABLE_BYTE
 from random_networks import chain
 
 from planner.exhaustive import Search
 from planner.overhead import Overhead
-from planner.run_memory import LOCKED_BYTES_PER_TABLE_BYTE
 from znni.calibration.overhead_figures import run_overhead
 from znni.core.errors import DoesNotFit, InvalidInput, RunFailed
 from znni.core.options import ANYTHING, AS_COMPUTED, DeviceChoice, Stored

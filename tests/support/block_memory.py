@@ -5,12 +5,12 @@ from __future__ import annotations
 import tracemalloc
 
 import numpy as np
+from znni.engine.block_bytes import bytes_per_output_voxel
 
 from znni.core.options import OutputType
 from znni.core.shapes import Box, Vec3
 from znni.core.volume import Output
-from znni.engine.block_bytes import bytes_per_output_voxel
-from znni.engine.pipeline import convert
+from znni.engine.stages.convert import convert
 
 
 def taken_and_counted(

@@ -21,7 +21,15 @@ from znni.engine.block import Block, Stage
 from znni.engine.blocks import Blocks, repeated
 from znni.engine.labels import Labels
 from znni.engine.last_blocks import LastBlocks
-from znni.engine.stages import StageChain, StageChains, Work, in_turn, nothing_to_do, through
+from znni.engine.stages.chain import (
+    StageChain,
+    StageChains,
+    Work,
+    in_turn,
+    nothing_to_do,
+    through,
+)
+from znni.engine.stages.convert import convert
 from znni.engine.stopwatch import SharedStopwatch, Stopwatch
 from znni.engine.tiles import Allocate, Tile, allocate_new
 from znni.engine.timeline import Moments
@@ -368,19 +376,3 @@ def run_volume(
         stopwatch.add("reading", reads.seconds)
         # Slots store at the same time, so their seconds are not added up.
         stopwatch.add("host_layers", fmean(clock.of("host_layers") for clock in storing))
-
-
-def convert(values: NDArray[Any], dtype: OutputType) -> NDArray[Any]:
-    """Return values as they are stored: from float32, or as they are already.
-
-    ``uint8`` maps 0..1 to 0..255, and what lies outside to the ends; ``float16`` is infinite
-    beyond 65504.
-    """
-    if values.dtype == dtype:
-        return values
-    if dtype == "uint8":
-        scaled = values * np.float32(255)
-        np.rint(scaled, out=scaled)
-        return scaled.clip(0, 255, out=scaled).astype(np.uint8)
-    with np.errstate(over="ignore"):
-        return values.astype(dtype)

@@ -20,7 +20,7 @@ from znni.engine.blocks import Blocks
 from znni.engine.pipeline import Progress, RunState, no_progress
 from znni.engine.recheck import recheck
 from znni.engine.report import Report
-from znni.engine.stages import nothing_to_do
+from znni.engine.stages.chain import nothing_to_do
 from znni.engine.stopwatch import Stopwatch
 from znni.inference.inferer import Inferer
 from znni.inference.model_choice import open_faster
