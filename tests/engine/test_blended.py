@@ -10,10 +10,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fake_stages import host_blocks
+from fakes import machine
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planner.overhead import Overhead
+from znni.calibration.overhead_figures import run_overhead
+from znni.core.options import Stored
 from znni.core.shapes import Box, Vec3
 from znni.engine.blended import LABEL_PIECE, Blended, clear_unwanted
 from znni.engine.labels import Labels
@@ -246,10 +249,11 @@ def test_labels_take_the_memory_that_plans_count(head: bool, labels: Labels) -> 
         tracemalloc.stop()
     net = over(replace(network(), window=replace(WINDOW, volume=size)), WINDOW.size)
     maps = labels.features(9)
-    counts = Overhead(0, 0, 0, label_piece=LABEL_PIECE, label_maps=maps)
-    without = Overhead(0, 0, 0, label_piece=LABEL_PIECE)
-    plain = without.of_host(net.with_head_apart(), size, "cpu").blocks
-    counted = counts.of_host(net.with_head_apart(), size, "cpu").blocks - plain
+    plain, counted = (
+        host_blocks(run_overhead(machine(), stored), net.with_head_apart(), size, "cpu")
+        for stored in (Stored(), Stored(label_maps=maps))
+    )
+    counted -= plain
     counted += 4 * 9 * size.volume  # what the head would give is not counted with labels
     assert taken <= maps * size.volume + 16 * LABEL_PIECE
     assert counted >= 2 * maps * size.volume + taken

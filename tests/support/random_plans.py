@@ -7,12 +7,12 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from fake_stages import overhead
 from fakes import FUSED, Fake, fake_catalogue, fake_gpu_catalogue, gpu, machine
 from hypothesis import strategies as st
 
 from planner.cost_model import BUILT_IN
 from planner.limits import memory_of_run, time_of_run
-from planner.overhead import Overhead
 from planner.partition import Partition, cut_network, cut_points
 from planner.segmentations import pooled_convolutions, segmentations
 from planner.step_options import StepOptions
@@ -33,7 +33,7 @@ from znni.plans.segments import Segment
 from znni.volumes.array import ArrayOutput, ArrayVolume
 
 DEVICES: tuple[DeviceKind, ...] = ("cpu", "gpu")
-NO_OVERHEAD = Overhead(process=0, voxel_in=0, voxel_out=0)
+NO_OVERHEAD = overhead()
 WORKSPACE = 1000
 SEPARATE = fake_catalogue(Fake("conv", convolved, flops=100.0, workspace=WORKSPACE))
 CATALOGUE = SEPARATE | {"fused": FUSED} | fake_gpu_catalogue(workspace=WORKSPACE)

@@ -137,6 +137,7 @@ def larger(one: Number, other: Number | int) -> Number:
     return found
 
 
+@dataclass(frozen=True)
 class StageModel:
     """A stage's declaration. A stage overrides what it needs; the rest takes nothing.
 

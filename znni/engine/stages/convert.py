@@ -35,6 +35,11 @@ def convert(values: NDArray[Any], dtype: OutputType) -> NDArray[Any]:
         return values.astype(dtype)
 
 
+def bytes_scaled(dtype: OutputType) -> int:
+    """Return the bytes of a value that is scaled in float32 before it is converted."""
+    return FLOAT_BYTES if dtype == "uint8" else 0
+
+
 @dataclass(frozen=True)
 class Convert(StageModel):
     """What conversion takes.
@@ -58,7 +63,7 @@ class Convert(StageModel):
         copy, while the next is computed. The last layer's output is float32.
         """
         values = run.network.out_features * each.voxels
-        scaled = FLOAT_BYTES if run.stored.dtype == "uint8" else 0
+        scaled = bytes_scaled(run.stored.dtype)
         if not run.network.window:
             return (scaled if run.takes_float32 else 0) * values
         if run.stored.label_maps and not run.workers:
