@@ -21,7 +21,14 @@ from znni.core.shapes import FLOAT_BYTES, Vec3
 from znni.machine.machine import DeviceKind
 from znni.network.geometry import extents_read, input_box
 from znni.network.network import Network
-from znni.plans.job_seconds import NOTHING, NOTHING_AROUND, SecondsAround, Stage, StageSeconds
+from znni.plans.job_seconds import (
+    NOTHING,
+    NOTHING_AROUND,
+    STAGES,
+    SecondsAround,
+    Stage,
+    StageSeconds,
+)
 from znni.plans.stage import Counts, Seconds, Setting, StageModel
 from znni.plans.totals import Number, PlanMemory, PlanTime
 
@@ -311,7 +318,7 @@ class Overhead:
 
 def _by_stage(nothing: Number, parts: Iterable[Seconds[Number]]) -> dict[Stage, Number]:
     """Return the sums of seconds by stage, for all stages."""
-    found: dict[Stage, Number] = dict.fromkeys(StageSeconds().by_stage(), nothing)
+    found = dict.fromkeys(STAGES, nothing)
     for part in parts:
         for stage, seconds in part.items():
             found[stage] = found[stage] + seconds
