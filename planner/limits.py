@@ -64,7 +64,8 @@ def time_of_run(
         brought = part.input_shape.nbytes if part.device == "gpu" else 0
     handed = brought if "cpu" in loads else 0
     each = overhead.counts(network, patch, handed=handed, brought=brought)
-    return overhead.time_of_run(_setting(network, parts, overhead), each, loads)
+    run = _setting(network, parts, overhead)
+    return replace(overhead.time_of_run(run, each, loads), beside=overhead.beside(run, each))
 
 
 def _setting(network: Network, parts: Collection[DevicePart], overhead: Overhead) -> Setting:

@@ -211,7 +211,7 @@ class Overhead:
     def time_of_run(
         self, run: Setting, counts: Counts[float], loads: Mapping[DeviceKind, Load]
     ) -> PlanTime:
-        """Return the predicted time of a run.
+        """Return the predicted time of a run, without the times beside busy layers.
 
         A GPU's memory takes no measurable time to touch first. Its layers do not slow down when the
         host works beside them. If layers on the host use the GPU, host and GPU layers take turns,
@@ -247,7 +247,6 @@ class Overhead:
             max(1, run.workers),
             in_turn=run.host_uses_gpu,
             around=once.around,
-            beside=self._beside(run, each) if run.on_host else NOTHING,
         )
 
     def touched_bytes(self, run: Setting, each: Counts[Number]) -> Number:
@@ -269,13 +268,15 @@ class Overhead:
             )
         return found
 
-    def _beside(self, run: Setting, each: Counts[float]) -> StageSeconds:
+    def beside(self, run: Setting, each: Counts[float]) -> StageSeconds:
         """Return the extra seconds of reading and writing while layers keep all cores busy.
 
         The threads of all three share the cores evenly. Both begin when the layers take the next
         patch. So each loses what it works itself to the layers, and to the other one as much, until
         one of them is done. It also waits for its turns.
         """
+        if not run.on_host:
+            return NOTHING
         lost = _by_stage(0.0, (it.lost(run, each) for it in self.stages))
         delays = _by_stage(0.0, (it.delays(run, each) for it in self.stages))
         shared = min(lost["reading"], lost["writing"])

@@ -133,8 +133,9 @@ def itemsize_in(processors: Processors, stored: Stored) -> int:
 
 def larger(one: Number, other: Number | int) -> Number:
     """Return the larger of two counts, for each patch."""
-    found: Number = np.maximum(one, other)
-    return found
+    if isinstance(one, np.ndarray):
+        return np.maximum(one, other)
+    return max(one, other)  # NumPy's scalars would make the search slower
 
 
 @dataclass(frozen=True)
