@@ -19,7 +19,8 @@ from planner.step_options import StepOptions
 from znni.core.options import DeviceChoice
 from znni.core.shapes import Box, Shape5, Vec3
 from znni.engine.blocks import Blocks
-from znni.engine.pipeline import Runner, RunState, ThisProcess, run_volume
+from znni.engine.pipeline import Runner, ThisProcess, run_volume
+from znni.engine.run_state import RunState
 from znni.engine.stopwatch import Stopwatch
 from znni.engine.tiles import Remaining, make_job
 from znni.machine.machine import DeviceKind

@@ -17,10 +17,10 @@ from znni.core.options import check_keywords
 from znni.core.run_options import RunKeywords
 from znni.core.volume import NewOutput, Output, Step
 from znni.engine.blocks import Blocks
-from znni.engine.pipeline import Progress, RunState, no_progress
 from znni.engine.recheck import recheck
 from znni.engine.report import Report
-from znni.engine.stages.chain import nothing_to_do
+from znni.engine.run_state import Progress, RunState, no_progress
+from znni.engine.stage_chain import nothing_to_do
 from znni.engine.stopwatch import Stopwatch
 from znni.inference.inferer import Inferer
 from znni.inference.model_choice import open_faster
