@@ -107,6 +107,8 @@ def infer(
               floats, 1 less the value.
             - ``voxel_size``: extents of a voxel, as ``0.5,0.1,0.1um``, or ``40nm`` for all axes, if
               the file has none or wrong ones. Without a unit, the file's unit is taken.
+            - ``any_spacing``: run a network over voxels of another size than those that it was
+              trained on; by default that is an error.
             - ``border``: ``valid`` (the default) or ``same``.
             - ``pad``: what the network sees beyond the edges with ``same``: ``reflect`` (the
               default), ``edge`` or ``constant`` (zeros: the default of windows).
