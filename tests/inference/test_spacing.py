@@ -8,7 +8,7 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
-from command_line import SMALL_NET
+from command_line import SMALL_NET, refused
 
 import znni
 from znni.core.errors import InvalidInput
