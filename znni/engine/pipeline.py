@@ -275,7 +275,7 @@ class RunState:
         maps = self.labels.features(maps) if self.labels else maps
         return np.broadcast_to(np.zeros(1, dtype), (maps, *size))
 
-    def note_written(self, tile: Tile) -> None:
+    def report_written(self, tile: Tile) -> None:
         """Take a patch off the remaining ones, and report the progress."""
         self.remaining.take_off(tile.written)
         total = self.remaining.total
@@ -309,7 +309,7 @@ def run_volume(
         with writing:
             with stopwatch.during("writing"):
                 state.write(block)
-            state.note_written(block.tile)
+            state.report_written(block.tile)
 
     def line(process: int, slot: BlockSlot, reading: Lock) -> StageChain:
         stored = Stopwatch()
