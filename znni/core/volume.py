@@ -226,8 +226,8 @@ class Output(BlockStore, Protocol):
                 its extents, except the last ones along each axis.
         """
 
-    def go_on_with(self, plan: str) -> None:
-        """Note the plan for the boxes that are written from here on, as JSON."""
+    def note_plan(self, plan: str) -> None:
+        """Note the plan of the boxes that are written from here on, as JSON."""
 
     def finish(self, measured: dict[str, Any], last_steps: LastSteps = at_once) -> None:
         """Complete the output after all boxes are written, and update its attributes.

@@ -179,7 +179,7 @@ class Hdf5Output:
                 raise self._failed(error) from None
             self._open()
 
-    def go_on_with(self, plan: str) -> None:
+    def note_plan(self, plan: str) -> None:
         """Note the plan of all boxes written from here on."""
         self._wait_until_made()
         self._ledger.note_plan(plan)

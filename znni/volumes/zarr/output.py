@@ -143,7 +143,7 @@ class ZarrOutput:
         self._array = new_array(store, self._wanted, attributes, chunk, shard)
         self._chunks = ZarrChunks(self._array, self._folder, LEVEL, self._wanted)
 
-    def go_on_with(self, plan: str) -> None:
+    def note_plan(self, plan: str) -> None:
         """Note the plan of all boxes written from here on."""
         self._ledger.note_plan(plan)
 
