@@ -65,7 +65,7 @@ class Prepared(NamedTuple):
     run: Run
 
 
-class Output(NamedTuple):
+class OutputMemory(NamedTuple):
     """The memory of an operation's output.
 
     Attributes:
@@ -100,7 +100,7 @@ class Backend(Protocol):
             work: queues the operations, and returns their result.
         """
 
-    def call(self, prepared: Prepared, given: Sequence[Any], output: Output) -> Array:
+    def call(self, prepared: Prepared, given: Sequence[Any], output: OutputMemory) -> Array:
         """Run an operation, and return its output.
 
         Args:
@@ -225,11 +225,11 @@ class Executor:
 
     def _output(
         self, operation: Operation, arrays: Mapping[str, Array], edges: Edges | None
-    ) -> Output:
+    ) -> OutputMemory:
         """Return the memory of an operation's output."""
         view = operation.writes
         maps = self._backend.maps(view, arrays[view.array])
         if operation.late_at is not None:
-            return Output(maps, None)
+            return OutputMemory(maps, None)
         inside = edges.inside if edges and operation.cleared else None
-        return Output(maps, self._view(view, arrays), inside)
+        return OutputMemory(maps, self._view(view, arrays), inside)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from znni.core.shapes import Box
-from znni.engine.executor import Array, Measured, Output, Prepared
+from znni.engine.executor import Array, Measured, OutputMemory, Prepared
 from znni.machine.arena import Arena, output_into
 from znni.network.weights import Float32
 from znni.plans.program import Program, View
@@ -49,7 +49,7 @@ class HostBackend:
         """Do work."""
         return work()
 
-    def call(self, prepared: Prepared, given: Sequence[Any], output: Output) -> Float32:
+    def call(self, prepared: Prepared, given: Sequence[Any], output: OutputMemory) -> Float32:
         """Run an operation, and return its output."""
         operation, run = prepared
         begun = time.perf_counter()
