@@ -44,8 +44,8 @@ def no_progress(_done: int, _total: int) -> None:
     """Ignore the progress."""
 
 
-class Runner(Protocol):
-    """Computes patch after patch in one process."""
+class PatchStages(Protocol):
+    """A plan made ready in one process. It gives the stages that compute patch after patch."""
 
     @property
     def plan(self) -> Plan:
@@ -96,7 +96,7 @@ class Processes(Protocol):
 
         Args:
             stopwatch: learns how long each stage in this process works.
-            labels: how values become labels, as for ``Runner.stages``.
+            labels: how values become labels, as for ``PatchStages.stages``.
         """
 
     @property
@@ -156,7 +156,7 @@ class ThisProcess:
     workers_memory = 0
 
     def __init__(
-        self, plan: Plan, make: Callable[[], Runner], allocate: Allocate = allocate_new
+        self, plan: Plan, make: Callable[[], PatchStages], allocate: Allocate = allocate_new
     ) -> None:
         self.plan = plan
         self._runner = cache(make)
