@@ -13,10 +13,10 @@ from znni.core.shapes import Box, Vec3
 from znni.engine.block import Block
 from znni.engine.scaling import StoredScaling
 from znni.network.weights import Weights
-from znni.plans.micro_batches import named
 from znni.plans.primitive import Catalogue, Run
 from znni.plans.program import ONE, Edges, Operation, Positions, Program, View
 from znni.plans.segments import Step
+from znni.plans.step_primitive import primitive_of
 
 # An array of the host or a GPU.
 Array: TypeAlias = Any
@@ -122,7 +122,7 @@ def prepare(program: Program, catalogue: Catalogue, weights: Weights) -> list[Pr
 
     def run(step: Step) -> Run:
         parameters = weights[name] if (name := step.layers[0].name) in weights.layers else None
-        primitive = named(catalogue, step.primitive)
+        primitive = primitive_of(catalogue, step.primitive)
         return primitive.build(step.operation, step.shape_in, parameters)
 
     return [Prepared(each, run(each.step)) for each in program.operations]
