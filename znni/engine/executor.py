@@ -117,7 +117,7 @@ Put: TypeAlias = Callable[[Fragments], None]
 Target: TypeAlias = Callable[[int], Array]
 
 
-def prepare(program: Program, catalogue: Catalogue, weights: Weights) -> list[Prepared]:
+def built_operations(program: Program, catalogue: Catalogue, weights: Weights) -> list[Prepared]:
     """Return the operations of a program, prepared by their primitives."""
 
     def run(step: Step) -> Run:
