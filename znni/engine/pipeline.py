@@ -241,7 +241,7 @@ class RunState:
 
         This needs little memory beside the sums of windows, and frees them before the next block.
         """
-        if block.form != "computed":
+        if block.form != "in_progress":
             return block
         blended: BlendedBlock = block.values
         labels = self.labels
