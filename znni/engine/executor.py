@@ -146,7 +146,7 @@ class Executor:
         self._numbers: dict[object, int] = {}
 
     def __call__(self, given: Fragments, put: Put, target: Target | None = None) -> None:
-        """Take one patch, or a block, through the program.
+        """Take the input of one block through the program.
 
         Args:
             given: the input. Each part of its values is read once, in order.
@@ -185,9 +185,10 @@ class Executor:
         return self._backend.launch((x, number), lambda: self._run(level, x, edges, target))
 
     def _edges(self, start: Vec3) -> tuple[list[Edges | None], int]:
-        """Return what all operations read and make of a block that begins at a voxel.
+        """Return the ``Edges`` of all operations, for a block that begins at this voxel.
 
-        Small volumes have one block, and windows begin at the same voxel, so the latest is kept.
+        The latest result is kept. Small volumes have one block, and all windows begin at the same
+        voxel.
 
         Returns:
             The edges of each operation, and a number that blocks of the same work share.

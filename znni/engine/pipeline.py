@@ -55,8 +55,8 @@ class PatchStages(Protocol):
         """Return the stages of a block, in order. The first one runs in the thread of the caller.
 
         Each takes a block and returns its new values. Those of the last one are the dense output
-        (f', Z, Y, X), in float32 or as it is stored, or its labels in their type. No stage takes a
-        block before the next stage has taken its last one.
+        (f', Z, Y, X), in float32 or as it is stored, or its labels in their type. A stage takes
+        a block only after the next stage has taken the block that it made before.
 
         Args:
             stopwatch: counts how long each stage works.
@@ -72,8 +72,8 @@ class BlockSlot(NamedTuple):
         allocate: gives the array that a block is read into.
         one_at_a_time: whether the slot takes the next block when one is written. Else its stages
             work at the same time, each on a block of its own.
-        free: begins to give the memory of the slot back. It is called when all blocks of a slot
-            with one at a time are written, and no run follows.
+        free: begins to give the memory of the slot back. A slot with ``one_at_a_time`` calls it
+            after its last block is written, if no run follows.
     """
 
     stages: Callable[[], Sequence[Stage]]
@@ -239,7 +239,7 @@ class RunState:
     def stored(self, block: Block) -> Block:
         """Return a block that windows have made as it is stored.
 
-        This needs little memory beside the sums of windows, and frees them before the next block.
+        The conversion needs little memory. It frees the sums of windows before the next block.
         """
         if block.form != "in_progress":
             return block
@@ -287,11 +287,10 @@ def run_volume(
 ) -> None:
     """Compute what is left of a job block by block, and write each output voxel once.
 
-    Each process has one block read at a time, and all together have one written at a time. The
-    same threads read all blocks, so the seconds of reading are those in which any is read. A block
-    whose output is known passes by the stages that compute. One slot writes its blocks in order;
-    several slots write them in any order. If there is one block, and nothing to wait for, this
-    thread does all of it.
+    One block is read at a time for each process. One block is written at a time. All reads share
+    threads, so a second counts once if any block is read in it. A block whose output is known
+    passes by the stages that compute. One slot writes its blocks in order; several slots write
+    them in any order. If there is one block, and nothing to wait for, this thread does all of it.
 
     An error in any thread ends the run and is raised as itself; of several errors the first is.
     Blocks that had passed the stage that failed, and those in other slots, are written first.
@@ -311,7 +310,7 @@ def run_volume(
                 state.write(block)
             state.report_written(block.tile)
 
-    def line(process: int, slot: BlockSlot, reading: Lock) -> StageChain:
+    def chain(process: int, slot: BlockSlot, reading: Lock) -> StageChain:
         stored = Stopwatch()
         storing.append(stored)
 
@@ -344,6 +343,7 @@ def run_volume(
             )
         if processes.ready_here and processes.plan.patches == 1:  # no work for further threads
             return StageChain([in_turn([read, *others()])], here=0)
+        # 1: the layers, the first of ``later``.
         return StageChain([read], here=1, later=others)
 
     per_process = [(slots, Lock()) for slots in processes.block_slots(stopwatch, state.labels)]
@@ -355,14 +355,14 @@ def run_volume(
 
     leaves = (partial(leave, number) for number in range(len(per_process)))
     last_blocks = LastBlocks(leaves)
-    lines = [
-        line(number, slot, reading)
+    chains = [
+        chain(number, slot, reading)
         for number, (slots, reading) in enumerate(per_process)
         for slot in slots
     ]
     tiles = last_blocks.handed_out(state.remaining.tiles(processes.plan.patch))
     try:
-        with StageChains(tiles, lines, state.remaining.stop) as work, processes.in_use(stopwatch):
+        with StageChains(tiles, chains, state.remaining.stop) as work, processes.in_use(stopwatch):
             with stopwatch.during("building"):
                 work.meanwhile(processes.wait_until_ready)
             moments.note("all processes can compute")

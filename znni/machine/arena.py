@@ -149,7 +149,7 @@ class Arena:
     def in_use(self) -> Iterator[None]:
         """Serve ``new_output`` and ``workspace`` of this thread within a ``with`` block.
 
-        Every block begins at the same end, so that all patches have the same layout.
+        Each use begins at the same end of the arena, so that all patches have the same layout.
         """
         self._at_high_end = True
         token = _current.set(self)

@@ -1,8 +1,8 @@
 """The parts of a plan: its segments on the host, and then its segments on a GPU.
 
 A part takes a tensor of fragments. The first part takes a patch's input, as a single fragment. A
-part gives dense output, or one tensor of all fragments for the next part. In the second case its
-last step writes each result directly into that tensor.
+part gives dense output, or one tensor of all fragments for the next part. If it gives a tensor, its
+last step writes directly into it.
 """
 
 from __future__ import annotations

@@ -35,8 +35,8 @@ class Use(NamedTuple):
         reads: the names of the arrays that it reads.
         writes: the name of the array that it writes.
         workspace: the bytes that it takes beside them.
-        late: whether it makes the output late, at one end of its workspace. Then the workspace may
-            lie in the output's place before.
+        late: whether the output begins to exist only late in the call. Until then, workspace may
+            use the output's place, at one end of the workspace.
     """
 
     reads: tuple[str, ...]

@@ -139,8 +139,8 @@ class Segment:
     """Consecutive layers on one device, for a few items of the input batch at a time.
 
     A plain pool in a segment gives one of its window's fragments. The segment then runs once for
-    each fragment, on its input shifted by one voxel. So a plain pool at the head of a segment
-    yields single fragments of a stored input.
+    each fragment. Each run begins at that fragment's offset in the input. So a plain pool at the
+    head of a segment yields single fragments of a stored input.
 
     Attributes:
         device: ``cpu`` or ``gpu``.

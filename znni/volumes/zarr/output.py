@@ -148,7 +148,10 @@ class ZarrOutput:
         self._ledger.note_plan(plan)
 
     def write(self, box: Box, values: NDArray[Any]) -> None:
-        """Store the values (f', z, y, x) of a box, or hold all of them."""
+        """Write the values (f', z, y, x) of a box, and note it in the ledger.
+
+        The values of a small whole output are held instead.
+        """
         if self._held.take(box, values, self._begin):
             return
         try:
