@@ -7,6 +7,7 @@ differs between devices: memory, clocks, and ways to launch work.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from znni.core.shapes import Box, Vec3
@@ -142,7 +143,7 @@ class Executor:
         self._backend = backend
         prepared = iter(operations)
         self._loops = [(loop, [next(prepared) for _ in loop.operations]) for loop in program.loops]
-        self._latest: tuple[Vec3, list[Edges | None], int] | None = None
+        self._latest: tuple[Vec3, list[list[Edges | None]], int] | None = None
         self._numbers: dict[object, int] = {}
 
     def __call__(self, given: Fragments, put: Put, target: Target | None = None) -> None:
@@ -178,25 +179,29 @@ class Executor:
         Args:
             level: the number of the loop.
             x: its input.
-            start: where a block of an exact network begins in the whole output.
+            start: where a block of an exact network begins in the whole output. For a dense network
+                it is the position of a fragment, which makes no difference.
             target: as for ``__call__``.
         """
         edges, number = self._edges(start)
-        return self._backend.launch((x, number), lambda: self._run(level, x, edges, target))
+        return self._backend.launch((x, number), lambda: self._run(level, x, edges[level], target))
 
-    def _edges(self, start: Vec3) -> tuple[list[Edges | None], int]:
+    def _edges(self, start: Vec3) -> tuple[list[list[Edges | None]], int]:
         """Return the ``Edges`` of all operations, for a block that begins at this voxel.
 
         The latest result is kept. Small volumes have one block, and all windows begin at the same
         voxel.
 
         Returns:
-            The edges of each operation, and a number that blocks of the same work share.
+            The edges of each loop's operations, and a number that blocks of the same work share.
         """
         program = self._program
         if self._latest is None or (program.storage and self._latest[0] != start):
-            edges = [program.edges(operation, start) for operation in program.operations]
-            work = tuple(each and (each.seen, each.inside) for each in edges)
+            edges = [
+                [program.edges(operation, start) for operation in loop.operations]
+                for loop in program.loops
+            ]
+            work = tuple(each and (each.seen, each.inside) for each in chain(*edges))
             number = self._numbers.setdefault(work, len(self._numbers))
             self._latest = start, edges, number
         return self._latest[1:]
@@ -205,7 +210,7 @@ class Executor:
         """Run operation after operation of a loop, and return the last value."""
         loop, operations = self._loops[level]
         arrays = {**self._backend.arrays, loop.takes: x}
-        for prepared, edge in zip(operations, edges, strict=False):
+        for prepared, edge in zip(operations, edges, strict=True):
             operation = prepared.operation
             given = [self._view(view, arrays) for view in operation.reads]
             if edge and edge.whole is not None:

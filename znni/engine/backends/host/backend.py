@@ -50,7 +50,11 @@ class HostBackend:
         return work()
 
     def call(self, prepared: Prepared, given: Sequence[Any], output: OutputMemory) -> Float32:
-        """Run an operation, and return its output."""
+        """Run an operation, and return its output.
+
+        The primitive takes its output from ``new_output``. ``output_into`` and ``Arena.step`` say
+        where that lies.
+        """
         operation, run = prepared
         begun = time.perf_counter()
         with (
