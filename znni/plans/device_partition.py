@@ -145,7 +145,7 @@ class DevicePart:
             if not in_place:
                 sizes[step.gives] = round_up(step.shape_out.nbytes, alignment)
             workspace = memory.workspace if in_place else beside
-            late = not in_place and beside < memory.workspace
+            late = not in_place and step.makes_output_late
             uses.append(Use(step.takes, step.gives, round_up(workspace, alignment) + spare, late))
         stored = frozenset(segment.steps[-1].gives for segment in self.segments[:-1])
         return ArrayUses(sizes, uses, stored)
