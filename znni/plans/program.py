@@ -67,7 +67,7 @@ class Operation(NamedTuple):
         reads: the views that it reads.
         writes: the view that it writes. If its array is not in the arena, the tensor that is handed
             on takes the output.
-        free: the first byte of the arena for its workspace, and the one after the last.
+        room: the first byte of the arena for its workspace, and the one after the last.
         late_at: the first byte of its output, if it makes the output late. Its workspace may lie
             there before. None: the output exists from the beginning.
         staged: whether it makes its output in the workspace, from where it is copied.
@@ -77,7 +77,7 @@ class Operation(NamedTuple):
     step: Step
     reads: tuple[View, ...]
     writes: View
-    free: tuple[int, int]
+    room: tuple[int, int]
     late_at: int | None = None
     staged: bool = False
     cleared: bool = False
@@ -223,12 +223,12 @@ def program_of(network: Network, part: DevicePart, alignment: int, spare: int) -
             step,
             views.reads(step),
             views.made(step.gives),
-            free,
+            room,
             placed.starts[use.writes] if use.late else None,
             part.storage is not None and is_staged(step, part.storage, part.device),
             part.storage is not None and step.gives in part.storage.cleared,
         )
-        for step, use, free in zip(part.steps, arrays.uses, placed.free, strict=True)
+        for step, use, room in zip(part.steps, arrays.uses, placed.room, strict=True)
     ]
     remaining = iter(operations)
     loops = tuple(

@@ -115,7 +115,7 @@ class CudaBackend:
                 for value in given
             ]
         with self._timed(step) if self.spans is not None else nullcontext():
-            with self._arena.step(operation.free):
+            with self._arena.step(operation.room):
                 if operation.staged:
                     apart = device_workspace(step.shape_out, np.float32)
                     with output_into(apart):

@@ -58,7 +58,7 @@ class HostBackend:
         operation, run = prepared
         begun = time.perf_counter()
         with (
-            self._arena.step(operation.late_at, operation.free),
+            self._arena.step(operation.late_at, operation.room),
             output_into(output.view),
         ):
             made = run(*given)
