@@ -83,7 +83,7 @@ def mapped(
                 future.exception()  # waits for it
 
 
-def beside(task: Callable[[], Result], purpose: Purpose = "reading") -> Future[Result]:
+def begin_task(task: Callable[[], Result], purpose: Purpose = "reading") -> Future[Result]:
     """Begin a task that runs beside the caller, in one of the threads for a purpose."""
     return _pool(purpose).submit(task)
 
