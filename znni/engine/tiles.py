@@ -65,8 +65,8 @@ class Job:
         return reach.shifted(tile.computed.start + self.first + self.origin)
 
     def tiles(self, patch: Vec3, part: Box | None = None) -> Iterator[Tile]:
-        """Cover the output, or a part of it, with patches, as ``tiles`` does."""
-        return tiles(self.output, patch, part, self.first, self.alignment)
+        """Cover the output, or a part of it, with patches, as ``cover`` does."""
+        return cover(self.output, patch, part, self.first, self.alignment)
 
     def share(self, patch: Vec3, index: int, shares: int) -> list[Box]:
         """Return the boxes of one share of the output, if it is shared out evenly by patches.
@@ -259,7 +259,7 @@ class Tile:
         return Box(start, start + self.written.size)
 
 
-def tiles(
+def cover(
     output: Vec3,
     patch: Vec3,
     part: Box | None = None,
