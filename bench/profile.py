@@ -28,9 +28,9 @@ from znni.inference.build_runner import prepare_alone
 from znni.machine.machine import DeviceKind
 from znni.machine.timing import Timing, timed
 from znni.network.weights import random_weights
-from znni.plans.micro_batches import named
 from znni.plans.plan import Plan
 from znni.plans.segments import Step
+from znni.plans.step_primitive import primitive_of
 from znni.primitives.catalogue import catalogue
 
 # Patches that are timed unless a number is given.
@@ -171,7 +171,7 @@ def profile(plan: Plan, ceilings: AnyCeilings, times: PatchTimes) -> list[Row]:
     layers = {name: median(seconds) for name, seconds in times.layers.items()}
     found = step_rows(plan, ceilings, layers)
     for row, (step, runs) in zip(found, _steps(plan), strict=True):
-        name, primitive = step.operation.name, named(known, step.primitive)
+        name, primitive = step.operation.name, primitive_of(known, step.primitive)
         built_in = BUILT_IN.estimate(primitive, step.operation, step.shape_in, step.cost).seconds
         rows.append(
             row
@@ -216,7 +216,7 @@ def _workbench(plan: Plan) -> dict[str, Callable[[], None]]:
     """Return a call of each step on a workbench, by the name of its layer."""
     primitives = catalogue(plan.machine)
     calls = [
-        (named(primitives, step.primitive), Call(step.operation, step.shape_in))
+        (primitive_of(primitives, step.primitive), Call(step.operation, step.shape_in))
         for step, _ in _steps(plan)
     ]
     workbench = Workbench(calls)

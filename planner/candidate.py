@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeAlias
 from planner.choices import Choice
 from planner.overhead import Load
 from znni.core.shapes import Shape5
-from znni.plans.job_seconds import Stage
+from znni.plans.job_seconds import ReportStage
 from znni.plans.segments import Segment
 from znni.plans.totals import PlanTime
 
@@ -65,7 +65,7 @@ class JobTime(NamedTuple):
     """
 
     time: Callable[[Load], PlanTime]
-    stage: Stage
+    stage: ReportStage
     patches: int
     runs: float = 1.0
 

@@ -25,8 +25,8 @@ from znni.plans.job_seconds import (
     NOTHING,
     NOTHING_AROUND,
     STAGES,
+    ReportStage,
     SecondsAround,
-    Stage,
     StageSeconds,
 )
 from znni.plans.stage import Counts, Seconds, Setting, StageModel
@@ -253,7 +253,7 @@ class Overhead:
         """Return the host bytes that a run touches beside those of its layers."""
         return self.host_blocks(run, each) + FLOAT_BYTES * run.network.held_parameters
 
-    def seconds(self, run: Setting, each: Counts[Number]) -> dict[Stage, Number]:
+    def seconds(self, run: Setting, each: Counts[Number]) -> dict[ReportStage, Number]:
         """Return the seconds of each stage for a patch, or for each of several patches.
 
         Layers on the host and what handles blocks beside them share the cores. So a patch takes at
@@ -317,7 +317,7 @@ class Overhead:
         return -(-patch // chunk_extent(patch)) if self.stored.chunk_files else 0
 
 
-def _by_stage(nothing: Number, parts: Iterable[Seconds[Number]]) -> dict[Stage, Number]:
+def _by_stage(nothing: Number, parts: Iterable[Seconds[Number]]) -> dict[ReportStage, Number]:
     """Return the sums of seconds by stage, for all stages."""
     found = dict.fromkeys(STAGES, nothing)
     for part in parts:

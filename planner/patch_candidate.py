@@ -22,14 +22,14 @@ from znni.machine.machine import DeviceKind, Machine
 from znni.network.geometry import shapes
 from znni.network.network import Network
 from znni.plans.block_storage import storage_for
-from znni.plans.job_seconds import Stage
+from znni.plans.job_seconds import ReportStage
 from znni.plans.stage import Counts
 from znni.plans.totals import PlanTime
 
 # The processor of layers on the host; the key tells whether they may use the GPU.
 HOST_PROCESSORS: dict[bool, Processor] = {False: "cpu", True: "host using gpu"}
 
-STAGES: dict[DeviceKind, Stage] = {"cpu": "host_layers", "gpu": "gpu_layers"}
+STAGES: dict[DeviceKind, ReportStage] = {"cpu": "host_layers", "gpu": "gpu_layers"}
 
 
 class PatchCandidate:

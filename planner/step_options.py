@@ -20,9 +20,10 @@ from znni.core.options import Division
 from znni.core.shapes import Shape5
 from znni.network.layers import Operation
 from znni.plans.cost import Cost, Memory
-from znni.plans.micro_batches import chosen_by, cost_of_pieces
+from znni.plans.micro_batches import cost_of_pieces
 from znni.plans.primitive import Primitive, UsesGpu
 from znni.plans.segments import Step
+from znni.plans.step_primitive import chosen_by
 
 HOLDS_NOTHING = Limit([])
 

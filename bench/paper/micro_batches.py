@@ -22,9 +22,9 @@ from znni.core.options import ACCURACIES, Division, memory_size
 from znni.core.shapes import Shape5
 from znni.machine.arena import Arena
 from znni.machine.machine import Machine
-from znni.plans.micro_batches import named
 from znni.plans.primitive import Catalogue
 from znni.plans.segments import Step
+from znni.plans.step_primitive import primitive_of
 from znni.primitives.catalogue import catalogue
 
 DIVISIONS: tuple[Division, ...] = get_args(Division)
@@ -164,7 +164,7 @@ def _measured(
     for step in steps:
         name = str(step.primitive)
         if name not in runs and step.conv:
-            primitive = named(primitives, step.primitive)
+            primitive = primitive_of(primitives, step.primitive)
             runs[name] = primitive.build(step.operation, shape, weights_of(step.conv))
     capacity = max((step.cost.memory.working for step in steps), default=0)
     with Arena(capacity).in_use():

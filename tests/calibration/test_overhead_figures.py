@@ -27,7 +27,7 @@ from znni.machine.handling_times import ChunkTimes, HandlingTimes, SecondsPerVal
 from znni.machine.machine import DeviceKind, Machine, Storage
 from znni.network.layers import Conv
 from znni.network.network import Network
-from znni.plans.job_seconds import SecondsAround, Stage, StageSeconds
+from znni.plans.job_seconds import ReportStage, SecondsAround, StageSeconds
 from znni.plans.plan import Plan
 
 NETWORK = Network.chain("one", 1, (Conv("conv", 1, 2, Vec3(3, 3, 3), "relu"),))
@@ -125,7 +125,7 @@ def test_a_plan_has_the_time_of_the_types_that_it_is_run_with(plan: Plan) -> Non
     assert checked_plan(plan, NETWORK) == plan
 
 
-@pytest.mark.parametrize("name", ["building", "warming", *get_args(Stage)])
+@pytest.mark.parametrize("name", ["building", "warming", *get_args(ReportStage)])
 @pytest.mark.parametrize("seconds", [-1.0, float("inf"), float("nan")])
 def test_a_time_that_is_none_is_refused(plan: Plan, name: str, seconds: float) -> None:
     assert Plan.from_json(plan.to_json()) == plan

@@ -18,7 +18,7 @@ from znni.core.loading import nothing
 from znni.core.options import Choices, DeviceChoice
 from znni.engine.workers.processes import WaitingProcesses
 from znni.machine.gpus import detect_gpus, look_at_gpus
-from znni.plans.job_seconds import Stage
+from znni.plans.job_seconds import ReportStage
 from znni.plans.plan import Plan
 from znni.primitives.reference import dense
 
@@ -57,7 +57,7 @@ def test_an_output_says_how_it_came_to_be() -> None:
     in_turn = sum(noted[f"{phase}_seconds"] for phase in phases)
     assert noted["seconds"] == pytest.approx(in_turn)
     assert noted["gpu_layers_seconds"] == 0
-    assert noted["bottleneck"] in get_args(Stage)
+    assert noted["bottleneck"] in get_args(ReportStage)
     plan = Plan.from_json(noted["plan"])
     assert plan.network == network
     assert plan.output == (4, 6, 3)

@@ -33,7 +33,7 @@ from znni.engine.checks import check_runnable
 from znni.engine.patch import PatchRunner
 from znni.engine.reading import read_input
 from znni.engine.stages.convert import convert
-from znni.engine.tiles import make_job, tiles
+from znni.engine.tiles import cover, make_job
 from znni.machine import arena
 from znni.network.geometry import input_box
 from znni.network.input_scaling import InputScaling
@@ -112,7 +112,7 @@ def test_tiles_partition_the_output(
     output: tuple[int, int, int], patch: tuple[int, int, int]
 ) -> None:
     count = np.zeros(output, int)
-    for tile in tiles(Vec3(*output), Vec3(*patch)):
+    for tile in cover(Vec3(*output), Vec3(*patch)):
         count[tile.written.slices] += 1
         assert tile.written.within(tile.computed)
         assert tile.computed.size == patch
@@ -202,7 +202,7 @@ def test_a_volume_with_its_axes_in_another_order_reaches_the_network_in_rows() -
     network = chain(("conv", 3))
     volume = np.asfortranarray(np.random.default_rng(0).random((1, 5, 6, 7), np.float32))
     job = make_job(network, Vec3(5, 6, 7), "valid", "reflect", None)
-    for tile in tiles(job.output, Vec3(3, 2, 5)):
+    for tile in cover(job.output, Vec3(3, 2, 5)):
         seen = job.seen(tile, input_box(network, tile.computed.size))
         box = read_input(ArrayVolume(volume), job, seen, InputScaling())
         assert box.flags.c_contiguous

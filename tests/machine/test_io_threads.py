@@ -15,7 +15,7 @@ from forks import forked
 
 from znni.core.shapes import Box, Vec3
 from znni.core.volume import NewOutput
-from znni.machine.io_threads import beside, io_threads, mapped
+from znni.machine.io_threads import begin_task, io_threads, mapped
 from znni.primitives.cpu.common.workers import workers
 from znni.volumes.locate import open_output, open_volume
 
@@ -29,7 +29,7 @@ def test_a_block_is_written_while_all_threads_read(name: str, tmp_path: Path) ->
     output = open_output(tmp_path / name, values, NewOutput(1, SIZE))
     output.describe({}, PATCH)
     go_on, written = Event(), Event()
-    reading = [beside(go_on.wait) for _ in range(3 * io_threads())]
+    reading = [begin_task(go_on.wait) for _ in range(3 * io_threads())]
 
     def write() -> None:
         for start in (Vec3(0, 0, 0), Vec3(10, 0, 0)):

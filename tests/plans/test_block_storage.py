@@ -216,7 +216,7 @@ def check_block(network: Network, patch: Vec3, start: Vec3, workspace: int, *, f
         for number in range(len(node.inputs)):
             check_read(node, number)
 
-    for step, (low, high) in zip(steps, placed.free, strict=True):
+    for step, (low, high) in zip(steps, placed.room, strict=True):
         node = nodes[step.gives]
         summed = summed_convolutions(network).get(node.name)
         if summed is None or step.takes != summed.takes or step.takes == node.inputs:

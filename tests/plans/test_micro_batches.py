@@ -27,10 +27,14 @@ from znni.machine.arena import new_output, output_into
 from znni.network.layers import Conv, Operation, Pool
 from znni.network.network import Network
 from znni.network.weights import random_weights
-from znni.plans.composition import Chosen, InTurn, PieceBy
+from znni.plans.composition import InTurn
 from znni.plans.cost import Cost, Memory
 from znni.plans.device_partition import DevicePart
-from znni.plans.micro_batches import MicroBatches, Piece, chosen_by, cost_of_pieces, found, named
+from znni.plans.micro_batches import (
+    MicroBatches,
+    Piece,
+    cost_of_pieces,
+)
 from znni.plans.plan import Plan
 from znni.plans.primitive import Primitive, convolved, fragmented
 from znni.primitives.reference import dense
@@ -64,32 +68,6 @@ def test_convolution_in_pieces(primitive: Primitive) -> None:
 @pytest.mark.parametrize("primitive", primitives_for(*POOLING))
 def test_pooling_in_pieces(primitive: Primitive) -> None:
     check(primitive, POOL, Shape5(5, 3, 11, 7, 14))
-
-
-def test_what_a_plan_notes_is_found() -> None:
-    catalogue = fake_catalogue()
-    divided = MicroBatches((Piece(4, 2, catalogue["conv"]), Piece(1, 3, catalogue["conv"])))
-    assert divided.name == "4x2 conv + 1x3 conv"
-    assert found(catalogue, chosen_by(divided)) == divided
-    assert named(catalogue, "conv") is catalogue["conv"]
-
-
-@pytest.mark.parametrize(
-    "chosen",
-    [
-        "",
-        "no",
-        "4x2 conv",
-        InTurn(()),
-        InTurn((PieceBy(4, 2, "no"),)),
-        InTurn((PieceBy(0, 2, "conv"),)),
-        InTurn((PieceBy(4, 2, "conv"), PieceBy(1, 0, "conv"))),
-    ],
-)
-def test_others_are_not_found(chosen: Chosen) -> None:
-    assert found(fake_catalogue(), chosen) is None
-    with pytest.raises(KeyError):
-        named(fake_catalogue(), chosen)
 
 
 def test_another_batch_or_layer_is_refused() -> None:

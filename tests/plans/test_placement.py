@@ -38,19 +38,19 @@ def blocks(part: DevicePart, alignment: int) -> Iterator[Block]:
     ends = {segment.steps[-1].gives for segment in part.segments[:-1]}
     steps = part.steps
     for index, (step, use) in enumerate(zip(steps, uses, strict=True)):
-        start, free = placed.free[index]
-        assert 0 <= start <= free <= placed.size
+        start, stop = placed.room[index]
+        assert 0 <= start <= stop <= placed.size
         output, nbytes = placed.starts.get(step.gives), step.shape_out.nbytes
         if use.late:
             if output == start:
                 start += -(-nbytes // alignment) * alignment
             else:
                 assert output is not None
-                assert output + nbytes <= free < output + alignment + nbytes
-                free = output
-        assert free - start >= use.workspace
+                assert output + nbytes <= stop < output + alignment + nbytes
+                stop = output
+        assert stop - start >= use.workspace
         if step.cost.memory.workspace:
-            yield Block(start, free, index, index)
+            yield Block(start, stop, index, index)
         if output is None:
             continue
         reads = [
@@ -163,12 +163,12 @@ def test_arrays_of_any_graph_are_apart_while_they_are_alive(arrays: ArrayUses) -
         Block(placed.starts[name], placed.starts[name] + arrays.sizes[name], *life)
         for name, life in lives.items()
     ]
-    found += [Block(*free, index, index) for index, free in enumerate(placed.free)]
+    found += [Block(*room, index, index) for index, room in enumerate(placed.room)]
     assert no_two_overlap(found)
     assert all(0 <= block.start <= block.stop <= placed.size for block in found)
     assert all(
         stop - start >= use.workspace
-        for use, (start, stop) in zip(arrays.uses, placed.free, strict=True)
+        for use, (start, stop) in zip(arrays.uses, placed.room, strict=True)
     )
     bound = max(
         alive + use.workspace for alive, use in zip(arrays.alive(), arrays.uses, strict=True)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from znni.plans.job_seconds import Stage, StageSeconds
+from znni.plans.job_seconds import ReportStage, StageSeconds
 from znni.plans.totals import PlanTime
 
 
@@ -18,10 +18,10 @@ from znni.plans.totals import PlanTime
     st.tuples(*[st.floats(0, 10)] * 7),
     st.integers(1, 50),
     st.integers(1, 8),
-    st.sampled_from(get_args(Stage)),
+    st.sampled_from(get_args(ReportStage)),
 )
 def test_the_seconds_that_a_time_leaves_a_stage(
-    seconds: tuple[float, ...], patches: int, workers: int, stage: Stage
+    seconds: tuple[float, ...], patches: int, workers: int, stage: ReportStage
 ) -> None:
     time = PlanTime(*seconds[:2], StageSeconds(*seconds[2:]), workers)
     within = time.stage_within(time.total(patches), patches, stage)

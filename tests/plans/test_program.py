@@ -58,7 +58,7 @@ def test_arrays_and_workspace_of_an_operation_do_not_overlap(
                 for name in {view.array for view in (*operation.reads, operation.writes)}
                 if (array := program.arrays.get(name)) and array.start != operation.late_at
             ]
-            spans = sorted([*spans, operation.free])
+            spans = sorted([*spans, operation.room])
             assert all(one[1] <= other[0] for one, other in pairwise(spans))
             assert spans[0][0] >= 0
             assert spans[-1][1] <= program.size

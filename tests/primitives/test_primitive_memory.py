@@ -208,7 +208,7 @@ def run_in_its_place(primitive: Primitive, case: Case) -> None:
         placed = part.placed(device_arena.ALIGNMENT, device_arena.SPARE)
         on_gpu = DeviceArena(placed.size, spare=0)
         into = on_gpu.array_at(placed.starts[step.gives], out)
-        with on_gpu.step(placed.free[0]), output_into(into):
+        with on_gpu.step(placed.room[0]), output_into(into):
             run(*map(to_gpu, case.inputs))
         return
     placed = part.placed(ALIGNMENT, SPARE)
@@ -216,7 +216,7 @@ def run_in_its_place(primitive: Primitive, case: Case) -> None:
     (use,) = part.array_uses().uses
     with (
         mock.patch.object(Arena, "_take_outside", side_effect=AssertionError("no room")),
-        arena.step(start if use.late else None, placed.free[0]),
+        arena.step(start if use.late else None, placed.room[0]),
         output_into(None if use.late else arena.array_at(start, out)),
     ):
         run(*case.inputs)

@@ -1,4 +1,4 @@
-"""Runner of a plan for tests of workers; it can fail in several ways."""
+"""Stages of a plan for tests of workers; it can fail in several ways."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from planner.step_options import StepOptions
 from znni.core.options import DeviceChoice
 from znni.core.shapes import Box, Shape5, Vec3
 from znni.engine.blocks import Blocks
-from znni.engine.pipeline import Runner, ThisProcess, run_volume
+from znni.engine.pipeline import PatchStages, ThisProcess, run_volume
 from znni.engine.run_state import RunState
 from znni.engine.stopwatch import Stopwatch
 from znni.engine.tiles import Remaining, make_job
@@ -99,7 +99,7 @@ def has_fused(catalogue: Catalogue, partition: Partition) -> bool:
     return "fused" in on_device(catalogue, partition.device)
 
 
-def run(runner: Runner, weights: Weights, volume: Float32, **job_options: Any) -> Float32:
+def run(runner: PatchStages, weights: Weights, volume: Float32, **job_options: Any) -> Float32:
     """Return the output of a job, and check that each voxel is written once."""
     network = whole_again(runner.plan.network)
     options = {"border": "valid", "pad": "reflect", "roi": None} | job_options

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.usefixtures("own_folder")
 def coordinator() -> SharedZarr:
     output = join_output(OUT, "in.h5", WANTED, lambda _: [WHOLE])
     assert isinstance(output, SharedZarr)
-    output.go_on_with("{}")
+    output.note_plan("{}")
     output.describe(dict.fromkeys(OF_ITS_TIME, 0), PATCH)
     return output
 

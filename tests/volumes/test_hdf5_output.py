@@ -208,7 +208,7 @@ def test_a_file_is_made_while_its_first_block_is_computed(
     assert begun.wait(60)
     ask: dict[str, Callable[[], object]] = {
         "write": lambda: output.write(box, np.ones((2, *box.size), np.float32)),
-        "go on": lambda: output.go_on_with("a plan"),
+        "go on": lambda: output.note_plan("a plan"),
         "finish": lambda: output.finish({}),
         "abandon": output.abandon,
     }
@@ -283,7 +283,7 @@ def test_a_small_output_of_one_block_is_written_at_once(
     def written(held: int) -> Hdf5Output:
         monkeypatch.setattr("znni.volumes.held_block.HELD_BYTES", held)
         output = new_output(path)
-        output.go_on_with("a plan")
+        output.note_plan("a plan")
         output.describe({"plan": "a plan", "seconds": 0.0}, box.size)
         output.write(box, values)
         assert bool(Path(f"{path}.partial").stat().st_size) == (not held)
@@ -344,7 +344,7 @@ def test_a_held_output_is_made_again_if_its_run_is_killed_while_it_is_written(
 
     monkeypatch.setattr(PartialFile, "write", noted)
     output = new_output(path)
-    output.go_on_with("a plan")
+    output.note_plan("a plan")
     output.describe({}, box.size)
     output.write(box, np.ones((2, *box.size), np.float32))
     output.finish({})

@@ -95,10 +95,10 @@ def test_neighbours_in_the_file_are_read_together(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "a.h5") as file:
         found = read_past_hdf5(file["a"])
         assert found is not None
-        whole = list(found.runs([range(20), range(20), range(90)]))
-        assert {(run.start[2], run.chunks) for run in whole} == {(0, 5), (50, 4)}
-        part = list(found.runs([range(3, 9), range(4, 12), range(15, 71)]))
-        assert [(run.start[2], run.chunks) for run in part] == 2 * [
+        whole = list(found.chunk_rows([range(20), range(20), range(90)]))
+        assert {(row.start[2], row.chunks) for row in whole} == {(0, 5), (50, 4)}
+        part = list(found.chunk_rows([range(3, 9), range(4, 12), range(15, 71)]))
+        assert [(row.start[2], row.chunks) for row in part] == 2 * [
             (10, 1), (20, 3), (50, 2), (70, 1)
         ]  # fmt: skip
         np.testing.assert_array_equal(found[3:9, 4:12, 15:71], values[3:9, 4:12, 15:71])

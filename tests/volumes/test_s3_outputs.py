@@ -330,7 +330,7 @@ def test_a_block_written_again_replaces_what_was_there(
     size, patch = Vec3(4, 4, 4), Vec3(2, 4, 4)
     wanted = NewOutput(1, size, compression=compression, sharded=sharded, identity={"a": "b"})
     kept = join_output(at_s3, "in.h5", wanted, lambda _: [Box(Vec3(0, 0, 0), size)])
-    kept.go_on_with("{}")
+    kept.note_plan("{}")
     kept.describe({}, patch)
     told: list[Any] = []
     sink = open_blocks(at_s3, wanted, told.append)

@@ -312,7 +312,7 @@ def test_a_small_output_of_one_block_needs_no_zarr(
 
     def written() -> Output:
         output = open_output(name, "input.h5", wanted())
-        output.go_on_with("a plan")
+        output.note_plan("a plan")
         output.describe({"voxel_offset": (1, 2, 3), "seconds": 0.0}, SIZE)
         write(output, [whole])
         np.testing.assert_array_equal(output.read(whole), VALUES)

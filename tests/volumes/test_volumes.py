@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from znni.core.errors import InvalidInput
 from znni.core.shapes import Box, Vec3
 from znni.engine.reading import read_input
-from znni.engine.tiles import make_job, tiles
+from znni.engine.tiles import cover, make_job
 from znni.network.geometry import input_box
 from znni.network.input_scaling import InputScaling
 from znni.network.layers import Conv
@@ -159,7 +159,7 @@ def test_only_the_boxes_asked_for_are_read() -> None:
     volume = ArrayVolume(counting)
     job = make_job(network, volume.size, "same", "reflect", Box(Vec3(0, 3, 2), Vec3(9, 9, 16)))
     patch = Vec3(4, 3, 6)
-    for tile in tiles(job.output, patch):
+    for tile in cover(job.output, patch):
         box = job.seen(tile, input_box(network, patch))
         block = read_input(volume, job, box, InputScaling())
         assert block.shape == (1, *(patch + view - 1))
@@ -195,7 +195,7 @@ def test_a_voxel_that_is_no_number_is_named_where_it_is(pad: Any) -> None:
     volume = ArrayVolume(stored)
     job = make_job(network, volume.size, "same", pad, None)
     patch = Vec3(5, 2, 3)
-    for tile in tiles(job.output, patch):
+    for tile in cover(job.output, patch):
         if tile.computed.start.y == 0 and tile.computed.stop.x == 7:
             box = job.seen(tile, input_box(network, patch))
             with pytest.raises(InvalidInput, match="holds nan at voxel z=4, y=0, x=6"):

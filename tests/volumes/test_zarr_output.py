@@ -155,7 +155,7 @@ def test_a_small_output_of_one_block_is_written_at_once(
     def written(held: int) -> ZarrOutput:
         monkeypatch.setattr("znni.volumes.held_block.HELD_BYTES", held)
         output = new_output(place, pyramid=pyramid, maps=("one", "other"))
-        output.go_on_with("a plan")
+        output.note_plan("a plan")
         output.describe({"plan": "a plan", "seconds": 0.0}, SIZE)
         output.write(box, values)
         assert any(Path(f"{place}.partial").iterdir()) == (not held)

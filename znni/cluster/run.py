@@ -163,7 +163,7 @@ def compute_on_cluster(
             with _scratch(machines, out) as folder, _engine_of(machines, recipe, folder) as engine:
                 coordinator = Coordinator(engine, bits)
                 if not output.begun.plan:
-                    output.go_on_with(coordinator.make_plan(request.plan))
+                    output.note_plan(coordinator.make_plan(request.plan))
                 agreed = output.begun.plan
                 chosen = Plan.from_json(agreed)
                 attributes = provenance(chosen, parameters, asked) | grid_attributes(wanted.grid)

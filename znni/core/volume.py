@@ -181,7 +181,7 @@ class Volume(Protocol):
 
 
 class Sink(Protocol):
-    """A receiver of dense output, in boxes."""
+    """A receiver of dense output, in boxes. An ``Output`` is one."""
 
     def write(self, box: Box, values: NDArray[Any]) -> None:
         """Receive the values (f', z, y, x) of a box."""
@@ -209,7 +209,10 @@ def at_once(wait: Step, name: Step) -> None:
 
 
 class Output(BlockStore, Protocol):
-    """A destination of dense output, in boxes, each voxel once."""
+    """A destination of dense output, in boxes, each voxel once.
+
+    Each format has a class. ``open_output`` in ``volumes/locate.py`` finds it.
+    """
 
     @property
     def begun(self) -> Begun:
@@ -226,8 +229,8 @@ class Output(BlockStore, Protocol):
                 its extents, except the last ones along each axis.
         """
 
-    def go_on_with(self, plan: str) -> None:
-        """Note the plan for the boxes that are written from here on, as JSON."""
+    def note_plan(self, plan: str) -> None:
+        """Note the plan of the boxes that are written from here on, as JSON."""
 
     def finish(self, measured: dict[str, Any], last_steps: LastSteps = at_once) -> None:
         """Complete the output after all boxes are written, and update its attributes.

@@ -1,4 +1,7 @@
-"""A block: the one value that goes from reading through all stages to writing."""
+"""A block: the one value that goes from reading through all stages to writing.
+
+A block is what one patch needs and makes, for any network.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +17,11 @@ from znni.engine.tiles import ZERO, Tile
 from znni.network.window import Window
 
 # What the values of a block are:
-#   computed: what the last stage made, from what the network sees to its output (f', z, y, x);
+#   in_progress: the network's input (f, z, y, x) at first, then the result of the latest stage;
 #   repeated: the output (f', z, y, x) of an aligned block or a voxel, which repeats. It is None if
 #     nobody needs it, so that it is all 0. No stage changes these values;
 #   stored: the part (f', z, y, x) that the block writes, in the type in which it is stored.
-Form: TypeAlias = Literal["computed", "repeated", "stored"]
+BlockForm: TypeAlias = Literal["in_progress", "repeated", "stored"]
 
 NOWHERE = Box(ZERO, ZERO)
 
@@ -43,7 +46,7 @@ class Block(NamedTuple):
     scaling: StoredScaling | None = None
     written: Box = NOWHERE
     wanted: NDArray[np.bool_] | None = None
-    form: Form = "computed"
+    form: BlockForm = "in_progress"
 
     def through(self, stage: Stage) -> Block:
         """Return the block after a stage, unless its output is known."""

@@ -8,10 +8,10 @@ from znni.core.volume import Volume
 from znni.network.layers import SummedConv
 from znni.network.network import Network
 from znni.plans.device_partition import DevicePart, bytes_of
-from znni.plans.micro_batches import found
 from znni.plans.packed import reads_what_is_made
 from znni.plans.plan import Plan
 from znni.plans.primitive import Catalogue
+from znni.plans.step_primitive import found
 from znni.plans.summed import summed_convolutions
 
 

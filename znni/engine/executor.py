@@ -7,16 +7,17 @@ differs between devices: memory, clocks, and ways to launch work.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from znni.core.shapes import Box, Vec3
 from znni.engine.block import Block
 from znni.engine.scaling import StoredScaling
 from znni.network.weights import Weights
-from znni.plans.micro_batches import named
 from znni.plans.primitive import Catalogue, Run
 from znni.plans.program import ONE, Edges, Operation, Positions, Program, View
 from znni.plans.segments import Step
+from znni.plans.step_primitive import primitive_of
 
 # An array of the host or a GPU.
 Array: TypeAlias = Any
@@ -65,7 +66,7 @@ class Prepared(NamedTuple):
     run: Run
 
 
-class Output(NamedTuple):
+class OutputMemory(NamedTuple):
     """The memory of an operation's output.
 
     Attributes:
@@ -100,7 +101,7 @@ class Backend(Protocol):
             work: queues the operations, and returns their result.
         """
 
-    def call(self, prepared: Prepared, given: Sequence[Any], output: Output) -> Array:
+    def call(self, prepared: Prepared, given: Sequence[Any], output: OutputMemory) -> Array:
         """Run an operation, and return its output.
 
         Args:
@@ -117,12 +118,12 @@ Put: TypeAlias = Callable[[Fragments], None]
 Target: TypeAlias = Callable[[int], Array]
 
 
-def prepare(program: Program, catalogue: Catalogue, weights: Weights) -> list[Prepared]:
+def built_operations(program: Program, catalogue: Catalogue, weights: Weights) -> list[Prepared]:
     """Return the operations of a program, prepared by their primitives."""
 
     def run(step: Step) -> Run:
         parameters = weights[name] if (name := step.layers[0].name) in weights.layers else None
-        primitive = named(catalogue, step.primitive)
+        primitive = primitive_of(catalogue, step.primitive)
         return primitive.build(step.operation, step.shape_in, parameters)
 
     return [Prepared(each, run(each.step)) for each in program.operations]
@@ -142,11 +143,11 @@ class Executor:
         self._backend = backend
         prepared = iter(operations)
         self._loops = [(loop, [next(prepared) for _ in loop.operations]) for loop in program.loops]
-        self._latest: tuple[Vec3, list[Edges | None], int] | None = None
+        self._latest: tuple[Vec3, list[list[Edges | None]], int] | None = None
         self._numbers: dict[object, int] = {}
 
     def __call__(self, given: Fragments, put: Put, target: Target | None = None) -> None:
-        """Take one patch, or a block, through the program.
+        """Take the input of one block through the program.
 
         Args:
             given: the input. Each part of its values is read once, in order.
@@ -178,24 +179,29 @@ class Executor:
         Args:
             level: the number of the loop.
             x: its input.
-            start: where a block of an exact network begins in the whole output.
+            start: where a block of an exact network begins in the whole output. For a dense network
+                it is the position of a fragment, which makes no difference.
             target: as for ``__call__``.
         """
         edges, number = self._edges(start)
-        return self._backend.launch((x, number), lambda: self._run(level, x, edges, target))
+        return self._backend.launch((x, number), lambda: self._run(level, x, edges[level], target))
 
-    def _edges(self, start: Vec3) -> tuple[list[Edges | None], int]:
-        """Return what all operations read and make of a block that begins at a voxel.
+    def _edges(self, start: Vec3) -> tuple[list[list[Edges | None]], int]:
+        """Return the ``Edges`` of all operations, for a block that begins at this voxel.
 
-        Small volumes have one block, and windows begin at the same voxel, so the latest is kept.
+        The latest result is kept. Small volumes have one block, and all windows begin at the same
+        voxel.
 
         Returns:
-            The edges of each operation, and a number that blocks of the same work share.
+            The edges of each loop's operations, and a number that blocks of the same work share.
         """
         program = self._program
         if self._latest is None or (program.storage and self._latest[0] != start):
-            edges = [program.edges(operation, start) for operation in program.operations]
-            work = tuple(each and (each.seen, each.inside) for each in edges)
+            edges = [
+                [program.edges(operation, start) for operation in loop.operations]
+                for loop in program.loops
+            ]
+            work = tuple(each and (each.seen, each.inside) for each in chain(*edges))
             number = self._numbers.setdefault(work, len(self._numbers))
             self._latest = start, edges, number
         return self._latest[1:]
@@ -204,7 +210,7 @@ class Executor:
         """Run operation after operation of a loop, and return the last value."""
         loop, operations = self._loops[level]
         arrays = {**self._backend.arrays, loop.takes: x}
-        for prepared, edge in zip(operations, edges, strict=False):
+        for prepared, edge in zip(operations, edges, strict=True):
             operation = prepared.operation
             given = [self._view(view, arrays) for view in operation.reads]
             if edge and edge.whole is not None:
@@ -225,11 +231,11 @@ class Executor:
 
     def _output(
         self, operation: Operation, arrays: Mapping[str, Array], edges: Edges | None
-    ) -> Output:
+    ) -> OutputMemory:
         """Return the memory of an operation's output."""
         view = operation.writes
         maps = self._backend.maps(view, arrays[view.array])
         if operation.late_at is not None:
-            return Output(maps, None)
+            return OutputMemory(maps, None)
         inside = edges.inside if edges and operation.cleared else None
-        return Output(maps, self._view(view, arrays), inside)
+        return OutputMemory(maps, self._view(view, arrays), inside)

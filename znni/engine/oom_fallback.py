@@ -25,7 +25,7 @@ log = logging.getLogger("znni")
 Smaller: TypeAlias = Callable[[Plan, DeviceKind], Plan]
 
 
-class FallbackRunner:
+class VolumeRunner:
     """Runs volumes through a plan and, if memory runs out, through plans that take less.
 
     Blocks that a plan has written stay, and the next plan computes the rest.

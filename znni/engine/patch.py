@@ -87,7 +87,7 @@ class PatchRunner:
         return dense
 
     def stages(self, stopwatch: Stopwatch, labels: Labels | None = None) -> list[Stage]:
-        """Return the stages of each part in order, as every ``Runner`` does.
+        """Return the stages of each part in order, as every ``PatchStages`` does.
 
         If the parts take turns, all their stages are one stage. A GPU makes labels itself.
         """

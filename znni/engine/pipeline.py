@@ -9,8 +9,7 @@ from statistics import fmean
 from threading import Lock
 from typing import Any, NamedTuple, Protocol
 
-from znni.engine.block import Block
-from znni.engine.block import Stage as BlockStage
+from znni.engine.block import Block, Stage
 from znni.engine.labels import Labels
 from znni.engine.last_blocks import LastBlocks
 from znni.engine.run_state import RunState
@@ -28,23 +27,23 @@ from znni.engine.tiles import Allocate, Tile, allocate_new
 from znni.engine.timeline import Moments
 from znni.machine.cold_pages import note_warm
 from znni.machine.device_arena import device_peak
-from znni.plans.job_seconds import Stage
+from znni.plans.job_seconds import ReportStage
 from znni.plans.plan import Plan
 
 
-class Runner(Protocol):
-    """Computes patch after patch in one process."""
+class PatchStages(Protocol):
+    """A plan made ready in one process. It gives the stages that compute patch after patch."""
 
     @property
     def plan(self) -> Plan:
         """The plan that it runs."""
 
-    def stages(self, stopwatch: Stopwatch, labels: Labels | None = None) -> Sequence[BlockStage]:
+    def stages(self, stopwatch: Stopwatch, labels: Labels | None = None) -> Sequence[Stage]:
         """Return the stages of a block, in order. The first one runs in the thread of the caller.
 
         Each takes a block and returns its new values. Those of the last one are the dense output
-        (f', Z, Y, X), in float32 or as it is stored, or its labels in their type. No stage takes a
-        block before the next stage has taken its last one.
+        (f', Z, Y, X), in float32 or as it is stored, or its labels in their type. A stage takes
+        a block only after the next stage has taken the block that it made before.
 
         Args:
             stopwatch: counts how long each stage works.
@@ -60,11 +59,11 @@ class BlockSlot(NamedTuple):
         allocate: gives the array that a block is read into.
         one_at_a_time: whether the slot takes the next block when one is written. Else its stages
             work at the same time, each on a block of its own.
-        free: begins to give the memory of the slot back. It is called when all blocks of a slot
-            with one at a time are written, and no run follows.
+        free: begins to give the memory of the slot back. A slot with ``one_at_a_time`` calls it
+            after its last block is written, if no run follows.
     """
 
-    stages: Callable[[], Sequence[BlockStage]]
+    stages: Callable[[], Sequence[Stage]]
     allocate: Allocate = allocate_new
     one_at_a_time: bool = False
     free: Callable[[], None] = nothing_to_do
@@ -84,7 +83,7 @@ class Processes(Protocol):
 
         Args:
             stopwatch: learns how long each stage in this process works.
-            labels: how values become labels, as for ``Runner.stages``.
+            labels: how values become labels, as for ``PatchStages.stages``.
         """
 
     @property
@@ -144,7 +143,7 @@ class ThisProcess:
     workers_memory = 0
 
     def __init__(
-        self, plan: Plan, make: Callable[[], Runner], allocate: Allocate = allocate_new
+        self, plan: Plan, make: Callable[[], PatchStages], allocate: Allocate = allocate_new
     ) -> None:
         self.plan = plan
         self._runner = cache(make)
@@ -188,11 +187,10 @@ def run_volume(
 ) -> None:
     """Compute what is left of a job block by block, and write each output voxel once.
 
-    Each process has one block read at a time, and all together have one written at a time. The
-    same threads read all blocks, so the seconds of reading are those in which any is read. A block
-    whose output is known passes by the stages that compute. One slot writes its blocks in order;
-    several slots write them in any order. If there is one block, and nothing to wait for, this
-    thread does all of it.
+    One block is read at a time for each process. One block is written at a time. All reads share
+    threads, so a second counts once if any block is read in it. A block whose output is known
+    passes by the stages that compute. One slot writes its blocks in order; several slots write
+    them in any order. If there is one block, and nothing to wait for, this thread does all of it.
 
     An error in any thread ends the run and is raised as itself; of several errors the first is.
     Blocks that had passed the stage that failed, and those in other slots, are written first.
@@ -211,9 +209,9 @@ def run_volume(
     def write(block: Block) -> None:
         with writing:
             store(block)
-            state.note_written(block.tile)
+            state.report_written(block.tile)
 
-    def line(process: int, slot: BlockSlot, reading: Lock) -> StageChain:
+    def chain(process: int, slot: BlockSlot, reading: Lock) -> StageChain:
         finished = Stopwatch()
         clocks.append(finished)
 
@@ -242,6 +240,7 @@ def run_volume(
             )
         if processes.ready_here and processes.plan.patches == 1:  # no work for further threads
             return StageChain([in_turn([read, *others()])], here=0)
+        # 1: the layers, the first of ``later``.
         return StageChain([read], here=1, later=others)
 
     per_process = [(slots, Lock()) for slots in processes.block_slots(stopwatch, state.labels)]
@@ -253,14 +252,14 @@ def run_volume(
 
     leaves = (partial(leave, number) for number in range(len(per_process)))
     last_blocks = LastBlocks(leaves)
-    lines = [
-        line(number, slot, reading)
+    chains = [
+        chain(number, slot, reading)
         for number, (slots, reading) in enumerate(per_process)
         for slot in slots
     ]
     tiles = last_blocks.handed_out(state.remaining.tiles(processes.plan.patch))
     try:
-        with StageChains(tiles, lines, state.remaining.stop) as work, processes.in_use(stopwatch):
+        with StageChains(tiles, chains, state.remaining.stop) as work, processes.in_use(stopwatch):
             with stopwatch.during("building"):
                 work.meanwhile(processes.wait_until_ready)
             moments.note("all processes can compute")
@@ -276,7 +275,7 @@ def run_volume(
         stopwatch.add("host_layers", fmean(clock.of("host_layers") for clock in clocks))
 
 
-def _timed(stopwatch: Stopwatch, stage: Stage, works: Sequence[Work]) -> list[Work]:
+def _timed(stopwatch: Stopwatch, stage: ReportStage, works: Sequence[Work]) -> list[Work]:
     """Return works whose seconds a stopwatch counts."""
 
     def timed(work: Work) -> Work:

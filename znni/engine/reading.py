@@ -30,7 +30,7 @@ PIECE_VALUES = 2**21
 # Values for which another thread is worth its waking, and its waiting for the interpreter's lock.
 THREAD_VALUES = 2**18
 
-# Runs of pieces for each thread, if there are several.
+# Shares of the pieces for each thread, if there are several.
 SHARES = 2
 
 # Bytes that pieces may take in any case. They are part of the memory declared for a process.
@@ -39,7 +39,7 @@ LEAST_BYTES = 2**20
 # The most copies of a piece, as it is stored, that a thread holds. Decoding takes some of them.
 COPIES = 4
 
-# The most axes of blocks of which is kept what follows from them.
+# The number of axes of blocks whose stretches are cached.
 MOST_AXES = 4096
 
 # Returns the values (f, z, y, x) of a box, as they are stored.
@@ -125,32 +125,34 @@ def _read(
         UnusableValues: a value is scaled, and is NaN or infinite as float32.
     """
     axes = [
-        _runs(start, stop, extent, job.pad)
+        _stretches(start, stop, extent, job.pad)
         for start, stop, extent in zip(box.start, box.stop, job.volume, strict=True)
     ]
     lowest, highest = zip(*map(_ends, axes), strict=True)
     start, stop = Vec3(*lowest), Vec3(*highest)
-    seen, maps = Box(start, stop), volume.features
-    voxels = seen.size.volume
+    real_voxels, maps = Box(start, stop), volume.features
+    voxels = real_voxels.size.volume
     scaled = FLOAT_BYTES if scaling else 0
     threads = max(1, min(io_threads(), voxels * maps // THREAD_VALUES))
     tasks = SHARES * threads if threads > 1 else 1
 
     def taken(extents: Vec3, copies: int) -> int:
         """Return the bytes that a piece takes for each map, as it is stored and as it is scaled."""
-        return extents.minimum(seen.size).volume * (copies * volume.itemsize + scaled)
+        return extents.minimum(real_voxels.size).volume * (copies * volume.itemsize + scaled)
 
     read: Read = volume.read
-    stored, copies = volume.pieces, COPIES
+    piece_extents, copies = volume.pieces, COPIES
+    # The bytes that may be taken for each map.
     allowed = max(COPIES_READ * volume.itemsize * voxels, LEAST_BYTES)
-    if stored is None or taken(stored, copies) > allowed:
-        read, stored, copies = _read_before(volume, seen), None, 1
+    if piece_extents is None or taken(piece_extents, copies) > allowed:
+        read, piece_extents, copies = _read_before(volume, real_voxels), None, 1
         allowed -= voxels * volume.itemsize
     for_each = allowed // (threads * (copies * volume.itemsize + scaled))
     together = min(PIECE_VALUES // maps, voxels // tasks, for_each)
-    if stored is None:
-        rows = stop.y if seen.size.y * seen.size.x <= together else 1
-        stored = Vec3(1, rows, stop.x)
+    if piece_extents is None:
+        size = real_voxels.size
+        rows = stop.y if size.y * size.x <= together else 1
+        piece_extents = Vec3(1, rows, stop.x)
     dtype = np.dtype(np.float32) if scaling else volume.dtype.newbyteorder("=")
     values = allocate((maps, *box.size), dtype)
     filling = _Filling(values, axes, scaling)
@@ -161,40 +163,40 @@ def _read(
             warn_of_large_integers(volume, found)
             filling.take(piece, found)
 
-    joined = _joined(stored, seen.size, together)
-    pieces = list(seen.cut(joined))
+    joined = _joined(piece_extents, real_voxels.size, together)
+    pieces = list(real_voxels.cut(joined))
     share = -(-len(pieces) // tasks)
     if share == len(pieces):  # waking a thread takes longer than a small block
         fill(pieces)
     else:
         starts = range(0, len(pieces), share)
-        runs = (pieces[first : first + share] for first in starts)
-        finish(mapped(fill, runs, at_once(allowed, taken(joined, copies))))
+        shares = (pieces[first : first + share] for first in starts)
+        finish(mapped(fill, shares, at_once(allowed, taken(joined, copies))))
     return values
 
 
-def _read_before(volume: Volume, seen: Box) -> Read:
+def _read_before(volume: Volume, box: Box) -> Read:
     """Read a box, and return a function that returns parts of it."""
-    found = volume.read(seen)
-    return lambda piece: found[:, *piece.shifted(ZERO - seen.start).slices]
+    found = volume.read(box)
+    return lambda piece: found[:, *piece.shifted(ZERO - box.start).slices]
 
 
-def _joined(stored: Vec3, size: Vec3, most: int) -> Vec3:
+def _joined(piece: Vec3, size: Vec3, most: int) -> Vec3:
     """Return how many neighbouring pieces, x first, have no more voxels than given, as extents.
 
     Args:
-        stored: extents of a piece.
+        piece: extents of a piece.
         size: extents of all that is read.
         most: voxels; one piece may have more.
     """
-    joined = list(stored)
+    joined = list(piece)
     for axis in (2, 1, 0):
         each = prod(map(min, joined, size))
         joined[axis] *= max(1, min(most // each, -(-size[axis] // joined[axis])))
     return Vec3(*joined)
 
 
-class _Run(NamedTuple):
+class _Stretch(NamedTuple):
     """Positions along an axis that see voxels in a row, forward or backward, or all one voxel.
 
     Attributes:
@@ -241,8 +243,8 @@ class _Run(NamedTuple):
 
 
 @lru_cache(maxsize=MOST_AXES)
-def _runs(start: int, stop: int, extent: int, pad: Pad) -> tuple[_Run, ...]:
-    """Return the voxels that the positions of an axis see as runs, in order.
+def _stretches(start: int, stop: int, extent: int, pad: Pad) -> tuple[_Stretch, ...]:
+    """Return the voxels that the positions of an axis see as stretches, in order.
 
     Args:
         start: the first position.
@@ -251,21 +253,23 @@ def _runs(start: int, stop: int, extent: int, pad: Pad) -> tuple[_Run, ...]:
         pad: what is seen beyond its edges.
     """
     source = _source(start, stop, extent, pad)
-    found, first = list[_Run](), 0
+    found, first = list[_Stretch](), 0
     steps = [*map(int, np.diff(source)), 0]
     while first < len(source):
         step, last = steps[first], first
         while last < len(source) - 1 and steps[last] == step:
             last += 1
-        found.append(_Run(first, last - first + 1, int(source[first]), step))
+        found.append(_Stretch(first, last - first + 1, int(source[first]), step))
         first = last + 1
     return tuple(found)
 
 
 @lru_cache(maxsize=MOST_AXES)
-def _ends(runs: tuple[_Run, ...]) -> tuple[int, int]:
+def _ends(stretches: tuple[_Stretch, ...]) -> tuple[int, int]:
     """Return the first voxel that positions of an axis see, and the voxel after the last."""
-    return min(run.lowest for run in runs), max(run.lowest + run.extent for run in runs)
+    return min(each.lowest for each in stretches), max(
+        each.lowest + each.extent for each in stretches
+    )
 
 
 def _source(start: int, stop: int, extent: int, pad: Pad) -> NDArray[np.int64]:
@@ -287,7 +291,7 @@ class _Filling:
     """
 
     def __init__(
-        self, values: NDArray[Any], axes: list[tuple[_Run, ...]], scaling: InputScaling | None
+        self, values: NDArray[Any], axes: list[tuple[_Stretch, ...]], scaling: InputScaling | None
     ) -> None:
         self._values = values
         self._scaling = scaling
@@ -328,9 +332,9 @@ class _Filling:
 
 
 @lru_cache(maxsize=MOST_AXES)
-def _placed(runs: tuple[_Run, ...], start: int, stop: int) -> tuple[Placed, ...]:
+def _placed(stretches: tuple[_Stretch, ...], start: int, stop: int) -> tuple[Placed, ...]:
     """Return all positions of an axis that see voxels of a piece, and which."""
-    return tuple(part for run in runs if (part := run.placed(start, stop)))
+    return tuple(part for each in stretches if (part := each.placed(start, stop)))
 
 
 def _not_finite(scaled: Float32, raw: NDArray[Any], start: Vec3) -> UnusableValues:

@@ -14,7 +14,7 @@ from znni.core.options import ACCURACIES, Accuracy, OutputType
 from znni.core.shapes import Box, Vec3
 from znni.core.volume import Output
 from znni.engine.labels import LABELS_APART
-from znni.engine.oom_fallback import FallbackRunner, Smaller
+from znni.engine.oom_fallback import Smaller, VolumeRunner
 from znni.engine.run_state import RunState, no_progress
 from znni.engine.tiles import Job, Remaining
 from znni.network.network import Network
@@ -86,7 +86,7 @@ class Comparison:
 
 
 def recheck(
-    runner: FallbackRunner,
+    runner: VolumeRunner,
     state: RunState,
     output: Output,
     job: Job,

@@ -61,7 +61,7 @@ class RunState:
     progress: Progress = no_progress
     labels: Labels | None = None
 
-    def note_written(self, tile: Tile) -> None:
+    def report_written(self, tile: Tile) -> None:
         """Take a patch off the remaining ones, and report the progress."""
         self.remaining.take_off(tile.written)
         total = self.remaining.total

@@ -14,12 +14,12 @@ from znni.plans.job_seconds import (
     STAGES,
     JobSeconds,
     Phase,
+    ReportStage,
     SecondsAround,
-    Stage,
     StageSeconds,
 )
 
-Purpose: TypeAlias = Literal["building", "running"] | Phase | Stage
+Purpose: TypeAlias = Literal["building", "running"] | Phase | ReportStage
 
 
 class SharedStopwatch:

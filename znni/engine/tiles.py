@@ -65,8 +65,8 @@ class Job:
         return reach.shifted(tile.computed.start + self.first + self.origin)
 
     def tiles(self, patch: Vec3, part: Box | None = None) -> Iterator[Tile]:
-        """Cover the output, or a part of it, with patches, as ``tiles`` does."""
-        return tiles(self.output, patch, part, self.first, self.alignment)
+        """Cover the output, or a part of it, with patches, as ``cover`` does."""
+        return cover(self.output, patch, part, self.first, self.alignment)
 
     def share(self, patch: Vec3, index: int, shares: int) -> list[Box]:
         """Return the boxes of one share of the output, if it is shared out evenly by patches.
@@ -244,8 +244,8 @@ class Tile:
     """One patch's place in a job, in output coordinates.
 
     Attributes:
-        computed: the box that the patch computes. It reaches beyond an output that is smaller than
-            the patch.
+        computed: the box that the patch computes. If the patch is larger than the output, this box
+            reaches beyond the output.
         written: the part of that box which this tile writes, and no other.
     """
 
@@ -259,7 +259,7 @@ class Tile:
         return Box(start, start + self.written.size)
 
 
-def tiles(
+def cover(
     output: Vec3,
     patch: Vec3,
     part: Box | None = None,
@@ -269,8 +269,8 @@ def tiles(
     """Cover an output, or a part of it, with patches, x fastest.
 
     The boxes that they write partition it. A patch that would end beyond the output is shifted back
-    to end where the output does, or at the next aligned voxel. So patches of a part that begin as
-    those of the whole compute the same.
+    to end where the output does, or at the next aligned voxel. A patch of a part that begins where
+    a patch of the whole begins computes the same box.
 
     Args:
         output: extents of the output.
@@ -333,10 +333,10 @@ class TileGrid:
 class Remaining:
     """The part of an output that is not written yet, as boxes that do not overlap.
 
-    Patches cover one box after the other. The next patch in order leaves at most three boxes of its
-    box: the rest of its row, of its layer of rows, and of the layers. So if a run goes on with
-    patches of another size, they cover what is left and nothing else. If it goes on with the same
-    size, the patches lie where they lie in a run that was never stopped.
+    Patches cover one box after the other. When a patch is written, at most three boxes are left of
+    the box that it was cut from: the rest of its row, of its layer of rows, and of the layers. So
+    if a run goes on with patches of another size, they cover what is left and nothing else. If it
+    goes on with the same size, the patches lie where they lie in a run that was never stopped.
 
     Args:
         job: the wanted output.

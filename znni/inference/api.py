@@ -250,7 +250,7 @@ def _smaller(
     if asked.request.part is not None:
         raise memory_ran_out(failed, short)
     found = session.smaller(failed, short, asked)
-    output.go_on_with(found.to_json())
+    output.note_plan(found.to_json())
     return found
 
 

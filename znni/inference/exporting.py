@@ -201,7 +201,7 @@ def _write_blocks(
         each = _bytes_of_voxel(copy) * max(copy.volume.features, wanted.features)
         patch = _block(wanted.size, room // COPIES // each)
         output.describe(attributes, patch)
-        output.go_on_with("")
+        output.note_plan("")
         finished: set[Box] = set()
         for box, whole in output.begun.history:
             (finished.add if whole else finished.discard)(box)

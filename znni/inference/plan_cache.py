@@ -19,9 +19,9 @@ from znni.core.value_cache import load_value, store_value
 from znni.inference.text_cache import plans_folder
 from znni.machine.machine import Machine
 from znni.network.split import split_alike
-from znni.plans.micro_batches import found as found_in
 from znni.plans.plan import Plan
 from znni.plans.primitive import cache_key_of
+from znni.plans.step_primitive import found as found_in
 
 
 class _CachedPlan(NamedTuple):

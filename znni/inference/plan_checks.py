@@ -12,9 +12,9 @@ from znni.inference.devices import why_none
 from znni.machine.machine import Machine
 from znni.network.network import Network
 from znni.plans.accuracy import class_of
-from znni.plans.micro_batches import named
 from znni.plans.plan import Plan
 from znni.plans.primitive import Catalogue
+from znni.plans.step_primitive import primitive_of
 from znni.plans.totals import PlanMemory
 
 WHOLE = "computed without windows"
@@ -84,7 +84,7 @@ def check_class(given: Plan, primitives: Catalogue, allowed: Accuracy) -> None:
         InvalidInput: a primitive of the plan has a lower accuracy class than is allowed.
     """
     for step in given.steps:
-        needed = class_of(named(primitives, step.primitive))
+        needed = class_of(primitive_of(primitives, step.primitive))
         if ACCURACIES[needed] > ACCURACIES[allowed]:
             raise InvalidInput(
                 f"the plan runs layer {step.operation.name} by {step.primitive}, whose accuracy is "

@@ -31,7 +31,7 @@ def weights_ahead(
 
     The result's errors are those of ``weights_for``, which has the same arguments.
     """
-    from znni.machine.io_threads import beside
+    from znni.machine.io_threads import begin_task
     from znni.network.weights import weights_for
 
     def ready() -> Weights:
@@ -39,7 +39,7 @@ def weights_ahead(
         _ = weights.sha256  # kept
         return weights
 
-    return beside(ready)
+    return begin_task(ready)
 
 
 def processes_for(device: DeviceChoice, gpus: int | str) -> WaitingProcesses | None:

@@ -203,7 +203,7 @@ def agreed_plan(
         with stopwatch.during("planning"):
             plan, earlier = plan_of_rest(output.begun, given, known, find)
     asked = known
-    note_plan(output, plan, earlier)
+    note_new_plan(output, plan, earlier)
     noted = output.begun.plan
     if noted in ("", plan.to_json()) or _compute_alike(plan, Plan.from_json(noted)):
         return plan, earlier, asked
@@ -215,10 +215,10 @@ def agreed_plan(
     return *plan_of_rest(output.begun, None, asked, find), asked
 
 
-def note_plan(output: Output, plan: Plan, earlier: list[Plan]) -> None:
+def note_new_plan(output: Output, plan: Plan, earlier: list[Plan]) -> None:
     """Note the plan of the rest in an output, unless it computes like the plan noted there."""
     if not earlier or not _compute_alike(plan, earlier[0]):
-        output.go_on_with(plan.to_json())
+        output.note_plan(plan.to_json())
 
 
 def remaining_of(

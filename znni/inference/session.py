@@ -18,7 +18,7 @@ from znni.calibration.record import StepTimes, refine
 from znni.core.options import ANYTHING, Choices, OutputType
 from znni.core.volume import Step
 from znni.engine.executor import Measured, not_measured
-from znni.engine.oom_fallback import FallbackRunner
+from znni.engine.oom_fallback import VolumeRunner
 from znni.engine.pipeline import Processes
 from znni.engine.report import Report
 from znni.inference.build_runner import prepare
@@ -123,13 +123,13 @@ class Session:
         weights: Weights,
         measured: Measured = not_measured,
         dtype: OutputType = "float32",
-    ) -> FallbackRunner:
+    ) -> VolumeRunner:
         """Return a runner of a plan, by the processes kept for it. See ``prepare``."""
 
         def prepared(plan: Plan) -> Processes:
             return prepare(plan, weights, measured, dtype, self._take_waiting())
 
-        return FallbackRunner(plan, lambda plan: self._ready(plan, prepared))
+        return VolumeRunner(plan, lambda plan: self._ready(plan, prepared))
 
     def smaller(self, failed: Plan, short: DeviceKind, required: Requirements) -> Plan:
         """Release all that is kept, and return a plan that takes less memory than a failed one."""
@@ -141,7 +141,7 @@ class Session:
                 self._keep_plan(job, found)
         return found
 
-    def releasing(self, runner: FallbackRunner) -> AbstractContextManager[None]:
+    def releasing(self, runner: VolumeRunner) -> AbstractContextManager[None]:
         """Give back the memory of a plan whose blocks are all computed, if no run follows.
 
         Other processes go within a ``with`` block, and are gone after it.

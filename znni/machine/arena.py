@@ -149,7 +149,7 @@ class Arena:
     def in_use(self) -> Iterator[None]:
         """Serve ``new_output`` and ``workspace`` of this thread within a ``with`` block.
 
-        Every block begins at the same end, so that all patches have the same layout.
+        Each use begins at the same end of the arena, so that all patches have the same layout.
         """
         self._at_high_end = True
         token = _current.set(self)
@@ -159,15 +159,15 @@ class Arena:
             _current.reset(token)
 
     @contextmanager
-    def step(self, output: int | None, free: tuple[int, int]) -> Iterator[None]:
+    def step(self, output: int | None, room: tuple[int, int]) -> Iterator[None]:
         """Serve one call within a ``with`` block, at places that were decided before.
 
         Args:
             output: where the output begins, in bytes; None if it has a place elsewhere.
-            free: the first byte for output and workspace, and the one after the last.
+            room: the first byte for output and workspace, and the one after the last.
         """
-        self._free, self._freed, self._outside = [free], deque(), 0
-        self._output, self._at_high_end = output, output == free[0]
+        self._free, self._freed, self._outside = [room], deque(), 0
+        self._output, self._at_high_end = output, output == room[0]
         token = _current.set(self)
         try:
             yield

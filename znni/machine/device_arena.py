@@ -103,13 +103,13 @@ class DeviceArena:
             _current.reset(token)
 
     @contextmanager
-    def step(self, free: tuple[int, int]) -> Iterator[None]:
+    def step(self, room: tuple[int, int]) -> Iterator[None]:
         """Serve the workspace of one call within a ``with`` block, where it was decided before.
 
         Args:
-            free: the first byte for workspace, and the one after the last.
+            room: the first byte for workspace, and the one after the last.
         """
-        self._ends = TwoStacks(*free)
+        self._ends = TwoStacks(*room)
         taken = self.capacity - self._ends.size
         token = _current.set(self)
         try:

@@ -4,8 +4,8 @@ They run beside the threads that compute. Storage, codecs and memory copies all 
 interpreter's lock.
 
 Each purpose has threads of its own. Reading hands in the tasks of a whole block, or of a block for
-each GPU. If tasks of writing came after all of these, a block would keep its memory meanwhile, and
-the next one would have no place. Layers are built while the first block is read, and their tasks
+each GPU. If writing waited behind these tasks, the written block would keep its memory, and the
+next block would have none. Layers are built while the first block is read, and their tasks
 do not wait either.
 """
 
@@ -83,7 +83,7 @@ def mapped(
                 future.exception()  # waits for it
 
 
-def beside(task: Callable[[], Result], purpose: Purpose = "reading") -> Future[Result]:
+def begin_task(task: Callable[[], Result], purpose: Purpose = "reading") -> Future[Result]:
     """Begin a task that runs beside the caller, in one of the threads for a purpose."""
     return _pool(purpose).submit(task)
 

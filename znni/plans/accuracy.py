@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from znni.core.options import ACCURACIES, Accuracy
-from znni.plans.micro_batches import named
 from znni.plans.plan import Plan
 from znni.plans.primitive import Among, Catalogue, LazyCatalogue, Primitive
+from znni.plans.step_primitive import primitive_of
 
 
 def filter_by_class(primitives: Catalogue, accuracy: Accuracy) -> LazyCatalogue:
@@ -22,7 +22,7 @@ def class_of(primitive: Primitive) -> Accuracy:
 
 def class_of_plan(plan: Plan, primitives: Catalogue) -> Accuracy:
     """Return the class of a plan's least accurate primitive."""
-    classes = {class_of(named(primitives, step.primitive)) for step in plan.steps}
+    classes = {class_of(primitive_of(primitives, step.primitive)) for step in plan.steps}
     return max(classes, key=ACCURACIES.__getitem__)
 
 
@@ -41,7 +41,7 @@ def note_on(plan: Plan, primitives: Catalogue, allowed: Accuracy) -> str:
         layers = [
             step.operation.name
             for step in plan.steps
-            if class_of(named(primitives, step.primitive)) == used
+            if class_of(primitive_of(primitives, step.primitive)) == used
         ]
         error = ACCURACIES[used]
         return f"{used} in {', '.join(layers)}: relative errors of up to {error:g} a layer"

@@ -1,8 +1,8 @@
 """The parts of a plan: its segments on the host, and then its segments on a GPU.
 
 A part takes a tensor of fragments. The first part takes a patch's input, as a single fragment. A
-part gives dense output, or one tensor of all fragments for the next part. In the second case its
-last step writes each result directly into that tensor.
+part gives dense output, or one tensor of all fragments for the next part. If it gives a tensor, its
+last step writes directly into it.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ class DevicePart:
             if not in_place:
                 sizes[step.gives] = round_up(step.shape_out.nbytes, alignment)
             workspace = memory.workspace if in_place else beside
-            late = not in_place and beside < memory.workspace
+            late = not in_place and step.makes_output_late
             uses.append(Use(step.takes, step.gives, round_up(workspace, alignment) + spare, late))
         stored = frozenset(segment.steps[-1].gives for segment in self.segments[:-1])
         return ArrayUses(sizes, uses, stored)

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 
 # The stages of a report, in the order in which a patch passes them.
-Stage: TypeAlias = Literal["reading", "host_layers", "transfer", "gpu_layers", "writing"]
-STAGES: tuple[Stage, ...] = get_args(Stage)
+ReportStage: TypeAlias = Literal["reading", "host_layers", "transfer", "gpu_layers", "writing"]
+STAGES: tuple[ReportStage, ...] = get_args(ReportStage)
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class StageSeconds:
         added = other.by_stage()
         return StageSeconds(**{it: own + added[it] for it, own in self.by_stage().items()})
 
-    def by_stage(self) -> dict[Stage, float]:
+    def by_stage(self) -> dict[ReportStage, float]:
         """Return the seconds by stage, in the order in which a patch passes the stages."""
         return {stage: self.__dict__[stage] for stage in STAGES}
 
@@ -47,7 +47,7 @@ class StageSeconds:
         return max(self.by_stage().values())
 
     @property
-    def bottleneck(self) -> Stage:
+    def bottleneck(self) -> ReportStage:
         """The stage that sets the pace."""
         seconds = self.by_stage()
         return max(seconds, key=lambda stage: seconds[stage])
@@ -125,7 +125,7 @@ class JobSeconds:
         """The seconds of the job, from first to last."""
         return self.building + self.running + self.around.total
 
-    def share(self, stage: Stage) -> float:
+    def share(self, stage: ReportStage) -> float:
         """Return the share of the running time that a stage was busy."""
         return self.busy.by_stage()[stage] / self.running if self.running else 0.0
 
@@ -153,6 +153,6 @@ class JobSeconds:
         }
 
 
-def in_words(stage: Stage) -> str:
+def in_words(stage: ReportStage) -> str:
     """Return a stage's name for reports."""
     return stage.replace("gpu", "GPU").replace("_", " ")

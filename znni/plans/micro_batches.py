@@ -18,10 +18,9 @@ from znni.machine.device_arena import new_device_output
 from znni.machine.machine import Device
 from znni.network.layers import Operation
 from znni.network.weights import ConvWeights, Float32
-from znni.plans.composition import AtOnce, Chosen, InTurn, PieceBy
+from znni.plans.composition import InTurn, PieceBy
 from znni.plans.cost import NOTHING, Cost, Memory
-from znni.plans.primitive import Catalogue, Primitive, Run, applying
-from znni.plans.side_by_side import SideBySide, shared_out
+from znni.plans.primitive import Primitive, Run, applying
 
 
 @dataclass(frozen=True)
@@ -148,40 +147,3 @@ def cost_of_pieces(pieces: Iterable[tuple[int, Cost]], arrays: int) -> Cost:
     efficiency = flops / at_nominal_rate if flops else 1.0
     memory = Memory(resident, arrays + workspace, workspace, gpu_resident, gpu_working)
     return Cost(flops, moved, memory, efficiency, handed)
-
-
-def chosen_by(primitive: Primitive) -> Chosen:
-    """Return a plan's notation of a primitive: its name, or the names that it is composed of."""
-    if isinstance(primitive, MicroBatches | SideBySide):
-        return primitive.chosen
-    return primitive.name
-
-
-def found(catalogue: Catalogue, chosen: Chosen) -> Primitive | None:
-    """Return the primitive of a plan's step; None if the catalogue lacks one of its components."""
-    match chosen:
-        case str(name):
-            return catalogue.get(name)
-        case AtOnce():
-            return shared_out(catalogue, chosen)
-        case InTurn(pieces):
-            made = [
-                Piece(piece.times, piece.items, catalogue[piece.primitive])
-                for piece in pieces
-                if piece.primitive in catalogue and min(piece.times, piece.items) > 0
-            ]
-            devices = {piece.primitive.device.kind for piece in made}
-            alike = len(made) == len(pieces) and len(devices) == 1
-            return MicroBatches(tuple(made)) if alike else None
-
-
-def named(catalogue: Catalogue, chosen: Chosen) -> Primitive:
-    """Return the primitive of a plan's step, which the catalogue must contain.
-
-    Raises:
-        KeyError: the catalogue does not contain it.
-    """
-    primitive = found(catalogue, chosen)
-    if primitive is None:
-        raise KeyError(str(chosen))
-    return primitive

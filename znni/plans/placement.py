@@ -1,4 +1,4 @@
-"""Placement: where each array lies in an arena, and what is free for workspace.
+"""Placement: where each array lies in an arena, and what is left for workspace.
 
 The places follow from the operations alone, before anything runs. An array lives from the first
 operation that writes it to the last one that reads it. Two rules place the arrays, and the one that
@@ -35,8 +35,8 @@ class Use(NamedTuple):
         reads: the names of the arrays that it reads.
         writes: the name of the array that it writes.
         workspace: the bytes that it takes beside them.
-        late: whether it makes the output late, at one end of its workspace. Then the workspace may
-            lie in the output's place before.
+        late: whether the output begins to exist only late in the call. Until then, workspace may
+            use the output's place, at one end of the workspace.
     """
 
     reads: tuple[str, ...]
@@ -52,13 +52,13 @@ class Placement:
     Attributes:
         size: the bytes of the arena.
         starts: the first byte of each array, by name.
-        free: the beginning and the end of each operation's workspace. If the operation makes its
+        room: the beginning and the end of each operation's workspace. If the operation makes its
             output late, the output lies at one of these two ends.
     """
 
     size: int
     starts: Mapping[str, int]
-    free: tuple[tuple[int, int], ...]
+    room: tuple[tuple[int, int], ...]
 
 
 class ArrayUses(NamedTuple):

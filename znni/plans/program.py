@@ -1,8 +1,8 @@
 """The program of a device's part of a plan: operations in loops, and a place for each value.
 
-A loop takes some items of its input at a time, and for each of them one offset of its plain
-poolings after the other. It runs its operations, and then the loops within it, on their last value.
-So fragments are a loop with a sub-batch. A block of an exact network is a loop that runs once.
+A segment becomes a loop. One pass takes some items of the input, and one offset for each plain
+pooling. It runs the loop's operations. The next loop then runs on their last result. A block of an
+exact network is a loop that runs once.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Operation(NamedTuple):
         reads: the views that it reads.
         writes: the view that it writes. If its array is not in the arena, the tensor that is handed
             on takes the output.
-        free: the first byte of the arena for its workspace, and the one after the last.
+        room: the first byte of the arena for its workspace, and the one after the last.
         late_at: the first byte of its output, if it makes the output late. Its workspace may lie
             there before. None: the output exists from the beginning.
         staged: whether it makes its output in the workspace, from where it is copied.
@@ -77,7 +77,7 @@ class Operation(NamedTuple):
     step: Step
     reads: tuple[View, ...]
     writes: View
-    free: tuple[int, int]
+    room: tuple[int, int]
     late_at: int | None = None
     staged: bool = False
     cleared: bool = False
@@ -115,18 +115,21 @@ class Loop(NamedTuple):
             yield slice(first, first + size)
 
     def choices(self) -> Iterator[tuple[Vec3, ...]]:
-        """Yield an offset for each plain pooling, in all combinations: one run for each."""
+        """Yield an offset for each plain pooling, in all combinations: one pass for each."""
         return product(*map(offsets, self.segment.plain_windows))
 
     def crop(self, chosen: tuple[Vec3, ...]) -> Box | None:
-        """Return the samples of its input that a run takes; None: each operation has its own."""
+        """Return the samples of its input that a pass takes.
+
+        None: the network is exact, and the view of each operation has a box.
+        """
         if self.segment.is_exact:
             return None
         start = self.segment.shift(chosen)
         return Box(start, start + self.segment.steps[0].shape_in.size)
 
     def positions(self, given: Positions, chosen: tuple[Vec3, ...]) -> Positions:
-        """Return the positions of the fragments that a run makes of those that it takes.
+        """Return the positions of the fragments that a pass makes of those that it takes.
 
         A block of an exact network is a single fragment of its own output.
         """
@@ -220,12 +223,12 @@ def program_of(network: Network, part: DevicePart, alignment: int, spare: int) -
             step,
             views.reads(step),
             views.made(step.gives),
-            free,
+            room,
             placed.starts[use.writes] if use.late else None,
             part.storage is not None and is_staged(step, part.storage, part.device),
             part.storage is not None and step.gives in part.storage.cleared,
         )
-        for step, use, free in zip(part.steps, arrays.uses, placed.free, strict=True)
+        for step, use, room in zip(part.steps, arrays.uses, placed.room, strict=True)
     ]
     remaining = iter(operations)
     loops = tuple(

@@ -107,6 +107,15 @@ class Step:
         """True if it runs on the host and computes on a GPU. Its cost then has GPU bytes."""
         return self.cost.memory.gpu_working > 0
 
+    @property
+    def makes_output_late(self) -> bool:
+        """True if its output begins to exist only when some of its workspace is gone.
+
+        Its call then never takes input, output and the most workspace at the same time.
+        """
+        memory, arrays = self.cost.memory, self.shape_in.nbytes + self.shape_out.nbytes
+        return max(arrays, memory.working) < arrays + memory.workspace
+
     def taken(self, *, in_place: bool = False) -> int:
         """Return the peak bytes of one call, with its input and output.
 
@@ -139,8 +148,8 @@ class Segment:
     """Consecutive layers on one device, for a few items of the input batch at a time.
 
     A plain pool in a segment gives one of its window's fragments. The segment then runs once for
-    each fragment, on its input shifted by one voxel. So a plain pool at the head of a segment
-    yields single fragments of a stored input.
+    each fragment. Each run begins at that fragment's offset in the input. So a plain pool at the
+    head of a segment yields single fragments of a stored input.
 
     Attributes:
         device: ``cpu`` or ``gpu``.

@@ -17,10 +17,10 @@ from znni.core.options import AS_COMPUTED, Stored
 from znni.core.shapes import FLOAT_BYTES
 from znni.machine.machine import Processors
 from znni.network.network import Network
-from znni.plans.job_seconds import Stage
+from znni.plans.job_seconds import ReportStage
 from znni.plans.totals import Number
 
-Seconds: TypeAlias = Mapping[Stage, Number]
+Seconds: TypeAlias = Mapping[ReportStage, Number]
 
 
 class Counts(NamedTuple, Generic[Number]):

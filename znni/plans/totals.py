@@ -14,13 +14,13 @@ from znni.plans.job_seconds import (
     NOTHING,
     NOTHING_AROUND,
     JobSeconds,
+    ReportStage,
     SecondsAround,
-    Stage,
     StageSeconds,
 )
 
 # The stages at which one process works for all workers.
-SHARED: tuple[Stage, ...] = ("reading", "writing")
+SHARED: tuple[ReportStage, ...] = ("reading", "writing")
 
 # A number for each of several plans.
 Numbers: TypeAlias = "NDArray[np.float64]"
@@ -126,7 +126,7 @@ class PlanTime:
         )
         return {group: float(seconds) for group, seconds in further.items()}
 
-    def most_counted(self, patches: int, stage: Stage) -> int:
+    def most_counted(self, patches: int, stage: ReportStage) -> int:
         """Return how many times a stage's seconds count in a job, if it sets the pace."""
         return 1 + int(_times_after_first(stage, patches, self.workers))
 
@@ -147,7 +147,7 @@ class PlanTime:
         running = self.warming + self._of_patches(patches)
         return JobSeconds(self.building, running, StageSeconds(**busy), self.around)
 
-    def stage_within(self, total: float, patches: int, stage: Stage) -> float:
+    def stage_within(self, total: float, patches: int, stage: ReportStage) -> float:
         """Return the seconds per patch that a stage may take, for a job of ``total`` seconds.
 
         All other stages keep their times. The result is negative if they take more than ``total``.
@@ -161,7 +161,7 @@ class PlanTime:
 
 
 def seconds_after_first(
-    patch: Mapping[Stage, Number], patches: Number, workers: int, *, in_turn: bool
+    patch: Mapping[ReportStage, Number], patches: Number, workers: int, *, in_turn: bool
 ) -> dict[str, Number]:
     """Return the seconds of all patches after the first, by groups of stages that work at once.
 
@@ -184,17 +184,17 @@ def seconds_after_first(
     return {group: s if group in SHARED else s + behind for group, s in found.items()}
 
 
-def _times_after_first(stage: Stage, patches: Number, workers: int) -> Number:
+def _times_after_first(stage: ReportStage, patches: Number, workers: int) -> Number:
     """Return how many of the patches after the first a stage takes, one after another."""
     return -(-patches // _at_once(stage, workers)) - 1
 
 
-def _at_once(stage: Stage, workers: int) -> int:
+def _at_once(stage: ReportStage, workers: int) -> int:
     """Return the number of patches that a stage takes at a time."""
     return 1 if stage in SHARED else workers
 
 
-def _grouped(seconds: Mapping[Stage, Number], *, in_turn: bool) -> dict[str, Number]:
+def _grouped(seconds: Mapping[ReportStage, Number], *, in_turn: bool) -> dict[str, Number]:
     """Return the sums of the seconds of stages that take turns."""
     sums: dict[str, Number] = {}
     for stage, taken in seconds.items():
@@ -203,6 +203,6 @@ def _grouped(seconds: Mapping[Stage, Number], *, in_turn: bool) -> dict[str, Num
     return sums
 
 
-def _group(stage: Stage, *, in_turn: bool) -> str:
+def _group(stage: ReportStage, *, in_turn: bool) -> str:
     """Return the name of the stages with which a stage takes turns, or its own."""
     return "layers" if in_turn and stage not in SHARED else stage

@@ -163,7 +163,7 @@ class ArrayOutput:
     def describe(self, attributes: dict[str, Any], patch: Vec3) -> None:
         """Do nothing: an array has no attributes."""
 
-    def go_on_with(self, plan: str) -> None:
+    def note_plan(self, plan: str) -> None:
         """Do nothing: an array keeps no plan."""
 
     def finish(self, measured: dict[str, Any], _last_steps: LastSteps = at_once) -> None:

@@ -10,7 +10,7 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
-from znni.machine.io_threads import beside
+from znni.machine.io_threads import begin_task
 
 # Bytes of a block for each thread. One thread alone reads 1 to 7 GB/s, which may be slower than
 # the disk.
@@ -33,7 +33,7 @@ def begin_checksum(values: NDArray[Any]) -> Callable[[], str]:
         A function that waits for it.
     """
     pieces = _pieces(values)
-    sums = [(beside(partial(_checksum, piece), "writing"), piece.nbytes) for piece in pieces]
+    sums = [(begin_task(partial(_checksum, piece), "writing"), piece.nbytes) for piece in pieces]
 
     def wait() -> str:
         found = 0

@@ -66,8 +66,8 @@ class LedgerFile(MemoryLedger):
     """A ledger in a file, ``NAME.partial.ledger``.
 
     The entry of a block comes after the block itself. So however the process ends, the system has
-    every block that has an entry. If power is lost, the checksums tell what is lost. Entries that
-    only say what the next blocks are of are written with the first of these, or by ``settle``.
+    every block that has an entry. If power is lost, the checksums tell what is lost. Identity
+    and plan are written together with the next other entry, or by ``settle``.
 
     Attributes:
         partial: the unfinished output, a file or a folder.
@@ -110,7 +110,7 @@ class LedgerFile(MemoryLedger):
         return [box for box, whole in self.content.history[self._earlier :] if whole]
 
     def append(self, entry: Mapping[str, Any]) -> None:
-        """Append an entry. A plan waits for the next entry that is none.
+        """Append an entry. A plan is written with the next other entry.
 
         Raises:
             OSError: it does not fit on the disk; nothing of it is left there.

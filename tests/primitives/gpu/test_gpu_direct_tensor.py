@@ -21,7 +21,7 @@ from znni.machine.arena import output_into
 from znni.machine.cuda import cupy
 from znni.machine.cuda_kernels import resource_usage
 from znni.machine.device_arena import ALIGNMENT, DeviceArena, allocate
-from znni.machine.io_threads import beside, io_threads
+from znni.machine.io_threads import begin_task, io_threads
 from znni.machine.machine import Device
 from znni.network.layers import Activation, Conv
 from znni.network.weights import ConvWeights, Weights
@@ -348,7 +348,7 @@ def test_weights_are_laid_out_while_all_threads_read() -> None:
     weight = np.random.default_rng(0).random((8, 4, 3, 3, 3), np.float32)
     block = next(iter(blocks_for(Conv("c", 4, 8, Vec3(3, 3, 3), "relu"), FLOAT16, HOPPER)))
     go_on, made = Event(), Event()
-    reading = [beside(go_on.wait) for _ in range(3 * io_threads())]
+    reading = [begin_task(go_on.wait) for _ in range(3 * io_threads())]
 
     def lay_out() -> None:
         weights_by_stage(weight, scales_of(weight), block)

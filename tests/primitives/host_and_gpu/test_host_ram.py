@@ -18,9 +18,9 @@ from znni.machine.detect import detect_machine
 from znni.machine.machine import Machine
 from znni.network.layers import Activation, Conv, Pool
 from znni.plans.composition import AtOnce, ShareBy
-from znni.plans.micro_batches import found
 from znni.plans.primitive import UsesGpu, convolved, without_gpu
 from znni.plans.side_by_side import Share, SideBySide
+from znni.plans.step_primitive import found
 from znni.primitives import reference
 from znni.primitives.catalogue import catalogue
 from znni.primitives.gpu.common.activation import EXPRESSIONS

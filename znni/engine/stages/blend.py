@@ -33,7 +33,7 @@ def work(state: RunState, network: Network) -> Work | None:
     """
 
     def store(block: Block) -> Block:
-        if block.form != "computed":
+        if block.form != "in_progress":
             return block
         blended: BlendedBlock = block.values
         if state.labels:

@@ -13,7 +13,7 @@ from znni.core.options import Stored
 from znni.core.shapes import FLOAT_BYTES
 from znni.machine.handling_times import HandlingTimes
 from znni.machine.machine import Machine
-from znni.plans.job_seconds import Stage
+from znni.plans.job_seconds import ReportStage
 from znni.plans.stage import Counts, Seconds, Setting, StageModel
 from znni.plans.totals import Number
 
@@ -34,7 +34,7 @@ class Download(StageModel):
         """Return the seconds for a block."""
         if not run.on_gpu:
             return {}
-        stage: Stage = "host_layers" if run.network.window else "transfer"
+        stage: ReportStage = "host_layers" if run.network.window else "transfer"
         return {stage: _bytes_returned(run) * each.voxels * self.byte}
 
     def host_bytes(self, run: Setting, each: Counts[Number], /) -> Number:

@@ -12,7 +12,7 @@ from znni.core.options import Stored
 from znni.core.shapes import FLOAT_BYTES
 from znni.machine.handling_times import HandlingTimes
 from znni.machine.machine import Machine
-from znni.plans.job_seconds import Stage
+from znni.plans.job_seconds import ReportStage
 from znni.plans.stage import Counts, Seconds, Setting, StageModel
 from znni.plans.totals import Number
 
@@ -40,7 +40,7 @@ class Layers(StageModel):
 
     def seconds(self, run: Setting, each: Counts[Number], /) -> Seconds[Number]:
         """Return the seconds for a block."""
-        found: dict[Stage, Number] = {}
+        found: dict[ReportStage, Number] = {}
         if run.on_host:
             found["host_layers"] = self.block + each.runs * each.host_seconds
             if not run.on_gpu:

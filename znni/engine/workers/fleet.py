@@ -26,7 +26,7 @@ from znni.engine.workers.slots import Slot, SlotShape
 from znni.engine.workers.worker import Worker, end_all
 from znni.machine.gpus import forget_gpus
 from znni.network.geometry import extents_read
-from znni.plans.job_seconds import Stage
+from znni.plans.job_seconds import ReportStage
 from znni.plans.plan import Plan
 
 
@@ -86,7 +86,7 @@ class Fleet:
             dtype,
         )
         self._crew = _Crew()
-        self._accounted: Mapping[Stage, float] = {}
+        self._accounted: Mapping[ReportStage, float] = {}
         weakref.finalize(self, self._crew.end)
         self._start(waiting or _none_waiting())
 
@@ -160,7 +160,7 @@ class Fleet:
         for stage, seconds in self._accounted.items():
             stopwatch.add(stage, (seconds - before.get(stage, 0.0)) / len(self._members))
 
-    def _busy(self) -> dict[Stage, float]:
+    def _busy(self) -> dict[ReportStage, float]:
         """Return the seconds that all workers together have been at each stage."""
         accounts = [worker.account().seconds.busy.by_stage() for worker in self._crew.workers]
         return {stage: sum(busy[stage] for busy in accounts) for stage in accounts[0]}

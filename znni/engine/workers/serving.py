@@ -17,7 +17,7 @@ from znni.core.errors import RunFailed
 from znni.core.options import OutputType
 from znni.engine.blended import BlendedBlock
 from znni.engine.block import Block, Stage, one_stage
-from znni.engine.pipeline import Runner
+from znni.engine.pipeline import PatchStages
 from znni.engine.stage_chain import run_stages, through
 from znni.engine.stages.convert import convert
 from znni.engine.stopwatch import Stopwatch
@@ -33,7 +33,7 @@ from znni.plans.job_seconds import JobSeconds
 PIECE_BYTES = 8 * 2**20
 
 # Makes the runner. It is pickled.
-Prepare: TypeAlias = Callable[[], Runner]
+Prepare: TypeAlias = Callable[[], PatchStages]
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ def serve(control: Connection) -> None:
                 socket.send(failure)
 
 
-def _compute(runner: Runner, control: Connection, slots: dict[Connection, Slot]) -> None:
+def _compute(runner: PatchStages, control: Connection, slots: dict[Connection, Slot]) -> None:
     stopwatch = Stopwatch()
     failed, failing = Pipe(duplex=False)
     peak_before, shared_before = high_water_mark(), resident_shared_memory()

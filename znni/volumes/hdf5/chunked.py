@@ -43,7 +43,7 @@ def chunk_places(dataset: h5py.Dataset) -> NDArray[np.int64]:
     return places
 
 
-class Run(NamedTuple):
+class ChunkRow(NamedTuple):
     """Chunks that follow each other along the last axis, and are read together.
 
     Attributes:
@@ -102,35 +102,35 @@ class ChunkedDataset(ABC):
 
     def __getitem__(self, key: tuple[slice, ...], /) -> NDArray[Any]:
         wanted = [range(*part.indices(size)) for part, size in zip(key, self.shape, strict=True)]
-        runs = list(self.runs(wanted))
-        if len(runs) == 1 and runs[0].chunks == 1:
-            (run,) = runs
-            return self.part(run.start, counted_from(run.start, self._common(run, wanted)))
+        rows = list(self.chunk_rows(wanted))
+        if len(rows) == 1 and rows[0].chunks == 1:
+            (row,) = rows
+            return self.part(row.start, counted_from(row.start, self._common(row, wanted)))
         found = np.empty([len(part) for part in wanted], self.dtype)
         firsts = [part.start for part in wanted]
 
-        def read(run: Run) -> None:
-            both = self._common(run, wanted)
-            self.take(run, counted_from(run.start, both), found[counted_from(firsts, both)])
+        def read(row: ChunkRow) -> None:
+            both = self._common(row, wanted)
+            self.take(row, counted_from(row.start, both), found[counted_from(firsts, both)])
 
         most = at_once(found.nbytes, self._task_bytes) if found.nbytes > LEAST_SHARED else 1
-        finish_all(read, runs, most)
+        finish_all(read, rows, most)
         return found
 
-    def runs(self, wanted: list[range]) -> Iterator[Run]:
-        """Yield all chunks that a part overlaps, each as a run of its own."""
-        yield from (Run(start, 1) for start in product(*chunk_starts(wanted, self.chunks)))
+    def chunk_rows(self, wanted: list[range]) -> Iterator[ChunkRow]:
+        """Yield all chunks that a part overlaps, each as a row of its own."""
+        yield from (ChunkRow(start, 1) for start in product(*chunk_starts(wanted, self.chunks)))
 
-    def take(self, run: Run, inside: tuple[slice, ...], into: NDArray[Any]) -> None:
-        """Read a part of a run, which is one chunk.
+    def take(self, row: ChunkRow, inside: tuple[slice, ...], into: NDArray[Any]) -> None:
+        """Read a part of a row, which is one chunk.
 
         Args:
-            run: the chunk. If there are several, the part has all along the last axis.
-            inside: the part, counted from the start of the run.
+            row: the chunk. If there are several, the part has all along the last axis.
+            inside: the part, counted from the start of the row.
             into: room for the values of the part.
         """
-        into[...] = self.part(run.start, inside)
+        into[...] = self.part(row.start, inside)
 
-    def _common(self, run: Run, wanted: list[range]) -> list[range]:
-        """Return what a part and a run have in common."""
-        return common(wanted, run.start, (*self.chunks[:-1], run.chunks * self.chunks[-1]))
+    def _common(self, row: ChunkRow, wanted: list[range]) -> list[range]:
+        """Return what a part and a row have in common."""
+        return common(wanted, row.start, (*self.chunks[:-1], row.chunks * self.chunks[-1]))

@@ -15,6 +15,9 @@ from numpy.typing import NDArray
 
 from znni.volumes.hdf5.chunked import NOWHERE, ChunkedDataset
 
+# Copies of a chunk that decoding holds, here and in HDF5: each filter turns one into the next.
+COPIES = 2
+
 # Filters that are decoded here. Datasets with any other filter are left to HDF5.
 DEFLATE, SHUFFLE = h5py.h5z.FILTER_DEFLATE, h5py.h5z.FILTER_SHUFFLE
 
@@ -41,8 +44,7 @@ class CompressedDataset(ChunkedDataset):
     """
 
     def __init__(self, dataset: h5py.Dataset, filters: list[int]) -> None:
-        # Each filter turns one copy into the next.
-        super().__init__(dataset, dataset.chunks, copies=2)
+        super().__init__(dataset, dataset.chunks, copies=COPIES)
         self._filters = filters
 
     def part(self, start: tuple[int, ...], inside: tuple[slice, ...]) -> NDArray[Any]:

@@ -18,7 +18,7 @@ from znni.volumes.formats import Functions, Writer, check_plain, described, like
 from znni.volumes.grid_attributes import grid_of
 from znni.volumes.hdf5 import ENDINGS, NAME
 from znni.volumes.hdf5.axis_tags import NAMES, TAGS, named_maps, tagged_axes, tagged_grid
-from znni.volumes.hdf5.compressed import CompressedDataset, decoded_by_threads
+from znni.volumes.hdf5.compressed import COPIES, CompressedDataset, decoded_by_threads
 from znni.volumes.hdf5.new_file import LEDGER
 from znni.volumes.hdf5.output import Hdf5Output, begun_output
 from znni.volumes.hdf5.plain import PlainDataset, read_past_hdf5
@@ -76,8 +76,8 @@ def _chunks(
 
 
 def _chunk_bytes(dataset: h5py.Dataset) -> int:
-    """Return the bytes of a chunk as it is stored and as it is decoded, if there are chunks."""
-    return 2 * prod(dataset.chunks) * dataset.dtype.itemsize if dataset.chunks else 0
+    """Return the bytes that decoding takes for a chunk, if there are chunks."""
+    return COPIES * prod(dataset.chunks) * dataset.dtype.itemsize if dataset.chunks else 0
 
 
 def describe_hdf5(place: str, dataset: str | None) -> str:

@@ -87,7 +87,7 @@ class Hdf5Output:
     run ended; missing blocks read as zeros. HDF5's final changes are noted in the ledger first. If
     the run stops in the middle of them, the next run makes them.
 
-    A small output of one block is written at once when it is finished: before, there is nothing to
+    ``finish`` writes a small output of one block in one piece. Until then there is nothing to
     resume. So it has no ledger beside it.
 
     Raises:
@@ -179,13 +179,16 @@ class Hdf5Output:
                 raise self._failed(error) from None
             self._open()
 
-    def go_on_with(self, plan: str) -> None:
+    def note_plan(self, plan: str) -> None:
         """Note the plan of all boxes written from here on."""
         self._wait_until_made()
         self._ledger.note_plan(plan)
 
     def write(self, box: Box, values: NDArray[Any]) -> None:
-        """Hand the values (f', z, y, x) of a box to the operating system, or hold all of them."""
+        """Write the values (f', z, y, x) of a box, and note it in the ledger.
+
+        The values of a small whole output are held instead.
+        """
         if self._held.take(box, values, self._begin):
             return
         self._wait_until_made()

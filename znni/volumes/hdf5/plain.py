@@ -17,11 +17,11 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from znni.volumes.hdf5.chunked import NOWHERE, ChunkedDataset, Run
+from znni.volumes.hdf5.chunked import NOWHERE, ChunkedDataset, ChunkRow
 from znni.volumes.mapped_array import MappedArray
 
 # Bytes of chunks that are read together. Many small reads wait for the interpreter's lock.
-RUN_BYTES = 2 << 20
+ROW_BYTES = 2 << 20
 
 
 def read_past_hdf5(dataset: h5py.Dataset) -> PlainDataset | MappedArray | None:
@@ -63,7 +63,7 @@ class PlainDataset(ChunkedDataset):
 
     def __init__(self, dataset: h5py.Dataset) -> None:
         chunks = dataset.chunks
-        self._most = max(1, RUN_BYTES // (prod(chunks) * dataset.dtype.itemsize))
+        self._most = max(1, ROW_BYTES // (prod(chunks) * dataset.dtype.itemsize))
         super().__init__(dataset, chunks, copies=self._most)
         self._descriptor = os.open(dataset.file.filename, os.O_RDONLY | os.O_CLOEXEC)
         finalize(self, os.close, self._descriptor)
@@ -85,7 +85,7 @@ class PlainDataset(ChunkedDataset):
         if values.shape[axis + 1 :] == row:
             self._fill(values, place)
             return values
-        whole, rows = (slice(None),) * axis, max(1, min(RUN_BYTES, values.nbytes) // each)
+        whole, rows = (slice(None),) * axis, max(1, min(ROW_BYTES, values.nbytes) // each)
         for first in range(0, sizes[axis], rows):
             some = values[*whole, first : first + rows]
             read = np.empty((*some.shape[: axis + 1], *row), self.dtype)
@@ -93,17 +93,17 @@ class PlainDataset(ChunkedDataset):
             some[...] = read[*whole, :, *inside[axis + 1 :]]
         return values
 
-    def runs(self, wanted: list[range]) -> Iterator[Run]:
-        """Yield all chunks that a part overlaps. Neighbours in the file are in one run.
+    def chunk_rows(self, wanted: list[range]) -> Iterator[ChunkRow]:
+        """Yield all chunks that a part overlaps. Neighbours in the file are in one row.
 
-        Runs begin and end with chunks of which the part has all along the last axis.
+        Rows begin and end with chunks of which the part has all along the last axis.
         """
         if self._most == 1:
-            yield from super().runs(wanted)
+            yield from super().chunk_rows(wanted)
             return
         size, along = self.chunks[-1], wanted[-1]
         each = prod(self.chunks) * self.dtype.itemsize
-        for row in super().runs([*wanted[:-1], along[:1]]):
+        for row in super().chunk_rows([*wanted[:-1], along[:1]]):
             starts = range(row.start[-1], along.stop, size)
             places = [self._place((*row.start[:-1], start)) for start in starts]
             first = 0
@@ -117,17 +117,17 @@ class PlainDataset(ChunkedDataset):
                     and starts[after] + size <= along.stop
                 )
                 if not joined:
-                    yield Run((*row.start[:-1], starts[first]), after - first)
+                    yield ChunkRow((*row.start[:-1], starts[first]), after - first)
                     first = after
 
-    def take(self, run: Run, inside: tuple[slice, ...], into: NDArray[Any]) -> None:
-        """Read a part of a run. All its chunks are read at once."""
-        if run.chunks == 1:
-            super().take(run, inside, into)
+    def take(self, row: ChunkRow, inside: tuple[slice, ...], into: NDArray[Any]) -> None:
+        """Read a part of a row. All its chunks are read at once."""
+        if row.chunks == 1:
+            super().take(row, inside, into)
             return
-        values = np.empty((run.chunks, *self.chunks), self.dtype)
-        self._fill(values, self._place(run.start))
-        by_chunk = into.reshape(*into.shape[:-1], run.chunks, self.chunks[-1])  # the same memory
+        values = np.empty((row.chunks, *self.chunks), self.dtype)
+        self._fill(values, self._place(row.start))
+        by_chunk = into.reshape(*into.shape[:-1], row.chunks, self.chunks[-1])  # the same memory
         by_chunk[...] = np.moveaxis(values[(slice(None), *inside[:-1])], 0, -2)
 
     def _fill(self, values: NDArray[Any], place: int) -> None:

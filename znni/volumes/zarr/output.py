@@ -143,12 +143,15 @@ class ZarrOutput:
         self._array = new_array(store, self._wanted, attributes, chunk, shard)
         self._chunks = ZarrChunks(self._array, self._folder, LEVEL, self._wanted)
 
-    def go_on_with(self, plan: str) -> None:
+    def note_plan(self, plan: str) -> None:
         """Note the plan of all boxes written from here on."""
         self._ledger.note_plan(plan)
 
     def write(self, box: Box, values: NDArray[Any]) -> None:
-        """Store the values (f', z, y, x) of a box, or hold all of them."""
+        """Write the values (f', z, y, x) of a box, and note it in the ledger.
+
+        The values of a small whole output are held instead.
+        """
         if self._held.take(box, values, self._begin):
             return
         try:

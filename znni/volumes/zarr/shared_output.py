@@ -123,7 +123,7 @@ class SharedZarr:
         """The plan of all processes; once the output is described, also the finished blocks."""
         return self._begun
 
-    def go_on_with(self, plan: str) -> None:
+    def note_plan(self, plan: str) -> None:
         """Propose a plan for all blocks; ``begun`` has the one that came first."""
         with self._told_in_one_line():
             if not self._begun.plan:

@@ -20,7 +20,7 @@ from znni.core.shapes import Box
 from znni.engine.backends.cuda.graphs import DeviceGraphs
 from znni.engine.backends.cuda.packed_values import PackedValues
 from znni.engine.backends.cuda.transfer import Span
-from znni.engine.executor import Array, Output, Prepared
+from znni.engine.executor import Array, OutputMemory, Prepared
 from znni.machine.arena import output_into
 from znni.machine.device_arena import ALIGNMENT, SPARE, DeviceArena, device_workspace
 from znni.machine.packed_arrays import PackedArray, in_words, voxel_shape
@@ -103,7 +103,7 @@ class CudaBackend:
         self._packed.begin()
         return work()
 
-    def call(self, prepared: Prepared, given: Sequence[Any], output: Output) -> Any:
+    def call(self, prepared: Prepared, given: Sequence[Any], output: OutputMemory) -> Any:
         """Queue an operation, and return its output."""
         operation, run = prepared
         step, into = operation.step, output.view
@@ -115,7 +115,7 @@ class CudaBackend:
                 for value in given
             ]
         with self._timed(step) if self.spans is not None else nullcontext():
-            with self._arena.step(operation.free):
+            with self._arena.step(operation.room):
                 if operation.staged:
                     apart = device_workspace(step.shape_out, np.float32)
                     with output_into(apart):

@@ -23,7 +23,7 @@ from znni.engine.backends.cuda.recombine import DeviceRecombination
 from znni.engine.backends.cuda.scaling import DeviceScaling
 from znni.engine.backends.cuda.transfer import Download, Parts, Span, Upload
 from znni.engine.block import Block, Stage
-from znni.engine.executor import Executor, Fragments, Measured, fragments_of, prepare
+from znni.engine.executor import Executor, Fragments, Measured, built_operations, fragments_of
 from znni.engine.labels import Labels
 from znni.engine.stopwatch import Stopwatch
 from znni.machine.cuda import cupy, device_errors
@@ -102,7 +102,7 @@ class DeviceLayers:
             self._download = Download()
             with self._compute:
                 program = program_of(plan.network, part, ALIGNMENT, spare_bytes(plan.network))
-                operations = prepare(program, catalogue, weights)
+                operations = built_operations(program, catalogue, weights)
                 load_clearing(program)
                 self._recombine = DeviceRecombination(plan.patch, dtype)
                 itemsize = plan.input_itemsize

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from znni.core.shapes import Box
-from znni.engine.executor import Array, Measured, Output, Prepared
+from znni.engine.executor import Array, Measured, OutputMemory, Prepared
 from znni.machine.arena import Arena, output_into
 from znni.network.weights import Float32
 from znni.plans.program import Program, View
@@ -49,12 +49,16 @@ class HostBackend:
         """Do work."""
         return work()
 
-    def call(self, prepared: Prepared, given: Sequence[Any], output: Output) -> Float32:
-        """Run an operation, and return its output."""
+    def call(self, prepared: Prepared, given: Sequence[Any], output: OutputMemory) -> Float32:
+        """Run an operation, and return its output.
+
+        The primitive takes its output from ``new_output``. ``output_into`` and ``Arena.step`` say
+        where that lies.
+        """
         operation, run = prepared
         begun = time.perf_counter()
         with (
-            self._arena.step(operation.late_at, operation.free),
+            self._arena.step(operation.late_at, operation.room),
             output_into(output.view),
         ):
             made = run(*given)

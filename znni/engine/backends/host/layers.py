@@ -12,7 +12,7 @@ from znni.core.shapes import Box, Vec3
 from znni.engine.backends.host.backend import HostBackend
 from znni.engine.blended import Blended
 from znni.engine.block import Block, Stage
-from znni.engine.executor import Executor, Fragments, Measured, fragments_of, prepare
+from znni.engine.executor import Executor, Fragments, Measured, built_operations, fragments_of
 from znni.engine.labels import Labels
 from znni.engine.stopwatch import Stopwatch
 from znni.engine.windows import BlendedWindows, BoxSums
@@ -68,7 +68,7 @@ class HostLayers:
                 self._tensors = cycle([pinned(part.output_shape) for _ in range(2)])
         program = program_of(plan.network, part, ALIGNMENT, SPARE)
         self._maps = program.output.maps
-        operations = prepare(program, catalogue, weights)
+        operations = built_operations(program, catalogue, weights)
         self._on_gpu: DeviceArena | None = None
         if not part.uses_gpu:
             backend = HostBackend(program, measured, self._threads)

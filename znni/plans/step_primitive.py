@@ -1,0 +1,45 @@
+"""The primitive of a plan's step, and the notation by which a plan stores it."""
+
+from __future__ import annotations
+
+from znni.plans.composition import AtOnce, Chosen, InTurn
+from znni.plans.micro_batches import MicroBatches, Piece
+from znni.plans.primitive import Catalogue, Primitive
+from znni.plans.side_by_side import SideBySide, shared_out
+
+
+def chosen_by(primitive: Primitive) -> Chosen:
+    """Return a plan's notation of a primitive: its name, or the names that it is composed of."""
+    if isinstance(primitive, MicroBatches | SideBySide):
+        return primitive.chosen
+    return primitive.name
+
+
+def found(catalogue: Catalogue, chosen: Chosen) -> Primitive | None:
+    """Return the primitive of a plan's step; None if the catalogue lacks one of its components."""
+    match chosen:
+        case str(name):
+            return catalogue.get(name)
+        case AtOnce():
+            return shared_out(catalogue, chosen)
+        case InTurn(pieces):
+            made = [
+                Piece(piece.times, piece.items, catalogue[piece.primitive])
+                for piece in pieces
+                if piece.primitive in catalogue and min(piece.times, piece.items) > 0
+            ]
+            devices = {piece.primitive.device.kind for piece in made}
+            alike = len(made) == len(pieces) and len(devices) == 1
+            return MicroBatches(tuple(made)) if alike else None
+
+
+def primitive_of(catalogue: Catalogue, chosen: Chosen) -> Primitive:
+    """Return the primitive of a plan's step, which the catalogue must contain.
+
+    Raises:
+        KeyError: the catalogue does not contain it.
+    """
+    primitive = found(catalogue, chosen)
+    if primitive is None:
+        raise KeyError(str(chosen))
+    return primitive
