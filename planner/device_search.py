@@ -21,28 +21,23 @@ from planner.choices import (
     undominated_within,
 )
 from planner.cost_model import CostModel
-from planner.exact_segments import exact_segments, fusible_sums
+from planner.exact_segments import computed_fusions, exact_segments
 from planner.gpu_budget import NO_GPU_BUDGET, GpuBudget
 from planner.micro_batches import Limit
 from planner.overhead import Load
 from planner.partition import Partition
 from planner.partition_bounds import ROUNDED, PartitionBounds
-from planner.segmentations import (
-    NO_SECONDS_LIMIT,
-    SecondsLimit,
-    fusible_convolutions,
-    segmentations,
-)
+from planner.segmentations import NO_SECONDS_LIMIT, SecondsLimit, segmentations
 from planner.step_options import StepOptions
 from znni.core.options import Division
 from znni.core.shapes import FLOAT_BYTES
-from znni.network.layers import PackedLayer, PooledConv, SummedConv
 from znni.network.network import Network
 from znni.plans.block_storage import BlockStorage
 from znni.plans.device_partition import DevicePart
 from znni.plans.primitive import Primitive, TakesPacked
+from znni.plans.rewrites.block_steps import in_parts
+from znni.plans.rewrites.fusion import Fusion
 from znni.plans.segments import Segment
-from znni.plans.summed import SummedNodes
 
 # The bytes of a part of a packed number.
 PART_BYTES = 2
@@ -126,10 +121,9 @@ class DeviceSearch:
     @cached_property
     def bounds(self) -> LeastSeconds:
         """The lower bounds on the time of each layer."""
-        summed = [nodes.operation for nodes in self._fusible_sums]
-        packed = [nodes.packed(self._parts) for nodes in self._fusible_packed_sums]
-        fusible: list[PooledConv | SummedConv | PackedLayer] = [*self._fusible, *summed, *packed]
-        return Bounds(self._network, self._options, fusible, parts=self._parts)
+        fusible = [it.operation for it in self._fusible]
+        packed = [in_parts(it.operation, self._parts) for it in self._fusible_packed]
+        return Bounds(self._network, self._options, [*fusible, *packed], parts=self._parts)
 
     @cached_property
     def _parts(self) -> int:
@@ -154,23 +148,19 @@ class DeviceSearch:
         return Bounds(self._network, self._options, [], names)
 
     @cached_property
-    def _fusible(self) -> tuple[PooledConv, ...]:
-        return fusible_convolutions(self._network, self._options)
+    def _fusible(self) -> tuple[Fusion, ...]:
+        return computed_fusions(self._network, self._options)
 
     @cached_property
-    def _fusible_sums(self) -> tuple[SummedNodes, ...]:
-        return fusible_sums(self._network, self._options)
-
-    @cached_property
-    def _fusible_packed_sums(self) -> tuple[SummedNodes, ...]:
-        return fusible_sums(self._network, self._options, parts=self._parts) if self._parts else ()
+    def _fusible_packed(self) -> tuple[Fusion, ...]:
+        if not self._parts:
+            return ()
+        return computed_fusions(self._network, self._options, parts=self._parts)
 
     @property
     def _partition_bounds(self) -> PartitionBounds:
         """The lower bounds on the memory and the time of all layers of a partition."""
-        return PartitionBounds(
-            self._options, self._fusible, self._fusible_sums, self._parts > 0, self.value_bytes
-        )
+        return PartitionBounds(self._options, self._fusible, self._parts > 0, self.value_bytes)
 
     @property
     def _option_sets(self) -> tuple[StepOptions, ...]:
@@ -318,11 +308,11 @@ class DeviceSearch:
         segments = exact_segments(
             partition.nodes,
             storage,
-            self._fusible_sums,
+            self._fusible,
             self._options,
             partition.device,
             parts=self._parts,
-            packed_summed=self._fusible_packed_sums,
+            fusible_packed=self._fusible_packed,
         )
         found: list[Segments] = [(it,) for it in sorted(segments, key=self._least_of_block)]
         slots = [(it, self._bare_slots(it, partition)) for it in found]

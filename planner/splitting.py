@@ -6,7 +6,7 @@ from collections.abc import Collection
 from math import inf
 
 from planner.cost_model import CostModel
-from planner.exact_segments import exact_segment, with_norms
+from planner.exact_segments import exact_segment, fused, with_rules
 from planner.step_options import StepOptions
 from znni.core.shapes import Vec3
 from znni.network.layers import Normalize, PackedLayer
@@ -14,10 +14,11 @@ from znni.network.network import Network
 from znni.network.node import SplitConv, readers_of
 from znni.network.split import split, splittable
 from znni.plans.block_storage import block_storage
-from znni.plans.packed import packed_operations
 from znni.plans.primitive import Primitive, TakesPacked
+from znni.plans.rewrites.block_steps import BlockSteps
+from znni.plans.rewrites.fusions import fusions
+from znni.plans.rewrites.packed_values import packed_values
 from znni.plans.segments import Step
-from znni.plans.summed import summed_convolutions
 
 # The output voxels per axis of the block for which times are compared, unless there are windows.
 # Which way is faster hardly depends on them.
@@ -64,22 +65,17 @@ def split_where_faster(
 
 def _packed_steps(network: Network, options: StepOptions, parts: int) -> tuple[Step, ...]:
     """Return the bare steps of a block if as many values as can be are packed."""
-    step, nodes = network.granularity, network.nodes
+    step = network.granularity
     storage = block_storage(network, step * (Vec3.of(SAMPLE) // step).maximum(1))
-    packed = packed_operations(nodes, storage, options.applies, parts)
-    summed = {
-        name: it
-        for name, it in summed_convolutions(network).items()
-        if name in packed and storage.sums_in_place(it)
-    }
-    packed = with_norms(packed, nodes, storage, options)
-    return exact_segment(nodes, storage, summed, "gpu", packed).steps
+    steps = BlockSteps.layer_by_layer(network.nodes, storage)
+    steps = with_rules(steps.after(packed_values(steps, options.applies, parts)), options)
+    return exact_segment(fused(steps, fusions(network).values()), "gpu").steps
 
 
 def _seconds(step: Step, options: StepOptions) -> float:
     """Return the least seconds of a step of packed values; infinite for others."""
     operation = step.operation
-    if not isinstance(operation, PackedLayer) or not (operation.reads and operation.writes):
+    if not isinstance(operation, PackedLayer):
         return inf
     found = options.whole(step, in_place=True)
     return found[0].seconds if found else inf
