@@ -116,11 +116,9 @@ def _fused(operation: FusedOperation, features: int, batch: int, size: Vec3) -> 
     read = size
     for layer in reversed(others):
         read = layer.reads(Box(Vec3(0, 0, 0), read)).size
-    shape = _step(first, features, batch, read).shape_in
-    maps = first.maps_from(features)
-    for layer in others:
-        maps = layer.maps_from(*[maps] * (layer.arity or 1))
-    return bare_step(operation, shape, Shape5.of(batch, maps, size))
+    convolved = _step(first, features, batch, read)
+    out = Shape5.of(batch, convolved.shape_out.f, size)
+    return bare_step(operation, convolved.shape_in, out)
 
 
 def _join(operation: Join, features: int, batch: int, size: Vec3) -> Step:

@@ -26,7 +26,7 @@ from znni.network.layers import (
 from znni.network.network import Network
 from znni.network.node import Node, readers_of
 from znni.plans.primitive import Primitive, UsesGpu
-from znni.plans.rewrites.step_rule import Neighbours
+from znni.plans.rewrites.block_steps import Near
 from znni.plans.rewrites.step_rules import RULES
 from znni.plans.segments import Step
 from znni.plans.totals import Numbers
@@ -231,10 +231,8 @@ def _packed(network: Network, parts: int) -> Iterator[tuple[Operation, list[Pack
     layers = {node.name: node.layer for node in network.nodes}
     for node in network.nodes:
         layer, _ = network.operations[node.name]
-        near = Neighbours(
-            tuple(layers[name] for name in node.inputs if name in layers),
-            tuple(it.layer for it in readers[node.name]),
-        )
+        before = tuple(layers[name] for name in node.inputs if name in layers)
+        near = Near(before, tuple(it.layer for it in readers[node.name]))
         found = packed_layers(layer, parts)
         for rule in RULES:
             found += [other for it in found for other in rule.variants(it, near)]

@@ -67,13 +67,13 @@ def exact_segments(
     """
     alone = BlockSteps.layer_by_layer(nodes, storage)
     found = list[BlockSteps]()
-    for steps in (fused_where_faster(alone, fusible, options), fused(alone, fusible), alone):
+    for steps in (fused(alone, fusible, options), fused(alone, fusible), alone):
         if steps not in found:
             found.append(steps)
             yield exact_segment(steps, device)
     if parts and (packed := packed_values(alone, options.applies, parts)).made:
-        steps = with_rules(alone.after(packed), options)
-        yield exact_segment(fused_where_faster(steps, fusible_packed, options), device)
+        steps = fused(with_rules(alone.after(packed), options), fusible_packed, options)
+        yield exact_segment(steps, device)
 
 
 def exact_segment(steps: BlockSteps, device: DeviceKind = "cpu") -> Segment:
@@ -90,45 +90,42 @@ def _bare(steps: BlockSteps, name: str) -> Step:
     return bare_step(operation, shape, storage.shape_made(name), steps.takes(operation))
 
 
-def fused(steps: BlockSteps, fusible: Iterable[Fusion]) -> BlockSteps:
-    """Return steps in which all fusions are one step where their values lie as they must."""
-    for fusion in fusible:
-        if rewrite := steps.fused(fusion):
-            steps = steps.after(rewrite)
-    return steps
-
-
-def fused_where_faster(
-    steps: BlockSteps, fusible: Iterable[Fusion], options: StepOptions
+def fused(
+    steps: BlockSteps, fusible: Iterable[Fusion], options: StepOptions | None = None
 ) -> BlockSteps:
-    """Return steps in which each fusion is one step if that is faster."""
+    """Return steps in which each fusion is one step if its values lie as they must.
+
+    Args:
+        steps: the steps.
+        fusible: the fusions.
+        options: the source of times. A fusion is then one step only if that is faster.
+    """
     for fusion in fusible:
-        steps = _if_faster(steps, steps.fused(fusion), options)
+        steps = _after(steps, steps.fused(fusion), options)
     return steps
 
 
 def with_rules(steps: BlockSteps, options: StepOptions) -> BlockSteps:
-    """Return packed steps after all rules for such, each applied where that is faster.
-
-    Args:
-        steps: the steps.
-        options: the source of the steps' times.
-    """
+    """Return steps of packed values after all rules for such, each applied where that is faster."""
     for rule in RULES:
         for node in steps.nodes:
-            steps = _if_faster(steps, rule.rewrite(steps, node), options)
+            steps = _after(steps, rule.rewrite(steps, node), options)
     return steps
 
 
-def _if_faster(steps: BlockSteps, rewrite: Rewrite | None, options: StepOptions) -> BlockSteps:
-    """Return steps after a rewrite if that is faster; else, or without a rewrite, as they are."""
+def _after(steps: BlockSteps, rewrite: Rewrite | None, options: StepOptions | None) -> BlockSteps:
+    """Return steps after a rewrite, if there is one and it is faster, or if no times count."""
     if rewrite is None:
         return steps
-
-    def seconds(some: BlockSteps, names: Iterable[str]) -> float:
-        found = (options.whole(_bare(some, name), in_place=True) for name in names)
-        return sum(each[0].seconds if each else inf for each in found)
-
     after = steps.after(rewrite)
-    is_faster = seconds(after, rewrite.made) < seconds(steps, (*rewrite.gone, *rewrite.made))
-    return after if is_faster else steps
+    if options is None:
+        return after
+    new = (_bare(after, name) for name in rewrite.made)
+    old = (_bare(steps, name) for name in (*rewrite.gone, *rewrite.made))
+    return after if least_seconds(new, options) < least_seconds(old, options) else steps
+
+
+def least_seconds(steps: Iterable[Step], options: StepOptions) -> float:
+    """Return the least seconds of bare steps; infinite if no primitive computes one of them."""
+    found = (options.whole(step, in_place=True) for step in steps)
+    return sum(each[0].seconds if each else inf for each in found)

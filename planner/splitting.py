@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from math import inf
 
 from planner.cost_model import CostModel
-from planner.exact_segments import exact_segment, fused, with_rules
+from planner.exact_segments import exact_segment, fused, least_seconds, with_rules
 from planner.step_options import StepOptions
 from znni.core.shapes import Vec3
 from znni.network.layers import Normalize, PackedLayer
@@ -49,15 +49,18 @@ def split_where_faster(
     whole = _packed_steps(network, options, parts)
     parted = _packed_steps(split(network, possible), options, parts)
 
+    def seconds(steps: Iterable[Step], names: Collection[str]) -> float:
+        """Return the least seconds of some steps of packed values; infinite for others."""
+        some = [step for step in steps if step.gives in names]
+        if not all(isinstance(step.operation, PackedLayer) for step in some):
+            return inf
+        return least_seconds(some, options)
+
     def is_faster(it: SplitConv) -> bool:
         """Return whether the steps in place of a convolution take less time, with a norm's."""
         norms = [node.name for node in readers[it.conv.name] if isinstance(node.layer, Normalize)]
         names = {it.coarse, *(node.name for node in it.nodes), *norms}
-        before, after = (
-            sum(_seconds(step, options) for step in steps if step.gives in names)
-            for steps in (whole, parted)
-        )
-        return after < before
+        return seconds(parted, names) < seconds(whole, names)
 
     faster = tuple(filter(is_faster, possible))
     return split(network, faster) if faster else network
@@ -70,12 +73,3 @@ def _packed_steps(network: Network, options: StepOptions, parts: int) -> tuple[S
     steps = BlockSteps.layer_by_layer(network.nodes, storage)
     steps = with_rules(steps.after(packed_values(steps, options.applies, parts)), options)
     return exact_segment(fused(steps, fusions(network).values()), "gpu").steps
-
-
-def _seconds(step: Step, options: StepOptions) -> float:
-    """Return the least seconds of a step of packed values; infinite for others."""
-    operation = step.operation
-    if not isinstance(operation, PackedLayer):
-        return inf
-    found = options.whole(step, in_place=True)
-    return found[0].seconds if found else inf

@@ -50,13 +50,12 @@ from znni.network.node import INPUT, Node
 from znni.network.window import Window
 from znni.plans.accuracy import filter_by_class
 from znni.plans.block_storage import BlockStorage, block_storage
-from znni.plans.packed import reads_what_is_made
 from znni.plans.plan import Plan
 from znni.plans.primitive import Catalogue, Primitive, by_values, on_device
-from znni.plans.rewrites.block_steps import BlockSteps, Rewrite
+from znni.plans.rewrites.block_steps import BlockSteps, Near, Rewrite
 from znni.plans.rewrites.left_norm import LeftNorm
 from znni.plans.rewrites.packed_values import packed_values
-from znni.plans.rewrites.step_rule import Neighbours
+from znni.plans.rewrites.step_rules import follow_rules
 from znni.plans.rewrites.summing_norm import SummingNorm
 from znni.plans.segments import Segment, Step
 from znni.primitives.catalogue import catalogue
@@ -243,7 +242,7 @@ def test_the_choice_of_packed_sums_is_the_fastest_of_all() -> None:
     seconds = []
     for some in chain.from_iterable(combinations(sums, count) for count in range(3)):
         segment = exact_segment(fused(packed, some), "gpu")
-        assert reads_what_is_made(segment.steps, storage)
+        assert follow_rules(segment.steps, plan.network.nodes, storage)
         seconds.append(sum(seconds_of(step, known.values()) for step in segment.steps))
     assert sum(step.seconds for step in plan.steps) == pytest.approx(min(seconds))
     assert [step.takes for step in plan.steps if "+" in step.operation.name] == [
@@ -298,7 +297,7 @@ def test_the_choice_of_layers_that_do_a_part_of_norms_is_the_fastest_of_all() ->
                 assert rewrite
                 steps = steps.after(rewrite)
         segment = exact_segment(steps, "gpu")
-        assert reads_what_is_made(segment.steps, storage)
+        assert follow_rules(segment.steps, plan.network.nodes, storage)
         each = [seconds_of(step, known.values()) for step in segment.steps]
         for step, least in zip(segment.steps, each, strict=True):
             assert 0 < bounds.of_step(step) <= least
@@ -313,7 +312,7 @@ def test_the_choice_of_layers_that_do_a_part_of_norms_is_the_fastest_of_all() ->
     ):
         alone = {name: with_fields(packed, name, values) for name, values in changed.items()}
         wrong = exact_segment(packed.after(Rewrite(alone)), "gpu")
-        assert not reads_what_is_made(wrong.steps, storage)
+        assert not follow_rules(wrong.steps, plan.network.nodes, storage)
     assert Plan.from_json(plan.to_json()) == plan
 
 
@@ -355,10 +354,9 @@ def test_only_convolutions_read_or_write_packed_values_alone() -> None:
         *both,
         (False, True),
     ]
-    before_pool, before_norm = (Neighbours((), (it,)) for it in (pool, Normalize("norm", 8, 8)))
-    for near, sums in ((before_pool, []), (before_norm, [True, False])):
-        found = (it for way in packed_layers(conv, 1) for it in SummingNorm().variants(way, near))
-        assert [it.reads for it in found] == sums
+    for after, sums in ((pool, []), (Normalize("norm", 8, 8), [True, False])):
+        ways = (SummingNorm().variants(it, Near((), (after,))) for it in packed_layers(conv, 1))
+        assert [it.reads for it in chain.from_iterable(ways)] == sums
 
 
 def test_primitives_decline_values_of_the_other_kind() -> None:

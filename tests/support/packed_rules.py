@@ -19,7 +19,7 @@ from znni.network.network_file import network_from_text
 from znni.network.weights import random_weights
 from znni.network.window import Window
 from znni.plans.accuracy import filter_by_class
-from znni.plans.rewrites.step_rule import StepRule
+from znni.plans.rewrites.step_rules import StepRule
 
 NORMED = """\
 name: normed

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,6 @@ from znni.network.layers import (
     Add,
     Concat,
     Fused,
-    FusedOperation,
     Maximum,
     Multiply,
     Operation,
@@ -110,12 +109,15 @@ def some_weights(operation: Operation) -> ConvWeights | None:
 def inputs_in(operation: Operation, x: Float32) -> tuple[Float32, ...]:
     """Return the arrays that a call takes, whose maps lie one after the other in an array.
 
-    Later layers of an operation take zeros beside the value of the layer before them.
+    A step that adds in place adds to zeros.
     """
     operation = on_float32(operation)
     match operation:
         case _ if isinstance(operation, Fused):
-            return x, *_others(operation, x)
+            first, *_ = operation.layers
+            size = first.local_size(Vec3(*x.shape[2:]))
+            zeros = np.zeros_like(x, shape=(len(x), first.maps_from(x.shape[1]), *size))
+            return (x, zeros) if operation.adds_in_place else (x,)
         case Multiply(is_gate=True):
             first = x.shape[1] - 1
         case Concat() | Add() | Multiply() | Maximum():
@@ -126,13 +128,3 @@ def inputs_in(operation: Operation, x: Float32) -> tuple[Float32, ...]:
     if isinstance(operation, Multiply) and operation.spreads:
         second = second[:, :, :1, :1, :1]
     return x[:, :first], second
-
-
-def _others(operation: FusedOperation, x: Float32) -> Iterator[Float32]:
-    """Yield zeros for the values that later layers of an operation take beside those before."""
-    first, *later = operation.layers
-    maps, size = first.maps_from(x.shape[1]), first.local_size(Vec3(*x.shape[2:]))
-    for layer in later:
-        for _ in range((layer.arity or 1) - 1):
-            yield np.zeros_like(x, shape=(len(x), maps, *size))
-        size = layer.local_size(size)

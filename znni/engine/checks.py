@@ -8,10 +8,10 @@ from znni.core.volume import Volume
 from znni.network.network import Network
 from znni.plans.device_partition import DevicePart, bytes_of
 from znni.plans.micro_batches import found
-from znni.plans.packed import reads_what_is_made
 from znni.plans.plan import Plan
 from znni.plans.primitive import Catalogue
 from znni.plans.rewrites.fusions import fusions
+from znni.plans.rewrites.step_rules import follow_rules
 
 
 def check_runnable(plan: Plan, catalogue: Catalogue) -> None:
@@ -23,7 +23,7 @@ def check_runnable(plan: Plan, catalogue: Catalogue) -> None:
     for part in plan.parts:
         _check_steps(part, catalogue)
         _check_fusions(part, plan.network)
-        _check_packed(part)
+        _check_packed(part, plan.network)
     _check_memory(plan)
 
 
@@ -88,9 +88,9 @@ def _check_fusions(part: DevicePart, network: Network) -> None:
                 )
 
 
-def _check_packed(part: DevicePart) -> None:
+def _check_packed(part: DevicePart, network: Network) -> None:
     """Check that all steps agree which values are packed."""
-    if part.storage and not reads_what_is_made(part.steps, part.storage):
+    if part.storage and not follow_rules(part.steps, network.nodes, part.storage):
         raise InvalidInput(f"the plan's layers read values as packed that are not; {PLAN_AGAIN}")
 
 

@@ -19,9 +19,10 @@ from znni.network.network_file import network_from_text
 from znni.network.node import INPUT
 from znni.plans.array_layout import storage_bytes
 from znni.plans.block_storage import BlockStorage, block_storage
-from znni.plans.packed import packed_storages, reads_what_is_made
+from znni.plans.packed import packed_storages
 from znni.plans.rewrites.block_steps import BlockSteps
 from znni.plans.rewrites.packed_values import Computes, packed_values
+from znni.plans.rewrites.step_rules import follow_rules
 from znni.plans.segments import Segment
 
 UNET = """\
@@ -134,13 +135,13 @@ def test_steps_of_any_network_agree(network: Network, volume: Vec3, data: st.Dat
 
     steps = packed(network, storage, computes)
     segment = exact_segment(steps, "gpu")
-    assert reads_what_is_made(segment.steps, storage)
+    assert follow_rules(segment.steps, network.nodes, storage)
     assert not any(map(steps.packed, unable))
     for index, step in enumerate(segment.steps):
         operation = step.operation
         if isinstance(operation, PackedLayer):
             assert isinstance(operation.layer, Conv) or operation.reads == operation.writes
             for other in wrong(segment, index):
-                assert not reads_what_is_made(other.steps, storage)
+                assert not follow_rules(other.steps, network.nodes, storage)
         if isinstance(step.layers[0], Concat) and isinstance(operation, PackedLayer):
             assert all(storage.maps[name] % 16 == 0 for name in step.takes[:-1])

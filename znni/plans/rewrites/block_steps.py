@@ -13,6 +13,13 @@ from znni.plans.block_storage import BlockStorage
 from znni.plans.rewrites.fusion import Fusion, takes_of
 
 
+class Near(NamedTuple):
+    """The layers whose values a layer takes, and those that take its value."""
+
+    before: tuple[Layer, ...]
+    after: tuple[Layer, ...]
+
+
 class Rewrite(NamedTuple):
     """Operations in place of others, which compute the same.
 

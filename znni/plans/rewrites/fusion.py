@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from itertools import pairwise
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 from znni.network.layers import FusedOperation
-from znni.network.network import Network
-from znni.network.node import Node, readers_of
-
-# Returns the operation that replaces some layers of a network; None if they do not match.
-Replacement: TypeAlias = Callable[[Network, tuple[Node, ...]], FusedOperation | None]
+from znni.network.node import Node
 
 
 class Fusion(NamedTuple):
@@ -50,37 +43,6 @@ class Fusion(NamedTuple):
     def overwrites(self) -> str | None:
         """The name of the value in whose memory the output must lie, if there is one."""
         return self.takes[-1] if self.operation.adds_in_place else None
-
-
-@dataclass(frozen=True)
-class FusionRule:
-    """A rule by which layers that follow each other may be one step.
-
-    Attributes:
-        count: the number of layers.
-        replacement: the function that returns the operation of all layers.
-    """
-
-    count: int
-    replacement: Replacement
-
-    def matches(self, network: Network) -> Iterator[Fusion]:
-        """Yield the layers of a network that the rule replaces, in their order.
-
-        Each takes the value of the layer right before it. That value has no other reader, and is
-        not the network's output.
-        """
-        readers = readers_of(network.nodes)
-        for end in range(self.count, len(network.nodes) + 1):
-            nodes = network.nodes[end - self.count : end]
-            follow = all(
-                readers[before.name] == [after]
-                and after.inputs.count(before.name) == 1
-                and before.name != network.output
-                for before, after in pairwise(nodes)
-            )
-            if follow and (operation := self.replacement(network, nodes)):
-                yield Fusion(nodes, operation)
 
 
 def takes_of(nodes: tuple[Node, ...]) -> tuple[str, ...]:

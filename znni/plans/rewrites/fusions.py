@@ -1,24 +1,38 @@
-"""All rules by which layers that follow each other may be one step."""
+"""All rules by which two layers may be one step, and where a network matches them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
+from itertools import pairwise
 from types import MappingProxyType
 
+from znni.network.layers import FusedOperation
 from znni.network.network import Network
+from znni.network.node import Node, readers_of
 from znni.plans.rewrites.fusion import Fusion
-from znni.plans.rewrites.pooled_convolution import POOLED_CONVOLUTION
-from znni.plans.rewrites.summed_convolution import SUMMED_CONVOLUTION
+from znni.plans.rewrites.pooled_convolution import pooled_convolution
+from znni.plans.rewrites.summed_convolution import summed_convolution
 
-RULES = (POOLED_CONVOLUTION, SUMMED_CONVOLUTION)
+# Each returns the operation that replaces two layers of a network; None if they do not match.
+RULES: tuple[Callable[[Network, Node, Node], FusedOperation | None], ...]
+RULES = (pooled_convolution, summed_convolution)
 
 
 @lru_cache(maxsize=256)
 def fusions(network: Network) -> Mapping[tuple[str, ...], Fusion]:
-    """Return the layers of a network that may be one step, by their names."""
-    found = (fusion for rule in RULES for fusion in rule.matches(network))
-    return MappingProxyType({fusion.layers: fusion for fusion in found})
+    """Return the layers of a network that may be one step, by their names.
+
+    The second layer takes the value of the one right before it, once. That value has no other
+    reader, and is not the network's output.
+    """
+    found, readers = dict[tuple[str, ...], Fusion](), readers_of(network.nodes)
+    for first, last in pairwise(network.nodes):
+        alone = readers[first.name] == [last] and first.name != network.output
+        for rule in RULES if alone and last.inputs.count(first.name) == 1 else ():
+            if operation := rule(network, first, last):
+                found[first.name, last.name] = Fusion((first, last), operation)
+    return MappingProxyType(found)
 
 
 def overwritten(network: Network) -> Mapping[str, str]:

@@ -7,9 +7,8 @@ from dataclasses import replace
 
 from znni.network.layers import Conv, Normalize, PackedLayer
 from znni.network.node import Node
-from znni.plans.packed import stays
-from znni.plans.rewrites.block_steps import BlockSteps, Rewrite
-from znni.plans.rewrites.step_rule import Neighbours
+from znni.plans.block_storage import ZERO
+from znni.plans.rewrites.block_steps import BlockSteps, Near, Rewrite
 
 
 class LeftNorm:
@@ -27,12 +26,16 @@ class LeftNorm:
         after = steps.packed(readers[0].name)
         if after is None or readers[0].inputs != (node.name,):
             return None
-        if not stays(steps.storage, node.inputs[0], node.name):
+        storage, name = steps.storage, node.name
+        before, at = storage.locations[node.inputs[0]], storage.locations[name]
+        read = storage.geometry.reads[name][0].shifted(ZERO - before.start)
+        where = (before.storage, before.first_map, read)
+        if at.storage != name or where != (name, at.first_map, storage.made(name)):
             return None
         applying = replace(after, norm=node.layer)
         return Rewrite({node.name: replace(norm, leaves=True), readers[0].name: applying})
 
-    def variants(self, operation: PackedLayer, near: Neighbours) -> Iterator[PackedLayer]:
+    def variants(self, operation: PackedLayer, near: Near) -> Iterator[PackedLayer]:
         """Yield a norm that leaves its voxels, and a layer that applies the norm before it."""
         found = [operation]
         match operation.layer, near.after:

@@ -5,15 +5,11 @@ from __future__ import annotations
 from znni.network.layers import Conv, Pool, PooledConv
 from znni.network.network import Network
 from znni.network.node import Node
-from znni.plans.rewrites.fusion import FusionRule
 
 
-def _pooled(network: Network, nodes: tuple[Node, ...]) -> PooledConv | None:
-    """Return both layers as one operation; None in an exact network, whose blocks have no such."""
-    match [node.layer for node in nodes]:
-        case [Conv() as conv, Pool() as pool] if not network.is_exact and pool.window.volume > 1:
+def pooled_convolution(network: Network, first: Node, last: Node) -> PooledConv | None:
+    """Return both layers as one operation. In blocks of exact networks they are always two."""
+    match first.layer, last.layer:
+        case Conv() as conv, Pool() as pool if not network.is_exact and pool.window.volume > 1:
             return PooledConv(conv, pool)
     return None
-
-
-POOLED_CONVOLUTION = FusionRule(2, _pooled)

@@ -8,24 +8,20 @@ from __future__ import annotations
 from znni.network.layers import Add, Conv, SummedConv
 from znni.network.network import Network
 from znni.network.node import INPUT, Node, readers_of
-from znni.plans.rewrites.fusion import FusionRule, takes_of
+from znni.plans.rewrites.fusion import takes_of
 
 
-def _summed(network: Network, nodes: tuple[Node, ...]) -> SummedConv | None:
+def summed_convolution(network: Network, first: Node, last: Node) -> SummedConv | None:
     """Return both layers as one operation, for a block.
 
     The convolution has no activation. No later layer takes the other value, so the sum may
     overwrite it. The convolution itself must not read that value, because it reads neighbours of
     voxels that it has already overwritten.
     """
-    match [node.layer for node in nodes]:
-        case [Conv(activation="identity") as conv, Add() as add]:
-            first, last = nodes
-            other = takes_of(nodes)[-1]
+    match first.layer, last.layer:
+        case Conv(activation="identity") as conv, Add() as add:
+            other = takes_of((first, last))[-1]
             kept = (INPUT, network.output, *first.inputs)
             if other not in kept and readers_of(network.nodes)[other][-1] == last:
                 return SummedConv(conv.local, add)
     return None
-
-
-SUMMED_CONVOLUTION = FusionRule(2, _summed)

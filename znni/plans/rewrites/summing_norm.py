@@ -7,9 +7,7 @@ from dataclasses import replace
 
 from znni.network.layers import Conv, Normalize, PackedLayer
 from znni.network.node import Node
-from znni.plans.packed import norms_whole
-from znni.plans.rewrites.block_steps import BlockSteps, Rewrite
-from znni.plans.rewrites.step_rule import Neighbours
+from znni.plans.rewrites.block_steps import BlockSteps, Near, Rewrite
 
 
 class SummingNorm:
@@ -27,11 +25,12 @@ class SummingNorm:
         conv = steps.packed(name)
         if conv is None or not isinstance(conv.layer, Conv):
             return None
-        if not norms_whole(steps.storage, name, node.name):
+        geometry = steps.storage.geometry
+        if geometry.reads[node.name][0] != geometry.frames[name].computed:
             return None
         return Rewrite({name: replace(conv, sums=True), node.name: replace(norm, sums=True)})
 
-    def variants(self, operation: PackedLayer, near: Neighbours) -> Iterator[PackedLayer]:
+    def variants(self, operation: PackedLayer, near: Near) -> Iterator[PackedLayer]:
         """Yield the operation of a convolution or a norm with sums."""
         layer = operation.layer
         sums = isinstance(layer, Conv) and any(isinstance(it, Normalize) for it in near.after)
