@@ -21,7 +21,7 @@ from planner.choices import (
     undominated_within,
 )
 from planner.cost_model import CostModel
-from planner.exact_segments import computed_fusions, exact_segments
+from planner.exact_segments import exact_segments
 from planner.gpu_budget import NO_GPU_BUDGET, GpuBudget
 from planner.micro_batches import Limit
 from planner.overhead import Load
@@ -31,12 +31,14 @@ from planner.segmentations import NO_SECONDS_LIMIT, SecondsLimit, segmentations
 from planner.step_options import StepOptions
 from znni.core.options import Division
 from znni.core.shapes import FLOAT_BYTES
+from znni.network.layers import Operation
 from znni.network.network import Network
 from znni.plans.block_storage import BlockStorage
 from znni.plans.device_partition import DevicePart
 from znni.plans.primitive import Primitive, TakesPacked
 from znni.plans.rewrites.block_steps import in_parts
 from znni.plans.rewrites.fusion import Fusion
+from znni.plans.rewrites.fusions import fusions
 from znni.plans.segments import Segment
 
 # The bytes of a part of a packed number.
@@ -121,9 +123,11 @@ class DeviceSearch:
     @cached_property
     def bounds(self) -> LeastSeconds:
         """The lower bounds on the time of each layer."""
-        fusible = [it.operation for it in self._fusible]
-        packed = [in_parts(it.operation, self._parts) for it in self._fusible_packed]
-        return Bounds(self._network, self._options, [*fusible, *packed], parts=self._parts)
+        fusible: list[Operation] = [it.operation for it in self._fusible]
+        if self._parts:
+            every = fusions(self._network).values()
+            fusible += [in_parts(it.operation, self._parts) for it in every]
+        return Bounds(self._network, self._options, fusible, parts=self._parts)
 
     @cached_property
     def _parts(self) -> int:
@@ -149,13 +153,13 @@ class DeviceSearch:
 
     @cached_property
     def _fusible(self) -> tuple[Fusion, ...]:
-        return computed_fusions(self._network, self._options)
-
-    @cached_property
-    def _fusible_packed(self) -> tuple[Fusion, ...]:
-        if not self._parts:
-            return ()
-        return computed_fusions(self._network, self._options, parts=self._parts)
+        """The layers that some primitive computes as one step, if no value is packed."""
+        maps = self._network.operations
+        return tuple(
+            it
+            for it in fusions(self._network).values()
+            if self._options.computes(it.operation, maps[it.layers[0]][1])
+        )
 
     @property
     def _partition_bounds(self) -> PartitionBounds:
@@ -308,11 +312,10 @@ class DeviceSearch:
         segments = exact_segments(
             partition.nodes,
             storage,
-            self._fusible,
+            fusions(self._network).values(),
             self._options,
             partition.device,
             parts=self._parts,
-            fusible_packed=self._fusible_packed,
         )
         found: list[Segments] = [(it,) for it in sorted(segments, key=self._least_of_block)]
         slots = [(it, self._bare_slots(it, partition)) for it in found]

@@ -8,32 +8,13 @@ from math import inf
 from planner.bare_steps import bare_step
 from planner.step_options import StepOptions
 from znni.machine.machine import DeviceKind
-from znni.network.network import Network
 from znni.network.node import Node
 from znni.plans.block_storage import BlockStorage
-from znni.plans.rewrites.block_steps import BlockSteps, Rewrite, in_parts
+from znni.plans.rewrites.block_steps import BlockSteps, Rewrite
 from znni.plans.rewrites.fusion import Fusion
-from znni.plans.rewrites.fusions import fusions
 from znni.plans.rewrites.packed_values import packed_values
 from znni.plans.rewrites.step_rules import RULES
 from znni.plans.segments import Segment, Step
-
-
-def computed_fusions(
-    network: Network, options: StepOptions, *, parts: int = 0
-) -> tuple[Fusion, ...]:
-    """Return the layers of a network that some primitive computes as one step.
-
-    Args:
-        network: the network.
-        options: the steps to choose from.
-        parts: the parts of a packed number; 0 if no values are packed.
-    """
-    return tuple(
-        it
-        for it in fusions(network).values()
-        if options.computes(in_parts(it.operation, parts), network.operations[it.layers[0]][1])
-    )
 
 
 def exact_segments(
@@ -44,7 +25,6 @@ def exact_segments(
     device: DeviceKind = "cpu",
     *,
     parts: int = 0,
-    fusible_packed: Collection[Fusion] = (),
 ) -> Iterator[Segment]:
     """Yield the segments of an exact network's block that may be fastest, whose steps are bare.
 
@@ -59,20 +39,20 @@ def exact_segments(
     Args:
         nodes: the nodes of the network.
         storage: the arrays of the block.
-        fusible: the fusions that may be one step.
+        fusible: the fusions of the network.
         options: the source of the steps' times.
         device: the device of all steps.
         parts: the parts of a packed number; 0 if no values may be packed between the layers.
-        fusible_packed: the fusions that may be one step if values are packed.
     """
     alone = BlockSteps.layer_by_layer(nodes, storage)
     found = list[BlockSteps]()
-    for steps in (fused(alone, fusible, options), fused(alone, fusible), alone):
+    every = fused(alone, fusible, options, always=True)
+    for steps in (fused(alone, fusible, options), every, alone):
         if steps not in found:
             found.append(steps)
             yield exact_segment(steps, device)
     if parts and (packed := packed_values(alone, options.applies, parts)).made:
-        steps = fused(with_rules(alone.after(packed), options), fusible_packed, options)
+        steps = fused(with_rules(alone.after(packed), options), fusible, options)
         yield exact_segment(steps, device)
 
 
@@ -91,17 +71,18 @@ def _bare(steps: BlockSteps, name: str) -> Step:
 
 
 def fused(
-    steps: BlockSteps, fusible: Iterable[Fusion], options: StepOptions | None = None
+    steps: BlockSteps, fusible: Iterable[Fusion], options: StepOptions, *, always: bool = False
 ) -> BlockSteps:
-    """Return steps in which each fusion is one step if its values lie as they must.
+    """Return steps in which each fusion is one step if that is faster.
 
     Args:
         steps: the steps.
         fusible: the fusions.
-        options: the source of times. A fusion is then one step only if that is faster.
+        options: the source of the steps' times.
+        always: whether they are also one step if that is slower.
     """
     for fusion in fusible:
-        steps = _after(steps, steps.fused(fusion), options)
+        steps = _after(steps, steps.fused(fusion), options, always=always)
     return steps
 
 
@@ -113,16 +94,17 @@ def with_rules(steps: BlockSteps, options: StepOptions) -> BlockSteps:
     return steps
 
 
-def _after(steps: BlockSteps, rewrite: Rewrite | None, options: StepOptions | None) -> BlockSteps:
-    """Return steps after a rewrite, if there is one and it is faster, or if no times count."""
+def _after(
+    steps: BlockSteps, rewrite: Rewrite | None, options: StepOptions, *, always: bool = False
+) -> BlockSteps:
+    """Return steps after a rewrite that primitives compute, if it is faster or always wanted."""
     if rewrite is None:
         return steps
     after = steps.after(rewrite)
-    if options is None:
-        return after
-    new = (_bare(after, name) for name in rewrite.made)
     old = (_bare(steps, name) for name in (*rewrite.gone, *rewrite.made))
-    return after if least_seconds(new, options) < least_seconds(old, options) else steps
+    limit = inf if always else least_seconds(old, options)
+    new = (_bare(after, name) for name in rewrite.made)
+    return after if least_seconds(new, options) < limit else steps
 
 
 def least_seconds(steps: Iterable[Step], options: StepOptions) -> float:

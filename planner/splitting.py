@@ -12,12 +12,12 @@ from znni.core.shapes import Vec3
 from znni.network.layers import Normalize, PackedLayer
 from znni.network.network import Network
 from znni.network.node import SplitConv, readers_of
-from znni.network.split import split, splittable
 from znni.plans.block_storage import block_storage
 from znni.plans.primitive import Primitive, TakesPacked
 from znni.plans.rewrites.block_steps import BlockSteps
 from znni.plans.rewrites.fusions import fusions
 from znni.plans.rewrites.packed_values import packed_values
+from znni.plans.rewrites.split_convolution import split, splittable
 from znni.plans.segments import Step
 
 # The output voxels per axis of the block for which times are compared, unless there are windows.
@@ -72,4 +72,4 @@ def _packed_steps(network: Network, options: StepOptions, parts: int) -> tuple[S
     storage = block_storage(network, step * (Vec3.of(SAMPLE) // step).maximum(1))
     steps = BlockSteps.layer_by_layer(network.nodes, storage)
     steps = with_rules(steps.after(packed_values(steps, options.applies, parts)), options)
-    return exact_segment(fused(steps, fusions(network).values()), "gpu").steps
+    return exact_segment(fused(steps, fusions(network).values(), options), "gpu").steps

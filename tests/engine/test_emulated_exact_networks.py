@@ -32,16 +32,16 @@ from znni.engine.scaling import StoredScaling
 from znni.engine.tiles import for_job, make_job, seen_by
 from znni.network.geometry import input_box, with_window
 from znni.network.input_scaling import InputScaling
-from znni.network.layers import PackedLayer, SummedConv
+from znni.network.layers import PackedLayer, SummedConv, on_float32
 from znni.network.network import Network
 from znni.network.network_file import network_from_text
-from znni.network.split import whole_again
 from znni.network.weights import random_weights
 from znni.network.window import Window
 from znni.plans.accuracy import filter_by_class
 from znni.plans.block_storage import BlockStorage
 from znni.plans.plan import Plan
 from znni.plans.primitive import Catalogue
+from znni.plans.rewrites.network_rules import as_given
 from znni.plans.segments import Segment
 from znni.primitives.reference import exact
 from znni.volumes.array import ArrayVolume
@@ -137,7 +137,7 @@ def assert_exact(
         found = run(runner, weights, volume, border="same", pad="constant")
     job = make_job(network, size, "same", "constant", None)
     seen = read_input(ArrayVolume(volume), job, seen_by(plan.network, job), network.scaling)
-    right = exact(whole_again(plan.network), weights, seen)
+    right = exact(as_given(plan.network), weights, seen)
     right = right[:, *(slice(a, a + b) for a, b in zip(job.first, job.output, strict=True))]
     np.testing.assert_allclose(found, right, rtol=0, atol=error * np.abs(right).max())
 
@@ -161,7 +161,7 @@ def test_blocks_of_packed_values_give_what_one_evaluation_gives(
     plan = plan_for(network, size, Vec3(8, 8, 12), known)
     packed = [step for step in plan.steps if isinstance(step.operation, PackedLayer)]
     assert len(packed) > 4
-    summed = [step.gives for step in packed if isinstance(step.on_float32, SummedConv)]
+    summed = [step.gives for step in packed if isinstance(on_float32(step.operation), SummedConv)]
     assert summed == ["level"] * (text == RESIDUAL)
     if text == VALID_UNET:
         assert len(packed) == len(plan.steps)
@@ -187,7 +187,7 @@ def test_split_convolutions_of_packed_values_give_what_one_evaluation_gives(
     plan = plan_for(network, size, Vec3(8, 8, 12), known, splits=True)
     (it,) = plan.network.split
     steps = {step.gives: step for step in plan.steps}
-    assert isinstance(steps[it.conv.name].on_float32, SummedConv)
+    assert isinstance(on_float32(steps[it.conv.name].operation), SummedConv)
     coarse = steps[it.coarse].operation
     assert isinstance(coarse, PackedLayer)
     assert coarse.reads
@@ -229,7 +229,7 @@ def test_blocks_of_split_convolutions_read_all_that_these_see() -> None:
     network = network_from_text(UNET.replace(conv, 2 * conv), "network")
     known, size = mostly_packed("tf32"), Vec3(16, 14, 28)
     plan = plan_for(network, size, Vec3(8, 8, 12), known, splits=True)
-    whole = whole_again(plan.network)
+    whole = as_given(plan.network)
     assert input_box(whole, plan.patch) != input_box(plan.network, plan.patch)
     assert_exact(network, size, plan, known)
 

@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import pytest
 from fakes import Lazy
+from fused_steps import with_fusions
 from packed_networks import PackedGraph
 from paths import MACHINES, NETWORKS
 from planner_cases import bound_of_patch
@@ -20,7 +21,7 @@ from planner import device_search
 from planner.bare_steps import sample_steps
 from planner.bounds import packed_layers
 from planner.cost_model import BUILT_IN
-from planner.exact_segments import computed_fusions, exact_segment, exact_segments, fused
+from planner.exact_segments import exact_segment, exact_segments
 from planner.exhaustive import Search
 from planner.partition_bounds import PartitionBounds
 from planner.step_options import StepOptions
@@ -52,11 +53,11 @@ from znni.plans.accuracy import filter_by_class
 from znni.plans.block_storage import BlockStorage, block_storage
 from znni.plans.plan import Plan
 from znni.plans.primitive import Catalogue, Primitive, by_values, on_device
+from znni.plans.rewrites import left_norm, summing_norm
 from znni.plans.rewrites.block_steps import BlockSteps, Near, Rewrite
-from znni.plans.rewrites.left_norm import LeftNorm
+from znni.plans.rewrites.fusions import fusions
 from znni.plans.rewrites.packed_values import packed_values
 from znni.plans.rewrites.step_rules import follow_rules
-from znni.plans.rewrites.summing_norm import SummingNorm
 from znni.plans.segments import Segment, Step
 from znni.primitives.catalogue import catalogue
 from znni.primitives.gpu.packed.base import GpuPackedPass
@@ -109,10 +110,8 @@ def seconds_of(step: Step, known: Iterable[Primitive]) -> float:
 def all_segments(plan: Plan, options: StepOptions, patch: Vec3, parts: int) -> list[Segment]:
     """The segments of a plan's network, of which one is fastest."""
     network, storage = plan.network, block_storage(plan.network, patch)
-    sums, packed = (computed_fusions(network, options, parts=it) for it in (0, parts))
-    found = exact_segments(
-        network.nodes, storage, sums, options, "gpu", parts=parts, fusible_packed=packed
-    )
+    every = fusions(network).values()
+    found = exact_segments(network.nodes, storage, every, options, "gpu", parts=parts)
     return list(found)
 
 
@@ -236,12 +235,12 @@ def test_the_choice_of_packed_sums_is_the_fastest_of_all() -> None:
     plan = searched(residual(), known, there, patch).fastest_for(patch)
     assert plan is not None
     options, storage = StepOptions(known.values(), BUILT_IN), block_storage(plan.network, patch)
-    sums = computed_fusions(plan.network, options, parts=1)
+    sums = list(fusions(plan.network).values())
     assert [it.gives for it in sums if storage.allows(it)] == ["as", "bs"]
     packed = packed_steps(plan.network, storage, options)
     seconds = []
     for some in chain.from_iterable(combinations(sums, count) for count in range(3)):
-        segment = exact_segment(fused(packed, some), "gpu")
+        segment = exact_segment(with_fusions(packed, some), "gpu")
         assert follow_rules(segment.steps, plan.network.nodes, storage)
         seconds.append(sum(seconds_of(step, known.values()) for step in segment.steps))
     assert sum(step.seconds for step in plan.steps) == pytest.approx(min(seconds))
@@ -280,9 +279,9 @@ def test_the_choice_of_layers_that_do_a_part_of_norms_is_the_fastest_of_all() ->
     options, storage = StepOptions(known.values(), BUILT_IN), block_storage(plan.network, patch)
     nodes = plan.network.nodes
     packed = packed_steps(plan.network, storage, options)
-    sums = [it for node in nodes if (it := SummingNorm().rewrite(packed, node))]
+    sums = [it for node in nodes if (it := summing_norm.rewrite(packed, node))]
     assert [set(it.made) for it in sums] == [{f"conv{index}", f"norm{index}"} for index in range(3)]
-    left = [it for node in nodes if (it := LeftNorm().rewrite(packed, node))]
+    left = [it for node in nodes if (it := left_norm.rewrite(packed, node))]
     assert [set(it.made) for it in left] == [
         {"norm0", "conv1"}, {"norm1", "conv2"}, {"norm2", "last"},
     ]  # fmt: skip
@@ -291,7 +290,7 @@ def test_the_choice_of_layers_that_do_a_part_of_norms_is_the_fastest_of_all() ->
     seconds = []
     for some, last in product(choices, ([], names[-1:])):
         steps = packed
-        for rule, norms in ((SummingNorm(), some), (LeftNorm(), last)):
+        for rule, norms in ((summing_norm, some), (left_norm, last)):
             for norm in norms:
                 rewrite = rule.rewrite(steps, norm)
                 assert rewrite
@@ -355,7 +354,7 @@ def test_only_convolutions_read_or_write_packed_values_alone() -> None:
         (False, True),
     ]
     for after, sums in ((pool, []), (Normalize("norm", 8, 8), [True, False])):
-        ways = (SummingNorm().variants(it, Near((), (after,))) for it in packed_layers(conv, 1))
+        ways = (summing_norm.variants(it, Near((), (after,))) for it in packed_layers(conv, 1))
         assert [it.reads for it in chain.from_iterable(ways)] == sums
 
 

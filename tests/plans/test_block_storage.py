@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from fused_steps import with_fusions
 from graphs import graphs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from planner.exact_segments import exact_segment
-from planner.exact_segments import fused as all_fused
 from znni.core.shapes import Box, Vec3
 from znni.network.geometry import block_geometry, over, whole_input
 from znni.network.layers import Activation, Add, Affine, Concat, Conv, Padding
@@ -76,7 +76,7 @@ def steps_of(
     """
     found = BlockSteps.layer_by_layer(network.nodes, storage)
     if fused:
-        found = all_fused(found, fusions(network).values())
+        found = with_fusions(found, fusions(network).values())
     for step in exact_segment(found).steps:
         memory = Memory.beside(step.shape_in.nbytes + step.shape_out.nbytes, workspace)
         yield replace(step, cost=Cost(1, 1, memory, 1))

@@ -14,10 +14,10 @@ from znni.core.shapes import Vec3
 from znni.engine.tiles import for_job, make_job
 from znni.machine.machine import Device, Machine
 from znni.network.network import Network
-from znni.network.split import split, splittable
 from znni.plans.accuracy import filter_by_class
 from znni.plans.plan import Plan
 from znni.plans.primitive import Catalogue, on_device
+from znni.plans.rewrites.split_convolution import split, splittable
 from znni.primitives.catalogue import catalogue
 
 # Primitives that call libraries, or that are for other layers.

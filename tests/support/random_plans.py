@@ -25,12 +25,12 @@ from znni.engine.stopwatch import Stopwatch
 from znni.engine.tiles import Remaining, make_job
 from znni.machine.machine import DeviceKind
 from znni.network.network import Network
-from znni.network.split import whole_again
 from znni.network.weights import Float32, Weights, random_weights
 from znni.plans.device_partition import parts_of
 from znni.plans.plan import Plan
 from znni.plans.primitive import Catalogue, convolved, on_device
 from znni.plans.rewrites.fusions import fusions
+from znni.plans.rewrites.network_rules import as_given
 from znni.plans.segments import Segment
 from znni.primitives.reference import dense
 from znni.volumes.array import ArrayOutput, ArrayVolume
@@ -103,7 +103,7 @@ def has_fused(catalogue: Catalogue, partition: Partition) -> bool:
 
 def run(runner: Runner, weights: Weights, volume: Float32, **job_options: Any) -> Float32:
     """Return the output of a job, and check that each voxel is written once."""
-    network = whole_again(runner.plan.network)
+    network = as_given(runner.plan.network)
     options = {"border": "valid", "pad": "reflect", "roi": None} | job_options
     job = make_job(network, Vec3(*volume.shape[1:]), **options)
     result = np.full((network.out_features, *job.output), np.nan, np.float32)

@@ -14,15 +14,7 @@ from math import prod
 
 from znni.core.shapes import Shape5, Vec3
 from znni.machine.machine import DeviceKind
-from znni.network.layers import (
-    Conv,
-    FusedOperation,
-    Layer,
-    Operation,
-    Pool,
-    layers_of,
-    on_float32,
-)
+from znni.network.layers import Conv, Layer, Operation, Pool, layers_of
 from znni.plans.composition import Chosen
 from znni.plans.cost import Cost
 
@@ -50,11 +42,6 @@ class Step:
     seconds: float
     error: float
     takes: tuple[str, ...] = ()
-
-    @property
-    def on_float32(self) -> Layer | FusedOperation:
-        """The operation if no value is packed."""
-        return on_float32(self.operation)
 
     @property
     def computation(self) -> Hashable:

@@ -7,12 +7,13 @@ from itertools import chain, combinations
 
 import numpy as np
 import pytest
+from fused_steps import with_fusions
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_plans import run
 
 from planner.cost_model import BUILT_IN
-from planner.exact_segments import computed_fusions, exact_segment, exact_segments, fused
+from planner.exact_segments import exact_segment, exact_segments
 from planner.step_options import StepOptions
 from znni.core.errors import InvalidInput
 from znni.core.options import ACCURACIES
@@ -128,7 +129,7 @@ def test_the_choice_of_sums_is_the_fastest_of_all() -> None:
     known = catalogue(plan.machine, "cpu").values()
     allowed = [each for each in known if each.accuracy <= ACCURACIES["float32"]]
     options = StepOptions(allowed, BUILT_IN)
-    storage, sums = block_storage(plan.network, LARGE), computed_fusions(plan.network, options)
+    storage, sums = block_storage(plan.network, LARGE), fusions(plan.network).values()
     assert len(sums) == 3
     assert all(map(storage.allows, sums))
     alone = BlockSteps.layer_by_layer(plan.network.nodes, storage)
@@ -137,7 +138,7 @@ def test_the_choice_of_sums_is_the_fastest_of_all() -> None:
         return sum(options.whole(step, in_place=True)[0].seconds for step in segment.steps)
 
     choices = chain.from_iterable(combinations(sums, count) for count in range(4))
-    seconds = [seconds_of(exact_segment(fused(alone, some))) for some in choices]
+    seconds = [seconds_of(exact_segment(with_fusions(alone, some))) for some in choices]
     offered = exact_segments(plan.network.nodes, storage, sums, options)
     fastest = min(offered, key=seconds_of)
     assert seconds_of(fastest) == pytest.approx(min(seconds))

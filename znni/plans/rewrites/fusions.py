@@ -1,22 +1,31 @@
-"""All rules by which two layers may be one step, and where a network matches them."""
+"""All rules by which two layers may be one step, and where a network matches them.
+
+Each rule is a module.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
 from itertools import pairwise
 from types import MappingProxyType
+from typing import Protocol
 
 from znni.network.layers import FusedOperation
 from znni.network.network import Network
 from znni.network.node import Node, readers_of
+from znni.plans.rewrites import pooled_convolution, summed_convolution
 from znni.plans.rewrites.fusion import Fusion
-from znni.plans.rewrites.pooled_convolution import pooled_convolution
-from znni.plans.rewrites.summed_convolution import summed_convolution
 
-# Each returns the operation that replaces two layers of a network; None if they do not match.
-RULES: tuple[Callable[[Network, Node, Node], FusedOperation | None], ...]
-RULES = (pooled_convolution, summed_convolution)
+
+class FusionRule(Protocol):
+    """The function of a rule."""
+
+    def fused(self, network: Network, first: Node, last: Node) -> FusedOperation | None:
+        """Return the operation that replaces two layers; None if the rule does not match."""
+
+
+RULES: tuple[FusionRule, ...] = (pooled_convolution, summed_convolution)
 
 
 @lru_cache(maxsize=256)
@@ -30,7 +39,7 @@ def fusions(network: Network) -> Mapping[tuple[str, ...], Fusion]:
     for first, last in pairwise(network.nodes):
         alone = readers[first.name] == [last] and first.name != network.output
         for rule in RULES if alone and last.inputs.count(first.name) == 1 else ():
-            if operation := rule(network, first, last):
+            if operation := rule.fused(network, first, last):
                 found[first.name, last.name] = Fusion((first, last), operation)
     return MappingProxyType(found)
 

@@ -7,7 +7,7 @@ from znni.network.network import Network
 from znni.network.node import Node
 
 
-def pooled_convolution(network: Network, first: Node, last: Node) -> PooledConv | None:
+def fused(network: Network, first: Node, last: Node) -> PooledConv | None:
     """Return both layers as one operation. In blocks of exact networks they are always two."""
     match first.layer, last.layer:
         case Conv() as conv, Pool() as pool if not network.is_exact and pool.window.volume > 1:

@@ -1,4 +1,7 @@
-"""All rules for steps of packed values, in the order in which they are tried."""
+"""All rules for steps of packed values, in the order in which they are tried.
+
+By each, a step does a part of another one. Each rule is a module.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +12,13 @@ from znni.network.layers import PackedLayer
 from znni.network.node import Node
 from znni.plans.block_storage import BlockStorage
 from znni.plans.packed import packed_storages
+from znni.plans.rewrites import left_norm, summing_norm
 from znni.plans.rewrites.block_steps import BlockSteps, Near, Rewrite
-from znni.plans.rewrites.left_norm import LeftNorm
-from znni.plans.rewrites.summing_norm import SummingNorm
 from znni.plans.segments import Step
 
 
 class StepRule(Protocol):
-    """A rule by which a step of packed values does a part of another one."""
+    """The functions of a rule."""
 
     def rewrite(self, steps: BlockSteps, node: Node) -> Rewrite | None:
         """Return what replaces the step of a node and others; None if the rule does not match."""
@@ -25,7 +27,7 @@ class StepRule(Protocol):
         """Yield what the rule may make of a layer's operation, for lower bounds on its time."""
 
 
-RULES: tuple[StepRule, ...] = (SummingNorm(), LeftNorm())
+RULES: tuple[StepRule, ...] = (summing_norm, left_norm)
 
 
 def follow_rules(steps: Iterable[Step], nodes: tuple[Node, ...], storage: BlockStorage) -> bool:

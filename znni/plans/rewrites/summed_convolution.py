@@ -11,7 +11,7 @@ from znni.network.node import INPUT, Node, readers_of
 from znni.plans.rewrites.fusion import takes_of
 
 
-def summed_convolution(network: Network, first: Node, last: Node) -> SummedConv | None:
+def fused(network: Network, first: Node, last: Node) -> SummedConv | None:
     """Return both layers as one operation, for a block.
 
     The convolution has no activation. No later layer takes the other value, so the sum may
