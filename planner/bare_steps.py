@@ -61,12 +61,7 @@ def sample_steps(operation: Operation, features: int, *, plain: bool = False) ->
     """
     batches = (1,) if isinstance(operation, Fused | PackedLayer) else BATCHES
     for batch, size in product(batches, [*map(Vec3.of, EXTENTS), *_thin(operation, features)]):
-        if plain and isinstance(operation, Pool):
-            read = (size - 1) * operation.stride + operation.window
-            shape = Shape5.of(batch, features, read)
-            yield bare_step(operation, shape, Shape5.of(batch, features, size))
-        else:
-            yield _step(operation, features, batch, size)
+        yield _step(operation, features, batch, size, plain=plain)
 
 
 def _thin(operation: Operation, features: int) -> Iterator[Vec3]:
@@ -81,17 +76,16 @@ def _thin(operation: Operation, features: int) -> Iterator[Vec3]:
     yield Vec3(LONG, LONG, 1)
 
 
-def _step(operation: Operation, features: int, batch: int, size: Vec3) -> Step:
+def _step(
+    operation: Operation, features: int, batch: int, size: Vec3, *, plain: bool = False
+) -> Step:
     """Return a bare step for a batch of inputs whose outputs have ``size`` voxels."""
     match operation:
-        case Pool() if operation.is_dense:
+        case Pool() if operation.is_dense and not plain:
             shape = Shape5.of(batch, features, (size + 1) * operation.window - 1)
             out = Shape5.of(batch * operation.window.volume, features, size)
         case PackedLayer(layer):
-            if isinstance(layer, Pool):
-                shape = Shape5.of(batch, features, (size - 1) * layer.stride + layer.window)
-                return bare_step(operation, shape, Shape5.of(batch, features, size))
-            unpacked = _step(layer, features, batch, size)
+            unpacked = _step(layer, features, batch, size, plain=True)
             return bare_step(operation, unpacked.shape_in, unpacked.shape_out)
         case _ if isinstance(operation, Fused):
             return _fused(operation, features, batch, size)

@@ -84,13 +84,7 @@ class BoundsUsingGpu:
     def of_layers(
         self, voxels: Mapping[str, Numbers], slowed: Slowed = NOT_SLOWED
     ) -> dict[str, Numbers]:
-        """Return a lower bound on each layer's seconds, for each of several patches.
-
-        Args:
-            voxels: the voxels of each value's map, of all its fragments together.
-            slowed: the patches for which a concatenation copies, or a pooling makes one fragment at
-                a time. Otherwise a concatenation takes no time.
-        """
+        """Return bounds as ``LeastSeconds`` has them."""
         alone = self._alone().of_layers(voxels, slowed)
         on_gpu = self._on_gpu().of_layers(voxels, slowed)
         return {
@@ -191,11 +185,6 @@ class Bounds:
         The steps of any part of the network take at least the sum of its layers' bounds. Several
         layers may be faster as one step. Then the saving is taken off the last layer's seconds, and
         off those before it only once those are zero.
-
-        Args:
-            voxels: the voxels of each value's map, of all its fragments together.
-            slowed: the patches for which a concatenation copies, or a pooling makes one fragment at
-                a time. Otherwise a concatenation takes no time.
         """
         bounds: dict[str, Numbers] = {}
         for node in self._network.nodes:

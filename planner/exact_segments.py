@@ -11,7 +11,7 @@ from znni.machine.machine import DeviceKind
 from znni.network.node import Node
 from znni.plans.block_storage import BlockStorage
 from znni.plans.rewrites.block_steps import BlockSteps, Rewrite
-from znni.plans.rewrites.fusion import Fusion
+from znni.plans.rewrites.fusion import Fusion, takes_of
 from znni.plans.rewrites.packed_values import packed_values
 from znni.plans.rewrites.step_rules import RULES
 from znni.plans.segments import Segment, Step
@@ -65,9 +65,9 @@ def exact_segment(steps: BlockSteps, device: DeviceKind = "cpu") -> Segment:
 def _bare(steps: BlockSteps, name: str) -> Step:
     """Return the bare step that gives a value."""
     operation, storage = steps.operations[name], steps.storage
-    first = steps.nodes_of(operation)[0]
-    shape = storage.shape_taken(first.name, first.inputs)
-    return bare_step(operation, shape, storage.shape_made(name), steps.takes(operation))
+    nodes = steps.nodes_of(operation)
+    shape = storage.shape_taken(nodes[0].name, nodes[0].inputs)
+    return bare_step(operation, shape, storage.shape_made(name), takes_of(nodes))
 
 
 def fused(

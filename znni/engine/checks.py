@@ -22,8 +22,7 @@ def check_runnable(plan: Plan, catalogue: Catalogue) -> None:
     """
     for part in plan.parts:
         _check_steps(part, catalogue)
-        _check_fusions(part, plan.network)
-        _check_packed(part, plan.network)
+        _check_rules(part, plan.network)
     _check_memory(plan)
 
 
@@ -76,21 +75,18 @@ def _check_steps(part: DevicePart, catalogue: Catalogue) -> None:
         expected = shape
 
 
-def _check_fusions(part: DevicePart, network: Network) -> None:
-    """Check that no step adds to a value that is needed again, or stored elsewhere."""
-    known = fusions(network)
+def _check_rules(part: DevicePart, network: Network) -> None:
+    """Check that no step adds where it must not, and that all agree which values are packed."""
+    if part.storage is None:
+        return
     for step in part.steps:
-        if len(step.layers) > 1 and part.storage:
-            fusion = known.get(tuple(layer.name for layer in step.layers))
+        if len(step.layers) > 1:
+            fusion = fusions(network).get(tuple(layer.name for layer in step.layers))
             if fusion is None or not part.storage.allows(fusion):
                 raise InvalidInput(
                     f"the plan's layer {step.operation.name} cannot add in place; {PLAN_AGAIN}"
                 )
-
-
-def _check_packed(part: DevicePart, network: Network) -> None:
-    """Check that all steps agree which values are packed."""
-    if part.storage and not follow_rules(part.steps, network.nodes, part.storage):
+    if not follow_rules(part.steps, network.nodes, part.storage):
         raise InvalidInput(f"the plan's layers read values as packed that are not; {PLAN_AGAIN}")
 
 

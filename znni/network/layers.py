@@ -76,13 +76,9 @@ class Fused:
 
     A subclass is a dataclass with a field for each layer, in order. The field's name is the kind of
     the layer. A rule in ``znni.plans.rewrites`` says where networks have such layers.
-
-    Attributes:
-        adds_in_place: whether the output lies in the memory of the second value that the last layer
-            takes.
     """
 
-    adds_in_place: ClassVar[bool] = False
+    adds_in_place: ClassVar[bool] = False  # to the last value that it takes
 
     @property
     def layers(self) -> tuple[Layer, ...]:

@@ -142,20 +142,6 @@ class Segment:
         return self.device, self.sub_batch, steps, self.is_exact
 
     @cached_property
-    def dying(self) -> tuple[tuple[str, ...], ...]:
-        """The values that no later step takes, for each step.
-
-        They do not include the segment's input, which stays for the next sub-batch or offset. Nor
-        do they include the segment's output, which the next segment takes.
-        """
-        last_use = {name: index for index, step in enumerate(self.steps) for name in step.takes}
-        last_use |= dict.fromkeys((self.steps[0].takes[0], self.steps[-1].gives), len(self.steps))
-        return tuple(
-            tuple(name for name in (*step.takes, step.gives) if last_use[name] == index)
-            for index, step in enumerate(self.steps)
-        )
-
-    @cached_property
     def plain_windows(self) -> tuple[Vec3, ...]:
         """The windows of the pools that give one fragment per run."""
         if self.is_exact:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from znni.network.layers import FusedOperation, Layer, Operation, PackedLayer, layers_of
 from znni.network.node import Node, readers_of
 from znni.plans.block_storage import BlockStorage
-from znni.plans.rewrites.fusion import Fusion, takes_of
+from znni.plans.rewrites.fusion import Fusion
 
 
 class Near(NamedTuple):
@@ -64,10 +64,6 @@ class BlockSteps:
     def nodes_of(self, operation: Operation) -> tuple[Node, ...]:
         """Return the nodes that an operation computes."""
         return tuple(self._by_name[layer.name] for layer in layers_of(operation))
-
-    def takes(self, operation: Operation) -> tuple[str, ...]:
-        """Return the names of the values that an operation takes."""
-        return takes_of(self.nodes_of(operation))
 
     def packed(self, name: str) -> PackedLayer | None:
         """Return the operation that gives a value, if it takes or makes packed values."""

@@ -13,7 +13,6 @@ from znni.core.shapes import Shape5
 from znni.machine.packed_arrays import GROUP, in_whole_groups
 from znni.network.layers import Concat, Conv, PackedLayer
 from znni.network.node import INPUT
-from znni.plans.block_storage import BlockStorage
 from znni.plans.rewrites.block_steps import BlockSteps, Rewrite
 
 # Maps that a product of tensor cores sums over. Values that are joined have whole sums, because
@@ -36,28 +35,39 @@ def packed_values(steps: BlockSteps, computes: Computes, parts: int) -> Rewrite:
     """
     storage, nodes = steps.storage, steps.nodes
     computed = storage.steps_of(nodes)
-    kinds = _Kinds(storage)
-    for node in computed:
-        if not isinstance(node.layer, Conv):
-            kinds.join((node.name, *node.inputs))
-    kinds.forbid((INPUT, nodes[-1].name))
+
+    def storages(values: Iterable[str]) -> set[str]:
+        return {storage.locations[value].storage for value in values}
+
+    kinds = [storages((it.name, *it.inputs)) for it in computed if not isinstance(it.layer, Conv)]
+    forbidden: set[str] = set()
+
+    def forbid(values: Iterable[str]) -> None:
+        """Forbid to pack values, and all that must be of their kind."""
+        forbidden.update(storages(values))
+        while more := [kind for kind in kinds if kind & forbidden and kind - forbidden]:
+            forbidden.update(*more)
+
+    forbid((INPUT, nodes[-1].name))
     for node in nodes:
         maps = [storage.maps[name] for name in node.inputs]
         starts_group = storage.locations[node.name].first_map % GROUP == 0
         if not (starts_group and _fill_groups(storage.maps[node.name])):
-            kinds.forbid((node.name,))
+            forbid((node.name,))
         if isinstance(node.layer, Concat) and any(count % TOGETHER for count in maps[:-1]):
-            kinds.forbid(node.inputs)
+            forbid(node.inputs)
     found: dict[str, PackedLayer] = {}
     wrong = True
     while wrong:
         wrong, found = False, {}
         for node in computed:
-            reads, writes = kinds.packs(node.inputs[0]), kinds.packs(node.name)
+            reads, writes = (
+                not storages((name,)) & forbidden for name in (node.inputs[0], node.name)
+            )
             if reads or writes:
                 operation = PackedLayer(node.layer.local, reads, writes, parts=parts)
                 if not computes(operation, storage.shape_taken(node.name, node.inputs)):
-                    kinds.forbid((node.name, *node.inputs))
+                    forbid((node.name, *node.inputs))
                     wrong = True
                 found[node.name] = operation
     return Rewrite(found)
@@ -66,33 +76,3 @@ def packed_values(steps: BlockSteps, computes: Computes, parts: int) -> Rewrite:
 def _fill_groups(maps: int) -> bool:
     """Return whether maps fill more than half of their groups. Else packed values save no bytes."""
     return 2 * maps > in_whole_groups(maps)
-
-
-class _Kinds:
-    """The storages of values, of which some must be of one kind, and some must not be packed."""
-
-    def __init__(self, storage: BlockStorage) -> None:
-        self._storage = storage
-        self._same = {name: name for name in storage.storages}
-        self._forbidden: set[str] = set()
-
-    def _first(self, value: str) -> str:
-        """Return the storage that stands for all of the kind of a value."""
-        name = self._storage.locations[value].storage
-        while self._same[name] != name:
-            name = self._same[name]
-        return name
-
-    def join(self, values: Iterable[str]) -> None:
-        """Make values of one kind."""
-        first, *others = values
-        for other in others:
-            self._same[self._first(other)] = self._first(first)
-
-    def forbid(self, values: Iterable[str]) -> None:
-        """Forbid to pack values, and all of their kind."""
-        self._forbidden.update(map(self._first, values))
-
-    def packs(self, value: str) -> bool:
-        """Return whether a value may be packed."""
-        return self._first(value) not in self._forbidden
