@@ -101,10 +101,11 @@ def _after(
     if rewrite is None:
         return steps
     after = steps.after(rewrite)
-    old = (_bare(steps, name) for name in (*rewrite.gone, *rewrite.made))
-    limit = inf if always else least_seconds(old, options)
     new = (_bare(after, name) for name in rewrite.made)
-    return after if least_seconds(new, options) < limit else steps
+    old = (_bare(steps, name) for name in (*rewrite.gone, *rewrite.made))
+    seconds = least_seconds(new, options)
+    wanted = seconds < inf and (always or seconds < least_seconds(old, options))
+    return after if wanted else steps
 
 
 def least_seconds(steps: Iterable[Step], options: StepOptions) -> float:
