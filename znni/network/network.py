@@ -119,33 +119,6 @@ class Network:
             return self
         return replace(self, scaling=scaling, window=window)
 
-    def with_head_apart(self) -> Network:
-        """Return the network with its last layer as ``head``, if that takes fewer sums of windows.
-
-        Such a layer is linear at each voxel. So it gives the same, but for rounding, before and
-        after windows are blended.
-        """
-        *before, last = self.nodes
-        layer = last.layer
-        if not (
-            self.window
-            and last.name == self.output
-            and isinstance(layer, Conv)
-            and layer.is_linear_at_voxels
-            and last.inputs[0] not in self.pooled
-            and layer.in_features < layer.out_features
-            and any(isinstance(node.layer, Conv) for node in before)
-        ):
-            return self
-        return replace(self, nodes=tuple(before), output=last.inputs[0], head=layer)
-
-    def with_head_joined(self) -> Network:
-        """Return the network whose last layer is among the nodes."""
-        if self.head is None:
-            return self
-        last = Node(self.head, (self.output,))
-        return replace(self, nodes=(*self.nodes, last), output=last.name, head=None)
-
     @cached_property
     def pooled(self) -> frozenset[str]:
         """The names of the values that have one sample for a whole window."""
