@@ -23,7 +23,7 @@ from znni.engine.blocks import Block, Blocks
 from znni.engine.executor import not_measured
 from znni.engine.pipeline import run_volume
 from znni.engine.run_state import RunState
-from znni.engine.stages import order, share
+from znni.engine.stages import share, stage_order
 from znni.engine.stopwatch import Stopwatch
 from znni.engine.tiles import Remaining, for_job, make_job
 from znni.engine.workers.fleet import Fleet, Member
@@ -161,8 +161,8 @@ def test_seconds_of_storing_at_the_same_time_are_not_added_up(
         time.sleep(0.1)
         return block
 
-    slow = order.Stage(share.model, lambda *_: wait, "computing")
-    monkeypatch.setattr(order, "STAGES", (*order.STAGES, slow))
+    slow = stage_order.Stage(share.model, lambda *_: wait, "computing")
+    monkeypatch.setattr(stage_order, "STAGES", (*stage_order.STAGES, slow))
     spent = copied_by_windows(2).seconds
     # Those of workers, which work at the same time, are among them.
     assert spent.running / 2 < spent.busy.host_layers < 2 * spent.running

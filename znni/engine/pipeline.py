@@ -21,7 +21,7 @@ from znni.engine.stage_chain import (
     nothing_to_do,
     through,
 )
-from znni.engine.stages.order import works
+from znni.engine.stages.stage_order import works
 from znni.engine.stopwatch import SharedStopwatch, Stopwatch
 from znni.engine.tiles import Allocate, Tile, allocate_new
 from znni.engine.timeline import Moments

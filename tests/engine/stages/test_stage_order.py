@@ -15,8 +15,8 @@ from znni.core.options import AS_COMPUTED, Stored
 from znni.core.shapes import Vec3
 from znni.engine.run_state import RunState
 from znni.engine.stage_chain import Work
-from znni.engine.stages import order
-from znni.engine.stages.order import stage_models
+from znni.engine.stages import stage_order
+from znni.engine.stages.stage_order import stage_models
 from znni.machine.machine import Processors
 from znni.network.layers import Conv
 from znni.network.network import Network
@@ -44,9 +44,9 @@ def add_stage(monkeypatch: pytest.MonkeyPatch) -> None:
     def work(_state: RunState, _network: Network) -> Work:
         return lambda block: block._replace(values=2 * block.values)
 
-    *before, last = order.STAGES
-    sharpen = order.Stage(lambda *_: Sharpen(), work)
-    monkeypatch.setattr(order, "STAGES", (*before, sharpen, last))
+    *before, last = stage_order.STAGES
+    sharpen = stage_order.Stage(lambda *_: Sharpen(), work)
+    monkeypatch.setattr(stage_order, "STAGES", (*before, sharpen, last))
 
 
 def test_a_new_stage_works_on_every_block(monkeypatch: pytest.MonkeyPatch) -> None:
