@@ -25,7 +25,7 @@ from random_plans import run as run_job
 
 from planner.bare_steps import bare_step
 from planner.cost_model import BUILT_IN_ERROR
-from planner.exhaustive import Search
+from planner.search import Search
 from planner.segmentations import pooled_convolutions, segmentations
 from znni.core.errors import DoesNotFit, InvalidInput
 from znni.core.shapes import Box, Shape5, Vec3
