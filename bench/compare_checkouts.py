@@ -226,6 +226,7 @@ def _alike(plan: Any) -> Any:
     """
     network = plan["network"]
     network.pop("whole", None)
+    network.pop("spacing", None)
     if "nodes" in network:
         network["layers"] = [node["layer"] for node in network.pop("nodes")]
         del network["output"]

@@ -57,6 +57,7 @@ from znni.network.layers import (
     SummedConv,
     Upsample,
     Weighted,
+    layers_of,
 )
 from znni.network.weights import ConvWeights, Float32, Weights
 from znni.plans.primitive import Primitive, on_device
@@ -266,7 +267,7 @@ def relative_error(
     if layer in LOCAL or isinstance(layer, PackedLayer):
         expected = _of_exact_network(layer, x, weights)
         return _largest(y - expected, np.abs(expected).max())
-    for part in (layer.conv, layer.pool) if isinstance(layer, PooledConv) else (layer,):
+    for part in layers_of(layer):
         if isinstance(part, Pool):
             expected = (reference.pooling_fragments if len(y) > len(x) else reference.pooling)(
                 expected, part
@@ -315,9 +316,7 @@ def _largest(differences: NDArray[np.floating], scale: float) -> float:
 
 def _row(primitive: Primitive, layer: Operation, shape: Shape5, poison: bool) -> Row:
     x = np.random.default_rng(0).standard_normal(shape, np.float32)
-    conv = layer.conv if isinstance(layer, PooledConv) else layer
-    if isinstance(conv, PackedLayer):
-        conv = conv.layer.conv if isinstance(conv.layer, SummedConv) else conv.layer
+    conv, *_ = layers_of(layer)
     weights = _random_weights(conv) if isinstance(conv, Weighted) else None
     error = relative_error(layer, x, weights, _run(primitive, layer, x, weights, poison))
     return {

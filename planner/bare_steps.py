@@ -13,6 +13,8 @@ from znni.core.shapes import Box, Shape5, Vec3
 from znni.network.layers import (
     Concat,
     Conv,
+    Fused,
+    FusedOperation,
     GlobalPool,
     Join,
     Model,
@@ -20,9 +22,7 @@ from znni.network.layers import (
     Operation,
     PackedLayer,
     Pool,
-    PooledConv,
-    SummedConv,
-    on_float32,
+    layers_of,
 )
 from znni.plans.cost import Cost, Memory
 from znni.plans.segments import Step
@@ -50,8 +50,8 @@ def bare_step(
 def sample_steps(operation: Operation, features: int, *, plain: bool = False) -> Iterator[Step]:
     """Yield bare steps of an operation for outputs and batches of many sizes.
 
-    Outputs are cubes. Those of convolutions are also boxes that are thin along some axes. Pooled
-    and summed convolutions, and layers of packed values, are sampled only for single items, because
+    Outputs are cubes. Those of convolutions are also boxes that are thin along some axes. Several
+    layers as one operation, and layers of packed values, are sampled only for single items, because
     plans use them only for those.
 
     Args:
@@ -59,19 +59,14 @@ def sample_steps(operation: Operation, features: int, *, plain: bool = False) ->
         features: the number of input maps.
         plain: whether a pooling gives one fragment, not all of them.
     """
-    batches = (1,) if isinstance(operation, PooledConv | SummedConv | PackedLayer) else BATCHES
+    batches = (1,) if isinstance(operation, Fused | PackedLayer) else BATCHES
     for batch, size in product(batches, [*map(Vec3.of, EXTENTS), *_thin(operation, features)]):
-        if plain and isinstance(operation, Pool):
-            read = (size - 1) * operation.stride + operation.window
-            shape = Shape5.of(batch, features, read)
-            yield bare_step(operation, shape, Shape5.of(batch, features, size))
-        else:
-            yield _step(operation, features, batch, size)
+        yield _step(operation, features, batch, size, plain=plain)
 
 
 def _thin(operation: Operation, features: int) -> Iterator[Vec3]:
-    """Yield thin outputs of a convolution, pooled or not; none of another operation."""
-    if not isinstance(on_float32(operation), Conv | PooledConv | SummedConv):
+    """Yield thin outputs of an operation that begins with a convolution; none of another."""
+    if not isinstance(layers_of(operation)[0], Conv):
         return
     one, two = (_step(operation, features, 1, Vec3.of(n)).shape_in.size for n in (1, 2))
     for extent in THIN:
@@ -81,25 +76,19 @@ def _thin(operation: Operation, features: int) -> Iterator[Vec3]:
     yield Vec3(LONG, LONG, 1)
 
 
-def _step(operation: Operation, features: int, batch: int, size: Vec3) -> Step:
+def _step(
+    operation: Operation, features: int, batch: int, size: Vec3, *, plain: bool = False
+) -> Step:
     """Return a bare step for a batch of inputs whose outputs have ``size`` voxels."""
     match operation:
-        case Pool() if operation.is_dense:
+        case Pool() if operation.is_dense and not plain:
             shape = Shape5.of(batch, features, (size + 1) * operation.window - 1)
             out = Shape5.of(batch * operation.window.volume, features, size)
-        case PooledConv():
-            whole = size * operation.pool.window + operation.conv.kernel - 1
-            shape = Shape5.of(batch, features, whole)
-            out = Shape5.of(batch, operation.conv.out_features, size)
         case PackedLayer(layer):
-            if isinstance(layer, Pool):
-                shape = Shape5.of(batch, features, (size - 1) * layer.stride + layer.window)
-                return bare_step(operation, shape, Shape5.of(batch, features, size))
-            unpacked = _step(layer, features, batch, size)
+            unpacked = _step(layer, features, batch, size, plain=True)
             return bare_step(operation, unpacked.shape_in, unpacked.shape_out)
-        case SummedConv():
-            convolution = _step(operation.conv, features, batch, size)
-            return bare_step(operation, convolution.shape_in, convolution.shape_out)
+        case _ if isinstance(operation, Fused):
+            return _fused(operation, features, batch, size)
         case _ if isinstance(operation, Join):
             return _join(operation, features, batch, size)
         case Model(window=Vec3() as window):
@@ -113,6 +102,17 @@ def _step(operation: Operation, features: int, batch: int, size: Vec3) -> Step:
             shape = Shape5.of(batch, features, operation.reads(made).size)
             out = Shape5.of(batch, operation.maps_from(features), made.size)
     return bare_step(operation, shape, out)
+
+
+def _fused(operation: FusedOperation, features: int, batch: int, size: Vec3) -> Step:
+    """Return the bare step of several layers as one operation."""
+    first, *others = operation.layers
+    read = size
+    for layer in reversed(others):
+        read = layer.reads(Box(Vec3(0, 0, 0), read)).size
+    convolved = _step(first, features, batch, read)
+    out = Shape5.of(batch, convolved.shape_out.f, size)
+    return bare_step(operation, convolved.shape_in, out)
 
 
 def _join(operation: Join, features: int, batch: int, size: Vec3) -> Step:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import replace
 from math import inf
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,22 +14,20 @@ from planner.least_memory import most_items
 from planner.step_options import StepOptions
 from znni.core.shapes import FLOAT_BYTES
 from znni.network.layers import (
-    Add,
     Concat,
     Conv,
     Layer,
-    Normalize,
     Operation,
     PackedLayer,
     Pool,
-    PooledConv,
-    SummedConv,
-    on_float32,
+    layers_of,
     unnamed,
 )
 from znni.network.network import Network
 from znni.network.node import Node, readers_of
 from znni.plans.primitive import Primitive, UsesGpu
+from znni.plans.rewrites.block_steps import Near
+from znni.plans.rewrites.step_rules import RULES
 from znni.plans.segments import Step
 from znni.plans.totals import Numbers
 
@@ -87,13 +84,7 @@ class BoundsUsingGpu:
     def of_layers(
         self, voxels: Mapping[str, Numbers], slowed: Slowed = NOT_SLOWED
     ) -> dict[str, Numbers]:
-        """Return a lower bound on each layer's seconds, for each of several patches.
-
-        Args:
-            voxels: the voxels of each value's map, of all its fragments together.
-            slowed: the patches for which a concatenation copies, or a pooling makes one fragment at
-                a time. Otherwise a concatenation takes no time.
-        """
+        """Return bounds as ``LeastSeconds`` has them."""
         alone = self._alone().of_layers(voxels, slowed)
         on_gpu = self._on_gpu().of_layers(voxels, slowed)
         return {
@@ -125,61 +116,17 @@ class BoundsUsingGpu:
         return np.asarray(FLOAT_BYTES * np.maximum(taken, maps[node.name] * voxels[node.name]))
 
 
-def packed_layers(
-    layer: Layer,
-    parts: int,
-    *,
-    sums: bool = False,
-    leaves: bool = False,
-    norm: Normalize | None = None,
-) -> Iterator[PackedLayer]:
-    """Yield a layer as it may read and write packed values. Only a convolution may do one alone.
+def packed_layers(layer: Layer, parts: int) -> list[PackedLayer]:
+    """Return a layer as it may read and write packed values. Only a convolution may do one alone.
 
     Args:
         layer: the layer.
         parts: the parts of a packed number.
-        sums: whether it may also make or take sums of maps.
-        leaves: whether it is a norm that the layer after it may apply.
-        norm: a norm that it may apply.
     """
-    found = [PackedLayer(layer, reads=True, writes=True, parts=parts)]
+    ways = [(True, True)]
     if isinstance(layer, Conv):
-        found.insert(0, PackedLayer(layer, reads=True, writes=False, parts=parts))
-        found.append(PackedLayer(layer, reads=False, writes=True, parts=parts))
-    if sums and isinstance(layer, Conv | Normalize):
-        found += [replace(it, sums=True) for it in found if it.writes]
-    if leaves:
-        found += [replace(it, leaves=True) for it in found]
-    if norm:
-        found += [replace(it, norm=norm) for it in found if it.reads]
-    yield from found
-
-
-class _Fused(NamedTuple):
-    """An operation of two layers.
-
-    Attributes:
-        conv: the convolution, which is the first of them.
-        operation: the operation.
-    """
-
-    conv: Conv
-    operation: PooledConv | SummedConv | PackedLayer
-
-
-def _both_layers(operation: PooledConv | SummedConv | PackedLayer) -> tuple[Conv, Pool | Add]:
-    """Return the layers of an operation of two.
-
-    Raises:
-        ValueError: it has one layer.
-    """
-    match on_float32(operation):
-        case PooledConv(conv, pool):
-            return conv, pool
-        case SummedConv(conv, add):
-            return conv, add
-        case layer:
-            raise ValueError(f"{layer} is one layer")
+        ways = [(True, False), *ways, (False, True)]
+    return [PackedLayer(layer, reads, writes, parts=parts) for reads, writes in ways]
 
 
 class Bounds:
@@ -188,7 +135,7 @@ class Bounds:
     Args:
         network: the network.
         options: the steps to choose from.
-        fusible: the pooled and summed convolutions that may be one step, perhaps on packed values.
+        fusible: the operations of several layers that may be one step, perhaps on packed values.
         among: the names of the primitives that count; None: all.
         parts: the parts of a packed number; 0 if no values may be packed between the layers.
     """
@@ -197,17 +144,16 @@ class Bounds:
         self,
         network: Network,
         options: StepOptions,
-        fusible: Collection[PooledConv | SummedConv | PackedLayer],
+        fusible: Collection[Operation],
         among: Collection[str] | None = None,
         *,
         parts: int = 0,
     ) -> None:
         self._network = network
-        self._fused: dict[Operation, list[_Fused]] = {}
-        for pair in fusible:
-            first, second = _both_layers(pair)
-            self._fused.setdefault(second, []).append(_Fused(first, pair))
-        self._packed = dict(_packed_near_norms(network, parts)) if parts else {}
+        self._fused: dict[Operation, list[Operation]] = {}
+        for operation in fusible:
+            self._fused.setdefault(layers_of(operation)[-1], []).append(operation)
+        self._packed = dict(_packed(network, parts)) if parts else {}
         # An exact network's layers take as many items as windows are computed at once.
         most = {} if network.is_exact else most_items(network)
         operations: list[tuple[Operation, int, int | None]] = [
@@ -218,9 +164,9 @@ class Bounds:
                 for packed_layer in self._packed.get(layer, ())
             ),
             *(
-                (pair, conv.in_features, most.get(conv.name))
-                for pair in fusible
-                for conv, _ in [_both_layers(pair)]
+                (operation, network.operations[first.name][1], most.get(first.name))
+                for operation in fusible
+                for first in layers_of(operation)[:1]
             ),
         ]
         self._rates = {
@@ -236,14 +182,9 @@ class Bounds:
     ) -> dict[str, Numbers]:
         """Return a lower bound on each layer's seconds, for each of several patches.
 
-        The steps of any part of the network take at least the sum of its layers' bounds. A
-        convolution and its pooling or sum may be faster as one step. Then the saving is taken off
-        the second layer's seconds, and off the convolution's only once those are zero.
-
-        Args:
-            voxels: the voxels of each value's map, of all its fragments together.
-            slowed: the patches for which a concatenation copies, or a pooling makes one fragment at
-                a time. Otherwise a concatenation takes no time.
+        The steps of any part of the network take at least the sum of its layers' bounds. Several
+        layers may be faster as one step. Then the saving is taken off the last layer's seconds, and
+        off those before it only once those are zero.
         """
         bounds: dict[str, Numbers] = {}
         for node in self._network.nodes:
@@ -257,11 +198,11 @@ class Bounds:
             bounds[node.name] = made * faster
             if node.name in slowed:
                 bounds[node.name] = np.where(slowed[node.name], made * slower, bounds[node.name])
-            for pair in self._fused.get(layer, ()):
-                both = made * self._rates[pair.operation, 1]
-                conv = np.minimum(bounds[pair.conv.name], both)
-                bounds[pair.conv.name] = conv
-                bounds[node.name] = np.minimum(bounds[node.name], both - conv)
+            for operation in self._fused.get(layer, ()):
+                left = made * self._rates[operation, 1]
+                for each in layers_of(operation):
+                    bounds[each.name] = np.minimum(bounds[each.name], left)
+                    left = left - bounds[each.name]
         return bounds
 
     def of_step(self, step: Step) -> float:
@@ -273,28 +214,18 @@ class Bounds:
         return out.n * out.size.volume * self._rates.get((step.operation, items), inf)
 
 
-def _packed_near_norms(
-    network: Network, parts: int
-) -> Iterator[tuple[Operation, list[PackedLayer]]]:
-    """Yield each layer with what it may do on packed values, such as a part of norms."""
+def _packed(network: Network, parts: int) -> Iterator[tuple[Operation, list[PackedLayer]]]:
+    """Yield each layer with the operations on packed values that may take its place."""
     readers = readers_of(network.nodes)
-    norms = {it.name: it.layer for it in network.nodes if isinstance(it.layer, Normalize)}
+    layers = {node.name: node.layer for node in network.nodes}
     for node in network.nodes:
         layer, _ = network.operations[node.name]
-        after = [it.layer for it in readers[node.name]]
-        is_norm = node.name in norms
-        yield (
-            layer,
-            list(
-                packed_layers(
-                    layer,
-                    parts,
-                    sums=is_norm or any(isinstance(it, Normalize) for it in after),
-                    leaves=is_norm and [isinstance(it, Conv) for it in after] == [True],
-                    norm=norms.get(node.inputs[0]) if len(node.inputs) == 1 else None,
-                )
-            ),
-        )
+        before = tuple(layers[name] for name in node.inputs if name in layers)
+        near = Near(before, tuple(it.layer for it in readers[node.name]))
+        found = packed_layers(layer, parts)
+        for rule in RULES:
+            found += [other for it in found for other in rule.variants(it, near)]
+        yield layer, found
 
 
 def _fragments(network: Network, operation: Operation) -> int:

@@ -21,28 +21,25 @@ from planner.choices import (
     undominated_within,
 )
 from planner.cost_model import CostModel
-from planner.exact_segments import exact_segments, fusible_sums
+from planner.exact_segments import exact_segments
 from planner.gpu_budget import NO_GPU_BUDGET, GpuBudget
 from planner.micro_batches import Limit
 from planner.overhead import Load
 from planner.partition import Partition
 from planner.partition_bounds import ROUNDED, PartitionBounds
-from planner.segmentations import (
-    NO_SECONDS_LIMIT,
-    SecondsLimit,
-    fusible_convolutions,
-    segmentations,
-)
+from planner.segmentations import NO_SECONDS_LIMIT, SecondsLimit, segmentations
 from planner.step_options import StepOptions
 from znni.core.options import Division
 from znni.core.shapes import FLOAT_BYTES
-from znni.network.layers import PackedLayer, PooledConv, SummedConv
+from znni.network.layers import Operation
 from znni.network.network import Network
 from znni.plans.block_storage import BlockStorage
 from znni.plans.device_partition import DevicePart
 from znni.plans.primitive import Primitive, TakesPacked
+from znni.plans.rewrites.block_steps import in_parts
+from znni.plans.rewrites.fusion import Fusion
+from znni.plans.rewrites.fusions import fusions
 from znni.plans.segments import Segment
-from znni.plans.summed import SummedNodes
 
 # The bytes of a part of a packed number.
 PART_BYTES = 2
@@ -126,9 +123,10 @@ class DeviceSearch:
     @cached_property
     def bounds(self) -> LeastSeconds:
         """The lower bounds on the time of each layer."""
-        summed = [nodes.operation for nodes in self._fusible_sums]
-        packed = [nodes.packed(self._parts) for nodes in self._fusible_packed_sums]
-        fusible: list[PooledConv | SummedConv | PackedLayer] = [*self._fusible, *summed, *packed]
+        fusible: list[Operation] = [it.operation for it in self._fusible]
+        if self._parts:
+            every = fusions(self._network).values()
+            fusible += [in_parts(it.operation, self._parts) for it in every]
         return Bounds(self._network, self._options, fusible, parts=self._parts)
 
     @cached_property
@@ -154,23 +152,19 @@ class DeviceSearch:
         return Bounds(self._network, self._options, [], names)
 
     @cached_property
-    def _fusible(self) -> tuple[PooledConv, ...]:
-        return fusible_convolutions(self._network, self._options)
-
-    @cached_property
-    def _fusible_sums(self) -> tuple[SummedNodes, ...]:
-        return fusible_sums(self._network, self._options)
-
-    @cached_property
-    def _fusible_packed_sums(self) -> tuple[SummedNodes, ...]:
-        return fusible_sums(self._network, self._options, parts=self._parts) if self._parts else ()
+    def _fusible(self) -> tuple[Fusion, ...]:
+        """The layers that some primitive computes as one step, if no value is packed."""
+        maps = self._network.operations
+        return tuple(
+            it
+            for it in fusions(self._network).values()
+            if self._options.computes(it.operation, maps[it.layers[0]][1])
+        )
 
     @property
     def _partition_bounds(self) -> PartitionBounds:
         """The lower bounds on the memory and the time of all layers of a partition."""
-        return PartitionBounds(
-            self._options, self._fusible, self._fusible_sums, self._parts > 0, self.value_bytes
-        )
+        return PartitionBounds(self._options, self._fusible, self._parts > 0, self.value_bytes)
 
     @property
     def _option_sets(self) -> tuple[StepOptions, ...]:
@@ -318,11 +312,10 @@ class DeviceSearch:
         segments = exact_segments(
             partition.nodes,
             storage,
-            self._fusible_sums,
+            fusions(self._network).values(),
             self._options,
             partition.device,
             parts=self._parts,
-            packed_summed=self._fusible_packed_sums,
         )
         found: list[Segments] = [(it,) for it in sorted(segments, key=self._least_of_block)]
         slots = [(it, self._bare_slots(it, partition)) for it in found]

@@ -2,184 +2,113 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Collection, Iterable, Iterator
 from math import inf
-from types import MappingProxyType
-from typing import Any
 
 from planner.bare_steps import bare_step
 from planner.step_options import StepOptions
 from znni.machine.machine import DeviceKind
-from znni.network.layers import PackedLayer
-from znni.network.network import Network
 from znni.network.node import Node
 from znni.plans.block_storage import BlockStorage
-from znni.plans.packed import left_norms, packed_operations, summing_norms
+from znni.plans.rewrites.block_steps import BlockSteps, Rewrite
+from znni.plans.rewrites.fusion import Fusion, takes_of
+from znni.plans.rewrites.packed_values import packed_values
+from znni.plans.rewrites.step_rules import RULES
 from znni.plans.segments import Segment, Step
-from znni.plans.summed import SummedNodes, summed_convolutions
-
-NOT_PACKED: Mapping[str, PackedLayer] = MappingProxyType({})
-
-
-def fusible_sums(
-    network: Network, options: StepOptions, *, parts: int = 0
-) -> tuple[SummedNodes, ...]:
-    """Return the summed convolutions that some primitive computes as one step.
-
-    Args:
-        network: the network.
-        options: the steps to choose from.
-        parts: the parts of a packed number; 0 if no values are packed.
-    """
-    return tuple(
-        nodes
-        for nodes in summed_convolutions(network).values()
-        if options.computes(
-            nodes.packed(parts) if parts else nodes.operation, nodes.operation.conv.in_features
-        )
-    )
 
 
 def exact_segments(
     nodes: tuple[Node, ...],
     storage: BlockStorage,
-    summed: Collection[SummedNodes],
+    fusible: Collection[Fusion],
     options: StepOptions,
     device: DeviceKind = "cpu",
     *,
     parts: int = 0,
-    packed_summed: Collection[SummedNodes] = (),
 ) -> Iterator[Segment]:
     """Yield the segments of an exact network's block that may be fastest, whose steps are bare.
 
-    A convolution and its sum are one step or two, whatever the other steps are. In the first
-    segment each pair is one step if that is faster. In the second all pairs are one step, and in
-    the third none is. These two are not faster, but may take less memory.
+    The layers of a fusion are one step or several, whatever the other steps are. In the first
+    segment they are one step if that is faster. In the second all are one step, and in the third
+    none is. These two are not faster, but may take less memory.
 
-    In the last segment as many values as possible are packed, if any can be. There, each sum is one
-    step with its convolution if that is faster, because it never takes more memory. Convolutions
-    add up maps for the norms after them, and heads apply the norms before them, if that is faster.
+    In the last segment as many values as possible are packed, if any can be. There, each fusion is
+    one step if that is faster, because it never takes more memory. So is each rule for packed steps
+    applied.
 
     Args:
         nodes: the nodes of the network.
         storage: the arrays of the block.
-        summed: the summed convolutions that may be one step.
+        fusible: the fusions of the network.
         options: the source of the steps' times.
         device: the device of all steps.
         parts: the parts of a packed number; 0 if no values may be packed between the layers.
-        packed_summed: the summed convolutions that may be one step if values are packed.
     """
-    possible = {it.add.name: it for it in summed if storage.sums_in_place(it)}
-    faster = {name: it for name, it in possible.items() if _is_faster(it, storage, options)}
-    choices: list[Mapping[str, SummedNodes]] = []
-    for choice in (faster, possible, dict[str, SummedNodes]()):
-        if choice not in choices:
-            choices.append(choice)
-            yield exact_segment(nodes, storage, choice, device)
-    if parts and (packed := packed_operations(nodes, storage, options.applies, parts)):
-        packed = with_norms(packed, nodes, storage, options)
-        able = (it for it in packed_summed if it.add.name in packed and packed[it.conv.name].reads)
-        in_place = {it.add.name: it for it in able if storage.sums_in_place(it)}
-        faster = {
-            name: it for name, it in in_place.items() if _is_faster(it, storage, options, packed)
-        }
-        yield exact_segment(nodes, storage, faster, device, packed)
+    alone = BlockSteps.layer_by_layer(nodes, storage)
+    found = list[BlockSteps]()
+    every = fused(alone, fusible, options, always=True)
+    for steps in (fused(alone, fusible, options), every, alone):
+        if steps not in found:
+            found.append(steps)
+            yield exact_segment(steps, device)
+    if parts and (packed := packed_values(alone, options.applies, parts)).made:
+        steps = fused(with_rules(alone.after(packed), options), fusible, options)
+        yield exact_segment(steps, device)
 
 
-def exact_segment(
-    nodes: tuple[Node, ...],
-    storage: BlockStorage,
-    summed: Mapping[str, SummedNodes],
-    device: DeviceKind = "cpu",
-    packed: Mapping[str, PackedLayer] = NOT_PACKED,
-) -> Segment:
-    """Return the segment of an exact network's block, whose steps are bare.
+def exact_segment(steps: BlockSteps, device: DeviceKind = "cpu") -> Segment:
+    """Return the segment of an exact network's block, whose steps are bare."""
+    bare = tuple(_bare(steps, name) for name in steps.operations)
+    return Segment(device, steps.storage.items, bare, is_exact=True)
+
+
+def _bare(steps: BlockSteps, name: str) -> Step:
+    """Return the bare step that gives a value."""
+    operation, storage = steps.operations[name], steps.storage
+    nodes = steps.nodes_of(operation)
+    shape = storage.shape_taken(nodes[0].name, nodes[0].inputs)
+    return bare_step(operation, shape, storage.shape_made(name), takes_of(nodes))
+
+
+def fused(
+    steps: BlockSteps, fusible: Iterable[Fusion], options: StepOptions, *, always: bool = False
+) -> BlockSteps:
+    """Return steps in which each fusion is one step if that is faster.
 
     Args:
-        nodes: the nodes of the network.
-        storage: the arrays of the block.
-        summed: the convolutions that are one step with their sum, by the sum's name.
-        device: the device of all steps.
-        packed: the steps that read or write packed values, by name.
-    """
-    convolutions = {it.conv.name for it in summed.values()}
-    steps = []
-    for node in storage.steps_of(nodes):
-        if node.name in summed:
-            steps.append(_summed_step(summed[node.name], storage, packed))
-        elif node.name not in convolutions:
-            steps.append(_block_step(node, storage, packed.get(node.name)))
-    return Segment(device, storage.items, tuple(steps), is_exact=True)
-
-
-def _block_step(node: Node, storage: BlockStorage, packed: PackedLayer | None = None) -> Step:
-    """Return the bare step of one layer of a block, whose values may be packed."""
-    shape = storage.shape_taken(node.name, node.inputs)
-    operation = packed or node.layer.local
-    return bare_step(operation, shape, storage.shape_made(node.name), node.inputs)
-
-
-def _summed_step(
-    nodes: SummedNodes, storage: BlockStorage, packed: Mapping[str, PackedLayer] = NOT_PACKED
-) -> Step:
-    """Return the bare step of a convolution with its sum, whose values may be packed."""
-    shape = storage.shape_taken(nodes.conv.name, nodes.conv.inputs)
-    add = packed.get(nodes.add.name)
-    operation = nodes.packed(add.parts) if add else nodes.operation
-    return bare_step(operation, shape, storage.shape_made(nodes.add.name), nodes.takes)
-
-
-def with_norms(
-    packed: Mapping[str, PackedLayer],
-    nodes: tuple[Node, ...],
-    storage: BlockStorage,
-    options: StepOptions,
-) -> Mapping[str, PackedLayer]:
-    """Return packed steps in which layers before and after norms do a part of these.
-
-    Convolutions add up maps, and layers apply norms to what they load, wherever that is faster.
-
-    Args:
-        packed: the steps, by name.
-        nodes: the nodes of the network.
-        storage: the arrays of the block.
+        steps: the steps.
+        fusible: the fusions.
         options: the source of the steps' times.
+        always: whether they are also one step if that is slower.
     """
-    known = {node.name: node for node in nodes}
-
-    def seconds(operations: Mapping[str, PackedLayer]) -> float:
-        found = (
-            options.whole(_block_step(known[name], storage, operation), in_place=True)
-            for name, operation in operations.items()
-        )
-        return sum(steps[0].seconds if steps else inf for steps in found)
-
-    changes: list[dict[str, dict[str, Any]]] = []
-    for norm, conv in summing_norms(packed, storage, nodes):
-        changes.append({conv: {"sums": True}, norm.name: {"sums": True}})
-    for norm, after in left_norms(packed, storage, nodes):
-        changes.append({norm.name: {"leaves": True}, after.name: {"norm": norm.layer}})
-    found = dict(packed)
-    for change in changes:
-        then = {name: replace(found[name], **values) for name, values in change.items()}
-        if seconds(then) < seconds({name: found[name] for name in change}):
-            found.update(then)
-    return found
+    for fusion in fusible:
+        steps = _after(steps, steps.fused(fusion), options, always=always)
+    return steps
 
 
-def _is_faster(
-    nodes: SummedNodes,
-    storage: BlockStorage,
-    options: StepOptions,
-    packed: Mapping[str, PackedLayer] = NOT_PACKED,
-) -> bool:
-    """Return whether a convolution and its sum are faster as one step than as two."""
-    parts = (_block_step(it, storage, packed.get(it.name)) for it in (nodes.conv, nodes.add))
-    one, *two = (
-        options.whole(step, in_place=True)
-        for step in (_summed_step(nodes, storage, packed), *parts)
-    )
-    if not one or not all(two):
-        return bool(one)
-    return one[0].seconds < sum(found[0].seconds for found in two)
+def with_rules(steps: BlockSteps, options: StepOptions) -> BlockSteps:
+    """Return steps of packed values after all rules for such, each applied where that is faster."""
+    for rule in RULES:
+        for node in steps.nodes:
+            steps = _after(steps, rule.rewrite(steps, node), options)
+    return steps
+
+
+def _after(
+    steps: BlockSteps, rewrite: Rewrite | None, options: StepOptions, *, always: bool = False
+) -> BlockSteps:
+    """Return steps after a rewrite that primitives compute, if it is faster or always wanted."""
+    if rewrite is None:
+        return steps
+    after = steps.after(rewrite)
+    new = (_bare(after, name) for name in rewrite.made)
+    old = (_bare(steps, name) for name in (*rewrite.gone, *rewrite.made))
+    seconds = least_seconds(new, options)
+    wanted = seconds < inf and (always or seconds < least_seconds(old, options))
+    return after if wanted else steps
+
+
+def least_seconds(steps: Iterable[Step], options: StepOptions) -> float:
+    """Return the least seconds of bare steps; infinite if no primitive computes one of them."""
+    found = (options.whole(step, in_place=True) for step in steps)
+    return sum(each[0].seconds if each else inf for each in found)

@@ -14,8 +14,8 @@ from znni.machine.machine import DeviceKind, Machine
 from znni.network.layers import Concat, Conv, Pool
 from znni.network.network import Network
 from znni.network.node import INPUT
+from znni.plans.rewrites.fusions import fusions
 from znni.plans.stage import Counts
-from znni.plans.summed import summed_convolutions
 from znni.plans.totals import Numbers
 
 Bools: TypeAlias = "NDArray[np.bool_]"
@@ -109,10 +109,10 @@ def _held_at_once(network: Network) -> list[set[str]]:
     """Return the values beside the network's input that are in memory while a convolution runs.
 
     None of them may lie where another one does, in any plan. So some values are left out: what is
-    joined to another one of them, and what a convolution may add to a sum as it stores.
+    joined to another one of them, and what a fusion does not store.
     """
     layers = {node.name: node for node in network.nodes}
-    summed = {nodes.conv.name for nodes in summed_convolutions(network).values()}
+    fused = {name for it in fusions(network).values() for name in it.between}
 
     def joined(name: str) -> set[str]:
         """Return the values that a value may consist of."""
@@ -124,6 +124,6 @@ def _held_at_once(network: Network) -> list[set[str]]:
     found = []
     for node, alive in zip(network.nodes, network.alive, strict=False):
         if isinstance(node.layer, Conv):
-            names = {*alive, node.name} - summed - {INPUT}
+            names = {*alive, node.name} - fused - {INPUT}
             found.append(names.difference(*map(joined, names)))
     return found

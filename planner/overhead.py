@@ -89,7 +89,7 @@ NO_LOAD = Load(0.0, 0, 0)
 
 @dataclass(frozen=True)
 class Overhead:
-    """What a run takes beside its layers.
+    """The bytes and seconds of a run beside its layers.
 
     Attributes:
         process: the bytes of the interpreter, its libraries and compiled code. They include an

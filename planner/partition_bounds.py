@@ -10,9 +10,9 @@ from planner.bare_steps import bare_step
 from planner.partition import Partition
 from planner.step_options import StepOptions
 from znni.core.shapes import FLOAT_BYTES, Shape5, Vec3
-from znni.network.layers import Conv, Pool, PooledConv
+from znni.network.layers import Conv, Pool
 from znni.network.node import Node
-from znni.plans.summed import SummedNodes
+from znni.plans.rewrites.fusion import Fusion
 
 # Sums in another order differ in their last digits. Limits are larger by this factor.
 ROUNDED = 1 + 1e-9
@@ -27,31 +27,34 @@ class PartitionBounds(NamedTuple):
 
     Attributes:
         options: the source of prices.
-        fusible: the convolutions that may be one step with a pooling.
-        summed: the convolutions that may be one step with a sum.
+        fusible: the layers that may be one step.
         is_packed: whether values may be packed between the layers.
         value_bytes: the least bytes of a value between the layers.
     """
 
     options: StepOptions
-    fusible: Collection[PooledConv]
-    summed: Collection[SummedNodes]
+    fusible: Collection[Fusion]
     is_packed: bool
     value_bytes: int
+
+    @property
+    def _fused(self) -> set[str]:
+        """The values that no step stores if each fusion is one step."""
+        return {name for it in self.fusible for name in it.between}
 
     def working(self, partition: Partition) -> int:
         """Return a lower bound on the bytes of the layers' arrays.
 
         A convolution takes the input and the output of one fragment. If a pooling follows, one of
         its fragments may need fewer voxels of that output. A convolution that may be one step with
-        its pooling does not count.
+        other layers does not count, unless the step's output is as large.
         """
-        fused = {pair.conv for pair in self.fusible}
+        fused = {name for it in self.fusible if not it.overwrites for name in it.between}
         least, smaller = 0, Vec3(0, 0, 0)
         for node in reversed(partition.nodes if partition.shapes else ()):
             if isinstance(node.layer, Pool):
                 smaller = node.layer.window - 1
-            elif isinstance(node.layer, Conv) and node.layer not in fused:
+            elif isinstance(node.layer, Conv) and node.name not in fused:
                 shapes = [partition.shapes[name] for name in (*node.inputs, node.name)]
                 if partition.storage:
                     arrays = sum(shape.nbytes for shape in shapes)
@@ -64,7 +67,7 @@ class PartitionBounds(NamedTuple):
         """Return whether each convolution before the first pooling has a primitive that fits.
 
         These take one item in any segments. They compute it whole, or what one fragment of the
-        pooling needs. So few prices decide. Convolutions that may be one step with the pooling do
+        pooling needs. So few prices decide. Convolutions that may be one step with other layers do
         not count. The answer is yes for layers that take a batch or may use a GPU.
 
         Args:
@@ -79,9 +82,8 @@ class PartitionBounds(NamedTuple):
                 parts.append(node.layer.window - 1)
                 break
             single.append(node)
-        fused = {pair.conv for pair in self.fusible}
         for node in single:
-            if isinstance(node.layer, Conv) and node.layer not in fused:
+            if isinstance(node.layer, Conv) and node.name not in self._fused:
                 taken, made = _shapes_of(partition, node)
                 steps = (
                     bare_step(
@@ -101,7 +103,7 @@ class PartitionBounds(NamedTuple):
         Every segmentation computes the same outputs, if not more. So the fastest price for all
         items of a layer at once is a bound for all of them. If their arrays do not fit, it is the
         price of the largest piece that fits, times the number of pieces. Convolutions that may be
-        one step with a pooling or a sum are left out, as are packed ones. Nothing is priced if the
+        one step with other layers are left out, as are packed ones. Nothing is priced if the
         limit is too far away (``MOST_GAIN``).
 
         Args:
@@ -112,9 +114,7 @@ class PartitionBounds(NamedTuple):
         least = {node.name: partition.least.get(node.name, 0.0) for node in partition.nodes}
         if not partition.shapes or self.is_packed:
             return least
-        fused = {pair.conv.name for pair in self.fusible}
-        fused |= {nodes.conv.name for nodes in self.summed}
-        alone = (it for it in partition.nodes if it.name not in fused)
+        alone = (it for it in partition.nodes if it.name not in self._fused)
         convolutions = [it for it in alone if isinstance(it.layer, Conv)]
         gain = MOST_GAIN * sum(least[node.name] for node in convolutions)
         if gain <= within - sum(least.values()) < inf:

@@ -2,41 +2,18 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from itertools import pairwise
 from math import inf, prod
 from typing import NamedTuple
 
 from planner.bare_steps import bare_step
-from planner.step_options import StepOptions
 from znni.core.shapes import Shape5, fragments, valid_convolution
 from znni.machine.machine import DeviceKind
-from znni.network.layers import Conv, Layer, Pool, PooledConv
-from znni.network.network import Network
+from znni.network.layers import Conv, Layer, Pool
 from znni.network.node import Node
+from znni.plans.rewrites.fusion import Fusion
 from znni.plans.segments import Segment, Step
-
-
-def pooled_convolutions(network: Network) -> Iterator[PooledConv]:
-    """Yield each convolution whose output only a pooling takes, with that pooling."""
-    made_by = {node.name: node.layer for node in network.nodes}
-    uses = Counter([network.output, *(name for node in network.nodes for name in node.inputs)])
-    for node in network.nodes:
-        if isinstance(node.layer, Pool) and node.layer.window.volume > 1:
-            (taken,) = node.inputs
-            conv = made_by.get(taken)
-            if isinstance(conv, Conv) and uses[taken] == 1:
-                yield PooledConv(conv, node.layer)
-
-
-def fusible_convolutions(network: Network, options: StepOptions) -> tuple[PooledConv, ...]:
-    """Return the pooled convolutions that some primitive computes as one step."""
-    return tuple(
-        pair
-        for pair in pooled_convolutions(network)
-        if options.computes(pair, pair.conv.in_features)
-    )
 
 
 class SecondsLimit(NamedTuple):
@@ -73,7 +50,7 @@ def segmentations(
     nodes: tuple[Node, ...],
     given: Shape5,
     allowed: float = inf,
-    fusible: Collection[PooledConv] = (),
+    fusible: Collection[Fusion] = (),
     device: DeviceKind = "cpu",
     *,
     in_place: bool = False,
@@ -88,7 +65,7 @@ def segmentations(
     that takes a few of the stored parents at a time. Or a new segment starts that makes a single
     fragment of one parent at a time. The last kind may also start at any convolution before the
     pool. It then computes these convolutions again for each fragment, and does not store their
-    output. The convolution next to the pool may be one step with it.
+    output. The layers of a fusion that ends with the pool may be one step.
 
     The steps are bare. They have no primitive, and cost nothing but their input and output. Every
     primitive needs at least those. Divisions that take more than ``allowed`` bytes for them alone
@@ -98,7 +75,7 @@ def segmentations(
         nodes: the nodes to divide. The first takes the given input; the last gives the result.
         given: the shape that the first segment takes at a time.
         allowed: the bytes for inputs and outputs.
-        fusible: the ``pooled_convolutions`` that may be one step.
+        fusible: the fusions that may be one step.
         device: the device of all segments.
         in_place: whether the last step's output already has its place, and takes no more bytes.
         runs: how often the first segment takes its input for a patch.
@@ -117,7 +94,7 @@ def _extend(
     nodes: tuple[Node, ...],
     alive: Mapping[str, Shape5],
     free: float,
-    fusible: Collection[PooledConv],
+    fusible: Collection[Fusion],
     in_place: bool,
     runs: int,
     limit: SecondsLimit,
@@ -130,7 +107,7 @@ def _extend(
         nodes: the nodes left.
         alive: the shapes of the values that they take, by name.
         free: the bytes left beside the inputs of all these segments.
-        fusible: the pooled convolutions that may be one step.
+        fusible: the fusions that may be one step.
         in_place: whether the last step's output takes no more bytes.
         runs: the runs of the open segment for a patch.
         limit: the limit of the seconds that all steps take beyond their layers' bounds.
@@ -170,7 +147,7 @@ def _next_steps(
     opened: Segment,
     nodes: tuple[Node, ...],
     alive: Mapping[str, Shape5],
-    fusible: Collection[PooledConv],
+    fusible: Collection[Fusion],
 ) -> Iterator[tuple[tuple[Segment, ...], Segment, tuple[Step, ...]]]:
     """Yield the choices for the next steps: closed segments, open segment, and the steps."""
     node = nodes[0]
@@ -208,12 +185,13 @@ def _output(layer: Layer, shape: Shape5) -> Shape5 | None:
 
 
 def _single_fragment(
-    nodes: tuple[Node, ...], shape: Shape5, fusible: Collection[PooledConv]
+    nodes: tuple[Node, ...], shape: Shape5, fusible: Collection[Fusion]
 ) -> Iterator[tuple[Step, ...]]:
     """Yield all choices of steps up to the next pool that make one fragment of one item.
 
     The input starts at any offset of the pool's window. The convolutions before the pool are
-    repeated for each offset. Each of them takes the value before it.
+    repeated for each offset. Each of them takes the value before it. Fusions that end with the
+    pooling may be one step.
     """
     head: list[Node] = []
     for node in nodes:
@@ -236,12 +214,14 @@ def _single_fragment(
     pooled = fragments(shapes[-1].size + pool.window - 1, pool.window)
     if pooled is None:
         return
-    steps, out = tuple(_steps(head, shapes)), shapes[-1]
+    out = shapes[-1]
     fragment = Shape5.of(1, out.f, pooled)
-    yield (*steps, bare_step(pool, out, fragment, last.inputs))
-    pair = next((pair for pair in fusible if pair.pool == pool), None)
-    if head and pair and pair.conv == head[-1].layer:
-        yield (*steps[:-1], bare_step(pair, shapes[-2], fragment, head[-1].inputs))
+    steps = (*_steps(head, shapes), bare_step(pool, out, fragment, last.inputs))
+    yield steps
+    for it in fusible:
+        if (*head, last)[-len(it.nodes) :] == it.nodes:
+            before, first = steps[: -len(it.nodes)], steps[-len(it.nodes)]
+            yield (*before, bare_step(it.operation, first.shape_in, fragment, it.takes))
 
 
 def _steps(nodes: list[Node], shapes: list[Shape5]) -> Iterator[Step]:

@@ -21,8 +21,8 @@ from znni.core.options import DeviceChoice, Division
 from znni.core.shapes import Box, Vec3
 from znni.machine.machine import Device, DeviceKind, Machine
 from znni.network.network import Network
-from znni.network.split import whole_again
 from znni.plans.primitive import Catalogue, UsesGpu, on_device, without_gpu
+from znni.plans.rewrites import split_convolution
 
 # A box whose reads differ along the axes if a layer does not treat them alike.
 SAMPLE = Box(Vec3(0, 0, 0), Vec3.of(60))
@@ -126,7 +126,7 @@ class Space:
         other = self._copied()
         other.device = device
         if device == "cpu" and self.network.split:
-            other.network = whole_again(self.network)
+            other.network = split_convolution.original(self.network)
             del other._searches
         return other
 

@@ -6,18 +6,18 @@ from collections.abc import Collection
 from math import inf
 
 from planner.cost_model import CostModel
-from planner.exact_segments import exact_segment, with_norms
+from planner.exact_segments import exact_segment, fused, least_seconds, with_rules
 from planner.step_options import StepOptions
 from znni.core.shapes import Vec3
 from znni.network.layers import Normalize, PackedLayer
 from znni.network.network import Network
 from znni.network.node import SplitConv, readers_of
-from znni.network.split import split, splittable
 from znni.plans.block_storage import block_storage
-from znni.plans.packed import packed_operations
 from znni.plans.primitive import Primitive, TakesPacked
-from znni.plans.segments import Step
-from znni.plans.summed import summed_convolutions
+from znni.plans.rewrites.block_steps import BlockSteps
+from znni.plans.rewrites.fusions import fusions
+from znni.plans.rewrites.packed_values import packed_values
+from znni.plans.rewrites.split_convolution import split, splittable
 
 # The output voxels per axis of the block for which times are compared, unless there are windows.
 # Which way is faster hardly depends on them.
@@ -38,48 +38,36 @@ def split_where_faster(
         model: the model that predicts their times.
     """
     possible = splittable(network)
-    if not possible:
-        return network
     parts = min((it.packed_parts for it in primitives if isinstance(it, TakesPacked)), default=0)
-    if not parts:
+    if not possible or not parts:
         return network
     options = StepOptions(primitives, model, "none", most_items=1)
     readers = readers_of(network.nodes)
-    whole = _packed_steps(network, options, parts)
-    parted = _packed_steps(split(network, possible), options, parts)
+    whole = _packed_seconds(network, options, parts)
+    parted = _packed_seconds(split(network, possible), options, parts)
 
     def is_faster(it: SplitConv) -> bool:
         """Return whether the steps in place of a convolution take less time, with a norm's."""
         norms = [node.name for node in readers[it.conv.name] if isinstance(node.layer, Normalize)]
         names = {it.coarse, *(node.name for node in it.nodes), *norms}
-        before, after = (
-            sum(_seconds(step, options) for step in steps if step.gives in names)
-            for steps in (whole, parted)
-        )
+        before, after = (sum(steps.get(name, 0.0) for name in names) for steps in (whole, parted))
         return after < before
 
     faster = tuple(filter(is_faster, possible))
     return split(network, faster) if faster else network
 
 
-def _packed_steps(network: Network, options: StepOptions, parts: int) -> tuple[Step, ...]:
-    """Return the bare steps of a block if as many values as can be are packed."""
-    step, nodes = network.granularity, network.nodes
+def _packed_seconds(network: Network, options: StepOptions, parts: int) -> dict[str, float]:
+    """Return the least seconds of a block's steps by the names of the values that they give.
+
+    As many values as can be are packed. Steps of others count as if they took forever.
+    """
+    step = network.granularity
     storage = block_storage(network, step * (Vec3.of(SAMPLE) // step).maximum(1))
-    packed = packed_operations(nodes, storage, options.applies, parts)
-    summed = {
-        name: it
-        for name, it in summed_convolutions(network).items()
-        if name in packed and storage.sums_in_place(it)
+    steps = BlockSteps.layer_by_layer(network.nodes, storage)
+    steps = with_rules(steps.after(packed_values(steps, options.applies, parts)), options)
+    segment = exact_segment(fused(steps, fusions(network).values(), options), "gpu")
+    return {
+        it.gives: least_seconds([it], options) if isinstance(it.operation, PackedLayer) else inf
+        for it in segment.steps
     }
-    packed = with_norms(packed, nodes, storage, options)
-    return exact_segment(nodes, storage, summed, "gpu", packed).steps
-
-
-def _seconds(step: Step, options: StepOptions) -> float:
-    """Return the least seconds of a step of packed values; infinite for others."""
-    operation = step.operation
-    if not isinstance(operation, PackedLayer) or not (operation.reads and operation.writes):
-        return inf
-    found = options.whole(step, in_place=True)
-    return found[0].seconds if found else inf

@@ -183,13 +183,7 @@ class StepOptions:
         Each list of pieces has a piece with the least time per item. A relaxed step computes the
         whole batch at the speed of such a piece. It takes no more time, workspace or resident
         memory than the list. Relaxed steps may not exist as primitives. They are few, and need no
-        lists.
-
-        Args:
-            step: the bare step.
-            in_place: whether its output already has its place.
-            apart: the bytes that a step takes if it makes its output apart, and not as a view.
-            within: the seconds of the slowest option wanted. The result may contain slower ones.
+        lists. The arguments are those of ``whole``.
         """
         if not self.divides:
             return self.whole(step, in_place=in_place, apart=apart, within=within)

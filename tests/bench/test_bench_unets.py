@@ -25,10 +25,10 @@ from znni.machine.machine import Device, Machine
 from znni.network.geometry import with_window
 from znni.network.layers import Conv, Normalize, Padding
 from znni.network.network import Network
-from znni.network.split import whole_again
 from znni.network.weights import random_weights
 from znni.network.window import Window
 from znni.plans.primitive import on_device
+from znni.plans.rewrites.network_rules import as_given
 from znni.primitives.catalogue import catalogue
 from znni.primitives.reference import exact
 
@@ -158,7 +158,7 @@ def test_windows_are_handed_over_as_in_a_run(count: int, monkeypatch: pytest.Mon
         assert (blocks._given.values.ctypes.data in locked) is (count == 0)
         assert len(blocks.seconds(2)) == 2
         assert all(seconds > 0 for seconds in blocks.layer_seconds().values())
-        trained = whole_again(plan.network)
+        trained = as_given(plan.network)
         right = unets.side_by_side(np.stack([exact(trained, weights, each) for each in x]))
         apart = np.abs(unets._cropped(plan, blocks.output) - right).max()
     assert apart < ACCURACIES["tf32"] * np.abs(right).max()

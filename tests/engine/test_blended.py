@@ -30,6 +30,7 @@ from znni.network.network_file import network_from_text
 from znni.network.weights import ConvWeights, random_weights
 from znni.network.window import Window
 from znni.plans.plan import Plan
+from znni.plans.rewrites.head_apart import original, with_head_apart
 from znni.primitives.cpu.common.linear_maps import PIECE, largest_maps, linear_maps
 from znni.primitives.cpu.common.workers import workers
 from znni.volumes.locate import open_volume
@@ -104,13 +105,13 @@ def _with_zeros(array: Any, axis: int = 0) -> Any:
 
 def test_a_head_is_applied_after_blending() -> None:
     net = network()
-    apart = net.with_head_apart()
+    apart = with_head_apart(net)
     assert (apart.out_features, apart.blended_features) == (9, 4)
     assert apart.parameters == net.parameters
-    assert apart.with_head_joined() == net
+    assert original(apart) == net
     kept = network(NET.replace("activation: identity", "activation: sigmoid"))
     for other in (kept, network(NET.replace("features: 9", "features: 4"))):
-        assert other.with_head_apart() == other
+        assert with_head_apart(other) == other
     found = output(net)
     # Without fewer sums to gain, the head is computed in each window.
     alone = network(NET.replace("features: 4", "features: 9"))
@@ -250,7 +251,7 @@ def test_labels_take_the_memory_that_plans_count(head: bool, labels: Labels) -> 
     net = over(replace(network(), window=replace(WINDOW, volume=size)), WINDOW.size)
     maps = labels.features(9)
     alone = Overhead(0, (Label(),), stored=Stored(label_maps=maps))
-    counted = host_blocks(alone, net.with_head_apart(), size, "cpu")
+    counted = host_blocks(alone, with_head_apart(net), size, "cpu")
     assert taken <= maps * size.volume + 16 * LABEL_PIECE
     assert counted >= 2 * maps * size.volume + taken
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
-from emulated_gpu import EMULATED, ORDERS, Module, emulated_gpu, needs_emulation
+from emulated_gpu import ORDERS, Module, emulated_gpu, needs_emulation
+from emulated_plans import ERRORS, MACHINE, mostly_packed, plan_for, primitives
 from packed_networks import PackedGraph
 from random_plans import run
 from window_networks import NET, blended
@@ -21,7 +22,7 @@ from planner.exact_segments import exact_segments
 from planner.search import Search
 from znni.calibration.overhead_figures import run_overhead
 from znni.core.errors import InvalidInput
-from znni.core.options import Accuracy, Border, Pad
+from znni.core.options import Accuracy, Pad
 from znni.core.shapes import Box, Vec3
 from znni.engine.block import alone
 from znni.engine.checks import check_runnable
@@ -29,21 +30,19 @@ from znni.engine.patch import PatchRunner
 from znni.engine.reading import read_input
 from znni.engine.scaling import StoredScaling
 from znni.engine.tiles import for_job, make_job, seen_by
-from znni.machine.machine import Device, Machine
 from znni.network.geometry import input_box, with_window
 from znni.network.input_scaling import InputScaling
-from znni.network.layers import PackedLayer, SummedConv
+from znni.network.layers import PackedLayer, SummedConv, on_float32
 from znni.network.network import Network
 from znni.network.network_file import network_from_text
-from znni.network.split import split, splittable, whole_again
 from znni.network.weights import random_weights
 from znni.network.window import Window
 from znni.plans.accuracy import filter_by_class
 from znni.plans.block_storage import BlockStorage
 from znni.plans.plan import Plan
-from znni.plans.primitive import Catalogue, on_device
+from znni.plans.primitive import Catalogue
+from znni.plans.rewrites.network_rules import as_given
 from znni.plans.segments import Segment
-from znni.primitives.catalogue import catalogue
 from znni.primitives.reference import exact
 from znni.volumes.array import ArrayVolume
 
@@ -124,52 +123,7 @@ layers:
     conv: {features: 5, kernel: 1, activation: softmax}
 """
 
-# Primitives that call libraries, or that are for other layers.
-LEFT_OUT = ("gpu_cudnn", "gpu_fft", "arranged_gpu_cudnn")
-
-MACHINE = Machine(Device("cpu", "host", 2**34, 2, flops=1e11, bandwidth=1e10), (EMULATED,))
-
-
-def primitives(chosen: Callable[[str], bool] = lambda _: True) -> Catalogue:
-    """Those of the emulated GPU whose names are chosen."""
-    found = on_device(catalogue(MACHINE), "gpu")
-    return {
-        name: it for name, it in found.items() if not name.startswith(LEFT_OUT) and chosen(name)
-    }
-
-
-# For each class of accuracy, the error of a whole network that tests accept.
-ERRORS: dict[Accuracy, float] = {"tf32": 2e-3, "float32": 3e-5}
 in_both_classes = pytest.mark.parametrize("accuracy", ERRORS)
-
-
-def mostly_packed(accuracy: Accuracy) -> Catalogue:
-    """The primitives of a class for which packed values are fastest."""
-    unpacked = "gpu_direct_tensor", "gpu_direct", "gpu_lowered"
-    known = primitives(lambda name: not name.startswith(unpacked) or name.endswith("float16"))
-    return filter_by_class(known, accuracy)
-
-
-def plan_for(
-    network: Network,
-    size: Vec3,
-    patch: Vec3,
-    known: Catalogue,
-    border: Border = "same",
-    splits: bool = False,
-) -> Plan:
-    pad = "constant" if border == "same" else None
-    job = make_job(network, size, border, pad, None)
-    placed = for_job(network, job)
-    if splits:
-        placed = split(placed, splittable(placed))
-    search = Search(
-        placed, job.output, MACHINE, known, run_overhead(MACHINE), BUILT_IN, "none", "gpu"
-    )
-    plan = search.fastest_for(patch)
-    assert plan is not None
-    assert Plan.from_json(plan.to_json()) == plan
-    return plan
 
 
 def assert_exact(
@@ -183,7 +137,7 @@ def assert_exact(
         found = run(runner, weights, volume, border="same", pad="constant")
     job = make_job(network, size, "same", "constant", None)
     seen = read_input(ArrayVolume(volume), job, seen_by(plan.network, job), network.scaling)
-    right = exact(whole_again(plan.network), weights, seen)
+    right = exact(as_given(plan.network), weights, seen)
     right = right[:, *(slice(a, a + b) for a, b in zip(job.first, job.output, strict=True))]
     np.testing.assert_allclose(found, right, rtol=0, atol=error * np.abs(right).max())
 
@@ -207,7 +161,7 @@ def test_blocks_of_packed_values_give_what_one_evaluation_gives(
     plan = plan_for(network, size, Vec3(8, 8, 12), known)
     packed = [step for step in plan.steps if isinstance(step.operation, PackedLayer)]
     assert len(packed) > 4
-    summed = [step.gives for step in packed if isinstance(step.on_float32, SummedConv)]
+    summed = [step.gives for step in packed if isinstance(on_float32(step.operation), SummedConv)]
     assert summed == ["level"] * (text == RESIDUAL)
     if text == VALID_UNET:
         assert len(packed) == len(plan.steps)
@@ -233,7 +187,7 @@ def test_split_convolutions_of_packed_values_give_what_one_evaluation_gives(
     plan = plan_for(network, size, Vec3(8, 8, 12), known, splits=True)
     (it,) = plan.network.split
     steps = {step.gives: step for step in plan.steps}
-    assert isinstance(steps[it.conv.name].on_float32, SummedConv)
+    assert isinstance(on_float32(steps[it.conv.name].operation), SummedConv)
     coarse = steps[it.coarse].operation
     assert isinstance(coarse, PackedLayer)
     assert coarse.reads
@@ -275,7 +229,7 @@ def test_blocks_of_split_convolutions_read_all_that_these_see() -> None:
     network = network_from_text(UNET.replace(conv, 2 * conv), "network")
     known, size = mostly_packed("tf32"), Vec3(16, 14, 28)
     plan = plan_for(network, size, Vec3(8, 8, 12), known, splits=True)
-    whole = whole_again(plan.network)
+    whole = as_given(plan.network)
     assert input_box(whole, plan.patch) != input_box(plan.network, plan.patch)
     assert_exact(network, size, plan, known)
 

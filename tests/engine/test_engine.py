@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import mmap
-from dataclasses import replace
 from unittest import mock
 
 import numpy as np
@@ -16,43 +15,33 @@ from random_plans import (
     CATALOGUE,
     NO_OVERHEAD,
     SEPARATE,
-    WORKSPACE,
     any_plan,
+    assert_dense,
     plan_of,
     random_volume,
 )
-from random_plans import run as run_job
+from random_plans import run_plan as run
 
-from planner.bare_steps import bare_step
 from planner.cost_model import BUILT_IN_ERROR
 from planner.search import Search
-from planner.segmentations import pooled_convolutions, segmentations
+from planner.segmentations import segmentations
 from znni.core.errors import DoesNotFit, InvalidInput
 from znni.core.shapes import Box, Shape5, Vec3
 from znni.engine.checks import check_runnable
-from znni.engine.patch import PatchRunner
 from znni.engine.reading import read_input
 from znni.engine.stages.convert import convert
 from znni.engine.tiles import cover, make_job
 from znni.machine import arena
 from znni.network.geometry import input_box
 from znni.network.input_scaling import InputScaling
-from znni.network.layers import Conv, Pool, PooledConv
 from znni.network.network import Network
-from znni.network.node import INPUT
 from znni.network.weights import Float32, random_weights
 from znni.plans.plan import Plan
 from znni.plans.primitive import on_device
-from znni.plans.segments import Segment, Step
 from znni.primitives.reference import dense
 from znni.volumes.array import ArrayVolume
 
 ON_HOST = on_device(CATALOGUE, "cpu")
-
-
-def run(network: Network, plan: Plan, volume: Float32, **job_options: object) -> Float32:
-    weights = random_weights(network, 7)
-    return run_job(PatchRunner(plan, CATALOGUE, weights), weights, volume, **job_options)
 
 
 @st.composite
@@ -122,15 +111,6 @@ def test_tiles_partition_the_output(
 NESTING = chain(("conv", 2), ("pool", 2), ("conv", 2), ("pool", (1, 3, 2)), ("conv", 2))
 
 
-def assert_dense(network: Network, plan: Plan) -> None:
-    """What a plan gives for its output is what single windows give."""
-    generator = np.random.default_rng(0)
-    extents = plan.output + network.field_of_view - 1
-    volume = generator.random((1, *extents), dtype=np.float32)
-    expected = dense(network, random_weights(network, 7), volume)
-    np.testing.assert_allclose(run(network, plan, volume), expected, rtol=1e-4, atol=1e-5)
-
-
 def test_a_fixed_example_of_three_nested_segments() -> None:
     patch = NESTING.total_pooling
     given = Shape5.of(1, 1, patch + NESTING.field_of_view - 1)
@@ -149,44 +129,6 @@ def test_where_memory_is_short_what_comes_before_a_pool_is_computed_again() -> N
     assert plan.segments[0].steps[0].conv
     assert plan.segments[0].shifts > 1
     assert_dense(NESTING, plan)
-
-
-def test_every_division_with_a_fused_step() -> None:
-    patch = NESTING.total_pooling
-    given = Shape5.of(1, 1, patch + NESTING.field_of_view - 1)
-    found = set()
-    fusible = tuple(pooled_convolutions(NESTING))
-    for segments in segmentations(NESTING.nodes, given, fusible=fusible):
-        names = tuple(step.operation.name for part in segments for step in part.steps)
-        if len(names) < len(NESTING.layers):
-            assert_dense(NESTING, plan_of(segments, NESTING, patch, patch))
-            found.add(names)
-    assert found == {
-        ("l0+l1", "l2", "l3", "l4"),
-        ("l0", "l1", "l2+l3", "l4"),
-        ("l0+l1", "l2+l3", "l4"),
-    }
-
-
-def test_a_fused_step_amid_its_segment() -> None:
-    """A segment gives the same whatever comes before what it pools."""
-    network = chain(("conv", 2), ("conv", 2), ("pool", 2), ("conv", 2))
-    patch = Vec3(2, 4, 2)
-    first, conv, pool, last = network.layers
-    assert isinstance(conv, Conv)
-    assert isinstance(pool, Pool)
-    shape = Shape5.of(1, 1, patch + network.field_of_view - 2)
-    steps: list[Step] = []
-    for layer in (first, PooledConv(conv, pool), last):
-        takes = (steps[-1].gives if steps else INPUT,)
-        (out,) = filter(None, (primitive.out_shape(layer, shape) for primitive in ON_HOST.values()))
-        steps.append(bare_step(layer, shape, out, takes))
-        shape = out
-    plan = plan_of((Segment("cpu", 1, tuple(steps)),), network, patch, patch)
-    step, held = next(plan.parts[0].held_beside())
-    in_place = plan.input_shape.nbytes + steps[0].shape_out.nbytes + WORKSPACE
-    assert held + step.cost.memory.working == in_place, "the stored input is read where it is"
-    assert_dense(network, plan)
 
 
 def test_an_error_while_reading_stops_the_run() -> None:
@@ -235,35 +177,6 @@ def test_a_plan_of_unknown_or_wrong_steps_is_refused() -> None:
         changed = Plan.from_json(plan.to_json().replace(old, new))
         with pytest.raises(InvalidInput, match=message):
             check_runnable(changed, fake_catalogue())
-
-
-def test_a_fused_step_survives_json_and_a_tampered_one_does_not() -> None:
-    network = chain(("conv", 2), ("pool", 2), ("conv", 2), features=9)
-    (pair,) = fusible = tuple(pooled_convolutions(network))
-    patch = network.total_pooling
-    given = Shape5.of(1, 1, patch + network.field_of_view - 1)
-    every = segmentations(network.nodes, given, fusible=fusible)
-    (fused,) = (segments for segments in every if segments[0].steps[0].operation == pair)
-    plan = plan_of(fused, network, patch, patch)
-    text = plan.to_json()
-    again = Plan.from_json(text)
-    assert again == plan
-    assert again.segments[0].steps[0].operation == pair
-    check_runnable(again, CATALOGUE)
-    with pytest.raises(InvalidInput, match="'fused', which this machine does not have"):
-        check_runnable(again, fake_catalogue())
-    before, after = text.split('"segments"')
-    for old, new in (('"l1"', '"lx"'), ('"out_features": 9', '"out_features": 8')):
-        with pytest.raises(InvalidInput, match="not its network's layers"):
-            Plan.from_json(before + '"segments"' + after.replace(old, new, 1))
-    unpooled = after.replace('"primitive": "fused"', '"primitive": "conv"')
-    with pytest.raises(InvalidInput, match=r"l0\+l1 does not turn .* into .* with conv"):
-        check_runnable(Plan.from_json(before + '"segments"' + unpooled), CATALOGUE)
-    step = plan.segments[0].steps[0]
-    all_fragments = replace(step, shape_out=step.shape_out._replace(n=8))
-    segment = replace(plan.segments[0], steps=(all_fragments, *plan.segments[0].steps[1:]))
-    with pytest.raises(InvalidInput, match=r"l0\+l1"):
-        check_runnable(replace(plan, segments=(segment,)), CATALOGUE)
 
 
 def test_stored_types() -> None:

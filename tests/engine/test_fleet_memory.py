@@ -23,7 +23,9 @@ from znni.core.shapes import Box, Vec3
 from znni.engine.block import Block
 from znni.engine.blocks import Blocks
 from znni.engine.labels import Labels
-from znni.engine.pipeline import RunState, run_volume
+from znni.engine.pipeline import run_volume
+from znni.engine.run_state import RunState
+from znni.engine.stages import write
 from znni.engine.stages.convert import convert
 from znni.engine.stopwatch import Stopwatch
 from znni.engine.tiles import Remaining, Tile, for_job, make_job
@@ -161,7 +163,7 @@ def test_a_block_of_constant_input_is_repeated_as_it_is_stored(
     tracemalloc.start()
     try:
         tile = Tile(Box(Vec3(0, 0, 0), patch), written)
-        state.write(Block(tile, values, form="repeated"))
+        write.work(state, NETWORK)(Block(tile, values, form="repeated"))
     finally:
         tracemalloc.stop()
     whole = np.tile(values, (1, *patch // Vec3(*extents)))[:, *written.slices]

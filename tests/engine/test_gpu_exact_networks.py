@@ -21,9 +21,9 @@ from znni.engine.tiles import for_job, make_job, seen_by
 from znni.machine.cuda import cupy
 from znni.machine.detect import detect_machine
 from znni.network.network import Network
-from znni.network.split import whole_again
 from znni.network.weights import random_weights
 from znni.plans.primitive import Catalogue, convolved, on_device
+from znni.plans.rewrites.network_rules import as_given
 from znni.primitives.catalogue import catalogue
 from znni.primitives.gpu.arranged.primitive import Arranged
 from znni.primitives.reference import exact
@@ -65,6 +65,6 @@ def test_blocks_give_what_one_evaluation_gives(network: Network, data: st.DataOb
         patch.setattr(device_graphs, "MOST_RECORDED", 0)  # the reference computes on the host
         found = run(runner, weights, volume, border="same", pad="constant")
     seen = read_input(ArrayVolume(volume), job, seen_by(plan.network, job), network.scaling)
-    expected = exact(whole_again(plan.network), weights, seen)
+    expected = exact(as_given(plan.network), weights, seen)
     expected = expected[:, *(slice(a, a + b) for a, b in zip(job.first, job.output, strict=True))]
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5 * np.abs(expected).max() + 1e-7)

@@ -18,12 +18,13 @@ import znni.inference.planning
 from planner.least_memory import most_for_arrays, slowed_poolings
 from planner.patch_order import quick_bounds
 from planner.search import Search
-from planner.segmentations import SecondsLimit, pooled_convolutions, segmentations
+from planner.segmentations import SecondsLimit, segmentations
 from znni.core.shapes import Vec3
 from znni.machine.machine import DeviceKind
 from znni.network.geometry import shapes
 from znni.network.layers import Pool
 from znni.network.node import INPUT
+from znni.plans.rewrites.fusions import fusions
 from znni.plans.segments import Segment, Step, segment_runs
 from znni.plans.stage import Counts
 
@@ -36,7 +37,7 @@ OVERHEAD = overhead(1000, 4, 8, gpu=500, gpu_value_in=4, gpu_value_out=4)
 def test_a_pooling_makes_all_fragments_only_where_they_fit(device: DeviceKind) -> None:
     """No division does so in less memory, and some of them do with little more."""
     drawn, slowed_at_all = random.Random(0), set[bool]()
-    fusible = tuple(pooled_convolutions(POOLS))
+    fusible = tuple(fusions(POOLS).values())
     for _ in range(60):
         patch = POOLS.granularity * Vec3(*(drawn.randint(1, 5) for _ in range(3)))
         memory = drawn.randint(2_000, 400_000)
@@ -86,7 +87,7 @@ def of_segment(segments: tuple[Segment, ...]) -> list[tuple[Step, int]]:
 def test_divisions_that_cannot_keep_a_limit_are_left_out(seconds: float) -> None:
     patch = POOLS.granularity * 2
     given = shapes(POOLS, patch)[INPUT]
-    fusible = tuple(pooled_convolutions(POOLS))
+    fusible = tuple(fusions(POOLS).values())
 
     def of_step(step: Step) -> float:
         return len(step.layers) * (5.0 + 0.01 * step.shape_out.n * step.shape_out.size.volume)

@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import pytest
 from fakes import Lazy
+from fused_steps import with_fusions
 from packed_networks import PackedGraph
 from paths import MACHINES, NETWORKS
 from planner_cases import bound_of_patch
@@ -20,7 +21,7 @@ from planner import device_search
 from planner.bare_steps import sample_steps
 from planner.bounds import packed_layers
 from planner.cost_model import BUILT_IN
-from planner.exact_segments import exact_segment, exact_segments, fusible_sums
+from planner.exact_segments import exact_segment, exact_segments
 from planner.partition_bounds import PartitionBounds
 from planner.search import Search
 from planner.step_options import StepOptions
@@ -49,15 +50,14 @@ from znni.network.network_file import load_network
 from znni.network.node import INPUT, Node
 from znni.network.window import Window
 from znni.plans.accuracy import filter_by_class
-from znni.plans.block_storage import block_storage
-from znni.plans.packed import (
-    left_norms,
-    packed_operations,
-    reads_what_is_made,
-    summing_norms,
-)
+from znni.plans.block_storage import BlockStorage, block_storage
 from znni.plans.plan import Plan
 from znni.plans.primitive import Catalogue, Primitive, by_values, on_device
+from znni.plans.rewrites import left_norm, summing_norm
+from znni.plans.rewrites.block_steps import BlockSteps, Near, Rewrite
+from znni.plans.rewrites.fusions import fusions
+from znni.plans.rewrites.packed_values import packed_values
+from znni.plans.rewrites.step_rules import follow_rules
 from znni.plans.segments import Segment, Step
 from znni.primitives.catalogue import catalogue
 from znni.primitives.gpu.packed.base import GpuPackedPass
@@ -110,10 +110,8 @@ def seconds_of(step: Step, known: Iterable[Primitive]) -> float:
 def all_segments(plan: Plan, options: StepOptions, patch: Vec3, parts: int) -> list[Segment]:
     """The segments of a plan's network, of which one is fastest."""
     network, storage = plan.network, block_storage(plan.network, patch)
-    sums, packed = (fusible_sums(network, options, parts=it) for it in (0, parts))
-    found = exact_segments(
-        network.nodes, storage, sums, options, "gpu", parts=parts, packed_summed=packed
-    )
+    every = fusions(network).values()
+    found = exact_segments(network.nodes, storage, every, options, "gpu", parts=parts)
     return list(found)
 
 
@@ -225,20 +223,25 @@ def residual() -> Network:
     return Network("residual", 1, tuple(nodes), "last", InputScaling())
 
 
+def packed_steps(network: Network, storage: BlockStorage, options: StepOptions) -> BlockSteps:
+    """The steps of a block, of which as many as can be take and make packed values."""
+    steps = BlockSteps.layer_by_layer(network.nodes, storage)
+    return steps.after(packed_values(steps, options.applies, parts=1))
+
+
 def test_the_choice_of_packed_sums_is_the_fastest_of_all() -> None:
     there, patch = machine(), Vec3(48, 48, 48)
     known = primitives(there)
     plan = searched(residual(), known, there, patch).fastest_for(patch)
     assert plan is not None
     options, storage = StepOptions(known.values(), BUILT_IN), block_storage(plan.network, patch)
-    nodes, sums = plan.network.nodes, fusible_sums(plan.network, options, parts=1)
-    assert [it.add.name for it in sums if storage.sums_in_place(it)] == ["as", "bs"]
-    packed = packed_operations(nodes, storage, options.applies, parts=1)
+    sums = list(fusions(plan.network).values())
+    assert [it.gives for it in sums if storage.allows(it)] == ["as", "bs"]
+    packed = packed_steps(plan.network, storage, options)
     seconds = []
     for some in chain.from_iterable(combinations(sums, count) for count in range(3)):
-        chosen = {it.add.name: it for it in some}
-        segment = exact_segment(nodes, storage, chosen, "gpu", packed)
-        assert reads_what_is_made(segment.steps, storage)
+        segment = exact_segment(with_fusions(packed, some), "gpu")
+        assert follow_rules(segment.steps, plan.network.nodes, storage)
         seconds.append(sum(seconds_of(step, known.values()) for step in segment.steps))
     assert sum(step.seconds for step in plan.steps) == pytest.approx(min(seconds))
     assert [step.takes for step in plan.steps if "+" in step.operation.name] == [
@@ -261,6 +264,12 @@ def normed() -> Network:
     return with_window(network, Window(Vec3(48, 48, 48), overlap=0))
 
 
+def with_fields(steps: BlockSteps, name: str, fields: dict[str, Any]) -> PackedLayer:
+    found = steps.packed(name)
+    assert found
+    return replace(found, **fields)
+
+
 def test_the_choice_of_layers_that_do_a_part_of_norms_is_the_fastest_of_all() -> None:
     there, patch = machine(), Vec3(48, 48, 48)
     known = primitives(there)
@@ -269,40 +278,40 @@ def test_the_choice_of_layers_that_do_a_part_of_norms_is_the_fastest_of_all() ->
     assert plan is not None
     options, storage = StepOptions(known.values(), BUILT_IN), block_storage(plan.network, patch)
     nodes = plan.network.nodes
-    packed = packed_operations(nodes, storage, options.applies, parts=1)
-    pairs = [(norm.name, conv) for norm, conv in summing_norms(packed, storage, nodes)]
-    assert pairs == [(f"norm{index}", f"conv{index}") for index in range(3)]
-    left = [(norm.name, after.name) for norm, after in left_norms(packed, storage, nodes)]
-    assert left == [("norm0", "conv1"), ("norm1", "conv2"), ("norm2", "last")]
-    norm2 = {
-        "norm2": {"leaves": True},
-        "last": {"norm": next(node.layer for node in nodes if node.name == "norm2")},
-    }
-    choices = chain.from_iterable(combinations(pairs, count) for count in range(4))
+    packed = packed_steps(plan.network, storage, options)
+    sums = [it for node in nodes if (it := summing_norm.rewrite(packed, node))]
+    assert [set(it.made) for it in sums] == [{f"conv{index}", f"norm{index}"} for index in range(3)]
+    left = [it for node in nodes if (it := left_norm.rewrite(packed, node))]
+    assert [set(it.made) for it in left] == [
+        {"norm0", "conv1"}, {"norm1", "conv2"}, {"norm2", "last"},
+    ]  # fmt: skip
+    names = [node for node in nodes if isinstance(node.layer, Normalize)]
+    choices = chain.from_iterable(combinations(names, count) for count in range(4))
     seconds = []
-    for some, after in product(choices, ({}, norm2)):
-        changed = {name: replace(packed[name], **values) for name, values in after.items()}
-        for name in chain.from_iterable(some):
-            changed[name] = replace(changed.get(name, packed[name]), sums=True)
-        segment = exact_segment(nodes, storage, {}, "gpu", {**packed, **changed})
-        assert reads_what_is_made(segment.steps, storage)
+    for some, last in product(choices, ([], names[-1:])):
+        steps = packed
+        for rule, norms in ((summing_norm, some), (left_norm, last)):
+            for norm in norms:
+                rewrite = rule.rewrite(steps, norm)
+                assert rewrite
+                steps = steps.after(rewrite)
+        segment = exact_segment(steps, "gpu")
+        assert follow_rules(segment.steps, plan.network.nodes, storage)
         each = [seconds_of(step, known.values()) for step in segment.steps]
         for step, least in zip(segment.steps, each, strict=True):
             assert 0 < bounds.of_step(step) <= least
         seconds.append(sum(each))
     assert sum(step.seconds for step in plan.steps) == pytest.approx(min(seconds))
     assert min(seconds) < seconds[0]
-    norm1 = nodes[3].layer
-    assert isinstance(norm1, Normalize)
     for changed in (
         {"norm1": {"sums": True}},
         {"norm2": {"leaves": True}},
-        {"last": norm2["last"]},
-        {"norm2": {"leaves": True}, "last": {"norm": norm1}},
+        {"last": {"norm": names[2].layer}},
+        {"norm2": {"leaves": True}, "last": {"norm": names[1].layer}},
     ):
-        alone = {name: replace(packed[name], **values) for name, values in changed.items()}
-        wrong = exact_segment(nodes, storage, {}, "gpu", {**packed, **alone})
-        assert not reads_what_is_made(wrong.steps, storage)
+        alone = {name: with_fields(packed, name, values) for name, values in changed.items()}
+        wrong = exact_segment(packed.after(Rewrite(alone)), "gpu")
+        assert not follow_rules(wrong.steps, plan.network.nodes, storage)
     assert Plan.from_json(plan.to_json()) == plan
 
 
@@ -344,7 +353,9 @@ def test_only_convolutions_read_or_write_packed_values_alone() -> None:
         *both,
         (False, True),
     ]
-    assert [it.reads for it in packed_layers(conv, 1, sums=True) if it.sums] == [True, False]
+    for after, sums in ((pool, []), (Normalize("norm", 8, 8), [True, False])):
+        ways = (summing_norm.variants(it, Near((), (after,))) for it in packed_layers(conv, 1))
+        assert [it.reads for it in chain.from_iterable(ways)] == sums
 
 
 def test_primitives_decline_values_of_the_other_kind() -> None:

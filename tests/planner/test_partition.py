@@ -20,7 +20,7 @@ from planner.overhead import Overhead, SecondsOnce
 from planner.partition import Partition, cut_network
 from planner.patch_sizes import patch_sizes
 from planner.search import Search
-from planner.segmentations import pooled_convolutions, segmentations
+from planner.segmentations import segmentations
 from planner.step_options import StepOptions
 from znni.core.errors import DoesNotFit
 from znni.core.shapes import Vec3
@@ -34,6 +34,7 @@ from znni.network.network import Network
 from znni.network.node import INPUT
 from znni.plans.device_partition import parts_of
 from znni.plans.primitive import convolved, on_device
+from znni.plans.rewrites.fusions import fusions
 from znni.plans.segments import Segment
 
 NETWORK = Network.chain(
@@ -102,7 +103,7 @@ def all_in(patch: Vec3, overhead: Overhead) -> Iterator[Enumerated]:
 def all_candidates(partition: Partition) -> list[tuple[Segment, ...]]:
     """Return every division of the layers, with every combination of primitives."""
     options = StepOptions(on_device(CATALOGUE, partition.device).values(), BUILT_IN)
-    fusible = tuple(pooled_convolutions(NETWORK)) if partition.device == "cpu" else ()
+    fusible = tuple(fusions(NETWORK).values()) if partition.device == "cpu" else ()
     found = []
     for some in (
         n for n in range(1, partition.input_shape.n + 1) if partition.input_shape.n % n == 0

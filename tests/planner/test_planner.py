@@ -30,7 +30,7 @@ from planner.cost_model import BUILT_IN
 from planner.overhead import Overhead
 from planner.patch_sizes import patch_sizes
 from planner.search import Search
-from planner.segmentations import pooled_convolutions, segmentations
+from planner.segmentations import segmentations
 from planner.step_options import StepOptions
 from znni.core.errors import DoesNotFit
 from znni.core.shapes import Shape5, Vec3
@@ -41,6 +41,8 @@ from znni.network.network import Network
 from znni.plans.cost import Cost
 from znni.plans.device_partition import DevicePart
 from znni.plans.primitive import Primitive, convolved, convolved_and_pooled
+from znni.plans.rewrites.fusion import Fusion
+from znni.plans.rewrites.fusions import fusions
 from znni.plans.segments import Segment
 
 CATALOGUES: dict[str, dict[str, Primitive]] = {
@@ -89,7 +91,7 @@ def test_plan_is_the_optimum_over_patches_splits_and_primitives(
 def test_single_fragments_may_be_made_from_any_layer_before_their_pool() -> None:
     convolutions = [("conv", 2)] * 3
     network = chain(*convolutions, ("pool", 2), ("conv", 1), features=1)
-    fusible = tuple(pooled_convolutions(network))
+    fusible = tuple(fusions(network).values())
     names = {
         tuple("".join(step.operation.name[:2] for step in part.steps) for part in segments)
         for segments in segmentations(network.nodes, Shape5(1, 1, 8, 8, 8), fusible=fusible)
@@ -106,8 +108,8 @@ def test_single_fragments_may_be_made_from_any_layer_before_their_pool() -> None
     }
 
 
-def fusible(name: str) -> tuple[PooledConv, ...]:
-    return () if CATALOGUES[name] is CHOICES else tuple(pooled_convolutions(NETWORK))
+def fusible(name: str) -> tuple[Fusion, ...]:
+    return () if CATALOGUES[name] is CHOICES else tuple(fusions(NETWORK).values())
 
 
 @cache
@@ -182,7 +184,8 @@ def test_too_little_memory_names_what_would_do(catalogue: dict[str, Primitive]) 
         Search(NETWORK, output, machine(1000), catalogue, NO_OVERHEAD).fastest()[0]
     error = refused.value
     assert error.patch == NETWORK.total_pooling
-    assert error.layer in {layer.name for layer in (*NETWORK.layers, *pooled_convolutions(NETWORK))}
+    fused = (fusion.operation for fusion in fusions(NETWORK).values())
+    assert error.layer in {layer.name for layer in (*NETWORK.layers, *fused)}
     plan = Search(NETWORK, output, machine(error.needed), catalogue, NO_OVERHEAD).fastest()[0]
     assert plan.memory.total <= error.needed
     with pytest.raises(DoesNotFit):

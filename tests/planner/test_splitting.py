@@ -19,7 +19,7 @@ from znni.inference import text_cache
 from znni.inference.plan_cache import fastest_cached_or_found
 from znni.inference.planning import checked_plan, search
 from znni.network.geometry import over, with_window
-from znni.network.layers import PackedLayer, SummedConv
+from znni.network.layers import PackedLayer, SummedConv, on_float32
 from znni.network.network import Network
 from znni.network.network_file import network_from_text
 from znni.network.window import Window
@@ -72,7 +72,7 @@ def test_decoders_of_a_unet_are_split(accuracy: Accuracy, of: str) -> None:
     plan = planned(found)
     assert plan.network == found.network
     assert [it.conv.name for it in plan.network.split] == DECODERS
-    steps = {step.gives: step.on_float32 for step in plan.steps}
+    steps = {step.gives: on_float32(step.operation) for step in plan.steps}
     assert all(isinstance(step.operation, PackedLayer) for step in plan.steps)
     for name in DECODERS:
         assert isinstance(steps[name], SummedConv)

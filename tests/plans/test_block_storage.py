@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
+from fused_steps import with_fusions
 from graphs import graphs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from planner.bare_steps import bare_step
+from planner.exact_segments import exact_segment
 from znni.core.shapes import Box, Vec3
 from znni.network.geometry import block_geometry, over, whole_input
 from znni.network.layers import Activation, Add, Affine, Concat, Conv, Padding
@@ -21,9 +23,10 @@ from znni.plans.array_layout import device_rows, storage_bytes
 from znni.plans.block_storage import BlockStorage, block_storage
 from znni.plans.cost import Cost, Memory
 from znni.plans.device_partition import DevicePart
+from znni.plans.rewrites.block_steps import BlockSteps
+from znni.plans.rewrites.fusions import fusions
 from znni.plans.segments import Segment, Step
 from znni.plans.storage_sharing import needs_zeros
-from znni.plans.summed import summed_convolutions
 
 ZERO = Vec3(0, 0, 0)
 SPOILT = -1
@@ -71,20 +74,12 @@ def steps_of(
 
     With ``fused``, convolutions add to other values as they store, wherever they may.
     """
-    summed = summed_convolutions(network) if fused else {}
-    possible = {name: it for name, it in summed.items() if storage.sums_in_place(it)}
-    left_out = {it.conv.name for it in possible.values()}
-    for node in storage.steps_of(network.nodes):
-        if node.name in left_out:
-            continue
-        takes = possible[node.name].takes if node.name in possible else node.inputs
-        shape, out = storage.shape_taken(node.name, node.inputs), storage.shape_made(node.name)
-        step = bare_step(node.layer, shape, out, takes)
-        arrays = shape.nbytes + out.nbytes
-        yield Step(
-            step.operation, step.primitive, shape, out,
-            Cost(1, 1, Memory.beside(arrays, workspace), 1), 0.0, 0.0, takes,
-        )  # fmt: skip
+    found = BlockSteps.layer_by_layer(network.nodes, storage)
+    if fused:
+        found = with_fusions(found, fusions(network).values())
+    for step in exact_segment(found).steps:
+        memory = Memory.beside(step.shape_in.nbytes + step.shape_out.nbytes, workspace)
+        yield replace(step, cost=Cost(1, 1, memory, 1))
 
 
 @settings(max_examples=80)
@@ -218,12 +213,11 @@ def check_block(network: Network, patch: Vec3, start: Vec3, workspace: int, *, f
 
     for step, (low, high) in zip(steps, placed.room, strict=True):
         node = nodes[step.gives]
-        summed = summed_convolutions(network).get(node.name)
-        if summed is None or step.takes != summed.takes or step.takes == node.inputs:
+        fusion = fusions(network).get(tuple(layer.name for layer in step.layers))
+        if fusion is None:
             check_reads(node)
-            summed = None
         else:
-            check_read(node, node.inputs.index(summed.other))
+            check_read(node, node.inputs.index(step.takes[-1]))
         arena[low // 4 : high // 4] = SPOILT
         frame = storage.geometry.frames[node.name]
         held, made = array_of(node.name), storage.made(node.name)
@@ -231,8 +225,8 @@ def check_block(network: Network, patch: Vec3, start: Vec3, workspace: int, *, f
         inside = storage.inside(node.name, start // network.strides[node.name])
         held[:, *made.slices] = tags[node.name][:, *computed.slices]
         finish(held, made, inside, cleared=node.name in storage.cleared)
-        if summed:  # the convolution reads on after it has stored some of the sum
-            check_reads(summed.conv)
+        if fusion:  # the convolution reads on after it has stored some of the sum
+            check_reads(fusion.nodes[0])
     last = storage.geometry.frames[network.output]
     computed = last.computed.shifted(ZERO - last.stored.start)
     wanted = tags[network.output][:, *computed.slices]

@@ -14,22 +14,26 @@ from hypothesis import strategies as st
 from planner.cost_model import BUILT_IN
 from planner.limits import memory_of_run, time_of_run
 from planner.partition import Partition, cut_network, cut_points
-from planner.segmentations import pooled_convolutions, segmentations
+from planner.segmentations import segmentations
 from planner.step_options import StepOptions
 from znni.core.options import DeviceChoice
 from znni.core.shapes import Box, Shape5, Vec3
 from znni.engine.blocks import Blocks
-from znni.engine.pipeline import PatchStages, RunState, ThisProcess, run_volume
+from znni.engine.patch import PatchRunner
+from znni.engine.pipeline import PatchStages, ThisProcess, run_volume
+from znni.engine.run_state import RunState
 from znni.engine.stopwatch import Stopwatch
 from znni.engine.tiles import Remaining, make_job
 from znni.machine.machine import DeviceKind
 from znni.network.network import Network
-from znni.network.split import whole_again
-from znni.network.weights import Float32, Weights
+from znni.network.weights import Float32, Weights, random_weights
 from znni.plans.device_partition import parts_of
 from znni.plans.plan import Plan
 from znni.plans.primitive import Catalogue, convolved, on_device
+from znni.plans.rewrites.fusions import fusions
+from znni.plans.rewrites.network_rules import as_given
 from znni.plans.segments import Segment
+from znni.primitives.reference import dense
 from znni.volumes.array import ArrayOutput, ArrayVolume
 
 DEVICES: tuple[DeviceKind, ...] = ("cpu", "gpu")
@@ -77,7 +81,7 @@ def any_plan(
         batch = partition.input_shape.n
         some = draw(st.sampled_from([n for n in range(1, batch + 1) if batch % n == 0]))
         first_input = partition.input_shape._replace(n=some)
-        fusible = tuple(pooled_convolutions(network)) if has_fused(catalogue, partition) else ()
+        fusible = tuple(fusions(network).values()) if has_fused(catalogue, partition) else ()
         every = segmentations(
             partition.nodes, first_input, fusible=fusible, device=partition.device
         )
@@ -100,7 +104,7 @@ def has_fused(catalogue: Catalogue, partition: Partition) -> bool:
 
 def run(runner: PatchStages, weights: Weights, volume: Float32, **job_options: Any) -> Float32:
     """Return the output of a job, and check that each voxel is written once."""
-    network = whole_again(runner.plan.network)
+    network = as_given(runner.plan.network)
     options = {"border": "valid", "pad": "reflect", "roi": None} | job_options
     job = make_job(network, Vec3(*volume.shape[1:]), **options)
     result = np.full((network.out_features, *job.output), np.nan, np.float32)
@@ -125,3 +129,18 @@ def random_volume(network: Network, output: Vec3, seed: int) -> Float32:
     size = output + network.field_of_view - 1
     generator = np.random.default_rng(seed)
     return generator.standard_normal((network.in_features, *size), np.float32)
+
+
+def run_plan(network: Network, plan: Plan, volume: Float32, **job_options: Any) -> Float32:
+    """Return the output of a job by the primitives for tests, with random weights."""
+    weights = random_weights(network, 7)
+    return run(PatchRunner(plan, CATALOGUE, weights), weights, volume, **job_options)
+
+
+def assert_dense(network: Network, plan: Plan) -> None:
+    """What a plan gives for its output is what single windows give."""
+    generator = np.random.default_rng(0)
+    extents = plan.output + network.field_of_view - 1
+    volume = generator.random((1, *extents), dtype=np.float32)
+    expected = dense(network, random_weights(network, 7), volume)
+    np.testing.assert_allclose(run_plan(network, plan, volume), expected, rtol=1e-4, atol=1e-5)

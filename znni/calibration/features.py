@@ -14,10 +14,8 @@ from znni.network.layers import (
     ConvTranspose,
     Operation,
     Pool,
-    PooledConv,
-    SummedConv,
     Upsample,
-    on_float32,
+    layers_of,
 )
 
 Numbers: TypeAlias = NDArray[np.float64]
@@ -35,18 +33,15 @@ def place(operation: Operation, shape: Shape5) -> Place:
     """
     kernel = window = 1.0
     features = shape.f
-    match on_float32(operation):
-        case Conv() | ConvTranspose() as layer:
-            kernel, features = layer.kernel.volume, layer.out_features
-            window = layer.stride.volume
-        case Upsample(factor=factor):
-            window = factor.volume
-        case Pool() as pool:
-            window = pool.window.volume
-        case SummedConv(conv=conv):
-            kernel, features = conv.kernel.volume, conv.out_features
-        case PooledConv(conv, pool):
-            kernel, window, features = conv.kernel.volume, pool.window.volume, conv.out_features
+    for layer in layers_of(operation):
+        match layer:
+            case Conv() | ConvTranspose():
+                kernel, features = layer.kernel.volume, layer.out_features
+                window *= layer.stride.volume
+            case Upsample(factor=factor):
+                window *= factor.volume
+            case Pool() as pool:
+                window *= pool.window.volume
     return (
         round(log2(shape.n)),
         log2(shape.f),

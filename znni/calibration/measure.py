@@ -16,12 +16,12 @@ from znni.machine.timing import Timing, timed
 from znni.network.layers import (
     Add,
     Concat,
+    Fused,
     Maximum,
     Multiply,
     Operation,
-    PooledConv,
-    SummedConv,
     Weighted,
+    layers_of,
     on_float32,
 )
 from znni.network.weights import ConvWeights, Float32, random_layer_weights
@@ -72,15 +72,16 @@ class Workbench:
 def output_in_run(operation: Operation, inputs: Sequence[Any]) -> Any:
     """Return the array in which a run has a call's output; None if it is one of the arena.
 
-    A run has a sum in the memory of the value to which it adds.
+    A step that adds in place has its output in the memory of the last value that it takes.
 
     Args:
         operation: the operation.
         inputs: the arrays that it takes, on the host or a GPU, perhaps packed.
     """
-    if not isinstance(on_float32(operation), SummedConv):
+    fused = on_float32(operation)
+    if not isinstance(fused, Fused) or not fused.adds_in_place:
         return None
-    _, other = inputs
+    *_, other = inputs
     if isinstance(other, PackedArray):  # the sum has records of its own
         other = other._replace(records=cupy().zeros(other.records.shape, other.records.dtype))
     return other
@@ -99,9 +100,7 @@ def memory_for(calls: Sequence[tuple[Primitive, Call]]) -> tuple[int, int]:
 
 def some_weights(operation: Operation) -> ConvWeights | None:
     """Return random weights for a layer that has any; None for another."""
-    layer = on_float32(operation)
-    if isinstance(layer, PooledConv | SummedConv):
-        layer = layer.conv
+    layer, *_ = layers_of(operation)
     if not isinstance(layer, Weighted):
         return None
     return random_layer_weights(layer, np.random.default_rng(0))
@@ -110,14 +109,15 @@ def some_weights(operation: Operation) -> ConvWeights | None:
 def inputs_in(operation: Operation, x: Float32) -> tuple[Float32, ...]:
     """Return the arrays that a call takes, whose maps lie one after the other in an array.
 
-    A summed convolution adds to zeros.
+    A step that adds in place adds to zeros.
     """
     operation = on_float32(operation)
     match operation:
-        case SummedConv():
-            conv = operation.conv
-            size = Vec3(*x.shape[2:]) - conv.kernel + 1
-            return x, np.zeros_like(x, shape=(len(x), conv.out_features, *size))
+        case _ if isinstance(operation, Fused):
+            first, *_ = operation.layers
+            size = first.local_size(Vec3(*x.shape[2:]))
+            zeros = np.zeros_like(x, shape=(len(x), first.maps_from(x.shape[1]), *size))
+            return (x, zeros) if operation.adds_in_place else (x,)
         case Multiply(is_gate=True):
             first = x.shape[1] - 1
         case Concat() | Add() | Multiply() | Maximum():

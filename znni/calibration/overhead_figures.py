@@ -20,7 +20,7 @@ from znni.calibration.phase_notes import AROUND, Kind, noted, noted_cuda, with_n
 from znni.core.errors import InvalidInput
 from znni.core.options import AS_COMPUTED, Costs, Packing, Stored
 from znni.core.shapes import Vec3
-from znni.engine.stages.models import stage_models
+from znni.engine.stages.order import stage_models
 from znni.engine.stages.read import Read
 from znni.machine.device_arena import DEVICE_BYTES
 from znni.machine.handling_times import HandlingTimes

@@ -19,6 +19,7 @@ from znni.network.layers import (
     Concat,
     Conv,
     ConvTranspose,
+    Fused,
     GlobalPool,
     Layer,
     Maximum,
@@ -28,7 +29,6 @@ from znni.network.layers import (
     PackedLayer,
     Pool,
     PooledConv,
-    SummedConv,
     Upsample,
 )
 from znni.plans.primitive import Primitive, TakesPacked
@@ -124,7 +124,7 @@ class Call(NamedTuple):
             parts: the parts of a packed number.
         """
         layer, maps = self.operation, self.shape.f
-        if isinstance(layer, PooledConv | SummedConv | PackedLayer):
+        if isinstance(layer, Fused | PackedLayer):
             return self
         reads = writes = maps % GROUP == 0
         if isinstance(layer, Conv):

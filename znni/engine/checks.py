@@ -5,14 +5,13 @@ from __future__ import annotations
 from znni.core.errors import PLAN_AGAIN, SAVE_AS_Z, InvalidInput, option
 from znni.core.text import counted
 from znni.core.volume import Volume
-from znni.network.layers import SummedConv
 from znni.network.network import Network
 from znni.plans.device_partition import DevicePart, bytes_of
-from znni.plans.packed import reads_what_is_made
 from znni.plans.plan import Plan
 from znni.plans.primitive import Catalogue
+from znni.plans.rewrites.fusions import fusions
+from znni.plans.rewrites.step_rules import follow_rules
 from znni.plans.step_primitive import found
-from znni.plans.summed import summed_convolutions
 
 
 def check_runnable(plan: Plan, catalogue: Catalogue) -> None:
@@ -23,8 +22,7 @@ def check_runnable(plan: Plan, catalogue: Catalogue) -> None:
     """
     for part in plan.parts:
         _check_steps(part, catalogue)
-        _check_sums(part, plan.network)
-        _check_packed(part)
+        _check_rules(part, plan.network)
     _check_memory(plan)
 
 
@@ -77,21 +75,18 @@ def _check_steps(part: DevicePart, catalogue: Catalogue) -> None:
         expected = shape
 
 
-def _check_sums(part: DevicePart, network: Network) -> None:
-    """Check that no convolution adds to a value that is needed again, or stored elsewhere."""
-    known = summed_convolutions(network)
+def _check_rules(part: DevicePart, network: Network) -> None:
+    """Check that no step adds where it must not, and that all agree which values are packed."""
+    if part.storage is None:
+        return
     for step in part.steps:
-        if isinstance(step.on_float32, SummedConv) and part.storage:
-            nodes = known.get(step.gives)
-            if nodes is None or not part.storage.sums_in_place(nodes):
+        if len(step.layers) > 1:
+            fusion = fusions(network).get(tuple(layer.name for layer in step.layers))
+            if fusion is None or not part.storage.allows(fusion):
                 raise InvalidInput(
                     f"the plan's layer {step.operation.name} cannot add in place; {PLAN_AGAIN}"
                 )
-
-
-def _check_packed(part: DevicePart) -> None:
-    """Check that all steps agree which values are packed."""
-    if part.storage and not reads_what_is_made(part.steps, part.storage):
+    if not follow_rules(part.steps, network.nodes, part.storage):
         raise InvalidInput(f"the plan's layers read values as packed that are not; {PLAN_AGAIN}")
 
 

@@ -17,11 +17,11 @@ from znni.engine.labels import Labels
 from znni.engine.stopwatch import Stopwatch
 from znni.engine.tiles import Allocate, allocate_new
 from znni.machine.locked_arrays import LockedArrays
-from znni.network.split import split_weights
 from znni.network.weights import Float32, Weights, conv_weights
 from znni.plans.device_partition import DevicePart, locks_blocks
 from znni.plans.plan import Plan
 from znni.plans.primitive import Catalogue
+from znni.plans.rewrites.network_rules import weights_after_rules
 
 
 class Layers(Protocol):
@@ -43,7 +43,7 @@ class PatchRunner:
     Args:
         plan: the plan.
         catalogue: the primitives that it names.
-        weights: the weights of its network, those of split convolutions as if these were whole.
+        weights: the weights of the network as it was given.
         measured: the function that takes the seconds of each step, after it is done.
         dtype: the type of output from a GPU; output from the host is float32.
 
@@ -67,7 +67,7 @@ class PatchRunner:
         self.plan = plan
         head = plan.network.head
         self._head = conv_weights(head, weights[head.name]) if head else None
-        parameters = split_weights(plan.network, weights)
+        parameters = weights_after_rules(plan.network, weights)
 
         def ready(part: DevicePart) -> Layers:
             if part.device == "cpu":

@@ -37,10 +37,6 @@ class _Linear:
         """Add another one after it."""
         self.gain, self.offset = self.gain * gain, self.offset * gain + offset
 
-    @property
-    def is_none(self) -> bool:
-        return bool((self.gain == 1).all() and (self.offset == 0).all())
-
 
 def _unchanged(maps: int) -> _Linear:
     return _Linear(np.ones(maps), np.zeros(maps))

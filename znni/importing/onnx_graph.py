@@ -215,10 +215,6 @@ class _Reading:
             checks.refuse(origin, f"cannot be computed: {problem}; export it again")
 
 
-def _is_constant(given: object) -> bool:
-    return given is None or isinstance(given, np.ndarray)
-
-
 def _made_size(kind: str, inputs: Sequence[NDArray[np.generic] | None]) -> float:
     """Return at least the number of values that a node makes from its inputs."""
     given = [np.asarray(each) for each in inputs if each is not None]

@@ -11,10 +11,10 @@ from znni.engine.blocks import Skipped
 from znni.inference.planning import accuracy_of
 from znni.inference.provenance import origin_attributes
 from znni.inference.request import OpenRequest
-from znni.network.split import whole_again
 from znni.network.weights import Weights
 from znni.plans.job_seconds import JobSeconds
 from znni.plans.plan import Plan
+from znni.plans.rewrites.network_rules import as_given
 
 
 def provenance(
@@ -28,7 +28,7 @@ def provenance(
         asked: the request for the run.
         expected: the plan with the seconds that this machine takes beside it; None: the same.
     """
-    network = whole_again(plan.network).with_head_joined()
+    network = as_given(plan.network)
     run = as_run([plan], JobSeconds(), 0, Skipped(), 0)  # replaced at the end of the run
     return {
         "znni_version": __version__,

@@ -18,9 +18,9 @@ from znni.core.user_cache import state_of_source
 from znni.core.value_cache import load_value, store_value
 from znni.inference.text_cache import plans_folder
 from znni.machine.machine import Machine
-from znni.network.split import split_alike
 from znni.plans.plan import Plan
 from znni.plans.primitive import cache_key_of
+from znni.plans.rewrites.network_rules import rewritten_alike
 from znni.plans.step_primitive import found as found_in
 
 
@@ -90,7 +90,7 @@ def _like(folder: Path, key: str, search: Search) -> Iterator[_CachedPlan]:
             continue
         if (plan := load_value(path, Plan)) is None:
             continue
-        network = split_alike(search.given, plan.network).computing(plan.network.together)
+        network = rewritten_alike(search.given, plan.network).computing(plan.network.together)
         plan = replace(plan, network=network, machine=search.machine)
         # The seconds to start a GPU may have been others.
         time = time_of_run(network, plan.patch, plan.parts, search.overhead)

@@ -57,12 +57,13 @@ from znni.machine.machine import Machine
 from znni.machine.machine_choice import machine_for
 from znni.network.network import Network
 from znni.network.network_file import load_network
-from znni.network.split import split_alike
 from znni.plans.accuracy import class_of_plan, filter_by_class, note_on
 from znni.plans.job_seconds import SecondsAround
 from znni.plans.plan import Plan
 from znni.plans.plan_text import explanation
 from znni.plans.primitive import Catalogue
+from znni.plans.rewrites.head_apart import with_head_apart
+from znni.plans.rewrites.network_rules import rewritten_alike
 from znni.plans.stage import itemsize_in
 from znni.primitives.catalogue import catalogue, families
 
@@ -204,7 +205,7 @@ def search_for(required: Requirements, machine: Machine) -> Search:
         machine: the machine to plan for. Its memory is the limit, whatever limits
             ``required.choices`` has.
     """
-    network = shared_out(required.network.with_head_apart(), machine.used_gpus)
+    network = shared_out(with_head_apart(required.network), machine.used_gpus)
     network = replace(network, weights=None)
     choices = required.choices
     able = filter_by_class(primitives_of(network, machine), choices.accuracy)
@@ -384,7 +385,7 @@ def checked_plan(
             or uses something that this machine lacks. Or it has a primitive of a lower accuracy
             class than was chosen.
     """
-    network = split_alike(network.with_head_apart(), given.network)
+    network = rewritten_alike(network, given.network)
     if given.network.scaling.rules == network.scaling.rules:
         given = given.normalized_as(network)
     check_made_for(given, network, choices.threads)

@@ -6,7 +6,7 @@ Weights are kept apart (``znni.network.weights``).
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 from znni.network.activations import LEAKY_SLOPE, Activation
 from znni.network.convolutions import Conv, ConvTranspose
@@ -28,6 +28,8 @@ __all__ = [
     "ConvTranspose",
     "DenseLayer",
     "Elementwise",
+    "Fused",
+    "FusedOperation",
     "GlobalPool",
     "Join",
     "Layer",
@@ -44,6 +46,9 @@ __all__ = [
     "Upsample",
     "Weighted",
     "WholeWindow",
+    "layers_of",
+    "on_float32",
+    "unnamed",
 ]
 
 # Layers that make one voxel from two.
@@ -66,35 +71,50 @@ Layer: TypeAlias = (
 )
 
 
+class Fused:
+    """Layers that follow each other, as one operation: nothing between them is stored.
+
+    A subclass is a dataclass with a field for each layer, in order. The field's name is the kind of
+    the layer. A rule in ``znni.plans.rewrites`` says where networks have such layers.
+    """
+
+    adds_in_place: ClassVar[bool] = False  # to the last value that it takes
+
+    @property
+    def layers(self) -> tuple[Layer, ...]:
+        """The layers, in order."""
+        return tuple(vars(self).values())
+
+    @property
+    def name(self) -> str:
+        """The names of all layers."""
+        return "+".join(layer.name for layer in self.layers)
+
+
 @dataclass(frozen=True)
-class PooledConv:
+class PooledConv(Fused):
     """A convolution and the pooling after it as one operation: nothing between is stored."""
 
     conv: Conv
     pool: Pool
 
-    @property
-    def name(self) -> str:
-        """The names of both layers."""
-        return f"{self.conv.name}+{self.pool.name}"
-
 
 @dataclass(frozen=True)
-class SummedConv:
+class SummedConv(Fused):
     """A convolution and the sum after it as one operation: it adds to a value in memory."""
 
     conv: Conv
     add: Add
-
-    @property
-    def name(self) -> str:
-        """The names of both layers."""
-        return f"{self.conv.name}+{self.add.name}"
+    adds_in_place: ClassVar[bool] = True
 
     @property
     def activated(self) -> Conv:
         """The convolution with the activation of the sum."""
         return replace(self.conv, activation=self.add.activation, slope=self.add.slope)
+
+
+# An operation of several layers.
+FusedOperation: TypeAlias = PooledConv | SummedConv
 
 
 @dataclass(frozen=True)
@@ -104,7 +124,7 @@ class PackedLayer:
     All its packed values have numbers of as many parts.
 
     Attributes:
-        layer: the layer, or a convolution and the sum after it.
+        layer: the layer, or several as one operation.
         reads: whether all its inputs are packed.
         writes: whether its output is.
         sums: whether a convolution also adds up each map that it makes, for the norm after it; or
@@ -114,7 +134,7 @@ class PackedLayer:
         norm: the norm before, if it leaves that: the layer applies it to what it loads.
     """
 
-    layer: Layer | SummedConv
+    layer: Layer | FusedOperation
     reads: bool
     writes: bool
     sums: bool = False
@@ -128,30 +148,31 @@ class PackedLayer:
         return self.layer.name
 
 
-# The operation of a primitive: one layer, perhaps on packed values, or two in one.
-Operation: TypeAlias = Layer | PooledConv | SummedConv | PackedLayer
+# The operation of a primitive: one layer or several, perhaps on packed values.
+Operation: TypeAlias = Layer | FusedOperation | PackedLayer
 
 
-def on_float32(operation: Operation) -> Layer | PooledConv | SummedConv:
+def on_float32(operation: Operation) -> Layer | FusedOperation:
     """Return an operation as it is if no value is packed."""
     return operation.layer if isinstance(operation, PackedLayer) else operation
 
 
+def layers_of(operation: Operation) -> tuple[Layer, ...]:
+    """Return the layers of an operation, in order."""
+    found = on_float32(operation)
+    return found.layers if isinstance(found, Fused) else (found,)
+
+
 def unnamed(operation: Operation) -> Operation:
     """Return an operation with neutral names, which all layers that are alike share."""
-    match operation:
-        case PooledConv(conv, pool):
-            return PooledConv(replace(conv, name="conv"), replace(pool, name="pool"))
-        case PackedLayer():
-            norm = operation.norm and replace(operation.norm, name=operation.norm.kind)
-            return replace(operation, layer=_unnamed_layer(operation.layer), norm=norm)
-        case _:
-            return _unnamed_layer(operation)
+    if isinstance(operation, PackedLayer):
+        norm = operation.norm and replace(operation.norm, name=operation.norm.kind)
+        return replace(operation, layer=_unnamed_layer(operation.layer), norm=norm)
+    return _unnamed_layer(operation)
 
 
-def _unnamed_layer(layer: Layer | SummedConv) -> Layer | SummedConv:
-    match layer:
-        case SummedConv(conv, add):
-            return SummedConv(replace(conv, name="conv"), replace(add, name="add"))
-        case _:
-            return replace(layer, name=layer.kind)
+def _unnamed_layer(layer: Layer | FusedOperation) -> Layer | FusedOperation:
+    if isinstance(layer, Fused):
+        neutral: dict[str, Any] = {it.kind: replace(it, name=it.kind) for it in layer.layers}
+        return replace(layer, **neutral)
+    return replace(layer, name=layer.kind)

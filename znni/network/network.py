@@ -15,6 +15,7 @@ from pathlib import Path
 from znni.core import html
 from znni.core.shapes import Box, Shape5, Vec3
 from znni.core.text import counted
+from znni.core.voxel_size import VoxelSize
 from znni.network.graph_checks import check_graph
 from znni.network.input_scaling import AS_STORED, InputScaling
 from znni.network.layers import (
@@ -48,6 +49,7 @@ class Network:
         labels: the name and the label of each output map, if the network file has them.
         about: the purpose of the network, for people.
         expects: what the input should look like, for people.
+        spacing: the extents of the voxels that the network was trained on; None if any will do.
         window: the windows that the network is computed in, if it is not computed over the whole
             volume. ``whole`` is then the extents of one window.
         head: the last layer, if it is applied once to the blended values of windows, and not to
@@ -70,6 +72,7 @@ class Network:
     window: Window | None = None
     about: str = field(default="", compare=False)
     expects: str = field(default="", compare=False)
+    spacing: VoxelSize | None = field(default=None, compare=False)
     head: Conv | None = None
     split: tuple[SplitConv, ...] = ()
 
@@ -115,33 +118,6 @@ class Network:
         if (scaling, window) == (self.scaling, self.window):
             return self
         return replace(self, scaling=scaling, window=window)
-
-    def with_head_apart(self) -> Network:
-        """Return the network with its last layer as ``head``, if that takes fewer sums of windows.
-
-        Such a layer is linear at each voxel. So it gives the same, but for rounding, before and
-        after windows are blended.
-        """
-        *before, last = self.nodes
-        layer = last.layer
-        if not (
-            self.window
-            and last.name == self.output
-            and isinstance(layer, Conv)
-            and layer.is_linear_at_voxels
-            and last.inputs[0] not in self.pooled
-            and layer.in_features < layer.out_features
-            and any(isinstance(node.layer, Conv) for node in before)
-        ):
-            return self
-        return replace(self, nodes=tuple(before), output=last.inputs[0], head=layer)
-
-    def with_head_joined(self) -> Network:
-        """Return the network whose last layer is among the nodes."""
-        if self.head is None:
-            return self
-        last = Node(self.head, (self.output,))
-        return replace(self, nodes=(*self.nodes, last), output=last.name, head=None)
 
     @cached_property
     def pooled(self) -> frozenset[str]:

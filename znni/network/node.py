@@ -55,7 +55,7 @@ class Node:
 
 @dataclass(frozen=True)
 class SplitConv:
-    """A convolution of an upsampled value that is split (``znni.network.split``).
+    """A convolution of an upsampled value that is split, as ``split_convolution`` explains.
 
     Attributes:
         upsample: the upsampling.

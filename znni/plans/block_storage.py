@@ -1,8 +1,8 @@
 """Storages of an exact network's block: the arrays in which its values lie.
 
 Joins need no copies. A value that is concatenated is made where the whole lies. A value that only
-one later layer takes, voxel by voxel, gives its memory to that layer's output. If a convolution may
-add to a value as it stores, that value gives its memory to the sum.
+one later layer takes, voxel by voxel, gives its memory to that layer's output. If a fusion may have
+its output in the memory of a value, that value gives its memory, too.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 
 from znni.core.shapes import Box, Shape5, Vec3
 from znni.network.geometry import BlockGeometry, block_extents, block_geometry
@@ -20,8 +21,9 @@ from znni.network.layers import (
 )
 from znni.network.network import Network
 from znni.network.node import INPUT, Node
+from znni.plans.rewrites.fusion import Fusion
+from znni.plans.rewrites.fusions import overwritten
 from znni.plans.storage_sharing import SHARING, Location, _overlap, _Sharing, needs_zeros
-from znni.plans.summed import SummedNodes, summed_convolutions
 
 ZERO = Vec3(0, 0, 0)
 
@@ -74,14 +76,22 @@ class BlockStorage:
             )
         )
 
-    def sums_in_place(self, nodes: SummedNodes) -> bool:
-        """Return whether a convolution may add to the other value where that lies."""
-        conv, add = nodes.conv.name, nodes.add.name
-        read = self.geometry.reads[add][nodes.add.inputs.index(conv)]
-        in_place = self.locations[nodes.other].storage == self.locations[add].storage
-        # The convolution stores some of the sum before it has read all of its inputs.
-        spoilt = any(_overlap(self.locations, self.maps, add, name) for name in nodes.conv.inputs)
-        return in_place and not spoilt and read == self.geometry.frames[conv].computed
+    def allows(self, fusion: Fusion) -> bool:
+        """Return whether one step may compute the layers of a fusion where their values lie."""
+        whole = all(
+            self.geometry.reads[after.name][after.inputs.index(before.name)]
+            == self.geometry.frames[before.name].computed
+            for before, after in pairwise(fusion.nodes)
+        )
+        if fusion.overwrites is None:
+            return whole
+        at = self.locations[fusion.gives].storage
+        # The step stores some of its output before it has read all that its first layer takes.
+        spoilt = any(
+            _overlap(self.locations, self.maps, fusion.gives, name)
+            for name in fusion.nodes[0].inputs
+        )
+        return whole and self.locations[fusion.overwrites].storage == at and not spoilt
 
     def shape_taken(self, name: str, takes: tuple[str, ...]) -> Shape5:
         """Return the shape of all that a node reads, as one array with the maps of its inputs.
@@ -164,21 +174,21 @@ def block_storage(network: Network, patch: Vec3) -> BlockStorage:
 def _block_storage(network: Network, patch: Vec3, items: int) -> BlockStorage:
     """Return the storages of a block with so many items, in which equal networks may differ."""
     geometry = block_geometry(network, patch)
-    summed = summed_convolutions(network)
+    others = overwritten(network)
     sharing = _Sharing(network, geometry.sizes)
     boxes: dict[str, Box] = {}
     found: dict[str, Location] = {}
     for node in reversed(network.nodes):
         if node.name not in found:
-            boxes[node.name] = _own_box(node, geometry, found, summed.get(node.name))
+            boxes[node.name] = _own_box(node, geometry, found, others.get(node.name))
             found[node.name] = Location(node.name, 0, boxes[node.name].start)
         if not isinstance(node.layer, SHARING):
             continue
         at = found[node.name]
         first = at.first_map
         starts = [at.start + offset for offset in _offsets(node, geometry)]
-        if node.name in summed:
-            other = summed[node.name].other
+        if node.name in others:
+            other = others[node.name]
             start = starts[node.inputs.index(other)]
             held = Box(start, start + boxes[at.storage].size)
             place = Location(at.storage, first, start)
@@ -217,7 +227,7 @@ def joined_sizes(network: Network, patch: Vec3) -> dict[tuple[str, str], Vec3]:
         patch: the output voxels of the block.
     """
     geometry = block_geometry(network, patch)
-    others = {nodes.other for nodes in summed_convolutions(network).values()}
+    others = set(overwritten(network).values())
     within = {
         name for node in network.nodes if isinstance(node.layer, SHARING) for name in node.inputs
     }
@@ -246,7 +256,7 @@ def _own_box(
     node: Node,
     geometry: BlockGeometry,
     found: Mapping[str, Location],
-    summed: SummedNodes | None,
+    other: str | None,
 ) -> Box:
     """Return the samples of a value's own storage, with those of values that may lie in it.
 
@@ -254,14 +264,14 @@ def _own_box(
         node: the value's node.
         geometry: the samples of the values.
         found: the places of the values that have one.
-        summed: the convolution that may add to another value, if the node is its sum.
+        other: the value in whose memory a fusion may have the node's value.
     """
     box = geometry.frames[node.name].stored
     if not isinstance(node.layer, SHARING):
         return box
     limit = MOST_GROWTH * box.size.volume
     for name, offset in zip(node.inputs, _offsets(node, geometry), strict=True):
-        if isinstance(node.layer, Concat) or (summed and name == summed.other):
+        if isinstance(node.layer, Concat) or name == other:
             grown = box.hull(_stored_at(geometry, name, offset))
             if name != INPUT and name not in found and grown.size.volume <= limit:
                 box = grown

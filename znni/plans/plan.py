@@ -10,7 +10,6 @@ import json
 from collections.abc import Hashable, Iterator
 from dataclasses import Field, dataclass, fields, is_dataclass, replace
 from functools import cache, cached_property
-from itertools import pairwise
 from math import inf, isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,13 +19,12 @@ from znni.core.errors import PLAN_AGAIN, InvalidInput
 from znni.core.shapes import FLOAT_BYTES, Shape5, Vec3
 from znni.machine.machine import Device, DeviceKind, Machine, Processors
 from znni.network.geometry import input_box
-from znni.network.layers import SummedConv
 from znni.network.network import Network
 from znni.plans.block_storage import storage_for
 from znni.plans.device_partition import DevicePart, parts_of
 from znni.plans.plan_text import plan_table
+from znni.plans.rewrites.fusions import fusions
 from znni.plans.segments import Segment, Step
-from znni.plans.summed import summed_convolutions
 from znni.plans.totals import PlanMemory, PlanTime
 
 if TYPE_CHECKING:
@@ -287,17 +285,12 @@ def _is_of_its_network(plan: Plan) -> bool:
 
 
 def _takes_its_inputs(step: Step, network: Network) -> bool:
-    """Return whether a step takes what its first layer does, and each further layer the one before.
-
-    A sum also takes the value to which its convolution adds.
-    """
-    if isinstance(step.on_float32, SummedConv):
-        nodes = summed_convolutions(network).get(step.gives)
-        return nodes is not None and step.takes == nodes.takes
+    """Return whether a step takes what its layers do, and may compute all of these."""
+    if len(step.layers) > 1:
+        fusion = fusions(network).get(tuple(layer.name for layer in step.layers))
+        return fusion is not None and step.takes == fusion.takes
     inputs = {node.name: node.inputs for node in network.nodes}
-    return step.takes == inputs[step.layers[0].name] and all(
-        inputs[after.name] == (layer.name,) for layer, after in pairwise(step.layers)
-    )
+    return step.takes == inputs[step.gives]
 
 
 def _has_its_devices(plan: Plan) -> bool:

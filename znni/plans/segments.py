@@ -14,27 +14,19 @@ from math import prod
 
 from znni.core.shapes import Shape5, Vec3
 from znni.machine.machine import DeviceKind
-from znni.network.layers import (
-    Conv,
-    Layer,
-    Operation,
-    Pool,
-    PooledConv,
-    SummedConv,
-    on_float32,
-)
+from znni.network.layers import Conv, Layer, Operation, Pool, layers_of
 from znni.plans.composition import Chosen
 from znni.plans.cost import Cost
 
 
 @dataclass(frozen=True)
 class Step:
-    """One layer, or a convolution with the pooling or the sum after it, with its primitive.
+    """One layer, or several as one operation, with its primitive.
 
     Attributes:
         operation: the operation to compute.
         primitive: a primitive's name in the catalogue, or a composition of several.
-        shape_in: the input shape of one call; of the convolution's, if it has a sum after it.
+        shape_in: the input shape of one call; of the first layer, if there are several.
         shape_out: the output shape of one call.
         cost: the cost of one call.
         seconds: the predicted seconds of one call.
@@ -52,11 +44,6 @@ class Step:
     takes: tuple[str, ...] = ()
 
     @property
-    def on_float32(self) -> Layer | PooledConv | SummedConv:
-        """The operation if no value is packed."""
-        return on_float32(self.operation)
-
-    @property
     def computation(self) -> Hashable:
         """The computation. It is equal for steps that differ only in cost and seconds."""
         return self.operation, self.primitive, self.shape_in, self.shape_out, self.takes
@@ -64,13 +51,7 @@ class Step:
     @property
     def layers(self) -> tuple[Layer, ...]:
         """The layers of the network that it computes, in order."""
-        match self.on_float32:
-            case PooledConv(conv, pool):
-                return conv, pool
-            case SummedConv(conv, add):
-                return conv, add
-            case layer:
-                return (layer,)
+        return layers_of(self.operation)
 
     @property
     def gives(self) -> str:
@@ -80,14 +61,14 @@ class Step:
     @property
     def reads(self) -> tuple[tuple[str, str], ...]:
         """The layers that read the values that it takes, each with its value's name."""
-        readers = [layer.name for layer in self.layers]
-        if not isinstance(self.on_float32, SummedConv):
-            readers = readers[:1] * len(self.takes)
+        first, *others = self.layers
+        later = [it.name for it in others for _ in range((it.arity or 1) - 1)]
+        readers = [first.name] * (len(self.takes) - len(later)) + later
         return tuple(zip(readers, self.takes, strict=True))
 
     @property
     def conv(self) -> Conv | None:
-        """The convolution that it computes, alone or with a pooling or a sum."""
+        """The convolution that it computes, alone or with other layers after it."""
         first = self.layers[0]
         return first if isinstance(first, Conv) else None
 
@@ -168,20 +149,6 @@ class Segment:
         """The computation. It is equal for segments whose steps compute the same."""
         steps = tuple(step.computation for step in self.steps)
         return self.device, self.sub_batch, steps, self.is_exact
-
-    @cached_property
-    def dying(self) -> tuple[tuple[str, ...], ...]:
-        """The values that no later step takes, for each step.
-
-        They do not include the segment's input, which stays for the next sub-batch or offset. Nor
-        do they include the segment's output, which the next segment takes.
-        """
-        last_use = {name: index for index, step in enumerate(self.steps) for name in step.takes}
-        last_use |= dict.fromkeys((self.steps[0].takes[0], self.steps[-1].gives), len(self.steps))
-        return tuple(
-            tuple(name for name in (*step.takes, step.gives) if last_use[name] == index)
-            for index, step in enumerate(self.steps)
-        )
 
     @cached_property
     def plain_windows(self) -> tuple[Vec3, ...]:

@@ -62,7 +62,7 @@ class Counts(NamedTuple, Generic[Number]):
 
 @dataclass(frozen=True)
 class Setting:
-    """Where the layers of a run are computed, and what goes in and out.
+    """The setting of a run: where its layers are computed, and how values are stored.
 
     Attributes:
         network: the network to run.
@@ -89,7 +89,7 @@ class Setting:
 
     @property
     def uses_gpu(self) -> bool:
-        """Whether a GPU computes anything."""
+        """True if a GPU computes anything."""
         return self.on_gpu or self.host_uses_gpu
 
     @property
@@ -104,12 +104,12 @@ class Setting:
 
     @property
     def labels_on_gpu(self) -> bool:
-        """Whether a GPU makes labels of its outputs: in the process that also writes."""
+        """True if a GPU makes labels of its outputs, in the process that also writes."""
         return bool(self.stored.label_maps) and self.gpus == 1
 
     @property
     def takes_float32(self) -> bool:
-        """Whether dense output comes to the writing process as float32, which it converts."""
+        """True if the writing process gets dense output as float32, and converts it."""
         if self.network.window or self.workers:
             return False
         return self.processors != "gpu" or bool(self.stored.label_maps)
@@ -142,8 +142,9 @@ def larger(one: Number, other: Number | int) -> Number:
 class StageModel:
     """A stage's declaration. A stage overrides what it needs; the rest takes nothing.
 
-    Seconds are by the stage of the report in which they count. What counts in one of these follows
-    each other. Stages of a report work at the same time, each on a block of its own.
+    Seconds are by the stage of the report in which they count. Models that count under the same
+    report stage work one after the other. Those of different report stages work at the same time,
+    each on a block of its own.
     """
 
     def seconds(self, _run: Setting, _each: Counts[Number], /) -> Seconds[Number]:

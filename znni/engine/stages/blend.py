@@ -1,7 +1,7 @@
 """Blending: the outputs of windows are added up, and divided by the sums of their weights.
 
-``engine/windows.py`` does it, on the host or on a GPU. The last layer may be applied to the means
-(``engine/blended.py``).
+``engine/windows.py`` does so, on the host or on a GPU. Then the means become what is stored: labels
+or converted values (``engine/blended.py``). The last layer may be applied to the means.
 """
 
 from __future__ import annotations
@@ -10,19 +10,45 @@ from dataclasses import dataclass
 
 from znni.core.options import Stored
 from znni.core.shapes import FLOAT_BYTES
+from znni.engine.blended import BlendedBlock, clear_unwanted
+from znni.engine.block import Block
+from znni.engine.run_state import RunState
+from znni.engine.stage_chain import Work
+from znni.engine.stages.convert import convert
 from znni.engine.stages.layers import placed_seconds
 from znni.engine.workers.processes import SLOTS
 from znni.machine.handling_times import HandlingTimes
 from znni.machine.machine import Machine
+from znni.network.network import Network
 from znni.plans.stage import Counts, Seconds, Setting, StageModel, larger
 from znni.plans.totals import Number
 
 MASK_COPIES = 3  # of a block's mask: in the writer, in a message, and in the worker
 
 
+def work(state: RunState, network: Network) -> Work | None:
+    """Return what makes a block of windows what is stored; None without windows.
+
+    The conversion needs little memory. It frees the sums of windows before the next block.
+    """
+
+    def store(block: Block) -> Block:
+        if block.form != "in_progress":
+            return block
+        blended: BlendedBlock = block.values
+        if state.labels:
+            made = blended.labels(state.labels)
+        else:
+            made = convert(blended.maps(), state.dtype)
+        clear_unwanted(made, blended.wanted)
+        return block._replace(values=made, form="stored")
+
+    return store if network.window else None
+
+
 @dataclass(frozen=True)
 class Blend(StageModel):
-    """What blending takes.
+    """The bytes and seconds of blending.
 
     Attributes:
         added: the seconds per value to add it to a sum on the host.

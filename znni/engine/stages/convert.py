@@ -42,7 +42,7 @@ def bytes_scaled(dtype: OutputType) -> int:
 
 @dataclass(frozen=True)
 class Convert(StageModel):
-    """What conversion takes.
+    """The bytes and seconds of conversion.
 
     Attributes:
         value: the seconds per value; 0 if the measured times of writing include them.

@@ -22,7 +22,7 @@ RETURNED = 2  # outputs of a GPU: one is computed or copied back, and one is on 
 
 @dataclass(frozen=True)
 class Download(StageModel):
-    """What the copies from a GPU take.
+    """The bytes and seconds of copies from a GPU.
 
     Attributes:
         byte: the seconds per byte.

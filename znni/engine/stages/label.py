@@ -19,7 +19,7 @@ LABEL_COPIES = 3  # of a block's labels: one computed, one being written, and a 
 
 
 class Label(StageModel):
-    """What labels take. They take no measurable time."""
+    """The bytes of labels, which take no measurable time."""
 
     def host_bytes(self, run: Setting, each: Counts[Number], /) -> Number:
         """Return the bytes of a block's labels, and of the values that become labels.

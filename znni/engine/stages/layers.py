@@ -27,7 +27,7 @@ LOST_BLOCK_SECONDS = 0.003
 
 @dataclass(frozen=True)
 class Layers(StageModel):
-    """What layers take beside the seconds and the memory of their primitives.
+    """The bytes and seconds of layers, beside those of their primitives.
 
     Attributes:
         placed: the seconds per output value to copy it into the block on the host.

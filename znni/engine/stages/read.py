@@ -48,7 +48,7 @@ CHUNK_DELAY: dict[Form, float] = {"hdf5": 0.0, "zarr": 1e-3, "mapped": 0.0}
 
 @dataclass(frozen=True)
 class Read(StageModel):
-    """What reading takes.
+    """The bytes and seconds of reading.
 
     Attributes:
         value: the seconds per value, if nothing else works.

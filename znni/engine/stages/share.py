@@ -15,7 +15,7 @@ from znni.plans.totals import Number
 
 
 class Share(StageModel):
-    """What slots take."""
+    """The bytes of slots."""
 
     def host_bytes(self, run: Setting, each: Counts[Number], /) -> Number:
         """Return the bytes of all slots. Each holds a block's input and output."""

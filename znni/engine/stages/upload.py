@@ -24,7 +24,7 @@ BROUGHT_TRAFFIC = 1.9
 
 @dataclass(frozen=True)
 class Upload(StageModel):
-    """What the copies to a GPU take.
+    """The bytes and seconds of copies to a GPU.
 
     Attributes:
         locked: the seconds per byte of page-locked memory.

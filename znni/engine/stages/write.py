@@ -1,21 +1,28 @@
-"""Writing: a block is compressed and stored, with a checksum.
+"""Writing: the wanted part of a block is converted or labelled, compressed, and stored.
 
-``engine/pipeline.py`` hands it to the output. A file takes one write at a time, and the threads
-that write wait for each other.
+The output (``volumes/``) adds a checksum. A file takes one write at a time, and the threads that
+write wait for each other.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from znni.core.options import Compression, Stored
-from znni.core.shapes import FLOAT_BYTES
-from znni.engine.stages.convert import CONVERTED_TRAFFIC
+from znni.core.shapes import FLOAT_BYTES, Vec3
+from znni.engine.block import Block
+from znni.engine.blocks import repeated
+from znni.engine.run_state import RunState
+from znni.engine.stage_chain import Work
+from znni.engine.stages.convert import CONVERTED_TRAFFIC, convert
 from znni.machine.handling_times import BESIDE_LAYERS, COPIED_TRAFFIC, HandlingTimes
 from znni.machine.io_threads import io_threads_on
 from znni.machine.machine import Machine
+from znni.network.network import Network
 from znni.plans.stage import Counts, Seconds, Setting, StageModel
 from znni.plans.totals import Number
 
@@ -32,9 +39,41 @@ PACKED_TRAFFIC: dict[Compression, float] = {"none": 0, "zstd": 25, "gzip": 350}
 FILE_TRAFFIC = 3.5e6
 
 
+def work(state: RunState, _network: Network) -> Work:
+    """Return what writes the wanted part of a block. Values that are None are all 0."""
+
+    def stored(values: NDArray[Any]) -> NDArray[Any]:
+        """Return values as they are stored. A GPU may have made labels of them."""
+        if state.labels is None:
+            return convert(values, state.dtype)
+        return values if values.dtype == state.labels.dtype else state.labels.apply(values)
+
+    def zeros(size: Vec3) -> NDArray[Any]:
+        """Return zeros as they are stored, which take no memory."""
+        labels, maps = state.labels, state.blocks.maps
+        dtype = labels.dtype if labels else state.dtype
+        return np.broadcast_to(
+            np.zeros(1, dtype), (labels.features(maps) if labels else maps, *size)
+        )
+
+    def write(block: Block) -> None:
+        tile, values = block.tile, block.values
+        if block.form == "stored":
+            made = values
+        elif values is None:
+            made = zeros(tile.written.size)
+        elif block.form == "repeated":
+            made = repeated(stored(values), tile.written_in_patch)
+        else:
+            made = stored(values[:, *tile.written_in_patch.slices])
+        state.output.write(tile.written, made)
+
+    return write
+
+
 @dataclass(frozen=True)
 class Write(StageModel):
-    """What writing takes.
+    """The bytes and seconds of writing.
 
     Attributes:
         value: the seconds per value, if nothing else works.

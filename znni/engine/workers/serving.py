@@ -18,7 +18,7 @@ from znni.core.options import OutputType
 from znni.engine.blended import BlendedBlock
 from znni.engine.block import Block, Stage, one_stage
 from znni.engine.pipeline import PatchStages
-from znni.engine.stages.chain import run_stages, through
+from znni.engine.stage_chain import run_stages, through
 from znni.engine.stages.convert import convert
 from znni.engine.stopwatch import Stopwatch
 from znni.engine.workers.slots import Slot, SlotShape

@@ -7,12 +7,13 @@ from itertools import chain, combinations
 
 import numpy as np
 import pytest
+from fused_steps import with_fusions
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_plans import run
 
 from planner.cost_model import BUILT_IN
-from planner.exact_segments import exact_segment, exact_segments, fusible_sums
+from planner.exact_segments import exact_segment, exact_segments
 from planner.step_options import StepOptions
 from znni.core.errors import InvalidInput
 from znni.core.options import ACCURACIES
@@ -28,8 +29,9 @@ from znni.network.node import INPUT, Node
 from znni.network.weights import random_weights
 from znni.plans.block_storage import BlockStorage, block_storage
 from znni.plans.plan import Plan
+from znni.plans.rewrites.block_steps import BlockSteps
+from znni.plans.rewrites.fusions import fusions
 from znni.plans.segments import Segment
-from znni.plans.summed import summed_convolutions
 from znni.primitives.catalogue import catalogue
 from znni.primitives.reference import exact
 from znni.volumes.array import ArrayVolume
@@ -102,9 +104,9 @@ def test_blocks_give_what_one_evaluation_gives(
 
 def test_a_plan_adds_in_the_store_and_its_file_says_so() -> None:
     plan = planned(residual((16, 16)), LARGE, LARGE)
-    fused = [step for step in plan.steps if isinstance(step.operation, SummedConv)]
-    assert [step.takes for step in fused] == [("b0", "a0"), ("b1", "a1")]
-    assert [step.gives for step in fused] == ["s0", "s1"]
+    adding = [step for step in plan.steps if isinstance(step.operation, SummedConv)]
+    assert [step.takes for step in adding] == [("b0", "a0"), ("b1", "a1")]
+    assert [step.gives for step in adding] == ["s0", "s1"]
     assert "c0+s0" in str(plan)
     assert Plan.from_json(plan.to_json()) == plan
     wrong = plan.to_json().replace('"b0",\n      "a0"', '"b0",\n      "b0"')
@@ -116,7 +118,7 @@ def test_a_plan_that_adds_where_it_must_not_is_refused(monkeypatch: pytest.Monke
     plan = planned(residual((20,)), LARGE, LARGE)
     primitives = catalogue(plan.machine)
     check_runnable(plan, primitives)
-    monkeypatch.setattr(BlockStorage, "sums_in_place", lambda *_: False)
+    monkeypatch.setattr(BlockStorage, "allows", lambda *_: False)
     with pytest.raises(InvalidInput, match="cannot add in place; plan again"):
         check_runnable(plan, primitives)
 
@@ -127,17 +129,16 @@ def test_the_choice_of_sums_is_the_fastest_of_all() -> None:
     known = catalogue(plan.machine, "cpu").values()
     allowed = [each for each in known if each.accuracy <= ACCURACIES["float32"]]
     options = StepOptions(allowed, BUILT_IN)
-    storage, sums = block_storage(plan.network, LARGE), fusible_sums(plan.network, options)
+    storage, sums = block_storage(plan.network, LARGE), fusions(plan.network).values()
     assert len(sums) == 3
-    assert all(storage.sums_in_place(nodes) for nodes in sums)
+    assert all(map(storage.allows, sums))
+    alone = BlockSteps.layer_by_layer(plan.network.nodes, storage)
 
     def seconds_of(segment: Segment) -> float:
         return sum(options.whole(step, in_place=True)[0].seconds for step in segment.steps)
 
-    seconds = []
-    for some in chain.from_iterable(combinations(sums, count) for count in range(4)):
-        chosen = {nodes.add.name: nodes for nodes in some}
-        seconds.append(seconds_of(exact_segment(plan.network.nodes, storage, chosen)))
+    choices = chain.from_iterable(combinations(sums, count) for count in range(4))
+    seconds = [seconds_of(exact_segment(with_fusions(alone, some))) for some in choices]
     offered = exact_segments(plan.network.nodes, storage, sums, options)
     fastest = min(offered, key=seconds_of)
     assert seconds_of(fastest) == pytest.approx(min(seconds))
@@ -153,10 +154,10 @@ def test_no_plan_adds_where_a_value_is_still_needed() -> None:
         Node(Add("s"), ("c", "a")),
         Node(Add("later"), ("s", "a")),
     )
-    assert not summed_convolutions(Network("net", 1, nodes, "later"))
-    assert set(summed_convolutions(Network("net", 1, nodes[:4], "s"))) == {"s"}
+    assert not fusions(Network("net", 1, nodes, "later"))
+    assert set(fusions(Network("net", 1, nodes[:4], "s"))) == {("c", "s")}
     active = replace(nodes[2], layer=padded("c", 4, 4, "relu"))
-    assert not summed_convolutions(Network("net", 1, (*nodes[:2], active, nodes[3]), "s"))
+    assert not fusions(Network("net", 1, (*nodes[:2], active, nodes[3]), "s"))
 
 
 def test_no_convolution_adds_over_its_own_input() -> None:
@@ -165,4 +166,4 @@ def test_no_convolution_adds_over_its_own_input() -> None:
         Node(padded("b", 4, 4, "identity"), ("a",)),
         Node(Add("s"), ("b", "a")),
     )
-    assert not summed_convolutions(Network("net", 1, nodes, "s"))
+    assert not fusions(Network("net", 1, nodes, "s"))

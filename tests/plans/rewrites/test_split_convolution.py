@@ -13,8 +13,14 @@ from znni.network.geometry import over
 from znni.network.layers import Conv, ConvTranspose
 from znni.network.network import Network
 from znni.network.network_file import network_from_text
-from znni.network.split import split, split_alike, split_weights, splittable, whole_again
 from znni.network.weights import random_weights
+from znni.plans.rewrites.split_convolution import (
+    alike,
+    made_weights,
+    original,
+    split,
+    splittable,
+)
 from znni.primitives.reference import exact
 
 JOINED = """\
@@ -101,7 +107,7 @@ def test_split_convolutions_give_what_whole_ones_give(name: str) -> None:
     assert [it.conv.name for it in found] == ["decoder"]
     made = split(network, found)
     weights = random_weights(network, 3)
-    parts = split_weights(made, weights)
+    parts = made_weights(made, weights)
     for layer in made.layers:
         if isinstance(layer, Conv | ConvTranspose):
             assert parts[layer.name].weight.shape == layer.weight_shape
@@ -111,13 +117,13 @@ def test_split_convolutions_give_what_whole_ones_give(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_a_split_network_is_whole_again(name: str) -> None:
+def test_a_split_network_is_original(name: str) -> None:
     network = NETWORKS[name]
     made = split(network, splittable(network))
     assert made != network
-    assert whole_again(made) == network
-    assert split_alike(network, made) == made
-    assert split_alike(network, network) == network
+    assert original(made) == network
+    assert alike(network, made) == made
+    assert alike(network, network) == network
     assert made.strides[made.output] == network.strides[network.output]
 
 
@@ -133,7 +139,7 @@ def test_values_that_a_run_holds_are_counted() -> None:
 def test_weights_of_whole_networks_stay_as_they_are() -> None:
     network = joined()
     weights = random_weights(network, 3)
-    assert split_weights(network, weights) is weights
+    assert made_weights(network, weights) is weights
 
 
 @pytest.mark.parametrize(

@@ -92,7 +92,7 @@ def split(network: Network, convolutions: tuple[SplitConv, ...]) -> Network:
     return replace(network, nodes=tuple(nodes), split=convolutions)
 
 
-def split_alike(network: Network, other: Network) -> Network:
+def alike(network: Network, other: Network) -> Network:
     """Return a network in which those convolutions are split that are split in another one.
 
     Convolutions that cannot be split stay whole.
@@ -100,11 +100,11 @@ def split_alike(network: Network, other: Network) -> Network:
     names = {it.conv.name for it in other.split}
     if not names or network.whole is None:
         return network
-    alike = tuple(it for it in splittable(network) if it.conv.name in names)
-    return split(network, alike) if alike else network
+    found = tuple(it for it in splittable(network) if it.conv.name in names)
+    return split(network, found) if found else network
 
 
-def whole_again(network: Network) -> Network:
+def original(network: Network) -> Network:
     """Return a network whose split convolutions are whole again."""
     if not network.split:
         return network
@@ -137,7 +137,7 @@ def _parts(it: SplitConv) -> list[Node]:
     ]
 
 
-def split_weights(network: Network, weights: Weights) -> Weights:
+def made_weights(network: Network, weights: Weights) -> Weights:
     """Return the weights of a network's layers, given those of its convolutions before a split."""
     if not network.split:
         return weights

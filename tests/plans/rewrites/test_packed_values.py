@@ -19,7 +19,10 @@ from znni.network.network_file import network_from_text
 from znni.network.node import INPUT
 from znni.plans.array_layout import storage_bytes
 from znni.plans.block_storage import BlockStorage, block_storage
-from znni.plans.packed import packed_operations, packed_storages, reads_what_is_made
+from znni.plans.packed import packed_storages
+from znni.plans.rewrites.block_steps import BlockSteps
+from znni.plans.rewrites.packed_values import Computes, packed_values
+from znni.plans.rewrites.step_rules import follow_rules
 from znni.plans.segments import Segment
 
 UNET = """\
@@ -48,24 +51,32 @@ def unet(skip: int = 16, deep: int = 24) -> tuple[Network, BlockStorage]:
     return network, block_storage(network, Vec3(8, 8, 8))
 
 
+def packed(
+    network: Network, storage: BlockStorage, computes: Computes, parts: int = 1
+) -> BlockSteps:
+    """The steps of a block, of which as many as can be take and make packed values."""
+    steps = BlockSteps.layer_by_layer(network.nodes, storage)
+    return steps.after(packed_values(steps, computes, parts))
+
+
 def packed_names(network: Network, storage: BlockStorage, *, pools: bool = True) -> set[str]:
     """The steps that write packed values, with or without a pooling that can."""
-    found = packed_operations(
-        network.nodes,
-        storage,
-        lambda operation, _: pools or not isinstance(operation.layer, Pool),
-        parts=1,
+    steps = packed(
+        network, storage, lambda operation, _: pools or not isinstance(operation.layer, Pool)
     )
-    return {name for name, operation in found.items() if operation.writes}
+    return {name for name in steps.operations if (it := steps.packed(name)) and it.writes}
 
 
 def test_all_but_input_and_output_are_packed() -> None:
     network, storage = unet()
     steps = {node.name for node in storage.steps_of(network.nodes)}
     assert packed_names(network, storage) == steps - {"last"}
-    found = packed_operations(network.nodes, storage, lambda *_: True, parts=1)
-    assert (found["conv1"].reads, found["conv1"].writes) == (False, True)
-    assert (found["last"].reads, found["last"].writes) == (True, False)
+    found = packed(network, storage, lambda *_: True)
+    first, last = found.packed("conv1"), found.packed("last")
+    assert first is not None
+    assert last is not None
+    assert (first.reads, first.writes) == (False, True)
+    assert (last.reads, last.writes) == (True, False)
 
 
 @pytest.mark.parametrize(
@@ -92,19 +103,13 @@ def test_a_layer_that_reads_no_packed_values_keeps_those_around_it_from_that() -
 @pytest.mark.parametrize("parts", [1, 2])
 def test_packed_storages_take_two_bytes_for_each_part_and_have_no_gaps(parts: int) -> None:
     network, storage = unet()
-    segment = exact_segment(
-        network.nodes,
-        storage,
-        {},
-        "gpu",
-        packed_operations(network.nodes, storage, lambda *_: True, parts),
-    )
-    packed = packed_storages(segment.steps, storage)
+    segment = exact_segment(packed(network, storage, lambda *_: True, parts), "gpu")
+    holding = packed_storages(segment.steps, storage)
     for name, found in storage.storages.items():
-        if name in packed:
-            assert storage_bytes(name, storage, "gpu", packed) == parts * found.shape.nbytes // 2
-    assert INPUT not in packed
-    assert storage.locations[network.output].storage not in packed
+        if name in holding:
+            assert storage_bytes(name, storage, "gpu", holding) == parts * found.shape.nbytes // 2
+    assert INPUT not in holding
+    assert storage.locations[network.output].storage not in holding
 
 
 def wrong(segment: Segment, index: int) -> Iterator[Segment]:
@@ -128,15 +133,15 @@ def test_steps_of_any_network_agree(network: Network, volume: Vec3, data: st.Dat
         assert not operation.reads or 2 * shape.f > 8
         return operation.name not in unable
 
-    packed = packed_operations(network.nodes, storage, computes, parts=1)
-    segment = exact_segment(network.nodes, storage, {}, "gpu", packed)
-    assert reads_what_is_made(segment.steps, storage)
-    assert not unable & set(packed)
+    steps = packed(network, storage, computes)
+    segment = exact_segment(steps, "gpu")
+    assert follow_rules(segment.steps, network.nodes, storage)
+    assert not any(map(steps.packed, unable))
     for index, step in enumerate(segment.steps):
         operation = step.operation
         if isinstance(operation, PackedLayer):
             assert isinstance(operation.layer, Conv) or operation.reads == operation.writes
             for other in wrong(segment, index):
-                assert not reads_what_is_made(other.steps, storage)
+                assert not follow_rules(other.steps, network.nodes, storage)
         if isinstance(step.layers[0], Concat) and isinstance(operation, PackedLayer):
             assert all(storage.maps[name] % 16 == 0 for name in step.takes[:-1])

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from fake_stages import host_blocks, time_of
 from fakes import machine
@@ -13,11 +13,14 @@ import znni
 from planner.overhead import Load, Overhead
 from znni.core.options import AS_COMPUTED, Stored
 from znni.core.shapes import Vec3
-from znni.engine.stages import models
-from znni.engine.stages.models import stage_models
+from znni.engine.run_state import RunState
+from znni.engine.stage_chain import Work
+from znni.engine.stages import order
+from znni.engine.stages.order import stage_models
 from znni.machine.machine import Processors
 from znni.network.layers import Conv
 from znni.network.network import Network
+from znni.network.weights import random_weights
 from znni.plans.stage import Counts, Seconds, Setting, StageModel
 from znni.plans.totals import Number
 
@@ -35,13 +38,31 @@ class Sharpen(StageModel):
         return 3 * run.network.out_features * each.voxels
 
 
+def add_stage(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Add the stage before the one that writes."""
+
+    def work(_state: RunState, _network: Network) -> Work:
+        return lambda block: block._replace(values=2 * block.values)
+
+    *before, last = order.STAGES
+    sharpen = order.Stage(lambda *_: Sharpen(), work)
+    monkeypatch.setattr(order, "STAGES", (*before, sharpen, last))
+
+
+def test_a_new_stage_works_on_every_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    volume = np.random.default_rng(0).random((14, 15, 16), np.float32)
+    inferer = znni.Inferer(NETWORK, random_weights(NETWORK, 0), threads=1, costs="built-in")
+    before = inferer(volume)
+    add_stage(monkeypatch)
+    np.testing.assert_array_equal(inferer(volume), 2 * before)
+
+
 @pytest.mark.usefixtures("fake_primitives")
 def test_a_new_stage_is_planned_and_reported_without_another_edit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     before = znni.search(NETWORK, (20, 30, 40), threads=1).overhead
-    sharpen = SimpleNamespace(model=lambda *_: Sharpen())
-    monkeypatch.setattr(models, "STAGES", (*models.STAGES, sharpen))
+    add_stage(monkeypatch)
     after = znni.plan(NETWORK, (20, 30, 40), threads=1)
     values = 2 * after.patch.volume
     held = host_blocks(before, NETWORK, after.patch, "cpu")

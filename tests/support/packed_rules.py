@@ -1,0 +1,51 @@
+"""Runs, on the emulated GPU, of a network of packed values whose steps some rules have changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from unittest import mock
+
+import numpy as np
+from emulated_gpu import ORDERS, emulated_gpu
+from emulated_plans import ERRORS, plan_for, primitives
+from random_plans import run
+from window_networks import blended
+
+from znni.core.shapes import Vec3
+from znni.engine.patch import PatchRunner
+from znni.network.geometry import with_window
+from znni.network.layers import PackedLayer
+from znni.network.network_file import network_from_text
+from znni.network.weights import random_weights
+from znni.network.window import Window
+from znni.plans.accuracy import filter_by_class
+from znni.plans.rewrites.step_rules import StepRule
+
+NORMED = """\
+name: normed
+layers:
+  - conv: {features: 16, kernel: 3, padding: same}
+  - instance_norm: {activation: leaky_relu}
+  - conv: {features: 16, kernel: 3, padding: same}
+  - instance_norm: {activation: elu}
+  - name: head
+    conv: {features: 3, kernel: 1, activation: softmax}
+"""
+
+
+def operations_by(rules: Iterable[StepRule]) -> list[PackedLayer]:
+    """Return the steps of a plan made by some rules alone, after comparing its output."""
+    network = with_window(network_from_text(NORMED, "normed"), Window(Vec3(4, 8, 12), 0))
+    known = filter_by_class(primitives(lambda it: "packed" in it), "float32")
+    volume = np.random.default_rng(0).standard_normal((1, 4, 8, 12), np.float32)
+    size = Vec3(*volume.shape[1:])
+    with mock.patch("planner.exact_segments.RULES", tuple(rules)):
+        plan = plan_for(network, size, size, known, "valid")
+    weights = random_weights(network, 7)
+    with emulated_gpu(ORDERS[1]):
+        found = run(PatchRunner(plan, known, weights), weights, volume, pad=None)
+    right = blended(network, volume)
+    atol = ERRORS["float32"] * np.abs(right).max()
+    np.testing.assert_allclose(found, right, rtol=0, atol=atol)
+    operations = [step.operation for step in plan.steps]
+    return [operation for operation in operations if isinstance(operation, PackedLayer)]
