@@ -11,7 +11,7 @@ import typer
 
 from bench import session
 from bench.record import Row
-from planner.exhaustive import Search
+from planner.search import Search
 from znni.core.errors import DoesNotFit
 from znni.core.options import DeviceChoice, Division
 from znni.inference.planning import search

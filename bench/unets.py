@@ -39,7 +39,7 @@ from bench.session import (
     report_all,
 )
 from bench.unet_networks import UNETS, unet_weights
-from planner.exhaustive import Search
+from planner.search import Search
 from znni.core.errors import InvalidInput
 from znni.core.options import ACCURACIES, Accuracy
 from znni.core.shapes import Box, Vec3

@@ -1,4 +1,4 @@
-"""The space of all plans for an output, and its restrictions."""
+"""The choices that a search has for one output: devices, cut points, primitives, and patches."""
 
 from __future__ import annotations
 

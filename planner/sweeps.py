@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import ceil, log
 
-from planner.exhaustive import Search
 from planner.patch_sizes import axis_sizes
+from planner.search import Search
 from znni.core.shapes import Vec3
 from znni.machine.machine import DeviceKind
 from znni.plans.plan import Plan

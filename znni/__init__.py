@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from znni.inference.many import infer_many
     from znni.inference.monai import SlidingWindowInferer
     from znni.inference.network_import import import_network
+    from znni.inference.parts import finish
     from znni.inference.pyramids import build_pyramid
-    from znni.inference.shares import finish
-    from znni.inference.verification import verify
+    from znni.inference.verify import verify
     from znni.inference.viewing import view
     from znni.inference.viewing.notebook import show
     from znni.network.network_file import with_window
@@ -62,14 +62,14 @@ HOMES = {
     "build_pyramid": "znni.inference.pyramids",
     "export": "znni.inference.exporting",
     "SlidingWindowInferer": "znni.inference.monai",
-    "finish": "znni.inference.shares",
+    "finish": "znni.inference.parts",
     "infer_many": "znni.inference.many",
     "infer_on_cluster": "znni.cluster.run",
     "import_network": "znni.inference.network_import",
     "open_volume": "znni.volumes.locate",
     "show": "znni.inference.viewing.notebook",
     "show_progress": "znni.cli.progress",
-    "verify": "znni.inference.verification",
+    "verify": "znni.inference.verify",
     "view": "znni.inference.viewing",
     "Window": "znni.network.window",
     "with_window": "znni.network.network_file",

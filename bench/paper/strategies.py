@@ -16,8 +16,8 @@ from bench.accuracy import patch_input
 from bench.paper.published import published
 from bench.patches import release_gpu_memory
 from bench.record import Row, load
-from planner.exhaustive import Search
 from planner.partition import CutPoint
+from planner.search import Search
 from znni.core.errors import DoesNotFit, InvalidInput, ZnniError
 from znni.core.options import Accuracy, Costs, memory_size
 from znni.core.shapes import Vec3

@@ -16,7 +16,7 @@ from bench import patches, unets
 from bench.__main__ import app
 from bench.unet_networks import UNETS, unet_weights
 from planner.cost_model import BUILT_IN
-from planner.exhaustive import Search
+from planner.search import Search
 from znni.calibration.overhead_figures import run_overhead
 from znni.core.options import ACCURACIES
 from znni.core.shapes import Vec3

@@ -12,7 +12,7 @@ import typer
 from typer.testing import CliRunner
 
 from znni.cli.options import grouped, helped, only
-from znni.core.described import described
+from znni.core.option_fields import described
 
 
 @dataclass(frozen=True)

@@ -32,9 +32,9 @@ from znni.cluster.run import ClusterReport, infer_on_cluster
 from znni.core.errors import InvalidInput, RunFailed, ZnniError
 from znni.core.shapes import Vec3
 from znni.inference import api, planning
+from znni.inference.parts import finish
 from znni.inference.plan_choice import given_or_found
 from znni.inference.request import open_request, request_for
-from znni.inference.shares import finish
 from znni.machine.gpus import detect_gpus
 from znni.network.network_file import load_network
 from znni.network.weights import random_weights

@@ -14,7 +14,7 @@ from import_cases import torch_or_skip
 import znni
 from znni.cluster.run import infer_on_cluster
 from znni.core.shapes import Box, Vec3
-from znni.inference.verification import verify
+from znni.inference.verify import verify
 from znni.network.geometry import with_window
 from znni.network.input_scaling import InputScaling, ZScore
 from znni.network.network_as_text import network_text

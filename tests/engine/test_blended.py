@@ -23,7 +23,7 @@ from znni.engine.stages.label import Label
 from znni.engine.windows import BlendedWindows
 from znni.inference import api
 from znni.inference.planning import search
-from znni.inference.verification import verify
+from znni.inference.verify import verify
 from znni.network.geometry import over, with_window
 from znni.network.network import Network
 from znni.network.network_file import network_from_text

@@ -22,7 +22,7 @@ from znni.engine.statistics import normalized
 from znni.inference import api
 from znni.inference.inferer import Inferer
 from znni.inference.planning import search
-from znni.inference.verification import verify
+from znni.inference.verify import verify
 from znni.network.input_scaling import Fixed, InputScaling, Normalization, Percentiles, ZScore
 from znni.network.network import Network
 from znni.network.network_as_text import network_text

@@ -19,7 +19,7 @@ from planner import device_search
 from planner.cost_model import BUILT_IN
 from planner.device_search import DeviceSearch
 from planner.exact_segments import exact_segments
-from planner.exhaustive import Search
+from planner.search import Search
 from znni.calibration.overhead_figures import run_overhead
 from znni.core.errors import InvalidInput
 from znni.core.options import Accuracy, Pad

@@ -23,7 +23,7 @@ from random_plans import (
 from random_plans import run_plan as run
 
 from planner.cost_model import BUILT_IN_ERROR
-from planner.exhaustive import Search
+from planner.search import Search
 from planner.segmentations import segmentations
 from znni.core.errors import DoesNotFit, InvalidInput
 from znni.core.shapes import Box, Shape5, Vec3

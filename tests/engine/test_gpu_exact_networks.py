@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from random_plans import run
 
 from planner.cost_model import BUILT_IN
-from planner.exhaustive import Search
+from planner.search import Search
 from znni.calibration.overhead_figures import run_overhead
 from znni.core.shapes import Vec3
 from znni.engine.backends.cuda import graphs as device_graphs

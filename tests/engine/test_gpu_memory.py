@@ -17,7 +17,7 @@ MEASURED = """
 import sys
 import numpy as np
 import znni
-from planner.exhaustive import Search
+from planner.search import Search
 from znni.machine.cuda import cupy
 from znni.engine.patch import PatchRunner
 from znni.machine.detect import detect_machine

@@ -15,7 +15,7 @@ from random_networks import networks
 from random_plans import any_plan, random_volume, run
 
 import znni
-from planner.exhaustive import Search
+from planner.search import Search
 from znni.calibration.overhead_figures import run_overhead
 from znni.core.errors import OutOfDeviceMemory
 from znni.core.options import Border, OutputType

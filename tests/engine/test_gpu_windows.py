@@ -25,7 +25,7 @@ from znni.engine.labels import Labels
 from znni.inference import api
 from znni.inference.inferer import Inferer
 from znni.inference.planning import search
-from znni.inference.verification import verify
+from znni.inference.verify import verify
 from znni.machine.cuda import cupy
 from znni.machine.cuda_kernels import resource_usage
 from znni.network.network import Network

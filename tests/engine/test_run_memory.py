@@ -11,7 +11,7 @@ from block_memory import taken_and_counted
 from fake_stages import overhead
 from fakes import Fake, machine
 
-from planner.exhaustive import Search
+from planner.search import Search
 from znni.core.options import OutputType
 from znni.core.shapes import Shape5, Vec3
 from znni.core.volume import NewOutput

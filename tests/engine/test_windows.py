@@ -24,7 +24,7 @@ from znni.inference import api
 from znni.inference.inferer import Inferer
 from znni.inference.monai import SlidingWindowInferer
 from znni.inference.planning import search
-from znni.inference.verification import verify
+from znni.inference.verify import verify
 from znni.network.geometry import input_box, over, with_window
 from znni.network.input_scaling import InputScaling
 from znni.network.network_file import network_from_text

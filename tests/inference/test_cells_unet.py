@@ -67,7 +67,7 @@ def test_a_long_verification_says_how_long_it_takes(
     znni.infer(tmp_path / "in.npy", computed, out, threads=1)
     assert znni.verify(out, voxels=2).agrees
     assert not caplog.messages
-    monkeypatch.setattr("znni.inference.verification.LONG_SECONDS", 1e-9)
+    monkeypatch.setattr("znni.inference.verify.LONG_SECONDS", 1e-9)
     assert znni.verify(out, voxels=2).agrees
     (said,) = caplog.messages
     assert said.startswith("2 voxels take about ")

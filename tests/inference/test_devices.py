@@ -10,8 +10,8 @@ import pytest
 from fakes import fake_gpu_catalogue, gpu, machine
 from random_networks import chain
 
-from planner.exhaustive import Search
 from planner.limits import memory_of_run
+from planner.search import Search
 from znni.calibration.overhead_figures import PROCESS_BYTES, run_overhead
 from znni.core.errors import InvalidInput
 from znni.core.options import Choices, DeviceChoice

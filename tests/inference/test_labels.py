@@ -15,7 +15,7 @@ from tiny_network import expected
 import znni
 from znni.core.shapes import Box, Vec3
 from znni.engine.labels import Labels
-from znni.inference.verification import verify
+from znni.inference.verify import verify
 from znni.network.network_as_text import network_text
 from znni.network.network_file import load_network, network_from_text
 from znni.volumes.locate import open_volume

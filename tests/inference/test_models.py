@@ -27,7 +27,7 @@ from znni.core.value_cache import load_value, store_value
 from znni.inference import model_choice
 from znni.inference.model_choice import chosen
 from znni.inference.planning import search
-from znni.inference.verification import verify
+from znni.inference.verify import verify
 from znni.network import model_files, model_process
 from znni.network.geometry import with_window
 from znni.network.model_files import Measured, measured

@@ -17,8 +17,8 @@ from small_search import CATALOGUE, LIMIT, NETWORK, OUTPUT, OVERHEAD
 
 from bench.unet_networks import UNETS
 from planner.cost_model import BUILT_IN, BuiltInModel
-from planner.exhaustive import Search
 from planner.overhead import SecondsOnce
+from planner.search import Search
 from znni.calibration.model import MeasuredModel
 from znni.core.options import DeviceChoice
 from znni.core.shapes import Vec3

@@ -44,7 +44,7 @@ for path, mode, _ in opened:
 """
 
 # Modules that only a search or a kept plan needs.
-NOT_NEEDED = {"numpy", "planner.exhaustive", "ruamel.yaml", "znni.inference.planning"}
+NOT_NEEDED = {"numpy", "planner.search", "ruamel.yaml", "znni.inference.planning"}
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from znni.engine.tiles import for_job, make_job
 from znni.inference.brute_force import multiplications_at_voxel
 from znni.inference.provenance import Attributes, origin_attributes
 from znni.inference.request import open_request, request_for
-from znni.inference.verification import compared, seconds_per_voxel
+from znni.inference.verify import compared, seconds_per_voxel
 from znni.machine.detect import detect_host
 from znni.volumes.block_checks import check_blocks
 from znni.volumes.hdf5.new_file import LEDGER
@@ -87,7 +87,7 @@ def test_a_long_verification_says_how_long_it_takes(
     succeeds(*INFER, "--out", "out.h5")
     znni.verify("out.h5", voxels=4)
     assert not caplog.messages
-    monkeypatch.setattr("znni.inference.verification.LONG_SECONDS", 1e-9)
+    monkeypatch.setattr("znni.inference.verify.LONG_SECONDS", 1e-9)
     znni.verify("out.h5", voxels=4)
     (said,) = caplog.messages
     assert said.startswith("4 voxels take about 0.0 s, 0.0 s each; give voxels=1 (--voxels 1)")

@@ -9,7 +9,7 @@ from command_line import read_main, refused, succeeds
 from fakes import machine
 from small_search import CATALOGUE, LIMIT, NETWORK, OUTPUT, OVERHEAD, small_search
 
-from planner.exhaustive import Search
+from planner.search import Search
 from znni.core.errors import InvalidInput
 from znni.plans.plan_file import load_plan
 from znni.plans.plan_text import ranking

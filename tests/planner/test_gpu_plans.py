@@ -11,8 +11,8 @@ from fake_stages import FakeBlocks, host_blocks, overhead, stage_in
 from fakes import fake_catalogue, fake_gpu_catalogue, gpu, machine
 from random_networks import chain
 
-from planner.exhaustive import Search
 from planner.overhead import LOCKED_BYTES_PER_TABLE_BYTE, Overhead
+from planner.search import Search
 from znni.calibration.overhead_figures import run_overhead
 from znni.core.errors import DoesNotFit, InvalidInput, RunFailed
 from znni.core.options import ANYTHING, AS_COMPUTED, DeviceChoice, Stored
@@ -251,7 +251,7 @@ def test_a_plan_beyond_what_is_free_is_warned_of(
 def test_auto_is_no_slower_than_one_device_if_prices_run_out(
     monkeypatch: pytest.MonkeyPatch, most: int, memory: int
 ) -> None:
-    monkeypatch.setattr("planner.exhaustive.MOST_PRICES", most)
+    monkeypatch.setattr("planner.search.MOST_PRICES", most)
     both, output = fake_catalogue() | fake_gpu_catalogue(), Vec3.of(200)
 
     def seconds(device: DeviceChoice) -> float:

@@ -18,9 +18,9 @@ from random_plans import random_volume, run
 from planner.bare_steps import bare_step
 from planner.bounds import NOT_SLOWED, Numbers, Slowed
 from planner.cost_model import BUILT_IN
-from planner.exhaustive import Search
 from planner.gpu_budget import bytes_for_gpu_layers, gpu_budget_per_layer
 from planner.partition import CutPoint
+from planner.search import Search
 from planner.step_options import StepOptions
 from znni.core.errors import DoesNotFit, InvalidInput
 from znni.core.options import DeviceChoice

@@ -22,13 +22,13 @@ from planner.bare_steps import bare_step
 from planner.choices import least_peak
 from planner.cost_model import BUILT_IN, CostModel, Factor, Factors
 from planner.device_search import DeviceSearch
-from planner.exhaustive import Search
 from planner.gpu_budget import NO_GPU_BUDGET
 from planner.least_memory import least_bytes_of_arrays
 from planner.partition import CutPoint
 from planner.patch_candidate import PatchCandidate
 from planner.patch_order import _copied, _voxels
 from planner.prices import Prices
+from planner.search import Search
 from znni.core.options import Accuracy
 from znni.core.shapes import Shape5, Vec3
 from znni.machine.machine import DeviceKind

@@ -15,9 +15,9 @@ from planner_cases import CHOICES, bound_of_patch
 from random_networks import chain
 
 import znni.inference.planning
-from planner.exhaustive import Search
 from planner.least_memory import most_for_arrays, slowed_poolings
 from planner.patch_order import quick_bounds
+from planner.search import Search
 from planner.segmentations import SecondsLimit, segmentations
 from znni.core.shapes import Vec3
 from znni.machine.machine import DeviceKind
@@ -129,7 +129,7 @@ def test_patches_that_do_not_fit_leave_prices_for_the_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The first plan that fits is half as fast as the best one, which takes 100 prices more."""
-    monkeypatch.setattr("planner.exhaustive.MOST_PRICES", 100)
+    monkeypatch.setattr("planner.search.MOST_PRICES", 100)
     plan = on_titan(512).fastest()[0]
     best = on_titan(512).fastest_for(Vec3(48, 72, 72))
     assert best

@@ -31,10 +31,10 @@ from planner.bare_steps import bare_step, sample_steps
 from planner.bounds import computing_pieces
 from planner.cost_model import BUILT_IN
 from planner.device_search import DeviceSearch
-from planner.exhaustive import Search
 from planner.overhead import Load, Overhead, SecondsOnce
 from planner.partition import CutPoint
 from planner.patch_order import quick_bounds
+from planner.search import Search
 from znni.core.options import DeviceChoice, InputChunks, Stored
 from znni.core.shapes import Shape5, Vec3
 from znni.engine.stages.blend import Blend

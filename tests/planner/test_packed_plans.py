@@ -22,8 +22,8 @@ from planner.bare_steps import sample_steps
 from planner.bounds import packed_layers
 from planner.cost_model import BUILT_IN
 from planner.exact_segments import exact_segment, exact_segments
-from planner.exhaustive import Search
 from planner.partition_bounds import PartitionBounds
+from planner.search import Search
 from planner.step_options import StepOptions
 from znni.calibration.overhead_figures import run_overhead
 from znni.core.options import Accuracy, Choices, Division

@@ -15,11 +15,11 @@ from fakes import FUSED, Fake, FakeOnGpu, fake_catalogue, fake_gpu_catalogue, gp
 from planner_cases import bound_of_patch, bound_with_prices
 
 from planner.cost_model import BUILT_IN
-from planner.exhaustive import Search
 from planner.limits import memory_of_run, time_of_run
 from planner.overhead import Overhead, SecondsOnce
 from planner.partition import Partition, cut_network
 from planner.patch_sizes import patch_sizes
+from planner.search import Search
 from planner.segmentations import segmentations
 from planner.step_options import StepOptions
 from znni.core.errors import DoesNotFit

@@ -27,9 +27,9 @@ from random_networks import chain
 
 from planner.choices import Slot
 from planner.cost_model import BUILT_IN
-from planner.exhaustive import Search
 from planner.overhead import Overhead
 from planner.patch_sizes import patch_sizes
+from planner.search import Search
 from planner.segmentations import segmentations
 from planner.step_options import StepOptions
 from znni.core.errors import DoesNotFit

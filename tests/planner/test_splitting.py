@@ -10,7 +10,7 @@ from paths import MACHINES
 
 from bench.unet_networks import UNETS
 from planner.cost_model import BUILT_IN
-from planner.exhaustive import Search
+from planner.search import Search
 from planner.splitting import split_where_faster
 from znni.core.errors import InvalidInput
 from znni.core.options import Accuracy, Choices, DeviceChoice

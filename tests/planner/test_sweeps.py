@@ -8,8 +8,8 @@ from small_search import CATALOGUE, LIMIT, OUTPUT, small_search
 
 import znni
 from planner.bare_steps import sample_steps
-from planner.exhaustive import Search
 from planner.patch_sizes import axis_sizes
+from planner.search import Search
 from planner.sweeps import (
     ANY,
     NEAR,

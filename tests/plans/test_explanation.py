@@ -8,7 +8,7 @@ from random_networks import chain
 
 from planner.alternatives import alternatives
 from planner.cost_model import BUILT_IN
-from planner.exhaustive import Search
+from planner.search import Search
 from znni.core.shapes import Vec3
 from znni.plans.plan_text import explanation
 from znni.plans.primitive import convolved

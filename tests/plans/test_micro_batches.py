@@ -15,9 +15,9 @@ from planner_cases import by_brute_force
 from planner.bare_steps import bare_step
 from planner.choices import Slot
 from planner.cost_model import BUILT_IN
-from planner.exhaustive import Search
 from planner.micro_batches import listings
 from planner.patch_sizes import patch_sizes
+from planner.search import Search
 from planner.segmentations import segmentations
 from planner.step_options import StepOptions
 from znni.core.options import Division

@@ -9,7 +9,7 @@ from fakes import Fake, fake_catalogue, machine
 from planner_cases import CHOICES, CONV, CONVOLUTIONS, NETWORK, NO_OVERHEAD
 
 from planner.cost_model import BUILT_IN, BUILT_IN_ERROR, NOT_MEASURED, CostModel, Factor, Factors
-from planner.exhaustive import Search
+from planner.search import Search
 from znni.core.shapes import Shape5, Vec3
 from znni.network.layers import Operation, Pool
 from znni.network.network import Network

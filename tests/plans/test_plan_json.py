@@ -14,7 +14,7 @@ from pydantic import TypeAdapter
 from small_search import CATALOGUE, LIMIT, NETWORK, OUTPUT, OVERHEAD
 
 import znni
-from planner.exhaustive import Search
+from planner.search import Search
 from znni.plans import plan as plan_module
 from znni.plans.plan import Plan
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from emulated_gpu import EMULATED
 
 from planner.cost_model import BUILT_IN
-from planner.exhaustive import Search
+from planner.search import Search
 from znni.calibration.overhead_figures import run_overhead
 from znni.core.options import Accuracy, Border
 from znni.core.shapes import Vec3

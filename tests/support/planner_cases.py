@@ -10,8 +10,8 @@ from fake_stages import overhead
 from fakes import Fake, fake_catalogue
 
 from planner.choices import Slot
-from planner.exhaustive import Search
 from planner.overhead import SecondsOnce
+from planner.search import Search
 from znni.core.shapes import Vec3
 from znni.engine.stages.read import Read
 from znni.engine.stages.write import Write

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fake_stages import overhead
 from fakes import FUSED, Fake, fake_catalogue, machine
 
-from planner.exhaustive import Search
+from planner.search import Search
 from znni.core.shapes import Vec3
 from znni.network.layers import Conv, Pool
 from znni.network.network import Network

@@ -27,7 +27,7 @@ from znni.core.errors import InvalidInput, RunFailed, Unreachable
 from znni.core.shapes import Box, Vec3
 from znni.core.volume import NewOutput
 from znni.inference import api
-from znni.inference.shares import finish
+from znni.inference.parts import finish
 from znni.volumes import remote_files
 from znni.volumes.locate import gather_output, join_output, open_blocks, open_volume, read_ledger
 from znni.volumes.remote_files import RemoteFiles

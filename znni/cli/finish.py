@@ -18,6 +18,6 @@ def finish(
 
     Exit with 4 if blocks are missing or damaged: run their parts again, and then finish.
     """
-    from znni.inference import shares
+    from znni.inference import parts
 
-    typer.echo(f"{out}: {shares.finish(out, recheck=recheck)}")
+    typer.echo(f"{out}: {parts.finish(out, recheck=recheck)}")

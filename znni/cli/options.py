@@ -13,7 +13,7 @@ from typing import Annotated, Any, NamedTuple, TypeVar, get_type_hints
 
 import typer
 
-from znni.core.described import described
+from znni.core.option_fields import described
 from znni.core.options import Blend
 
 Command = TypeVar("Command", bound=Callable[..., None])

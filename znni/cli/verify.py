@@ -35,10 +35,10 @@ def verify(
     """
     from znni.cli.progress import show_progress
     from znni.core.errors import OutputDiffers
-    from znni.inference import verification
+    from znni.inference.verify import verify as verify_output
 
     with show_progress() as progress:
-        found = verification.verify(
+        found = verify_output(
             out,
             source=source,
             mask=mask,

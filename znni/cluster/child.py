@@ -55,10 +55,10 @@ from znni.engine.tiles import Tile
 from znni.inference.build_runner import prepare
 from znni.inference.model_choice import shared_form
 from znni.inference.output_attributes import as_run
+from znni.inference.parts import memory_ran_out
 from znni.inference.plan_choice import found_for, given_or_found
 from znni.inference.request import OpenRequest, open_request, parameters_of
 from znni.inference.resuming import identified
-from znni.inference.shares import memory_ran_out
 from znni.machine.arrays import high_water_mark
 from znni.machine.detect import detect_for
 from znni.machine.device_arena import device_peak

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from znni.cluster.calls import Recipe
 from znni.cluster.cluster_file import DASK_BYTES, Cluster, load_cluster, per_worker
 from znni.cluster.coordinator import Coordinator, Engine, Tally
-from znni.cluster.lease import Lease
+from znni.cluster.output_claim import OutputClaim
 from znni.core.argument_types import checks_types
 from znni.core.errors import DoesNotFit, InvalidInput, option
 from znni.core.options import Bits, Choices, Recheck, check_keywords, check_names
@@ -28,9 +28,9 @@ from znni.core.text import counted, duration, in_units
 from znni.engine.tiles import TileGrid
 from znni.inference.model_choice import shared_form
 from znni.inference.output_attributes import provenance
+from znni.inference.parts import Finished, check_sharing, finish
 from znni.inference.request import OpenRequest, Request, open_request, parameters_of, request_for
 from znni.inference.resuming import identified, normalized_as_begun, resume_advice
-from znni.inference.shares import Finished, check_sharing, finish
 from znni.machine.detect import detect_host
 from znni.network.network import Network
 from znni.plans.plan import Plan
@@ -159,7 +159,7 @@ def compute_on_cluster(
         )
         scaled = replace(network, scaling=asked.network.scaling)
         recipe = Recipe(_travelling(replace(request, network=scaled)), identity)
-        with Lease(shared_place(str(out)).ledger, Path(out).name):
+        with OutputClaim(shared_place(str(out)).ledger, Path(out).name):
             with _scratch(machines, out) as folder, _engine_of(machines, recipe, folder) as engine:
                 coordinator = Coordinator(engine, bits)
                 if not output.begun.plan:

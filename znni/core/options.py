@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from inspect import signature
 from typing import Literal, NamedTuple, TypeAlias, TypedDict, get_args
 
-from znni.core.described import described
 from znni.core.errors import InvalidInput, option
 from znni.core.nearest import nearest
+from znni.core.option_fields import described
 from znni.core.shapes import Vec3
 
 # Fewer bytes of memory than this are a number whose unit was forgotten.

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, get_args
 
 from znni.core.array_like import ArrayLike
-from znni.core.described import described, pick
 from znni.core.errors import InvalidInput, option
+from znni.core.option_fields import described, pick
 from znni.core.options import (
     Border,
     Channel,

@@ -25,12 +25,12 @@ from znni.engine.stopwatch import Stopwatch
 from znni.inference.inferer import Inferer
 from znni.inference.model_choice import open_faster
 from znni.inference.output_attributes import as_run, provenance
+from znni.inference.parts import memory_ran_out, share_of, why_no_blocks
 from znni.inference.plan_choice import check_choices
 from znni.inference.planning import accuracy_note, plan, search
 from znni.inference.request import OpenRequest, Request, request_for
 from znni.inference.resuming import agreed_plan, identified, remaining_of, resume_advice
 from znni.inference.session import Session
-from znni.inference.shares import memory_ran_out, share_of, why_no_blocks
 from znni.machine.arrays import high_water_mark, reset_high_water_mark
 from znni.machine.machine import DeviceKind
 from znni.network.network import Network

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from planner.cost_model import BuiltInModel
-from planner.exhaustive import Search
 from planner.limits import time_of_run
+from planner.search import Search
 from znni.calibration.model import MeasuredModel
 from znni.core import version
 from znni.core.user_cache import state_of_source

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from time import perf_counter
 
-from planner.exhaustive import Search
+from planner.search import Search
 from znni.core.errors import DoesNotFit, InvalidInput, RunFailed, option
 from znni.core.logged import telling_if_long
 from znni.core.options import Choices

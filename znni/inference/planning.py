@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Unpack
 
 from numpy.typing import DTypeLike
 
-from planner.exhaustive import Search
 from planner.job_places import AxisPlaces, JobPlaces
 from planner.limits import does_not_fit, memory_of_run, time_of_run
 from planner.overhead import Overhead
+from planner.search import Search
 from znni.calibration.choice import cost_model, of_measured_devices
 from znni.calibration.overhead_figures import (
     ZARR_SECONDS,

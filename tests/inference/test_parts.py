@@ -19,7 +19,7 @@ from bench.same_output import difference
 from znni.core.errors import InvalidInput, RunFailed
 from znni.core.shapes import Box, Vec3
 from znni.inference import api
-from znni.inference.shares import finish
+from znni.inference.parts import finish
 from znni.volumes import shared_ledger
 from znni.volumes.locate import open_volume, read_ledger
 from znni.volumes.shared_files import LocalFiles

@@ -22,7 +22,7 @@ RENEW_SECONDS = 20.0
 STALE_SECONDS = 90.0  # a coordinator that has not renewed its claim for so long is gone
 
 
-class Lease:
+class OutputClaim:
     """A file that says which process hands out the blocks of an output, within a ``with`` block.
 
     No file is locked, because some shared file systems have no locks. The process renews the file
@@ -94,7 +94,7 @@ class Lease:
 
 
 def _alive(other: dict[str, object]) -> bool:
-    """Return whether the process that wrote a lease may still be there."""
+    """Return whether the process that wrote a claim may still be there."""
     if other["host"] != platform.node():
         renewed = other["renewed"]
         return isinstance(renewed, float) and time.time() - renewed < STALE_SECONDS

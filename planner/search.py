@@ -1,4 +1,4 @@
-"""The exhaustive search for the fastest plan that the machine can hold."""
+"""The search for the fastest plan that the machine can hold."""
 
 from __future__ import annotations
 
