@@ -7,7 +7,6 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
-#include <immintrin.h>
 #include <initializer_list>
 #include <type_traits>
 #include <utility>
@@ -393,6 +392,9 @@ inline void copy_of_bytes(unsigned target, const void* source, int bytes, unsign
 // What all lanes of a warp do at the same time.
 inline void together() { __syncwarp(); }
 
+typedef short Halves __attribute__((vector_size(16)));  // eight float16 numbers
+typedef float Float32s __attribute__((vector_size(32)));
+
 // A side of a product in shared memory, as common/wgmma.cuh describes it.
 struct SideOfProduct {
   unsigned first, next_sum, next_row;
@@ -404,8 +406,8 @@ struct SideOfProduct {
   __forceinline__ void row(int number, float (&found)[16]) const {
     for (int half = 0; half < 2; ++half) {
       const unsigned matrix = first + number / 8 * next_row + half * next_sum;
-      const __m128i eight = _mm_loadu_si128(at<__m128i>(matrix) + number % 8);
-      _mm256_storeu_ps(found + half * 8, _mm256_cvtph_ps(eight));
+      const Float32s eight = __builtin_ia32_vcvtph2ps256(at<Halves>(matrix)[number % 8]);
+      memcpy(found + half * 8, &eight, sizeof eight);
     }
   }
 };
