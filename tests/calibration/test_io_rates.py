@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import closing
 from dataclasses import replace
 from math import inf
 from typing import get_args
@@ -135,7 +136,7 @@ def test_a_file_from_before_there_were_rates_has_none(database: CostDatabase) ->
 
     here = Conditions.of(machine().host)
     database.add_rates(here, {"touched": 1e-9})
-    with sqlite3.connect(database.path) as connection:
+    with closing(sqlite3.connect(database.path)) as connection, connection:
         connection.execute("DROP TABLE rates")
     assert database.rates(here) == {}
     database.add_rates(here, {"touched": 2e-9})

@@ -7,6 +7,7 @@ from importlib.util import find_spec
 
 import pytest
 
+from znni.machine.cuda import cupy
 from znni.machine.cuda_kernels import resource_usage
 from znni.machine.machine import Device
 from znni.network.layers import Activation
@@ -33,6 +34,16 @@ devices = pytest.mark.parametrize(
 needs_compiler = pytest.mark.skipif(
     find_spec("cupy") is None, reason="needs CuPy, which is for Linux on x86-64"
 )
+
+# The first NVRTC that keeps in registers what the tests expect there. PyTorch for CUDA 13.0 brings
+# an older one. With it, a few kernels spill some words a thread. Their machine code (of NVRTC
+# 13.0.88) stores and reads them once a tile or a stage, and never inside a loop of products.
+KEEPS_REGISTERS = (13, 2)
+
+
+def most_spills(usual: int, older: int) -> int:
+    """Return the bytes that a thread of a kernel may spill, which are more for an older NVRTC."""
+    return usual if cupy().cuda.nvrtc.getVersion() >= KEEPS_REGISTERS else older
 
 
 def assert_fits(block: Block, activation: Activation = "relu", packing: Packing = UNPACKED) -> None:

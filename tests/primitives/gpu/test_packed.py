@@ -212,6 +212,12 @@ def test_sums_stay_in_registers(chip: Chip, numbers: TensorFormat) -> None:
     for packing in every if chip in (AMPERE, HOPPER) else every[1:2]:
         (strip,) = strips_for(layer, numbers, Vec3(64, 64, 64), chip, exact=numbers.parts > 1)
         assert_fits(strip.block, packing=packing)
+
+
+@needs_compiler
+@in_both_formats
+def test_layers_without_products_need_few_registers(numbers: TensorFormat) -> None:
+    """Their source is the same for every chip. They take at most half of the registers."""
     for source, options in (
         (copies.upsampling_source(numbers), copies.upsampling_options(TWO)),
         (pooling.pooling_source(numbers), pooling.pooling_options(Pool("pool", TWO))),
@@ -219,8 +225,9 @@ def test_sums_stay_in_registers(chip: Chip, numbers: TensorFormat) -> None:
         (pointwise.pointwise_source("elu", numbers), ("-DOPERATION=SCALE",)),
         (normalization.source(numbers), normalization.options(Normalize("norm", 32, 8))),
     ):
-        for usage in resource_usage(source, chip.architecture, options).values():
+        for usage in resource_usage(source, options=options).values():
             assert usage.spills == 0
+            assert usage.registers <= 128
 
 
 @pytest.mark.parametrize(
