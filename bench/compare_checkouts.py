@@ -340,7 +340,8 @@ def _remove(path: Path) -> None:
 def prepare(before: Path, work: Path) -> None:
     """Copy networks and machines of BEFORE into a folder, and make volumes and masks there."""
     for path in (*before.glob("networks/*"), *before.glob("machines/*.yaml")):
-        shutil.copy2(path, work)
+        if path.is_file():
+            shutil.copy2(path, work)
     (work / "small.yaml").write_text(SMALL)
     small = np.random.default_rng(0).random((2, 48, 120, 96), np.float32)
     small[:, :, 55:] = 0.25  # blocks of one value are not computed

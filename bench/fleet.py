@@ -37,7 +37,7 @@ from znni.core.errors import InvalidInput
 from znni.core.options import OutputType
 from znni.core.shapes import Vec3
 from znni.engine.labels import Labels
-from znni.engine.stages import Work
+from znni.engine.stage_chain import Work
 from znni.engine.stopwatch import Stopwatch
 from znni.engine.workers.fleet import Fleet, Member
 from znni.network.layers import Conv

@@ -26,13 +26,13 @@ from bench.record import Row
 from bench.rounds import Effort, Result, run_rounds
 from znni.calibration.choice import measurements_of
 from znni.calibration.database import CostDatabase, Measurement
-from znni.calibration.handling_times import handling_times
 from znni.calibration.measure import Workbench
-from znni.calibration.overhead_figures import run_overhead
+from znni.calibration.overhead_figures import handling_times
 from znni.calibration.shapes import Call
 from znni.core.errors import InvalidInput
 from znni.core.options import Costs, PlanOptions
 from znni.core.text import in_units
+from znni.engine.stages.layers import placed_seconds
 from znni.inference.planning import fastest, search
 from znni.machine.detect import detect_for, detect_machine
 from znni.network.network import Network
@@ -233,9 +233,9 @@ def _about(plan: Plan) -> Row:
 def _patch_seconds(plan: Plan) -> float:
     """Return the predicted seconds of the layers and of bringing their output together."""
     costs: Costs = "measured" if plan.costs.startswith(MEASURED) else "built-in"
-    handling = run_overhead(plan.machine, measured=handling_times(plan.machine, costs)).handling
+    placed = placed_seconds(plan.machine, handling_times(plan.machine, costs))
     values_out = plan.patch.volume * plan.steps[-1].shape_out.f
-    return plan.patch_seconds + values_out * handling.placed
+    return plan.patch_seconds + values_out * placed
 
 
 def _measured(plan: Plan, result: Result | None, failure: str | None) -> Row:

@@ -134,8 +134,8 @@ def unets_command(
             costs=costs, accuracy=allowed, gpu_memory=gpu_memory, machine=there,
         )  # fmt: skip
         # A job of many windows transforms kernels once, so that time is left out.
-        handling = replace(space.overhead.handling, resident=0.0)
-        space.overhead = replace(space.overhead, handling=handling)
+        once = replace(space.overhead.once, resident=0.0)
+        space.overhead = replace(space.overhead, once=once)
         return space
 
     if machine:

@@ -30,7 +30,7 @@ from bench.rounds import Effort, Result, run_rounds, seconds_of
 from znni.core.options import Compression, OutputType
 from znni.core.shapes import Box, Vec3
 from znni.core.volume import NewOutput
-from znni.engine.pipeline import convert
+from znni.engine.stages.convert import convert
 from znni.volumes.formats import library
 from znni.volumes.locate import open_output, open_volume
 

@@ -31,7 +31,7 @@ from znni.core.errors import InvalidInput
 from znni.core.options import Compression
 from znni.core.shapes import Box, Vec3
 from znni.core.volume import NewOutput
-from znni.engine.pipeline import convert
+from znni.engine.stages.convert import convert
 from znni.machine.io_threads import io_threads
 from znni.volumes.formats import library
 from znni.volumes.locate import open_volume

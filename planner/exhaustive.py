@@ -21,6 +21,7 @@ from znni.network.geometry import input_box
 from znni.plans.block_storage import storage_for
 from znni.plans.device_partition import parts_of
 from znni.plans.plan import Plan
+from znni.plans.stage import itemsize_in
 
 # The most prices that a search works out, which takes a few seconds. Only outputs of thousands of
 # voxels per axis need more. By then the most promising patches have been tried, unless it took most
@@ -269,7 +270,7 @@ class Search(Space):
             time_of_run(self.network, patch_candidate.patch, parts, self.overhead),
             self.model.source,
             gpu_memory,
-            self.overhead.itemsize_in(parts[0].device),
+            itemsize_in(parts[0].device, self.overhead.stored),
         )
 
 

@@ -15,39 +15,41 @@ from znni.network.layers import Concat, Conv, Pool
 from znni.network.network import Network
 from znni.network.node import INPUT
 from znni.plans.rewrites.fusions import fusions
+from znni.plans.stage import Counts
 from znni.plans.totals import Numbers
 
 Bools: TypeAlias = "NDArray[np.bool_]"
 
 
 def most_for_arrays(
-    network: Network,
     machine: Machine,
     overhead: Overhead,
     device: DeviceKind,
-    voxels: Mapping[str, Numbers],
-    made: Numbers,
+    network: Network,
+    counts: Counts[Numbers],
 ) -> Numbers:
     """Return bytes that the layers' arrays do not exceed on a device, for each of several patches.
 
     Args:
-        network: the network.
         machine: the machine, whose memory is the limit.
         overhead: the memory that a run takes beside its layers.
         device: the device.
-        voxels: the voxels of each value's map, of all its fragments together.
-        made: the output voxels of each patch.
+        network: the network.
+        counts: the counts of each patch.
     """
-    given = network.in_features * voxels[INPUT]
     if device == "cpu":
         weights = FLOAT_BYTES * network.held_parameters
-        most: Numbers = machine.host.memory - overhead.process - weights - overhead.voxel_in * given
-        return most - overhead.least_bytes_out(network) * made
+        alone = overhead.setting(network, on_host=True)
+        with_gpu = overhead.setting(network, on_host=True, on_gpu=True)
+        blocks = np.minimum(
+            overhead.host_blocks(alone, counts), overhead.host_blocks(with_gpu, counts)
+        )
+        return machine.host.memory - overhead.process - weights - blocks
     memory = sum(it.memory for it in machine.gpus[:1])
-    most = memory - overhead.gpu - overhead.least_bytes_out_on_gpu(network) * made
+    run = overhead.setting(network, on_gpu=True)
     if network.is_exact:  # otherwise the first layers may be on the host
-        most = most - overhead.gpu_value_in * given
-    return most
+        counts = counts._replace(first_input=counts.values_in)
+    return memory - overhead.gpu - overhead.gpu_blocks(run, counts)
 
 
 def slowed_poolings(

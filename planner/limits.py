@@ -8,10 +8,11 @@ from dataclasses import replace
 from planner.overhead import Load, Overhead
 from znni.core.errors import DoesNotFit
 from znni.core.shapes import Vec3
-from znni.machine.machine import DeviceKind, Processors
+from znni.machine.machine import DeviceKind
 from znni.network.network import Network
 from znni.plans.device_partition import DevicePart, bytes_of
 from znni.plans.plan import Plan
+from znni.plans.stage import Setting
 from znni.plans.totals import PlanMemory, PlanTime
 
 
@@ -30,14 +31,17 @@ def memory_of_run(
     """
     by_device = {part.device: part for part in parts}
     on_host, on_gpu = by_device.get("cpu"), by_device.get("gpu")
-    host_uses_gpu = bool(on_host and on_host.uses_gpu)
-    handed = on_host.output_shape.nbytes if on_host and on_host.hands_on else 0
-    uses: Processors = "gpu" if not on_host else "cpu+gpu" if on_gpu or host_uses_gpu else "cpu"
-    host = _with_layers(overhead.of_host(network, patch, uses, handed), by_device, "cpu")
-    if uses == "cpu":
+    run = _setting(network, by_device.values(), overhead)
+    each = overhead.counts(
+        network,
+        patch,
+        first_input=on_gpu.first_input.elements if on_gpu else 0,
+        handed=on_host.output_shape.nbytes if on_host and on_host.hands_on else 0,
+    )
+    host = _with_layers(overhead.of_host(run, each), by_device, "cpu")
+    if not run.uses_gpu:
         return host, None
-    locked = 2 * handed + (host.working if host_uses_gpu else 0)
-    gpu = overhead.of_gpu(network, patch, on_gpu.first_input if on_gpu else None, locked)
+    gpu = overhead.of_gpu(run, each, host.working if run.host_uses_gpu else 0)
     return host, _with_layers(gpu, by_device, "gpu")
 
 
@@ -54,12 +58,24 @@ def time_of_run(
     """
     loads: dict[DeviceKind, Load] = {}
     brought = 0
-    host_uses_gpu = any(part.uses_gpu for part in parts)
     for part in parts:
         working, _ = part.working_peak()
         loads[part.device] = Load(part.seconds, part.resident, working)
         brought = part.input_shape.nbytes if part.device == "gpu" else 0
-    return overhead.time_of_run(network, patch, loads, brought, host_uses_gpu=host_uses_gpu)
+    handed = brought if "cpu" in loads else 0
+    each = overhead.counts(network, patch, handed=handed, brought=brought)
+    run = _setting(network, parts, overhead)
+    return replace(overhead.time_of_run(run, each, loads), beside=overhead.beside(run, each))
+
+
+def _setting(network: Network, parts: Collection[DevicePart], overhead: Overhead) -> Setting:
+    devices = {part.device for part in parts}
+    return overhead.setting(
+        network,
+        on_host="cpu" in devices,
+        on_gpu="gpu" in devices,
+        host_uses_gpu=any(part.uses_gpu for part in parts),
+    )
 
 
 def _with_layers(
@@ -84,6 +100,7 @@ def does_not_fit(smallest: Plan, overhead: Overhead) -> DoesNotFit:
     part = smallest.part(device.kind) or smallest.parts[0]
     _, step = part.working_peak()
     on_host = device.kind == "cpu"
+    processes = 1 + _setting(smallest.network, smallest.parts, overhead).workers
     return DoesNotFit(
         needed=memory.total,
         allowed=device.memory,
@@ -91,5 +108,5 @@ def does_not_fit(smallest: Plan, overhead: Overhead) -> DoesNotFit:
         layer=step.operation.name,
         patch=smallest.patch,
         process=memory.process if on_host else 0,
-        gpu_libraries=overhead.cuda * overhead.processes(smallest.device) if on_host else 0,
+        gpu_libraries=overhead.cuda * processes if on_host else 0,
     )

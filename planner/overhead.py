@@ -1,11 +1,11 @@
-"""The memory and the time that a run takes beside its layers."""
+"""The memory and the time of a run: the sums of what its stages take, and what comes once."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import inf, prod
-from typing import Generic, NamedTuple
+from typing import NamedTuple
 
 from planner.job_places import (
     AxisPlaces,
@@ -15,14 +15,22 @@ from planner.job_places import (
     read_along,
     voxels_read,
 )
-from planner.run_memory import RunMemory, values_of
 from znni.core.chunks import chunk_extent
-from znni.core.options import InputChunks
+from znni.core.options import AS_COMPUTED, Stored
 from znni.core.shapes import FLOAT_BYTES, Vec3
 from znni.machine.machine import DeviceKind
+from znni.network.geometry import extents_read, input_box
 from znni.network.network import Network
-from znni.plans.job_seconds import NOTHING, NOTHING_AROUND, SecondsAround, Stage, StageSeconds
-from znni.plans.totals import Number, PlanTime
+from znni.plans.job_seconds import (
+    NOTHING,
+    NOTHING_AROUND,
+    STAGES,
+    SecondsAround,
+    Stage,
+    StageSeconds,
+)
+from znni.plans.stage import Counts, Seconds, Setting, StageModel
+from znni.plans.totals import Number, PlanMemory, PlanTime
 
 # How many times as long as an even share of the cores lets them, the threads of reading and writing
 # wait beside busy layers. A thread that has waited for others gets a core only when a turn of the
@@ -31,10 +39,14 @@ from znni.plans.totals import Number, PlanTime
 TURNS = 1.4
 TURN_SECONDS = 0.007
 
+# A GPU keeps 8 bytes of page tables for each 4 KiB of host memory that is locked for its copies. An
+# H200 took 28 MB more with 14 GiB locked, and 70 MB more with 29 GiB.
+LOCKED_BYTES_PER_TABLE_BYTE = 512
+
 
 @dataclass(frozen=True)
-class OverheadSeconds:
-    """The seconds that a run takes beside its layers.
+class SecondsOnce:
+    """The seconds that a run takes once.
 
     Attributes:
         building: the seconds of any plan before its first patch.
@@ -44,30 +56,7 @@ class OverheadSeconds:
         touched: the seconds per byte of the layers' arrays and workspace on the host, to touch it
             first.
         cold: the extra seconds per byte of host memory that the system never touched before.
-        voxel_in: the seconds per input voxel and map to read a block, if nothing else works.
-        voxel_out: the seconds per output voxel and map to write a block, if nothing else works.
-        converted_out: the further seconds to convert it before, which the host does if layers run
-            there.
-        chunk_in: the seconds per chunk of the input that a block overlaps, to find, fetch and
-            decode it, likewise.
-        lost_chunk_in: the seconds per such chunk that computing on the host and reading lose to
-            each other.
-        delayed_chunk_in: the further seconds per such chunk that reading waits for its turn on a
-            core, if computing on the host keeps all of them busy.
-        file_out: the seconds per file of a block, if it is written as many, likewise.
-        lost_file_out: the seconds per such file that computing on the host and writing lose to
-            each other.
-        lost_in: the seconds per input voxel and map that computing on the host and reading lose to
-            each other.
-        lost_out: the seconds per output voxel and map that computing on the host and writing lose
-            to each other.
-        lost_block: the seconds that computing on the host loses to reading and writing a block,
-            however small it is.
-        placed: the seconds per output voxel and map to copy it into the block on the host.
         pinned: the seconds per byte of page-locked memory, to allocate it.
-        handed: the seconds per byte of such a tensor, to copy it to the GPU.
-        brought: the seconds per byte of a block of input, to copy it to the GPU.
-        returned: the seconds per byte of output, to copy it back.
         around: the seconds of any plan before building and after its last block.
     """
 
@@ -77,43 +66,8 @@ class OverheadSeconds:
     resident: float = 0.0
     touched: float = 0.0
     cold: float = 0.0
-    voxel_in: float = 0.0
-    voxel_out: float = 0.0
-    converted_out: float = 0.0
-    chunk_in: float = 0.0
-    lost_chunk_in: float = 0.0
-    delayed_chunk_in: float = 0.0
-    file_out: float = 0.0
-    lost_file_out: float = 0.0
-    lost_in: float = 0.0
-    lost_out: float = 0.0
-    lost_block: float = 0.0
-    placed: float = 0.0
     pinned: float = 0.0
-    handed: float = 0.0
-    brought: float = 0.0
-    returned: float = 0.0
     around: SecondsAround = NOTHING_AROUND
-
-
-class Counts(NamedTuple, Generic[Number]):
-    """The numbers of values, voxels and runs of a patch, or of each of several patches.
-
-    Attributes:
-        values_in: the values of the input block.
-        read: those of them that are read from the volume, on average. Others lie beyond its edges.
-        voxels: the output voxels.
-        runs: how often the layers run.
-        chunks: the chunks of the input that a block overlaps, on average.
-        files: the files that a block is written as.
-    """
-
-    values_in: Number
-    read: Number
-    voxels: Number
-    runs: Number
-    chunks: Number
-    files: Number
 
 
 class Load(NamedTuple):
@@ -130,86 +84,205 @@ class Load(NamedTuple):
     working: int
 
 
+NO_LOAD = Load(0.0, 0, 0)
+
+
 @dataclass(frozen=True)
-class Overhead(RunMemory):
-    """The bytes of a run beside its layers, and the seconds.
+class Overhead:
+    """The bytes and seconds of a run beside its layers.
 
     Attributes:
-        handling: the seconds.
+        process: the bytes of the interpreter, its libraries and compiled code. They include an
+            array for the whole output if the run makes one.
+        stages: the models of the stages, in the order in which a block goes through them.
+        once: the seconds that a run takes once.
+        cuda: the host bytes of a GPU's libraries. A run that may use a GPU loads them, even if its
+            layers then run on the CPU.
+        gpu: the GPU bytes that do not depend on the patch.
+        worker: the host bytes of a process that only computes.
+        workers: the number of processes that compute on GPUs. With one, the same process also reads
+            and writes.
+        stored: how values are stored at both ends.
         places: the places of the job's blocks, for each axis; None if they are not known. Then no
             block reaches beyond the volume.
-        input_chunks: the chunks of the input; None if it has none, or if they are not known.
-        chunk_files: whether each chunk of the output is a file.
         warm: the host bytes that take no extra seconds to touch first.
     """
 
-    handling: OverheadSeconds = OverheadSeconds()
+    process: int
+    stages: tuple[StageModel, ...] = ()
+    once: SecondsOnce = SecondsOnce()
+    cuda: int = 0
+    gpu: int = 0
+    worker: int = 0
+    workers: int = 1
+    stored: Stored = AS_COMPUTED
     places: JobPlaces | None = None
-    input_chunks: InputChunks | None = None
-    chunk_files: bool = False
     warm: float = inf
 
-    def time_of_run(
+    def setting(
+        self,
+        network: Network,
+        *,
+        on_host: bool = False,
+        on_gpu: bool = False,
+        host_uses_gpu: bool = False,
+    ) -> Setting:
+        """Return the setting of a run whose layers are computed there."""
+        return Setting(network, on_host, on_gpu, host_uses_gpu, self.workers, self.stored)
+
+    def counts(
         self,
         network: Network,
         patch: Vec3,
-        loads: Mapping[DeviceKind, Load],
-        brought: int = 0,
         *,
-        host_uses_gpu: bool = False,
-    ) -> PlanTime:
-        """Return the predicted time of a run.
-
-        A GPU's memory takes no measurable time to touch first. Its layers do not slow down when the
-        host works beside them.
+        first_input: int = 0,
+        handed: int = 0,
+        brought: int = 0,
+    ) -> Counts[float]:
+        """Return the counts of a patch, without the seconds of layers.
 
         Args:
             network: the network to run.
-            patch: the output voxels of a patch.
-            loads: the load of the layers on each device that runs some.
-            brought: the bytes of a patch that are copied to the GPU.
-            host_uses_gpu: whether layers on the host compute on the GPU. Then host and GPU layers
-                take turns, and their times add up.
+            patch: its output voxels.
+            first_input: the values that the first layers on a GPU take at a time.
+            handed: the bytes of the tensor that layers on the host hand on to a GPU.
+            brought: the bytes that are copied to the GPU, as float32.
         """
-        values_in, values_out = values_of(network, patch)
-        each = self.handling
-        host, gpu = loads.get("cpu"), loads.get("gpu")
-        building, warming = each.building, each.warming
-        if host:
-            building += host.resident * each.resident
-            # The reader allocates the input block. The tensor handed on has two places of its own.
-            own = host.working - FLOAT_BYTES * values_in - (brought if gpu else 0)
-            if host_uses_gpu:  # the pages are locked before the first patch
-                building += max(0, own) * each.pinned
-            else:
-                warming += max(0, own) * each.touched
-            blocks = values_in * self.voxel_in + values_out * self.voxel_out
-            taken = host.working + host.resident + blocks + FLOAT_BYTES * network.held_parameters
-            warming += max(0.0, taken - self.warm) * each.cold
-        if gpu or host_uses_gpu:
-            building += each.cuda
-        seconds: dict[DeviceKind, float] = {kind: load.seconds for kind, load in loads.items()}
-        runs = network.window.a_block(patch) if network.window else 1.0
-        counts = Counts(
-            float(values_in),
-            network.in_features * voxels_read(network, patch, self.places),
-            float(patch.volume),
-            runs,
-            prod(map(self.chunks_along, range(3), patch, *box_read(network, patch))),
-            float(prod(map(self.files_along, patch))),
+        maps, window = network.in_features, network.window
+        return Counts(
+            values_in=maps * extents_read(network, patch).volume,
+            voxels=patch.volume,
+            row=patch.x,
+            at_once=network.together * maps * input_box(network, patch).size.volume,
+            tail=window.tail(patch) * patch.z * patch.y if window else 0,
+            runs=window.a_block(patch) if window else 1.0,
+            read=maps * voxels_read(network, patch, self.places),
+            chunks=prod(map(self.chunks_along, range(3), patch, *box_read(network, patch))),
+            files=float(prod(map(self.files_along, patch))),
+            first_input=first_input,
+            handed=handed,
+            brought=brought,
+            host_seconds=0.0,
+            gpu_seconds=0.0,
         )
-        if gpu:
-            given = counts.values_in, counts.voxels, float(brought)
-            locked = self.locked_of_gpu(network, *given, uses_host=bool(host))
-            building += locked * each.pinned
+
+    def host_blocks(self, run: Setting, each: Counts[Number]) -> Number:
+        """Return the bytes of blocks on the host, in all processes together."""
+        return sum((it.host_bytes(run, each) for it in self.stages), 0 * each.voxels)
+
+    def gpu_blocks(self, run: Setting, each: Counts[Number]) -> Number:
+        """Return the bytes of blocks on a GPU."""
+        return sum((it.gpu_bytes(run, each) for it in self.stages), 0 * each.voxels)
+
+    def locked(self, run: Setting, each: Counts[Number]) -> Number:
+        """Return the page-locked bytes of a process, from or to which a GPU copies."""
+        return sum((it.locked_bytes(run, each) for it in self.stages), 0 * each.voxels)
+
+    def of_host(self, run: Setting, each: Counts[float]) -> PlanMemory:
+        """Return the host's memory for a run without its layers' memory."""
+        return PlanMemory(
+            process=self.process + self.cuda + run.workers * (self.worker + self.cuda),
+            weights=(1 + run.workers) * FLOAT_BYTES * run.network.held_parameters,
+            resident=0,
+            working=0,
+            blocks=int(self.host_blocks(run, each)),
+        )
+
+    def of_gpu(self, run: Setting, each: Counts[float], locked: int = 0) -> PlanMemory:
+        """Return the GPU's memory for a run without its layers' memory.
+
+        Args:
+            run: the setting.
+            each: the counts of a patch.
+            locked: page-locked host bytes beside those of the stages.
+        """
+        blocks = 0
+        if run.on_gpu:
+            locked += int(self.locked(run, each))
+            blocks = int(self.gpu_blocks(run, each))
+        return PlanMemory(
+            process=self.gpu + -(-locked // LOCKED_BYTES_PER_TABLE_BYTE),
+            weights=0,
+            resident=0,
+            working=0,
+            blocks=blocks,
+        )
+
+    def time_of_run(
+        self, run: Setting, counts: Counts[float], loads: Mapping[DeviceKind, Load]
+    ) -> PlanTime:
+        """Return the predicted time of a run, without the times beside busy layers.
+
+        A GPU's memory takes no measurable time to touch first. Its layers do not slow down when the
+        host works beside them. If layers on the host use the GPU, host and GPU layers take turns,
+        and their times add up.
+
+        Args:
+            run: the setting.
+            counts: the counts of a patch, without the seconds of layers.
+            loads: the load of the layers on each device that runs some.
+        """
+        host, gpu = loads.get("cpu", NO_LOAD), loads.get("gpu", NO_LOAD)
+        each = counts._replace(host_seconds=host.seconds, gpu_seconds=gpu.seconds)
+        once = self.once
+        building, warming = once.building, once.warming
+        if run.on_host:
+            building += host.resident * once.resident
+            # The reader allocates the input block. The tensor handed on has two places of its own.
+            own = max(0.0, host.working - FLOAT_BYTES * each.values_in - each.handed)
+            if run.host_uses_gpu:  # the pages are locked before the first patch
+                building += own * once.pinned
+            else:
+                warming += own * once.touched
+            taken = host.working + host.resident + self.touched_bytes(run, each)
+            warming += max(0.0, taken - self.warm) * once.cold
+        if run.uses_gpu:
+            building += once.cuda
+        if run.on_gpu:
+            building += self.locked(run, each) * once.pinned
         return PlanTime(
             building,
             warming,
-            StageSeconds(**self.stages(network, counts, seconds, float(brought))),
-            self.workers if gpu or host_uses_gpu else 1,
-            in_turn=host_uses_gpu,
-            around=each.around,
-            beside=self._beside(network, counts) if host else NOTHING,
+            StageSeconds(**self.seconds(run, each)),
+            max(1, run.workers),
+            in_turn=run.host_uses_gpu,
+            around=once.around,
+        )
+
+    def touched_bytes(self, run: Setting, each: Counts[Number]) -> Number:
+        """Return the host bytes that a run touches beside those of its layers."""
+        return self.host_blocks(run, each) + FLOAT_BYTES * run.network.held_parameters
+
+    def seconds(self, run: Setting, each: Counts[Number]) -> dict[Stage, Number]:
+        """Return the seconds of each stage for a patch, or for each of several patches.
+
+        Layers on the host and what handles blocks beside them share the cores. So a patch takes at
+        least the time of the layers and what the others work, shared out over all cores.
+        """
+        found = _by_stage(0.0 * each.voxels, (it.seconds(run, each) for it in self.stages))
+        if run.on_host:
+            lost = (it.lost(run, each) for it in self.stages)
+            found["host_layers"] = sum(
+                (seconds for by_stage in lost for seconds in by_stage.values()),
+                found["host_layers"],
+            )
+        return found
+
+    def beside(self, run: Setting, each: Counts[float]) -> StageSeconds:
+        """Return the extra seconds of reading and writing while layers keep all cores busy.
+
+        The threads of all three share the cores evenly. Both begin when the layers take the next
+        patch. So each loses what it works itself to the layers, and to the other one as much, until
+        one of them is done. It also waits for its turns.
+        """
+        if not run.on_host:
+            return NOTHING
+        lost = _by_stage(0.0, (it.lost(run, each) for it in self.stages))
+        delays = _by_stage(0.0, (it.delays(run, each) for it in self.stages))
+        shared = min(lost["reading"], lost["writing"])
+        return StageSeconds(
+            reading=TURN_SECONDS + TURNS * (lost["reading"] + shared) + delays["reading"],
+            writing=TURN_SECONDS + TURNS * (lost["writing"] + shared) + delays["writing"],
         )
 
     def read_along(self, axis: int, patch: int, start: int, stop: int) -> float:
@@ -228,7 +301,7 @@ class Overhead(RunMemory):
 
         The arguments are those of ``read_along``.
         """
-        known = self.input_chunks
+        known = self.stored.input_chunks
         if known is None:
             return 0.0
         volume = known.volume[axis]
@@ -241,91 +314,13 @@ class Overhead(RunMemory):
 
     def files_along(self, patch: int) -> int:
         """Return how many files a block is written as along an axis, if its chunks are files."""
-        return -(-patch // chunk_extent(patch)) if self.chunk_files else 0
+        return -(-patch // chunk_extent(patch)) if self.stored.chunk_files else 0
 
-    def stages(
-        self,
-        network: Network,
-        counts: Counts[Number],
-        seconds: Mapping[DeviceKind, Number],
-        brought: Number,
-    ) -> dict[Stage, Number]:
-        """Return the seconds of each stage for a patch, or for each of several patches.
 
-        Layers on the host and what handles blocks beside them share the cores. So a patch takes at
-        least the time of the layers and what the others work, shared out over all cores.
-
-        Args:
-            network: the network to run.
-            counts: the counts of what is in a patch.
-            seconds: the seconds of the layers on each device that runs some, for one window or all.
-            brought: the bytes of a patch that are copied to the GPU, as float32.
-        """
-        each, window = self.handling, network.window
-        voxels, runs = counts.voxels, counts.runs
-        values_out = network.out_features * voxels
-        chunks, written, files = self._handled(network, counts)
-        host, gpu = seconds.get("cpu"), seconds.get("gpu")
-        nothing = 0.0 * voxels
-        host_layers = transfer = gpu_layers = nothing
-        reading = counts.read * each.voxel_in + chunks * each.chunk_in
-        writing = written * each.voxel_out + files * each.file_out
-        if host is not None:
-            host_layers = each.lost_block + runs * host + sum(self._lost(network, counts))
-        if host is not None and gpu is None:
-            placed = values_out
-            writing = writing + (nothing if window else written * each.converted_out)
-            if window:
-                placed = placed + runs * (network.blended_features * window.size.volume)
-                placed = placed + (values_out if network.head else nothing)
-            host_layers = host_layers + placed * each.placed
-        if gpu is not None:
-            locked = host is not None or self._locks_input(network)
-            share = 1.0 if host is not None else self.gpu_itemsize_in / FLOAT_BYTES
-            transfer = runs * share * brought * (each.handed if locked else each.brought)
-            gpu_layers = runs * gpu
-            returning = self._bytes_returned(network) * voxels * each.returned
-            if window:  # one stage brings the means and makes what is stored
-                applied = network.head and not self._labels_on_gpu
-                host_layers = returning + (values_out * each.placed if applied else nothing)
-            else:
-                transfer = transfer + returning
-        return {
-            "reading": reading,
-            "host_layers": host_layers,
-            "transfer": transfer,
-            "gpu_layers": gpu_layers,
-            "writing": writing,
-        }
-
-    def _handled(self, network: Network, counts: Counts[Number]) -> tuple[Number, Number, Number]:
-        """Return the chunks that are read, the values that are written, and their files."""
-        maps_written = self.label_maps or network.out_features
-        return (
-            network.in_features * counts.chunks,
-            maps_written * counts.voxels,
-            maps_written * counts.files,
-        )
-
-    def _lost(self, network: Network, counts: Counts[Number]) -> tuple[Number, Number]:
-        """Return the seconds that computing on the host loses to reading, and to writing."""
-        each, (chunks, written, files) = self.handling, self._handled(network, counts)
-        lost_in = counts.read * each.lost_in + chunks * each.lost_chunk_in
-        return lost_in, written * each.lost_out + files * each.lost_file_out
-
-    def _beside(self, network: Network, counts: Counts[float]) -> StageSeconds:
-        """Return the extra seconds of reading and writing while layers keep all cores busy.
-
-        The threads of all three share the cores evenly. Both begin when the layers take the next
-        patch. So each loses what it works itself to the layers, and to the other one as much, until
-        one of them is done. It also waits for its turns.
-        """
-        lost_in, lost_out = self._lost(network, counts)
-        chunks, *_ = self._handled(network, counts)
-        shared = min(lost_in, lost_out)
-        return StageSeconds(
-            reading=TURN_SECONDS
-            + TURNS * (lost_in + shared)
-            + chunks * self.handling.delayed_chunk_in,
-            writing=TURN_SECONDS + TURNS * (lost_out + shared),
-        )
+def _by_stage(nothing: Number, parts: Iterable[Seconds[Number]]) -> dict[Stage, Number]:
+    """Return the sums of seconds by stage, for all stages."""
+    found = dict.fromkeys(STAGES, nothing)
+    for part in parts:
+        for stage, seconds in part.items():
+            found[stage] = found[stage] + seconds
+    return found

@@ -23,6 +23,7 @@ from znni.network.geometry import shapes
 from znni.network.network import Network
 from znni.plans.block_storage import storage_for
 from znni.plans.job_seconds import Stage
+from znni.plans.stage import Counts
 from znni.plans.totals import PlanTime
 
 # The processor of layers on the host; the key tells whether they may use the GPU.
@@ -68,6 +69,11 @@ class PatchCandidate:
         """The number of patches of the job."""
         return self._output.ceil_div(self.patch).volume
 
+    @cached_property
+    def _counts(self) -> Counts[float]:
+        """The counts of a patch, without what depends on the cut point."""
+        return self._overhead.counts(self._network, self.patch)
+
     def in_patches_of(self, patch: Vec3) -> PatchCandidate:
         """Return the job in patches of another size, for a network that is computed in windows.
 
@@ -75,6 +81,7 @@ class PatchCandidate:
         """
         other = copy(self)
         other.patch = patch
+        other.__dict__.pop("_counts", None)
         return other
 
     def _least_of(self, processor: Processor) -> dict[str, float]:
@@ -89,14 +96,8 @@ class PatchCandidate:
                 made = {it.name for it in storage.steps_of(nodes)}
                 slowed = {name: np.array([name in made]) for name in voxels}
             else:
-                most = most_for_arrays(
-                    self._network,
-                    self._machine,
-                    self._overhead,
-                    device,
-                    voxels,
-                    np.array([float(self.patch.volume)]),
-                )
+                counts = Counts(*(np.array([float(count)]) for count in self._counts))
+                most = most_for_arrays(self._machine, self._overhead, device, self._network, counts)
                 slowed = slowed_poolings(self._network, device, voxels, most)
             least = self._bounds(processor).of_layers(voxels, slowed)
             self._least[processor] = {name: float(seconds[0]) for name, seconds in least.items()}
@@ -147,10 +148,13 @@ class PatchCandidate:
         """Return the time of the run for the loads on each device."""
         layers_on_host, host_uses_gpu = cut_point
         (passed,) = self._network.alive[layers_on_host]
-        brought = self._shapes[passed].nbytes if "gpu" in loads else 0
-        return self._overhead.time_of_run(
-            self._network, self.patch, loads, brought, host_uses_gpu=host_uses_gpu
+        on_host, on_gpu = "cpu" in loads, "gpu" in loads
+        brought = self._shapes[passed].nbytes if on_gpu else 0
+        run = self._overhead.setting(
+            self._network, on_host=on_host, on_gpu=on_gpu, host_uses_gpu=host_uses_gpu
         )
+        each = self._counts._replace(brought=brought, handed=brought if on_host else 0)
+        return self._overhead.time_of_run(run, each, loads)
 
     def seconds(self, cut_point: CutPoint, loads: Mapping[DeviceKind, Load]) -> float:
         """Return the seconds of the job for the loads on each device, infinite if a load is."""
@@ -182,19 +186,26 @@ class PatchCandidate:
 
         The bytes are negative if the rest of the run does not fit on the host.
         """
-        beside = self._overhead.of_host(self._network, self.patch, cut.device, cut.handed)
-        left = self._machine.host.memory - beside.total
+        devices = {partition.device for partition in cut.partitions}
+        run = self._overhead.setting(
+            self._network,
+            on_host="cpu" in devices,
+            on_gpu="gpu" in devices,
+            host_uses_gpu=cut.host_uses_gpu,
+        )
+        each = self._counts._replace(handed=cut.handed)
+        left = self._machine.host.memory - self._overhead.of_host(run, each).total
         if device == "cpu" or left < 0:
             return lambda _: left
 
         # the locked bytes of layers on the host are not known yet
-        locked = self._machine.host.memory if cut.host_uses_gpu else 2 * cut.handed
+        locked = self._machine.host.memory if cut.host_uses_gpu else 0
 
         def of_gpu(first_input: Shape5) -> int:
             memory = self._machine.gpus[0].memory
             allowed = bytes_for_gpu_layers(memory) if cut.host_uses_gpu else memory
-            beside = self._overhead.of_gpu(self._network, self.patch, first_input, locked)
-            return allowed - beside.total
+            given = each._replace(first_input=first_input.elements)
+            return allowed - self._overhead.of_gpu(run, given, locked).total
 
         return of_gpu
 

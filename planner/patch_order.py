@@ -13,15 +13,16 @@ from numpy.typing import NDArray
 
 from planner.job_places import box_read
 from planner.least_memory import Bools, least_bytes_of_arrays, most_for_arrays, slowed_poolings
-from planner.overhead import Counts, Overhead
+from planner.overhead import Overhead
 from planner.partition import CutPoint, Processor, device_of
 from planner.patch_candidate import HOST_PROCESSORS
 from planner.space import Space
 from znni.core.shapes import FLOAT_BYTES, Vec3
 from znni.machine.machine import DeviceKind
-from znni.network.geometry import shapes
+from znni.network.geometry import input_box, shapes
 from znni.network.network import Network
 from znni.plans.block_storage import MOST_GROWTH, joined_sizes
+from znni.plans.stage import Counts
 from znni.plans.totals import Numbers, seconds_after_first
 
 Key = TypeVar("Key")
@@ -70,13 +71,13 @@ def quick_bounds(space: Space, patches: list[Vec3]) -> list[float]:
     network = space.network
     voxels, copied = _voxels(network, patches), _copied(network, patches)
     sizes, zero = np.array(patches), np.zeros(len(patches))
+    counts = _counts(network, patches, space.overhead)
     least: dict[Processor, list[Numbers]] = {}
 
     @cache
     def most_on(device: DeviceKind) -> Numbers:
         """Return the most bytes of the layers' arrays on a device."""
-        made = np.prod(sizes, axis=1, dtype=float)
-        return most_for_arrays(network, space.machine, space.overhead, device, voxels, made)
+        return most_for_arrays(space.machine, space.overhead, device, network, counts)
 
     def fits(device: DeviceKind) -> Bools:
         """Return which patches of an exact network may fit.
@@ -100,7 +101,6 @@ def quick_bounds(space: Space, patches: list[Vec3]) -> list[float]:
                 least[processor] = list(accumulate(each, initial=zero))
         return least[processor]
 
-    counts = _counts(network, patches, space.overhead)
     number = np.prod(-(-np.array(space.output) // sizes), axis=1).astype(float)
 
     def seconds_of(cut_point: CutPoint) -> Numbers:
@@ -141,24 +141,28 @@ def _seconds_of_jobs(
         brought: the bytes of a patch that are copied to the GPU.
         in_turn: whether layers on the host compute on the GPU, so that host and GPU take turns.
     """
-    network, overhead = space.network, space.overhead
-    each = overhead.handling
-    once = np.full(len(number), each.around.total + each.building + each.warming)
-    if "cpu" in layers:
-        blocks = counts.values_in * overhead.voxel_in
-        blocks += network.out_features * counts.voxels * overhead.voxel_out
-        blocks += FLOAT_BYTES * network.held_parameters
-        once += np.maximum(0.0, blocks - overhead.warm) * each.cold
-    if "gpu" in layers:
-        given = counts.values_in, counts.voxels, brought
-        locked = overhead.locked_of_gpu(network, *given, uses_host="cpu" in layers)
-        once += locked * each.pinned
-    uses_gpu = "gpu" in layers or in_turn
-    once += each.cuda if uses_gpu else 0.0
-    stages = overhead.stages(network, counts, layers, brought)
-    workers = overhead.workers if uses_gpu else 1
-    further = seconds_after_first(stages, number, workers, in_turn=in_turn)
-    found: Numbers = once + sum(stages.values()) + np.maximum.reduce(list(further.values()))
+    overhead, once = space.overhead, space.overhead.once
+    run = overhead.setting(
+        space.network, on_host="cpu" in layers, on_gpu="gpu" in layers, host_uses_gpu=in_turn
+    )
+    nothing = 0.0 * number
+    each = counts._replace(
+        brought=brought,
+        handed=brought if run.on_host else nothing,
+        host_seconds=layers.get("cpu", nothing),
+        gpu_seconds=layers.get("gpu", nothing),
+    )
+    start = nothing + once.around.total + once.building + once.warming
+    if run.on_host:
+        cold = np.maximum(0.0, overhead.touched_bytes(run, each) - overhead.warm)
+        start += cold * once.cold
+    if run.on_gpu:
+        start += overhead.locked(run, each) * once.pinned
+    if run.uses_gpu:
+        start += once.cuda
+    stages = overhead.seconds(run, each)
+    further = seconds_after_first(stages, number, max(1, run.workers), in_turn=in_turn)
+    found: Numbers = start + sum(stages.values()) + np.maximum.reduce(list(further.values()))
     return found
 
 
@@ -174,13 +178,25 @@ def _counts(network: Network, patches: list[Vec3], overhead: Overhead) -> Counts
         read *= np.array([overhead.read_along(axis, *each) for each in blocks])[places]
         chunks *= np.array([overhead.chunks_along(axis, *each) for each in blocks])[places]
         files *= np.array([float(overhead.files_along(it)) for it in extents.tolist()])[places]
+    seen = _by_axis(patches, lambda patch: {"seen": input_box(network, patch).size})["seen"]
+    z, y, row = np.array(patches, float).T
+    ones, nothing = np.ones(len(patches)), np.zeros(len(patches))
+    given = np.prod(boxes["stop"] - boxes["start"], axis=1, dtype=float)
     return Counts(
-        network.in_features * np.prod(boxes["stop"] - boxes["start"], axis=1, dtype=float),
-        network.in_features * read,
-        np.prod(np.array(patches), axis=1, dtype=float),
-        np.array([window.a_block(patch) if window else 1.0 for patch in patches]),
-        chunks,
-        files,
+        values_in=network.in_features * given,
+        voxels=z * y * row,
+        row=row,
+        at_once=network.together * network.in_features * np.prod(seen, axis=1, dtype=float),
+        tail=np.array([window.tail(patch) for patch in patches]) * z * y if window else nothing,
+        runs=np.array([window.a_block(patch) for patch in patches]) if window else ones,
+        read=network.in_features * read,
+        chunks=chunks,
+        files=files,
+        first_input=nothing,
+        handed=nothing,
+        brought=nothing,
+        host_seconds=nothing,
+        gpu_seconds=nothing,
     )
 
 

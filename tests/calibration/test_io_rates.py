@@ -8,19 +8,13 @@ from math import inf
 from typing import get_args
 
 import pytest
+from fake_stages import stage_in
 from fakes import machine
 
 import znni
 from planner.overhead import TURN_SECONDS, TURNS
 from znni.calibration.conditions import Conditions
 from znni.calibration.database import CostDatabase
-from znni.calibration.handling_times import (
-    READ,
-    ChunkTimes,
-    HandlingTimes,
-    SecondsPerValue,
-    handling_times,
-)
 from znni.calibration.io_rates import (
     REPEATS,
     Computing,
@@ -30,11 +24,20 @@ from znni.calibration.io_rates import (
     calibrate_handling,
     measure_handling,
 )
-from znni.calibration.overhead_figures import COLD_SECONDS, run_overhead
+from znni.calibration.overhead_figures import COLD_SECONDS, handling_times, run_overhead
 from znni.core.errors import InvalidInput
 from znni.core.options import Codec, Form, OutputType, Stored
 from znni.core.shapes import Box, Vec3
+from znni.engine.stages.layers import Layers
+from znni.engine.stages.read import Read
+from znni.engine.stages.write import Write
 from znni.inference.planning import checked_plan
+from znni.machine.handling_times import (
+    READ,
+    ChunkTimes,
+    HandlingTimes,
+    SecondsPerValue,
+)
 from znni.network.layers import Conv
 from znni.network.network import Network
 from znni.plans.plan import Plan
@@ -109,7 +112,7 @@ def test_cold_memory_is_not_measured_where_there_is_none(monkeypatch: pytest.Mon
         assert HandlingTimes.of_rates(found.rates()) == found
         assert "never touched" not in str(found)
         overhead = run_overhead(machine(), Stored("uint8", 2), found)
-        assert overhead.handling.cold == COLD_SECONDS
+        assert overhead.once.cold == COLD_SECONDS
 
 
 @pytest.mark.usefixtures("quick")
@@ -180,15 +183,15 @@ def test_they_are_of_this_machine_and_of_measured_costs(database: CostDatabase) 
 
 def test_what_is_measured_takes_the_place_of_nominal_rates() -> None:
     host = replace(machine(), host=replace(machine().host, threads=4))
-    nominal = run_overhead(host, Stored("uint8", 2)).handling
-    found = run_overhead(host, Stored("uint8", 2), TIMES).handling
-    written = TIMES.written["uint8"]
-    assert (found.touched, found.placed) == (2e-9, 3e-9)
-    assert (found.voxel_in, found.voxel_out) == (2e-8, written.seconds)
-    assert found.lost_in == pytest.approx(8e-9 / 4)
-    assert found.lost_out == pytest.approx(written.working / 4)
-    assert found.cold == 1.5e-9
-    assert (found.building, found.resident) == (nominal.building, nominal.resident)
+    nominal = run_overhead(host, Stored("uint8", 2)).once
+    found = run_overhead(host, Stored("uint8", 2), TIMES)
+    read, write, written = stage_in(found, Read), stage_in(found, Write), TIMES.written["uint8"]
+    assert (found.once.touched, stage_in(found, Layers).placed) == (2e-9, 3e-9)
+    assert (read.value, write.value) == (2e-8, written.seconds)
+    assert read.lost_value == pytest.approx(8e-9 / 4)
+    assert write.lost_value == pytest.approx(written.working / 4)
+    assert found.once.cold == 1.5e-9
+    assert (found.once.building, found.once.resident) == (nominal.building, nominal.resident)
 
 
 def test_plans_are_made_with_it(monkeypatch: pytest.MonkeyPatch) -> None:

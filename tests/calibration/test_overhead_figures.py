@@ -7,18 +7,24 @@ from mmap import PAGESIZE
 from typing import Any, get_args
 
 import pytest
+from fake_stages import host_blocks, stage, stage_in, time_of
 from fakes import gpu, machine
 
 import znni
-from planner.overhead import TURN_SECONDS, TURNS, Load, OverheadSeconds
-from znni.calibration.handling_times import ChunkTimes, HandlingTimes, SecondsPerValue
+from planner.overhead import TURN_SECONDS, TURNS, Load
 from znni.calibration.overhead_figures import run_overhead
 from znni.core.errors import InvalidInput
 from znni.core.options import Codec, Form, InputChunks, OutputType, Stored
 from znni.core.shapes import Vec3
+from znni.engine.stages.convert import Convert
+from znni.engine.stages.download import Download
+from znni.engine.stages.read import Read
+from znni.engine.stages.upload import Upload
+from znni.engine.stages.write import Write
 from znni.engine.tiles import make_job
 from znni.inference.planning import checked_plan
-from znni.machine.machine import DeviceKind, Storage
+from znni.machine.handling_times import ChunkTimes, HandlingTimes, SecondsPerValue
+from znni.machine.machine import DeviceKind, Machine, Storage
 from znni.network.layers import Conv
 from znni.network.network import Network
 from znni.plans.job_seconds import SecondsAround, Stage, StageSeconds
@@ -36,78 +42,79 @@ def plan() -> Plan:
     return znni.plan(NETWORK, (20, 30, 40), threads=1)
 
 
-def handling(
-    threads: int = 1, storage: Storage | None = None, itemsize: int = 4
-) -> OverheadSeconds:
+def here(threads: int = 1, storage: Storage | None = None) -> Machine:
     host = replace(machine().host, threads=threads, bandwidth=1e10 * threads ** (2 / 3))
-    whole = replace(machine(), host=host, storage=storage or Storage())
-    return run_overhead(whole, Stored(input_itemsize=itemsize)).handling
+    return replace(machine(), host=host, storage=storage or Storage())
 
 
 def test_fewer_bytes_take_less_time() -> None:
-    small, large = handling(itemsize=1), handling(itemsize=8)
-    assert 0 < small.voxel_in < large.voxel_in
-    assert 0 < small.lost_in < large.lost_in
-    assert small.voxel_out == large.voxel_out
+    small, large = (run_overhead(here(), Stored(input_itemsize=it)) for it in (1, 8))
+    assert 0 < stage_in(small, Read).value < stage_in(large, Read).value
+    assert 0 < stage_in(small, Read).lost_value < stage_in(large, Read).lost_value
+    assert stage_in(small, Write) == stage_in(large, Write)
 
 
 def test_compression_takes_the_time_of_all_threads() -> None:
     plain, zstd, gzip = (
-        run_overhead(machine(), Stored("float32", compression=how)).handling
+        stage(Write, machine(), Stored("float32", compression=how))
         for how in ("none", "zstd", "gzip")
     )
-    assert plain == run_overhead(machine()).handling
-    assert 0 < zstd.voxel_out - plain.voxel_out < gzip.voxel_out - plain.voxel_out
-    assert gzip.lost_out - plain.lost_out == pytest.approx(gzip.voxel_out - plain.voxel_out)
-    small = run_overhead(machine(), Stored("uint8", compression="gzip")).handling
-    few = run_overhead(machine(), Stored("uint8")).handling
-    taken = gzip.voxel_out - plain.voxel_out
-    assert small.voxel_out - few.voxel_out == pytest.approx(taken / 4)
+    assert plain == stage(Write, machine())
+    assert 0 < zstd.value - plain.value < gzip.value - plain.value
+    assert gzip.lost_value - plain.lost_value == pytest.approx(gzip.value - plain.value)
+    small = stage(Write, machine(), Stored("uint8", compression="gzip"))
+    few = stage(Write, machine(), Stored("uint8"))
+    taken = gzip.value - plain.value
+    assert small.value - few.value == pytest.approx(taken / 4)
     labels = Stored(label_maps=1)
-    assert run_overhead(machine(), replace(labels, compression="gzip")) == run_overhead(
-        machine(), labels
-    )
+    packed = replace(labels, compression="gzip")
+    assert stage(Write, machine(), packed) == stage(Write, machine(), labels)
 
 
 def test_storage_keeps_those_waiting_who_read_and_write_and_nobody_else() -> None:
-    usual, slow = handling(), handling(storage=Storage(read=1e6, write=2e6))
-    assert slow.voxel_in == pytest.approx(4 / 1e6, rel=1e-2)
-    assert slow.voxel_out == pytest.approx(4 / 2e6, rel=1e-2)
-    assert (slow.lost_in, slow.lost_out) == (usual.lost_in, usual.lost_out)
+    usual, slow = here(), here(storage=Storage(read=1e6, write=2e6))
+    assert stage(Read, slow).value == pytest.approx(4 / 1e6, rel=1e-2)
+    assert stage(Write, slow).value == pytest.approx(4 / 2e6, rel=1e-2)
+    for kind in (Read, Write):
+        assert stage(kind, slow).lost_value == stage(kind, usual).lost_value
 
 
 def test_what_goes_to_a_gpu_and_back_goes_over_its_link() -> None:
     host = replace(machine(), host=replace(machine().host, bandwidth=1e10))
     slow, quick = (
-        run_overhead(replace(host, gpus=(replace(gpu(), link=link),)), Stored("uint8")).handling
+        run_overhead(replace(host, gpus=(replace(gpu(), link=link),)), Stored("uint8"))
         for link in (1e9, 1e11)
     )
-    assert slow.handed == pytest.approx(1e-9)
-    assert quick.handed == pytest.approx(1e-11)
-    assert slow.brought - slow.handed == pytest.approx(quick.brought - quick.handed)
-    assert slow.returned - quick.returned == pytest.approx(1e-9 - 1e-11)
-    assert slow.pinned == quick.pinned > 0
-    assert handling().handed == 0
+    slow_up, quick_up = (stage_in(it, Upload) for it in (slow, quick))
+    assert slow_up.locked == pytest.approx(1e-9)
+    assert quick_up.locked == pytest.approx(1e-11)
+    assert slow_up.ordinary - slow_up.locked == pytest.approx(quick_up.ordinary - quick_up.locked)
+    back = (stage_in(it, Download).byte for it in (slow, quick))
+    assert next(back) - next(back) == pytest.approx(1e-9 - 1e-11)
+    assert slow.once.pinned == quick.once.pinned > 0
+    assert stage(Upload, here()).locked == 0
 
 
 def test_more_cores_lose_less_each() -> None:
-    one, eight = handling(threads=1), handling(threads=8)
-    assert eight.lost_in == pytest.approx(one.lost_in / 8)
-    assert eight.resident == pytest.approx(one.resident / 4)
+    one, eight = run_overhead(here(1)), run_overhead(here(8))
+    assert stage_in(eight, Read).lost_value == pytest.approx(stage_in(one, Read).lost_value / 8)
+    assert eight.once.resident == pytest.approx(one.once.resident / 4)
 
 
 def test_threads_convert_together_while_others_wait_for_the_storage() -> None:
     """Reading takes as long as the slower of both. A file takes one write at a time."""
     memory = Storage(1e15, 1e15)
-    one, eight, sixteen, many = (handling(threads, memory) for threads in (1, 8, 16, 64))
-    for name in ("voxel_in", "voxel_out"):
-        alone = getattr(one, name)
-        assert getattr(eight, name) == pytest.approx(alone / 8, rel=1e-3)
-        assert getattr(many, name) == pytest.approx(getattr(sixteen, name))
-        assert getattr(many, name) < alone / 15
-    there = Storage(read=4e9, write=4e9)
-    assert handling(16, there).voxel_in == 1e-9 < handling(1, there).voxel_in == one.voxel_in
-    assert handling(16, there).voxel_out == pytest.approx(sixteen.voxel_out + 1e-9)
+    for kind in (Read, Write):
+        alone, eight, sixteen, many = (
+            stage(kind, here(threads, memory)).value for threads in (1, 8, 16, 64)
+        )
+        assert eight == pytest.approx(alone / 8, rel=1e-3)
+        assert many == pytest.approx(sixteen)
+        assert many < alone / 15
+    there, one = Storage(read=4e9, write=4e9), stage(Read, here(1, memory)).value
+    assert stage(Read, here(16, there)).value == 1e-9 < stage(Read, here(1, there)).value == one
+    written = stage(Write, here(16, memory)).value + 1e-9
+    assert stage(Write, here(16, there)).value == pytest.approx(written)
 
 
 def test_a_plan_has_the_time_of_the_types_that_it_is_run_with(plan: Plan) -> None:
@@ -142,7 +149,7 @@ def measured_times() -> HandlingTimes:
 def seconds(stored: Stored, patch: int = 18, measured: HandlingTimes | None = None) -> StageSeconds:
     loads: dict[DeviceKind, Load] = {"cpu": Load(1.0, 0, 0)}
     overhead = run_overhead(machine(), stored, measured)
-    return overhead.time_of_run(NETWORK, Vec3.of(patch), loads).patch
+    return time_of(overhead, NETWORK, Vec3.of(patch), loads).patch
 
 
 def test_input_is_decoded_in_whole_chunks() -> None:
@@ -172,7 +179,7 @@ def test_a_chunk_larger_than_a_block_counts_as_memory(
 
     def blocks(chunk: int) -> int:
         overhead = run_overhead(there, Stored(input_itemsize=2, input_chunk_bytes=chunk))
-        return overhead.of_host(NETWORK, Vec3(18, 18, 18), device).blocks
+        return host_blocks(overhead, NETWORK, Vec3(18, 18, 18), device)
 
     values = NETWORK.in_features * 20**3
     assert blocks(2 * values) == blocks(0)
@@ -229,8 +236,8 @@ def test_threads_share_what_they_can() -> None:
     def times(form: Form, codec: Codec | None) -> tuple[float, float]:
         known = InputChunks(form, codec, Vec3(64, 64, 64), SIZE)
         host = replace(machine().host, threads=4)
-        found = run_overhead(replace(machine(), host=host), Stored(input_chunks=known)).handling
-        return found.chunk_in, 4 * found.lost_chunk_in
+        found = stage(Read, replace(machine(), host=host), Stored(input_chunks=known))
+        return found.chunk, 4 * found.lost_chunk
 
     for codec in (None, "gzip", "zstd"):
         taken, working = times("hdf5", codec)
@@ -246,12 +253,13 @@ def test_chunks_that_go_from_thread_to_thread_come_later_beside_layers() -> None
     def beside(form: Form, kind: DeviceKind = "cpu") -> float:
         known = InputChunks(form, None, Vec3(100, 100, 100), SIZE)
         found = run_overhead(machine(), Stored("uint8", 1, input_chunks=known))
-        time = found.time_of_run(NETWORK, Vec3.of(98), {kind: Load(1.0, 0, 0)})
-        each, values = found.handling, NETWORK.in_features * SIZE.volume
-        lost = TURN_SECONDS + TURNS * (values * each.lost_in + each.lost_chunk_in)
-        return time.beside.reading - lost if kind == "cpu" else time.beside.reading
+        run = found.setting(NETWORK, on_host=kind == "cpu", on_gpu=kind == "gpu")
+        time = found.beside(run, found.counts(NETWORK, Vec3.of(98)))
+        each, values = stage_in(found, Read), NETWORK.in_features * SIZE.volume
+        lost = TURN_SECONDS + TURNS * (values * each.lost_value + each.lost_chunk)
+        return time.reading - lost if kind == "cpu" else time.reading
 
-    written = TURNS * run_overhead(machine(), Stored("uint8", 1)).handling.lost_out
+    written = TURNS * stage(Write, machine(), Stored("uint8", 1)).lost_value
     read = beside("hdf5")
     assert 0 < read <= written * NETWORK.out_features * 98**3
     assert beside("zarr") > read + 1e-4
@@ -263,14 +271,16 @@ def test_the_host_converts_the_output_of_its_own_layers() -> None:
     overhead = run_overhead(machine(), Stored("uint8"))
 
     def writing(kind: DeviceKind) -> float:
-        return overhead.time_of_run(NETWORK, Vec3.of(18), {kind: Load(1.0, 0, 0)}).patch.writing
+        return time_of(overhead, NETWORK, Vec3.of(18), {kind: Load(1.0, 0, 0)}).patch.writing
 
     values = NETWORK.out_features * 18**3
     more = writing("cpu") - writing("gpu")
-    assert overhead.handling.converted_out > 0
-    assert more == pytest.approx(values * overhead.handling.converted_out)
-    measured = run_overhead(machine(), Stored("uint8"), measured_times()).handling
-    assert measured.converted_out == 0  # the measured time of writing includes it
+    each = stage_in(overhead, Convert).value
+    assert each > 0
+    assert more == pytest.approx(values * each)
+    assert (
+        stage(Convert, machine(), Stored("uint8"), measured_times()).value == 0
+    )  # the measured time of writing includes it
 
 
 def test_loading_a_library_and_coarser_resolutions_count(plan: Plan) -> None:
@@ -293,12 +303,12 @@ def test_measured_chunks_take_the_place_of_nominal_ones() -> None:
     known = InputChunks("zarr", "zstd", Vec3(10, 10, 10), SIZE)
     stored = Stored("uint8", 1, input_chunks=known, chunk_files=True)
     none = measured_times()
-    nominal = run_overhead(machine(), stored).handling
-    assert run_overhead(machine(), stored, none).handling.chunk_in == nominal.chunk_in
-    assert run_overhead(machine(), stored, none).handling.file_out == nominal.file_out
+    nominal, found = run_overhead(machine(), stored), run_overhead(machine(), stored, none)
+    assert stage_in(found, Read).chunk == stage_in(nominal, Read).chunk
+    assert stage_in(found, Write).file == stage_in(nominal, Write).file
     chunks = ChunkTimes({"zarr": 3.0}, {"zstd": 0.002}, 5.0)
-    found = run_overhead(machine(), stored, replace(none, chunks=chunks)).handling
-    threads = machine().host.threads
-    assert found.chunk_in == pytest.approx(3 + 2 / threads)
-    assert found.lost_chunk_in == pytest.approx(5 / threads)
-    assert (found.file_out, found.lost_file_out) == (5, 5 / threads)
+    found = run_overhead(machine(), stored, replace(none, chunks=chunks))
+    threads, read, write = machine().host.threads, stage_in(found, Read), stage_in(found, Write)
+    assert read.chunk == pytest.approx(3 + 2 / threads)
+    assert read.lost_chunk == pytest.approx(5 / threads)
+    assert (write.file, write.lost_file) == (5, 5 / threads)

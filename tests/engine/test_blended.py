@@ -10,13 +10,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fake_stages import host_blocks
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner.overhead import Overhead
+from znni.core.options import Stored
 from znni.core.shapes import Box, Vec3
 from znni.engine.blended import LABEL_PIECE, Blended, clear_unwanted
 from znni.engine.labels import Labels
+from znni.engine.stages.label import Label
 from znni.engine.windows import BlendedWindows
 from znni.inference import api
 from znni.inference.planning import search
@@ -247,11 +250,8 @@ def test_labels_take_the_memory_that_plans_count(head: bool, labels: Labels) -> 
         tracemalloc.stop()
     net = over(replace(network(), window=replace(WINDOW, volume=size)), WINDOW.size)
     maps = labels.features(9)
-    counts = Overhead(0, 0, 0, label_piece=LABEL_PIECE, label_maps=maps)
-    without = Overhead(0, 0, 0, label_piece=LABEL_PIECE)
-    plain = without.of_host(with_head_apart(net), size, "cpu").blocks
-    counted = counts.of_host(with_head_apart(net), size, "cpu").blocks - plain
-    counted += 4 * 9 * size.volume  # what the head would give is not counted with labels
+    alone = Overhead(0, (Label(),), stored=Stored(label_maps=maps))
+    counted = host_blocks(alone, with_head_apart(net), size, "cpu")
     assert taken <= maps * size.volume + 16 * LABEL_PIECE
     assert counted >= 2 * maps * size.volume + taken
 

@@ -14,7 +14,8 @@ from worker_runners import NETWORK, Sums, SumsPlan, sums
 from znni.core.errors import OutOfDeviceMemory, Unreadable
 from znni.core.shapes import Box, Vec3
 from znni.engine.blocks import Blocks
-from znni.engine.pipeline import RunState, ThisProcess, run_volume
+from znni.engine.pipeline import ThisProcess, run_volume
+from znni.engine.run_state import RunState
 from znni.engine.stopwatch import Stopwatch
 from znni.engine.tiles import Remaining, make_job
 from znni.network.weights import random_weights

@@ -28,8 +28,8 @@ from planner.segmentations import segmentations
 from znni.core.errors import DoesNotFit, InvalidInput
 from znni.core.shapes import Box, Shape5, Vec3
 from znni.engine.checks import check_runnable
-from znni.engine.pipeline import convert
 from znni.engine.reading import read_input
+from znni.engine.stages.convert import convert
 from znni.engine.tiles import make_job, tiles
 from znni.machine import arena
 from znni.network.geometry import input_box

@@ -10,6 +10,7 @@ from typing import Any, get_args
 
 import numpy as np
 import pytest
+from fake_stages import host_blocks
 from fakes import gpu, machine
 from fleet_cases import fleet_of
 from numpy.typing import NDArray
@@ -22,7 +23,10 @@ from znni.core.shapes import Box, Vec3
 from znni.engine.block import Block
 from znni.engine.blocks import Blocks
 from znni.engine.labels import Labels
-from znni.engine.pipeline import RunState, convert, run_volume
+from znni.engine.pipeline import run_volume
+from znni.engine.run_state import RunState
+from znni.engine.stages import write
+from znni.engine.stages.convert import convert
 from znni.engine.stopwatch import Stopwatch
 from znni.engine.tiles import Remaining, Tile, for_job, make_job
 from znni.engine.workers.fleet import Fleet
@@ -98,7 +102,7 @@ def test_two_workers_take_what_is_declared(dtype: OutputType) -> None:
     workers = fleet_of(partial(Filling, plan, dtype), 2, plan, dtype)
     blocks = Blocks(ArrayVolume(x), job, NETWORK, random_weights(NETWORK, 0))
     taken = taken_by(workers, RunState(blocks, Writing(), dtype, Remaining(job)))
-    declared = overhead(dtype, as_stored=True).of_host(NETWORK, patch, "gpu").blocks
+    declared = host_blocks(overhead(dtype, as_stored=True), NETWORK, patch, "gpu")
     assert declared / 1.25 - SLACK < taken <= declared + SLACK
 
 
@@ -125,8 +129,9 @@ def test_two_workers_take_no_more_than_declared_for_windows(
     blocks = Blocks(ArrayVolume(x), job, plan.network, random_weights(net, 0))
     state = RunState(blocks, Writing(), dtype, Remaining(job), labels=labels)
     taken = taken_by(workers, state)
-    found = replace(overhead(dtype, as_stored=False), label_maps=int(bool(labels)))
-    assert taken <= found.of_host(plan.network, patch, "gpu").blocks + SLACK
+    found = overhead(dtype, as_stored=False)
+    found = replace(found, stored=replace(found.stored, label_maps=int(bool(labels))))
+    assert taken <= host_blocks(found, plan.network, patch, "gpu") + SLACK
 
 
 class Compared:
@@ -158,7 +163,7 @@ def test_a_block_of_constant_input_is_repeated_as_it_is_stored(
     tracemalloc.start()
     try:
         tile = Tile(Box(Vec3(0, 0, 0), patch), written)
-        state.write(Block(tile, values, form="repeated"))
+        write.work(state, NETWORK)(Block(tile, values, form="repeated"))
     finally:
         tracemalloc.stop()
     whole = np.tile(values, (1, *patch // Vec3(*extents)))[:, *written.slices]

@@ -21,7 +21,9 @@ from znni.core.options import OutputType
 from znni.core.shapes import Vec3
 from znni.engine.blocks import Block, Blocks
 from znni.engine.executor import not_measured
-from znni.engine.pipeline import RunState, run_volume
+from znni.engine.pipeline import run_volume
+from znni.engine.run_state import RunState
+from znni.engine.stages import order, share
 from znni.engine.stopwatch import Stopwatch
 from znni.engine.tiles import Remaining, for_job, make_job
 from znni.engine.workers.fleet import Fleet, Member
@@ -109,7 +111,7 @@ def test_windows_are_computed_for_each_block_that_has_them() -> None:
     assert shared.tail(plan.patch) == 0 < window.tail(plan.patch)
 
 
-def copied_by_windows(count: int, kind: type[RunState] = RunState) -> Stopwatch:
+def copied_by_windows(count: int) -> Stopwatch:
     """Copy a volume through windows of some workers; return where the time went."""
     net = Network.chain("copied", 1, (Conv("conv", 1, 1, ONE, "identity"),))
     net = with_window(net, Window(TwoPlaces.patch, overlap=0.0))
@@ -121,7 +123,7 @@ def copied_by_windows(count: int, kind: type[RunState] = RunState) -> Stopwatch:
     output = ArrayOutput(found, 1, job.output, "float32")
     prepare, stopwatch = partial(TwoPlaces, runner.network), Stopwatch()
     workers = Fleet(runner, [Member("worker", prepare, {}) for _ in range(count)], "float32")
-    run_volume(kind(blocks, output, "float32", Remaining(job)), workers, stopwatch)
+    run_volume(RunState(blocks, output, "float32", Remaining(job)), workers, stopwatch)
     np.testing.assert_array_equal(found, x)
     return stopwatch
 
@@ -152,12 +154,15 @@ def test_the_mean_of_windows_is_brought_before_its_place_is_used_again() -> None
     copied_by_windows(1)
 
 
-def test_seconds_of_storing_at_the_same_time_are_not_added_up() -> None:
-    class Slow(RunState):
-        def stored(self, block: Block) -> Block:
-            time.sleep(0.1)
-            return super().stored(block)
+def test_seconds_of_storing_at_the_same_time_are_not_added_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def wait(block: Block) -> Block:
+        time.sleep(0.1)
+        return block
 
-    spent = copied_by_windows(2, Slow).seconds
+    slow = order.Stage(share.model, lambda *_: wait, "computing")
+    monkeypatch.setattr(order, "STAGES", (*order.STAGES, slow))
+    spent = copied_by_windows(2).seconds
     # Those of workers, which work at the same time, are among them.
     assert spent.running / 2 < spent.busy.host_layers < 2 * spent.running

@@ -23,15 +23,14 @@ from znni.core.shapes import Vec3
 from znni.engine.backends.cuda import backend as device_backend
 from znni.engine.backends.cuda.layers import DeviceLayers, Launched
 from znni.engine.block import alone
-from znni.engine.block_bytes import DEVICE_BYTES
 from znni.engine.executor import Fragments
 from znni.engine.patch import PatchRunner
-from znni.engine.pipeline import convert
+from znni.engine.stages.convert import convert
 from znni.engine.stopwatch import Stopwatch
 from znni.inference import planning
 from znni.machine.cuda import cupy, device_errors
 from znni.machine.detect import detect_machine
-from znni.machine.device_arena import DeviceArena
+from znni.machine.device_arena import DEVICE_BYTES, DeviceArena
 from znni.machine.machine import Machine
 from znni.network.network import Network
 from znni.network.weights import Float32, random_weights

@@ -27,7 +27,8 @@ from znni.engine.backends.host.layers import HostLayers, place
 from znni.engine.block import alone
 from znni.engine.blocks import Blocks
 from znni.engine.patch import PatchRunner
-from znni.engine.pipeline import RunState, ThisProcess, run_volume
+from znni.engine.pipeline import ThisProcess, run_volume
+from znni.engine.run_state import RunState
 from znni.engine.stopwatch import Stopwatch
 from znni.engine.tiles import Remaining, make_job
 from znni.machine import arena

@@ -8,10 +8,10 @@ from typing import get_args
 import numpy as np
 import pytest
 from block_memory import taken_and_counted
+from fake_stages import overhead
 from fakes import Fake, machine
 
 from planner.exhaustive import Search
-from planner.overhead import Overhead
 from znni.core.options import OutputType
 from znni.core.shapes import Shape5, Vec3
 from znni.core.volume import NewOutput
@@ -52,7 +52,7 @@ def test_a_second_patch_touches_the_pages_of_the_first() -> None:
     network = Network.chain("wide", 8, tuple(layers))
     catalogue = {"filling": Filling("filling", convolved)}
     output = Vec3(60, 60, 60)
-    plan = Search(network, output, machine(), catalogue, Overhead(0, 0, 0)).fastest()[0]
+    plan = Search(network, output, machine(), catalogue, overhead()).fastest()[0]
     assert plan.patch == output
     x = np.ones(plan.input_shape[1:], np.float32)
     runner = PatchRunner(plan, catalogue, random_weights(network, 0))

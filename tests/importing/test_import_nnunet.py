@@ -14,6 +14,7 @@ from import_cases import torch_or_skip
 import znni
 from znni.core.errors import InvalidInput
 from znni.core.shapes import Vec3
+from znni.core.voxel_size import VoxelSize
 from znni.importing import nnunet_results, parity
 from znni.importing.parity import Parity
 from znni.machine.detect import detect_host
@@ -138,7 +139,8 @@ def test_folds_are_averaged_in_the_order_of_the_input_s_axes(tmp_path: Path) -> 
     assert network.window == Window(Vec3(16, 12, 4), 0.5, mirror="yx", like="nnunet")
     assert network.labels == (("background", 0), ("cell", 1), ("nucleus", 2))
     assert network.scaling == InputScaling(normalize=(Fixed(0, 1),), crop="nonzero")
-    assert "1 x 0.5 x 3" in str(made)
+    assert network.spacing == VoxelSize((1.0, 0.5, 3.0))
+    assert "it expects voxels of 1, 0.5, 3" in str(made)
     assert "2 folds are averaged" in str(made)
 
     x = np.random.default_rng(0).standard_normal((16, 12, 4)).astype(np.float32)

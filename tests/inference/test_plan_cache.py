@@ -18,10 +18,12 @@ from small_search import CATALOGUE, LIMIT, NETWORK, OUTPUT, OVERHEAD
 from bench.unet_networks import UNETS
 from planner.cost_model import BUILT_IN, BuiltInModel
 from planner.exhaustive import Search
+from planner.overhead import SecondsOnce
 from znni.calibration.model import MeasuredModel
 from znni.core.options import DeviceChoice
 from znni.core.shapes import Vec3
 from znni.core.value_cache import store_value
+from znni.engine.stages.read import Read
 from znni.inference import plan_cache, planning, text_cache
 from znni.inference.plan_cache import fastest_cached_or_found
 from znni.network.geometry import with_window
@@ -80,7 +82,7 @@ CHANGES: dict[str, Callable[[Search], dict[str, Any]]] = {
     "overhead": lambda _: {"overhead": replace(OVERHEAD, process=2000)},
     "warm memory": lambda _: {"overhead": replace(OVERHEAD, warm=2**30)},
     "times beside the layers": lambda _: {
-        "overhead": replace(OVERHEAD, handling=replace(OVERHEAD.handling, voxel_in=1e-9))
+        "overhead": replace(OVERHEAD, stages=(*OVERHEAD.stages, Read(1e-9)))
     },
     "costs": lambda _: {"model": BuiltInModel("another")},
     "pieces": lambda _: {"division": "none"},
@@ -100,8 +102,7 @@ def test_on_a_gpu_a_kept_plan_has_the_seconds_of_another_start() -> None:
     """Runs note how long a GPU takes to start. Every plan takes as much longer."""
 
     def searched(device: DeviceChoice, cuda: float, warm: float) -> Search:
-        handling = replace(OVERHEAD.handling, cuda=cuda)
-        overhead = replace(OVERHEAD, handling=handling, warm=warm)
+        overhead = replace(OVERHEAD, once=SecondsOnce(cuda=cuda), warm=warm)
         there = replace(machine(2**34), gpus=(gpu(10**7),))
         known = Lazy(fake_gpu_catalogue() | fake_catalogue(), "both")
         network, volume = small_search().network, Vec3(40, 40, 40)

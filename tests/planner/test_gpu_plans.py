@@ -7,16 +7,20 @@ from dataclasses import replace
 from math import ceil
 
 import pytest
+from fake_stages import FakeBlocks, host_blocks, overhead, stage_in
 from fakes import fake_catalogue, fake_gpu_catalogue, gpu, machine
 from random_networks import chain
 
 from planner.exhaustive import Search
-from planner.overhead import Overhead
-from planner.run_memory import LOCKED_BYTES_PER_TABLE_BYTE
+from planner.overhead import LOCKED_BYTES_PER_TABLE_BYTE, Overhead
 from znni.calibration.overhead_figures import run_overhead
 from znni.core.errors import DoesNotFit, InvalidInput, RunFailed
 from znni.core.options import ANYTHING, AS_COMPUTED, DeviceChoice, Stored
-from znni.core.shapes import Shape5, Vec3
+from znni.core.shapes import Vec3
+from znni.engine.stages.download import Download
+from znni.engine.stages.layers import Layers
+from znni.engine.stages.upload import Upload
+from znni.engine.stages.write import Write
 from znni.engine.tiles import make_job
 from znni.engine.workers.processes import SLOTS
 from znni.inference import plan_choice as plan_of_run
@@ -34,8 +38,14 @@ from znni.plans.plan import Plan
 
 NETWORK = chain(("conv", 3), ("pool", 2), ("conv", 3), features=1)
 OUTPUT = Vec3(40, 40, 48)
-ON_HOST = Overhead(1000, 1, 2)
-ON_GPU = Overhead(1000, 1, 2, cuda=500, gpu=300, gpu_value_in=4, gpu_voxel_out=2)
+ON_HOST = overhead(1000, 1, 2)
+ON_GPU = Overhead(
+    1000,
+    (FakeBlocks(1), Upload(), Layers(), Download(), Write()),
+    cuda=500,
+    gpu=300,
+    stored=Stored("uint8"),
+)
 
 
 def with_gpu(memory: int, ram: int = 2**34) -> Machine:
@@ -52,7 +62,13 @@ def test_the_gpu_limits_the_layers_as_the_host_would(memory: int) -> None:
     plan = on_gpu(memory)
     assert plan.gpu_memory is not None
     beside = plan.gpu_memory.total - plan.gpu_memory.working - plan.gpu_memory.resident
-    left = memory - beside + ON_HOST.of_host(plan.network, plan.patch, "cpu").total
+    left = (
+        memory
+        - beside
+        + 1000
+        + 4 * plan.network.parameters
+        + host_blocks(ON_HOST, plan.network, plan.patch, "cpu")
+    )
     catalogue = {
         name: replace(primitive, device=machine().host)
         for name, primitive in fake_gpu_catalogue().items()
@@ -93,15 +109,15 @@ def test_blocks_of_stored_values_take_their_bytes() -> None:
     }
     for device, saved in (("gpu", 2 * 3), ("cpu", 0), ("cpu+gpu", 0)):
         before, after = (
-            alone[on_gpu].of_host(NETWORK, patch, device).blocks  # type: ignore[arg-type]
+            host_blocks(alone[on_gpu], NETWORK, patch, device)  # type: ignore[arg-type]
             for on_gpu in (False, True)
         )
         assert before - after == saved * values
     several = replace(with_gpu(10**9), used_gpus=2)
     before, after = (
-        run_overhead(several, Stored("uint8", 1, scaled_on_gpu=on_gpu))
-        .of_host(NETWORK, patch, "gpu")
-        .blocks
+        host_blocks(
+            run_overhead(several, Stored("uint8", 1, scaled_on_gpu=on_gpu)), NETWORK, patch, "gpu"
+        )
         for on_gpu in (False, True)
     )
     assert before - after == 2 * 3 * SLOTS * values
@@ -114,7 +130,7 @@ def test_blocks_of_stored_values_take_their_bytes() -> None:
     assert by_gpu is not None
     assert (by_host.input_itemsize, by_gpu.input_itemsize) == (4, 1)
     assert by_host.computation != by_gpu.computation
-    brought = alone[True].handling.brought * 3 * values
+    brought = stage_in(alone[True], Upload).ordinary * 3 * values
     saved_seconds = by_host.time.patch.transfer - by_gpu.time.patch.transfer
     assert saved_seconds == pytest.approx(brought)
     assert by_gpu.gpu_memory == by_host.gpu_memory
@@ -136,7 +152,7 @@ layers:
     assert net.alignment == Vec3.of(stride)
     told = run_overhead(replace(with_gpu(10**9), used_gpus=1), Stored("uint8", 4))
     read = (4 + 4 + 2 * 4) * extents_read(net, patch).volume
-    assert told.of_host(net, patch, "gpu").blocks == read + copies * patch.volume
+    assert host_blocks(told, net, patch, "gpu") == read + copies * patch.volume
 
 
 def test_what_does_not_fit_names_the_device_and_its_option() -> None:
@@ -249,10 +265,11 @@ def test_tables_of_blocks_in_locked_memory_are_told() -> None:
     """Blocks of an exact network are locked, unless other processes compute them."""
     layer = Conv("layer", 1, 1, Vec3.of(3), "relu", padding=Padding(Vec3.of(1), Vec3.of(1)))
     exact = over(Network("exact", 1, (Node(layer, (INPUT,)),), "layer"), Vec3.of(100))
-    patch, first = Vec3.of(64), Shape5.of(1, 1, Vec3.of(66))
-    alone = Overhead(process=0, voxel_in=0, voxel_out=0, workers=1)
-    told = [
-        replace(alone, workers=workers).of_gpu(exact, patch, first).process for workers in (1, 2)
-    ]
+    patch = Vec3.of(64)
+    told = []
+    for workers in (1, 2):
+        beside = Overhead(0, (Upload(), Download()), workers=workers)
+        run, each = beside.setting(exact, on_gpu=True), beside.counts(exact, patch)
+        told.append(beside.of_gpu(run, each).process)
     blocks = 2 * 4 * extents_read(exact, patch).volume
     assert told[0] - told[1] == pytest.approx(blocks / LOCKED_BYTES_PER_TABLE_BYTE, abs=1)

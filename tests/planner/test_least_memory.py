@@ -8,6 +8,7 @@ from math import inf
 
 import numpy as np
 import pytest
+from fake_stages import overhead
 from fakes import fake_gpu_catalogue, gpu, machine, two_cores
 from paths import MACHINES, NETWORKS
 from planner_cases import CHOICES, bound_of_patch
@@ -16,7 +17,6 @@ from random_networks import chain
 import znni.inference.planning
 from planner.exhaustive import Search
 from planner.least_memory import most_for_arrays, slowed_poolings
-from planner.overhead import Overhead
 from planner.patch_order import quick_bounds
 from planner.segmentations import SecondsLimit, segmentations
 from znni.core.shapes import Vec3
@@ -26,10 +26,11 @@ from znni.network.layers import Pool
 from znni.network.node import INPUT
 from znni.plans.rewrites.fusions import fusions
 from znni.plans.segments import Segment, Step, segment_runs
+from znni.plans.stage import Counts
 
 LAYERS = ("conv", 3), ("pool", 2), ("conv", 2), ("conv", 2), ("pool", 2), ("conv", 1)
 POOLS = chain(*LAYERS, features=2)
-OVERHEAD = Overhead(process=1000, voxel_in=4, voxel_out=8, gpu=500, gpu_value_in=4, gpu_voxel_out=4)
+OVERHEAD = overhead(1000, 4, 8, gpu=500, gpu_value_in=4, gpu_value_out=4)
 
 
 @pytest.mark.parametrize("device", ["cpu", "gpu"])
@@ -48,8 +49,8 @@ def test_a_pooling_makes_all_fragments_only_where_they_fit(device: DeviceKind) -
         (partition,) = cut.partitions
         found = shapes(POOLS, patch)
         voxels = {name: np.array([1.0 * it.n * it.size.volume]) for name, it in found.items()}
-        made = np.array([float(patch.volume)])
-        most = most_for_arrays(POOLS, search.machine, OVERHEAD, device, voxels, made)
+        counts = Counts(*(np.array([float(it)]) for it in OVERHEAD.counts(POOLS, patch)))
+        most = most_for_arrays(search.machine, OVERHEAD, device, POOLS, counts)
         allowed = candidate.budget(cut, device)(partition.input_shape)
         assert most[0] >= allowed
         slowed = slowed_poolings(POOLS, device, voxels, most)

@@ -9,6 +9,7 @@ from typing import Literal
 
 import numpy as np
 import pytest
+from fake_stages import time_of
 from fakes import Fake, fake_catalogue, fake_gpu_catalogue, gpu, machine
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -31,11 +32,20 @@ from planner.bounds import computing_pieces
 from planner.cost_model import BUILT_IN
 from planner.device_search import DeviceSearch
 from planner.exhaustive import Search
-from planner.overhead import Load, Overhead, OverheadSeconds
+from planner.overhead import Load, Overhead, SecondsOnce
 from planner.partition import CutPoint
 from planner.patch_order import quick_bounds
-from znni.core.options import DeviceChoice, InputChunks
+from znni.core.options import DeviceChoice, InputChunks, Stored
 from znni.core.shapes import Shape5, Vec3
+from znni.engine.stages.blend import Blend
+from znni.engine.stages.convert import Convert
+from znni.engine.stages.download import Download
+from znni.engine.stages.label import Label
+from znni.engine.stages.layers import Layers
+from znni.engine.stages.read import Read
+from znni.engine.stages.share import Share
+from znni.engine.stages.upload import Upload
+from znni.engine.stages.write import Write
 from znni.machine.machine import DeviceKind
 from znni.network.geometry import over, with_window
 from znni.network.layers import Conv, Operation, Pool
@@ -249,17 +259,15 @@ def test_quick_bounds_count_all_that_bounds_count(
     device: DeviceChoice, workers: int, labels: int
 ) -> None:
     """Both count reading, writing, transfer, what a job takes once, and cold memory of blocks."""
-    handling = OverheadSeconds(
-        building=0.1, warming=0.2, cuda=0.3, cold=1e-6, voxel_in=1e-5, voxel_out=2e-5,
-        converted_out=7e-6, lost_in=3e-6, lost_out=4e-6, placed=5e-6, handed=6e-6, brought=7e-6,
-        returned=8e-6, chunk_in=9e-4, lost_chunk_in=1e-4, file_out=7e-4, lost_file_out=2e-4,
-        around=SecondsAround(start=0.5, finishing=0.25),
+    stages = (
+        Read(1e-5, 9e-4, 3e-6, 1e-4), Share(), Upload(6e-6, 7e-6), Layers(5e-6), Blend(5e-6),
+        Download(8e-6), Label(), Convert(7e-6), Write(2e-5, 7e-4, 4e-6, 2e-4),
     )  # fmt: skip
-    overhead = Overhead(
-        process=0, voxel_in=4, voxel_out=4, handling=handling, workers=workers, warm=1000.0,
-        label_maps=labels, chunk_files=True,
-        input_chunks=InputChunks("hdf5", "gzip", Vec3(8, 8, 64), Vec3(40, 80, 160)),
-    )  # fmt: skip
+    around = SecondsAround(start=0.5, finishing=0.25)
+    once = SecondsOnce(building=0.1, warming=0.2, cuda=0.3, cold=1e-6, around=around)
+    chunks = InputChunks("hdf5", "gzip", Vec3(8, 8, 64), Vec3(40, 80, 160))
+    stored = Stored(label_maps=labels, chunk_files=True, input_chunks=chunks)
+    overhead = Overhead(0, stages, once, workers=workers, warm=1000.0, stored=stored)
     gpus = tuple(replace(gpu(10**10), link=1e9) for _ in range(workers))
     search = Search(
         NETWORK,
@@ -310,11 +318,8 @@ def test_a_gpu_returns_labels_means_or_values_as_stored() -> None:
     whole, patch = Vec3(40, 40, 64), Vec3(8, 8, 16)
     network = Network.chain("plain", 1, (layer,))
     windows = over(with_window(network, Window(Vec3.of(8)).over(whole)), Vec3.of(8))
-    overhead = Overhead(
-        process=0, voxel_in=0, voxel_out=0, gpu_itemsize_out=2,
-        handling=OverheadSeconds(returned=1.0),
-    )  # fmt: skip
-    labelling = replace(overhead, label_maps=1, label_itemsize=1)
+    overhead = Overhead(0, (Download(1.0),), stored=Stored("float16"))
+    labelling = replace(overhead, stored=Stored("float16", label_maps=1))
     several = replace(labelling, workers=2)
     nothing: dict[DeviceKind, Load] = {"gpu": Load(0.0, 0, 0)}
     for each, values, means in (
@@ -322,7 +327,7 @@ def test_a_gpu_returns_labels_means_or_values_as_stored() -> None:
         (labelling, 1, 1),
         (several, 2 * 3, 4 * 3),
     ):
-        dense = each.time_of_run(network, patch, nothing).patch
+        dense = time_of(each, network, patch, nothing).patch
         assert dense.transfer == values * patch.volume
-        blended = each.time_of_run(windows, patch, nothing).patch
+        blended = time_of(each, windows, patch, nothing).patch
         assert (blended.transfer, blended.host_layers) == (0, means * patch.volume)

@@ -10,19 +10,24 @@ from math import inf
 from typing import NamedTuple
 
 import pytest
+from fake_stages import FakeBlocks, Timed
 from fakes import FUSED, Fake, FakeOnGpu, fake_catalogue, fake_gpu_catalogue, gpu, machine
 from planner_cases import bound_of_patch, bound_with_prices
 
 from planner.cost_model import BUILT_IN
 from planner.exhaustive import Search
 from planner.limits import memory_of_run, time_of_run
-from planner.overhead import Overhead, OverheadSeconds
+from planner.overhead import Overhead, SecondsOnce
 from planner.partition import Partition, cut_network
 from planner.patch_sizes import patch_sizes
 from planner.segmentations import segmentations
 from planner.step_options import StepOptions
 from znni.core.errors import DoesNotFit
 from znni.core.shapes import Vec3
+from znni.engine.stages.download import Download
+from znni.engine.stages.layers import Layers
+from znni.engine.stages.read import Read
+from znni.engine.stages.upload import Upload
 from znni.machine.machine import Machine, Processors
 from znni.network.layers import Conv, Pool
 from znni.network.network import Network
@@ -49,17 +54,17 @@ CATALOGUE = (
     | fake_gpu_catalogue(resident=500)
     | {"gpu_large": FakeOnGpu("gpu_large", convolved, flops=5.0, workspace=3_000)}
 )
-BESIDE = Overhead(100, 1, 2, cuda=50, gpu=30, gpu_value_in=4, gpu_voxel_out=2)
+BLOCKS = FakeBlocks(1, 2, 4, 2)
+BESIDE = Overhead(100, (BLOCKS, Timed(Layers())), cuda=50, gpu=30)
 OVERHEADS = {
     "nothing beside": BESIDE,
     "a slow link": replace(
-        BESIDE, handling=OverheadSeconds(handed=3e-8, brought=2e-8, returned=1e-7)
+        BESIDE, stages=(BLOCKS, *map(Timed, (Layers(), Upload(3e-8, 2e-8), Download(1e-7))))
     ),
     "a slow start": replace(
         BESIDE,
-        handling=OverheadSeconds(
-            cuda=1e-3, resident=1e-7, touched=1e-8, pinned=1e-8, voxel_in=1e-7
-        ),
+        stages=(BLOCKS, Timed(Layers()), Timed(Read(1e-7))),
+        once=SecondsOnce(cuda=1e-3, resident=1e-7, touched=1e-8, pinned=1e-8),
     ),
 }
 
@@ -137,8 +142,8 @@ def test_prices_raise_the_bounds_of_places_but_not_beyond_their_plans(
     beside: str, workers: int
 ) -> None:
     there = Machine(machine().host, (gpu(),))
-    overhead = replace(OVERHEADS[beside], workers=workers)
-    search = Search(NETWORK, OUTPUT, there, CATALOGUE, overhead)
+    several = replace(OVERHEADS[beside], workers=workers)
+    search = Search(NETWORK, OUTPUT, there, CATALOGUE, several)
     for patch, place in product(PATCHES, search.cut_points):
         job = search.patch_candidate(patch)
         bound = search._least_seconds(job, place, inf)

@@ -7,6 +7,7 @@ from functools import cache
 from math import inf
 
 import pytest
+from fake_stages import overhead, stage_in
 from fakes import Fake, fake_catalogue, machine
 from planner_cases import (
     CHOICES,
@@ -33,6 +34,8 @@ from planner.segmentations import segmentations
 from planner.step_options import StepOptions
 from znni.core.errors import DoesNotFit
 from znni.core.shapes import Shape5, Vec3
+from znni.engine.stages.read import Read
+from znni.engine.stages.write import Write
 from znni.network.layers import Conv, Operation, Pool, PooledConv
 from znni.network.network import Network
 from znni.plans.cost import Cost
@@ -136,16 +139,17 @@ def fastest_in(
 ) -> float:
     """Return the least time of a job in patches of a size, over all plans within the memory."""
     size, patches = patch + NETWORK.field_of_view - 1, OUTPUT.ceil_div(patch).volume
-    handling = overhead.handling
+    once = overhead.once
+    read, write = stage_in(overhead, Read), stage_in(overhead, Write)
 
     def job_of(layers: float, resident: int, peak: int) -> float:
-        start = handling.building + handling.warming + handling.resident * resident
-        start += handling.touched * (peak - 4 * size.volume)
+        start = once.building + once.warming + once.resident * resident
+        start += once.touched * (peak - 4 * size.volume)
         taken = resident + peak + 4 * NETWORK.parameters
-        start += handling.cold and handling.cold * max(0, taken - overhead.warm)
-        lost_in, lost_out = handling.lost_in * size.volume, handling.lost_out * patch.volume
-        reading = handling.voxel_in * size.volume
-        writing = handling.voxel_out * patch.volume
+        start += once.cold and once.cold * max(0, taken - overhead.warm)
+        lost_in, lost_out = read.lost_value * size.volume, write.lost_value * patch.volume
+        reading = read.value * size.volume
+        writing = write.value * patch.volume
         computing = layers + lost_in + lost_out
         slowest = max(reading, computing, writing)
         return start + reading + computing + writing + (patches - 1) * slowest
@@ -217,8 +221,8 @@ def test_a_thin_volume_is_not_padded_to_a_cube() -> None:
 def test_overhead_counts_against_the_limit() -> None:
     output = Vec3(12, 20, 24)
     alone = Search(NETWORK, output, machine(10**7), CHOICES, NO_OVERHEAD).fastest()[0]
-    overhead = Overhead(process=10**6, voxel_in=7, voxel_out=11)
-    beside = Search(NETWORK, output, machine(10**7), CHOICES, overhead).fastest()[0]
+    with_blocks = overhead(10**6, 7, 11)
+    beside = Search(NETWORK, output, machine(10**7), CHOICES, with_blocks).fastest()[0]
     assert beside.patch == alone.patch
     blocks = 7 * beside.input_patch.volume + 11 * beside.patch.volume
     assert beside.memory.blocks == blocks
@@ -259,4 +263,4 @@ def test_a_plan_takes_less_memory_if_more_would_be_cold() -> None:
     cold, _, warm = (plan.memory.total for plan in found)
     assert cold < warm
     assert [plan.seconds for plan in found] == sorted((p.seconds for p in found), reverse=True)
-    assert found[0].time.warming >= (cold - 10_000) * COLD.handling.cold
+    assert found[0].time.warming >= (cold - 10_000) * COLD.once.cold

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fake_stages import stage_in, time_of
 from paths import NETWORKS
 
 import znni
@@ -15,6 +16,7 @@ from planner.job_places import box_read
 from planner.overhead import Load
 from znni.core.options import Border, InputChunks, WindowRules
 from znni.core.shapes import Box, Vec3
+from znni.engine.stages.read import Read
 from znni.engine.tiles import make_job
 from znni.network.geometry import with_window
 from znni.network.network_file import load_network
@@ -33,25 +35,28 @@ def test_blocks_count_what_they_read_of_the_volume(net: str, border: Border, roi
     search = znni.search(network, VOLUME, border=border, roi=roi, **HERE)
     job = make_job(network, VOLUME, border, None, roi)
     chunks = InputChunks("hdf5", None, CHUNK, VOLUME)
-    plain, overhead = search.overhead, replace(search.overhead, input_chunks=chunks)
-    each = overhead.handling
+    plain = search.overhead
+    stored = replace(plain.stored, input_chunks=chunks)
+    read = replace(stage_in(plain, Read), chunk=1e-3)
+    rest = tuple(it for it in plain.stages if not isinstance(it, Read))
+    chunked = replace(plain, stored=stored, stages=(read, *rest))
     tried = list(search.patches())
     for patch in tried[:: max(1, len(tried) // 20)]:
-        read = box_read(search.network, patch)
+        seen = box_read(search.network, patch)
         boxes = [
             box
             for tile in job.tiles(patch)
-            if (box := job.seen(tile, read).intersection(Box(Vec3.of(0), VOLUME)))
+            if (box := job.seen(tile, seen).intersection(Box(Vec3.of(0), VOLUME)))
         ]
         count = len(list(job.tiles(patch)))
         voxels = sum(box.size.volume for box in boxes) / count
         cut = sum(len(list(box.cut(CHUNK))) for box in boxes) / count
         found, other = (
-            it.time_of_run(search.network, patch, {"cpu": Load(1.0, 0, 0)}).patch.reading
-            for it in (plain, overhead)
+            time_of(it, search.network, patch, {"cpu": Load(1.0, 0, 0)}).patch.reading
+            for it in (plain, chunked)
         )
-        assert found == pytest.approx(voxels * each.voxel_in)
-        assert other - found == pytest.approx(cut * each.chunk_in)
+        assert found == pytest.approx(voxels * read.value)
+        assert other - found == pytest.approx(cut * read.chunk)
 
 
 @pytest.mark.parametrize("net", ["boundaries", "cells-unet"])
@@ -79,7 +84,7 @@ def test_blocks_count_the_windows_that_they_read(size: Vec3, roi: Any, like: Win
             window.around(tile.written).intersection(Box(Vec3.of(0), VOLUME))
             for tile in make_job(network, VOLUME, "valid", None, roi).tiles(patch)
         ]
-        read = search.overhead.time_of_run(search.network, patch, {"cpu": Load(1.0, 0, 0)}).patch
-        found = read.reading / search.overhead.handling.voxel_in
+        read = time_of(search.overhead, search.network, patch, {"cpu": Load(1.0, 0, 0)}).patch
+        found = read.reading / stage_in(search.overhead, Read).value
         assert found == pytest.approx(fmean(box.size.volume for box in boxes if box))
         assert found <= window.most_around(patch).volume

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from fake_stages import overhead
 from fakes import Fake, fake_catalogue, machine
 from random_networks import chain
 
 from planner.alternatives import alternatives
 from planner.cost_model import BUILT_IN
 from planner.exhaustive import Search
-from planner.overhead import Overhead
 from znni.core.shapes import Vec3
 from znni.plans.plan_text import explanation
 from znni.plans.primitive import convolved
@@ -22,8 +22,8 @@ CATALOGUE = fake_catalogue(
 
 
 def test_alternatives_are_all_others_with_what_the_plan_would_take_with_them() -> None:
-    output, overhead = Vec3(12, 12, 12), Overhead(1000, 0, 0)
-    plan = Search(NETWORK, output, machine(ROOM), CATALOGUE, overhead).fastest()[0]
+    output, beside = Vec3(12, 12, 12), overhead(1000)
+    plan = Search(NETWORK, output, machine(ROOM), CATALOGUE, beside).fastest()[0]
     found = {
         step.operation.name: (step, runs, others)
         for step, runs, others in alternatives(plan, CATALOGUE, BUILT_IN)
@@ -36,7 +36,7 @@ def test_alternatives_are_all_others_with_what_the_plan_would_take_with_them() -
         large, slow = others
         assert large.step.seconds < step.seconds < slow.step.seconds
         assert large.memory > ROOM >= plan.memory.total >= slow.memory
-        alone = Search(NETWORK, output, machine(large.memory), {**CATALOGUE}, overhead).fastest()[0]
+        alone = Search(NETWORK, output, machine(large.memory), {**CATALOGUE}, beside).fastest()[0]
         assert alone.seconds < plan.seconds
     told = explanation(found.values()).splitlines()
     (chosen,) = [line for line in told if line.startswith("l2")]

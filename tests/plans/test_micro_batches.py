@@ -7,6 +7,7 @@ from math import inf
 
 import numpy as np
 import pytest
+from fake_stages import overhead
 from fakes import Fake, fake_catalogue, machine
 from layers import CONVOLUTION, POOLING, case_for, primitives_for
 from planner_cases import by_brute_force
@@ -16,7 +17,6 @@ from planner.choices import Slot
 from planner.cost_model import BUILT_IN
 from planner.exhaustive import Search
 from planner.micro_batches import listings
-from planner.overhead import Overhead
 from planner.patch_sizes import patch_sizes
 from planner.segmentations import segmentations
 from planner.step_options import StepOptions
@@ -139,14 +139,14 @@ def test_where_memory_is_short_a_plan_in_pieces_is_faster_and_gives_the_same() -
         "slow": Fake("slow", convolved, flops=3e5),
         "fragments": Fake("fragments", fragmented),
     }
-    output, overhead = Vec3(8, 8, 8), Overhead(0, 0, 0)
+    output = Vec3(8, 8, 8)
     weights = random_weights(POOLED, 3)
     volume = np.random.default_rng(0).random((1, *(output + POOLED.field_of_view - 1)), np.float32)
     faster = 0
     for memory in range(30_000, 60_000, 1_000):
         whole, divided = (
             Search(
-                POOLED, output, machine(memory), catalogue, overhead, division=division
+                POOLED, output, machine(memory), catalogue, overhead(), division=division
             ).fastest()[0]
             for division in DIVISIONS
         )
@@ -177,7 +177,7 @@ UNEVEN: dict[str, Primitive] = {
 
 def seconds(memory: int, division: Division) -> float:
     plan = Search(
-        POOLED, Vec3(8, 8, 8), machine(memory), UNEVEN, Overhead(0, 0, 0), division=division
+        POOLED, Vec3(8, 8, 8), machine(memory), UNEVEN, overhead(), division=division
     ).fastest()[0]
     assert plan.memory.total <= memory
     return plan.seconds

@@ -9,8 +9,7 @@ import numpy as np
 from znni.core.options import OutputType
 from znni.core.shapes import Box, Vec3
 from znni.core.volume import Output
-from znni.engine.block_bytes import bytes_per_output_voxel
-from znni.engine.pipeline import convert
+from znni.engine.stages.convert import bytes_scaled, convert
 
 
 def taken_and_counted(
@@ -31,4 +30,4 @@ def taken_and_counted(
     finally:
         tracemalloc.stop()
         output.abandon()
-    return taken, (bytes_per_output_voxel(dtype) - 2 * 4) * features * size.volume
+    return taken, (bytes_scaled(dtype) + np.dtype(dtype).itemsize) * features * size.volume

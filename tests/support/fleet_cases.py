@@ -12,7 +12,8 @@ from worker_runners import NETWORK, Sums, SumsPlan, sums
 from znni.core.options import OutputType
 from znni.core.shapes import Vec3
 from znni.engine.blocks import Blocks
-from znni.engine.pipeline import RunState, run_volume
+from znni.engine.pipeline import run_volume
+from znni.engine.run_state import RunState
 from znni.engine.stopwatch import Stopwatch
 from znni.engine.tiles import Remaining, make_job
 from znni.engine.workers.fleet import Fleet, Member

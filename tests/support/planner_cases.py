@@ -6,12 +6,15 @@ from collections.abc import Callable, Iterator
 from itertools import product
 from math import inf
 
+from fake_stages import overhead
 from fakes import Fake, fake_catalogue
 
 from planner.choices import Slot
 from planner.exhaustive import Search
-from planner.overhead import Overhead, OverheadSeconds
+from planner.overhead import SecondsOnce
 from znni.core.shapes import Vec3
+from znni.engine.stages.read import Read
+from znni.engine.stages.write import Write
 from znni.network.layers import Conv, Pool
 from znni.network.network import Network
 from znni.plans.primitive import convolved, convolved_and_pooled
@@ -28,22 +31,23 @@ NETWORK = Network.chain(
         Conv("conv3", 5, 1, Vec3(2, 2, 2), "sigmoid"),
     ),
 )
-NO_OVERHEAD = Overhead(0, 0, 0)
-SLOW_TO_READ = Overhead(
-    0, 0, 0, handling=OverheadSeconds(voxel_in=1e-4, voxel_out=3e-5, lost_in=1e-6)
-)
-SLOW_TO_START = Overhead(
+NO_OVERHEAD = overhead()
+SLOW_TO_READ = overhead(0, 0, 0, Read(value=1e-4, lost_value=1e-6), Write(value=3e-5))
+SLOW_TO_START = overhead(
     0,
     0,
     0,
-    handling=OverheadSeconds(1.0, 2.0, resident=1e-6, touched=3e-7, voxel_in=1e-9, lost_out=1e-8),
+    Read(value=1e-9),
+    Write(lost_value=1e-8),
+    once=SecondsOnce(1.0, 2.0, resident=1e-6, touched=3e-7),
 )
 # Most plans take more bytes than are warm.
-COLD = Overhead(
+COLD = overhead(
     0,
     0,
     0,
-    handling=OverheadSeconds(resident=1e-4, touched=3e-5, cold=4e-3, voxel_in=1e-9),
+    Read(value=1e-9),
+    once=SecondsOnce(resident=1e-4, touched=3e-5, cold=4e-3),
     warm=30_000,
 )
 

@@ -7,12 +7,12 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from fake_stages import overhead
 from fakes import FUSED, Fake, fake_catalogue, fake_gpu_catalogue, gpu, machine
 from hypothesis import strategies as st
 
 from planner.cost_model import BUILT_IN
 from planner.limits import memory_of_run, time_of_run
-from planner.overhead import Overhead
 from planner.partition import Partition, cut_network, cut_points
 from planner.segmentations import segmentations
 from planner.step_options import StepOptions
@@ -20,7 +20,8 @@ from znni.core.options import DeviceChoice
 from znni.core.shapes import Box, Shape5, Vec3
 from znni.engine.blocks import Blocks
 from znni.engine.patch import PatchRunner
-from znni.engine.pipeline import Runner, RunState, ThisProcess, run_volume
+from znni.engine.pipeline import Runner, ThisProcess, run_volume
+from znni.engine.run_state import RunState
 from znni.engine.stopwatch import Stopwatch
 from znni.engine.tiles import Remaining, make_job
 from znni.machine.machine import DeviceKind
@@ -36,7 +37,7 @@ from znni.primitives.reference import dense
 from znni.volumes.array import ArrayOutput, ArrayVolume
 
 DEVICES: tuple[DeviceKind, ...] = ("cpu", "gpu")
-NO_OVERHEAD = Overhead(process=0, voxel_in=0, voxel_out=0)
+NO_OVERHEAD = overhead()
 WORKSPACE = 1000
 SEPARATE = fake_catalogue(Fake("conv", convolved, flops=100.0, workspace=WORKSPACE))
 CATALOGUE = SEPARATE | {"fused": FUSED} | fake_gpu_catalogue(workspace=WORKSPACE)

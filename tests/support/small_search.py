@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from fake_stages import overhead
 from fakes import FUSED, Fake, fake_catalogue, machine
 
 from planner.exhaustive import Search
-from planner.overhead import Overhead
 from znni.core.shapes import Vec3
 from znni.network.layers import Conv, Pool
 from znni.network.network import Network
@@ -22,7 +22,7 @@ NETWORK = Network.chain(
     ),
 )
 OUTPUT = Vec3(40, 40, 48)
-OVERHEAD = Overhead(1000, 1, 2)
+OVERHEAD = overhead(1000, 1, 2)
 CATALOGUE = fake_catalogue(
     Fake("direct", convolved, flops=80.0),
     Fake("fft_tiled", convolved, flops=20.0, workspace=50_000),

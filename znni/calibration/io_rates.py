@@ -25,17 +25,17 @@ from numpy.typing import NDArray
 
 from znni.calibration.conditions import Conditions
 from znni.calibration.database import CostDatabase
-from znni.calibration.handling_times import READ, ChunkTimes, HandlingTimes, SecondsPerValue
 from znni.core.chunks import CHUNK, chunk_extents
 from znni.core.options import Codec, Form, InputChunks, OutputType
 from znni.core.shapes import Box, Vec3, offsets
 from znni.core.volume import NewOutput
 from znni.engine.backends.host.layers import place
-from znni.engine.pipeline import convert
 from znni.engine.reading import read_input
+from znni.engine.stages.convert import convert
 from znni.engine.tiles import ZERO, make_job
 from znni.machine.arena import map_pages
 from znni.machine.cold_pages import gives_pages_back, note_warm, warm_bytes
+from znni.machine.handling_times import READ, ChunkTimes, HandlingTimes, SecondsPerValue
 from znni.machine.io_threads import io_threads_on
 from znni.machine.machine import Machine
 from znni.network.layers import Conv

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from math import inf
 from statistics import median_low
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
@@ -145,6 +146,10 @@ def _read() -> Phases:
     return NOTES.load(_about()) or {}
 
 
+@cache
 def _about() -> str:
-    """Return text that machines like this one share, under this version of znni."""
+    """Return text that machines like this one share, under this version of znni.
+
+    It is made once, because a dozen files of the system tell it.
+    """
     return f"{processor_name()}, {usable_cores()} cores, znni {__version__}"

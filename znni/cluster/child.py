@@ -47,8 +47,9 @@ from znni.core.options import Bits, Choices
 from znni.core.shapes import Box, Vec3
 from znni.core.version import __version__
 from znni.engine.blocks import Blocks
-from znni.engine.pipeline import Processes, RunState, run_volume
+from znni.engine.pipeline import Processes, run_volume
 from znni.engine.recheck import allowed_difference, state_of_block
+from znni.engine.run_state import RunState
 from znni.engine.stopwatch import Stopwatch
 from znni.engine.tiles import Tile
 from znni.inference.build_runner import prepare

@@ -91,6 +91,9 @@ class InputOptions:
         "ones. Without a unit: in the file's.",
         metavar="Z,Y,X[UNIT]",
     )
+    any_spacing: bool = described(
+        False, "Run a network over voxels of another size than those that it was trained on."
+    )
 
 
 @dataclass(frozen=True)
@@ -211,6 +214,7 @@ class RunKeywords(PlanOptions, total=False):
     time: PointInTime | None
     invert: bool
     voxel_size: str | None
+    any_spacing: bool
     roi: Region | None
     mask: str | Path | ArrayLike | None
     border: Border

@@ -10,8 +10,9 @@ from typing import TypeAlias
 
 from znni.core.errors import OutOfDeviceMemory
 from znni.core.text import in_units
-from znni.engine.pipeline import Processes, RunState, run_volume
-from znni.engine.stages import nothing_to_do
+from znni.engine.pipeline import Processes, run_volume
+from znni.engine.run_state import RunState
+from znni.engine.stage_chain import nothing_to_do
 from znni.engine.stopwatch import Stopwatch
 from znni.machine.machine import DeviceKind
 from znni.plans.job_seconds import JobSeconds

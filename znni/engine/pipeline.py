@@ -2,38 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from functools import cache, partial
 from statistics import fmean
 from threading import Lock
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
-from znni.core.options import OutputType
-from znni.core.shapes import Box, Vec3
-from znni.core.volume import Sink
-from znni.engine.blended import BlendedBlock, clear_unwanted
-from znni.engine.block import Block, Stage
-from znni.engine.blocks import Blocks, repeated
+from znni.engine.block import Block
+from znni.engine.block import Stage as BlockStage
 from znni.engine.labels import Labels
 from znni.engine.last_blocks import LastBlocks
-from znni.engine.stages import StageChain, StageChains, Work, in_turn, nothing_to_do, through
+from znni.engine.run_state import RunState
+from znni.engine.stage_chain import (
+    StageChain,
+    StageChains,
+    Work,
+    in_turn,
+    nothing_to_do,
+    through,
+)
+from znni.engine.stages.order import works
 from znni.engine.stopwatch import SharedStopwatch, Stopwatch
 from znni.engine.tiles import Allocate, Tile, allocate_new
 from znni.engine.timeline import Moments
 from znni.machine.cold_pages import note_warm
 from znni.machine.device_arena import device_peak
+from znni.plans.job_seconds import Stage
 from znni.plans.plan import Plan
-
-Progress: TypeAlias = Callable[[int, int], None]
-
-
-def no_progress(_done: int, _total: int) -> None:
-    """Ignore the progress."""
 
 
 class Runner(Protocol):
@@ -43,7 +39,7 @@ class Runner(Protocol):
     def plan(self) -> Plan:
         """The plan that it runs."""
 
-    def stages(self, stopwatch: Stopwatch, labels: Labels | None = None) -> Sequence[Stage]:
+    def stages(self, stopwatch: Stopwatch, labels: Labels | None = None) -> Sequence[BlockStage]:
         """Return the stages of a block, in order. The first one runs in the thread of the caller.
 
         Each takes a block and returns its new values. Those of the last one are the dense output
@@ -68,7 +64,7 @@ class BlockSlot(NamedTuple):
             with one at a time are written, and no run follows.
     """
 
-    stages: Callable[[], Sequence[Stage]]
+    stages: Callable[[], Sequence[BlockStage]]
     allocate: Allocate = allocate_new
     one_at_a_time: bool = False
     free: Callable[[], None] = nothing_to_do
@@ -187,93 +183,6 @@ class ThisProcess:
         return device_peak()
 
 
-class ToDo(Protocol):
-    """The blocks that a process computes, and where they go."""
-
-    @property
-    def voxels(self) -> int:
-        """The number of voxels that are left."""
-
-    @property
-    def total(self) -> int:
-        """The number of voxels that this process writes, with those written already."""
-
-    def tiles(self, patch: Vec3) -> Iterator[Tile]:
-        """Yield the patches to compute. If others hand them out, it waits for the next one."""
-
-    def stop(self) -> None:
-        """End the wait for the next patch: no more are taken."""
-
-    def take_off(self, box: Box) -> None:
-        """Note that a box is written."""
-
-
-@dataclass(frozen=True)
-class RunState:
-    """The rest of a job, from its input to its output.
-
-    Attributes:
-        blocks: the input.
-        output: takes the results.
-        dtype: the type of the values, before they become labels.
-        remaining: the output not written yet, or what of it is handed to this process.
-        progress: called after each block with the output voxels written and those wanted.
-        labels: how values become labels; None: they are stored as they are.
-    """
-
-    blocks: Blocks
-    output: Sink
-    dtype: OutputType
-    remaining: ToDo
-    progress: Progress = no_progress
-    labels: Labels | None = None
-
-    def stored(self, block: Block) -> Block:
-        """Return a block that windows have made as it is stored.
-
-        This needs little memory beside the sums of windows, and frees them before the next block.
-        """
-        if block.form != "computed":
-            return block
-        blended: BlendedBlock = block.values
-        labels = self.labels
-        made = blended.labels(labels) if labels else convert(blended.maps(), self.dtype)
-        clear_unwanted(made, blended.wanted)
-        return block._replace(values=made, form="stored")
-
-    def write(self, block: Block) -> None:
-        """Write the wanted part of a block; values that are None are all 0."""
-        tile, values = block.tile, block.values
-        if block.form == "stored":
-            self.output.write(tile.written, values)
-        elif values is None:
-            self.output.write(tile.written, self._zeros(tile.written.size))
-        elif block.form == "repeated":
-            known = repeated(self._made_of(values), tile.written_in_patch)
-            self.output.write(tile.written, known)
-        else:
-            wanted = values[:, *tile.written_in_patch.slices]
-            self.output.write(tile.written, self._made_of(wanted))
-
-    def _made_of(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Return values as they are stored. A GPU may have made labels of them."""
-        if self.labels is None:
-            return convert(values, self.dtype)
-        return values if values.dtype == self.labels.dtype else self.labels.apply(values)
-
-    def _zeros(self, size: Vec3) -> NDArray[Any]:
-        """Return zeros as they are stored, which take no memory."""
-        maps, dtype = self.blocks.maps, self.dtype if self.labels is None else self.labels.dtype
-        maps = self.labels.features(maps) if self.labels else maps
-        return np.broadcast_to(np.zeros(1, dtype), (maps, *size))
-
-    def note_written(self, tile: Tile) -> None:
-        """Take a patch off the remaining ones, and report the progress."""
-        self.remaining.take_off(tile.written)
-        total = self.remaining.total
-        self.progress(total - self.remaining.voxels, total)
-
-
 def run_volume(
     state: RunState, processes: Processes, stopwatch: Stopwatch, *, last: bool = False
 ) -> None:
@@ -294,22 +203,19 @@ def run_volume(
         stopwatch: learns where the time goes.
         last: whether no run follows. Then each process ends while its last blocks are written.
     """
-    plan, writing, storing = processes.plan, Lock(), list[Stopwatch]()
+    plan, writing, clocks = processes.plan, Lock(), list[Stopwatch]()
     reads, moments = SharedStopwatch(), Moments()
+    finishing = works(state, plan.network, "computing")
+    store = in_turn(_timed(stopwatch, "writing", works(state, plan.network, "writing")))
 
     def write(block: Block) -> None:
         with writing:
-            with stopwatch.during("writing"):
-                state.write(block)
+            store(block)
             state.note_written(block.tile)
 
     def line(process: int, slot: BlockSlot, reading: Lock) -> StageChain:
-        stored = Stopwatch()
-        storing.append(stored)
-
-        def store(block: Block) -> Block:
-            with stored.during("host_layers"):
-                return state.stored(block)
+        finished = Stopwatch()
+        clocks.append(finished)
 
         def read(tile: Tile) -> Block:
             last_blocks.begun(process)
@@ -327,8 +233,8 @@ def run_volume(
 
         def others() -> list[Work]:
             *before, final = map(through, slot.stages())
-            made = [computed, store] if processes.plan.network.window else [computed]
-            return [*before, in_turn([final, *made]), write]
+            finish = _timed(finished, "host_layers", finishing)
+            return [*before, in_turn([final, computed, *finish]), write]
 
         if slot.one_at_a_time:
             return StageChain(
@@ -366,21 +272,18 @@ def run_volume(
         note_warm(memory.total - memory.process)
     finally:
         stopwatch.add("reading", reads.seconds)
-        # Slots store at the same time, so their seconds are not added up.
-        stopwatch.add("host_layers", fmean(clock.of("host_layers") for clock in storing))
+        # Slots finish blocks at the same time, so their seconds are not added up.
+        stopwatch.add("host_layers", fmean(clock.of("host_layers") for clock in clocks))
 
 
-def convert(values: NDArray[Any], dtype: OutputType) -> NDArray[Any]:
-    """Return values as they are stored: from float32, or as they are already.
+def _timed(stopwatch: Stopwatch, stage: Stage, works: Sequence[Work]) -> list[Work]:
+    """Return works whose seconds a stopwatch counts."""
 
-    ``uint8`` maps 0..1 to 0..255, and what lies outside to the ends; ``float16`` is infinite
-    beyond 65504.
-    """
-    if values.dtype == dtype:
-        return values
-    if dtype == "uint8":
-        scaled = values * np.float32(255)
-        np.rint(scaled, out=scaled)
-        return scaled.clip(0, 255, out=scaled).astype(np.uint8)
-    with np.errstate(over="ignore"):
-        return values.astype(dtype)
+    def timed(work: Work) -> Work:
+        def run(item: Any) -> Any:
+            with stopwatch.during(stage):
+                return work(item)
+
+        return run
+
+    return list(map(timed, works))

@@ -15,9 +15,9 @@ from znni.core.errors import UnusableValues
 from znni.core.options import Pad
 from znni.core.shapes import FLOAT_BYTES, Box, Vec3
 from znni.core.volume import Volume
-from znni.engine.block_bytes import bytes_of_reading
 from znni.engine.precision_warning import warn_of_large_integers
 from znni.engine.scaling import StoredScaling, fixed_of_maps, scale, stay_finite
+from znni.engine.stages.read import COPIES_READ
 from znni.engine.tiles import ZERO, Allocate, Job, allocate_new
 from znni.machine.io_threads import at_once, finish, io_threads, mapped
 from znni.network.input_scaling import InputScaling
@@ -142,7 +142,7 @@ def _read(
 
     read: Read = volume.read
     stored, copies = volume.pieces, COPIES
-    allowed = max(bytes_of_reading(volume.itemsize) * voxels, LEAST_BYTES)
+    allowed = max(COPIES_READ * volume.itemsize * voxels, LEAST_BYTES)
     if stored is None or taken(stored, copies) > allowed:
         read, stored, copies = _read_before(volume, seen), None, 1
         allowed -= voxels * volume.itemsize

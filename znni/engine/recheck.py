@@ -15,7 +15,7 @@ from znni.core.shapes import Box, Vec3
 from znni.core.volume import Output
 from znni.engine.labels import LABELS_APART
 from znni.engine.oom_fallback import FallbackRunner, Smaller
-from znni.engine.pipeline import RunState, no_progress
+from znni.engine.run_state import RunState, no_progress
 from znni.engine.tiles import Job, Remaining
 from znni.network.network import Network
 from znni.plans.job_seconds import JobSeconds

@@ -10,6 +10,8 @@ from typing import Literal, TypeAlias
 
 from znni.plans.job_seconds import (
     NOTHING_AROUND,
+    PHASES,
+    STAGES,
     JobSeconds,
     Phase,
     SecondsAround,
@@ -97,19 +99,6 @@ class Stopwatch:
     def seconds(self) -> JobSeconds:
         """The seconds of all purposes so far."""
         known = self._seconds.get
-        busy = StageSeconds(
-            known("reading", 0.0),
-            known("host_layers", 0.0),
-            known("transfer", 0.0),
-            known("gpu_layers", 0.0),
-            known("writing", 0.0),
-        )
-        around = SecondsAround(
-            known("start", 0.0),
-            known("planning", 0.0),
-            known("opening", 0.0),
-            known("finishing", 0.0),
-            known("exit", 0.0),
-            known("importing", 0.0),
-        )
+        busy = StageSeconds(**{stage: known(stage, 0.0) for stage in STAGES})
+        around = SecondsAround(**{phase: known(phase, 0.0) for phase in PHASES})
         return JobSeconds(known("building", 0.0), known("running", 0.0), busy, around)

@@ -103,6 +103,8 @@ def _lines(folded: Folded, weights: str, source: str) -> Iterator[str]:
     yield f"weights: {_text(weights)}"
     if network.labels:
         yield f"labels: {_flow({_text(name): label for name, label in network.labels})}"
+    if network.spacing:
+        yield f"spacing: {network.spacing.text}"
     if network.window:
         yield f"window: {_flow(window_entry(network.window))}"
     elif network.window_layer:

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from znni.core.errors import InvalidInput, option
 from znni.core.text import counted
+from znni.core.voxel_size import VoxelSize
 from znni.network.input_scaling import Fixed, InputScaling, Normalization, Percentiles, ZScore
 
 PLANS, DATASET = "plans.json", "dataset.json"
@@ -227,14 +228,13 @@ def _rule(scheme: str, plans: Plans, index: int) -> Normalization:
     raise InvalidInput(f"{PLANS}: map {index} is normalized by {scheme}, which is not known here")
 
 
-def on_spacing(configuration: Configuration, to_input: Sequence[int]) -> str:
-    """Return a note on the voxels that a network expects."""
-    spacing = [configuration.spacing[axis] for axis in to_input]
-    extents = " x ".join(f"{extent:g}" for extent in spacing)
-    return (
-        f"the network expects voxels of {extents} (z, y, x, as a rule in millimetres). znni does "
-        f"not resample: do so first if the volume's voxels differ"
-    )
+def spacing_of(configuration: Configuration, to_input: Sequence[int]) -> VoxelSize:
+    """Return the extents of the voxels that a network was trained on.
+
+    nnU-Net stores no unit. Medical images are in millimetres, and others in units of their own.
+    """
+    z, y, x = (configuration.spacing[axis] for axis in to_input)
+    return VoxelSize((z, y, x))
 
 
 def inverse(permutation: Sequence[int]) -> tuple[int, ...]:

@@ -27,9 +27,9 @@ from znni.importing.nnunet_plans import (
     configuration_of,
     heads_of,
     inverse,
-    on_spacing,
     read_json,
     scaling_of,
+    spacing_of,
 )
 from znni.importing.steps import Affine, Found, Graph, Joining, Operation, Original, Settings, Step
 from znni.importing.torch_checkpoint import read_held
@@ -112,7 +112,12 @@ def read_results(path: Path) -> Found:
         mirror="".join("zyx"[plans.transpose_forward[axis]] for axis in first.mirrored),
         like="nnunet",
     )
-    notes += (*more, on_spacing(configuration, to_input))
+    spacing = spacing_of(configuration, to_input)
+    notes += (
+        *more,
+        f"it expects voxels of {spacing} (z, y, x, as a rule in millimetres). znni does not "
+        f"resample, and refuses volumes of other voxels",
+    )
     notes += tuple(
         f"{file.relative_to(place)} is not applied: after the run, give labels in NIfTI to "
         f"nnUNetv2_apply_postprocessing"
@@ -126,7 +131,7 @@ def read_results(path: Path) -> Found:
         reordered(graph, to_input),
         original_in_order(original, to_input),
         notes,
-        Settings(scaling, window, labels),
+        Settings(scaling, window, labels, spacing),
     )
 
 

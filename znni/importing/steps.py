@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from znni.core.shapes import Vec3
+from znni.core.voxel_size import VoxelSize
 from znni.network.activations import LEAKY_SLOPE
 from znni.network.input_scaling import AS_STORED, InputScaling
 from znni.network.layer_geometry import NO_PADDING, ONE, ZERO
@@ -348,11 +349,13 @@ class Settings:
         scaling: how stored values become its input.
         window: the windows that it was trained on.
         labels: the name and the label of each of its output maps.
+        spacing: the extents of the voxels that it was trained on; None if they are not known.
     """
 
     scaling: InputScaling = AS_STORED
     window: Window | None = None
     labels: tuple[tuple[str, int], ...] = ()
+    spacing: VoxelSize | None = None
 
 
 UNSAID = Settings()

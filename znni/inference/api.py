@@ -17,10 +17,10 @@ from znni.core.options import check_keywords
 from znni.core.run_options import RunKeywords
 from znni.core.volume import NewOutput, Output, Step
 from znni.engine.blocks import Blocks
-from znni.engine.pipeline import Progress, RunState, no_progress
 from znni.engine.recheck import recheck
 from znni.engine.report import Report
-from znni.engine.stages import nothing_to_do
+from znni.engine.run_state import Progress, RunState, no_progress
+from znni.engine.stage_chain import nothing_to_do
 from znni.engine.stopwatch import Stopwatch
 from znni.inference.inferer import Inferer
 from znni.inference.model_choice import open_faster
@@ -107,6 +107,8 @@ def infer(
               floats, 1 less the value.
             - ``voxel_size``: extents of a voxel, as ``0.5,0.1,0.1um``, or ``40nm`` for all axes, if
               the file has none or wrong ones. Without a unit, the file's unit is taken.
+            - ``any_spacing``: run a network over voxels of another size than those that it was
+              trained on; by default that is an error.
             - ``border``: ``valid`` (the default) or ``same``.
             - ``pad``: what the network sees beyond the edges with ``same``: ``reflect`` (the
               default), ``edge`` or ``constant`` (zeros: the default of windows).

@@ -19,7 +19,7 @@ from znni.core.run_options import InputOptions
 from znni.core.shapes import Box, Region, Vec3
 from znni.core.text import counted, in_units
 from znni.core.volume import NewOutput
-from znni.engine.pipeline import Progress, no_progress
+from znni.engine.run_state import Progress, no_progress
 from znni.engine.tiles import region_of
 from znni.inference.exported_values import ExportedValues, values_for
 from znni.inference.request import marks_of, numbered, open_input

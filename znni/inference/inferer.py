@@ -16,7 +16,7 @@ from znni.core.options import Border, Choices, Pad, PlanOptions, check_keywords,
 from znni.core.volume import Volume
 from znni.engine.blocks import Blocks
 from znni.engine.checks import check_features
-from znni.engine.pipeline import RunState
+from znni.engine.run_state import RunState
 from znni.engine.statistics import normalized
 from znni.engine.tiles import Remaining, for_job, make_job
 from znni.inference.devices import check_installed

@@ -128,7 +128,7 @@ def _key(search: Search) -> str | None:
     scaling = replace(search.given.scaling, statistics=())
     machine, overhead = search.machine, search.overhead
     if search.device == "gpu":  # each plan takes as much longer, and none touches the host's memory
-        overhead = replace(overhead, warm=inf, handling=replace(overhead.handling, cuda=0.0))
+        overhead = replace(overhead, warm=inf, once=replace(overhead.once, cuda=0.0))
     parts: list[object] = [
         replace(search.given, scaling=scaling),
         search.output,

@@ -18,10 +18,10 @@ from planner.job_places import AxisPlaces, JobPlaces
 from planner.limits import does_not_fit, memory_of_run, time_of_run
 from planner.overhead import Overhead
 from znni.calibration.choice import cost_model, of_measured_devices
-from znni.calibration.handling_times import handling_times
 from znni.calibration.overhead_figures import (
     ZARR_SECONDS,
     around_here,
+    handling_times,
     last_pass_seconds,
     run_overhead,
     statistics_seconds,
@@ -64,6 +64,7 @@ from znni.plans.plan_text import explanation
 from znni.plans.primitive import Catalogue
 from znni.plans.rewrites.head_apart import with_head_apart
 from znni.plans.rewrites.network_rules import rewritten_alike
+from znni.plans.stage import itemsize_in
 from znni.primitives.catalogue import catalogue, families
 
 if TYPE_CHECKING:
@@ -233,12 +234,12 @@ def _for_job(
     One reads the volume for its statistics. The other writes a file, or coarser resolutions, from
     all blocks.
     """
-    each = overhead.handling
-    before = statistics_seconds(network, job.volume, stored.input_itemsize, machine, each)
+    once = overhead.once
+    before = statistics_seconds(network, job.volume, stored.input_itemsize, machine, overhead)
     after = last_pass_seconds(network, job.output, machine, stored)
     loading = ZARR_SECONDS if stored.loads_zarr else 0.0
-    around = each.around + SecondsAround(opening=loading + before, finishing=after)
-    return replace(overhead, handling=replace(each, around=around), places=places_of(network, job))
+    around = once.around + SecondsAround(opening=loading + before, finishing=after)
+    return replace(overhead, once=replace(once, around=around), places=places_of(network, job))
 
 
 def places_of(network: Network, job: Job) -> JobPlaces | None:
@@ -406,7 +407,7 @@ def checked_plan(
     parts = given.parts
     on_host, on_gpu = memory_of_run(network, given.patch, parts, overhead)
     time = time_of_run(network, given.patch, parts, overhead)
-    itemsize = overhead.itemsize_in(given.device)
+    itemsize = itemsize_in(given.device, stored)
     checked = replace(given, memory=on_host, gpu_memory=on_gpu, time=time, input_itemsize=itemsize)
     array = stored.output_array
     output = f", {in_units(array)} of it for the output array," * bool(array)

@@ -15,7 +15,9 @@ from znni.core.logged import warn_once
 from znni.core.options import Choices, Compression, OutputType, Stored
 from znni.core.run_options import InputOptions, Options, RegionOptions, RunKeywords
 from znni.core.shapes import FLOAT_BYTES, Box
-from znni.core.volume import NewOutput, Volume
+from znni.core.volume import Grid, NewOutput, Volume
+from znni.core.voxel_size import VoxelSize, differ
+from znni.core.voxel_size import voxel_size as parsed_voxel_size
 from znni.engine.blocks import check_mask
 from znni.engine.checks import check_features
 from znni.engine.labels import Labels, labels_for
@@ -31,7 +33,6 @@ from znni.volumes.array import ArrayVolume
 from znni.volumes.locate import open_volume, packing_at
 from znni.volumes.same_place import lie_apart
 from znni.volumes.selection import map_number
-from znni.volumes.voxel_size import voxel_size as parsed_voxel_size
 
 
 @dataclass(frozen=True)
@@ -147,7 +148,14 @@ def open_input(read: InputOptions, source: str | Path | ArrayLike) -> ArrayVolum
     Raises:
         InvalidInput: there is no such volume.
     """
-    volume = open_volume(source, **vars(read))
+    volume = open_volume(
+        source,
+        read.dataset,
+        channel=read.channel,
+        time=read.time,
+        invert=read.invert,
+        voxel_size=read.voxel_size,
+    )
     if volume.assumed:
         warn_once(f"{volume.name}: {volume.assumed}")
     return volume
@@ -189,6 +197,8 @@ def open_request(request: Request) -> OpenRequest:
     border, pad, dtype = region.border, region.pad, options.values.dtype
     volume = open_input(read, source)
     check_features(volume, network)
+    if not read.any_spacing:
+        _check_spacing(volume, network)
     if network.window and border == "valid" and pad == "reflect":
         raise InvalidInput(
             f"pad is {pad!r}, and windows see zeros beyond the edges; give "
@@ -225,6 +235,30 @@ def open_request(request: Request) -> OpenRequest:
     request = replace(request, network=network, options=replace(options, read=read))
     formed = for_job(network, job)
     return OpenRequest(formed, job, options.limits, stored, request, volume, mask, wanted, labels)
+
+
+def _check_spacing(volume: ArrayVolume, network: Network) -> None:
+    """Check that a volume's voxels are of the size that its network was trained on.
+
+    Raises:
+        InvalidInput: they are of another size.
+    """
+    if network.spacing is None:
+        return
+    trained = f"network {network.name} was trained on voxels of {network.spacing} (z, y, x)"
+    if volume.grid == Grid():
+        warn_once(
+            f"{volume.name} does not say how large its voxels are, and {trained}; give "
+            f"{option('voxel_size', '1.5,1,1mm')} to have them compared, or "
+            f"{option('any_spacing', True)}"
+        )
+    elif differ(network.spacing, volume.grid):
+        there = VoxelSize(volume.grid.scale, volume.grid.units[0])
+        raise InvalidInput(
+            f"{volume.name} has voxels of {there}, and {trained}, so labels would be wrong; "
+            f"resample the volume first, give {option('voxel_size', network.spacing.text)} if its "
+            f"file is wrong, or {option('any_spacing', True)} to run all the same"
+        )
 
 
 def _open_mask(options: Options, volume: ArrayVolume) -> ArrayVolume | None:

@@ -12,7 +12,7 @@ from znni.core.errors import DoesNotFit, InvalidInput, Unreadable, UnusableValue
 from znni.core.options import Choices
 from znni.core.shapes import Box, Vec3
 from znni.core.volume import SAME_COMMAND, Begun, NewOutput, Output
-from znni.engine.pipeline import Progress, no_progress
+from znni.engine.run_state import Progress, no_progress
 from znni.engine.statistics import normalized
 from znni.engine.stopwatch import Stopwatch
 from znni.engine.tiles import Job, Remaining, seen_by

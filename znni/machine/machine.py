@@ -75,6 +75,12 @@ class Device:
                 f"of vectors"
             )
 
+    @property
+    def core_bandwidth(self) -> float:
+        """The bytes per second that one core of a host moves, if no other does."""
+        alone: float = self.bandwidth / self.threads**BANDWIDTH_EXPONENT
+        return alone
+
 
 @dataclass(frozen=True)
 class Storage:

@@ -32,7 +32,7 @@ ONE = Vec3(1, 1, 1)
 def describe(network: Network) -> str:
     """Return the layers of a network, its input's scaling and its weights file, line by line."""
     lines = [str(network)]
-    lines += [f"  {line}" for line in (network.about, _expected(network)) if line]
+    lines += [f"  {line}" for line in (network.about, *_expected(network)) if line]
     width = max(8, *(len(node.name) for node in network.nodes))
     before = INPUT
     for node in network.nodes:
@@ -50,8 +50,11 @@ def describe_layer(network: Network, layer: Layer) -> str:
     return f"{layer.name} ({', '.join(_parts(layer, network.maps))})"
 
 
-def _expected(network: Network) -> str:
-    return f"expects {network.expects}" if network.expects else ""
+def _expected(network: Network) -> Iterator[str]:
+    if network.expects:
+        yield f"expects {network.expects}"
+    if network.spacing:
+        yield f"expects voxels of {network.spacing}"
 
 
 def _origin(node: Node) -> str:

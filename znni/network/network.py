@@ -15,6 +15,7 @@ from pathlib import Path
 from znni.core import html
 from znni.core.shapes import Box, Shape5, Vec3
 from znni.core.text import counted
+from znni.core.voxel_size import VoxelSize
 from znni.network.graph_checks import check_graph
 from znni.network.input_scaling import AS_STORED, InputScaling
 from znni.network.layers import (
@@ -48,6 +49,7 @@ class Network:
         labels: the name and the label of each output map, if the network file has them.
         about: the purpose of the network, for people.
         expects: what the input should look like, for people.
+        spacing: the extents of the voxels that the network was trained on; None if any will do.
         window: the windows that the network is computed in, if it is not computed over the whole
             volume. ``whole`` is then the extents of one window.
         head: the last layer, if it is applied once to the blended values of windows, and not to
@@ -70,6 +72,7 @@ class Network:
     window: Window | None = None
     about: str = field(default="", compare=False)
     expects: str = field(default="", compare=False)
+    spacing: VoxelSize | None = field(default=None, compare=False)
     head: Conv | None = None
     split: tuple[SplitConv, ...] = ()
 

@@ -14,6 +14,7 @@ from znni.core.nearest import nearest
 from znni.core.options import Blend, WindowRules
 from znni.core.shapes import Vec3
 from znni.core.text import counted
+from znni.core.voxel_size import VoxelSize, voxel_size
 from znni.core.yaml_file import Count, Entry, Name, YamlFile
 from znni.network.geometry import context
 from znni.network.geometry import with_window as windowed
@@ -81,6 +82,17 @@ def _labels(value: object) -> object:
     return {str(name): label for name, label in value.items()}  # type: ignore[attr-defined]
 
 
+def _spacing(value: object) -> object:
+    """Read the extents of voxels: a text, or three numbers."""
+    if value is None or isinstance(value, VoxelSize):
+        return value
+    text = ",".join(map(str, value)) if isinstance(value, list) else str(value)
+    try:
+        return voxel_size(text, "spacing: {}".format)
+    except InvalidInput as error:
+        raise ValueError(str(error)) from None
+
+
 FileName = Annotated[str, BeforeValidator(_file_name)]
 Sources = Annotated[list[str], BeforeValidator(_sources)]
 
@@ -136,6 +148,7 @@ class _NetworkFile(Entry):
     window: _WindowEntry | None = None
     about: str = ""
     expects: str = ""
+    spacing: Annotated[VoxelSize | None, BeforeValidator(_spacing)] = None
 
 
 def network_of(file: YamlFile) -> Network:
@@ -181,6 +194,7 @@ def network_of(file: YamlFile) -> Network:
             labels=tuple(entries.labels.items()),
             about=entries.about,
             expects=entries.expects,
+            spacing=entries.spacing,
         )
         if network.is_exact:
             context(network)  # raises an error if its layers do not fit together

@@ -34,6 +34,8 @@ def note_on(plan: Plan, primitives: Catalogue, allowed: Accuracy) -> str:
         primitives: all primitives of the machine.
         allowed: the class that was asked for.
     """
+    if allowed == "float32":
+        return ""
     used = class_of_plan(plan, primitives)
     if used != "float32":
         layers = [
@@ -43,8 +45,6 @@ def note_on(plan: Plan, primitives: Catalogue, allowed: Accuracy) -> str:
         ]
         error = ACCURACIES[used]
         return f"{used} in {', '.join(layers)}: relative errors of up to {error:g} a layer"
-    if allowed == "float32":
-        return ""
     devices = {part.device for part in plan.parts}
     there = (found for found in primitives.values() if found.device.kind in devices)
     if any(ACCURACIES["float32"] < p.accuracy <= ACCURACIES[allowed] for p in there):

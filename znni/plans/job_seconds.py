@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
+# The stages of a report, in the order in which a patch passes them.
 Stage: TypeAlias = Literal["reading", "host_layers", "transfer", "gpu_layers", "writing"]
+STAGES: tuple[Stage, ...] = get_args(Stage)
 
 
 @dataclass(frozen=True)
@@ -27,23 +29,12 @@ class StageSeconds:
     writing: float = 0.0
 
     def __add__(self, other: StageSeconds) -> StageSeconds:
-        return StageSeconds(
-            self.reading + other.reading,
-            self.host_layers + other.host_layers,
-            self.transfer + other.transfer,
-            self.gpu_layers + other.gpu_layers,
-            self.writing + other.writing,
-        )
+        added = other.by_stage()
+        return StageSeconds(**{it: own + added[it] for it, own in self.by_stage().items()})
 
     def by_stage(self) -> dict[Stage, float]:
         """Return the seconds by stage, in the order in which a patch passes the stages."""
-        return {
-            "reading": self.reading,
-            "host_layers": self.host_layers,
-            "transfer": self.transfer,
-            "gpu_layers": self.gpu_layers,
-            "writing": self.writing,
-        }
+        return {stage: self.__dict__[stage] for stage in STAGES}
 
     @property
     def together(self) -> float:
@@ -64,7 +55,9 @@ class StageSeconds:
 
 NOTHING = StageSeconds()
 
+# The phases beside a run, in their order.
 Phase: TypeAlias = Literal["start", "importing", "planning", "opening", "finishing", "exit"]
+PHASES: tuple[Phase, ...] = get_args(Phase)
 
 
 @dataclass(frozen=True)
@@ -89,25 +82,12 @@ class SecondsAround:
     importing: float = 0.0
 
     def __add__(self, other: SecondsAround) -> SecondsAround:
-        return SecondsAround(
-            self.start + other.start,
-            self.planning + other.planning,
-            self.opening + other.opening,
-            self.finishing + other.finishing,
-            self.exit + other.exit,
-            self.importing + other.importing,
-        )
+        added = other.by_phase()
+        return SecondsAround(**{it: own + added[it] for it, own in self.by_phase().items()})
 
     def by_phase(self) -> dict[Phase, float]:
         """Return the seconds by phase, in their order."""
-        return {
-            "start": self.start,
-            "importing": self.importing,
-            "planning": self.planning,
-            "opening": self.opening,
-            "finishing": self.finishing,
-            "exit": self.exit,
-        }
+        return {phase: self.__dict__[phase] for phase in PHASES}
 
     @property
     def noted(self) -> float:
@@ -161,17 +141,9 @@ class JobSeconds:
     @property
     def phases(self) -> dict[str, float]:
         """The seconds of all phases by name, in their order. They add up to the total."""
-        around = self.around
-        return {
-            "start": around.start,
-            "importing": around.importing,
-            "planning": around.planning,
-            "opening": around.opening,
-            "building": self.building,
-            "running": self.running,
-            "finishing": around.finishing,
-            "exit": around.exit,
-        }
+        before = self.around.by_phase()
+        after = {phase: before.pop(phase) for phase in ("finishing", "exit")}
+        return before | {"building": self.building, "running": self.running} | after
 
     def named(self, prefix: str = "") -> dict[str, float]:
         """Return the seconds by name, such as ``building_seconds``, for a file's attributes."""

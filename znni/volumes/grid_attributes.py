@@ -10,21 +10,9 @@ from dataclasses import replace
 from typing import Any
 
 from znni.core.volume import Affine, Grid, Point
+from znni.core.voxel_size import LENGTHS
 
 MICROMETERS = "element_size_um"
-# Micrometers in a unit of length.
-LENGTHS = {
-    "angstrom": 1e-4,
-    "nanometer": 1e-3,
-    "micrometer": 1.0,
-    "millimeter": 1e3,
-    "centimeter": 1e4,
-    "meter": 1e6,
-}
-UNITS_BY_SYMBOL = {  # by the symbols in OME-TIFF, ImageJ and ilastik's attributes
-    **{"nm": "nanometer", "mm": "millimeter", "cm": "centimeter", "m": "meter", "Å": "angstrom"},
-    **dict.fromkeys(("um", "µm", "\u03bcm", "\\u00B5m", "micron", "microns"), "micrometer"),
-}
 
 
 def in_micrometers(grid: Grid) -> Point | None:

@@ -15,6 +15,7 @@ from znni.core.array_like import ArrayLike
 from znni.core.errors import InvalidInput, option
 from znni.core.options import Channel, MapOverTime, Moment, Packing, PointInTime, Recheck
 from znni.core.volume import Begun, BlockStore, NewOutput, Output
+from znni.core.voxel_size import voxel_size as parsed_voxel_size
 from znni.volumes.array import ArrayOutput, ArrayVolume
 from znni.volumes.formats import (
     Format,
@@ -32,7 +33,6 @@ from znni.volumes.named_axes import at_time
 from znni.volumes.partial_file import partial_name
 from znni.volumes.selection import ChosenVolume, listed, map_number
 from znni.volumes.stored import is_url
-from znni.volumes.voxel_size import voxel_size as parsed_voxel_size
 
 
 @checks_types

@@ -14,6 +14,7 @@ from numpy.lib.array_utils import byte_bounds
 from numpy.typing import DTypeLike, NDArray
 
 from znni.core.shapes import round_up
+from znni.machine.handling_times import MAPPED_TOGETHER
 
 # Tells the system that pages read so far need not stay in the process's memory. Not everywhere.
 FORGET = getattr(mmap, "MADV_DONTNEED", None)
@@ -21,9 +22,6 @@ FORGET = getattr(mmap, "MADV_DONTNEED", None)
 # Bytes that a thread reads before it gives their pages back, or one plane if that is more. The
 # threads on other cores stop for a moment then.
 HELD = 2**20
-
-# Bytes that Linux maps around a page that is read, if they are in memory already.
-MAPPED_TOGETHER = max(2**16, mmap.PAGESIZE)
 
 
 class MappedArray:

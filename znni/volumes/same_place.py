@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from znni.core.volume import Affine, Grid
-from znni.volumes.grid_attributes import LENGTHS, in_micrometers
+from znni.core.voxel_size import LENGTHS
+from znni.volumes.grid_attributes import in_micrometers
 
 SHARE = 1e-2  # of a voxel, by which places may differ: files round
 UNSET = (1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1, 0)  # rows of an affine in which nobody put a place

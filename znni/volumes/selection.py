@@ -12,8 +12,8 @@ from znni.core.options import Channel
 from znni.core.shapes import Box
 from znni.core.text import counted
 from znni.core.volume import Grid
+from znni.core.voxel_size import VoxelSize
 from znni.volumes.array import ALL, ArrayVolume
-from znni.volumes.voxel_size import VoxelSize
 
 
 def listed(volume: ArrayVolume) -> str:

@@ -17,8 +17,9 @@ from znni.core.errors import RunFailed
 from znni.core.options import OutputType
 from znni.engine.blended import BlendedBlock
 from znni.engine.block import Block, Stage, one_stage
-from znni.engine.pipeline import Runner, convert
-from znni.engine.stages import run_stages, through
+from znni.engine.pipeline import Runner
+from znni.engine.stage_chain import run_stages, through
+from znni.engine.stages.convert import convert
 from znni.engine.stopwatch import Stopwatch
 from znni.engine.workers.slots import Slot, SlotShape
 from znni.machine.arrays import front, high_water_mark, resident_shared_memory

@@ -9,10 +9,11 @@ import numpy as np
 
 from znni.core.run_options import InputOptions
 from znni.core.volume import Grid
+from znni.core.voxel_size import LENGTHS
 from znni.inference.request import open_input
 from znni.inference.viewing.region import names_input
 from znni.volumes.array import ArrayVolume
-from znni.volumes.grid_attributes import LENGTHS, in_micrometers
+from znni.volumes.grid_attributes import in_micrometers
 from znni.volumes.locate import open_volume, split_dataset
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from znni.core.volume import Grid
-from znni.volumes.grid_attributes import UNITS_BY_SYMBOL
+from znni.core.voxel_size import UNITS_BY_SYMBOL
 
 TAGS = "axistags"
 UNITS = "axis_units"

@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 
 from znni.core.errors import option
 from znni.core.volume import Grid
-from znni.volumes.grid_attributes import UNITS_BY_SYMBOL
+from znni.core.voxel_size import UNITS_BY_SYMBOL
 
 # Micrometers in a unit of TIFF's tag ResolutionUnit; 1 means that there is none.
 RESOLUTION_UNITS = {2: 25_400.0, 3: 10_000.0, 4: 1_000.0, 5: 1.0}

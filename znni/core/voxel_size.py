@@ -1,17 +1,38 @@
-"""Extents of voxels that users give where a file's metadata is missing or wrong."""
+"""Extents of voxels: of a volume, as users give them, and of the volumes that a network suits."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
 from znni.core.errors import InvalidInput, option
 from znni.core.volume import Affine, Grid, Point
-from znni.volumes.grid_attributes import LENGTHS, UNITS_BY_SYMBOL
+
+# Micrometers in a unit of length.
+LENGTHS = {
+    "angstrom": 1e-4,
+    "nanometer": 1e-3,
+    "micrometer": 1.0,
+    "millimeter": 1e3,
+    "centimeter": 1e4,
+    "meter": 1e6,
+}
+UNITS_BY_SYMBOL = {  # by the symbols in OME-TIFF, ImageJ and ilastik's attributes
+    **{"nm": "nanometer", "mm": "millimeter", "cm": "centimeter", "m": "meter", "Å": "angstrom"},
+    **dict.fromkeys(("um", "µm", "\u03bcm", "\\u00B5m", "micron", "microns"), "micrometer"),
+}
 
 NUMBER = r"\d*\.?\d+(?:[eE][+-]?\d+)?|\d+\."
+# Returns the text of an option of the command line, or of a keyword argument.
+OPTION = partial(option, "voxel_size")
+
+# The share of an extent by which a volume's voxels may differ from what a network expects.
+TOLERANCE = 0.01
+
 FORM = re.compile(
     rf"\s*({NUMBER})(?:\s*[,x]\s*({NUMBER})\s*[,x]\s*({NUMBER}))?\s*([^\W\d][^\d,]*)?"
 )
@@ -69,31 +90,54 @@ class VoxelSize:
         made = np.column_stack([axes * times, origin])
         return Affine(tuple(float(number) for number in made.ravel()), affine.code)
 
+    @property
+    def text(self) -> str:
+        """The extents as an option or a network file gives them."""
+        return ",".join(f"{extent:.9g}" for extent in self.extents) + (self.unit or "")
+
     def __str__(self) -> str:
         return f"{', '.join(f'{extent:g}' for extent in self.extents)} {self.unit or ''}".rstrip()
 
 
-def voxel_size(text: str) -> VoxelSize:
+def voxel_size(text: str, named: Callable[[str], str] = OPTION) -> VoxelSize:
     """Return the extents in a text: ``0.5,0.1,0.1um``, or ``40nm`` for all axes.
+
+    Args:
+        text: the text.
+        named: returns a text with the name under which the user gave it, for messages.
 
     Raises:
         InvalidInput: the text has another form, or names an unknown unit.
     """
-    form = f"give three extents as {option('voxel_size', '0.5,0.1,0.1um')}, or one for all axes"
+    form = f"give three extents as {named('0.5,0.1,0.1um')}, or one for all axes"
     found = FORM.fullmatch(text)
     if not found:
-        raise InvalidInput(f"{option('voxel_size', text)} is no size of a voxel; {form}")
+        raise InvalidInput(f"{named(text)} is no size of a voxel; {form}")
     z, y, x = (float(found[part] or found[1]) for part in (1, 2, 3))
     if not all(0 < extent < float("inf") for extent in (z, y, x)):
-        raise InvalidInput(f"{option('voxel_size', text)} has a voxel of no extent; {form}")
+        raise InvalidInput(f"{named(text)} has a voxel of no extent; {form}")
     name = (found[4] or "").strip()
     unit = UNITS_BY_SYMBOL.get(name) or (name if name in LENGTHS else name.removesuffix("s"))
     if name and unit not in LENGTHS:
         known = ", ".join([*("nm", "um", "mm", "cm", "m"), *LENGTHS])
-        raise InvalidInput(
-            f"{option('voxel_size', text)} has the unknown unit {name!r}; use one of {known}"
-        )
+        raise InvalidInput(f"{named(text)} has the unknown unit {name!r}; use one of {known}")
     return VoxelSize((z, y, x), unit or None)
+
+
+def differ(expected: VoxelSize, grid: Grid) -> bool:
+    """Return whether a volume's voxels are not of the size that a network expects.
+
+    Extents without a unit are compared as if they had the unit of the other side.
+
+    Args:
+        expected: the extents that the network expects.
+        grid: the place of the volume's voxels.
+    """
+    there = [
+        extent * _factor(unit, expected.unit)
+        for extent, unit in zip(grid.scale, grid.units, strict=True)
+    ]
+    return not np.allclose(np.abs(there), expected.extents, rtol=TOLERANCE, atol=0.0)
 
 
 def _factor(old: str | None, new: str | None) -> float:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from znni.engine.stages import StageChain, StageChains, in_turn, run_stages
+from znni.engine.stage_chain import StageChain, StageChains, in_turn, run_stages
 
 
 class Item:

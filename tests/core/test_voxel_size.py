@@ -21,8 +21,8 @@ import znni as package
 from znni.core.errors import InvalidInput
 from znni.core.logged import warn_once
 from znni.core.volume import Grid
+from znni.core.voxel_size import voxel_size
 from znni.volumes.locate import open_volume
-from znni.volumes.voxel_size import voxel_size
 
 pytestmark = pytest.mark.usefixtures("fake_primitives", "small_case")
 

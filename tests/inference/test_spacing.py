@@ -1,0 +1,100 @@
+"""A network runs over voxels of the size that it was trained on, unless its user says otherwise."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+from command_line import SMALL_NET, refused
+
+import znni
+from znni.core.errors import InvalidInput
+from znni.network.description import describe
+from znni.network.network_file import load_network, network_from_text
+
+OPTIONS: Any = {"random_seed": 0, "threads": 1, "costs": "built-in"}
+
+
+def network(tmp_path: Path, spacing: str) -> Path:
+    path = tmp_path / "net.yaml"
+    path.write_text(f"{SMALL_NET}spacing: {spacing}\n")
+    return path
+
+
+def volume(tmp_path: Path, **attributes: Any) -> Path:
+    path = tmp_path / "volume.h5"
+    with h5py.File(path, "w") as file:
+        file["raw"] = np.random.default_rng(0).random((12, 13, 14), np.float32)
+        file["raw"].attrs.update(attributes)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("spacing", "size", "units"),
+    [
+        ("5,1.5,1.5", (5.0, 1.5, 1.5), "millimeter,millimeter,millimeter"),
+        ("5,1.5,1.5", (5.0, 1.5, 1.5), ",,"),
+        ("[5, 1.5, 1.5]", (5.01, 1.51, 1.49), ",,"),
+        ("40nm", (0.04, 0.04, 0.04), "micrometer,micrometer,micrometer"),
+        ("1.5mm", (1500.0, 1500.0, 1500.0), "micrometer,micrometer,micrometer"),
+        ("1.5mm", (1.5, 1.5, 1.5), ",,"),
+    ],
+)
+def test_voxels_of_the_same_size_run(tmp_path: Path, spacing: str, size: Any, units: str) -> None:
+    source = volume(tmp_path, voxel_size=size, voxel_units=units)
+    report = znni.infer(source, network(tmp_path, spacing), tmp_path / "out.h5", **OPTIONS)
+    assert report.voxels > 0
+
+
+@pytest.mark.parametrize(
+    ("spacing", "size", "units"),
+    [
+        ("1.5,1.5,1.5", (3.0, 1.5, 1.5), "millimeter,millimeter,millimeter"),
+        ("5,1.5,1.5", (1.5, 1.5, 5.0), ",,"),
+        ("40nm", (40.0, 40.0, 40.0), "micrometer,micrometer,micrometer"),
+    ],
+)
+def test_other_voxels_are_refused_with_both_sizes_and_remedies(
+    tmp_path: Path, spacing: str, size: Any, units: str
+) -> None:
+    source = volume(tmp_path, voxel_size=size, voxel_units=units)
+    net, out = network(tmp_path, spacing), tmp_path / "out.h5"
+    with pytest.raises(InvalidInput, match="has voxels of") as error:
+        znni.infer(source, net, out, **OPTIONS)
+    said = str(error.value)
+    assert f"{size[0]:g}, {size[1]:g}, {size[2]:g}" in said
+    assert "was trained on voxels of" in said
+    assert "--any-spacing" in said
+    assert "--voxel-size" in said
+    options = ("--net", net, "--random-weights", "0", "--out", out, "--costs", "built-in")
+    assert "has voxels of" in refused("infer", source, *options, "--dry-run")
+    assert not out.exists()
+    assert znni.infer(source, net, out, any_spacing=True, **OPTIONS).voxels > 0
+    corrected = {"voxel_size": load_network(net).spacing.text}  # type: ignore[union-attr]
+    assert znni.infer(source, net, out, overwrite=True, **corrected, **OPTIONS).voxels > 0
+
+
+def test_a_volume_of_unknown_voxels_runs_with_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    net = network(tmp_path, "1.5mm")
+    znni.infer(volume(tmp_path), net, tmp_path / "out.h5", **OPTIONS)
+    assert "does not say how large its voxels are" in caplog.text
+    assert "--voxel-size" in caplog.text
+
+
+@pytest.mark.parametrize("wrong", ["1,2", "0", "3 parsecs", "{z: 1}"])
+def test_a_wrong_spacing_is_an_error_of_the_network_file(tmp_path: Path, wrong: str) -> None:
+    with pytest.raises(InvalidInput, match="spacing"):
+        load_network(network(tmp_path, wrong))
+
+
+def test_the_spacing_is_described_and_written_again() -> None:
+    net = network_from_text(f"{SMALL_NET}spacing: 5,1.5,0.7mm\n", "net.yaml")
+    assert "expects voxels of 5, 1.5, 0.7 millimeter" in describe(net)
+    assert net.spacing is not None
+    again = network_from_text(f"{SMALL_NET}spacing: {net.spacing.text}\n", "net.yaml")
+    assert again.spacing == net.spacing

@@ -1,0 +1,68 @@
+"""The state of a run: its input, its output and what is left to compute."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+from znni.core.options import OutputType
+from znni.core.shapes import Box, Vec3
+from znni.core.volume import Sink
+from znni.engine.blocks import Blocks
+from znni.engine.labels import Labels
+from znni.engine.tiles import Tile
+
+Progress: TypeAlias = Callable[[int, int], None]
+
+
+def no_progress(_done: int, _total: int) -> None:
+    """Ignore the progress."""
+
+
+class ToDo(Protocol):
+    """The blocks that a process computes, and where they go."""
+
+    @property
+    def voxels(self) -> int:
+        """The number of voxels that are left."""
+
+    @property
+    def total(self) -> int:
+        """The number of voxels that this process writes, with those written already."""
+
+    def tiles(self, patch: Vec3) -> Iterator[Tile]:
+        """Yield the patches to compute. If others hand them out, it waits for the next one."""
+
+    def stop(self) -> None:
+        """End the wait for the next patch: no more are taken."""
+
+    def take_off(self, box: Box) -> None:
+        """Note that a box is written."""
+
+
+@dataclass(frozen=True)
+class RunState:
+    """The rest of a job, from its input to its output.
+
+    Attributes:
+        blocks: the input.
+        output: takes the results.
+        dtype: the type of the values, before they become labels.
+        remaining: the output not written yet, or what of it is handed to this process.
+        progress: called after each block with the output voxels written and those wanted.
+        labels: how values become labels; None: they are stored as they are.
+    """
+
+    blocks: Blocks
+    output: Sink
+    dtype: OutputType
+    remaining: ToDo
+    progress: Progress = no_progress
+    labels: Labels | None = None
+
+    def note_written(self, tile: Tile) -> None:
+        """Take a patch off the remaining ones, and report the progress."""
+        self.remaining.take_off(tile.written)
+        total = self.remaining.total
+        self.progress(total - self.remaining.voxels, total)

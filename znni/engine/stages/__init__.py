@@ -1,0 +1,1 @@
+"""The stages that a block goes through, from reading to writing."""

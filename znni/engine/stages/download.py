@@ -1,0 +1,72 @@
+"""Download: a GPU's output is copied to the host, as it is stored, or as means or labels.
+
+``engine/backends/cuda/transfer.py`` does it. Means of windows are copied by the stage that makes
+what is stored.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf
+
+from znni.core.options import Stored
+from znni.core.shapes import FLOAT_BYTES
+from znni.machine.handling_times import HandlingTimes
+from znni.machine.machine import Machine
+from znni.plans.job_seconds import Stage
+from znni.plans.stage import Counts, Seconds, Setting, StageModel
+from znni.plans.totals import Number
+
+RETURNED = 2  # outputs of a GPU: one is computed or copied back, and one is on its way out
+
+
+@dataclass(frozen=True)
+class Download(StageModel):
+    """The bytes and seconds of copies from a GPU.
+
+    Attributes:
+        byte: the seconds per byte.
+    """
+
+    byte: float = 0.0
+
+    def seconds(self, run: Setting, each: Counts[Number], /) -> Seconds[Number]:
+        """Return the seconds for a block."""
+        if not run.on_gpu:
+            return {}
+        stage: Stage = "host_layers" if run.network.window else "transfer"
+        return {stage: _bytes_returned(run) * each.voxels * self.byte}
+
+    def host_bytes(self, run: Setting, each: Counts[Number], /) -> Number:
+        """Return the bytes of two outputs in the host's memory."""
+        if run.network.window or run.takes_float32:
+            return 0 * each.voxels
+        if run.workers:
+            return run.workers * self.locked_bytes(run, each)
+        return RETURNED * run.itemsize_out * run.network.out_features * each.voxels
+
+    def locked_bytes(self, run: Setting, each: Counts[Number], /) -> Number:
+        """Return the bytes of two outputs that a GPU copies back."""
+        return RETURNED * _bytes_returned(run) * each.voxels
+
+    def gpu_bytes(self, run: Setting, each: Counts[Number], /) -> Number:
+        """Return the bytes of two outputs as they are stored. Blending has the means of windows."""
+        if run.network.window:
+            return 0 * each.voxels
+        return RETURNED * run.itemsize_out * run.network.out_features * each.voxels
+
+
+def _bytes_returned(run: Setting) -> int:
+    """Return the bytes of an output voxel that a GPU copies back."""
+    stored, network = run.stored, run.network
+    if run.labels_on_gpu:
+        return stored.label_maps * stored.label_itemsize
+    if network.window:
+        return FLOAT_BYTES * network.blended_features
+    return run.itemsize_out * network.out_features
+
+
+def model(machine: Machine, _stored: Stored, _measured: HandlingTimes | None) -> Download:
+    """Return the model of the copies from a GPU."""
+    link = machine.gpus[0].link if machine.gpus else inf
+    return Download(1 / link)

@@ -1,0 +1,83 @@
+"""All stages, in the order in which a block goes through them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal, NamedTuple, TypeAlias
+
+from znni.core.options import Stored
+from znni.engine.run_state import RunState
+from znni.engine.stage_chain import Work
+from znni.engine.stages import (
+    blend,
+    convert,
+    download,
+    label,
+    layers,
+    read,
+    share,
+    upload,
+    write,
+)
+from znni.machine.handling_times import HandlingTimes
+from znni.machine.machine import Machine
+from znni.network.network import Network
+from znni.plans.stage import StageModel
+
+# The thread in which a stage works on a block after its layers. "computing": the last thread that
+# computes, before it takes the next block. "writing": the thread that writes.
+Thread: TypeAlias = Literal["computing", "writing"]
+
+
+class Stage(NamedTuple):
+    """A stage: what it takes, and what it does with blocks.
+
+    Attributes:
+        model: returns the model of what it takes.
+        work: returns what it does with a block; None if it does nothing in such a run. The stage
+            itself has none if backends do its work, or the reading of blocks.
+        thread: the thread in which it works.
+    """
+
+    model: Callable[[Machine, Stored, HandlingTimes | None], StageModel]
+    work: Callable[[RunState, Network], Work | None] | None = None
+    thread: Thread = "writing"
+
+
+# All stages, in the order in which a block goes through them.
+STAGES = (
+    Stage(read.model),
+    Stage(share.model),
+    Stage(upload.model),
+    Stage(layers.model),
+    Stage(download.model),
+    Stage(blend.model, blend.work, "computing"),
+    Stage(label.model),
+    Stage(convert.model),
+    Stage(write.model, write.work, "writing"),
+)
+
+
+def works(state: RunState, network: Network, thread: Thread) -> list[Work]:
+    """Return what the stages of a thread do with a block, in order.
+
+    Args:
+        state: the state of the run.
+        network: the network, as the plan computes it.
+        thread: the thread.
+    """
+    there = [it.work for it in STAGES if it.work and it.thread == thread]
+    return [work for make in there if (work := make(state, network))]
+
+
+def stage_models(
+    machine: Machine, stored: Stored, measured: HandlingTimes | None
+) -> tuple[StageModel, ...]:
+    """Return the models of all stages.
+
+    Args:
+        machine: the machine.
+        stored: how values are stored at both ends of the run.
+        measured: measured times of the machine, if there are any.
+    """
+    return tuple(stage.model(machine, stored, measured) for stage in STAGES)

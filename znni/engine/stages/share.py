@@ -1,0 +1,29 @@
+"""Sharing: the blocks of several workers lie in memory that they share with reader and writer.
+
+``engine/workers/slots.py`` has that memory. The first process reads into a slot, a worker computes,
+and the first process writes from the slot.
+"""
+
+from __future__ import annotations
+
+from znni.core.options import Stored
+from znni.engine.workers.processes import SLOTS
+from znni.machine.handling_times import HandlingTimes
+from znni.machine.machine import Machine
+from znni.plans.stage import Counts, Setting, StageModel
+from znni.plans.totals import Number
+
+
+class Share(StageModel):
+    """The bytes of slots."""
+
+    def host_bytes(self, run: Setting, each: Counts[Number], /) -> Number:
+        """Return the bytes of all slots. Each holds a block's input and output."""
+        values_out = run.network.out_features * each.voxels
+        a_slot = each.values_in * run.itemsize_in + values_out * run.itemsize_out
+        return run.workers * SLOTS * a_slot
+
+
+def model(_machine: Machine, _stored: Stored, _measured: HandlingTimes | None) -> Share:
+    """Return the model of slots."""
+    return Share()
