@@ -312,10 +312,11 @@ class DeviceSearch:
         segments = exact_segments(
             partition.nodes,
             storage,
-            fusions(self._network).values(),
+            self._fusible,
             self._options,
             partition.device,
             parts=self._parts,
+            fusible_packed=fusions(self._network).values(),
         )
         found: list[Segments] = [(it,) for it in sorted(segments, key=self._least_of_block)]
         slots = [(it, self._bare_slots(it, partition)) for it in found]

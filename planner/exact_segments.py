@@ -25,6 +25,7 @@ def exact_segments(
     device: DeviceKind = "cpu",
     *,
     parts: int = 0,
+    fusible_packed: Collection[Fusion] = (),
 ) -> Iterator[Segment]:
     """Yield the segments of an exact network's block that may be fastest, whose steps are bare.
 
@@ -39,10 +40,11 @@ def exact_segments(
     Args:
         nodes: the nodes of the network.
         storage: the arrays of the block.
-        fusible: the fusions of the network.
+        fusible: the fusions that some primitive computes if no value is packed.
         options: the source of the steps' times.
         device: the device of all steps.
         parts: the parts of a packed number; 0 if no values may be packed between the layers.
+        fusible_packed: the fusions to try if values are packed.
     """
     alone = BlockSteps.layer_by_layer(nodes, storage)
     found = list[BlockSteps]()
@@ -52,7 +54,7 @@ def exact_segments(
             found.append(steps)
             yield exact_segment(steps, device)
     if parts and (packed := packed_values(alone, options.applies, parts)).made:
-        steps = fused(with_rules(alone.after(packed), options), fusible, options)
+        steps = fused(with_rules(alone.after(packed), options), fusible_packed, options)
         yield exact_segment(steps, device)
 
 

@@ -111,7 +111,9 @@ def all_segments(plan: Plan, options: StepOptions, patch: Vec3, parts: int) -> l
     """The segments of a plan's network, of which one is fastest."""
     network, storage = plan.network, block_storage(plan.network, patch)
     every = fusions(network).values()
-    found = exact_segments(network.nodes, storage, every, options, "gpu", parts=parts)
+    found = exact_segments(
+        network.nodes, storage, every, options, "gpu", parts=parts, fusible_packed=every
+    )
     return list(found)
 
 

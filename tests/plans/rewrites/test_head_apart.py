@@ -1,0 +1,73 @@
+"""A head that is applied to the mean of windows gives what the mean of its values is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from znni.core.shapes import Vec3
+from znni.network.geometry import with_window
+from znni.network.layers import Conv
+from znni.network.network import Network
+from znni.network.network_file import network_from_text
+from znni.network.weights import random_weights
+from znni.network.window import Window
+from znni.plans.rewrites.head_apart import alike, original, with_head_apart
+from znni.primitives.reference import exact, local
+
+NET = """\
+name: classes
+layers:
+  - conv: {features: 4, kernel: 3, padding: same}
+  - instance_norm: {activation: leaky_relu}
+  - name: head
+    conv: {features: 9, kernel: 1, activation: identity}
+"""
+WINDOW = Window(Vec3(4, 5, 6), 0.25)
+
+
+def network(text: str = NET) -> Network:
+    return with_window(network_from_text(text, "classes.yaml"), WINDOW)
+
+
+@settings(max_examples=15)
+@given(st.lists(st.floats(0.01, 1), min_size=1, max_size=4), st.integers(0, 99))
+def test_heads_after_and_before_the_blend_give_the_same(shares: list[float], seed: int) -> None:
+    net = network()
+    apart, weights = with_head_apart(net), random_weights(net, seed)
+    assert isinstance(apart.head, Conv)
+    drawn = np.random.default_rng(seed)
+    windows = drawn.standard_normal((len(shares), 1, *WINDOW.size), np.float32)
+    each, below = (
+        np.average([exact(it, weights, x) for x in windows], axis=0, weights=shares)
+        for it in (net, apart)
+    )
+    np.testing.assert_allclose(local(apart.head, weights, [below[None]])[0], each, atol=1e-12)
+
+
+def test_a_head_is_apart_and_joined_again() -> None:
+    net = network()
+    apart = with_head_apart(net)
+    assert (apart.out_features, apart.blended_features) == (9, 4)
+    assert apart.parameters == net.parameters
+    assert original(apart) == net
+    assert with_head_apart(apart) == alike(net, apart) == apart
+    assert alike(net, net) == net
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        NET.replace("activation: identity", "activation: sigmoid"),
+        NET.replace("features: 9", "features: 4"),
+    ],
+    ids=["not linear", "no fewer sums"],
+)
+def test_other_heads_stay_with_their_layers(text: str) -> None:
+    net = network(text)
+    assert with_head_apart(net) == net
+    assert with_head_apart(replace(network(), window=None, whole=None)).head is None
