@@ -31,7 +31,6 @@ from planner.segmentations import NO_SECONDS_LIMIT, SecondsLimit, segmentations
 from planner.step_options import StepOptions
 from znni.core.options import Division
 from znni.core.shapes import FLOAT_BYTES
-from znni.network.layers import Operation
 from znni.network.network import Network
 from znni.plans.block_storage import BlockStorage
 from znni.plans.device_partition import DevicePart
@@ -123,10 +122,12 @@ class DeviceSearch:
     @cached_property
     def bounds(self) -> LeastSeconds:
         """The lower bounds on the time of each layer."""
+        maps = self._network.operations
         fusible: list[Operation] = [it.operation for it in self._fusible]
-        if self._parts:
-            every = fusions(self._network).values()
-            fusible += [in_parts(it.operation, self._parts) for it in every]
+        for it in fusions(self._network).values() if self._parts else ():
+            packed = in_parts(it.operation, self._parts)
+            if self._options.computes(packed, maps[it.layers[0]][1]):
+                fusible.append(packed)
         return Bounds(self._network, self._options, fusible, parts=self._parts)
 
     @cached_property

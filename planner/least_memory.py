@@ -48,7 +48,7 @@ def most_for_arrays(
     memory = sum(it.memory for it in machine.gpus[:1])
     run = overhead.setting(network, on_gpu=True)
     if network.is_exact:  # otherwise the first layers may be on the host
-        counts = counts._replace(first_input=counts.values_in)
+        counts = counts._replace(first_input=counts.at_once)
     return memory - overhead.gpu - overhead.gpu_blocks(run, counts)
 
 

@@ -60,6 +60,7 @@ class PatchCandidate:
         self._overhead = overhead
         self._shapes = shapes(network, patch)
         self._storage = storage_for(network, patch)
+        self._counts = overhead.counts(network, patch)
         self._bounds = bounds
         self._least: dict[Processor, dict[str, float]] = {}
         self._least_on_host: dict[Processor, list[float]] = {}
@@ -69,11 +70,6 @@ class PatchCandidate:
         """The number of patches of the job."""
         return self._output.ceil_div(self.patch).volume
 
-    @cached_property
-    def _counts(self) -> Counts[float]:
-        """The counts of a patch, without what depends on the cut point."""
-        return self._overhead.counts(self._network, self.patch)
-
     def in_patches_of(self, patch: Vec3) -> PatchCandidate:
         """Return the job in patches of another size, for a network that is computed in windows.
 
@@ -81,7 +77,7 @@ class PatchCandidate:
         """
         other = copy(self)
         other.patch = patch
-        other.__dict__.pop("_counts", None)
+        other._counts = self._overhead.counts(self._network, patch)
         return other
 
     def _least_of(self, processor: Processor) -> dict[str, float]:

@@ -361,5 +361,7 @@ def test_a_plan_whose_steps_disagree_is_refused() -> None:
     cost = known[str(steps[index].primitive)].cost(operation, steps[index].shape_in)
     steps[index] = replace(steps[index], operation=operation, cost=cost)
     wrong = replace(plan, segments=(replace(segment, steps=tuple(steps)),))
-    with pytest.raises(InvalidInput, match="read values as packed that are not; plan again"):
+    with pytest.raises(
+        InvalidInput, match="do not agree which values are packed or normalized; plan again"
+    ):
         check_runnable(wrong, known)

@@ -68,7 +68,8 @@ def test_other_voxels_are_refused_with_both_sizes_and_remedies(
     assert f"{size[0]:g}, {size[1]:g}, {size[2]:g}" in said
     assert "was trained on voxels of" in said
     assert "--any-spacing" in said
-    assert "--voxel-size" in said
+    unit = any(letter.isalpha() for letter in spacing)
+    assert ("--voxel-size" if unit else f"spacing: {spacing}mm") in said
     options = ("--net", net, "--random-weights", "0", "--out", out, "--costs", "built-in")
     assert "has voxels of" in refused("infer", source, *options, "--dry-run")
     assert not out.exists()
@@ -77,13 +78,21 @@ def test_other_voxels_are_refused_with_both_sizes_and_remedies(
     assert znni.infer(source, net, out, overwrite=True, **corrected, **OPTIONS).voxels > 0
 
 
+@pytest.mark.parametrize(
+    "attributes", [{}, {"voxel_size": (1.0, 1.5, 1.5), "voxel_units": ",millimeter,millimeter"}]
+)
 def test_a_volume_of_unknown_voxels_runs_with_a_warning(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, attributes: dict[str, Any]
 ) -> None:
-    net = network(tmp_path, "1.5mm")
-    znni.infer(volume(tmp_path), net, tmp_path / "out.h5", **OPTIONS)
+    net, source, out = network(tmp_path, "1.5mm"), volume(tmp_path, **attributes), tmp_path / "o.h5"
+    znni.infer(source, net, out, **OPTIONS)
     assert "does not say how large its voxels are" in caplog.text
     assert "--voxel-size" in caplog.text
+    caplog.clear()
+    with pytest.raises(InvalidInput, match="has voxels of 1, 1, 1"):
+        znni.infer(source, net, out, overwrite=True, voxel_size="1mm", **OPTIONS)
+    znni.infer(source, net, out, overwrite=True, voxel_size="1.5mm", **OPTIONS)
+    assert "does not say" not in caplog.text
 
 
 @pytest.mark.parametrize("wrong", ["1,2", "0", "3 parsecs", "{z: 1}"])

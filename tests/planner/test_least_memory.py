@@ -16,14 +16,20 @@ from random_networks import chain
 
 import znni.inference.planning
 from planner.least_memory import most_for_arrays, slowed_poolings
+from planner.overhead import Overhead
 from planner.patch_order import quick_bounds
 from planner.search import Search
 from planner.segmentations import SecondsLimit, segmentations
+from znni.core.options import Stored
 from znni.core.shapes import Vec3
+from znni.engine.stages.stage_order import stage_models
 from znni.machine.machine import DeviceKind
-from znni.network.geometry import shapes
-from znni.network.layers import Pool
+from znni.network.geometry import over, shapes, with_window
+from znni.network.layers import Conv, Pool
+from znni.network.network import Network
 from znni.network.node import INPUT
+from znni.network.window import Window
+from znni.plans.plan import Plan
 from znni.plans.rewrites.fusions import fusions
 from znni.plans.segments import Segment, Step, segment_runs
 from znni.plans.stage import Counts
@@ -134,3 +140,30 @@ def test_patches_that_do_not_fit_leave_prices_for_the_others(
     best = on_titan(512).fastest_for(Vec3(48, 72, 72))
     assert best
     assert plan.seconds <= best.seconds
+
+
+@pytest.mark.parametrize("overlap", [0.0, 0.5])
+def test_windows_fit_the_memory_that_their_plan_takes(overlap: float) -> None:
+    """A GPU holds the input of the windows computed at once, not that of a whole block."""
+    whole, patch = Vec3(48, 48, 64), Vec3(40, 40, 56)
+    one = Network.chain("windows", 8, (Conv("conv", 8, 2, Vec3.of(1), "relu"),))
+    network = over(with_window(one, Window(Vec3.of(8), overlap).over(whole)), Vec3.of(8))
+    stored = Stored()
+    stages = stage_models(machine(), stored, None)
+    beside = Overhead(0, stages, stored=stored)
+
+    def fastest(memory: int) -> Plan | None:
+        there = replace(machine(10**10), gpus=(gpu(memory),))
+        search = Search(network, whole, there, fake_gpu_catalogue(), beside, device="gpu")
+        (bound,) = quick_bounds(search, [patch])
+        plan = search.fastest_for(patch)
+        assert plan is None or bound <= plan.seconds
+        return plan
+
+    plan = fastest(10**9)
+    assert plan is not None
+    assert plan.gpu_memory is not None
+    again = fastest(plan.gpu_memory.total)
+    assert again is not None
+    assert again.seconds == plan.seconds
+    assert fastest(plan.gpu_memory.blocks // 2) is None

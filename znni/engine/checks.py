@@ -84,10 +84,12 @@ def _check_rules(part: DevicePart, network: Network) -> None:
             fusion = fusions(network).get(tuple(layer.name for layer in step.layers))
             if fusion is None or not part.storage.allows(fusion):
                 raise InvalidInput(
-                    f"the plan's layer {step.operation.name} cannot add in place; {PLAN_AGAIN}"
+                    f"the plan's layer {step.operation.name} cannot be one step; {PLAN_AGAIN}"
                 )
     if not follow_rules(part.steps, network.nodes, part.storage):
-        raise InvalidInput(f"the plan's layers read values as packed that are not; {PLAN_AGAIN}")
+        raise InvalidInput(
+            f"the plan's layers do not agree which values are packed or normalized; {PLAN_AGAIN}"
+        )
 
 
 def _check_memory(plan: Plan) -> None:

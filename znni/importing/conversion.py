@@ -179,7 +179,7 @@ def _in_axes(found: Found, axes: str) -> Found:
 
 
 def _with(network: Network, settings: Settings) -> Network:
-    """Return a network with the windows and labels that its source names."""
+    """Return a network with the windows, labels and spacing that its source names."""
     labelled = replace(network, labels=settings.labels, spacing=settings.spacing)
     return with_window(labelled, settings.window) if settings.window else labelled
 

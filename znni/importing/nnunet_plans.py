@@ -31,7 +31,7 @@ class Configuration(BaseModel):
     model_config = ConfigDict(extra="allow")
 
     patch_size: list[int]
-    spacing: list[float]
+    spacing: list[Annotated[float, Field(gt=0, allow_inf_nan=False)]]
     normalization_schemes: list[str]
     use_mask_for_norm: list[bool]
     architecture: Architecture

@@ -163,7 +163,13 @@ def _expressed(model: Model, network: Network) -> Network | str:
             import_network(Path(model.file), imported, overwrite=True)
             delete_unused_once(_imports(), MOST_BYTES_OF_IMPORTS)
         found = load_network(imported)
-        own = replace(found, name=network.name, scaling=network.scaling, labels=network.labels)
+        own = replace(
+            found,
+            name=network.name,
+            scaling=network.scaling,
+            labels=network.labels,
+            spacing=network.spacing,
+        )
         assert network.window is not None
         if network.window.by_default and not own.window_layer:
             return own

@@ -148,14 +148,9 @@ def open_input(read: InputOptions, source: str | Path | ArrayLike) -> ArrayVolum
     Raises:
         InvalidInput: there is no such volume.
     """
-    volume = open_volume(
-        source,
-        read.dataset,
-        channel=read.channel,
-        time=read.time,
-        invert=read.invert,
-        voxel_size=read.voxel_size,
-    )
+    options = dict(vars(read))
+    del options["any_spacing"]  # it concerns the network
+    volume = open_volume(source, **options)
     if volume.assumed:
         warn_once(f"{volume.name}: {volume.assumed}")
     return volume
@@ -198,7 +193,7 @@ def open_request(request: Request) -> OpenRequest:
     volume = open_input(read, source)
     check_features(volume, network)
     if not read.any_spacing:
-        _check_spacing(volume, network)
+        _check_spacing(volume, network, is_given=read.voxel_size is not None)
     if network.window and border == "valid" and pad == "reflect":
         raise InvalidInput(
             f"pad is {pad!r}, and windows see zeros beyond the edges; give "
@@ -237,27 +232,38 @@ def open_request(request: Request) -> OpenRequest:
     return OpenRequest(formed, job, options.limits, stored, request, volume, mask, wanted, labels)
 
 
-def _check_spacing(volume: ArrayVolume, network: Network) -> None:
+def _check_spacing(volume: ArrayVolume, network: Network, *, is_given: bool) -> None:
     """Check that a volume's voxels are of the size that its network was trained on.
+
+    Args:
+        volume: the volume.
+        network: the network.
+        is_given: whether the user gives the size of the volume's voxels.
 
     Raises:
         InvalidInput: they are of another size.
     """
-    if network.spacing is None:
+    expected, grid = network.spacing, volume.grid
+    if expected is None:
         return
-    trained = f"network {network.name} was trained on voxels of {network.spacing} (z, y, x)"
-    if volume.grid == Grid():
+    trained = f"network {network.name} was trained on voxels of {expected} (z, y, x)"
+    says = grid != Grid() and not volume.assumed and len(set(grid.units)) == 1
+    if not says and not is_given:
         warn_once(
-            f"{volume.name} does not say how large its voxels are, and {trained}; give "
-            f"{option('voxel_size', '1.5,1,1mm')} to have them compared, or "
+            f"{volume.name} does not say how large its voxels are along every axis, and {trained}; "
+            f"give {option('voxel_size', '1.5,1,1mm')} to have them compared, or "
             f"{option('any_spacing', True)}"
         )
-    elif differ(network.spacing, volume.grid):
-        there = VoxelSize(volume.grid.scale, volume.grid.units[0])
+    elif differ(expected, grid):
+        there = VoxelSize(grid.scale, grid.units[0])
+        if expected.unit:
+            remedy = f"give {option('voxel_size', expected.text)} if its file is wrong"
+        else:
+            remedy = f"write spacing: {expected.text}mm in the network file if only units differ"
         raise InvalidInput(
-            f"{volume.name} has voxels of {there}, and {trained}, so labels would be wrong; "
-            f"resample the volume first, give {option('voxel_size', network.spacing.text)} if its "
-            f"file is wrong, or {option('any_spacing', True)} to run all the same"
+            f"{volume.name} has voxels of {there}, and {trained}, so the output would be wrong; "
+            f"resample the volume first, {remedy}, or give {option('any_spacing', True)} to run "
+            f"all the same"
         )
 
 

@@ -119,7 +119,7 @@ def test_a_plan_that_adds_where_it_must_not_is_refused(monkeypatch: pytest.Monke
     primitives = catalogue(plan.machine)
     check_runnable(plan, primitives)
     monkeypatch.setattr(BlockStorage, "allows", lambda *_: False)
-    with pytest.raises(InvalidInput, match="cannot add in place; plan again"):
+    with pytest.raises(InvalidInput, match="cannot be one step; plan again"):
         check_runnable(plan, primitives)
 
 

@@ -6,6 +6,8 @@ that their maps are never stored.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from znni.core.options import Stored
 from znni.core.shapes import FLOAT_BYTES
 from znni.engine.blended import LABEL_PIECE
@@ -18,6 +20,7 @@ from znni.plans.totals import Number
 LABEL_COPIES = 3  # of a block's labels: one computed, one being written, and a copy as it is stored
 
 
+@dataclass(frozen=True)
 class Label(StageModel):
     """The bytes of labels, which take no measurable time."""
 

@@ -28,7 +28,7 @@ COPIES_READ = 2
 
 # Traffic of one core, per value, to read it from the page cache and convert it to float32: 500 to
 # 900 million values a second for uint8, 360 to 500 for float32.
-CONVERTED_TRAFFIC = 18
+READ_TRAFFIC = 18
 
 # Traffic of one core, per byte of the input's chunks that are decoded. Noisy grey levels of 8 bits
 # took 4.3 ns by gzip in HDF5, 1.4 ns by zstd in Zarr and 1.9 ns by deflate in TIFF, on cores that
@@ -116,7 +116,7 @@ def model(machine: Machine, stored: Stored, measured: HandlingTimes | None) -> R
         read = measured.read.get(itemsize, largest)
         value, lost_value = read.seconds, read.working / host.threads
     else:
-        working = (CONVERTED_TRAFFIC + itemsize * COPIED_TRAFFIC) / core
+        working = (READ_TRAFFIC + itemsize * COPIED_TRAFFIC) / core
         value = max(itemsize / machine.storage.read, working / at_once)
         lost_value = BESIDE_LAYERS * working / host.threads
     known = stored.input_chunks

@@ -6,6 +6,8 @@ and the first process writes from the slot.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from znni.core.options import Stored
 from znni.engine.workers.processes import SLOTS
 from znni.machine.handling_times import HandlingTimes
@@ -14,6 +16,7 @@ from znni.plans.stage import Counts, Setting, StageModel
 from znni.plans.totals import Number
 
 
+@dataclass(frozen=True)
 class Share(StageModel):
     """The bytes of slots."""
 

@@ -34,9 +34,9 @@ class Stage(NamedTuple):
 
     Attributes:
         model: returns the model of what it takes.
-        work: returns what it does with a block; None if it does nothing in such a run. The stage
-            itself has none if backends do its work, or the reading of blocks.
-        thread: the thread in which it works.
+        work: returns what it does with a block; None if it does nothing in such a run. A stage has
+            none if a backend, the reader or another stage does its work.
+        thread: the thread in which it works, if it does.
     """
 
     model: Callable[[Machine, Stored, HandlingTimes | None], StageModel]
@@ -54,7 +54,7 @@ STAGES = (
     Stage(blend.model, blend.work, "computing"),
     Stage(label.model),
     Stage(convert.model),
-    Stage(write.model, write.work, "writing"),
+    Stage(write.model, write.work),
 )
 
 
