@@ -31,6 +31,7 @@ from planner.segmentations import NO_SECONDS_LIMIT, SecondsLimit, segmentations
 from planner.step_options import StepOptions
 from znni.core.options import Division
 from znni.core.shapes import FLOAT_BYTES
+from znni.network.layers import Operation
 from znni.network.network import Network
 from znni.plans.block_storage import BlockStorage
 from znni.plans.device_partition import DevicePart
