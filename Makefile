@@ -46,7 +46,7 @@ QUICK := tests/core tests/network tests/importing tests/volumes/test_formats.py 
     tests/primitives/test_local_layers.py tests/primitives/test_pooling.py \
     tests/planner/test_planner.py tests/planner/test_least_memory.py \
     tests/engine/test_engine.py tests/engine/test_scaling.py \
-    tests/engine/test_stages.py tests/engine/test_statistics.py tests/inference/test_api.py \
+    tests/engine/test_stage_chain.py tests/engine/stages tests/engine/test_statistics.py tests/inference/test_api.py \
     tests/inference/test_inferer.py tests/inference/test_verify.py tests/inference/test_models.py \
     tests/cli/test_cli.py tests/cli/test_infer.py tests/cli/test_bad_options.py \
     tests/cli/test_bad_volumes.py tests/bench/test_bench_usage.py tests/docs/test_lists.py
