@@ -114,10 +114,11 @@ def inputs_in(operation: Operation, x: Float32) -> tuple[Float32, ...]:
     operation = on_float32(operation)
     match operation:
         case _ if isinstance(operation, Fused):
+            if not operation.adds_in_place:
+                return (x,)
             first, *_ = operation.layers
             size = first.local_size(Vec3(*x.shape[2:]))
-            zeros = np.zeros_like(x, shape=(len(x), first.maps_from(x.shape[1]), *size))
-            return (x, zeros) if operation.adds_in_place else (x,)
+            return x, np.zeros_like(x, shape=(len(x), first.maps_from(x.shape[1]), *size))
         case Multiply(is_gate=True):
             first = x.shape[1] - 1
         case Concat() | Add() | Multiply() | Maximum():
