@@ -39,14 +39,14 @@ def most_for_arrays(
     """
     if device == "cpu":
         weights = FLOAT_BYTES * network.held_parameters
-        alone = overhead.setting(network, on_host=True)
-        with_gpu = overhead.setting(network, on_host=True, on_gpu=True)
+        alone = overhead.setting(network, ("cpu",))
+        with_gpu = overhead.setting(network, ("cpu", "gpu"))
         blocks = np.minimum(
             overhead.host_blocks(alone, counts), overhead.host_blocks(with_gpu, counts)
         )
         return machine.host.memory - overhead.process - weights - blocks
     memory = sum(it.memory for it in machine.gpus[:1])
-    run = overhead.setting(network, on_gpu=True)
+    run = overhead.setting(network, ("gpu",))
     if network.is_exact:  # otherwise the first layers may be on the host
         counts = counts._replace(first_input=counts.at_once)
     return memory - overhead.gpu - overhead.gpu_blocks(run, counts)

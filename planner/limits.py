@@ -70,12 +70,8 @@ def time_of_run(
 
 def _setting(network: Network, parts: Collection[DevicePart], overhead: Overhead) -> Setting:
     devices = {part.device for part in parts}
-    return overhead.setting(
-        network,
-        on_host="cpu" in devices,
-        on_gpu="gpu" in devices,
-        host_uses_gpu=any(part.uses_gpu for part in parts),
-    )
+    host_uses_gpu = any(part.uses_gpu for part in parts)
+    return overhead.setting(network, devices, host_uses_gpu=host_uses_gpu)
 
 
 def _with_layers(

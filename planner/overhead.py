@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from math import inf, prod
 from typing import NamedTuple
@@ -24,7 +24,7 @@ from znni.network.network import Network
 from znni.plans.job_seconds import (
     NOTHING,
     NOTHING_AROUND,
-    STAGES,
+    REPORT_STAGES,
     ReportStage,
     SecondsAround,
     StageSeconds,
@@ -120,14 +120,16 @@ class Overhead:
     warm: float = inf
 
     def setting(
-        self,
-        network: Network,
-        *,
-        on_host: bool = False,
-        on_gpu: bool = False,
-        host_uses_gpu: bool = False,
+        self, network: Network, devices: Container[DeviceKind], *, host_uses_gpu: bool = False
     ) -> Setting:
-        """Return the setting of a run whose layers are computed there."""
+        """Return the setting of a run.
+
+        Args:
+            network: the network to run.
+            devices: the devices that run layers.
+            host_uses_gpu: whether layers on the host compute on the GPU.
+        """
+        on_host, on_gpu = "cpu" in devices, "gpu" in devices
         return Setting(network, on_host, on_gpu, host_uses_gpu, self.workers, self.stored)
 
     def counts(
@@ -319,7 +321,7 @@ class Overhead:
 
 def _by_stage(nothing: Number, parts: Iterable[Seconds[Number]]) -> dict[ReportStage, Number]:
     """Return the sums of seconds by stage, for all stages."""
-    found = dict.fromkeys(STAGES, nothing)
+    found = dict.fromkeys(REPORT_STAGES, nothing)
     for part in parts:
         for stage, seconds in part.items():
             found[stage] = found[stage] + seconds

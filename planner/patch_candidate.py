@@ -29,7 +29,7 @@ from znni.plans.totals import PlanTime
 # The processor of layers on the host; the key tells whether they may use the GPU.
 HOST_PROCESSORS: dict[bool, Processor] = {False: "cpu", True: "host using gpu"}
 
-STAGES: dict[DeviceKind, ReportStage] = {"cpu": "host_layers", "gpu": "gpu_layers"}
+LAYERS_STAGES: dict[DeviceKind, ReportStage] = {"cpu": "host_layers", "gpu": "gpu_layers"}
 
 
 class PatchCandidate:
@@ -144,12 +144,9 @@ class PatchCandidate:
         """Return the time of the run for the loads on each device."""
         layers_on_host, host_uses_gpu = cut_point
         (passed,) = self._network.alive[layers_on_host]
-        on_host, on_gpu = "cpu" in loads, "gpu" in loads
-        brought = self._shapes[passed].nbytes if on_gpu else 0
-        run = self._overhead.setting(
-            self._network, on_host=on_host, on_gpu=on_gpu, host_uses_gpu=host_uses_gpu
-        )
-        each = self._counts._replace(brought=brought, handed=brought if on_host else 0)
+        run = self._overhead.setting(self._network, loads, host_uses_gpu=host_uses_gpu)
+        brought = self._shapes[passed].nbytes if run.on_gpu else 0
+        each = self._counts._replace(brought=brought, handed=brought if run.on_host else 0)
         return self._overhead.time_of_run(run, each, loads)
 
     def seconds(self, cut_point: CutPoint, loads: Mapping[DeviceKind, Load]) -> float:
@@ -172,7 +169,7 @@ class PatchCandidate:
         window = self._network.window
         return JobTime(
             lambda load: self.time(cut_point, {**loads, device: load}),
-            STAGES[device],
+            LAYERS_STAGES[device],
             self._patches,
             window.a_block(self.patch) if window else 1.0,
         )
@@ -183,12 +180,7 @@ class PatchCandidate:
         The bytes are negative if the rest of the run does not fit on the host.
         """
         devices = {partition.device for partition in cut.partitions}
-        run = self._overhead.setting(
-            self._network,
-            on_host="cpu" in devices,
-            on_gpu="gpu" in devices,
-            host_uses_gpu=cut.host_uses_gpu,
-        )
+        run = self._overhead.setting(self._network, devices, host_uses_gpu=cut.host_uses_gpu)
         each = self._counts._replace(handed=cut.handed)
         left = self._machine.host.memory - self._overhead.of_host(run, each).total
         if device == "cpu" or left < 0:

@@ -142,9 +142,7 @@ def _seconds_of_jobs(
         in_turn: whether layers on the host compute on the GPU, so that host and GPU take turns.
     """
     overhead, once = space.overhead, space.overhead.once
-    run = overhead.setting(
-        space.network, on_host="cpu" in layers, on_gpu="gpu" in layers, host_uses_gpu=in_turn
-    )
+    run = overhead.setting(space.network, layers, host_uses_gpu=in_turn)
     nothing = 0.0 * number
     each = counts._replace(
         brought=brought,

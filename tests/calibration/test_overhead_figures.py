@@ -253,7 +253,7 @@ def test_chunks_that_go_from_thread_to_thread_come_later_beside_layers() -> None
     def beside(form: Form, kind: DeviceKind = "cpu") -> float:
         known = InputChunks(form, None, Vec3(100, 100, 100), SIZE)
         found = run_overhead(machine(), Stored("uint8", 1, input_chunks=known))
-        run = found.setting(NETWORK, on_host=kind == "cpu", on_gpu=kind == "gpu")
+        run = found.setting(NETWORK, (kind,))
         time = found.beside(run, found.counts(NETWORK, Vec3.of(98)))
         each, values = stage_in(found, Read), NETWORK.in_features * SIZE.volume
         lost = TURN_SECONDS + TURNS * (values * each.lost_value + each.lost_chunk)

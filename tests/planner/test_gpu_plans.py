@@ -269,7 +269,7 @@ def test_tables_of_blocks_in_locked_memory_are_told() -> None:
     told = []
     for workers in (1, 2):
         beside = Overhead(0, (Upload(), Download()), workers=workers)
-        run, each = beside.setting(exact, on_gpu=True), beside.counts(exact, patch)
+        run, each = beside.setting(exact, ("gpu",)), beside.counts(exact, patch)
         told.append(beside.of_gpu(run, each).process)
     blocks = 2 * 4 * extents_read(exact, patch).volume
     assert told[0] - told[1] == pytest.approx(blocks / LOCKED_BYTES_PER_TABLE_BYTE, abs=1)

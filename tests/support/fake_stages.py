@@ -100,7 +100,7 @@ def stage_in(found: Overhead, kind: type[Model]) -> Model:
 
 def host_blocks(found: Overhead, network: Network, patch: Vec3, processors: Processors) -> int:
     """Return the bytes of a run's blocks on the host."""
-    run = found.setting(network, on_host=processors != "gpu", on_gpu="gpu" in processors.split("+"))
+    run = found.setting(network, processors.split("+"))
     return found.of_host(run, found.counts(network, patch)).blocks
 
 
@@ -108,5 +108,5 @@ def time_of(
     found: Overhead, network: Network, patch: Vec3, loads: Mapping[DeviceKind, Load]
 ) -> PlanTime:
     """Return the time of a run with some loads."""
-    run = found.setting(network, on_host="cpu" in loads, on_gpu="gpu" in loads)
+    run = found.setting(network, loads)
     return found.time_of_run(run, found.counts(network, patch), loads)

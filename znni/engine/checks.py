@@ -9,7 +9,7 @@ from znni.network.network import Network
 from znni.plans.device_partition import DevicePart, bytes_of
 from znni.plans.plan import Plan
 from znni.plans.primitive import Catalogue
-from znni.plans.rewrites.fusions import fusions
+from znni.plans.rewrites.fusions import fusion_of
 from znni.plans.rewrites.step_rules import follow_rules
 from znni.plans.step_primitive import found
 
@@ -81,7 +81,7 @@ def _check_rules(part: DevicePart, network: Network) -> None:
         return
     for step in part.steps:
         if len(step.layers) > 1:
-            fusion = fusions(network).get(tuple(layer.name for layer in step.layers))
+            fusion = fusion_of(network, step)
             if fusion is None or not part.storage.allows(fusion):
                 raise InvalidInput(
                     f"the plan's layer {step.operation.name} cannot be one step; {PLAN_AGAIN}"

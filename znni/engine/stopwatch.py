@@ -11,7 +11,7 @@ from typing import Literal, TypeAlias
 from znni.plans.job_seconds import (
     NOTHING_AROUND,
     PHASES,
-    STAGES,
+    REPORT_STAGES,
     JobSeconds,
     Phase,
     ReportStage,
@@ -99,6 +99,6 @@ class Stopwatch:
     def seconds(self) -> JobSeconds:
         """The seconds of all purposes so far."""
         known = self._seconds.get
-        busy = StageSeconds(**{stage: known(stage, 0.0) for stage in STAGES})
+        busy = StageSeconds(**{stage: known(stage, 0.0) for stage in REPORT_STAGES})
         around = SecondsAround(**{phase: known(phase, 0.0) for phase in PHASES})
         return JobSeconds(known("building", 0.0), known("running", 0.0), busy, around)

@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias, get_args
 
 # The stages of a report, in the order in which a patch passes them.
 ReportStage: TypeAlias = Literal["reading", "host_layers", "transfer", "gpu_layers", "writing"]
-STAGES: tuple[ReportStage, ...] = get_args(ReportStage)
+REPORT_STAGES: tuple[ReportStage, ...] = get_args(ReportStage)
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class StageSeconds:
 
     def by_stage(self) -> dict[ReportStage, float]:
         """Return the seconds by stage, in the order in which a patch passes the stages."""
-        return {stage: self.__dict__[stage] for stage in STAGES}
+        return {stage: self.__dict__[stage] for stage in REPORT_STAGES}
 
     @property
     def together(self) -> float:

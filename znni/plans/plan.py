@@ -23,7 +23,7 @@ from znni.network.network import Network
 from znni.plans.block_storage import storage_for
 from znni.plans.device_partition import DevicePart, parts_of
 from znni.plans.plan_text import plan_table
-from znni.plans.rewrites.fusions import fusions
+from znni.plans.rewrites.fusions import fusion_of
 from znni.plans.segments import Segment, Step
 from znni.plans.totals import PlanMemory, PlanTime
 
@@ -287,7 +287,7 @@ def _is_of_its_network(plan: Plan) -> bool:
 def _takes_its_inputs(step: Step, network: Network) -> bool:
     """Return whether a step takes what its layers do, and may compute all of these."""
     if len(step.layers) > 1:
-        fusion = fusions(network).get(tuple(layer.name for layer in step.layers))
+        fusion = fusion_of(network, step)
         return fusion is not None and step.takes == fusion.takes
     inputs = {node.name: node.inputs for node in network.nodes}
     return step.takes == inputs[step.gives]

@@ -16,6 +16,7 @@ from znni.network.network import Network
 from znni.network.node import Node, readers_of
 from znni.plans.rewrites import pooled_convolution, summed_convolution
 from znni.plans.rewrites.fusion import Fusion
+from znni.plans.segments import Step
 
 
 class FusionRule(Protocol):
@@ -42,6 +43,11 @@ def fusions(network: Network) -> Mapping[tuple[str, ...], Fusion]:
             if operation := rule.fused(network, first, last):
                 found[first.name, last.name] = Fusion((first, last), operation)
     return MappingProxyType(found)
+
+
+def fusion_of(network: Network, step: Step) -> Fusion | None:
+    """Return the fusion that a step of several layers computes; None if there is no such one."""
+    return fusions(network).get(tuple(layer.name for layer in step.layers))
 
 
 def overwritten(network: Network) -> Mapping[str, str]:
