@@ -180,7 +180,13 @@ def _in_axes(found: Found, axes: str) -> Found:
 
 def _with(network: Network, settings: Settings) -> Network:
     """Return a network with the windows, labels and spacing that its source names."""
-    labelled = replace(network, labels=settings.labels, spacing=settings.spacing)
+    labelled = replace(
+        network,
+        labels=settings.labels,
+        regions=settings.regions,
+        spacing=settings.spacing,
+        case=settings.case,
+    )
     return with_window(labelled, settings.window) if settings.window else labelled
 
 

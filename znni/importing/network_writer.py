@@ -103,6 +103,10 @@ def _lines(folded: Folded, weights: str, source: str) -> Iterator[str]:
     yield f"weights: {_text(weights)}"
     if network.labels:
         yield f"labels: {_flow({_text(name): label for name, label in network.labels})}"
+    if network.regions:
+        yield "regions: true"
+    if network.case:
+        yield f"case: {_flow(asdict(network.case))}"
     if network.spacing:
         yield f"spacing: {network.spacing.text}"
     if network.window:

@@ -24,6 +24,7 @@ from znni.importing.nnunet_plans import (
     Configuration,
     Dataset,
     Plans,
+    case_of,
     configuration_of,
     heads_of,
     inverse,
@@ -102,9 +103,9 @@ def read_results(path: Path) -> Found:
     first = folds[0]
     configuration = configuration_of(plans, first.configuration)
     to_input = inverse(plans.transpose_forward)
-    heads, labels, notes = heads_of(dataset)
+    heads = heads_of(dataset)
     scaling, more = scaling_of(plans, configuration, dataset.maps)
-    modules = [_module(configuration, dataset.maps, heads, fold) for fold in folds]
+    modules = [_module(configuration, dataset.maps, len(heads.labels), fold) for fold in folds]
     found = [read_module(module) for module in modules]
     window = Window(
         in_order(configuration.patch_size, to_input),
@@ -113,10 +114,11 @@ def read_results(path: Path) -> Found:
         like="nnunet",
     )
     spacing = spacing_of(configuration, to_input)
-    notes += (
+    case = case_of(plans, dataset, configuration)
+    notes = (
         *more,
-        f"it expects voxels of {spacing} (z, y, x, as a rule in millimetres). znni does not "
-        f"resample, and refuses volumes of other voxels",
+        f"it expects voxels of {spacing} (z, y, x, as a rule in millimetres). Whole cases are "
+        f"resampled to them; znni infer refuses other volumes",
     )
     notes += tuple(
         f"{file.relative_to(place)} is not applied: after the run, give labels in NIfTI to "
@@ -125,13 +127,14 @@ def read_results(path: Path) -> Found:
     )
     if len(folds) > 1:
         notes += (f"the outputs of {counted(len(folds), 'fold')} are averaged",)
-    graph = _averaged([one.graph for one in found], [fold.name for fold in folds], heads)
+    names = [fold.name for fold in folds]
+    graph = _averaged([one.graph for one in found], names, len(heads.labels))
     original = Original("PyTorch", _mean_of([one.original for one in found]))
     return Found(
         reordered(graph, to_input),
         original_in_order(original, to_input),
         notes,
-        Settings(scaling, window, labels, spacing),
+        Settings(scaling, window, heads.labels, heads.regions, spacing, case),
     )
 
 

@@ -115,7 +115,8 @@ class DeviceLayers:
                 self._backend = CudaBackend(program, plan.network, self._compute)
             self._executor = Executor(program, operations, self._backend)
             self._upload = Upload(part.first_input, self._compute, itemsize, scale)
-            dense = (plan.network.blended_features, *plan.patch)
+            extents = plan.network.blended_extents(plan.patch)
+            dense = (plan.network.blended_features, *extents)
             self._places = cycle((_Place(dense, dtype), _Place(dense, dtype)))
 
     def stages(self, stopwatch: Stopwatch, labels: Labels | None = None) -> list[Stage]:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from znni.core.shapes import Box
 from znni.engine.backends.cuda.layers import DeviceLayers, Launched
 from znni.engine.backends.cuda.window_sums import DeviceWindowSums, WindowMemory
-from znni.engine.blended import Blended
+from znni.engine.blended import Blended, Onto, onto
 from znni.engine.block import Block, Stage
 from znni.engine.executor import Fragments, Measured
 from znni.engine.labels import Labels
@@ -37,11 +37,13 @@ class _Queued(NamedTuple):
         launched: the work.
         mean: the mean (f, z, y, x) of all windows.
         wanted: which voxels need output; None: all.
+        onto: where the mean is resampled to; None: the output has its voxels.
     """
 
     launched: Launched
     mean: Any
     wanted: NDArray[np.bool_] | None
+    onto: Onto | None
 
 
 class BlendedOnGpu(NamedTuple):
@@ -53,20 +55,26 @@ class BlendedOnGpu(NamedTuple):
         head: the weights of the last layer, if it is still to be applied to the mean.
         wanted: the voxels (z, y, x) that need output; None: all.
         threads: the number of workers.
+        onto: where the mean is resampled to; None: the output has its voxels.
     """
 
     bring: Callable[[Labels | None], NDArray[Any]]
     head: ConvWeights | None
     wanted: NDArray[np.bool_] | None
     threads: int
+    onto: Onto | None
 
     def maps(self) -> Float32:
         """Return the output's maps (f', z, y, x)."""
-        return Blended(self.bring(None), self.head, self.wanted, self.threads).maps()
+        return self._on_host().maps()
 
     def labels(self, labels: Labels) -> NDArray[Any]:
         """Return the labels (1 or f', z, y, x) of the output."""
-        return self.bring(labels)
+        return self._on_host().labels(labels) if self.onto else self.bring(labels)
+
+    def _on_host(self) -> Blended:
+        """Return the mean on the host."""
+        return Blended(self.bring(None), self.head, self.wanted, self.threads, self.onto)
 
 
 class DeviceWindows(DeviceLayers):
@@ -122,6 +130,7 @@ class DeviceWindows(DeviceLayers):
                 self._head,
                 queued.wanted,
                 self._threads,
+                queued.onto,
             )
 
         return [launch, finish]
@@ -143,7 +152,7 @@ class DeviceWindows(DeviceLayers):
             self._compute.record(launched.place.computed)
         window = self._network.window
         assert window is not None
-        return _Queued(launched, mean, block.with_output(window))
+        return _Queued(launched, mean, block.with_output(window), onto(window, block))
 
     def _copied(self, mean: Any, labels: Labels | None) -> NDArray[Any]:
         """Return a copy of the mean of a block on the host, or of its labels."""
