@@ -118,7 +118,9 @@ class Turned:
             wanted[self._turn.axes[axis]] = slice(*turned)
         found = np.asarray(self._array[maps, *wanted])
         found = found.transpose(0, *(axis + 1 for axis in self._turn.axes))
-        back = [axis + 1 for axis, is_reversed in enumerate(self._turn.reversed) if is_reversed]
+        back = tuple(
+            axis + 1 for axis, is_reversed in enumerate(self._turn.reversed) if is_reversed
+        )
         return np.flip(found, back) if back else found
 
 

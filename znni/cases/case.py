@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
@@ -24,7 +24,7 @@ from znni.engine.report import Report
 from znni.engine.run_state import Progress, no_progress
 from znni.inference.api import compute
 from znni.inference.exporting import copy_labels
-from znni.inference.planning import machine_here
+from znni.inference.plan_choice import machine_here
 from znni.inference.request import Request
 from znni.inference.session import Session
 from znni.network.input_scaling import AS_STORED
@@ -184,7 +184,7 @@ def _open_folder(case: Case, network: Network) -> None:
         InvalidInput: it cannot be made.
     """
     files = [(str(file.resolve()), *_stamp(file)) for file in case.files]
-    rules = repr((network.case, network.spacing, network.regions, network.labels))
+    rules = repr((network.case, network.spacing, network.has_regions, network.labels))
     content = repr((files, network_text(network), rules))
     identity = {"identity": sha256(content.encode()).hexdigest()}
     noted = case.folder / IDENTITY

@@ -138,9 +138,7 @@ def write_input(
             needed = resampling.source_box(box)
             made = read_scaled(scan, prepared, needed)
             if resampling.changes:
-                made = resample(
-                    made, needed.start, resampling, box, threads=threads, bounds=bounds
-                )
+                made = resample(made, needed.start, resampling, box, threads=threads, bounds=bounds)
             for index, values in enumerate(made):
                 file.seek(begin + plane * (index * resampling.target.z + box.start.z))
                 file.write(np.ascontiguousarray(values, "<f4").data)
@@ -182,12 +180,13 @@ def _bounds(scan: Scan, prepared: Preparation) -> Float32:
     A spline goes beyond the values that it joins, and is clipped to them.
     """
     separate = prepared.image.separate
-    pieces = []
     whole = Box(ZERO, prepared.crop.size)
     row = FLOAT_BYTES * scan.volume.features * whole.size.y * whole.size.x
     depth = max(1, SLAB_BYTES // row)
-    for box in whole.cut(whole.size._replace(z=depth)):
-        pieces.append(bounds_of(read_scaled(scan, prepared, box), separate))
+    pieces = [
+        bounds_of(read_scaled(scan, prepared, box), separate)
+        for box in whole.cut(whole.size._replace(z=depth))
+    ]
     if separate == 0:  # each piece has slices of its own
         return np.concatenate(pieces, axis=1)
     joined = np.stack(pieces)

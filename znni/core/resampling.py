@@ -1,135 +1,105 @@
-"""The geometry of resampling: which voxels of one grid give a voxel of another over the same space.
-
-Voxel ``o`` of the target lies at ``(o + 0.5) * source / target - 0.5`` of the source, as in
-``scipy.ndimage.zoom`` with ``grid_mode`` and in ``skimage.transform.resize``.
-"""
+"""The change from one grid of voxels to another, and which voxels need which."""
 
 from __future__ import annotations
 
-from itertools import product
-from math import floor, prod
-from typing import NamedTuple, TypeAlias
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import permutations, product
+from math import prod
 
-import numpy as np
-from numpy.typing import NDArray
-
+from znni.core.axis_taps import ORDERS, AxisTaps, axis_taps
 from znni.core.shapes import Box, Vec3
 
-# Positions along an axis.
-Places: TypeAlias = NDArray[np.int64]
+X = 2  # the number of the axis along which values are contiguous
 
 
-class AxisResampling(NamedTuple):
-    """The resampling along an axis.
+@dataclass(frozen=True)
+class Resampling:
+    """A change of the number of voxels; the volume stays where it is.
 
     Attributes:
-        source: the extent of the source in voxels.
-        target: the extent of the target in voxels.
-        order: 1: linear interpolation of the two nearest voxels; 0: the nearest voxel.
+        source: the voxels there are, per axis.
+        target: the voxels wanted, per axis.
+        orders: the order of the spline along each axis: 0, 1 or 3.
+        separate: the axis whose slices are resampled, and then clipped, one by one. Only then the
+            slices are resampled along this axis. None: all axes are resampled together.
+
+    Raises:
+        ValueError: an axis is empty or does not exist, or an order is not known.
     """
 
-    source: int
-    target: int
-    order: int
+    source: Vec3
+    target: Vec3
+    orders: tuple[int, int, int]
+    separate: int | None = None
 
-    def at(self, voxels: NDArray[np.integer]) -> NDArray[np.float64]:
-        """Return the positions of target voxels in the source."""
-        return (voxels + 0.5) * (self.source / self.target) - 0.5
+    def __post_init__(self) -> None:
+        if min(*self.source, *self.target) < 1:
+            raise ValueError(f"volumes of {self.source} and {self.target} voxels: one is empty")
+        if unknown := set(self.orders) - set(ORDERS):
+            raise ValueError(f"splines of order {unknown.pop()} are not known; choose 0, 1 or 3")
+        if self.separate not in {None, 0, 1, 2}:
+            raise ValueError(f"there is no axis {self.separate}; choose 0, 1 or 2")
 
-    def first(self, voxels: NDArray[np.integer]) -> Places:
-        """Return the first source voxel that each target voxel needs."""
-        found = np.floor(self.at(voxels) + (0.5 if self.order == 0 else 0.0)).astype(np.int64)
-        return found.clip(0, self.source - 1)
+    @property
+    def changes(self) -> bool:
+        """True if there is anything to do."""
+        return self.source != self.target
 
-    def needs(self, begins: Places, ends: Places) -> tuple[Places, Places]:
-        """Return the source voxels that ranges of target voxels need, as begins and ends.
+    @cached_property
+    def taps(self) -> tuple[AxisTaps, AxisTaps, AxisTaps]:
+        """The sums along each axis."""
+        z, y, x = map(axis_taps, self.source, self.target, self.orders)
+        return z, y, x
 
-        Args:
-            begins: the first target voxel of each range.
-            ends: the voxel after its last.
+    @cached_property
+    def passes(self) -> tuple[int, ...]:
+        """The axes in the order in which they are resampled.
+
+        It is the order with the fewest operations in which x is not the first. It is the same for
+        every box, so the values are the same in every box.
         """
-        if self.source == self.target:
-            return begins, ends
-        return self.first(begins), (self.first(ends - 1) + 1 + self.order).clip(max=self.source)
+        orders = [
+            order
+            for order in permutations(range(3))
+            if self.separate in {None, order[-1]} and order[0] != X
+        ]
+        return min(orders, key=lambda order: (self._operations(order), order.index(X)))
 
-    def gives(self, begin: int, end: int) -> tuple[int, int]:
-        """Return the range of target voxels that depend on a range of source voxels alone."""
-        voxels = np.arange(self.target)
-        first, stop = self.needs(voxels, voxels + 1)
-        return int(np.searchsorted(first, begin)), int(np.searchsorted(stop, end, side="right"))
+    def _operations(self, order: tuple[int, ...]) -> int:
+        size, total = list(self.source), 0
+        for axis in order:
+            size[axis] = self.target[axis]
+            total += Vec3(*size).volume * self.taps[axis].taps
+        return total
 
-    def shares(self, voxel: int) -> list[tuple[int, float]]:
-        """Return the source voxels that a target voxel is the weighted sum of, and their weights."""
-        at = float(self.at(np.array(voxel)))
-        if self.order == 0:
-            return [(int(self.first(np.array(voxel))), 1.0)]
-        below = floor(at)
-        pairs = (below, below + 1 - at), (below + 1, at - below)
-        return [(min(max(place, 0), self.source - 1), share) for place, share in pairs if share]
-
-    def most_needed(self, extent: int) -> int:
-        """Return the most source voxels that a range of so many target voxels needs."""
-        begins = np.arange(max(1, self.target - extent + 1))
-        first, stop = self.needs(begins, (begins + extent).clip(max=self.target))
-        return int((stop - first).max())
-
-
-class Resampling(NamedTuple):
-    """The resampling of a volume to other voxels.
-
-    Attributes:
-        z: the resampling along z.
-        y: the resampling along y.
-        x: the resampling along x.
-    """
-
-    z: AxisResampling
-    y: AxisResampling
-    x: AxisResampling
-
-    @property
-    def axes(self) -> tuple[AxisResampling, AxisResampling, AxisResampling]:
-        """The resampling along each axis."""
-        return self.z, self.y, self.x
-
-    @property
-    def source(self) -> Vec3:
-        """The extents of the source."""
-        return Vec3(*(along.source for along in self.axes))
-
-    @property
-    def target(self) -> Vec3:
-        """The extents of the target."""
-        return Vec3(*(along.target for along in self.axes))
-
-    def source_box(self, box: Box) -> Box:
-        """Return the source voxels that a box of the target needs."""
+    def source_box(self, target: Box) -> Box:
+        """Return the source voxels that a box of the target is computed from."""
         ends = [
-            along.needs(np.array([start]), np.array([stop]))
-            for along, start, stop in zip(self.axes, *box, strict=True)
+            (int(taps.first[start]), int(taps.first[stop - 1]) + taps.taps)
+            for taps, start, stop in zip(self.taps, *target, strict=True)
         ]
-        return Box(*(Vec3(*(int(end[0]) for end in side)) for side in zip(*ends, strict=True)))
+        return Box(Vec3(*(start for start, _ in ends)), Vec3(*(stop for _, stop in ends)))
 
-    def target_box(self, box: Box) -> Box:
-        """Return the target voxels that a box of the source gives; they depend on no others."""
-        ends = [
-            along.gives(start, stop) for along, start, stop in zip(self.axes, *box, strict=True)
-        ]
-        return Box(*(Vec3(*side) for side in zip(*ends, strict=True)))
-
-    def shares(self, voxel: Vec3) -> list[tuple[Vec3, float]]:
-        """Return the source voxels that a target voxel is the weighted sum of, and their weights."""
-        along = [axis.shares(at) for axis, at in zip(self.axes, voxel, strict=True)]
-        return [
-            (Vec3(*(at for at, _ in some)), prod(share for _, share in some))
-            for some in product(*along)
-        ]
+    def target_box(self, source: Box) -> Box | None:
+        """Return the target voxels that a box of the source suffices for, or None."""
+        ends = [taps.gives(*along) for taps, *along in zip(self.taps, *source, strict=True)]
+        if any(start >= stop for start, stop in ends):
+            return None
+        return Box(Vec3(*(start for start, _ in ends)), Vec3(*(stop for _, stop in ends)))
 
     def most_needed(self, extents: Vec3) -> Vec3:
         """Return the most source voxels, per axis, that a box of the target needs."""
-        return Vec3(
-            *(along.most_needed(extent) for along, extent in zip(self.axes, extents, strict=True))
-        )
+        pairs = zip(self.taps, extents, strict=True)
+        return Vec3(*(taps.most_needed(extent) for taps, extent in pairs))
+
+    def shares(self, voxel: Vec3) -> list[tuple[Vec3, float]]:
+        """Return the source voxels whose weighted sum a target voxel is, with their weights."""
+        along = [taps.shares(at) for taps, at in zip(self.taps, voxel, strict=True)]
+        return [
+            (Vec3(*(at for at, _ in some)), prod(weight for _, weight in some))
+            for some in product(*along)
+        ]
 
     def __str__(self) -> str:
         return f"resampled from {self.source} to {self.target} voxels"

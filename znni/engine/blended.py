@@ -100,10 +100,11 @@ class Blended:
         """Return the values (f, z, y, x) of a piece of the output, resampled if they must be."""
         if self.onto is None:
             return self.values[:, *piece.slices]
-        from znni.resampling.linear import resample
+        from znni.resampling.spline import resample
 
+        start, resampling = self.onto.start, self.onto.resampling
         wanted = piece.shifted(self.onto.written.start)
-        return resample(self.values, self.onto.start, self.onto.resampling, wanted, self.threads)
+        return resample(self.values, start, resampling, wanted, threads=self.threads)
 
     def _labels_of(self, values: Float32, labels: Labels) -> NDArray[Any]:
         if self.head is None or not labels.of_maps or labels.regions:

@@ -136,13 +136,13 @@ def labels_for(network: Network, largest: bool, threshold: float | None) -> Labe
             f"labels are those of the largest map, without a threshold; leave out "
             f"{option('threshold', threshold)}, or the labels"
         )
-    if network.out_features == 1 and not network.regions:
+    if network.out_features == 1 and not network.has_regions:
         raise InvalidInput(
             f"network {network.name} gives {counted(1, 'map')}, whose labels need a threshold; "
             f"give {option('threshold', 0.5)} instead"
         )
     names = tuple(label for _, label in label_names(network))
-    if not network.regions:
+    if not network.has_regions:
         return Labels(names)
     return Labels(names, 0.5 if network.last_activation == "sigmoid" else 0.0, regions=True)
 

@@ -203,10 +203,10 @@ class BlendedWindows:
 
     def _next_start(self, block: Block) -> int:
         """Return the first voxel along x that the next block needs, or the volume's end."""
-        following = block.written.shifted(Vec3(0, 0, block.written.size.x))
-        if following.start.x >= self._window.output.x:
+        first = block.written.start._replace(x=block.written.stop.x)
+        if first.x >= self._window.output.x:
             return self._window.covered.stop.x
-        return self._window.blended(following).start.x
+        return self._window.blended(Box(first, first + 1)).start.x
 
     def _end_of(self, block: Block, starts: Sequence[Vec3], next_start: int) -> int:
         """Return the voxel along x after the last whose sums are kept for the next block.
@@ -243,5 +243,3 @@ class BlendedWindows:
             given[:, *self._inside] = np.flip(seen, flipped)[:, *self._used]
         self._seen[len(group) :] = 0
         return Fragments(self._seen, (ZERO,), ONE)
-
-

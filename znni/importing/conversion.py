@@ -183,7 +183,7 @@ def _with(network: Network, settings: Settings) -> Network:
     labelled = replace(
         network,
         labels=settings.labels,
-        regions=settings.regions,
+        has_regions=settings.regions,
         spacing=settings.spacing,
         case=settings.case,
     )

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from znni.core.shapes import Vec3
 from znni.core.voxel_size import VoxelSize
 from znni.network.activations import LEAKY_SLOPE
+from znni.network.case_rules import CaseRules
 from znni.network.input_scaling import AS_STORED, InputScaling
 from znni.network.layer_geometry import NO_PADDING, ONE, ZERO
 from znni.network.layers import (

@@ -48,8 +48,8 @@ class Network:
         whole: the extents of an exact network's input over the whole volume. They are None until
             the volume is known.
         labels: the name and the label of each output map, if the network file has them.
-        regions: whether the maps are of regions, which may overlap. A voxel of several regions then
-            has the label of the last of them.
+        has_regions: whether the maps are of regions, which may overlap. The label of a voxel is
+            then that of its last region.
         case: the steps of whole cases; None if the network file does not describe them.
         about: the purpose of the network, for people.
         expects: what the input should look like, for people.
@@ -73,7 +73,7 @@ class Network:
     weights: Path | None = field(default=None, compare=False)
     whole: Vec3 | None = None
     labels: tuple[tuple[str, int], ...] = field(default=(), compare=False)
-    regions: bool = field(default=False, compare=False)
+    has_regions: bool = field(default=False, compare=False)
     case: CaseRules | None = field(default=None, compare=False)
     window: Window | None = None
     about: str = field(default="", compare=False)

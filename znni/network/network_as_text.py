@@ -197,7 +197,7 @@ def network_text(network: Network) -> str:
         layers.append({"name": node.name, **sources, **entry})
     named = {} if outputs == before[-1:] else {"outputs": outputs}
     labels: dict[str, Any] = {"labels": dict(network.labels)} if network.labels else {}
-    if network.regions:
+    if network.has_regions:
         labels["regions"] = True
     window = {"window": window_entry(network.window)} if network.window else {}
     return json.dumps(
@@ -216,7 +216,5 @@ def window_entry(window: Window) -> dict[str, Any]:
         del entry[name]
     if (resampled := window.resampled) is None:
         return entry
-    orders = [along.order for along in resampled.axes]
-    return entry | {
-        "resampled": {"from": resampled.source, "to": resampled.target, "order": orders}
-    }
+    resampled_entry = {"from": resampled.source, "to": resampled.target}
+    return entry | {"resampled": resampled_entry | {"order": resampled.orders}}

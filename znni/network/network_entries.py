@@ -12,7 +12,7 @@ from pydantic import BeforeValidator, Field
 from znni.core.errors import InvalidInput
 from znni.core.nearest import nearest
 from znni.core.options import Blend, WindowRules
-from znni.core.resampling import AxisResampling, Resampling
+from znni.core.resampling import Resampling
 from znni.core.shapes import Vec3
 from znni.core.text import counted
 from znni.core.voxel_size import VoxelSize, voxel_size
@@ -156,7 +156,8 @@ class _ResampledEntry(Entry):
     @property
     def resampling(self) -> Resampling:
         """The resampling that the entry describes."""
-        return Resampling(*map(AxisResampling, self.source, self.target, self.order))
+        z, y, x = self.order
+        return Resampling(Vec3(*self.source), Vec3(*self.target), (z, y, x))
 
 
 class _WindowEntry(Entry):
@@ -232,7 +233,7 @@ def network_of(file: YamlFile) -> Network:
             about=entries.about,
             expects=entries.expects,
             spacing=entries.spacing,
-            regions=entries.regions,
+            has_regions=entries.regions,
             case=entries.case.rules if entries.case else None,
         )
         if network.is_exact:

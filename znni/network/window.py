@@ -18,9 +18,10 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from znni.core.axis_taps import AxisTaps, Places
 from znni.core.errors import InvalidInput
 from znni.core.options import Blend, WindowRules, check_names
-from znni.core.resampling import AxisResampling, Places, Resampling
+from znni.core.resampling import Resampling
 from znni.core.shapes import Box, Vec3, is_extent
 
 Floats: TypeAlias = NDArray[np.float32]
@@ -59,7 +60,7 @@ class AxisWindows(NamedTuple):
     size: int
     first: int
     end: int
-    resampled: AxisResampling | None = None
+    resampled: AxisTaps | None = None
 
     def around(self, begins: Places, ends: Places) -> tuple[Places, Places]:
         """Return where the windows that each block needs begin, and where they end.
@@ -191,8 +192,10 @@ class Window:
             return self.step
         return Vec3(
             *(
-                max(1, round(step * along.target / along.source))
-                for step, along in zip(self.step, self.resampled.axes, strict=True)
+                max(1, round(step * target / source))
+                for step, source, target in zip(
+                    self.step, self.resampled.source, self.resampled.target, strict=True
+                )
             )
         )
 
@@ -242,7 +245,7 @@ class Window:
             self.size[axis],
             covered.start[axis],
             covered.stop[axis],
-            self.resampled.axes[axis] if self.resampled else None,
+            self.resampled.taps[axis] if self.resampled else None,
         )
 
     def touching(self, box: Box) -> Iterator[Vec3]:
@@ -284,7 +287,7 @@ class Window:
                 elif edge >= needed.stop[axis]:
                     high[axis] = min(high[axis], edge)
         same = Box(Vec3(*low), Vec3(*high))
-        return self.resampled.target_box(same) if self.resampled else same
+        return (self.resampled.target_box(same) if self.resampled else same) or same
 
     def around(self, box: Box) -> Box:
         """Return the voxels of all windows that cover voxels of a box.
@@ -341,7 +344,7 @@ class Window:
         """
         begins = np.arange(0, self.output[axis], extent)
         ends = (begins + extent).clip(max=self.output[axis])
-        return self.resampled.axes[axis].needs(begins, ends) if self.resampled else (begins, ends)
+        return self.resampled.taps[axis].needs(begins, ends) if self.resampled else (begins, ends)
 
     def importance(self) -> Floats:
         """Return how much each voxel (z, y, x) of a window counts.

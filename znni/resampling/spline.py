@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from znni.core.resampling import Resampling, X
 from znni.core.shapes import FLOAT_BYTES, Box, Vec3
 from znni.machine.arena import workspace
 from znni.network.weights import Float32
 from znni.primitives.cpu.common.numba_kernel import flat_view, output_view
 from znni.primitives.cpu.common.workers import workers
 from znni.resampling import kernels
-from znni.resampling.resampling import Resampling, X
 
 # The bytes that the values between two passes should have: they stay in a core's caches.
 BETWEEN_BYTES = 2**20
