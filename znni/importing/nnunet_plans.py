@@ -11,10 +11,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from znni.core.errors import InvalidInput
 from znni.core.text import counted
 from znni.core.voxel_size import VoxelSize
+from znni.importing.nnunet_folder import DATASET, PLANS
 from znni.network.case_rules import CaseRules, Orientation, ResampleRule, Slices, SplineOrder
 from znni.network.input_scaling import Fixed, InputScaling, Normalization, Percentiles, ZScore
-
-PLANS, DATASET = "plans.json", "dataset.json"
 
 # nnU-Net's functions that resample, and its readers of images with the orientation that they give.
 SPLINE, TORCH = "resample_data_or_seg_to_shape", "resample_torch_fornnunet"
