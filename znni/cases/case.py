@@ -53,12 +53,12 @@ class CaseReport:
     Attributes:
         out: the labels.
         seconds: the seconds of each step, by its name.
-        report: the report of the network's run.
+        report: the report of the network's run; None if an earlier run had finished it.
     """
 
     out: Path
     seconds: dict[str, float]
-    report: Report
+    report: Report | None
 
     def __str__(self) -> str:
         """Return a line on the case."""
@@ -128,16 +128,15 @@ def predict(
         threads = machine_here(options.limits).host.threads
         write_input(scan, prepared, image, threads, told("resampling"))
     done("resampling")
-    request = Request(
-        image,
-        running(prepared),
-        case.folder / LABELS,
-        replace(options, values=replace(options.values, labels=True)),
-        weights,
-    )
-    report = compute(request, session, progress=told("network"))()
+    labels, report = case.folder / LABELS, None
+    if not labels.exists():
+        values = replace(options.values, labels=True)
+        request = Request(
+            image, running(prepared), labels, replace(options, values=values), weights
+        )
+        report = compute(request, session, progress=told("network"))()
     done("network")
-    write_labels(scan, prepared, case.folder / LABELS, case.out, told("writing"))
+    write_labels(scan, prepared, labels, case.out, told("writing"))
     done("writing")
     shutil.rmtree(case.folder)
     return CaseReport(case.out, seconds, report)
