@@ -6,8 +6,9 @@ nearest cache, whatever their distance in the volume is.
 
 from __future__ import annotations
 
-from znni.primitives.cpu.common.lazy_kernel import lazy_njit
 from znni.primitives.cpu.common.numba_kernel import numba_kernel
+from znni.resampling.transposition import transpose_matrix
+from znni.resampling.weighted_rows import sum_rows, sum_rows_of_32
 
 COLUMNS = 256  # of a tile along z or y
 LANES = 32  # rows that are resampled together along x
@@ -64,8 +65,9 @@ def resample_rows(  # type: ignore[no-untyped-def]
                 for i in range(samples):
                     _copy(memory[at + (begin + i) * step + x :], tile[i * COLUMNS :][:count])
                 for o in range(extents[along]):
-                    rows = tile[(first[o] - begin) * COLUMNS :]
-                    _sum_rows(rows, COLUMNS, weights[o], target[to + o * to_step + x :][:count])
+                    at_row = (first[o] - begin) * COLUMNS
+                    to_row = to + o * to_step + x
+                    sum_rows(tile, at_row, COLUMNS, weights[o], target, to_row, count)
 
 
 @numba_kernel
@@ -73,33 +75,26 @@ def resample_along_x(  # type: ignore[no-untyped-def]
     memory, start, strides, target, target_start, target_strides, extents, first, weights, tile
 ):  # fmt: skip
     """Resample along x. The arguments are those of ``resample_rows``, but for the axis."""
-    taps, width, total = weights.shape[1], extents[2], extents[0] * extents[1]
-    if taps <= 2:
-        for row in range(total):
-            z, y = divmod(row, extents[1])
-            source = memory[start + z * strides[0] + y * strides[1] :]
-            to = target_start + z * target_strides[0] + y * target_strides[1]
-            _gather(source, first, weights, target[to : to + width])
-        return
+    taps, width = weights.shape[1], extents[2]
     begin = first[0]
     samples = first[width - 1] + taps - begin
     made = tile[samples * LANES :]
-    for top in range(0, total, LANES):
-        count = min(LANES, total - top)
-        for lane in range(count):
-            z, y = divmod(top + lane, extents[1])
-            source = memory[start + z * strides[0] + y * strides[1] + begin :]
-            for i in range(samples):
-                tile[i * LANES + lane] = source[i]
-        for o in range(width):
-            rows = tile[(first[o] - begin) * LANES :]
-            _sum_rows(rows, LANES, weights[o], made[o * LANES :][:LANES])
-        for lane in range(count):
-            z, y = divmod(top + lane, extents[1])
-            to = target_start + z * target_strides[0] + y * target_strides[1]
-            row = target[to : to + width]
+    for z in range(extents[0]):
+        at = start + z * strides[0] + begin
+        to = target_start + z * target_strides[0]
+        if taps == 1:
+            for y in range(extents[1]):
+                row = target[to + y * target_strides[1] :][:width]
+                _pick(memory[at - begin + y * strides[1] :], first, row)
+            continue
+        for y in range(0, extents[1], LANES):
+            count = min(LANES, extents[1] - y)
+            from_y, to_y = at + y * strides[1], to + y * target_strides[1]
+            transpose_matrix(memory, from_y, strides[1], tile, 0, LANES, count, samples)
             for o in range(width):
-                row[o] = made[o * LANES + lane]
+                at_row = (first[o] - begin) * LANES
+                sum_rows_of_32(tile, at_row, LANES, weights[o], made, o * LANES)
+            transpose_matrix(made, 0, LANES, target, to_y, target_strides[1], width, count)
 
 
 @numba_kernel
@@ -135,40 +130,7 @@ def _mix(near, far, weights, made):  # type: ignore[no-untyped-def]
 
 
 @numba_kernel
-def _gather(source, first, weights, made):  # type: ignore[no-untyped-def]
-    """Make the samples of a row of one or two of another row each."""
-    if weights.shape[1] == 1:
-        for x in range(made.size):
-            made[x] = source[first[x]]
-    else:
-        for x in range(made.size):
-            at = first[x]
-            made[x] = weights[x, 0] * source[at] + weights[x, 1] * source[at + 1]
-
-
-@lazy_njit(nogil=True, inline="always")
-def _sum_rows(rows, step, weights, made):  # type: ignore[no-untyped-def]
-    """Make a row as the weighted sum of rows of a tile, in their order."""
-    taps = weights.size
-    whole = taps - taps % 7
+def _pick(source, first, made):  # type: ignore[no-untyped-def]
+    """Make the samples of a row of one of another row each."""
     for x in range(made.size):
-        made[x] = 0
-    for k in range(0, whole, 7):
-        a, b, c, d = weights[k], weights[k + 1], weights[k + 2], weights[k + 3]
-        e, f, g = weights[k + 4], weights[k + 5], weights[k + 6]
-        part = rows[k * step :]
-        for x in range(made.size):
-            made[x] = (
-                made[x]
-                + a * part[x]
-                + b * part[x + step]
-                + c * part[x + 2 * step]
-                + d * part[x + 3 * step]
-                + e * part[x + 4 * step]
-                + f * part[x + 5 * step]
-                + g * part[x + 6 * step]
-            )
-    for k in range(whole, taps):
-        a, part = weights[k], rows[k * step :]
-        for x in range(made.size):
-            made[x] = made[x] + a * part[x]
+        made[x] = source[first[x]]

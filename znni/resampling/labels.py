@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from znni.core.axis_taps import axis_taps
 from znni.core.resampling import Resampling
@@ -36,30 +36,32 @@ class Neighbours(NamedTuple):
 
     left: NDArray[np.int32]
     right: NDArray[np.int32]
-    weight_left: Float32
-    weight_right: Float32
+    weight_left: NDArray[np.floating]
+    weight_right: NDArray[np.floating]
 
 
-def neighbours(resampling: Resampling, box: Box, at: Vec3) -> tuple[Neighbours, ...]:
+def neighbours(
+    resampling: Resampling, box: Box, at: Vec3, dtype: DTypeLike = np.float32
+) -> tuple[Neighbours, ...]:
     """Return the neighbours along each axis, as indices into values that begin at a voxel.
 
     Args:
         resampling: the change of voxels, of orders 0 or 1.
         box: the voxels of the target.
         at: the source voxel of the first of the values.
+        dtype: the type of the weights.
 
     Raises:
         ValueError: an order is higher.
     """
-    _check_linear(resampling)
+    if max(resampling.orders) > 1:
+        raise ValueError(f"labels need splines of orders 0 or 1, not {resampling.orders}")
     found = []
     for taps, start, stop, origin in zip(resampling.taps, *box, at, strict=True):
         left = (taps.first[start:stop] - origin).astype(np.int32)
-        weights = taps.weights[start:stop].astype(np.float32)
-        one = taps.taps == 1
-        right = left if one else left + np.int32(1)
-        after = np.zeros(len(left), np.float32) if one else weights[:, 1].copy()
-        found.append(Neighbours(left, right, weights[:, 0].copy(), after))
+        weights = np.zeros((2, stop - start), dtype)
+        weights[: taps.taps] = taps.weights[start:stop].T
+        found.append(Neighbours(left, left + np.int32(taps.taps - 1), *weights))
     return tuple(found)
 
 
@@ -94,24 +96,23 @@ def label_largest(
     if out is None:
         out = np.empty(box.size, labels.dtype)
     pool, extents, width = workers(threads), tuple(box.size), values.shape[3]
-    mixed = workspace((threads, width), np.float32)
-    largest = workspace((threads, extents[2]), np.float32)
-    number = workspace((threads, extents[2]), np.int32)
+    scratch = workspace((threads, _label_floats(width, box)), np.float32)
+    number = workspace((threads, label_kernels.ROWS * box.size.x), np.int32)
 
-    def task(worker: int, rows: slice) -> None:
+    def task(worker: int, groups: slice) -> None:
         label_kernels.label_rows(
-            *flat_view(values), len(values), width, rows.start, rows.stop, extents, *along, labels,
-            mixed[worker], largest[worker], number[worker], out,
+            *flat_view(values), len(values), width, groups.start, groups.stop, extents, *along,
+            labels, scratch[worker], number[worker], out,
         )  # fmt: skip
 
-    pool.for_each(task, pool.shares(extents[0] * extents[1]))
+    pool.for_each(task, pool.shares(box.size.z * -(-box.size.y // label_kernels.ROWS)))
     return out
 
 
 def label_bytes(resampling: Resampling, box: Box, threads: int) -> int:
     """Return the bytes that ``label_largest`` takes, beside values and labels of a box."""
     width = resampling.source_box(box).size.x
-    return FLOAT_BYTES * threads * (width + 2 * box.size.x)
+    return FLOAT_BYTES * threads * (_label_floats(width, box) + label_kernels.ROWS * box.size.x)
 
 
 def resample_labels(
@@ -138,22 +139,23 @@ def resample_labels(
     Raises:
         ValueError: the labels do not cover the box's source, or an order is higher than 1.
     """
-    _check_linear(resampling)
+    along = neighbours(resampling, box, at, np.float64)
     check_covered(labels.shape, at, resampling, box)
     if out is None:
         out = np.empty(box.size, labels.dtype)
     pool = workers(threads)
-    along, nearest = [], []
-    taps_of_axes = zip(resampling.taps, _nearest(resampling), *box, at, strict=True)
-    for taps, closest, start, stop, origin in taps_of_axes:
-        along.append((taps.first[start:stop] - origin, taps.weights[start:stop]))
-        nearest.append(closest[start:stop] - origin)
+    nearest = tuple(
+        axis_taps(source, target, 0).first[start:stop] - origin
+        for source, target, start, stop, origin in zip(
+            resampling.source, resampling.target, *box, at, strict=True
+        )
+    )
     around = np.empty((threads, 8), labels.dtype)
     shares = np.empty((threads, 8))
 
     def task(worker: int, rows: slice) -> None:
         label_kernels.vote_rows(
-            labels, rows.start, rows.stop, *along, tuple(nearest), rule == "half", around[worker],
+            labels, rows.start, rows.stop, *along, nearest, rule == "half", around[worker],
             shares[worker], out,
         )  # fmt: skip
 
@@ -161,12 +163,6 @@ def resample_labels(
     return out
 
 
-def _nearest(resampling: Resampling) -> list[NDArray[np.int64]]:
-    """Return the nearest source sample of each target sample, along each axis."""
-    pairs = zip(resampling.source, resampling.target, strict=True)
-    return [axis_taps(source, target, 0).first for source, target in pairs]
-
-
-def _check_linear(resampling: Resampling) -> None:
-    if max(resampling.orders) > 1:
-        raise ValueError(f"labels need splines of orders 0 or 1, not {resampling.orders}")
+def _label_floats(width: int, box: Box) -> int:
+    """Return the floats of a worker's scratch."""
+    return 2 * label_kernels.ROWS * (width + box.size.x)

@@ -7,15 +7,19 @@ from collections.abc import Iterator
 import numpy as np
 
 from znni.core.resampling import Resampling, X
-from znni.core.shapes import FLOAT_BYTES, Box, Vec3
+from znni.core.shapes import FLOAT_BYTES, Box, Vec3, round_up
 from znni.machine.arena import workspace
 from znni.network.weights import Float32
 from znni.primitives.cpu.common.numba_kernel import flat_view, output_view
+from znni.primitives.cpu.common.streaming import LINE
 from znni.primitives.cpu.common.workers import workers
 from znni.resampling import kernels
 
-# The bytes that the values between two passes should have: they stay in a core's caches.
-BETWEEN_BYTES = 2**20
+# The bytes that the values between two passes of a slab should have, to stay in a core's caches.
+BETWEEN_BYTES = 4 * 2**20
+
+# The fewest slices of a slab: with fewer, the first pass fetches the same values too often.
+LEAST_SLICES = 8
 
 
 def resample(
@@ -91,15 +95,17 @@ class _BoxWork:
         size[self._slabbed] = 1
         first = Vec3(*size).volume
         size[self._passes[1]] = box.size[self._passes[1]]
-        self._between = max(first, Vec3(*size).volume)  # floats between passes, for one slice
+        between = max(first, Vec3(*size).volume)  # floats between passes, for one slice
+        self._between = round_up(between, LINE)
         extent = box.size[self._slabbed]
-        self._slices = max(1, min(extent, BETWEEN_BYTES // FLOAT_BYTES // self._between))
+        slices = max(LEAST_SLICES, BETWEEN_BYTES // FLOAT_BYTES // self._between)
+        self._slices = min(extent, slices)
 
     @property
     def scratch_floats(self) -> int:
         """The floats of scratch that a worker needs."""
         tiles = map(kernels.tile_floats, self._source.size, self._box.size)
-        return 2 * self._between * self._slices + max(tiles)
+        return round_up(2 * self._between * self._slices + max(tiles), LINE)
 
     def slabs(self) -> Iterator[slice]:
         """Return the slices of each slab."""
