@@ -193,7 +193,6 @@ def test_no_more_memory_than_declared(labels_of: Any, slab: int, threads: int) -
     finally:
         tracemalloc.stop()
     declared = postprocess_bytes(extents, rules, slab, 1, threads=threads, most_components=most)
-    print(peak, declared)
     assert peak <= declared
     if labels_of is worst:
         assert peak > declared / 4

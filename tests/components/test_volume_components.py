@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from scipy import ndimage
 
 from znni.components.runs import Connectivity, classes_of
-from znni.components.slabs import COMPONENT_BYTES, slab_boxes, slab_bytes
-from znni.components.volume_components import BOX_BYTES, Components, find_components
+from znni.components.slabs import slab_boxes
+from znni.components.volume_components import Components, components_bytes, find_components
 from znni.core.errors import InvalidInput
 from znni.core.shapes import Box, Vec3
 
@@ -166,6 +166,4 @@ def test_no_more_memory_than_declared(share: float, connectivity: Connectivity) 
     finally:
         tracemalloc.stop()
     of_slabs = int(found.tables.first[-1])
-    declared = slab_bytes(extents, slab, 1) + of_slabs * (COMPONENT_BYTES + BOX_BYTES)
-    print(peak, declared)
-    assert peak <= declared
+    assert peak <= components_bytes(extents, slab, 1, most_components=of_slabs)

@@ -10,9 +10,9 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from znni.components.runs import FALSE, paint_slab
-from znni.components.slabs import MOST_COMPONENTS
-from znni.components.volume_components import Components, find_components
+from znni.components.runs import FALSE
+from znni.components.slabs import MOST_COMPONENTS, Painting
+from znni.components.volume_components import components_bytes, find_components
 from znni.core.shapes import Box, Vec3
 
 # Returns the values (f, z, y, x) of a box. Several threads call it.
@@ -29,27 +29,24 @@ class NonzeroMask:
     Attributes:
         box: the box around all of them; the whole volume if there are none, as in nnU-Net.
         read: returns the values of a box.
-        background: the components of voxels where all maps are 0.
+        holes: the holes, which become true.
     """
 
     box: Box
     read: ReadValues
-    background: Components
+    holes: Painting
 
     def slab(self, box: Box) -> NDArray[np.bool_]:
         """Return the mask of a slab (z, y, x), which is read again.
 
         Args:
             box: one of ``slab_boxes``, of the same slabs as before.
+
+        Raises:
+            InvalidInput: the slab has other values than before.
         """
         mask = _nonzero(self.read(box))
-        zeros = self.background
-        part = zeros.tables.of_slab(box.start.z // zeros.slab)
-        number = zeros.tables.number[part]
-        holes = ~zeros.touches_border[number]
-        if holes.any():
-            paint = np.ones(number.size, bool)
-            paint_slab(mask, zeros.classes, zeros.connectivity, holes, paint, mask)
+        self.holes.apply(box, mask)
         return mask
 
 
@@ -92,7 +89,34 @@ def nonzero_mask(
         most_components=most_components,
     )
     box = reduce(Box.hull, occupied) if occupied else Box(Vec3(0, 0, 0), extents)
-    return NonzeroMask(box, read, zeros)
+    number = zeros.tables.number
+    hole = ~zeros.touches_border[number]
+    paint = np.ones(number.size, np.uint8)
+    return NonzeroMask(box, read, Painting(slab, FALSE, 6, zeros.tables.first, hole, paint))
+
+
+def nonzero_bytes(
+    extents: Vec3,
+    slab: int,
+    maps: int,
+    itemsize: int,
+    *,
+    threads: int = 1,
+    most_components: int = MOST_COMPONENTS,
+) -> int:
+    """Return the most bytes that ``nonzero_mask`` takes, with the arrays that ``read`` returns.
+
+    Args:
+        extents: extents of the volume.
+        slab: planes of a slab.
+        maps: the maps of the volume.
+        itemsize: bytes of a value.
+        threads: threads that read slabs.
+        most_components: components of all slabs that are allowed.
+    """
+    values = threads * min(slab, extents.z) * extents.y * extents.x * maps * itemsize
+    masks = components_bytes(extents, slab, 1, threads=threads, most_components=most_components)
+    return values + masks
 
 
 def occupied_box(mask: NDArray[np.bool_]) -> Box | None:

@@ -10,13 +10,13 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from znni.components.rules import Rule, groups_of
-from znni.components.runs import Classes, Connectivity, Labels, classes_of, label_slab, paint_slab
+from znni.components.runs import Labels, classes_of, label_slab
 from znni.components.slabs import (
     COMPONENT_BYTES,
     MOST_COMPONENTS,
+    Painting,
     Read,
     Tables,
     joined,
@@ -30,34 +30,6 @@ from znni.core.shapes import Box, Vec3
 # Bytes that a group of rules keeps for each component of a slab: whether it is removed, and by what
 # label it is replaced.
 REMOVAL_BYTES = 1 + 2
-
-
-class _Removal(NamedTuple):
-    """The components that a group of rules removes.
-
-    Attributes:
-        slab: planes of a slab.
-        classes: the class of each label: the number of its rule in the group, from 1 on.
-        connectivity: which voxels are neighbours.
-        first: the first component of each slab.
-        removed: whether each component of a slab is removed.
-        background: the label that its voxels get.
-    """
-
-    slab: int
-    classes: Classes
-    connectivity: Connectivity
-    first: NDArray[np.int64]
-    removed: NDArray[np.bool_]
-    background: NDArray[np.uint16]
-
-    def apply(self, box: Box, labels: Labels) -> None:
-        """Remove components from a slab."""
-        index = box.start.z // self.slab
-        part = slice(self.first[index], self.first[index + 1])
-        removed, background = self.removed[part], self.background[part]
-        if removed.any():
-            paint_slab(labels, self.classes, self.connectivity, removed, background, labels)
 
 
 def postprocess(
@@ -94,7 +66,7 @@ def postprocess(
     for rule in rules:  # those that need the volume of a voxel fail before anything is read
         rule.removed(np.zeros(0, np.int64), voxel_volume)
     highest = max((rule.background for rule in rules), default=0)
-    removals: list[_Removal] = []
+    removals: list[Painting] = []
 
     def labels_of(box: Box) -> Labels:
         given = read(box)
@@ -109,7 +81,7 @@ def postprocess(
     for group in groups_of(rules):
         slabs = _Slabs(labels_of, extents, slab, threads, most_components)
         removal = _removal(slabs, group, voxel_volume)
-        if removal.removed.any():
+        if removal.chosen.any():
             removals.append(removal)
     for box, labels in over_slabs(lambda box: (box, labels_of(box)), extents, slab, threads):
         write(box, labels)
@@ -125,8 +97,8 @@ class _Slabs(NamedTuple):
     most_components: int
 
 
-def _removal(slabs: _Slabs, group: Sequence[Rule], voxel_volume: float | None) -> _Removal:
-    """Return the components that a group of rules removes."""
+def _removal(slabs: _Slabs, group: Sequence[Rule], voxel_volume: float | None) -> Painting:
+    """Return the components that a group of rules removes, and the labels that they get."""
     classes, connectivity = classes_of(rule.labels for rule in group), group[0].connectivity
 
     def tables(box: Box) -> Tables:
@@ -141,7 +113,7 @@ def _removal(slabs: _Slabs, group: Sequence[Rule], voxel_volume: float | None) -
         removed[own] = rule.removed(volume.voxels[own], voxel_volume)
     background = np.array([0, *(rule.background for rule in group)], np.uint16)[volume.kind]
     number = volume.number
-    return _Removal(
+    return Painting(
         slabs.slab, classes, connectivity, volume.first, removed[number], background[number]
     )
 

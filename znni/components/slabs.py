@@ -7,7 +7,7 @@ kept, until all are joined.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import NamedTuple, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,9 +16,11 @@ from znni.components.run_kernels import count_voxels, number_trees
 from znni.components.runs import (
     ROW_BYTES,
     RUN_BYTES,
+    Classes,
     Connectivity,
     Labelled,
     Labels,
+    paint_slab,
     unite_planes,
 )
 from znni.core.errors import InvalidInput
@@ -113,9 +115,46 @@ class Joined(NamedTuple):
     voxels: NDArray[np.int64]
     kind: NDArray[np.uint16]
 
-    def of_slab(self, index: int) -> slice:
-        """Return which components of slabs are those of one slab."""
-        return slice(int(self.first[index]), int(self.first[index + 1]))
+
+class Painting(NamedTuple):
+    """The values that some components get, slab by slab.
+
+    Attributes:
+        slab: planes of a slab.
+        classes: the class of each label.
+        connectivity: which voxels are neighbours.
+        first: the first component of each slab.
+        chosen: whether each component of a slab gets a value.
+        paint: that value.
+    """
+
+    slab: int
+    classes: Classes
+    connectivity: Connectivity
+    first: NDArray[np.int64]
+    chosen: NDArray[np.bool_]
+    paint: NDArray[Any]
+
+    def apply(self, box: Box, labels: Labels) -> None:
+        """Give the voxels of a slab their values, in place of their labels.
+
+        Args:
+            box: one of ``slab_boxes``.
+            labels: its labels in C order, as they were when the components were found.
+
+        Raises:
+            InvalidInput: the slab has other components.
+        """
+        part = slab_part(self.first, box.start.z // self.slab)
+        chosen = self.chosen[part]
+        if chosen.any():
+            paint = self.paint[part]
+            paint_slab(labels, self.classes, self.connectivity, chosen, paint, labels)
+
+
+def slab_part(first: NDArray[np.int64], index: int) -> slice:
+    """Return which components of all slabs are those of one slab."""
+    return slice(int(first[index]), int(first[index + 1]))
 
 
 def tables_of(labelled: Labelled, planes: int, most: int) -> Tables:

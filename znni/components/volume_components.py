@@ -20,12 +20,15 @@ from znni.components.runs import (
     paint_slab,
 )
 from znni.components.slabs import (
+    COMPONENT_BYTES,
     MOST_COMPONENTS,
     Joined,
     Read,
     Tables,
     joined,
     over_slabs,
+    slab_bytes,
+    slab_part,
     tables_of,
 )
 from znni.core.shapes import Box, Vec3
@@ -71,7 +74,7 @@ class Components:
 
     @property
     def touches_border(self) -> NDArray[np.bool_]:
-        """Whether each component has a voxel at the border of the volume."""
+        """True for each component with a voxel at the border of the volume."""
         return np.asarray((self.start == 0).any(axis=1) | (self.stop == self.extents).any(axis=1))
 
     def box(self, index: int) -> Box:
@@ -90,7 +93,7 @@ class Components:
             InvalidInput: the labels are others.
         """
         numbers = np.zeros(labels.shape, index_type(len(self) + 1))
-        number = self.tables.number[self.tables.of_slab(box.start.z // self.slab)]
+        number = self.tables.number[slab_part(self.tables.first, box.start.z // self.slab)]
         everyone = np.ones(number.size, bool)
         paint_slab(labels, self.classes, self.connectivity, everyone, number + 1, numbers)
         return numbers
@@ -108,7 +111,7 @@ def find_components(
 ) -> Components:
     """Find the connected components of a mask, or of each class of labels.
 
-    It takes ``slab_bytes``, and for each component ``COMPONENT_BYTES`` and ``BOX_BYTES``.
+    It takes ``components_bytes``.
 
     Args:
         read: returns the labels of a slab, or a mask; so many threads call it at once.
@@ -141,6 +144,27 @@ def find_components(
     np.minimum.at(start, volume.number, both[0])
     np.maximum.at(stop, volume.number, both[1])
     return Components(extents, slab, classes, connectivity, volume, start, stop)
+
+
+def components_bytes(
+    extents: Vec3,
+    slab: int,
+    itemsize: int,
+    *,
+    threads: int = 1,
+    most_components: int = MOST_COMPONENTS,
+) -> int:
+    """Return the most bytes that ``find_components`` takes, with the arrays that ``read`` returns.
+
+    Args:
+        extents: extents of the volume.
+        slab: planes of a slab.
+        itemsize: bytes of a label.
+        threads: threads that read and label slabs.
+        most_components: components of all slabs that are allowed.
+    """
+    tables = most_components * (COMPONENT_BYTES + BOX_BYTES)
+    return slab_bytes(extents, slab, itemsize, threads) + tables
 
 
 def _bounds(labelled: Labelled, z: int) -> NDArray[np.int64]:
