@@ -78,8 +78,8 @@ def slab_bytes(extents: Vec3, slab: int, itemsize: int, threads: int = 1) -> int
     """
     plane = extents.y * extents.x
     labelling = plane * (2 * itemsize + RUN_BYTES) + extents.y * ROW_BYTES
-    kept = 2 * (threads + 1) * plane * PLANE_BYTES  # first and last planes of slabs
-    joining = 5 * plane * JOINED_BYTES  # of three planes, two of which are put together
+    kept = 2 * (threads + 1) * plane * PLANE_BYTES  # the outer planes of slabs
+    joining = 5 * plane * JOINED_BYTES  # two planes, as they are and together, and a slab's last
     return threads * min(slab, extents.z) * labelling + kept + joining
 
 
