@@ -19,6 +19,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from znni.components.nonzero import occupied_box
 from znni.core.errors import InvalidInput, UnusableValues
 from znni.core.shapes import Box, Vec3
 from znni.core.volume import Volume
@@ -272,13 +273,8 @@ def _around(occupied: Sequence[Box], size: Vec3) -> Box:
 
 def _occupied(read: Values, box: Box) -> Box | None:
     """Return the part of a box around all voxels where a map is not 0."""
-    seen = (read != 0).any(axis=0)
-    if not seen.any():
-        return None
-    along = [np.flatnonzero(seen.any(axis=axes)) for axes in ((1, 2), (0, 2), (0, 1))]
-    start = Vec3(*(int(found[0]) for found in along))
-    stop = Vec3(*(int(found[-1]) + 1 for found in along))
-    return Box(start, stop).shifted(box.start)
+    part = occupied_box((read != 0).any(axis=0))
+    return part.shifted(box.start) if part else None
 
 
 def _blocks(
