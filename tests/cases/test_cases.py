@@ -14,6 +14,7 @@ from window_networks import blended
 
 from znni.cases.case import Case, predict
 from znni.cases.folder import cases_in, predict_cases
+from znni.components.rules import KeepLargest
 from znni.core.errors import InvalidInput
 from znni.core.options import Choices
 from znni.core.run_options import Options
@@ -197,6 +198,22 @@ def test_a_case_that_was_stopped_goes_on(tmp_path: Path, step: str) -> None:
     )  # fmt: skip
     assert made in (None, times[0])
     np.testing.assert_array_equal(np.asarray(nibabel.load(case.out).dataobj).T, expected)
+
+
+def test_only_the_largest_component_of_a_label_stays(tmp_path: Path) -> None:
+    net, file = network(), write(tmp_path / "scan.nii", scan())
+    labels = run(net, (file,), tmp_path / "labels.nii")
+    out = tmp_path / "largest.nii"
+    rules = [KeepLargest(labels=(1,)), KeepLargest(labels=(2,))]
+    predict(Case((file,), out), net, random_weights(net, 7), Session(), OPTIONS, removing=rules)
+    expected = np.zeros_like(labels)
+    for label in (1, 2):
+        components, _ = ndimage.label(labels == label, np.ones((3, 3, 3)))
+        sizes = np.bincount(components.ravel())[1:]
+        for kept in np.flatnonzero(sizes == sizes.max()):
+            expected[components == kept + 1] = label
+    assert (expected != labels).any()
+    np.testing.assert_array_equal(np.asarray(nibabel.load(out).dataobj).T, expected)
 
 
 def test_a_changed_scan_starts_afresh(tmp_path: Path) -> None:

@@ -8,17 +8,25 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
+from math import prod
 from pathlib import Path
 from time import perf_counter
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from znni.cases.arrays import Maps, Pasted, Turned
 from znni.cases.preparation import Preparation, preparation_for, rules_of, write_input
 from znni.cases.scan import Scan, open_scan
+from znni.components.postprocessing import postprocess
+from znni.components.rules import Rule
 from znni.core.errors import InvalidInput
 from znni.core.run_options import Options
+from znni.core.shapes import Box
 from znni.core.text import duration
 from znni.engine.report import Report
 from znni.engine.run_state import Progress, no_progress
@@ -37,6 +45,9 @@ from znni.volumes.stored import StoredVolume
 IDENTITY = "case.json"
 INPUT = "input.npy"
 LABELS = "labels.h5"
+WITHOUT = "without-components.npy"
+
+SLAB_VOXELS = 2**22  # whose components are found at a time
 
 # Called with the name of a step, and what is done of it and to do.
 StepProgress = Callable[[str, int, int], None]
@@ -91,6 +102,7 @@ def predict(
     session: Session,
     options: Options = Options(),
     progress: StepProgress = no_step_progress,
+    removing: Sequence[Rule] = (),
 ) -> CaseReport:
     """Compute the labels of a case.
 
@@ -101,6 +113,7 @@ def predict(
         session: finds plans and keeps them ready.
         options: what plans may use.
         progress: called as steps go on.
+        removing: rules by which connected components are removed, one after the other.
 
     Raises:
         InvalidInput: the scan, the network or an option cannot be used.
@@ -136,6 +149,9 @@ def predict(
         )
         report = compute(request, session, progress=told("network"))()
     done("network")
+    if removing:
+        labels = remove_components(scan, labels, removing)
+        done("postprocessing")
     write_labels(scan, prepared, labels, case.out, told("writing"))
     done("writing")
     shutil.rmtree(case.folder)
@@ -154,6 +170,36 @@ def running(prepared: Preparation) -> Network:
         spacing=None,
         window=replace(window, volume=None, inside=None, resampled=output),
     )
+
+
+def remove_components(scan: Scan, labels: Path, rules: Sequence[Rule]) -> Path:
+    """Write labels without some of their connected components, and return the file.
+
+    Args:
+        scan: the scan.
+        labels: the labels of its crop.
+        rules: the rules, one after the other.
+
+    Raises:
+        InvalidInput: there are too many components.
+    """
+    volume, path = open_volume(labels), labels.with_name(WITHOUT)
+    made = np.lib.format.open_memmap(path, "w+", volume.dtype, (1, *volume.size))
+
+    def write(box: Box, values: NDArray[Any]) -> None:
+        made[0][box.slices] = values
+
+    slab = max(1, SLAB_VOXELS // (volume.size.y * volume.size.x))
+    postprocess(
+        lambda box: volume.read(box)[0],
+        write,
+        volume.size,
+        rules,
+        slab,
+        voxel_volume=prod(scan.spacing),
+    )
+    made.flush()
+    return path
 
 
 def write_labels(

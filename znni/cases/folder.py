@@ -11,6 +11,7 @@ from time import perf_counter
 
 from znni.cases.case import Case, CaseReport, StepProgress, no_step_progress, predict
 from znni.cases.preparation import rules_of
+from znni.components.rules import Rule
 from znni.core.errors import InvalidInput
 from znni.core.run_options import Options
 from znni.core.text import counted, duration
@@ -99,6 +100,7 @@ def predict_cases(
     options: Options = Options(),
     *,
     skip_finished: bool = False,
+    removing: Sequence[Rule] = (),
     progress: StepProgress = no_step_progress,
     done: CasesDone = no_cases_done,
 ) -> CasesReport:
@@ -112,6 +114,7 @@ def predict_cases(
         network: the network, whose file describes whole cases, and names its weights.
         options: what plans may use.
         skip_finished: whether labels that exist are left as they are. Else they are made again.
+        removing: rules by which connected components of labels are removed.
         progress: called as the steps of a case go on.
         done: called after each case.
 
@@ -128,7 +131,7 @@ def predict_cases(
                 report.finished_before.append(case.out)
             else:
                 try:
-                    found = predict(case, network, weights, session, options, progress)
+                    found = predict(case, network, weights, session, options, progress, removing)
                     report.reports[case.out] = found
                     log.info("%s", found)
                 except ERRORS as error:

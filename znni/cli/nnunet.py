@@ -66,6 +66,14 @@ def predict(
     go_on: Annotated[
         bool, typer.Option("--continue_prediction", help="Leave labels that exist as they are.")
     ] = False,
+    postprocessing: Annotated[
+        Path | None,
+        typer.Option(
+            "-pp_pkl_file",
+            metavar="FILE",
+            help="Remove components as this postprocessing.pkl says. Default: none is removed.",
+        ),
+    ] = None,
     parts: Annotated[int, typer.Option("-num_parts", help="Share the cases out in parts.")] = 1,
     part: Annotated[int, typer.Option("-part_id", help="The part to compute, from 0.")] = 0,
     device: Annotated[
@@ -83,6 +91,7 @@ def predict(
     from znni.core.options import Choices
     from znni.core.run_options import Options
     from znni.importing.nnunet_folder import Results
+    from znni.importing.nnunet_postprocessing import read_postprocessing
 
     place = model or _results_folder(dataset, trainer, plans, configuration)
     names = (*(folds or ()), *(more_folds or ()))
@@ -99,6 +108,7 @@ def predict(
             network,
             Options(limits=limits),
             skip_finished=go_on,
+            removing=read_postprocessing(postprocessing) if postprocessing else (),
             done=done,
         )
     typer.echo(f"{out}: {report}")
