@@ -17,10 +17,13 @@ from window_networks import blended, network, volume
 from znni.core.errors import InvalidInput
 from znni.core.resampling import Resampling
 from znni.core.shapes import Box, Vec3
+from znni.engine.labels import labels_for
 from znni.inference import api
 from znni.inference.planning import search
 from znni.inference.verify import verify
+from znni.network.geometry import with_window
 from znni.network.network import Network
+from znni.network.network_file import network_from_text
 from znni.network.weights import random_weights
 from znni.network.window import Window
 
@@ -49,7 +52,7 @@ def expected(
     return values
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15)
 @given(st.data())
 def test_blocks_give_the_resampled_sums_over_all_windows(data: st.DataObject) -> None:
     draw = data.draw
@@ -109,3 +112,68 @@ def test_a_volume_of_other_extents_is_an_error() -> None:
         api.infer(
             volume(Vec3(8, 8, 9)), net, np.zeros((3, 9, 9, 9), np.float32), random_seed=0, **OPTIONS
         )
+
+
+HEADED = """\
+name: headed
+in_features: 2
+layers:
+  - conv: {features: 4, kernel: 3, padding: same}
+  - instance_norm: {activation: leaky_relu}
+  - conv: {features: 9, kernel: 1}
+"""
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("headed", [False, True], ids=["plain", "headed"])
+@pytest.mark.parametrize("regions", [False, True], ids=["labels", "regions"])
+@pytest.mark.parametrize("patch", [Vec3(9, 11, 12), Vec3(31, 17, 40)], ids=str)
+def test_a_gpu_gives_the_labels_of_the_host(patch: Vec3, regions: bool, headed: bool) -> None:
+    size, target = Vec3(20, 23, 25), Vec3(31, 17, 40)
+    window = Window(Vec3(8, 8, 8), like="nnunet")
+    net = with_window(network_from_text(HEADED, "headed.yaml"), window)
+    net = resampled_to(net if headed else network(window), size, target)
+    net = replace(net, has_regions=regions)
+    x, weights, options = volume(size), random_weights(net, 7), {**OPTIONS, "device": "gpu"}
+    maps = np.zeros((net.out_features, *target), np.float32)
+    api.infer(x, net, maps, weights=weights, **OPTIONS)
+    labels = np.zeros((1, *target), np.uint8)
+    plan = search(net, size, labels=True, **options).fastest_for(patch)
+    assert plan is not None
+    api.infer(x, net, labels, weights=weights, plan=plan, labels=True, **options)
+    rule = labels_for(net, True, None)
+    assert rule is not None
+    wanted = rule.apply(maps)
+    apart = rule.misfit(labels[0].reshape(-1, 1), maps.reshape(len(maps), -1).T.astype(float))
+    assert apart.max() <= 1e-4 * np.abs(maps).max()
+    assert (labels == wanted).mean() > 0.999
+    on_gpu = np.zeros_like(maps)
+    api.infer(x, net, on_gpu, weights=weights, **options)
+    np.testing.assert_allclose(on_gpu, maps, rtol=0, atol=1e-4 * np.abs(maps).max())
+
+
+@pytest.mark.gpu
+def test_a_gpu_takes_the_memory_that_is_declared() -> None:
+    size, target = Vec3(96, 96, 96), Vec3(190, 150, 210)
+    window = Window(Vec3(64, 64, 64), like="nnunet")
+    net = with_window(network_from_text(HEADED, "headed.yaml"), window)
+    net = resampled_to(net, size, target)
+    labels = np.zeros((1, *target), np.uint8)
+    report = api.infer(
+        volume(size), net, labels, random_seed=1, labels=True, **{**OPTIONS, "device": "gpu"}
+    )
+    assert report.plan.gpu_memory is not None
+    assert report.gpu_peak_memory <= report.plan.gpu_memory.total
+
+
+def test_regions_get_the_label_of_the_last_one() -> None:
+    size, target = Vec3(12, 16, 20), Vec3(18, 11, 31)
+    net = resampled_to(network(Window(Vec3(8, 8, 8))), size, target)
+    net = replace(net, labels=(("a", 3), ("b", 1), ("c", 2)), has_regions=True)
+    x, weights = volume(size), random_weights(net, 7)
+    maps, labels = np.zeros((3, *target), np.float32), np.zeros((1, *target), np.uint8)
+    api.infer(x, net, maps, weights=weights, **OPTIONS)
+    api.infer(x, net, labels, weights=weights, labels=True, **OPTIONS)
+    expected = np.select([maps[2] > 0, maps[1] > 0, maps[0] > 0], [2, 1, 3], 0)
+    assert len(np.unique(expected)) > 2
+    np.testing.assert_array_equal(labels[0], expected)

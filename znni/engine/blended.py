@@ -84,12 +84,23 @@ class Blended:
 
     def labels(self, labels: Labels) -> NDArray[Any]:
         """Return the labels (1 or f', z, y, x) of the output, piece by piece."""
+        if self.onto and self.head is None and labels.of_maps and not labels.regions:
+            return self._resampled_labels(self.onto, labels)
         maps = len(self.values) if self.head is None else len(self.head.bias)
         found = np.empty((labels.features(maps), *self._size), labels.dtype)
         rows = max(1, LABEL_PIECE // (maps * self._size.x))
         for piece in Box(Vec3(0, 0, 0), self._size).cut(Vec3(1, rows, self._size.x)):
             found[:, *piece.slices] = self._labels_of(self._output(piece), labels)
         return found
+
+    def _resampled_labels(self, onto: Onto, labels: Labels) -> NDArray[Any]:
+        """Return the labels (1, z, y, x) of the largest maps, which are never stored."""
+        from znni.resampling.labels import label_largest
+
+        start, resampling, written = onto.start, onto.resampling, onto.written
+        known = np.array(labels.of_maps, labels.dtype)
+        found = label_largest(self.values, start, resampling, written, known, threads=self.threads)
+        return found[np.newaxis]
 
     @property
     def _size(self) -> Vec3:

@@ -113,7 +113,7 @@ class Setting:
     @property
     def labels_on_gpu(self) -> bool:
         """True if a GPU makes labels of its outputs, in the process that also writes."""
-        return bool(self.stored.label_maps) and self.gpus == 1 and not self.resampled
+        return bool(self.stored.label_maps) and self.gpus == 1
 
     @property
     def takes_float32(self) -> bool:

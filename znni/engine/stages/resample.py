@@ -1,7 +1,8 @@
 """Resampling: blended values are resampled to the voxels of the output.
 
-``engine/blended.py`` calls ``znni/resampling`` on the host. Values that become labels are resampled
-piece by piece, and never stored.
+``engine/blended.py`` does so on the host. A GPU that makes labels resamples before
+(``engine/backends/cuda/windows.py``). Values that become labels are resampled piece by piece, and
+never stored.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class Resample(StageModel):
 
     def seconds(self, run: Setting, each: Counts[Number], /) -> Seconds[Number]:
         """Return the seconds for a block."""
-        if not run.resampled:
+        if not run.resampled or (run.on_gpu and run.labels_on_gpu):
             return {}
         return {"host_layers": run.network.blended_features * each.voxels * self.value}
 

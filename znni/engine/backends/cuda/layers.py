@@ -187,10 +187,14 @@ class DeviceLayers:
         """Return a copy of an output on the host, or of its labels."""
         with self._download.stream:
             if labels is not None:
-                if self._labels is None:
-                    self._labels = DeviceLabels(self._network.blended_features, self._head)
-                dense = self._labels(dense, labels)
+                dense = self._labelled(dense, labels)
             return self._download.of(dense)
+
+    def _labelled(self, dense: Any, labels: Labels) -> Any:
+        """Return the labels of an output, on the current stream."""
+        if self._labels is None:
+            self._labels = DeviceLabels(self._network.blended_features, self._head)
+        return self._labels(dense, labels)
 
     def _wait_for(self, launched: Launched) -> tuple[float, float]:
         """Wait for a patch, and return the seconds of its copies to the GPU and of its layers."""
