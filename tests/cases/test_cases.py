@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 from scipy import ndimage
 from window_networks import blended
 
+from znni.cases import preparation
 from znni.cases.case import Case, predict
 from znni.cases.folder import cases_in, predict_cases
 from znni.components.rules import KeepLargest
@@ -44,14 +46,28 @@ def resized(
     return np.asarray(made.clip(values.min(), values.max()))
 
 
+def ct(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    return (values.clip(-100, 150) - 20) / 50
+
+
+def scores_within(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return values by the mean and standard deviation of those in the filled mask."""
+    mask = ndimage.binary_fill_holes(values != 0)
+    inside = values[mask]
+    return np.asarray(np.where(mask, (values - inside.mean()) / inside.std(), 0))
+
+
 def reference(
-    net: Network, values: NDArray[np.int16], spacing: tuple[float, float, float]
+    net: Network,
+    values: NDArray[np.int16],
+    spacing: tuple[float, float, float],
+    normalize: Callable[[NDArray[np.float64]], NDArray[np.float64]] = ct,
 ) -> NDArray[np.float64]:
     """Return the output's maps (f, z, y, x) over the crop, and NaN around it."""
     inside = np.argwhere(values)
     low, high = inside.min(axis=0), inside.max(axis=0) + 1
     box = tuple(slice(a, b) for a, b in zip(low, high, strict=True))
-    crop = (values[box].astype(np.float64).clip(-100, 150) - 20) / 50
+    crop = normalize(values[box].astype(np.float64))
     assert net.spacing is not None
     extents = tuple(
         round(old / new * extent)
@@ -66,11 +82,15 @@ def reference(
 
 
 def check(
-    net: Network, labels: NDArray[Any], values: NDArray[np.int16], spacing: tuple[float, ...]
+    net: Network,
+    labels: NDArray[Any],
+    values: NDArray[np.int16],
+    spacing: tuple[float, ...],
+    normalize: Callable[[NDArray[np.float64]], NDArray[np.float64]] = ct,
 ) -> None:
     """Check labels (z, y, x): those of the reference, unless two of its maps are nearly equal."""
     z, y, x = spacing
-    maps = reference(net, values, (z, y, x))
+    maps = reference(net, values, (z, y, x), normalize)
     two = np.sort(maps, axis=0)[-2:]
     outside = np.isnan(maps[0])
     clear = ~outside & (two[1] - two[0] > 1e-4)
@@ -96,6 +116,21 @@ def test_labels_are_those_of_the_steps_one_by_one(tmp_path: Path, ending: str) -
     given, made = nibabel.load(file), nibabel.load(tmp_path / f"labels{ending}")
     np.testing.assert_allclose(made.affine, given.affine)
     assert made.get_data_dtype() == np.uint8
+
+
+@pytest.mark.parametrize("slab", [2**22, 400])
+def test_holes_of_a_masked_scan_are_normalized(
+    tmp_path: Path, slab: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Zeros that others surround count; zeros outside stay 0."""
+    monkeypatch.setattr(preparation, "MASK_VOXELS", slab)
+    net = network(input="{normalize: zscore, within: nonzero, crop: nonzero}")
+    values = scan()
+    values[5:9, 8:13, 7:12] = 0  # a hole
+    values[1:7, 2:9, 3:8] = 0  # open to the outside
+    values[1, 2, 3] = 7
+    labels = run(net, (write(tmp_path / "scan.nii", values),), tmp_path / "labels.nii")
+    check(net, labels, values, (2.5, 1.2, 1.0), scores_within)
 
 
 def test_a_scan_in_the_voxels_of_training_is_not_resampled(tmp_path: Path) -> None:

@@ -134,7 +134,7 @@ def predict(
         return lambda done, total: progress(step, done, total)
 
     scan = open_scan(case.files, rules, case.folder)
-    prepared = preparation_for(scan, network, told("reading"))
+    prepared = preparation_for(scan, network, case.folder, told("reading"))
     done("reading")
     image = case.folder / INPUT
     if not image.exists():

@@ -7,26 +7,34 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from znni.cases.scan import Scan
+from znni.components.nonzero import nonzero_mask
+from znni.components.slabs import slab_boxes
 from znni.core.errors import InvalidInput
 from znni.core.resampling import Resampling
 from znni.core.shapes import FLOAT_BYTES, Box, Vec3
 from znni.core.volume import Point
 from znni.engine.reading import read_input
 from znni.engine.run_state import Progress, no_progress
-from znni.engine.statistics import normalized
+from znni.engine.statistics import Moments, normalized
 from znni.engine.tiles import ZERO, Job
 from znni.network.case_rules import CaseRules, ResampleRule
+from znni.network.input_scaling import Fixed, InputScaling, ZScore
 from znni.network.network import Network
 from znni.network.weights import Float32
 from znni.resampling.nnunet_rule import nnunet_resampling, resampled_extents
 from znni.resampling.spline import bounds_of, resample, resample_bytes
 
+MASK = "mask.npy"
+
+MASK_VOXELS = 2**22  # whose holes are found at a time
 SLAB_BYTES = 2**27  # of a slab of the scan and of the network's input, if its rows allow it
 
 
@@ -37,22 +45,27 @@ class Preparation:
     Attributes:
         network: the network, whose scaling of the scan is known.
         crop: the voxels of the scan that count.
+        mask: which voxels of the crop (z, y, x) are normalized, and not 0. None: all.
         image: the resampling of these voxels to the network's input.
         output: the resampling of the network's output to these voxels.
     """
 
     network: Network
     crop: Box
+    mask: NDArray[np.bool_] | None
     image: Resampling
     output: Resampling
 
 
-def preparation_for(scan: Scan, network: Network, progress: Progress = no_progress) -> Preparation:
+def preparation_for(
+    scan: Scan, network: Network, folder: Path, progress: Progress = no_progress
+) -> Preparation:
     """Return how a scan is prepared. The scan is read if its own values are needed.
 
     Args:
         scan: the scan.
         network: the network, with the steps of whole cases.
+        folder: where a mask of the scan is kept, if one is needed.
         progress: called with the voxels read, and those to read.
 
     Raises:
@@ -62,10 +75,51 @@ def preparation_for(scan: Scan, network: Network, progress: Progress = no_progre
     rules, trained = rules_of(network), spacing_of(network)
     network = normalized(network, scan.volume, progress)
     crop = network.scaling.box or Box(ZERO, scan.volume.size)
+    mask = None
+    if network.scaling.within == "nonzero":
+        mask = _mask(scan, crop, folder / MASK)
+        network = network.scaled_by(_scaling_within(scan, crop, mask, network.scaling))
     target = resampled_extents(crop.size, scan.spacing, trained).maximum(Vec3(1, 1, 1))
     image = _resampling(rules.image, crop.size, scan.spacing, trained, target)
     output = _resampling(rules.output, target, trained, scan.spacing, crop.size)
-    return Preparation(network, crop, image, output)
+    return Preparation(network, crop, mask, image, output)
+
+
+def _mask(scan: Scan, crop: Box, path: Path) -> NDArray[np.bool_]:
+    """Return where a map is not 0, with the holes between these voxels, written to a file.
+
+    nnU-Net normalizes these voxels.
+    """
+
+    def read(box: Box) -> NDArray[Any]:
+        return scan.volume.read(box.shifted(crop.start))
+
+    depth = max(1, MASK_VOXELS // (crop.size.y * crop.size.x))
+    found = nonzero_mask(read, crop.size, depth)
+    made = np.lib.format.open_memmap(path, "w+", np.bool_, crop.size)
+    for box in slab_boxes(crop.size, depth):
+        made[box.slices] = found.slab(box)
+    return made
+
+
+def _scaling_within(
+    scan: Scan, crop: Box, mask: NDArray[np.bool_], scaling: InputScaling
+) -> InputScaling:
+    """Return a scaling with the statistics of a mask's voxels, for all voxels."""
+    rules = scaling.of_maps(scan.volume.features)
+    moments = [Moments() for _ in rules]
+    depth = max(1, MASK_VOXELS // (crop.size.y * crop.size.x))
+    for box in slab_boxes(crop.size, depth):
+        values = scan.volume.read(box.shifted(crop.start))
+        for moment, each in zip(moments, values, strict=True):
+            moment.add(each[mask[box.slices]])
+    known = scaling.statistics or rules
+    fixed = (
+        moment.result() if isinstance(rule, ZScore) else number
+        for rule, number, moment in zip(rules, known, moments, strict=True)
+        if isinstance(number, Fixed)
+    )
+    return replace(scaling, within="all", statistics=tuple(fixed))
 
 
 def rules_of(network: Network) -> CaseRules:
@@ -153,7 +207,10 @@ def read_scaled(scan: Scan, prepared: Preparation, box: Box) -> Float32:
     size = scan.volume.size
     job = Job(size, ZERO, size, ZERO, "edge")
     at = box.shifted(prepared.crop.start)
-    return read_input(scan.volume, job, at, prepared.network.scaling)
+    values = read_input(scan.volume, job, at, prepared.network.scaling)
+    if prepared.mask is not None:
+        values[:, ~prepared.mask[box.slices]] = 0
+    return values
 
 
 def slabs(resampling: Resampling, maps: int, threads: int) -> Iterator[Box]:

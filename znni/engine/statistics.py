@@ -68,11 +68,11 @@ def normalized(
     log.info("reading the whole volume, by whose values it is normalized or cropped")
     each = [range(index, index + 1) for index in range(len(rules))]
     counted = [range(len(rules))] if scaling.together else each  # the maps of each statistic
-    scored = {maps: _Moments() for maps in counted if isinstance(rules[maps[0]], ZScore)}
+    scored = {maps: Moments() for maps in counted if isinstance(rules[maps[0]], ZScore)}
     ranked = {
         maps: _Ranks(rule) for maps in counted if isinstance(rule := rules[maps[0]], Percentiles)
     }
-    statistics: dict[range, _Moments | _Ranks] = {**scored, **ranked}
+    statistics: dict[range, Moments | _Ranks] = {**scored, **ranked}
     twice = bool(ranked) and volume.itemsize > 2
 
     like_nnunet = network.window is not None and network.window.like == "nnunet"
@@ -117,7 +117,7 @@ def normalized(
     return network.scaled_by(made)
 
 
-class _Moments:
+class Moments:
     """The mean and the standard deviation of all values of a map.
 
     Those of blocks are joined as by Chan, Golub and LeVeque (1979), in float64.
@@ -127,6 +127,7 @@ class _Moments:
         self.voxels, self.mean, self.squares = 0, 0.0, 0.0
 
     def add(self, values: Values) -> None:
+        """Add some values."""
         if not values.size:
             return
         mean = float(values.mean(dtype=np.float64))
@@ -146,6 +147,11 @@ class _Moments:
             self.voxels = voxels
 
     def result(self) -> Fixed:
+        """Return the normalization to mean 0 and standard deviation 1.
+
+        Raises:
+            InvalidInput: no value was added.
+        """
         _check_some(self.voxels)
         return Fixed(self.mean, max(sqrt(self.squares / self.voxels), LEAST_DEVIATION))
 
