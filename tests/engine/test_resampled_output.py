@@ -18,6 +18,7 @@ from znni.core.errors import InvalidInput
 from znni.core.resampling import Resampling
 from znni.core.shapes import Box, Vec3
 from znni.engine.labels import labels_for
+from znni.engine.tiles import ZERO
 from znni.inference import api
 from znni.inference.planning import search
 from znni.inference.verify import verify
@@ -83,6 +84,23 @@ def test_blocks_give_the_resampled_sums_over_all_windows(data: st.DataObject) ->
     api.infer(x, net, out, weights=random_weights(net, 7), plan=found, roi=roi, **OPTIONS)
     scale = max(1.0, float(np.abs(wanted).max()))
     np.testing.assert_allclose(out, wanted, rtol=0, atol=3e-5 * scale)
+
+
+@settings(max_examples=200)
+@given(st.data())
+def test_blocks_have_as_many_windows_as_plans_count(data: st.DataObject) -> None:
+    draw = data.draw
+    extents = st.tuples(*(st.integers(1, 24) for _ in "zyx")).map(lambda three: Vec3(*three))
+    size, target, patch = draw(extents), draw(extents), draw(extents)
+    window = Window(Vec3(4, 5, 6), draw(st.sampled_from([0.0, 0.3, 0.5])), in_order=False)
+    window = replace(window, resampled=Resampling(size, target, (1, 0, 1)), volume=size)
+    boxes = [box.intersection(Box(ZERO, target)) for box in Box(ZERO, target).cut(patch)]
+    blended = [window.blended(box) for box in boxes if box]
+    counts = [len(list(window.touching(box))) for box in blended]
+    assert window.a_block(patch) == pytest.approx(np.mean(counts))
+    assert all(box.size.within(window.blended_extents(patch)) for box in blended)
+    around = [window.around(box).size for box in blended]
+    assert all(each.within(window.most_around(patch)) for each in around)
 
 
 def test_labels_are_those_of_the_largest_resampled_map() -> None:

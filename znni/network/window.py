@@ -421,6 +421,8 @@ def _in_blocks(
     begun = np.searchsorted(highs, np.maximum(first, covered.start[axis]), side="right")
     ends = np.minimum(first + window.size[axis], covered.stop[axis])
     ended = np.searchsorted(lows, ends, side="left") - 1
+    needed = begun <= ended  # resampled output may need no voxel of a window
+    begun, ended = begun[needed], ended[needed]
     changes = np.zeros(len(lows) + 1, np.int64)
     np.add.at(changes, begun, 1)
     np.add.at(changes, (begun if once else ended) + 1, -1)
