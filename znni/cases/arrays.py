@@ -1,6 +1,7 @@
 """Arrays that are composed of other arrays, and compute a part when it is sliced.
 
-All have axes (f, z, y, x), and take one slice of step 1 for each axis.
+All have axes (f, z, y, x), and take one slice of step 1 for each axis. ``pieces`` are the extents
+that threads may read at the same time, as a ``Volume`` has them.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ class Maps:
         self._volume = volume
         self.shape = (volume.features, *volume.size)
         self.dtype = volume.dtype
+        self.pieces = volume.pieces
 
     def __getitem__(self, key: Slices, /) -> NDArray[Any]:
         """Return a part (f, z, y, x)."""
@@ -54,6 +56,8 @@ class Stacked:
         self._maps = [array.shape[0] for array in arrays]
         self.shape = (sum(self._maps), *arrays[0].shape[1:])
         self.dtype = np.result_type(*(np.dtype(array.dtype) for array in arrays))
+        pieces = {getattr(array, "pieces", None) for array in arrays}
+        self.pieces = pieces.pop() if len(pieces) == 1 else None
 
     def __getitem__(self, key: Slices, /) -> NDArray[Any]:
         """Return a part (f, z, y, x)."""
@@ -107,6 +111,12 @@ class Turned:
         self._turn = turn
         self.shape = (array.shape[0], *turn.extents(array.shape[1:]))
         self.dtype = np.dtype(array.dtype)
+        pieces: Vec3 | None = getattr(array, "pieces", None)
+        # Pieces that end where the volume does may begin elsewhere when an axis is reversed.
+        planes = pieces and all(
+            own in (1, extent) for own, extent in zip(pieces, array.shape[1:], strict=True)
+        )
+        self.pieces = turn.extents(pieces) if pieces and planes else None
 
     def __getitem__(self, key: Slices, /) -> NDArray[Any]:
         """Return a part (f, z, y, x)."""

@@ -6,13 +6,15 @@ The scan passes slab by slab. So memory does not grow with its depth.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from math import prod
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from znni.cases.scan import Scan
 from znni.components.nonzero import nonzero_mask
@@ -188,11 +190,16 @@ def write_input(
             file, {"descr": "<f4", "fortran_order": False, "shape": shape}
         )
         begin = file.tell()
-        for box in slabs(resampling, maps, threads):
-            needed = resampling.source_box(box)
-            made = read_scaled(scan, prepared, needed)
+        boxes, target = list(slabs(resampling, maps, threads)), Buffer()
+        needed = [resampling.source_box(box) for box in boxes]
+        read = read_ahead(scan, prepared, needed)
+        for box, source, normal in zip(boxes, needed, read, strict=True):
+            made = normal
             if resampling.changes:
-                made = resample(made, needed.start, resampling, box, threads=threads, bounds=bounds)
+                out = target((maps, *box.size))
+                made = resample(
+                    normal, source.start, resampling, box, threads=threads, bounds=bounds, out=out
+                )
             for index, values in enumerate(made):
                 file.seek(begin + plane * (index * resampling.target.z + box.start.z))
                 file.write(np.ascontiguousarray(values, "<f4").data)
@@ -202,12 +209,47 @@ def write_input(
     partial.rename(path)
 
 
-def read_scaled(scan: Scan, prepared: Preparation, box: Box) -> Float32:
-    """Return the normalized values (f, z, y, x) of a box of the crop."""
+class Buffer:
+    """Memory for one array after another. Fresh pages would take longer than the work on them."""
+
+    def __init__(self) -> None:
+        self._memory = np.empty(0, np.float32)
+
+    def __call__(self, shape: tuple[int, ...], dtype: DTypeLike = np.float32) -> NDArray[Any]:
+        """Return an array, which takes the place of the one before if it is float32."""
+        if dtype != np.float32:
+            return np.empty(shape, dtype)
+        values = prod(shape)
+        if len(self._memory) < values:
+            self._memory = np.empty(values, np.float32)
+        return self._memory[:values].reshape(shape)
+
+
+def read_ahead(scan: Scan, prepared: Preparation, boxes: Sequence[Box]) -> Iterator[Float32]:
+    """Yield the normalized values of boxes of the crop. A thread reads the next one meanwhile.
+
+    Values are valid until the next ones are yielded.
+    """
+    buffers = Buffer(), Buffer()
+    with ThreadPoolExecutor(1, "znni-scan") as thread:
+
+        def read(index: int) -> Future[Float32]:
+            return thread.submit(read_scaled, scan, prepared, boxes[index], buffers[index % 2])
+
+        following = read(0)
+        for index in range(len(boxes)):
+            values = following.result()
+            if index + 1 < len(boxes):
+                following = read(index + 1)
+            yield values
+
+
+def read_scaled(scan: Scan, prepared: Preparation, box: Box, buffer: Buffer) -> Float32:
+    """Return the normalized values (f, z, y, x) of a box of the crop, in a buffer."""
     size = scan.volume.size
     job = Job(size, ZERO, size, ZERO, "edge")
     at = box.shifted(prepared.crop.start)
-    values = read_input(scan.volume, job, at, prepared.network.scaling)
+    values = read_input(scan.volume, job, at, prepared.network.scaling, buffer)
     if prepared.mask is not None:
         values[:, ~prepared.mask[box.slices]] = 0
     return values
@@ -225,8 +267,8 @@ def slabs(resampling: Resampling, maps: int, threads: int) -> Iterator[Box]:
 
 
 def slab_bytes(resampling: Resampling, maps: int, box: Box, threads: int) -> int:
-    """Return the bytes that preparing a slab takes: of the scan, of the input, and between."""
-    values = resampling.source_box(box).size.volume + box.size.volume
+    """Return the bytes for a slab: of two slabs of the scan, of one of the input, and between."""
+    values = 2 * resampling.source_box(box).size.volume + box.size.volume
     between = resample_bytes(resampling, box, threads) if resampling.changes else 0
     return FLOAT_BYTES * maps * values + between
 
@@ -238,12 +280,10 @@ def _bounds(scan: Scan, prepared: Preparation) -> Float32:
     """
     separate = prepared.image.separate
     whole = Box(ZERO, prepared.crop.size)
-    row = FLOAT_BYTES * scan.volume.features * whole.size.y * whole.size.x
+    row = 2 * FLOAT_BYTES * scan.volume.features * whole.size.y * whole.size.x
     depth = max(1, SLAB_BYTES // row)
-    pieces = [
-        bounds_of(read_scaled(scan, prepared, box), separate)
-        for box in whole.cut(whole.size._replace(z=depth))
-    ]
+    boxes = list(whole.cut(whole.size._replace(z=depth)))
+    pieces = [bounds_of(values, separate) for values in read_ahead(scan, prepared, boxes)]
     if separate == 0:  # each piece has slices of its own
         return np.concatenate(pieces, axis=1)
     joined = np.stack(pieces)

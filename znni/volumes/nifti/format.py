@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from znni.core.options import Moment
 from znni.core.volume import Affine, Grid, Point
 from znni.volumes.formats import Functions, Sequential, described, library
 from znni.volumes.grid_attributes import grid_of
+from znni.volumes.mapped_array import MappedArray
 from znni.volumes.named_axes import NamedAxes
 from znni.volumes.nifti import NAME
 from znni.volumes.nifti.format_names import COMMENT, MARK, UNITS
@@ -23,6 +25,17 @@ from znni.volumes.stored import StoredVolume, local_file, reason
 
 AXES = "xyztc"  # a file has the first three to five of them
 MAPS_FOURTH = "xyzc"  # those of a file that says nothing about time
+
+
+def _mapped(path: Path, image: Any) -> MappedArray | None:
+    """Return the values of a file as it lies on the disk, last axis first, which threads may read.
+
+    None if the file is compressed, or its values are scaled.
+    """
+    stored = image.dataobj
+    if path.suffix == ".gz" or (stored.slope, stored.inter) != (1, 0):
+        return None
+    return MappedArray(path, stored.dtype, stored.offset, image.shape[::-1])
 
 
 class _Scaled:
@@ -56,7 +69,7 @@ def open_nifti(place: str, dataset: str | None, time: Moment | None = None) -> S
         image = nibabel.load(path)
         zooms = [float(zoom) for zoom in image.header.get_zooms()]
         unit = UNITS.get(image.header.get_xyzt_units()[0])
-        values = _Scaled(image)
+        mapped = _mapped(path, image)
         affine, stored = _affine(image), _stored(image)
     except Exception as error:  # nibabel and gzip raise all kinds of errors
         raise InvalidInput(
@@ -67,7 +80,10 @@ def open_nifti(place: str, dataset: str | None, time: Moment | None = None) -> S
     attributes = stored.get("attributes", {})
     origin = _origin(affine, (x, y, z)) or _noted_origin(affine, attributes)
     grid = Grid((z, y, x), origin, (unit, unit, unit), affine)
-    return StoredVolume(NamedAxes(values, axes, place, time), place, grid, attributes)
+    if mapped:
+        values = NamedAxes(mapped, axes[::-1], place, time)
+        return StoredVolume(values, place, grid, attributes, chunks=("mapped", None, mapped.row))
+    return StoredVolume(NamedAxes(_Scaled(image), axes, place, time), place, grid, attributes)
 
 
 def _axes(image: Any, time: Moment | None) -> str:
