@@ -35,12 +35,20 @@ def test_infer_computes_the_labels_of_a_scan(folder: Path) -> None:
     succeeds(*line, "--overwrite")
 
 
+def test_a_dry_run_promises_the_memory_of_a_case(folder: Path) -> None:
+    line = "infer", "ct.nii.gz", "--net", "organs.yaml", "--case", "--device", "cpu"
+    said = succeeds(*line, "--out", "seg.nii.gz", "--dry-run")
+    assert "the scan has 15x22x20 voxels, and the network's input at most 19x18x13" in said
+    assert "to prepare the scan" in said
+    assert not list(folder.glob("seg*"))
+    assert "at least" in refused(*line, "--ram", "100MiB", "--dry-run", code=3)
+
+
 @pytest.mark.parametrize(
     ("option", "named"),
     [
         (["--roi", "0:3,:,:"], "--roi"),
         (["--labels"], "--labels"),
-        (["--dry-run"], "--dry-run"),
         (["--part", "0/2"], "--part"),
         (["--dtype", "uint8"], "--dtype"),
     ],

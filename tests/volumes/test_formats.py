@@ -104,7 +104,7 @@ def test_nifti_of_several_maps_and_of_scaled_values() -> None:
     third = open_volume("modalities.nii", time=2).read(BOX)
     np.testing.assert_array_equal(third, VALUES[2:, *BOX.slices])
     write_nifti("times.nii", VALUES, time="sec")
-    with pytest.raises(InvalidInput, match=r"axes \(x, y, z, t\), and 3 points in time along t; a"):
+    with pytest.raises(InvalidInput, match=r"axes \(t, z, y, x\), and 3 points in time along t; a"):
         open_volume("times.nii")
     check("times.nii", VALUES, time="all")
 
@@ -233,8 +233,8 @@ def test_what_cannot_be_read_is_refused(name: str) -> None:
 def test_a_file_that_was_cut_behind_its_header() -> None:
     write_nifti("v.nii", VALUES[0])
     cut("v.nii", 0.8)
-    with pytest.raises(RunFailed, match=r"v.nii: cannot be read at 1:4,2:3,0:7: .*; check or copy"):
-        open_volume("v.nii").read(BOX)
+    with pytest.raises(InvalidInput, match=r"v.nii: cannot be read as NIfTI: its last \d+ "):
+        open_volume("v.nii")
 
 
 @pytest.mark.parametrize("byteorder", ["<", ">"])

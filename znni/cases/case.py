@@ -20,25 +20,34 @@ import numpy as np
 from numpy.typing import NDArray
 
 from znni.cases.arrays import Maps, Pasted, Turned
-from znni.cases.preparation import Preparation, preparation_for, rules_of, write_input
-from znni.cases.scan import Scan, open_scan
+from znni.cases.preparation import (
+    Preparation,
+    preparation_for,
+    preparation_of_all,
+    preparing_bytes,
+    rules_of,
+    write_input,
+)
+from znni.cases.scan import Scan, look_at_scan, open_scan
 from znni.components.postprocessing import postprocess
 from znni.components.rules import Rule
 from znni.core.errors import InvalidInput
 from znni.core.run_options import Options
-from znni.core.shapes import Box
-from znni.core.text import duration
+from znni.core.shapes import Box, Vec3
+from znni.core.text import duration, in_units
 from znni.engine.report import Report
 from znni.engine.run_state import Progress, no_progress
 from znni.inference.api import compute
 from znni.inference.exporting import copy_labels
 from znni.inference.plan_choice import machine_here
+from znni.inference.planning import plan
 from znni.inference.request import Request
 from znni.inference.session import Session
 from znni.network.input_scaling import AS_STORED
 from znni.network.network import Network
 from znni.network.network_as_text import network_text
 from znni.network.weights import Weights
+from znni.plans.plan import Plan
 from znni.volumes.locate import open_volume
 from znni.volumes.stored import StoredVolume
 
@@ -156,6 +165,56 @@ def predict(
     done("writing")
     shutil.rmtree(case.folder)
     return CaseReport(case.out, seconds, report)
+
+
+@dataclass(frozen=True)
+class CaseForecast:
+    """What a case will take at most: a scan may be cropped, and then it takes less.
+
+    Attributes:
+        scan: the extents of the scan.
+        input: the extents of the network's input.
+        plan: the plan of the network.
+        preparing: the peak bytes on the host while the scan is prepared.
+    """
+
+    scan: Vec3
+    input: Vec3
+    plan: Plan
+    preparing: int
+
+    @property
+    def memory(self) -> int:
+        """The peak bytes on the host."""
+        return max(self.preparing, self.plan.memory.total)
+
+    def __str__(self) -> str:
+        """Return this in words, without the plan."""
+        return (
+            f"the scan has {self.scan} voxels, and the network's input at most {self.input}\n"
+            f"memory        at most {in_units(self.memory)}: {in_units(self.preparing)} to prepare "
+            f"the scan, {in_units(self.plan.memory.total)} for the network"
+        )
+
+
+def forecast(case: Case, network: Network, options: Options = Options()) -> CaseForecast:
+    """Return what a case will take, from the headers of its files.
+
+    Args:
+        case: the case.
+        network: the network, whose file describes whole cases.
+        options: what plans may use.
+
+    Raises:
+        InvalidInput: the scan, the network or an option cannot be used.
+        DoesNotFit: no plan stays within the memory.
+    """
+    scan = look_at_scan(case.files, rules_of(network))
+    prepared = preparation_of_all(scan, network)
+    found = plan(running(prepared), prepared.image.target, labels=True, **vars(options.limits))
+    threads = machine_here(options.limits).host.threads
+    preparing = found.memory.process + preparing_bytes(prepared, threads)
+    return CaseForecast(scan.volume.size, prepared.image.target, found, preparing)
 
 
 def running(prepared: Preparation) -> Network:

@@ -74,13 +74,31 @@ def preparation_for(
         InvalidInput: the network has no spacing, or its file describes no whole cases.
         UnusableValues: a value is NaN, or infinite as float32.
     """
-    rules, trained = rules_of(network), spacing_of(network)
+    rules_of(network)
+    spacing_of(network)  # what is missing is an error before the scan is read
     network = normalized(network, scan.volume, progress)
     crop = network.scaling.box or Box(ZERO, scan.volume.size)
     mask = None
     if network.scaling.within == "nonzero":
         mask = _mask(scan, crop, folder / MASK)
         network = network.scaled_by(_scaling_within(scan, crop, mask, network.scaling))
+    return _preparation(scan, network, crop, mask)
+
+
+def preparation_of_all(scan: Scan, network: Network) -> Preparation:
+    """Return how a scan is prepared if nothing of it is cropped. No value of it is read.
+
+    Raises:
+        InvalidInput: the network has no spacing, or its file describes no whole cases.
+    """
+    return _preparation(scan, network, Box(ZERO, scan.volume.size), None)
+
+
+def _preparation(
+    scan: Scan, network: Network, crop: Box, mask: NDArray[np.bool_] | None
+) -> Preparation:
+    """Return how the crop of a scan is prepared."""
+    rules, trained = rules_of(network), spacing_of(network)
     target = resampled_extents(crop.size, scan.spacing, trained).maximum(Vec3(1, 1, 1))
     image = _resampling(rules.image, crop.size, scan.spacing, trained, target)
     output = _resampling(rules.output, target, trained, scan.spacing, crop.size)
@@ -264,6 +282,13 @@ def slabs(resampling: Resampling, maps: int, threads: int) -> Iterator[Box]:
             break
         depth = more.size.z
     return Box(ZERO, resampling.target).cut(resampling.target._replace(z=depth))
+
+
+def preparing_bytes(prepared: Preparation, threads: int) -> int:
+    """Return the bytes that ``write_input`` takes beside those of the process."""
+    maps = prepared.network.in_features
+    largest = next(slabs(prepared.image, maps, threads))
+    return slab_bytes(prepared.image, maps, largest, threads)
 
 
 def slab_bytes(resampling: Resampling, maps: int, box: Box, threads: int) -> int:

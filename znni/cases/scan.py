@@ -60,12 +60,46 @@ def open_scan(files: Sequence[Path], rules: CaseRules, folder: Path) -> Scan:
         InvalidInput: a file cannot be read, there are more or fewer than channels, or their voxels
             differ.
     """
+    _check_count(files, rules)
+    return _scan_of(files, [_decompressed(file, folder) for file in files], rules)
+
+
+def look_at_scan(files: Sequence[Path], rules: CaseRules) -> Scan:
+    """Open the files of a case to look at their headers. Their values take long to read.
+
+    Args:
+        files: the files, one for each channel.
+        rules: the steps of the case.
+
+    Raises:
+        InvalidInput: as for ``open_scan``.
+    """
+    _check_count(files, rules)
+    return _scan_of(files, files, rules)
+
+
+def _check_count(files: Sequence[Path], rules: CaseRules) -> None:
+    """Check that there is a file for each channel.
+
+    Raises:
+        InvalidInput: there are more or fewer.
+    """
     if len(files) != len(rules.channels):
         raise InvalidInput(
             f"{', '.join(map(str, files))}: {counted(len(files), 'file')}, and a case has "
             f"{len(rules.channels)}: {', '.join(rules.channels)}; give one file for each"
         )
-    volumes = [open_volume(_decompressed(file, folder)) for file in files]
+
+
+def _scan_of(files: Sequence[Path], opened: Sequence[Path], rules: CaseRules) -> Scan:
+    """Return the scan in some files.
+
+    Args:
+        files: the files, as the user gave them.
+        opened: the files that hold the same, and are read.
+        rules: the steps of the case.
+    """
+    volumes = [open_volume(file) for file in opened]
     first = volumes[0]
     for file, other in zip(files, volumes, strict=True):
         if other.size != first.size or not np.allclose(

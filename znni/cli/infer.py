@@ -130,7 +130,7 @@ def infer(
     if is_whole_case(net, asked=case):
         check_suits_cases(
             read, region, values, storage, plan=plan, random_weights=random_weights, suffix=suffix,
-            part=part, cluster=cluster, bits=bits, recheck=recheck, dry_run=dry_run or None,
+            part=part, cluster=cluster, bits=bits, recheck=recheck,
         )  # fmt: skip
         infer_case(
             volumes,
@@ -139,6 +139,7 @@ def infer(
             out,
             limits,
             overwrite=existing.overwrite,
+            dry_run=dry_run,
         )
         return
     alone = len(volumes) == 1 and not dry_run and not cluster

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from znni.cli.plan import plan_text
 from znni.core.errors import InvalidInput, option
 from znni.core.options import Choices
 from znni.importing.nnunet_folder import Results, is_results
@@ -63,6 +64,7 @@ def infer_case(
     limits: Choices,
     *,
     overwrite: bool,
+    dry_run: bool,
 ) -> None:
     """Compute the labels of a scan, and print how it went.
 
@@ -73,11 +75,12 @@ def infer_case(
         out: the file of the labels; None: one in this folder, named after the scan and the network.
         limits: what plans may use.
         overwrite: whether to replace an existing file.
+        dry_run: whether to print what the run will take, and not to run.
 
     Raises:
         InvalidInput: the labels exist, or something given cannot be used.
     """
-    from znni.cases.case import Case, predict
+    from znni.cases.case import Case, forecast, predict
     from znni.cases.preparation import rules_of
     from znni.cli.progress import show_progress
     from znni.core.run_options import Options
@@ -93,13 +96,18 @@ def infer_case(
         raise InvalidInput(
             f"{case.out}: exists; give {option('overwrite', True)} to replace it, or another output"
         )
+    options = Options(limits=limits)
+    if dry_run:
+        found = forecast(case, network, options)
+        typer.echo(f"{plan_text(found.plan, limits.accuracy)}\n{found}")
+        return
     with show_progress() as progress:
         report = predict(
             case,
             network,
             weights_for(network, weights, None),
             Session(),
-            Options(limits=limits),
+            options,
             lambda _step, done, total: progress(done, total),
         )
     typer.echo(str(report))
