@@ -24,11 +24,11 @@ from bench.accuracy import normal
 from bench.ceilings import Ceilings, measure_ceilings
 from bench.record import Row
 from bench.rounds import Effort, run_rounds, seconds_of
+from znni.core.resampling import Resampling
 from znni.core.shapes import Box, Shape5, Vec3
 from znni.machine.detect import detect_host
 from znni.network.weights import Float32
 from znni.resampling.labels import label_bytes, label_largest
-from znni.resampling.resampling import Resampling
 from znni.resampling.spline import resample, resample_bytes
 
 OURS, SCIPY, TORCH = "znni", "scipy", "torch"

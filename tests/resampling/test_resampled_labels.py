@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from resampling_cases import WHOLE_START, along_axis, boxes, by_scipy, resamplings, whole
 
+from znni.core.resampling import Resampling
 from znni.core.shapes import Box, Vec3
 from znni.machine.arrays import peak_memory
 from znni.resampling.labels import VoteRule, label_bytes, label_largest, resample_labels
-from znni.resampling.resampling import Resampling
 
 MAPS = 7
 OF_MAPS = np.array([0, 3, 4, 9, 300, 2, 1], np.uint16)

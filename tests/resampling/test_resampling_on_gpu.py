@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from resampling_cases import boxes, resamplings
 
+from znni.core.resampling import Resampling
 from znni.core.shapes import Box, Vec3
 from znni.machine.cuda import cupy
 from znni.machine.cuda_kernels import resource_usage
 from znni.network.weights import Float32
 from znni.resampling.gpu import DeviceResampling, options, source
 from znni.resampling.labels import label_largest
-from znni.resampling.resampling import Resampling
 from znni.resampling.spline import resample
 
 MAPS = 5

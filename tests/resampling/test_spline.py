@@ -8,10 +8,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from resampling_cases import WHOLE_START, boxes, by_scipy, resamplings, whole
 
+from znni.core.resampling import Resampling
 from znni.core.shapes import Box, Vec3
 from znni.machine.arrays import peak_memory
 from znni.network.weights import Float32
-from znni.resampling.resampling import Resampling
 from znni.resampling.spline import bounds_of, resample, resample_bytes
 
 ACCURACY = 1e-6

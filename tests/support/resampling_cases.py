@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy import ndimage
 
+from znni.core.resampling import Resampling
 from znni.core.shapes import Box, Vec3
-from znni.resampling.resampling import Resampling
 
 WHOLE_START = Vec3(0, 0, 0)
 

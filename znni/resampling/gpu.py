@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from znni.core.resampling import Resampling
 from znni.core.shapes import Box, Vec3
 from znni.machine.cuda import cupy
 from znni.machine.cuda_kernels import compiled, source_beside
 from znni.resampling.neighbours import neighbours
-from znni.resampling.resampling import Resampling
 from znni.resampling.spline import part_needed
 
 THREADS = 256

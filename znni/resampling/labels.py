@@ -7,16 +7,16 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from znni.core.axis_taps import axis_taps
+from znni.core.resampling import Resampling
 from znni.core.shapes import FLOAT_BYTES, Box, Vec3
 from znni.machine.arena import workspace
 from znni.network.weights import Float32
 from znni.primitives.cpu.common.numba_kernel import flat_view
 from znni.primitives.cpu.common.workers import workers
 from znni.resampling import label_kernels
-from znni.resampling.axis_taps import axis_taps
 from znni.resampling.linear_kernels import ROWS, group_floats
 from znni.resampling.neighbours import neighbours
-from znni.resampling.resampling import Resampling
 from znni.resampling.spline import part_needed
 
 # The rule by which the labels around a voxel decide on its label. Versions of batchgenerators have

@@ -7,8 +7,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from znni.core.resampling import Resampling
 from znni.core.shapes import Box
-from znni.resampling.resampling import Resampling
 
 
 class Neighbours(NamedTuple):

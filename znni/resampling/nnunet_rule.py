@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from znni.core.resampling import Resampling
 from znni.core.shapes import Vec3
-from znni.resampling.resampling import Resampling
 
 # A spacing is anisotropic if its largest number is more than so many times its smallest.
 ANISOTROPY_THRESHOLD = 3.0

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from znni.core.resampling import Resampling, X
 from znni.core.shapes import FLOAT_BYTES, Box, Vec3, round_up
 from znni.machine.arena import workspace
 from znni.network.weights import Float32
@@ -15,7 +16,6 @@ from znni.primitives.cpu.common.workers import workers
 from znni.resampling import kernels
 from znni.resampling.linear_kernels import ROWS, group_floats, interpolate_groups
 from znni.resampling.neighbours import neighbours
-from znni.resampling.resampling import Resampling, X
 
 # The bytes that the values between two passes of a slab should have, to stay in a core's caches.
 BETWEEN_BYTES = 4 * 2**20

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +21,9 @@ CUBIC_TAPS = 28
 
 # The orders of splines that can be computed.
 ORDERS = (0, 1, 3)
+
+# Positions along an axis.
+Places: TypeAlias = NDArray[np.int64]
 
 _POLE = math.sqrt(3) - 2  # of the recursive filter of cubic splines
 _FILTER_REACH = 40  # samples; the filter's weights beyond are 1e-23
@@ -42,6 +46,31 @@ class AxisTaps:
     def taps(self) -> int:
         """The source samples of each target sample."""
         return int(self.weights.shape[1])
+
+    def needs(self, begins: Places, ends: Places) -> tuple[Places, Places]:
+        """Return the ranges of source samples that ranges of the target need.
+
+        Args:
+            begins: the first target sample of each range.
+            ends: the sample after its last.
+        """
+        return self.first[begins], self.first[ends - 1] + self.taps
+
+    def gives(self, begin: int, end: int) -> tuple[int, int]:
+        """Return the range of target samples that depend on a range of source samples alone."""
+        first, stop = self.first, self.first + self.taps
+        return int(first.searchsorted(begin)), int(stop.searchsorted(end, side="right"))
+
+    def most_needed(self, extent: int) -> int:
+        """Return the most source samples that a range of so many target samples needs."""
+        last = self.first[min(extent, len(self.first)) - 1 :]
+        return int((last - self.first[: len(last)]).max()) + self.taps
+
+    def shares(self, sample: int) -> list[tuple[int, float]]:
+        """Return the source samples whose weighted sum a target sample is, with their weights."""
+        first = int(self.first[sample])
+        weights = enumerate(self.weights[sample].tolist(), first)
+        return [(at, weight) for at, weight in weights if weight]
 
 
 @lru_cache(maxsize=256)

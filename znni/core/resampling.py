@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import permutations
+from itertools import permutations, product
+from math import prod
 
+from znni.core.axis_taps import ORDERS, AxisTaps, axis_taps
 from znni.core.shapes import Box, Vec3
-from znni.resampling.axis_taps import ORDERS, AxisTaps, axis_taps
 
 X = 2  # the number of the axis along which values are contiguous
 
@@ -39,6 +40,11 @@ class Resampling:
             raise ValueError(f"splines of order {unknown.pop()} are not known; choose 0, 1 or 3")
         if self.separate not in {None, 0, 1, 2}:
             raise ValueError(f"there is no axis {self.separate}; choose 0, 1 or 2")
+
+    @property
+    def changes(self) -> bool:
+        """True if there is anything to do."""
+        return self.source != self.target
 
     @cached_property
     def taps(self) -> tuple[AxisTaps, AxisTaps, AxisTaps]:
@@ -77,13 +83,23 @@ class Resampling:
 
     def target_box(self, source: Box) -> Box | None:
         """Return the target voxels that a box of the source suffices for, or None."""
-        ends = [
-            (
-                int(taps.first.searchsorted(start, "left")),
-                int(taps.first.searchsorted(stop - taps.taps, "right")),
-            )
-            for taps, start, stop in zip(self.taps, *source, strict=True)
-        ]
+        ends = [taps.gives(*along) for taps, *along in zip(self.taps, *source, strict=True)]
         if any(start >= stop for start, stop in ends):
             return None
         return Box(Vec3(*(start for start, _ in ends)), Vec3(*(stop for _, stop in ends)))
+
+    def most_needed(self, extents: Vec3) -> Vec3:
+        """Return the most source voxels, per axis, that a box of the target needs."""
+        pairs = zip(self.taps, extents, strict=True)
+        return Vec3(*(taps.most_needed(extent) for taps, extent in pairs))
+
+    def shares(self, voxel: Vec3) -> list[tuple[Vec3, float]]:
+        """Return the source voxels whose weighted sum a target voxel is, with their weights."""
+        along = [taps.shares(at) for taps, at in zip(self.taps, voxel, strict=True)]
+        return [
+            (Vec3(*(at for at, _ in some)), prod(weight for _, weight in some))
+            for some in product(*along)
+        ]
+
+    def __str__(self) -> str:
+        return f"resampled from {self.source} to {self.target} voxels"
