@@ -62,6 +62,13 @@ def test_an_emulated_gpu(order: object, resampling: Resampling, data: st.DataObj
 
 
 @needs_emulation
+def test_a_target_that_does_not_need_the_first_samples() -> None:
+    resampling = Resampling(Vec3(9, 10, 15), Vec3(3, 2, 3), (0, 1, 0))
+    with emulated_gpu():
+        compare(resampling, Box(Vec3(1, 0, 1), Vec3(3, 2, 3)))
+
+
+@needs_emulation
 def test_equal_maps_and_nan_on_an_emulated_gpu() -> None:
     resampling = Resampling(Vec3(3, 4, 5), Vec3(5, 7, 9), (1, 1, 1))
     box = Box(Vec3(0, 0, 0), resampling.target)

@@ -11,8 +11,8 @@ from znni.core.resampling import Resampling
 from znni.core.shapes import Box, Vec3
 from znni.machine.cuda import cupy
 from znni.machine.cuda_kernels import compiled, source_beside
-from znni.resampling.labels import neighbours
-from znni.resampling.spline import check_covered
+from znni.resampling.neighbours import neighbours
+from znni.resampling.spline import part_needed
 
 THREADS = 256
 MOST_BLOCKS = 2**16  # with more voxels, each thread takes several
@@ -32,11 +32,10 @@ class DeviceResampling:
 
     def __init__(self, resampling: Resampling) -> None:
         self._resampling = resampling
-        whole, start = Box(Vec3(0, 0, 0), resampling.target), Vec3(0, 0, 0)
-        along = [
-            np.stack(_as_integers(axis), axis=1) for axis in neighbours(resampling, whole, start)
-        ]
-        self._along = cupy().asarray(np.concatenate(along))
+        whole = Box(Vec3(0, 0, 0), resampling.target)
+        self._first = resampling.source_box(whole).start  # from which neighbours are counted
+        rows = [np.stack(_as_integers(axis), axis=1) for axis in neighbours(resampling, whole)]
+        self._along = cupy().asarray(np.concatenate(rows))
 
     def resample(self, values: Any, at: Vec3, box: Box) -> Any:
         """Return the values (f, z, y, x) of a box of the target, on the current stream.
@@ -74,11 +73,11 @@ class DeviceResampling:
 
     def _launch(self, name: str, dtype: str, values: Any, at: Vec3, box: Box, *arrays: Any) -> None:
         """Launch a kernel for a box."""
-        check_covered(values.shape[1:], at, self._resampling, box)
+        part_needed(values.shape[1:], at, self._resampling, box)
         z, y, _ = self._resampling.target
         first = box.start + Vec3(0, z, z + y)  # the axes follow each other
         strides = (np.int64(stride // values.itemsize) for stride in values.strides[:3])
-        places = map(np.int32, (*first, *at, *box.size))
+        places = map(np.int32, (*first, *(at - self._first), *box.size))
         blocks = min(MOST_BLOCKS, -(-box.size.volume // THREADS))
         numbers = values, *strides, np.int32(len(values)), self._along, *places
         kernel = compiled(source(), options(dtype)).get_function(name)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from znni.primitives.cpu.common.lazy_kernel import lazy_njit
 from znni.primitives.cpu.common.numba_kernel import numba_kernel
-from znni.resampling.transposition import transpose_matrix
-
-ROWS = 16  # rows of the target that are labelled together
+from znni.resampling.linear_kernels import ROWS, interpolate_group
 
 
 @numba_kernel
@@ -42,25 +40,10 @@ def label_rows(  # type: ignore[no-untyped-def]
         y *= ROWS
         count = min(ROWS, extents[1] - y)
         for f in range(maps):
-            image = start + f * strides[0]
-            above = image + along_z[0][z] * strides[1]
-            below = image + along_z[1][z] * strides[1]
-            for lane in range(count):
-                near = along_y[0][y + lane] * strides[2]
-                far = along_y[1][y + lane] * strides[2]
-                weight, rest = along_y[2][y + lane], along_y[3][y + lane]
-                _mix_four(
-                    memory[above + near :], memory[above + far :], memory[below + near :],
-                    memory[below + far :], along_z[2][z], along_z[3][z], weight, rest,
-                    mixed[lane * width : (lane + 1) * width],
-                )  # fmt: skip
-            transpose_matrix(mixed, 0, width, turned, 0, ROWS, count, width)
-            for x in range(extents[2]):
-                near, far = along_x[0][x] * ROWS, along_x[1][x] * ROWS
-                weight, rest = along_x[2][x], along_x[3][x]
-                for lane in range(ROWS):
-                    here = weight * turned[near + lane] + rest * turned[far + lane]
-                    value[x * ROWS + lane] = here
+            interpolate_group(
+                memory, start + f * strides[0], strides, width, z, y, count, along_z, along_y,
+                along_x, mixed, turned, value,
+            )  # fmt: skip
             if f == 0:
                 for i in range(size):
                     largest[i] = value[i]
@@ -70,14 +53,6 @@ def label_rows(  # type: ignore[no-untyped-def]
         for lane in range(count):
             for x in range(extents[2]):
                 out[z, y + lane, x] = labels[number[x * ROWS + lane]]
-
-
-@numba_kernel
-def _mix_four(a, b, c, d, above, below, near, far, made):  # type: ignore[no-untyped-def]
-    """Make a row of the four that it lies between."""
-    weight_a, weight_b, weight_c, weight_d = above * near, above * far, below * near, below * far
-    for x in range(made.size):
-        made[x] = weight_a * a[x] + weight_b * b[x] + weight_c * c[x] + weight_d * d[x]
 
 
 @numba_kernel

@@ -14,7 +14,7 @@ struct Neighbours {
 struct Grid {
     const Neighbours *z, *y, *x;  // of the box's first voxel
     Index map, plane, row;        // strides of the values in elements
-    int at_z, at_y, at_x;         // the source voxel of the first value
+    int at_z, at_y, at_x;         // the sample of the first value, counted as neighbours are
     int size_z, size_y, size_x;   // of the box
 };
 

@@ -14,6 +14,8 @@ from znni.primitives.cpu.common.numba_kernel import flat_view, output_view
 from znni.primitives.cpu.common.streaming import LINE
 from znni.primitives.cpu.common.workers import workers
 from znni.resampling import kernels
+from znni.resampling.linear_kernels import ROWS, group_floats, interpolate_groups
+from znni.resampling.neighbours import neighbours
 
 # The bytes that the values between two passes of a slab should have, to stay in a core's caches.
 BETWEEN_BYTES = 4 * 2**20
@@ -50,9 +52,12 @@ def resample(
     Raises:
         ValueError: the values do not cover the box's source.
     """
-    check_covered(values.shape[1:], at, resampling, box)
+    values = values[:, *part_needed(values.shape[1:], at, resampling, box).slices]
     if out is None:
         out = np.empty((len(values), *box.size), np.float32)
+    if _is_linear(resampling):  # between values there are: nothing to clip
+        _interpolate(values, resampling, box, out, threads)
+        return out
     pool, work = workers(threads), _BoxWork(resampling, box)
     scratch = workspace((threads, work.scratch_floats), np.float32)
     items = [(f, slab) for f in range(len(values)) for slab in work.slabs()]
@@ -60,7 +65,7 @@ def resample(
     def task(worker: int, item: tuple[int, slice]) -> None:
         f, slab = item
         clipped = None if bounds is None else bounds[f]
-        work.run(values[f], at, out[f], slab, clipped, scratch[worker])
+        work.run(values[f], out[f], slab, clipped, scratch[worker])
 
     pool.for_each(task, items)
     return out
@@ -68,7 +73,31 @@ def resample(
 
 def resample_bytes(resampling: Resampling, box: Box, threads: int) -> int:
     """Return the bytes that ``resample`` takes for a box, beside its values and its output."""
+    if _is_linear(resampling):
+        return FLOAT_BYTES * threads * group_floats(resampling.source_box(box).size.x, box.size.x)
     return FLOAT_BYTES * threads * _BoxWork(resampling, box).scratch_floats
+
+
+def _is_linear(resampling: Resampling) -> bool:
+    """Return whether each target sample lies between two source samples along each axis."""
+    return all(taps.taps == 2 for taps in resampling.taps)
+
+
+def _interpolate(
+    values: Float32, resampling: Resampling, box: Box, out: Float32, threads: int
+) -> None:
+    """Compute a box by linear interpolation along all axes at once, from the values it needs."""
+    along, (z, y, x), width = neighbours(resampling, box), box.size, values.shape[3]
+    scratch = workspace((threads, group_floats(width, x)), np.float32)
+    pool = workers(threads)
+
+    def task(worker: int, groups: slice) -> None:
+        interpolate_groups(
+            *flat_view(values), *output_view(out), (z, y, x), width, groups.start, groups.stop,
+            *along, scratch[worker],
+        )  # fmt: skip
+
+    pool.for_each(task, pool.shares(len(values) * z * -(-y // ROWS)))
 
 
 class _BoxWork:
@@ -116,7 +145,6 @@ class _BoxWork:
     def run(
         self,
         values: Float32,
-        at: Vec3,
         out: Float32,
         slab: slice,
         bounds: Float32 | None,
@@ -125,15 +153,13 @@ class _BoxWork:
         """Compute a slab of a map's box.
 
         Args:
-            values: values (z, y, x) of the source.
-            at: the source voxel of the first of them.
+            values: the values (z, y, x) of the source that the box needs.
             out: takes the values of the box.
             slab: the slices to compute.
             bounds: what values are clipped to, as ``resample`` has them.
             scratch: the worker's scratch.
         """
-        there = Box(self._source.start - at, self._source.stop - at)
-        current = values[there.slices]
+        current = values
         part: list[slice] = [slice(None)] * 3
         part[self._slabbed] = slab
         halves = np.split(scratch[: 2 * self._between * self._slices], 2)
@@ -169,8 +195,8 @@ class _BoxWork:
         kernels.clip(*output_view(made), made.shape, along, np.ascontiguousarray(bounds))
 
 
-def check_covered(size: tuple[int, ...], at: Vec3, resampling: Resampling, box: Box) -> None:
-    """Check that values cover the source of a box.
+def part_needed(size: tuple[int, ...], at: Vec3, resampling: Resampling, box: Box) -> Box:
+    """Return the part of values that a box is computed from.
 
     Args:
         size: the extents (z, y, x) of the values.
@@ -179,12 +205,12 @@ def check_covered(size: tuple[int, ...], at: Vec3, resampling: Resampling, box: 
         box: the voxels of the target.
 
     Raises:
-        ValueError: they do not.
+        ValueError: they do not cover the box's source.
     """
-    needed = resampling.source_box(box)
-    there = Box(at, at + Vec3(*size))
+    needed, there = resampling.source_box(box), Box(at, at + Vec3(*size))
     if not needed.within(there):
         raise ValueError(f"box {box} needs the source's {needed}, and was given {there}")
+    return Box(needed.start - at, needed.stop - at)
 
 
 def bounds_of(values: Float32, separate: int | None = None) -> Float32:
