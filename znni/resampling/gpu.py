@@ -1,4 +1,4 @@
-"""Resampling on a GPU: splines of orders 0 and 1, and the labels of the largest maps."""
+"""Resampling on a GPU, by splines of orders 0 and 1."""
 
 from __future__ import annotations
 
@@ -16,8 +16,6 @@ from znni.resampling.spline import part_needed
 
 THREADS = 256
 MOST_BLOCKS = 2**16  # with more voxels, each thread takes several
-
-TYPES = {"uint8": "unsigned char", "uint16": "unsigned short"}
 
 
 class DeviceResampling:
@@ -50,29 +48,11 @@ class DeviceResampling:
             ValueError: the values do not cover the box's source.
         """
         out = cupy().empty((len(values), *box.size), np.float32)
-        self._launch("resample", "uint8", values, at, box, out)
+        self._launch(values, at, box, out)
         return out
 
-    def label_largest(self, values: Any, at: Vec3, box: Box, labels: Any) -> Any:
-        """Return the labels (z, y, x) of the largest maps of a box, on the current stream.
-
-        If several maps are equally large, the first one counts.
-
-        Args:
-            values: as for ``resample``.
-            at: the source voxel of the first of them.
-            box: the voxels of the target that are wanted.
-            labels: the label of each map on the GPU, of type uint8 or uint16.
-
-        Raises:
-            ValueError: the values do not cover the box's source.
-        """
-        out = cupy().empty(box.size, labels.dtype)
-        self._launch("label_largest", labels.dtype.name, values, at, box, labels, out)
-        return out
-
-    def _launch(self, name: str, dtype: str, values: Any, at: Vec3, box: Box, *arrays: Any) -> None:
-        """Launch a kernel for a box."""
+    def _launch(self, values: Any, at: Vec3, box: Box, out: Any) -> None:
+        """Launch the kernel for a box."""
         part_needed(values.shape[1:], at, self._resampling, box)
         z, y, _ = self._resampling.target
         first = box.start + Vec3(0, z, z + y)  # the axes follow each other
@@ -80,18 +60,13 @@ class DeviceResampling:
         places = map(np.int32, (*first, *(at - self._first), *box.size))
         blocks = min(MOST_BLOCKS, -(-box.size.volume // THREADS))
         numbers = values, *strides, np.int32(len(values)), self._along, *places
-        kernel = compiled(source(), options(dtype)).get_function(name)
-        kernel((blocks,), (THREADS,), (*numbers, *arrays))
+        kernel = compiled(source()).get_function("resample")
+        kernel((blocks,), (THREADS,), (*numbers, out))
 
 
 def source() -> str:
-    """Return the CUDA source of ``resample`` and ``label_largest``."""
+    """Return the CUDA source of ``resample``."""
     return source_beside(__file__, "resample.cu")
-
-
-def options(dtype: str) -> tuple[str, ...]:
-    """Return options of the compiler, which define the source's macros."""
-    return (f"-DLabel={TYPES[dtype]}",)
 
 
 def _as_integers(columns: tuple[NDArray[Any], ...]) -> list[NDArray[np.int32]]:
