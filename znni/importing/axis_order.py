@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from znni.core.errors import InvalidInput
 from znni.core.shapes import Vec3
-from znni.importing.steps import Graph, Operation, Original, Step
+from znni.importing.steps import Graph, Original, Step
 from znni.network.layers import Padding
 from znni.network.weights import Float32
 
@@ -49,7 +49,7 @@ def reordered(graph: Graph, order: Sequence[int]) -> Graph:
         graph: the graph of the network.
         order: the axes of the network that are z, y and x.
     """
-    steps = (Step(_operation(s.operation, order), s.reads, s.value) for s in graph.steps)
+    steps = (Step(_value(s.operation, order), s.reads, s.value) for s in graph.steps)
     return replace(graph, steps=tuple(steps), margin=_value(graph.margin, order))
 
 
@@ -70,13 +70,11 @@ def original_in_order(original: Original, order: Sequence[int]) -> Original:
     return replace(original, run=run, size=size, margin=margin)
 
 
-def _operation(operation: Operation, order: Sequence[int]) -> Operation:
-    changed = {one.name: _value(getattr(operation, one.name), order) for one in fields(operation)}
-    made: Operation = replace(operation, **changed)
-    return made
-
-
 def _value(value: Any, order: Sequence[int]) -> Any:
+    """Return a value, or an operation with all its values, in another order of the axes."""
+    if is_dataclass(value) and not isinstance(value, type):
+        named = {one.name: getattr(value, one.name) for one in fields(value)}
+        return replace(value, **{name: _value(each, order) for name, each in named.items()})
     if isinstance(value, Padding):
         return Padding(in_order(value.before, order), in_order(value.after, order))
     if isinstance(value, Vec3):

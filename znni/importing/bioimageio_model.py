@@ -22,8 +22,8 @@ from znni.importing.axis_order import original_in_order, reordered
 from znni.importing.bioimageio_description import (
     Architecture,
     Description,
-    Source,
     Tensor,
+    Weights,
     described,
 )
 from znni.importing.bioimageio_files import Package, opened
@@ -36,13 +36,14 @@ from znni.importing.bioimageio_processing import (
 from znni.importing.steps import (
     Found,
     Graph,
-    Normalization,
+    Layered,
     Operation,
     Original,
     Sample,
     Settings,
     Step,
 )
+from znni.network.layers import Normalize
 from znni.network.network import Network
 from znni.network.node import INPUT
 from znni.network.weights import Float32
@@ -134,11 +135,11 @@ def _weights(package: Package, model: Description, like: Network | None) -> Foun
     if "onnx" in weights and like is None:
         from znni.importing.onnx_graph import read_onnx
 
-        for source in model.beside:
-            package.file(source)
+        for beside in filter(None, (one.external_data for one in weights.values())):
+            package.file(beside)
         return _named("onnx", read_onnx, package.file(weights["onnx"]))
     if "pytorch_state_dict" in weights:
-        return _state_dict(package, weights["pytorch_state_dict"], model.architecture, like)
+        return _state_dict(package, weights["pytorch_state_dict"], like)
     if like:
         raise InvalidInput(
             f"has no weights as a state dict, which {option('like', 'NET.yaml')} is for; leave it "
@@ -160,9 +161,7 @@ def _named(kind: str, read: Any, *given: Any) -> Found:
     return found
 
 
-def _state_dict(
-    package: Package, source: Source, architecture: Architecture | None, like: Network | None
-) -> Found:
+def _state_dict(package: Package, source: Weights, like: Network | None) -> Found:
     if find_spec("torch") is None:
         raise InvalidInput("needs PyTorch, which is not installed: pip install 'znni[torch]'")
     from znni.importing.torch_checkpoint import read_checkpoint
@@ -179,7 +178,7 @@ def _state_dict(
     def built(path: Path) -> Found:
         from znni.importing.torch_module import read_module
 
-        return read_module(_module(architecture, read_checkpoint(path)))
+        return read_module(_module(source.architecture, read_checkpoint(path)))
 
     return _named("pytorch_state_dict", built, file)
 
@@ -307,7 +306,8 @@ def _window(graph: Graph, model: Description, sample: Sample) -> Window | None:
     They are as large as the model's fixed extents, or as its test tensors. They overlap by the
     halo on both sides.
     """
-    if not any(isinstance(step.operation, Normalization) for step in graph.steps):
+    operations = [step.operation for step in graph.steps if isinstance(step.operation, Layered)]
+    if not any(isinstance(operation.layer, Normalize) for operation in operations):
         return None
     (given,) = model.inputs
     extents = [0 if extent is None else extent for extent in given.extents]

@@ -14,7 +14,7 @@ import numpy as np
 
 from znni.core.errors import InvalidInput, option
 from znni.importing.bioimageio_description import Processing, Tensor
-from znni.importing.steps import Affine, Float64, Nonlinearity, Operation
+from znni.importing.steps import Float64, Layered, Nonlinearity, Operation, affine
 from znni.network.input_scaling import Fixed, InputScaling, Normalization, Percentiles, ZScore
 from znni.network.weights import Float32
 from znni.primitives.reference import activation
@@ -90,7 +90,7 @@ class _Scaling:
 
     def _scale(self, origin: str, gain: Float64, offset: Float64) -> None:
         if self.by or self.steps:
-            self.steps.append(Affine(origin, gain, offset))
+            self.steps.append(affine(origin, gain, offset))
         else:
             self.linear.then(gain, offset)
 
@@ -126,7 +126,7 @@ class _Scaling:
         if self.clip is None and alike:
             return InputScaling(float(gain[0]), float(offset[0]))
         if (gain <= 0).any():  # a division by a number above 0 cannot turn values over
-            self.steps.insert(0, Affine("preprocessing scale_linear", gain, offset))
+            self.steps.insert(0, affine("preprocessing scale_linear", gain, offset))
             return InputScaling()
         return InputScaling(normalize=_all_alike(tuple(map(self._fixed, range(self.maps)))))
 
@@ -175,7 +175,7 @@ def output_steps(tensor: Tensor, maps: int) -> tuple[tuple[Operation, ...], floa
             case _ if threshold is not None:
                 raise InvalidInput(f"{origin} comes after a threshold; delete both from it")
             case "scale_linear":
-                steps.append(Affine(origin, *_factors(step, maps)))
+                steps.append(affine(origin, *_factors(step, maps)))
             case "sigmoid":
                 steps.append(Nonlinearity(origin, "sigmoid"))
             case "softmax" if given.get("axis", "channel") in CHANNEL:
@@ -196,8 +196,8 @@ def applied(values: Float32, steps: Sequence[Operation]) -> Float32:
     """Return values (f, z, y, x) after steps of preprocessing or postprocessing."""
     made = values[np.newaxis].astype(np.float64)
     for step in steps:
-        if isinstance(step, Affine):
-            made = made * step.scale[:, None, None, None] + step.shift[:, None, None, None]
+        if isinstance(step, Layered):
+            made = made * step.weight[:, None, None, None] + step.bias[:, None, None, None]
         elif isinstance(step, Nonlinearity):
             made = activation(made, step.kind)
     return np.asarray(made[0], np.float32)

@@ -8,7 +8,7 @@ network that averages their outputs, as nnU-Net's predictor does.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -31,9 +31,10 @@ from znni.importing.nnunet_plans import (
     scaling_of,
     spacing_of,
 )
-from znni.importing.steps import Affine, Found, Graph, Joining, Operation, Original, Settings, Step
+from znni.importing.steps import Found, Graph, Layered, Original, Settings, Step, affine, renamed
 from znni.importing.torch_checkpoint import read_held
 from znni.importing.torch_module import read_module
+from znni.network.layers import Add
 from znni.network.node import INPUT
 from znni.network.weights import Float32
 from znni.network.window import Window
@@ -225,12 +226,12 @@ def _averaged(graphs: Sequence[Graph], names: Sequence[str], maps: int) -> Graph
     for graph, name in zip(graphs, names, strict=True):
         steps += _renamed(graph.steps, name)
         (output,) = graph.outputs
-        share = Affine(f"share of {name}", np.full(maps, 1 / len(graphs)), np.zeros(maps))
+        share = affine(f"share of {name}", np.full(maps, 1 / len(graphs)), np.zeros(maps))
         steps.append(Step(share, (f"{name}/{output}",), f"{name}/share"))
         if not total:
             total = f"{name}/share"
             continue
-        joined = Joining(f"mean with {name}", "add")
+        joined = Layered(Add(f"mean with {name}"))
         steps.append(Step(joined, (total, f"{name}/share"), f"{name}/sum"))
         total = f"{name}/sum"
     return Graph(graphs[0].maps, tuple(steps), (total,))
@@ -239,7 +240,7 @@ def _averaged(graphs: Sequence[Graph], names: Sequence[str], maps: int) -> Graph
 def _renamed(steps: Iterable[Step], name: str) -> Iterable[Step]:
     """Yield steps whose values and origins have a name before their own."""
     for step in steps:
-        operation: Operation = replace(step.operation, origin=f"{name}: {step.operation.origin}")
+        operation = renamed(step.operation, f"{name}: {step.operation.origin}")
         reads = tuple(read if read == INPUT else f"{name}/{read}" for read in step.reads)
         yield Step(operation, reads, f"{name}/{step.value}")
 

@@ -20,7 +20,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from znni.core.errors import DoesNotFit, InvalidInput, RunFailed
+from znni.core.errors import DoesNotFit, InvalidInput, RunFailed, first_line
 from znni.core.shapes import Vec3
 from znni.core.text import in_units
 from znni.importing.folding import Folded
@@ -179,7 +179,7 @@ def compare(folded: Folded, original: Original, compute: Compute) -> Parity | st
             theirs.append(original.run(np.ascontiguousarray(x[:, *window])))
             ours.append(_strided(dense, start, pooling, extents))
     except Exception as error:  # the original's library may raise any kind
-        return f"{original.runtime} could not run the original: {_first_line(error)}"
+        return f"{original.runtime} could not run the original: {first_line(error)}"
     return _judged(original, ours, theirs, size)
 
 
@@ -192,7 +192,7 @@ def _compared_whole(
     try:
         theirs = original.run(x)
     except Exception as error:  # the original's library may raise any kind
-        return f"{original.runtime} could not run the original: {_first_line(error)}"
+        return f"{original.runtime} could not run the original: {first_line(error)}"
     if _work(network, size)[1] <= EXACT_FLOPS:
         ours = exact(network, folded.weights, x).astype(np.float32)
     else:
@@ -313,7 +313,3 @@ def _work(network: Network, size: Vec3) -> tuple[int, float]:
         values = sum(network.maps[name] * sizes[name].volume for name in names)
         largest = max(largest, values)
     return largest, flops
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().split("\n")[0] or type(error).__name__

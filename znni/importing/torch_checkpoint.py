@@ -11,7 +11,7 @@ from zipfile import ZipFile, is_zipfile
 import numpy as np
 from numpy.typing import NDArray
 
-from znni.core.errors import InvalidInput, option
+from znni.core.errors import InvalidInput, first_line, option
 from znni.importing.checks import array_of
 from znni.importing.torch_module import EXPORT
 
@@ -64,9 +64,9 @@ def read_held(path: Path) -> Any:
     except InvalidInput:
         raise
     except Exception as error:  # a damaged file makes the reader raise any kind
-        problem = str(error).split("\n")[0] or type(error).__name__
         raise InvalidInput(
-            f"cannot be read as a file of torch.save: {problem}; is the file whole? save it again"
+            f"cannot be read as a file of torch.save: {first_line(error)}; is the file whole? save "
+            f"it again"
         ) from None
 
 
