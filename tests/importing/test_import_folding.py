@@ -14,19 +14,12 @@ from znni.core.errors import InvalidInput
 from znni.core.shapes import Vec3
 from znni.importing.folding import fold
 from znni.importing.graph import Operation, in_order, needed
-from znni.importing.steps import (
-    Graph,
-    Layered,
-    Nonlinearity,
-    Step,
-    ZeroPadding,
-    affine,
-    chained,
-    convolution,
-)
+from znni.importing.steps import Graph, Layered, Nonlinearity, Step, affine, chained, convolution
 from znni.importing.steps import Operation as StepOperation
+from znni.importing.tracing import Tracer
 from znni.network.input_scaling import InputScaling
 from znni.network.layers import (
+    NO_PADDING,
     Activation,
     Add,
     Affine,
@@ -55,9 +48,6 @@ def directly(graph: Graph, x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
             case Nonlinearity() as act:
                 slope = act.slope if act.slopes is None else act.slopes
                 made = reference.activation(taken[0][None], act.kind, slope)[0]
-            case ZeroPadding() as zeros:
-                around = zip(zeros.padding.before, zeros.padding.after, strict=True)
-                made = np.pad(taken[0], [(0, 0), *around])
             case operation:
                 made = layer_alone(operation, taken)
         values[step.value] = made
@@ -314,15 +304,32 @@ def test_several_outputs_are_joined_in_their_order() -> None:
     assert made.network.out_features == 3
 
 
+def padded(*steps: StepOperation, crop: Padding = NO_PADDING) -> Graph:
+    """Return the graph of a value that is padded, then cropped, and then read by steps."""
+    tracer = Tracer(1, Vec3(8, 8, 8))
+    tracer.pad("pad", INPUT, "padded", SAME)
+    value = "padded"
+    if crop != NO_PADDING:
+        tracer.crop("crop", value, "cropped", crop)
+        value = "cropped"
+    for index, step in enumerate(steps):
+        tracer.add(step, (value,), str(index))
+        value = str(index)
+    return tracer.graph([value])
+
+
 def test_padding_goes_into_the_convolutions_that_read_it() -> None:
-    pad = ZeroPadding("pad", SAME)
     plain = convolution("conv", np.ones((1, 1, 3, 3, 3)), np.zeros(1))
-    (layer,) = folded(pad, plain).network.layers
+    made = fold("net", padded(plain), "weights", InputScaling())
+    (layer,) = made.network.layers
     assert layer.padding == SAME  # type: ignore[union-attr]
+    assert made.origins == ("pad, conv",)
     with pytest.raises(InvalidInput, match=r"pad puts zeros around what pool reads"):
-        folded(pad, POOL, plain)
+        padded(POOL, plain)
+    with pytest.raises(InvalidInput, match=r"pad puts zeros around what crop reads"):
+        padded(plain, crop=SAME)
     with pytest.raises(InvalidInput, match=r"pad puts zeros around what the output reads"):
-        folded(plain, pad)
+        padded()
 
 
 def operation(text: str) -> Operation[str]:

@@ -11,7 +11,7 @@ from znni.core.shapes import Vec3
 from znni.importing import checks
 from znni.importing.calls import Call, Value
 from znni.importing.margins import Unsuited
-from znni.importing.steps import Cropping, Layered, Nonlinearity, Step, ZeroPadding, convolution
+from znni.importing.steps import Layered, Step, convolution
 from znni.network.layer_geometry import ONE, ZERO
 from znni.network.layers import ConvTranspose, Padding, Upsample
 
@@ -143,7 +143,7 @@ def _slice(call: Call, axis: int, start: int, stop: int, step: int, result: str 
     length = call.held.shape[axis]
     kept = range(*slice(start, stop, step).indices(max(length, 0)))
     if len(kept) == length:
-        call.add(Nonlinearity(call.origin, "identity"), value=result)
+        call.tracer.same(call.origin, call.read, result or call.result)
     elif axis == 0 or not kept:
         call.refuse(f"takes {len(kept)} of {length} along axis {axis}; give a whole batch")
     elif axis == 1:
@@ -152,7 +152,7 @@ def _slice(call: Call, axis: int, start: int, stop: int, step: int, result: str 
         ends = [(0, 0)] * 3
         ends[axis - 2] = (kept.start, length - kept.stop)
         cut = Padding(*(Vec3(*side) for side in zip(*ends, strict=True)))
-        call.add(Cropping(call.origin, cut))
+        call.tracer.crop(call.origin, call.read, result or call.result, cut)
     else:
         _thin(call, axis - 2, kept)
 
@@ -193,16 +193,17 @@ def padding(call: Call, pad: object, mode: object = "constant", value: object = 
     read = call.read
     cut = Padding(ZERO - before.minimum(ZERO), ZERO - after.minimum(ZERO))
     if cut.total != ZERO:
-        read = call.aside(Cropping(call.origin, cut))
+        read = call.tracer.fresh()
+        call.tracer.crop(call.origin, call.read, read, cut)
     if added.total != ZERO:
-        call.add(ZeroPadding(call.origin, added), read)
+        call.tracer.pad(call.origin, read, call.result, added)
     else:
         call.same(read)
 
 
 def resizing(
     call: Call,
-    mode: Literal["nearest", "trilinear"],
+    method: Literal["nearest", "trilinear"],
     output_size: object = None,
     scale_factors: Sequence[object] | None = None,
     scales_d: object = None,
@@ -233,7 +234,7 @@ def resizing(
         by = Vec3(*map(int, factors))
     elif output_size is not None:
         size = checks.extents(call.origin, "size", output_size)
-        by, shift = _factors(call, mode, size)
+        by, shift = _factors(call, method, size)
         if shift != ZERO:
             read = call.aside(Layered(Upsample(call.origin, ONE, shift=shift)))
     else:
@@ -241,17 +242,17 @@ def resizing(
     if by == ONE:
         call.same(read)
     else:
-        call.add(Layered(Upsample(call.origin, by, mode)), read)
+        call.add(Layered(Upsample(call.origin, by, method)), read)
 
 
-def _factors(call: Call, mode: str, size: Vec3) -> tuple[Vec3, Vec3]:
+def _factors(call: Call, method: str, size: Vec3) -> tuple[Vec3, Vec3]:
     """Return the factors and the shift that resize a value to a size.
 
     Nearest resizing by one sample repeats the first one. Transposed convolutions that give one
     sample too few are followed by it. If they give a single one, a factor would do so, too.
     """
     have, maker = call.held.size, call.tracer.maker(call.read)
-    may_shift = mode == "nearest" and min(have) > 0
+    may_shift = method == "nearest" and min(have) > 0
     made = maker and maker.operation
     from_one = isinstance(made, Layered) and isinstance(made.layer, ConvTranspose)
     shift = Vec3(

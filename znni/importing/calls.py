@@ -9,7 +9,7 @@ from inspect import Parameter, signature
 from typing import Any, NoReturn, TypeAlias
 
 from znni.importing import checks
-from znni.importing.steps import Nonlinearity, Operation
+from znni.importing.steps import Operation
 from znni.importing.tracing import Traced, Tracer
 
 
@@ -73,9 +73,9 @@ class Call:
         self.add(operation, *reads, value=value)
         return value
 
-    def same(self, *reads: str) -> None:
+    def same(self, read: str = "") -> None:
         """Give a value another name: that of the result."""
-        self.add(Nonlinearity(self.origin, "identity"), *reads)
+        self.tracer.same(self.origin, read or self.read, self.result)
 
     def refuse(self, why: str) -> NoReturn:
         """Raise an error about the call."""

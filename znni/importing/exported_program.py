@@ -29,20 +29,13 @@ from znni.network.weights import Float32
 
 DECOMPOSED = ("convolution", "_native_batch_norm_legit_no_training", "native_group_norm")
 # What is computed from extents, by Python's own functions and those of PyTorch's numbers.
+OF_OPERATOR = ("add", "sub", "mul", "floordiv", "truediv", "mod", "neg")
 NUMBERS: Mapping[str, Callable[..., Any]] = {
-    "_operator.add": operator.add,
-    "_operator.sub": operator.sub,
-    "_operator.mul": operator.mul,
-    "_operator.floordiv": operator.floordiv,
-    "_operator.truediv": operator.truediv,
-    "_operator.mod": operator.mod,
-    "_operator.neg": operator.neg,
+    **{f"_operator.{name}": getattr(operator, name) for name in OF_OPERATOR},
+    **{f"math.{name}": getattr(math, name) for name in ("ceil", "floor", "trunc")},
     "torch.sym_max": max,
     "torch.sym_min": min,
     "torch.sym_float": float,
-    "math.ceil": math.ceil,
-    "math.floor": math.floor,
-    "math.trunc": math.trunc,
 }
 LARGEST_NUMBER = 2**62
 

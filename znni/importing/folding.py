@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 
 from znni.core.errors import InvalidInput
-from znni.importing.checks import refuse
 from znni.importing.open_layers import (
     OpenLayer,
     after_affine,
@@ -25,23 +24,13 @@ from znni.importing.open_layers import (
     is_dense,
     passes_affine,
     pointwise,
-    shaped,
     then_affine,
 )
-from znni.importing.steps import Cropping, Graph, Layered, Nonlinearity, Step, ZeroPadding, affine
+from znni.importing.steps import Graph, Layered, Nonlinearity, Step, affine
 from znni.network.geometry import context
 from znni.network.input_scaling import InputScaling
 from znni.network.layer_geometry import ZERO
-from znni.network.layers import (
-    Affine,
-    Concat,
-    Conv,
-    ConvTranspose,
-    Join,
-    Padding,
-    Pool,
-    Upsample,
-)
+from znni.network.layers import Affine, Concat, Conv, Pool, Upsample
 from znni.network.network import Network
 from znni.network.network_as_text import OUTPUTS, kind_of
 from znni.network.node import INPUT, Node
@@ -66,16 +55,12 @@ class _Value:
         maps: its maps.
         chain: the layers that lead to the value, of which no other step reads a value.
         pending: a factor and a shift. Only one step reads a value that has them.
-        crop: what is to be cut off.
-        padding: the zeros to be put around it.
     """
 
     made: OpenLayer | None
     maps: int
     chain: tuple[OpenLayer, ...] = ()
     pending: Layered | None = None
-    crop: Cropping | None = None
-    padding: ZeroPadding | None = None
 
 
 @dataclass
@@ -97,29 +82,21 @@ class _Folding:
         taken = [self._taken(name) for name in step.reads]
         first = taken[0]
         match step.operation:
-            case Layered(layer=Conv(padding=padding)) as operation:
-                value = self._convolution(operation, padding, first)
-            case Layered(layer=ConvTranspose()) as operation:
-                value = self._transposed(operation, first)
-            case Layered(layer=Pool() as layer) as operation:
-                value = self._pooling(operation, layer, first)
+            case Layered(layer=Pool()) as operation:
+                value = self._pooling(operation, first)
             case Layered(layer=Affine()) as operation:
                 value = self._affine(operation, first)
             case Layered() as operation:
                 value = self._layer(operation, taken)
             case Nonlinearity() as operation:
                 value = self._nonlinearity(operation, first)
-            case Cropping() as operation:
-                value = self._cropped(operation, first)
-            case ZeroPadding() as operation:
-                value = self._padded(operation, first)
         if value.pending and self.readers[step.value] != 1:
             value = self._done(value)
         self.values[step.value] = value
 
     def output(self, name: str) -> OpenLayer:
         """Return the layer that gives an output."""
-        value = self._done(_whole("the output", self._taken(name)))
+        value = self._done(self._taken(name))
         if value.made is None:
             raise InvalidInput("gives its input as an output; export the network without it")
         return value.made
@@ -147,46 +124,21 @@ class _Folding:
         """Return a value whose factor and shift are applied, by a layer of their own."""
         if value.pending is None:
             return value
-        done = self._appended(value.pending, replace(value, pending=None))
-        return replace(done, crop=value.crop, padding=value.padding)
+        return self._appended(value.pending, replace(value, pending=None))
 
-    def _convolution(self, step: Layered, padding: Padding, before: _Value) -> _Value:
-        _check_uncropped(step.origin, before)
-        origins = tuple[str, ...]()
-        if before.padding:
-            origins, padding = (before.padding.origin,), padding.widened(before.padding.padding)
-            step = changed(step, padding=padding)
+    def _pooling(self, step: Layered, before: _Value) -> _Value:
         pending = before.pending
-        if pending and (padding.total == ZERO or not pending.bias.any()):
-            origins = (pending.origin, *origins)
-            step, before = after_affine(step, pending), replace(before, pending=None)
-        return self._appended(step, self._done(before), before=origins)
-
-    def _transposed(self, step: Layered, before: _Value) -> _Value:
-        before = _whole(step.origin, before)
-        pending, origins = before.pending, tuple[str, ...]()
-        if pending and not pending.bias.any():
-            origins = (pending.origin,)
-            step = replace(step, weight=step.weight * shaped(pending.weight, 0, 5))
-            before = replace(before, pending=None)
-        return self._appended(step, self._done(before), before=origins)
-
-    def _pooling(self, step: Layered, layer: Pool, before: _Value) -> _Value:
-        _check_uncropped(step.origin, before)
-        if before.padding and layer.reduce == "average":
-            step = changed(step, padding=layer.padding.widened(before.padding.padding))
-            before = replace(before, padding=None)
-        before, pending = _whole(step.origin, before), before.pending
         if pending and not passes_affine(step, pending):
             before, pending = self._done(before), None
         value = self._appended(step, replace(before, pending=None), chain=before.chain)
         return replace(value, pending=pending)
 
     def _layer(self, step: Layered, taken: list[_Value]) -> _Value:
-        """Return the value of another layer. Joins crop their inputs by themselves."""
-        if isinstance(step.layer, Join):
-            taken = [replace(value, crop=None) for value in taken]
-        inputs = [self._done(_whole(step.origin, value)) for value in taken]
+        """Return the value of another layer. Convolutions may take in what is done before them."""
+        first, pending = taken[0], taken[0].pending
+        if pending and (both := after_affine(step, pending)):
+            return self._appended(both, replace(first, pending=None), before=(pending.origin,))
+        inputs = [self._done(value) for value in taken]
         chain = inputs[0].chain if isinstance(step.layer, Upsample) else ()
         return self._appended(step, *inputs, chain=chain)
 
@@ -194,7 +146,6 @@ class _Folding:
         step.layer.maps_from(before.maps)
         if (step.weight == 1).all() and (step.bias == 0).all():
             return before
-        _check_unpadded(step.origin, before)
         if step.name:  # a layer of its own, because the network file has it
             return self._done(replace(self._done(before), pending=step))
         if pending := before.pending:
@@ -205,7 +156,6 @@ class _Folding:
     def _nonlinearity(self, step: Nonlinearity, before: _Value) -> _Value:
         if step.kind == "identity":
             return before
-        _check_unpadded(step.origin, before)
         if before.pending is None and _take_in(before, step):
             return before
         own = before.pending or affine(step.origin, np.ones(before.maps), np.zeros(before.maps))
@@ -213,20 +163,7 @@ class _Folding:
         self.layers[-1].activation = step
         if before.pending:
             self.layers[-1].origins.append(step.origin)
-        return replace(value, crop=before.crop)
-
-    def _cropped(self, step: Cropping, before: _Value) -> _Value:
-        _check_unpadded(step.origin, before)
-        if earlier := before.crop:
-            step = replace(step, cut=earlier.cut.widened(step.cut))
-        return replace(before, crop=step)
-
-    def _padded(self, step: ZeroPadding, before: _Value) -> _Value:
-        _check_uncropped(step.origin, before)
-        _check_unpadded(step.origin, before)
-        if before.pending and before.pending.bias.any():
-            before = self._done(before)
-        return replace(before, padding=step)
+        return value
 
 
 def fold(name: str, graph: Graph, source: str, scaling: InputScaling) -> Folded:
@@ -255,31 +192,6 @@ def fold(name: str, graph: Graph, source: str, scaling: InputScaling) -> Folded:
         maps = sum(made.maps for made in outputs)
         folding.layers.append(OpenLayer(joined, tuple(outputs), maps, [joined.origin]))
     return _named(name, graph.maps, folding.layers, source, scaling)
-
-
-def _whole(origin: str, value: _Value) -> _Value:
-    """Return a value after checking that it is neither cropped nor padded."""
-    _check_uncropped(origin, value)
-    _check_unpadded(origin, value)
-    return value
-
-
-def _check_uncropped(origin: str, value: _Value) -> None:
-    if value.crop:
-        refuse(
-            value.crop.origin,
-            f"crops what {origin} reads; only what is joined with other values is cropped here: "
-            f"leave the crop out, and crop the result",
-        )
-
-
-def _check_unpadded(origin: str, value: _Value) -> None:
-    if value.padding:
-        refuse(
-            value.padding.origin,
-            f"puts zeros around what {origin} reads; only convolutions and average poolings pad "
-            f"here: give it to these as their padding",
-        )
 
 
 def _needed(graph: Graph) -> list[Step]:

@@ -36,7 +36,7 @@ def addition(node: NodeCall) -> PartOfGelu | None:
     """Read ``Add`` of two values, or of a value and a constant."""
     first, second = _part_first(node)
     if not isinstance(first, PartOfGelu):
-        node.read("add", first, other=second)
+        node.of(first).read_as("add", other=second)
         return None
     if first == PartOfGelu(first.of) and _is_number(second, 1.0):
         return replace(first, plus_one=True)
@@ -47,26 +47,27 @@ def multiplication(node: NodeCall) -> PartOfGelu | None:
     """Read ``Mul`` of two values, or of a value and a constant, or of a part of a gelu."""
     part, other = _part_first(node)
     if not isinstance(part, PartOfGelu):
-        node.read("mul", part, other=other)
+        node.of(part).read_as("mul", other=other)
         return None
     if _is_number(other, 0.5) and not part.halved:
         part = replace(part, halved=True)
     elif isinstance(other, Value) and not part.times_x:
-        halved = _unscaled(node, other.name, 0.5) == part.of
-        if not (other.name == part.of or (halved and not part.halved)):
+        values, half = node.tracer.values, _unscaled(node, other.name, 0.5)
+        halved = half is not None and values[half] == values[part.of]
+        if values[other.name] != values[part.of] and (part.halved or not halved):
             _no_gelu(node)
         part = replace(part, times_x=True, halved=part.halved or halved)
     else:
         _no_gelu(node)
     if part.plus_one and part.times_x and part.halved:
-        node.call().add(Nonlinearity(node.origin, "gelu"), part.of)
+        node.add(Nonlinearity(node.origin, "gelu"), part.of)
         return None
     return part
 
 
 def error_function(node: NodeCall) -> PartOfGelu:
     """Read ``Erf``, which has to be part of a gelu."""
-    of = _unscaled(node, node.call().read, math.sqrt(0.5))
+    of = _unscaled(node, node.read, math.sqrt(0.5))
     return _no_gelu(node) if of is None else PartOfGelu(of)
 
 

@@ -18,7 +18,7 @@ from znni.importing import checks
 from znni.importing.calls import Value
 from znni.importing.graph import Operation, needed
 from znni.importing.margins import margins
-from znni.importing.onnx_nodes import NodeCall
+from znni.importing.onnx_nodes import NAMES, NodeCall
 from znni.importing.onnx_operators import OPERATORS_OF_ONNX
 from znni.importing.onnx_original import original
 from znni.importing.reading import Reading, check_local, first_maps
@@ -141,13 +141,17 @@ class _Reading(Reading[Any]):
 
         origin, node = operation.origin, operation.details
         kind = node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}.{node.op_type}"
-        attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
+        attributes = {a.name: _value(onnx.helper.get_attribute_value(a)) for a in node.attribute}
+        given = {NAMES.get(name, name): value for name, value in attributes.items()}
         inputs = tuple(self.values[name] for name in node.input)
         results = tuple(filter(None, node.output))
-        call = NodeCall(origin, results, self.tracer, self._opset, attributes, inputs)
+        arguments = {"input": inputs[0] if inputs else None} | given
+        call = NodeCall(origin, arguments, results, self.tracer, self._opset, attributes, inputs)
         if kind == "Shape" and isinstance(call.input(0), Value):
-            axes = np.array(call.call().held.shape, np.int64)
-            self.values[results[0]] = axes[call.attribute("start", 0) : call.attribute("end")]
+            axes = np.array(call.held.shape, np.int64)
+            self.values[results[0]] = axes[
+                call.attributes.get("start", 0) : call.attributes.get("end")
+            ]
         elif kind in COMPUTED and all(
             given is None or isinstance(given, np.ndarray) for given in inputs
         ):
@@ -177,6 +181,11 @@ class _Reading(Reading[Any]):
                 return [np.asarray(made) for made in evaluator.run(None, named)]
         except Exception as error:  # onnx's evaluator raises any kind
             checks.refuse(origin, f"cannot be computed: {first_line(error)}; export it again")
+
+
+def _value(attribute: Any) -> Any:
+    """Return an attribute's value; text as str."""
+    return attribute.decode(errors="replace") if isinstance(attribute, bytes) else attribute
 
 
 def _made_size(kind: str, inputs: Sequence[NDArray[np.generic] | None]) -> float:

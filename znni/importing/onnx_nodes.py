@@ -3,42 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, NoReturn
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from znni.importing import checks
 from znni.importing.calls import Call, read_by
 from znni.importing.operators import OPERATORS
-from znni.importing.tracing import Tracer
+
+# PyTorch's names of attributes, where they differ.
+NAMES = {
+    "axis": "dim", "dilations": "dilation", "epsilon": "eps", "group": "groups",
+    "kernel_shape": "kernel_size", "pads": "padding", "strides": "stride",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
-class NodeCall:
-    """A node of a graph.
+class NodeCall(Call):
+    """A call of an operator of ONNX.
+
+    Its arguments by PyTorch's names are its first input and its attributes.
 
     Attributes:
-        origin: its name and type.
-        results: the names of its results.
-        tracer: the graph, which gets its steps.
         opset: the version of the operators.
         attributes: its attributes by name.
         inputs: its inputs: ``Value``, constant arrays, or None for those that are left out.
     """
 
-    origin: str
-    results: tuple[str, ...]
-    tracer: Tracer
     opset: int
     attributes: Mapping[str, Any]
     inputs: tuple[Any, ...]
-
-    def attribute(self, name: str, default: object = None) -> Any:
-        """Return an attribute; text as str."""
-        value = self.attributes.get(name, default)
-        return value.decode(errors="replace") if isinstance(value, bytes) else value
 
     def input(self, index: int) -> Any:
         """Return an input; None if it is left out."""
@@ -55,21 +50,17 @@ class NodeCall:
         """Return integers that are a constant input, or an attribute in older versions."""
         given = self.constant(index)
         if given is None:
-            stated = self.attribute(attribute)
+            stated = self.attributes.get(attribute)
             return None if stated is None else [int(number) for number in stated]
         if given.dtype.kind not in "iu" or given.ndim != 1:
             self.refuse(f"has {attribute} of {given.dtype}; give integers")
         return [int(number) for number in given]
 
-    def call(self, *given: object, **arguments: object) -> Call:
-        """Return a call of PyTorch's; what it reads is the first input unless it is given."""
-        (read,) = given or (self.input(0),)
-        return Call(self.origin, {"self": read} | arguments, self.results, self.tracer)
+    def of(self, first: object) -> NodeCall:
+        """Return a call that reads something else."""
+        return replace(self, arguments={**self.arguments, "input": first})
 
-    def read(self, operator: str, *given: object, **arguments: object) -> None:
-        """Read the node as an operator of PyTorch."""
-        read_by(OPERATORS[operator], self.call(*given, **arguments))
-
-    def refuse(self, why: str) -> NoReturn:
-        """Raise an error about the node."""
-        checks.refuse(self.origin, why)
+    def read_as(self, operator: str, **arguments: object) -> None:
+        """Read the call as one of an operator of PyTorch, with more arguments."""
+        call = replace(self, arguments={**self.arguments, **arguments})
+        read_by(OPERATORS[operator], call)

@@ -42,12 +42,11 @@ Reader: TypeAlias = Callable[[NodeCall], PartOfGelu | Grouped | None]
 
 @dataclass(frozen=True)
 class Renamed:
-    """A reader of an operator that PyTorch has with other names.
+    """A reader of an operator that PyTorch has, too.
 
     Attributes:
         operator: PyTorch's operator.
         inputs: PyTorch's names of the inputs after the first. Only ``other`` may be computed.
-        attributes: PyTorch's names of attributes, by those of ONNX.
         defaults: values of arguments that the node does not give.
         integers: the names, in ONNX and PyTorch, of integers that are the second input or an
             attribute.
@@ -55,29 +54,21 @@ class Renamed:
 
     operator: str
     inputs: tuple[str, ...] = ()
-    attributes: Mapping[str, str] = field(default_factory=dict)
     defaults: Mapping[str, object] = field(default_factory=dict)
     integers: tuple[str, str] | None = None
 
     def __call__(self, node: NodeCall) -> None:
         """Read a node."""
-        node.read(self.operator, **self.arguments(node))
+        node.read_as(self.operator, **self.arguments(node))
 
     def arguments(self, node: NodeCall) -> dict[str, object]:
         """Return PyTorch's arguments of a node."""
-        given = dict(self.defaults)
+        given = {**self.defaults, **node.arguments}
         for index, name in enumerate(self.inputs, 1):
             given[name] = node.input(index) if name == "other" else node.constant(index)
-        for name, own in self.attributes.items():
-            if (value := node.attribute(name)) is not None:
-                given[own] = value
         if self.integers:
             given[self.integers[1]] = node.integers(1, self.integers[0])
         return given
-
-
-GEOMETRY = {"strides": "stride", "pads": "padding", "dilations": "dilation"}
-POOLING = GEOMETRY | {"kernel_shape": "kernel_size", "ceil_mode": "ceil_mode"}
 
 
 @dataclass(frozen=True)
@@ -89,7 +80,7 @@ class Windowed(Renamed):
         given = super().arguments(node)
         if "weight" in self.inputs:
             given["kernel_size"] = list(_kernels(node).shape[2:])
-        automatic = node.attribute("auto_pad", "NOTSET")
+        automatic = node.attributes.get("auto_pad", "NOTSET")
         if automatic not in ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER"):
             node.refuse(f"has auto_pad {automatic}; export it with pads")
         if automatic != "NOTSET":
@@ -105,7 +96,7 @@ def _automatic(node: NodeCall, automatic: str, given: Mapping[str, object]) -> o
         checks.extents(node.origin, what, given.get(name, 1))
         for what, name in (("window", "kernel_size"), ("stride", "stride"), ("dilation",) * 2)
     )
-    size = node.call().held.size
+    size = node.held.size
     reach = (window - 1) * spread + 1
     total = ((size.ceil_div(step) - 1) * step + reach - size).maximum(Vec3(0, 0, 0))
     less = total // 2
@@ -115,7 +106,7 @@ def _automatic(node: NodeCall, automatic: str, given: Mapping[str, object]) -> o
 
 def _kernels(node: NodeCall) -> NDArray[np.generic]:
     """Return the weights of a convolution."""
-    kernels, stated = node.constant(1), node.attribute("kernel_shape")
+    kernels, stated = node.constant(1), node.attributes.get("kernel_shape")
     if kernels is None or kernels.ndim != 5:
         shape = None if kernels is None else kernels.shape
         node.refuse(f"has weights of shape {shape}; give a 3D convolution")
@@ -126,68 +117,66 @@ def _kernels(node: NodeCall) -> NDArray[np.generic]:
 
 def transposed_convolution(node: NodeCall) -> None:
     """Read ``ConvTranspose``."""
-    if node.attribute("output_shape") is not None:
+    if node.attributes.get("output_shape") is not None:
         node.refuse("has an output_shape; export it with output_padding instead")
-    if node.attribute("auto_pad", "NOTSET") not in ("NOTSET", "VALID"):
+    if node.attributes.get("auto_pad", "NOTSET") not in ("NOTSET", "VALID"):
         node.refuse("has auto_pad; export it with pads instead")
     _kernels(node)
-    names = GEOMETRY | {"output_padding": "output_padding", "group": "groups"}
-    Renamed("conv_transpose3d", ("weight", "bias"), names)(node)
+    Renamed("conv_transpose3d", ("weight", "bias"))(node)
 
 
 def connection(node: NodeCall) -> None:
     """Read ``Gemm`` of a globally pooled value and constants: a fully connected layer."""
-    if node.attribute("transA", 0):
+    if node.attributes.get("transA", 0):
         node.refuse("transposes its input; export it again")
     weight, bias = node.constant(1), node.constant(2)
     if weight is None or weight.ndim != 2:
         node.refuse("has no matrix of constants; export it again")
-    factors = weight if node.attribute("transB", 0) else weight.T
-    alpha, beta = (float(node.attribute(name, 1.0)) for name in ("alpha", "beta"))
+    factors = weight if node.attributes.get("transB", 0) else weight.T
+    alpha, beta = (float(node.attributes.get(name, 1.0)) for name in ("alpha", "beta"))
     if bias is not None:
         bias = beta * checks.floats(node.origin, "bias", bias).reshape(-1)
         bias = bias.repeat(len(factors)) if bias.size == 1 else bias
     scaled = alpha * checks.floats(node.origin, "weight", factors)
-    node.read("linear", weight=scaled, bias=bias)
+    node.read_as("linear", weight=scaled, bias=bias)
 
 
 def maximum(node: NodeCall) -> None:
     """Read ``Max`` of two values."""
     if len(node.inputs) != 2:
         node.refuse(f"is of {len(node.inputs)} values; give it two")
-    node.read("maximum", other=node.input(1))
+    node.read_as("maximum", other=node.input(1))
 
 
 def batch_norm(node: NodeCall) -> None:
     """Read ``BatchNormalization``."""
     names = ("weight", "bias", "running_mean", "running_var")
-    training = node.attribute("training_mode", 0) or not node.attribute("is_test", 1)
-    defaults = {"eps": 1e-5, "training": training}
-    Renamed("batch_norm", names, {"epsilon": "eps"}, defaults)(node)
+    training = node.attributes.get("training_mode", 0) or not node.attributes.get("is_test", 1)
+    Renamed("batch_norm", names, {"training": training})(node)
 
 
 def instance_norm(node: NodeCall) -> Grouped | None:
     """Read ``InstanceNormalization``, which may be of groups."""
-    given, epsilon = node.input(0), node.attribute("epsilon", 1e-5)
-    call = node.call(Value(given.of) if isinstance(given, Grouped) else given)
-    maps = call.held.maps
+    given = node.input(0)
+    if isinstance(given, Grouped):
+        node = node.of(Value(given.of))
+    maps = node.held.maps
     groups = given.groups if isinstance(given, Grouped) else maps
     weight, bias = (
         None if one is None else one.repeat(maps // groups) for one in map(node.constant, (1, 2))
     )
-    node.read("group_norm", call.first, num_groups=groups, weight=weight, bias=bias, eps=epsilon)
-    return Grouped(call.result, groups) if isinstance(given, Grouped) else None
+    node.read_as("group_norm", num_groups=groups, weight=weight, bias=bias)
+    return Grouped(node.result, groups) if isinstance(given, Grouped) else None
 
 
 def group_norm(node: NodeCall) -> None:
     """Read ``GroupNormalization``, whose factors were those of groups before opset 21."""
-    maps, groups = node.call().held.maps, node.attribute("num_groups")
+    maps, groups = node.held.maps, node.attributes.get("num_groups")
     weight, bias = node.constant(1), node.constant(2)
     if node.opset < 21 and weight is not None and bias is not None:
-        each = maps // max(1, int(groups))
+        each = maps // max(1, groups or 1)
         weight, bias = np.repeat(weight, each), np.repeat(bias, each)
-    epsilon = node.attribute("epsilon", 1e-5)
-    node.read("group_norm", num_groups=groups, weight=weight, bias=bias, eps=epsilon)
+    node.read_as("group_norm", weight=weight, bias=bias)
 
 
 def reshaping(node: NodeCall) -> Grouped | None:
@@ -196,14 +185,20 @@ def reshaping(node: NodeCall) -> Grouped | None:
     Globally pooled values may get another number of axes. A 0 keeps an axis.
     """
     given, axes = node.input(0), node.integers(1, "shape") or []
-    call = node.call(Value(given.of) if isinstance(given, Grouped) else given)
-    grouped = len(axes) == 3 and axes[0] in (0, 1) and axes[1] > 0 and not call.held.is_pooled
-    if grouped and not isinstance(given, Grouped) and call.held.maps % axes[1] == 0:
-        return Grouped(call.read, axes[1])
-    own = call.held.shape
+    if isinstance(given, Grouped):
+        node = node.of(Value(given.of))
+    grouped = len(axes) == 3 and axes[0] in (0, 1) and axes[1] > 0 and not node.held.is_pooled
+    if grouped and not isinstance(given, Grouped) and node.held.maps % axes[1] == 0:
+        return Grouped(node.read, axes[1])
+    own = node.held.shape
     kept = [size if axis == 0 else axis for axis, size in zip(axes, own, strict=False)]
-    node.read("reshape", call.first, shape=kept + axes[len(own) :])
+    node.read_as("reshape", shape=kept + axes[len(own) :])
     return None
+
+
+def leaky_relu(node: NodeCall) -> None:
+    """Read ``LeakyRelu``."""
+    node.read_as("leaky_relu", negative_slope=node.attributes.get("alpha", 0.01))
 
 
 def softmax(node: NodeCall) -> None:
@@ -213,38 +208,38 @@ def softmax(node: NodeCall) -> None:
             f"is of opset {node.opset}, in which it runs over maps and voxels together; "
             f"export with opset 13 or newer"
         )
-    node.read("softmax", dim=node.attribute("axis", -1))
+    Renamed("softmax", defaults={"dim": -1})(node)
 
 
 def dropout(node: NodeCall) -> None:
     """Read ``Dropout``, which changes nothing in evaluation."""
     training = node.constant(2)
     is_on = training is not None and training.any()
-    node.read("dropout", train=is_on or not node.attribute("is_test", 1))
+    node.read_as("dropout", train=is_on or not node.attributes.get("is_test", 1))
 
 
 def cast(node: NodeCall) -> None:
     """Read ``Cast`` of numbers that stay numbers in float32."""
-    if node.attribute("to") != 1:
+    if node.attributes.get("to") != 1:
         node.refuse("changes the type of numbers; export it in float32")
-    node.read("alias")
+    node.read_as("alias")
 
 
 def concatenation(node: NodeCall) -> None:
     """Read ``Concat``."""
-    node.read("cat", tensors=list(node.inputs), dim=node.attribute("axis"))
+    node.read_as("cat", tensors=list(node.inputs))
 
 
 def several_sums(node: NodeCall) -> None:
     """Read ``Sum`` of several values."""
-    total(node.call(), node.inputs)
+    total(node, node.inputs)
 
 
 def resizing(node: NodeCall) -> None:
     """Read ``Resize``, or ``Upsample`` of older versions."""
-    mode = node.attribute("mode", "nearest")
-    where = node.attribute("coordinate_transformation_mode", "half_pixel")
-    rounding = node.attribute("nearest_mode", "round_prefer_floor")
+    mode = node.attributes.get("mode", "nearest")
+    where = node.attributes.get("coordinate_transformation_mode", "half_pixel")
+    rounding = node.attributes.get("nearest_mode", "round_prefer_floor")
     if node.opset < 11:
         where, rounding = "asymmetric", "floor"
     centred = where in ("half_pixel", "pytorch_half_pixel")
@@ -253,27 +248,27 @@ def resizing(node: NodeCall) -> None:
     )
     aligned = where == "align_corners"  # which has an error of its own
     known = repeats if mode == "nearest" else mode == "linear" and centred
-    odd = node.attribute("antialias", 0) or node.attribute("exclude_outside", 0)
-    stretches = node.attribute("keep_aspect_ratio_policy", "stretch") == "stretch"
+    odd = node.attributes.get("antialias", 0) or node.attributes.get("exclude_outside", 0)
+    stretches = node.attributes.get("keep_aspect_ratio_policy", "stretch") == "stretch"
     if not aligned and (not known or odd or not stretches):
         node.refuse(
             f"resizes with mode {mode}, {where} and {rounding}; give nearest or linear, as "
             f"PyTorch does without align_corners"
         )
     operator = "upsample_nearest3d" if mode == "nearest" else "upsample_trilinear3d"
-    node.read(operator, align_corners=aligned, **({} if aligned else _resized_to(node)))
+    node.read_as(operator, align_corners=aligned, **({} if aligned else _resized_to(node)))
 
 
 def _resized_to(node: NodeCall) -> dict[str, object]:
     """Return the factors or the size of a resizing."""
-    axes = node.attribute("axes") or list(range(5))
+    axes = node.attributes.get("axes") or list(range(5))
     old = node.opset < 11
     scales = node.constant(1 if old else 2)
-    factors = node.attribute("scales") if scales is None else scales.tolist()
+    factors = node.attributes.get("scales") if scales is None else scales.tolist()
     sizes = None if old else node.integers(3, "sizes")
     for name, given, same_as in (
         ("scale_factors", factors, (1,) * 5),
-        ("output_size", sizes, node.call().held.shape),
+        ("output_size", sizes, node.held.shape),
     ):
         if given:
             every = dict(enumerate(same_as)) | dict(zip(axes, given, strict=False))
@@ -292,18 +287,18 @@ def slicing(node: NodeCall) -> None:
     steps = node.integers(4, "steps") or [1] * len(starts)
     if not starts or len({len(starts), len(ends), len(axes), len(steps)}) != 1:
         node.refuse(f"slices axes {axes} from {starts} to {ends}; export it again")
-    read, last = node.input(0), len(axes) - 1
+    last = len(axes) - 1
     for index, (axis, start, end, step) in enumerate(zip(axes, starts, ends, steps, strict=True)):
-        made = node.results[0] if index == last else node.tracer.fresh()
+        made = node.result if index == last else node.tracer.fresh()
         part = replace(node, results=(made,))
-        part.read("slice", read, dim=axis, start=start, end=min(end, END), step=step)
-        read = Value(made)
+        part.read_as("slice", dim=axis, start=start, end=min(end, END), step=step)
+        node = node.of(Value(made))
 
 
 def splitting(node: NodeCall) -> None:
     """Read ``Split`` along the maps."""
-    parts, axis = node.integers(1, "split"), node.attribute("axis", 0)
-    node.read("split", dim=axis, chunks=len(node.results), split_sizes=parts)
+    parts = node.integers(1, "split")
+    node.read_as("split", chunks=len(node.results), split_sizes=parts)
 
 
 def padding(node: NodeCall) -> None:
@@ -318,47 +313,40 @@ def padding(node: NodeCall) -> None:
         node.refuse(f"pads axes {axes} by {pads}; pad voxels only")
     pad = [side for axis in reversed(VOXELS) for side in sides[axis]]
     constant = node.constant(2)
-    value = node.attribute("value", 0) if constant is None else constant.any()
-    node.read("pad", pad=pad, mode=node.attribute("mode", "constant"), value=value)
+    value = node.attributes.get("value", 0) if constant is None else constant.any()
+    node.read_as("pad", pad=pad, value=value)
 
 
 def expansion(node: NodeCall) -> None:
     """Read ``Expand``, in which a 1 keeps an axis."""
     shape = node.integers(1, "shape") or []
-    node.read("expand", size=[-1 if extent == 1 else extent for extent in shape])
+    node.read_as("expand", size=[-1 if extent == 1 else extent for extent in shape])
 
 
 OTHER = ("other",)
+# fmt: off
+ALIKE = (
+    "ArgMax", "Elu", "Flatten", "Gelu", "Neg", "Relu", "Sigmoid", "Squeeze", "Tanh", "Unsqueeze",
+)
+# fmt: on
 OPERATORS_OF_ONNX: Mapping[str, Reader] = {
-    "Conv": Windowed("conv3d", ("weight", "bias"), GEOMETRY | {"group": "groups"}),
+    **{name: Renamed(name.lower()) for name in ALIKE},
+    "Conv": Windowed("conv3d", ("weight", "bias")),
     "ConvTranspose": transposed_convolution,
-    "MaxPool": Windowed("max_pool3d", (), POOLING, {"stride": 1}),
-    "AveragePool": Windowed(
-        "avg_pool3d",
-        (),
-        POOLING | {"count_include_pad": "count_include_pad"},
-        {"stride": 1, "count_include_pad": 0},
-    ),
+    "MaxPool": Windowed("max_pool3d", defaults={"stride": 1}),
+    "AveragePool": Windowed("avg_pool3d", defaults={"stride": 1, "count_include_pad": 0}),
     "GlobalAveragePool": Renamed("mean", defaults={"dim": VOXELS}),
     "GlobalMaxPool": Renamed("amax", defaults={"dim": VOXELS}),
     "ReduceMean": Renamed("mean", integers=("axes", "dim")),
     "ReduceMax": Renamed("amax", integers=("axes", "dim")),
-    "Flatten": Renamed("flatten"),
-    "Squeeze": Renamed("squeeze"),
-    "Unsqueeze": Renamed("unsqueeze"),
     "Gemm": connection,
     "Max": maximum,
     "BatchNormalization": batch_norm,
     "InstanceNormalization": instance_norm,
     "Reshape": reshaping,
     "GroupNormalization": group_norm,
-    "Relu": Renamed("relu"),
-    "Sigmoid": Renamed("sigmoid"),
-    "Tanh": Renamed("tanh"),
-    "LeakyRelu": Renamed("leaky_relu", (), {"alpha": "negative_slope"}),
-    "Elu": Renamed("elu", (), {"alpha": "alpha"}),
+    "LeakyRelu": leaky_relu,
     "PRelu": Renamed("prelu", ("weight",)),
-    "Gelu": Renamed("gelu", (), {"approximate": "approximate"}),
     "Erf": error_function,
     "Softmax": softmax,
     "Dropout": dropout,
@@ -370,8 +358,6 @@ OPERATORS_OF_ONNX: Mapping[str, Reader] = {
     "Sub": Renamed("sub", OTHER),
     "Mul": multiplication,
     "Div": Renamed("div", OTHER),
-    "Neg": Renamed("neg"),
-    "ArgMax": Renamed("argmax"),
     "Resize": resizing,
     "Upsample": resizing,
     "Slice": slicing,

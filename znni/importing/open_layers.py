@@ -9,7 +9,7 @@ import numpy as np
 
 from znni.importing.steps import Float64, Layered, Nonlinearity, convolution
 from znni.network.layer_geometry import ZERO
-from znni.network.layers import Add, Affine, ConvTranspose, Maximum, Multiply, Pool, Upsample
+from znni.network.layers import Add, Affine, Conv, ConvTranspose, Maximum, Multiply, Pool, Upsample
 from znni.network.weights import ConvWeights, Float32
 
 
@@ -85,14 +85,20 @@ def passes_affine(part: Layered, step: Layered) -> bool:
 def then_affine(operation: Layered, step: Layered) -> Layered:
     """Return an operation with a factor and a shift after it as one operation."""
     axis = 1 if isinstance(operation.layer, ConvTranspose) else 0
-    weight = operation.weight * shaped(step.weight, axis, operation.weight.ndim)
+    weight = operation.weight * _shaped(step.weight, axis, operation.weight.ndim)
     return replace(operation, weight=weight, bias=operation.bias * step.weight + step.bias)
 
 
-def after_affine(step: Layered, before: Layered) -> Layered:
-    """Return a convolution with a factor and a shift before it as one convolution."""
+def after_affine(step: Layered, before: Layered) -> Layered | None:
+    """Return a convolution with a factor and a shift before it as one; None if it is no such."""
+    match step.layer:
+        case ConvTranspose() if not before.bias.any():
+            return replace(step, weight=step.weight * _shaped(before.weight, 0, 5))
+        case Conv(padding=padding, groups=groups) if padding.total == ZERO or not before.bias.any():
+            pass
+        case _:
+            return None
     out, taken = step.weight.shape[:2]
-    groups = len(before.weight) // taken
 
     def of_groups(values: Float64) -> Float64:
         """Return the values for the inputs of each output map."""
@@ -103,7 +109,7 @@ def after_affine(step: Layered, before: Layered) -> Layered:
     return replace(step, weight=weight, bias=bias)
 
 
-def shaped(values: Float64, axis: int, axes: int) -> Float64:
+def _shaped(values: Float64, axis: int, axes: int) -> Float64:
     """Return values of maps along one axis of a layer's weights."""
     return values.reshape([-1 if index == axis else 1 for index in range(axes)])
 

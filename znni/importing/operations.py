@@ -25,7 +25,7 @@ from znni.importing.checks import (
 from znni.importing.steps import Float64, Layered, Nonlinearity, affine
 from znni.importing.steps import convolution as convolved
 from znni.network.layer_geometry import ONE, ZERO
-from znni.network.layers import LEAKY_SLOPE, Activation, ConvTranspose, GlobalPool, Normalize, Pool
+from znni.network.layers import LEAKY_SLOPE, ConvTranspose, GlobalPool, Normalize, Pool
 
 MOST_TAPS = 2**15  # of a kernel with the zeros between its taps
 TRAINING = (
@@ -134,7 +134,7 @@ def average_pooling(
     return made
 
 
-def global_pooling(origin: str, dim: object, reduce: Reduce) -> Layered:
+def global_pooling(origin: str, dim: object = None, reduce: Reduce = "average") -> Layered:
     """Return a pooling over the given axes of (n, f, z, y, x), which have to be those of voxels."""
     listed = dim if isinstance(dim, list | tuple) else [dim]
     axes = [axis % 5 if isinstance(axis, int) else axis for axis in listed]
@@ -157,7 +157,7 @@ def batch_norm(
     bias: object,
     running_mean: object,
     running_var: object,
-    eps: object,
+    eps: object = 1e-5,
     training: object = False,
 ) -> Layered:
     """Return a batch normalization in evaluation mode; ``weight`` and ``bias`` may be None."""
@@ -221,11 +221,6 @@ def instance_norm(
     if running_mean is not None:
         refuse(origin, TRAINING)
     return group_norm(origin, maps, maps, weight, bias, eps)
-
-
-def activation(origin: str, kind: Activation) -> Nonlinearity:
-    """Return an activation without parameters."""
-    return Nonlinearity(origin, kind)
 
 
 def leaky_relu(origin: str, negative_slope: object = LEAKY_SLOPE) -> Nonlinearity:

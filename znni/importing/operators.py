@@ -53,7 +53,7 @@ def concatenation(call: Call, tensors: object, dim: object = 0) -> None:
         call.refuse(f"joins values along axis {dim}; here maps are joined: axis 1")
     reads = [call.named(each) for each in (tensors if isinstance(tensors, list) else [tensors])]
     if len(reads) == 1:
-        call.same(*reads)
+        call.same(reads[0])
     else:
         _check_extents(call, reads)
         call.add(Layered(Concat(call.origin)), *reads)
@@ -195,6 +195,7 @@ def _check_extents(call: Call, reads: Sequence[str]) -> None:
 
 # Operators that change nothing, of constants too.
 COPIES = ("alias", "clone", "contiguous", "detach", "lift_fresh_copy")
+DROPOUTS = ("dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout")
 OPERATORS: Mapping[str, Reader] = {
     **dict.fromkeys(COPIES, unchanged),
     "conv3d": made_by(operations.convolution),
@@ -205,23 +206,18 @@ OPERATORS: Mapping[str, Reader] = {
     "adaptive_max_pool3d": made_by(partial(operations.adaptive_pooling, reduce="max")),
     "mean": made_by(partial(operations.global_pooling, reduce="average")),
     "amax": made_by(partial(operations.global_pooling, reduce="max")),
-    "view": axes.reshaping,
-    "reshape": axes.reshaping,
-    "_unsafe_view": axes.reshaping,
-    "flatten": axes.axes_of_one,
-    "squeeze": axes.axes_of_one,
-    "unsqueeze": axes.axes_of_one,
-    "expand": axes.expansion,
-    "expand_as": axes.expansion,
+    **dict.fromkeys(("view", "reshape", "_unsafe_view"), axes.reshaping),
+    **dict.fromkeys(("flatten", "squeeze", "unsqueeze"), axes.axes_of_one),
+    **dict.fromkeys(("expand", "expand_as"), axes.expansion),
     "linear": connection,
     "max": maximum,
     "maximum": maximum,
     "batch_norm": made_by(operations.batch_norm),
     "instance_norm": made_by(operations.instance_norm),
     "group_norm": made_by(operations.group_norm),
-    "relu": made_by(partial(operations.activation, kind="relu")),
-    "sigmoid": made_by(partial(operations.activation, kind="sigmoid")),
-    "tanh": made_by(partial(operations.activation, kind="tanh")),
+    "relu": made_by(partial(Nonlinearity, kind="relu")),
+    "sigmoid": made_by(partial(Nonlinearity, kind="sigmoid")),
+    "tanh": made_by(partial(Nonlinearity, kind="tanh")),
     "leaky_relu": made_by(operations.leaky_relu),
     "elu": made_by(operations.elu),
     "prelu": made_by(operations.prelu),
@@ -237,18 +233,12 @@ OPERATORS: Mapping[str, Reader] = {
     "div": division,
     "neg": negation,
     "argmax": largest_map,
-    "upsample_nearest3d": partial(axes.resizing, mode="nearest"),
-    "_upsample_nearest_exact3d": partial(axes.resizing, mode="nearest"),
-    "upsample_trilinear3d": partial(axes.resizing, mode="trilinear"),
+    "upsample_nearest3d": partial(axes.resizing, method="nearest"),
+    "_upsample_nearest_exact3d": partial(axes.resizing, method="nearest"),
+    "upsample_trilinear3d": partial(axes.resizing, method="trilinear"),
     "slice": axes.slicing,
-    "split": axes.splitting,
-    "split_with_sizes": axes.splitting,
-    "chunk": axes.splitting,
-    "pad": axes.padding,
-    "constant_pad_nd": axes.padding,
+    **dict.fromkeys(("split", "split_with_sizes", "chunk"), axes.splitting),
+    **dict.fromkeys(("pad", "constant_pad_nd"), axes.padding),
     "repeat": axes.repetition,
-    "dropout": dropout,
-    "feature_dropout": dropout,
-    "alpha_dropout": dropout,
-    "feature_alpha_dropout": dropout,
+    **dict.fromkeys(DROPOUTS, dropout),
 }

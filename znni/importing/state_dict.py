@@ -20,7 +20,7 @@ from znni.core.shapes import Vec3
 from znni.core.text import counted
 from znni.importing import checks, operations
 from znni.importing.state_dict_names import Parts, natural, norms_of, skeleton
-from znni.importing.steps import Found, Graph, Layered, Nonlinearity, Operation, Step
+from znni.importing.steps import Found, Layered, Nonlinearity, Operation, Steps
 from znni.network.layers import (
     LEAKY_SLOPE,
     Activation,
@@ -31,7 +31,7 @@ from znni.network.layers import (
     Normalize,
 )
 from znni.network.network import Network
-from znni.network.node import Node
+from znni.network.node import INPUT
 
 Arrays: TypeAlias = Mapping[str, NDArray[np.generic]]
 
@@ -79,19 +79,19 @@ def fill(arrays: Arrays, like: Network | None, *, ordered: bool) -> Found:
             f"it does not say which activations and pooling are between them: write a network "
             f"file with all layers and give it with {option('like', 'NET.yaml')}"
         )
-    filling = _Filling(arrays, parts, like)
+    filling, steps, values = _Filling(arrays, parts, like), Steps(), {INPUT: INPUT}
     for node in like.nodes:
-        filling.add(node)
-    outputs = (like.output,)
-    graph = Graph(like.in_features, tuple(filling.steps), outputs)
+        first, *others = filling.operations(node.layer)
+        value = steps.add(first, *(values[read] for read in node.inputs))
+        values[node.name] = steps.chain(value, others)
+    graph = steps.graph(like.in_features, values[like.output])
     return Found(graph, NOT_COMPARED, tuple(filling.notes))
 
 
 class _Filling:
-    """The steps of a network's layers, with the values of a state dict."""
+    """The operations of a network's layers, with the values of a state dict."""
 
     def __init__(self, arrays: Arrays, parts: Parts, like: Network) -> None:
-        self.steps: list[Step] = []
         self.notes: list[str] = []
         self._arrays = arrays
         convolutions = [each for each in like.layers if isinstance(each, Conv | ConvTranspose)]
@@ -108,9 +108,8 @@ class _Filling:
             kind = "instance or group normalization"
             self._scales = _matched(kind, parts, parts.scales, norms, like)
 
-    def add(self, node: Node) -> None:
-        """Add the steps of a node."""
-        layer = node.layer
+    def operations(self, layer: Layer) -> list[Operation]:
+        """Return the operations of a layer, one after the other."""
         made: list[Operation] = [self._operation(layer)]
         if (scales := self._scales.get(layer.name, layer.name)) != layer.name:
             self.notes.append(f"normalization {scales} fills layer {layer.name}, by its place")
@@ -126,12 +125,7 @@ class _Filling:
             slopes = self._arrays[_key(self._slopes[layer.name], "weight")]
             maps = getattr(layer, "out_features", 1)
             activation = operations.prelu(activation.origin, maps, slopes)
-        made.append(activation)
-        reads = node.inputs
-        for index, operation in enumerate(made):
-            value = node.name if index == len(made) - 1 else f"{node.name}\0{index}"
-            self.steps.append(Step(operation, reads, value))
-            reads = (value,)
+        return [*made, activation]
 
     def _operation(self, layer: Layer) -> Layered:
         """Return a layer without its activation."""

@@ -107,34 +107,7 @@ class Nonlinearity:
         return True
 
 
-@dataclass(frozen=True)
-class Cropping:
-    """Samples cut off at the beginning and at the end of each axis.
-
-    Whoever reads the source checks that joins crop what they read to the centre, because layers
-    that join values do so by themselves.
-    """
-
-    origin: str
-    cut: Padding
-
-
-@dataclass(frozen=True)
-class ZeroPadding:
-    """Zeros added around a value."""
-
-    origin: str
-    padding: Padding
-
-
-Operation: TypeAlias = Layered | Nonlinearity | Cropping | ZeroPadding
-
-
-def renamed(operation: Operation, origin: str) -> Operation:
-    """Return an operation with another origin."""
-    if isinstance(operation, Layered):
-        return replace(operation, layer=replace(operation.layer, name=origin))
-    return replace(operation, origin=origin)
+Operation: TypeAlias = Layered | Nonlinearity
 
 
 @dataclass(frozen=True)
@@ -169,12 +142,55 @@ class Graph:
     margin: Padding = NO_PADDING
 
 
+class Steps:
+    """Steps of a graph, one after the other, with names that no source gives."""
+
+    def __init__(self) -> None:
+        self.steps: list[Step] = []
+
+    def add(self, operation: Operation, *reads: str) -> str:
+        """Add an operation, and return the name of its value."""
+        self.steps.append(Step(operation, reads, f"\0{len(self.steps)}"))
+        return self.steps[-1].value
+
+    def chain(self, read: str, operations: Iterable[Operation]) -> str:
+        """Add operations of which each reads the value of the one before, and return the last."""
+        for operation in operations:
+            read = self.add(operation, read)
+        return read
+
+    def embed(self, graph: Graph, start: str, name: str = "") -> list[str]:
+        """Add a graph that reads a value, and return its outputs.
+
+        Args:
+            graph: the graph.
+            start: the value that is its input.
+            name: a name to put before its origins.
+        """
+        values = {INPUT: start}
+        for step in graph.steps:
+            operation = step.operation
+            if name:
+                operation = _renamed(operation, f"{name}: {operation.origin}")
+            values[step.value] = self.add(operation, *(values[read] for read in step.reads))
+        return [values[output] for output in graph.outputs]
+
+    def graph(self, maps: int, *outputs: str) -> Graph:
+        """Return the graph of all steps."""
+        return Graph(maps, tuple(self.steps), outputs)
+
+
 def chained(maps: int, operations: Iterable[Operation]) -> Graph:
     """Return the graph in which every operation reads the value of the one before."""
-    steps: list[Step] = []
-    for operation in operations:
-        steps.append(Step(operation, (steps[-1].value if steps else INPUT,), str(len(steps))))
-    return Graph(maps, tuple(steps), (steps[-1].value if steps else INPUT,))
+    steps = Steps()
+    return steps.graph(maps, steps.chain(INPUT, operations))
+
+
+def _renamed(operation: Operation, origin: str) -> Operation:
+    """Return an operation with another origin."""
+    if isinstance(operation, Layered):
+        return replace(operation, layer=replace(operation.layer, name=origin))
+    return replace(operation, origin=origin)
 
 
 @dataclass(frozen=True)

@@ -9,23 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from znni.core.errors import InvalidInput
 from znni.core.shapes import Vec3
 from znni.importing.checks import refuse
-from znni.importing.margins import Joined, Unsuited, margin_after, margin_of_join
-from znni.importing.steps import (
-    Cropping,
-    Graph,
-    Layered,
-    Nonlinearity,
-    Operation,
-    Step,
-    ZeroPadding,
-)
+from znni.importing.margins import Joined, Unsuited, margin_after, margin_of_join, unneeded_crop
+from znni.importing.steps import Graph, Layered, Nonlinearity, Operation, Step
 from znni.network.layer_geometry import NO_PADDING
-from znni.network.layers import Affine, GlobalPool, Join, Multiply, Padding
+from znni.network.layers import Affine, Conv, GlobalPool, Join, Multiply, Padding, Pool
 from znni.network.node import INPUT
 
 # A size of which all usual poolings together are divisors. It is never allocated.
@@ -35,21 +27,39 @@ PHASES = 64  # remainders that are tried
 Result = TypeVar("Result")
 
 
+class Around(NamedTuple):
+    """Samples around a value that a layer of the source cuts off, or zeros that it adds.
+
+    Attributes:
+        origin: the layer.
+        by: the numbers of samples.
+    """
+
+    origin: str
+    by: Padding
+
+
 @dataclass(frozen=True)
 class Traced:
     """A value.
 
     Attributes:
+        value: the name of the value that a step computes. What follows is then done to it.
         maps: its number of maps.
         size: its samples per axis.
         is_pooled: whether it has one sample for a whole window.
         margin: the samples around it that only the imported network has.
+        crop: the samples that are cut off. Layers that join values do so by themselves.
+        zeros: the zeros that are added, which convolutions and average poolings add themselves.
     """
 
+    value: str
     maps: int
     size: Vec3
     is_pooled: bool = False
     margin: Padding = NO_PADDING
+    crop: Around | None = None
+    zeros: Around | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -61,15 +71,17 @@ class Tracer:
     """The steps so far."""
 
     def __init__(self, maps: int, size: Vec3) -> None:
-        self.values = {INPUT: Traced(maps, size)}
+        self.values = {INPUT: Traced(INPUT, maps, size)}
         self._steps: dict[str, Step] = {}
+        self._problems: list[str] = []  # which another size may not have
         self.widened: dict[tuple[str, int], str] = {}  # a value of one map, repeated
 
     def graph(self, outputs: Sequence[str]) -> Graph:
         """Return the graph of all steps.
 
         Raises:
-            InvalidInput: outputs have different extents.
+            InvalidInput: outputs have different extents. Or a value is cropped or padded that
+                nothing here crops or pads.
         """
         ends = [self.values[name] for name in outputs]
         if len({(end.size, end.margin) for end in ends}) > 1:
@@ -78,10 +90,18 @@ class Tracer:
                 f"gives outputs {listed}, whose extents differ; export it with the full output "
                 f"only, so without deep supervision"
             )
+        for end in ends:
+            self._check_around("the output", end)
+        if self._problems:
+            raise InvalidInput(self._problems[0])
         maps = self.values[INPUT].maps
-        distinct = tuple(dict.fromkeys(outputs))
+        distinct = tuple(dict.fromkeys(end.value for end in ends))
         margin = ends[0].margin if ends else NO_PADDING
-        return Graph(maps, tuple(self._steps.values()), distinct, margin)
+        steps = (
+            replace(step, reads=tuple(self.values[name].value for name in step.reads))
+            for step in self._steps.values()
+        )
+        return Graph(maps, tuple(steps), distinct, margin)
 
     def add(self, operation: Operation, reads: Sequence[str], value: str) -> None:
         """Add a step that reads the named values, and gives its result a name.
@@ -89,67 +109,100 @@ class Tracer:
         Raises:
             InvalidInput: the operation does not take values of these maps, or the name is taken.
         """
-        if value in self.values:
-            refuse(operation.origin, f"gives {value!r}, which another layer gives; export it again")
-        first = self.values[reads[0]]
+        first, *others = (self.values[name] for name in reads)
+        operation, first = _with_zeros(operation, first)
+        taken = [first, *others]
         match operation:
-            case Nonlinearity():
-                made = first
-            case Cropping():
-                made = replace(first, size=first.size - operation.cut.total)
-            case ZeroPadding():
-                made = Traced(first.maps, first.size + operation.padding.total)
+            case Nonlinearity() | Layered(layer=Affine()):
+                may_be_cropped, made = True, first
             case Layered(layer=layer):
-                taken = [self.values[name] for name in reads]
+                may_be_cropped = isinstance(layer, Join)
                 made = Traced(
-                    layer.maps_from(*(value.maps for value in taken)),
-                    layer.size_from(*(value.size for value in taken)),
-                    isinstance(layer, GlobalPool) or all(value.is_pooled for value in taken),
+                    value,
+                    layer.maps_from(*(each.maps for each in taken)),
+                    layer.size_from(*(each.size for each in taken)),
+                    isinstance(layer, GlobalPool) or all(each.is_pooled for each in taken),
                 )
-        self.values[value] = replace(made, margin=self._margin(operation, reads))
+        for each in taken:
+            self._check_around(operation.origin, each, may_be_cropped=may_be_cropped)
+        margin = self._margin(operation, taken)
+        self._name(operation.origin, value, replace(made, value=value, margin=margin))
         self._steps[value] = Step(operation, tuple(reads), value)
 
+    def same(self, origin: str, read: str, value: str) -> None:
+        """Give a value another name."""
+        self._name(origin, value, self.values[read])
+
+    def crop(self, origin: str, read: str, value: str, by: Padding) -> None:
+        """Cut samples off a value."""
+        held = self.values[read]
+        self._check_around(origin, held, may_be_cropped=True)
+        both = held.crop.by.widened(by) if held.crop else by
+        cropped = replace(held, size=held.size - by.total, crop=Around(origin, both))
+        self._name(origin, value, cropped)
+
+    def pad(self, origin: str, read: str, value: str, by: Padding) -> None:
+        """Add zeros around a value."""
+        held = self.values[read]
+        self._check_around(origin, held)
+        if held.margin != NO_PADDING:
+            raise unneeded_crop(origin, held.margin)
+        size = held.size + by.total
+        padded = replace(held, size=size, crop=None, zeros=Around(origin, by))
+        self._name(origin, value, padded)
+
+    def _check_around(self, reader: str, held: Traced, *, may_be_cropped: bool = False) -> None:
+        """Note it as a problem if a reader takes no value that is cropped or padded."""
+        if held.crop and not may_be_cropped:
+            self._problems.append(
+                f"{held.crop.origin} crops what {reader} reads; only what is joined with other "
+                f"values is cropped here: leave the crop out, and crop the result"
+            )
+        if held.zeros:
+            self._problems.append(
+                f"{held.zeros.origin} puts zeros around what {reader} reads; only convolutions "
+                f"and average poolings pad here: give it to these as their padding"
+            )
+
+    def _name(self, origin: str, name: str, value: Traced) -> None:
+        if name in self.values:
+            refuse(origin, f"gives {name!r}, which another layer gives; export it again")
+        self.values[name] = value
+
     def maker(self, name: str) -> Step | None:
-        """Return the step that gives a value, whatever its name; None for the input."""
-        step = self._steps.get(name)
-        while step and isinstance(step.operation, Nonlinearity):
-            if step.operation.kind != "identity":
-                break
-            step = self._steps.get(step.reads[0])
-        return step
+        """Return the step that gives a value, whatever its name.
+
+        It is None for the input, and for a value that is cropped or padded after its step.
+        """
+        held = self.values[name]
+        return self._steps.get(held.value) if held == self.values[held.value] else None
 
     def fresh(self) -> str:
         """Return a name that no source gives."""
         return f"\0{len(self.values)}"
 
-    def _margin(self, operation: Operation, reads: Sequence[str]) -> Padding:
+    def _margin(self, operation: Operation, taken: Sequence[Traced]) -> Padding:
         """Return the margin of what an operation gives."""
         if not (isinstance(operation, Layered) and isinstance(operation.layer, Join)):
-            return margin_after(operation, self.values[reads[0]].margin)
+            return margin_after(operation, taken[0].margin)
         spreads = isinstance(operation.layer, Multiply) and operation.layer.spreads
-        names = reads[:1] if spreads else reads
-        return margin_of_join(operation.origin, [self._joined(name) for name in names])
+        joined = [
+            Joined(each.size, each.margin.widened(by), origin)
+            for each in (taken[:1] if spreads else taken)
+            for origin, by in [each.crop or Around("", NO_PADDING)]
+        ]
+        return margin_of_join(operation.origin, joined)
 
-    def _joined(self, name: str) -> Joined:
-        """Return a value as a join reads it."""
-        held, crop = self.values[name], self._crop(name)
-        if not crop:
-            return Joined(held.size, held.margin, "")
-        return Joined(held.size, held.margin.widened(crop.cut), crop.origin)
 
-    def _crop(self, name: str) -> Cropping | None:
-        """Return all that is cut off a value after the layer that computes it."""
-        found: Cropping | None = None
-        while step := self._steps.get(name):
-            match step.operation:
-                case Cropping(origin, cut):
-                    found = Cropping(origin, cut.widened(found.cut) if found else cut)
-                case Nonlinearity() | Layered(layer=Affine()):
-                    pass
-                case _:
-                    break
-            (name,) = step.reads
-        return found
+def _with_zeros(operation: Operation, held: Traced) -> tuple[Operation, Traced]:
+    """Return an operation that adds the zeros around its input by itself, if it can do so."""
+    match operation:
+        case Layered(layer=Conv() | Pool(reduce="average") as layer) if held.zeros:
+            padding = layer.padding.widened(held.zeros.by)
+            layer = replace(layer, name=f"{held.zeros.origin}, {layer.name}", padding=padding)
+            size = held.size - held.zeros.by.total
+            return replace(operation, layer=layer), replace(held, size=size, zeros=None)
+    return operation, held
 
 
 def traced(extents: Sequence[int | None], read: Callable[[Vec3], Result]) -> Result:

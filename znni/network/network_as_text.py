@@ -9,16 +9,11 @@ from typing import Any
 from znni.network.activations import LEAKY_SLOPE
 from znni.network.input_scaling import InputScaling, Normalization, Percentiles, ZScore
 from znni.network.layers import (
-    Add,
-    Affine,
     Concat,
-    Conv,
     ConvTranspose,
     GlobalPool,
     Layer,
-    Maximum,
     Model,
-    Multiply,
     Normalize,
     Padding,
     Pool,
@@ -34,29 +29,12 @@ OUTPUTS = "outputs"
 # The name by which layers take the network's input, unless a layer has this name.
 INPUT_NAME = "input"
 
-KINDS: dict[type[Layer], str] = {
-    Conv: "conv",
-    ConvTranspose: "conv_transpose",
-    Pool: "pool",
-    GlobalPool: "global_pool",
-    Upsample: "upsample",
-    Affine: "affine",
-    Concat: "concat",
-    Add: "add",
-    Multiply: "multiply",
-    Maximum: "maximum",
-    Model: "model",
-}
-
-INSTANCE_NORM, GROUP_NORM = "instance_norm", "group_norm"
-ALL_KINDS = (*KINDS.values(), INSTANCE_NORM, GROUP_NORM)
-
 
 def kind_of(layer: Layer) -> str:
     """Return the key of a layer in a network file."""
     if isinstance(layer, Normalize):
-        return INSTANCE_NORM if layer.is_instance_norm else GROUP_NORM
-    return KINDS[type(layer)]
+        return "instance_norm" if layer.is_instance_norm else "group_norm"
+    return layer.kind
 
 
 # The keys of layers' entries in their order, by the fields of layers that they stand for.
