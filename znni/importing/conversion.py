@@ -19,7 +19,8 @@ from znni.importing.bioimageio_model import read_model
 from znni.importing.exported_program import of_live_program, read_exported_program
 from znni.importing.folding import Folded, fold
 from znni.importing.network_writer import check_writable, weights_beside, write_network
-from znni.importing.nnunet_results import is_results, read_results
+from znni.importing.nnunet_folder import Results, is_results
+from znni.importing.nnunet_results import read_results
 from znni.importing.onnx_graph import read_onnx
 from znni.importing.parity import Compute, Parity, compare, compare_sample
 from znni.importing.state_dict import fill, read_safetensors
@@ -147,6 +148,8 @@ def network_of(source: Any, compute: Compute) -> tuple[Network, Weights]:
 
 
 def _named(source: object) -> str:
+    if isinstance(source, Results):
+        return str(source.path)
     return str(source) if isinstance(source, str | Path) else type(source).__name__
 
 
@@ -185,12 +188,20 @@ def _in_axes(found: Found, axes: str) -> Found:
 
 def _with(network: Network, settings: Settings) -> Network:
     """Return a network with the windows, labels and spacing that its source names."""
-    labelled = replace(network, labels=settings.labels, spacing=settings.spacing)
+    labelled = replace(
+        network,
+        labels=settings.labels,
+        has_regions=settings.regions,
+        spacing=settings.spacing,
+        case=settings.case,
+    )
     return with_window(labelled, settings.window) if settings.window else labelled
 
 
 def _found(source: Any, like: Network | None) -> Found:
     """Return the contents of a source, read by the module for its kind."""
+    if isinstance(source, Results):
+        return read_results(source)
     if isinstance(source, str | Path):
         return _read_path(Path(source), like)
     if isinstance(source, Mapping):
@@ -213,7 +224,7 @@ def _read_path(path: Path, like: Network | None) -> Found:
         return read_model(path, like)
     if path.exists() and is_results(path) and (path.is_dir() or not like):
         _check_alone(like)
-        return read_results(path)
+        return read_results(Results(path))
     if path.is_dir():
         raise InvalidInput(
             f"is a folder, and has no plans.json of nnU-Net's results and no rdf.yaml of "
