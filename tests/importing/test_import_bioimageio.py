@@ -15,7 +15,7 @@ from ruamel.yaml import YAML
 import znni
 from znni.core.errors import RunFailed
 from znni.core.shapes import Vec3
-from znni.importing.parity import Parity, SampleParity
+from znni.importing.parity import Parity
 from znni.network.input_scaling import Fixed, InputScaling, Percentiles, ZScore
 from znni.network.window import Window
 
@@ -116,7 +116,7 @@ def test_input_is_scaled_as_the_package_says(
     made = znni.import_network(zipped(folder), tmp_path / "net.yaml")
     assert made.network.scaling == scaling
     assert isinstance(made.parity, Parity)
-    assert isinstance(made.sample, SampleParity)
+    assert isinstance(made.sample, Parity)
     assert made.sample.error < 1e-5
     assert "its test tensors of 7x8x9" in str(made)
     assert ("the whole volume here" in str(made)) == (not scaling.is_fixed)
@@ -133,7 +133,7 @@ def test_axes_of_space_in_another_order(tmp_path: Path, version: str) -> None:
     made = znni.import_network(tmp_path / "rdf.yaml", tmp_path / "net.yaml")
     assert made.network.convolutions[0].kernel == Vec3(1, 5, 3)
     assert isinstance(made.parity, Parity)
-    assert isinstance(made.sample, SampleParity)
+    assert isinstance(made.sample, Parity)
     found = _infer(made.network, given.transpose(0, 2, 3, 1))
     assert relative(found, output.transpose(0, 2, 3, 1)) < 1e-5
 
@@ -150,7 +150,7 @@ def test_windows_of_a_network_that_depends_on_them(
     )  # fmt: skip
     made = znni.import_network(tmp_path, tmp_path / "net.yaml")
     assert made.network.window == Window(Vec3(7, 8, 9), 6 / 9)
-    assert isinstance(made.sample, SampleParity)
+    assert isinstance(made.sample, Parity)
     assert made.sample.error < 1e-5
     assert "Its halo is not cut off" in str(made)
 
@@ -181,7 +181,7 @@ def test_each_map_has_numbers_of_its_own(tmp_path: Path) -> None:
         before=[("scale_linear", along)],
     )  # fmt: skip
     made = znni.import_network(tmp_path, tmp_path / "net.yaml")
-    assert isinstance(made.sample, SampleParity)
+    assert isinstance(made.sample, Parity)
     assert made.sample.error < 1e-5
 
 
@@ -218,7 +218,7 @@ def test_statistics_of_several_maps(
     )  # fmt: skip
     made = znni.import_network(tmp_path, tmp_path / "net.yaml")
     assert made.network.scaling.together == together
-    assert isinstance(made.sample, SampleParity)
+    assert isinstance(made.sample, Parity)
     assert made.sample.error < 1e-5
 
 
@@ -266,7 +266,7 @@ def test_a_state_dict_of_layers_that_are_listed(tmp_path: Path, version: str) ->
     assert "Net in a file of the package; that is code, which znni does not run" in message
     (tmp_path / "layers.yaml").write_text(LAYERS)
     made = znni.import_network(tmp_path, tmp_path / "net.yaml", like=tmp_path / "layers.yaml")
-    assert isinstance(made.sample, SampleParity)
+    assert isinstance(made.sample, Parity)
     assert made.sample.error < 1e-5
     assert made.network.scaling == InputScaling(0.01)
 
@@ -292,7 +292,7 @@ def test_a_state_dict_of_a_network_of_monai(tmp_path: Path) -> None:
     write_package(tmp_path, "0.5.3", {"pytorch_state_dict": entry}, x, output)
     made = znni.import_network(tmp_path, tmp_path / "net.yaml")
     assert isinstance(made.parity, Parity)
-    assert isinstance(made.sample, SampleParity)
+    assert isinstance(made.sample, Parity)
     assert made.sample.error < 1e-5
 
 

@@ -74,7 +74,7 @@ def test_nothing_is_replaced_unasked_nor_what_is_no_network() -> None:
 
 
 def test_without_pytorch_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("znni.importing.conversion.find_spec", lambda _name: None)
+    monkeypatch.setattr("znni.importing.torch_checkpoint.find_spec", lambda _name: None)
     Path("state.pt").touch()
     assert "pip install 'znni[torch]'" in refused("import", "state.pt", "--out", "net.yaml")
 

@@ -14,23 +14,22 @@ from znni.core.errors import InvalidInput
 from znni.core.shapes import Vec3
 from znni.importing.folding import fold
 from znni.importing.graph import Operation, in_order, needed
-from znni.importing.steps import (
-    Affine,
-    Convolution,
-    Graph,
-    Joining,
-    Layered,
-    Nonlinearity,
-    Pooling,
-    Step,
-    TransposedConvolution,
-    Upsampling,
-    ZeroPadding,
-    chained,
-)
+from znni.importing.steps import Graph, Layered, Nonlinearity, Step, affine, chained, convolution
 from znni.importing.steps import Operation as StepOperation
+from znni.importing.tracing import Tracer
 from znni.network.input_scaling import InputScaling
-from znni.network.layers import Activation, Concat, Conv, Padding
+from znni.network.layers import (
+    NO_PADDING,
+    Activation,
+    Add,
+    Affine,
+    Concat,
+    Conv,
+    Multiply,
+    Padding,
+    Pool,
+    Upsample,
+)
 from znni.network.node import INPUT, Node
 from znni.network.weights import ConvWeights, Weights
 from znni.primitives import reference
@@ -44,15 +43,11 @@ def directly(graph: Graph, x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     for step in graph.steps:
         taken = [values[name] for name in step.reads]
         match step.operation:
-            case Affine() as affine:
-                shape = (-1, 1, 1, 1)
-                made = taken[0] * affine.scale.reshape(shape) + affine.shift.reshape(shape)
+            case Layered(layer=Affine(), weight=scale, bias=shift):
+                made = taken[0] * scale.reshape(-1, 1, 1, 1) + shift.reshape(-1, 1, 1, 1)
             case Nonlinearity() as act:
                 slope = act.slope if act.slopes is None else act.slopes
                 made = reference.activation(taken[0][None], act.kind, slope)[0]
-            case ZeroPadding() as zeros:
-                around = zip(zeros.padding.before, zeros.padding.after, strict=True)
-                made = np.pad(taken[0], [(0, 0), *around])
             case operation:
                 made = layer_alone(operation, taken)
         values[step.value] = made
@@ -61,11 +56,8 @@ def directly(graph: Graph, x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 def layer_alone(operation: Any, taken: list[np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
     """Compute a layer by the reference."""
-    layer = operation.layer("layer")
-    arrays = {}
-    if isinstance(operation, Convolution | TransposedConvolution):
-        arrays["layer"] = ConvWeights(operation.weight, operation.bias)  # type: ignore[arg-type]
-    return reference._whole(layer, Weights(arrays, "steps"), taken, "zeros")
+    arrays = {operation.origin: ConvWeights(operation.weight, operation.bias)}
+    return reference._whole(operation.layer, Weights(arrays, "steps"), taken, "zeros")
 
 
 def draw_step(
@@ -77,26 +69,26 @@ def draw_step(
             kernel = draw(st.tuples(*[st.integers(1, 2)] * 3))
             out = draw(st.integers(1, 3))
             weight = generator.standard_normal((out, maps, *kernel))
-            return Convolution("conv", weight, generator.standard_normal(out))
+            return convolution("conv", weight, generator.standard_normal(out))
         case "affine":
             sign = generator.choice([-1.0, 1.0], maps) if draw(st.booleans()) else 1.0
             shift = generator.standard_normal(maps) * draw(st.sampled_from([0.0, 1.0]))
-            return Affine("norm", sign * generator.uniform(0.2, 2, maps), shift)
+            return affine("norm", sign * generator.uniform(0.2, 2, maps), shift)
         case "pooling":
             window = draw(st.sampled_from([Vec3(1, 2, 1), Vec3(2, 1, 1), Vec3(1, 1, 2)]))
-            return Pooling("pool", window)
+            return Layered(Pool("pool", window))
         case "padded":
             weight = generator.standard_normal((maps, 1, 3, 1, 3))
             bias = generator.standard_normal(maps)
             padding = Padding(Vec3(1, 0, 1), Vec3(1, 0, 1))
-            return Convolution("same", weight, bias, groups=maps, padding=padding)
+            return convolution("same", weight, bias, groups=maps, padding=padding)
         case "average":
             padding = draw(st.sampled_from([Padding(), Padding(Vec3(1, 0, 0), Vec3(1, 0, 0))]))
             window = Vec3(3, 1, 1) if padding.total.z else Vec3(1, 1, 1)
-            return Pooling("average", window, "", "average", Vec3(1, 1, 1), padding)
+            return Layered(Pool("average", window, "average", Vec3(1, 1, 1), padding))
         case "maximum":
             one = Vec3(0, 1, 0)
-            return Pooling("maximum", Vec3(1, 3, 1), "", "max", Vec3(1, 1, 1), Padding(one, one))
+            return Layered(Pool("maximum", Vec3(1, 3, 1), "max", Vec3(1, 1, 1), Padding(one, one)))
     chosen = draw(st.sampled_from([*KINDS, "prelu"]))
     slope = draw(st.sampled_from([0.01, -0.5]))
     slopes = generator.uniform(-0.5, 0.5, maps) if chosen == "prelu" else None
@@ -114,8 +106,8 @@ def chains(draw: st.DrawFn) -> Graph:
     steps: list[StepOperation] = []
     for kind in order:
         steps.append(draw_step(draw, kind, maps, generator))
-        if isinstance(steps[-1], Convolution):
-            maps = len(steps[-1].weight)
+        if kind == "convolution":
+            maps = len(steps[-1].weight)  # type: ignore[union-attr]
     return chained(first, steps)
 
 
@@ -153,19 +145,19 @@ def graphs(draw: st.DrawFn) -> Graph:
         read, other = draw(st.sampled_from(recent)), draw(st.sampled_from(recent))
         value, made = str(index), maps[read]
         if kind == "down":  # half the resolution, and back
-            steps.append(Step(Pooling("down", Vec3(1, 1, 2)), (read,), f"{value} low"))
+            steps.append(Step(Layered(Pool("down", Vec3(1, 1, 2))), (read,), f"{value} low"))
             mode = draw(st.sampled_from(["nearest", "trilinear"]))
-            up = Upsampling("up", Vec3(1, 1, 2), mode)
+            up = Layered(Upsample("up", Vec3(1, 1, 2), mode))
             steps.append(Step(up, (f"{value} low",), value))
         elif kind == "add" and maps[other] == made:
-            steps.append(Step(Joining("add", "add"), (read, other), value))
+            steps.append(Step(Layered(Add("add")), (read, other), value))
         elif kind == "concat" and made + maps[other] <= 6:
-            steps.append(Step(Joining("concat", "concat"), (read, other), value))
+            steps.append(Step(Layered(Concat("concat")), (read, other), value))
             made += maps[other]
         elif kind == "gate":
-            one = Convolution("one", generator.standard_normal((1, made, 1, 1, 1)), np.zeros(1))
+            one = convolution("one", generator.standard_normal((1, made, 1, 1, 1)), np.zeros(1))
             steps.append(Step(one, (read,), f"{value} gate"))
-            gate = Joining("gate", "multiply", made > 1)
+            gate = Layered(Multiply("gate", is_gate=made > 1))
             steps.append(Step(gate, (read, f"{value} gate"), value))
         else:
             alone = "affine" if kind in ("add", "concat") else kind
@@ -182,15 +174,15 @@ def test_layers_of_a_graph_compute_what_its_steps_compute(graph: Graph) -> None:
     x = np.random.default_rng(1).standard_normal((2, 3, 4, 6))
     wanted = directly(graph, x)
     assert np.abs(pooled(made, x) - wanted).max() <= 2e-5 * max(1.0, np.abs(wanted).max())
-    affine = sum(isinstance(step.operation, Affine | Nonlinearity) for step in graph.steps)
+    activations = sum(isinstance(step.operation, Nonlinearity) for step in graph.steps)
     own = sum(isinstance(step.operation, Layered) for step in graph.steps)
-    assert len(made.network.layers) <= own + affine + 1
+    assert len(made.network.layers) <= own + activations + 1
 
 
-def conv(out: int = 2, taken: int = 1) -> Convolution:
+def conv(out: int = 2, taken: int = 1) -> Layered:
     shape = (out, taken, 1, 2, 3)
     weight = np.arange(1.0, 1.0 + np.prod(shape)).reshape(shape)
-    return Convolution("conv", weight, np.zeros(out))
+    return convolution("conv", weight, np.zeros(out))
 
 
 def folded(*steps: StepOperation) -> Any:
@@ -206,14 +198,14 @@ def layers(*steps: StepOperation) -> list[str]:
     ]
 
 
-POOL = Pooling("pool", Vec3(1, 2, 2))
+POOL = Layered(Pool("pool", Vec3(1, 2, 2)))
 RELU = Nonlinearity("relu", "relu")
 SAME = Padding(Vec3(1, 1, 1), Vec3(1, 1, 1))
 
 
 def test_nothing_is_added_where_a_convolution_can_take_it_in() -> None:
-    norm = Affine("norm", np.array([2.0, 0.5]), np.array([1.0, -1.0]))
-    flipped = Affine("norm", np.array([2.0, -0.5]), np.array([1.0, -1.0]))
+    norm = affine("norm", np.array([2.0, 0.5]), np.array([1.0, -1.0]))
+    flipped = affine("norm", np.array([2.0, -0.5]), np.array([1.0, -1.0]))
     assert layers(conv(), norm, RELU, POOL) == ["relu 1x2x3", "pool 1x2x2"]
     assert layers(conv(), POOL, norm, RELU) == ["relu 1x2x3", "pool 1x2x2"]
     assert layers(conv(), RELU, norm, POOL, conv(1, 2)) == [
@@ -229,41 +221,41 @@ def test_nothing_is_added_where_a_convolution_can_take_it_in() -> None:
 
 
 def test_what_no_convolution_can_take_in_gets_one_of_its_own() -> None:
-    flipped = Affine("norm", np.array([2.0, -0.5]), np.array([1.0, -1.0]))
+    flipped = affine("norm", np.array([2.0, -0.5]), np.array([1.0, -1.0]))
     softmax = Nonlinearity("softmax", "softmax")
     assert layers(conv(), RELU, flipped) == ["relu 1x2x3", "identity 1x1x1"]
     assert layers(conv(), RELU, softmax) == ["relu 1x2x3", "softmax 1x1x1"]
     assert layers(conv(), POOL, softmax) == ["identity 1x2x3", "pool 1x2x2", "softmax 1x1x1"]
-    assert layers(conv(), RELU, Affine("no", np.ones(2), np.zeros(2))) == ["relu 1x2x3"]
+    assert layers(conv(), RELU, affine("no", np.ones(2), np.zeros(2))) == ["relu 1x2x3"]
 
 
 def test_unfolded_weights_are_kept_to_the_bit() -> None:
     weight = np.random.default_rng(0).standard_normal((2, 1, 1, 2, 3)).astype(np.float32)
-    step = Convolution("conv", weight.astype(np.float64), np.zeros(2))
+    step = convolution("conv", weight.astype(np.float64), np.zeros(2))
     made = folded(step, RELU)
     assert relative(made.weights["conv1"].weight, weight) == 0
     assert made.origins == ("conv, relu",)
 
 
 def test_maps_that_do_not_chain_are_refused() -> None:
-    for second in (conv(1, 3), Affine("norm", np.ones(3), np.ones(3))):
+    for second in (conv(1, 3), affine("norm", np.ones(3), np.ones(3))):
         with pytest.raises(InvalidInput, match="takes 3 maps, but the layer before it gives 2"):
             folded(conv(), second)
     with pytest.raises(InvalidInput, match="no 3D convolution"):
         folded(RELU)
-    huge = Convolution("conv", np.full((1, 1, 1, 1, 1), 1e300), np.zeros(1))
+    huge = convolution("conv", np.full((1, 1, 1, 1, 1), 1e300), np.zeros(1))
     with pytest.raises(InvalidInput, match="not finite in float32"):
         folded(huge)
 
 
 def test_what_others_read_stays_as_it_is() -> None:
     """A convolution takes nothing in if its own value is read as well."""
-    norm = Affine("norm", np.array([2.0, 0.5]), np.array([1.0, -1.0]))
+    norm = affine("norm", np.array([2.0, 0.5]), np.array([1.0, -1.0]))
     steps = (
         Step(conv(), (INPUT,), "c"),
         Step(norm, ("c",), "n"),
         Step(RELU, ("n",), "r"),
-        Step(Joining("add", "add"), ("r", "c"), "y"),
+        Step(Layered(Add("add")), ("r", "c"), "y"),
     )
     made = fold("net", Graph(1, steps, ("y",)), "weights", InputScaling())
     assert [(node.layer.kind, node.inputs) for node in made.network.nodes] == [
@@ -276,9 +268,9 @@ def test_what_others_read_stays_as_it_is() -> None:
 
 
 def test_a_shift_does_not_pass_zeros_but_a_factor_does() -> None:
-    shifted = Affine("norm", np.array([2.0, 0.5]), np.array([1.0, -1.0]))
-    scaled = Affine("norm", np.array([2.0, 0.5]), np.zeros(2))
-    same = Convolution("same", np.ones((1, 2, 3, 3, 3)), np.zeros(1), padding=SAME)
+    shifted = affine("norm", np.array([2.0, 0.5]), np.array([1.0, -1.0]))
+    scaled = affine("norm", np.array([2.0, 0.5]), np.zeros(2))
+    same = convolution("same", np.ones((1, 2, 3, 3, 3)), np.zeros(1), padding=SAME)
     kinds = [
         [layer.kind for layer in folded(conv(), RELU, norm, same).network.layers]
         for norm in (shifted, scaled)
@@ -288,7 +280,12 @@ def test_a_shift_does_not_pass_zeros_but_a_factor_does() -> None:
 
 def test_activations_pass_nearest_upsampling_but_no_interpolation() -> None:
     def kinds(mode: Any) -> list[tuple[str, str]]:
-        steps = conv(), Pooling("pool", Vec3(1, 1, 2)), Upsampling("up", Vec3(1, 1, 2), mode), RELU
+        steps = (
+            conv(),
+            Layered(Pool("pool", Vec3(1, 1, 2))),
+            Layered(Upsample("up", Vec3(1, 1, 2), mode)),
+            RELU,
+        )
         layers = folded(*steps).network.layers
         return [(layer.kind, getattr(layer, "activation", "")) for layer in layers]
 
@@ -307,15 +304,32 @@ def test_several_outputs_are_joined_in_their_order() -> None:
     assert made.network.out_features == 3
 
 
+def padded(*steps: StepOperation, crop: Padding = NO_PADDING) -> Graph:
+    """Return the graph of a value that is padded, then cropped, and then read by steps."""
+    tracer = Tracer(1, Vec3(8, 8, 8))
+    tracer.pad("pad", INPUT, "padded", SAME)
+    value = "padded"
+    if crop != NO_PADDING:
+        tracer.crop("crop", value, "cropped", crop)
+        value = "cropped"
+    for index, step in enumerate(steps):
+        tracer.add(step, (value,), str(index))
+        value = str(index)
+    return tracer.graph([value])
+
+
 def test_padding_goes_into_the_convolutions_that_read_it() -> None:
-    pad = ZeroPadding("pad", SAME)
-    plain = Convolution("conv", np.ones((1, 1, 3, 3, 3)), np.zeros(1))
-    (layer,) = folded(pad, plain).network.layers
+    plain = convolution("conv", np.ones((1, 1, 3, 3, 3)), np.zeros(1))
+    made = fold("net", padded(plain), "weights", InputScaling())
+    (layer,) = made.network.layers
     assert layer.padding == SAME  # type: ignore[union-attr]
+    assert made.origins == ("pad, conv",)
     with pytest.raises(InvalidInput, match=r"pad puts zeros around what pool reads"):
-        folded(pad, POOL, plain)
+        padded(POOL, plain)
+    with pytest.raises(InvalidInput, match=r"pad puts zeros around what crop reads"):
+        padded(plain, crop=SAME)
     with pytest.raises(InvalidInput, match=r"pad puts zeros around what the output reads"):
-        folded(plain, pad)
+        padded()
 
 
 def operation(text: str) -> Operation[str]:

@@ -206,6 +206,17 @@ GRAPHS: dict[str, list[Any]] = {
         node("Mul", ["c", "ratio"], ["g"]),
         node("Mul", ["f", "g"], ["y"]),
     ),
+    "gelu of a crop": pieces(
+        node("Conv", ["x", "deep"], ["d"], pads=[1, 1, 0] * 2),
+        node("Slice", ["c", "i1", "most", "i4"], ["e"]),
+        node("Div", ["e", "root"], ["f"]),
+        node("Erf", ["f"], ["g"]),
+        node("Add", ["g", "unit"], ["h"]),
+        node("Identity", ["e"], ["again"]),
+        node("Mul", ["again", "h"], ["i"]),
+        node("Mul", ["i", "ratio"], ["j"]),
+        node("Add", ["j", "d"], ["y"]),
+    ),
     "leaky": pieces(node("LeakyRelu", ["c"], ["y"], alpha=0.2)),
     "prelu": pieces(node("PRelu", ["c", "maps"], ["y"])),
     "pooled and back": [*LOW, node("Resize", ["low", "", "scales"], ["y"], mode="nearest")],
@@ -468,6 +479,15 @@ WINDOWS = "depends on a whole window in a way that this version does not run; "
         ),
         (pieces(node("Slice", ["c", "i1", "far", "i4"], ["y"])), "crops what the output reads"),
         (pieces(node("Slice", ["c", "i1", "far", "i4", "i2"], ["y"])), "every 2th sample"),
+        (
+            [
+                *LOW,
+                node("Resize", ["low", "", "scales"], ["u"], mode="nearest"),
+                node("Slice", ["u", "i2", "far", "i4"], ["cut"]),
+                node("Slice", ["cut", "i1", "far", "i4", "i2"], ["y"]),
+            ],
+            "every 2th sample",
+        ),
         (
             pieces(
                 node("Slice", ["c", "i1", "far", "i4"], ["d"]), node("Conv", ["d", "w2"], ["y"])

@@ -43,6 +43,11 @@ def option(name: str, value: object) -> str:
     return f"{name}={value!r} (--{flag}{given})"
 
 
+def first_line(error: BaseException) -> str:
+    """Return the first line of another library's error, or its kind if it says nothing."""
+    return (str(error).strip().split("\n")[0] or type(error).__name__).rstrip(".")
+
+
 def in_one_line(error: BaseException, message: str = "") -> str:
     """Return an error's message and its notes in one line.
 

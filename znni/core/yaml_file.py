@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 from reprlib import repr as short_repr
@@ -104,6 +105,14 @@ class YamlFile:
     def refusal(self, location: Sequence[str | int], problem: str) -> InvalidInput:
         """Return an error with the line of a location, such as ``("layers", 2, "name")``."""
         return InvalidInput(f"{self.path}, line {self._line(location)}: {problem}")
+
+    @contextmanager
+    def errors_at(self, *location: str | int) -> Iterator[None]:
+        """Give the line of a location to errors within the ``with`` block."""
+        try:
+            yield
+        except InvalidInput as error:
+            raise self.refusal(location, str(error)) from None
 
     def _read(self) -> str:
         try:

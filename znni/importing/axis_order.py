@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from znni.core.errors import InvalidInput
 from znni.core.shapes import Vec3
-from znni.importing.steps import Graph, Operation, Original, Step
+from znni.importing.steps import Found, Original, Step
 from znni.network.layers import Padding
 from znni.network.weights import Float32
 
@@ -42,18 +42,22 @@ def in_order(values: Sequence[int], order: Sequence[int]) -> Vec3:
     return Vec3(*(int(values[axis]) for axis in order))
 
 
-def reordered(graph: Graph, order: Sequence[int]) -> Graph:
-    """Return a graph for input whose axes are z, y, x.
+def reordered(found: Found, order: Sequence[int]) -> Found:
+    """Return the contents of a source for input whose axes are z, y, x.
 
     Args:
-        graph: the graph of the network.
+        found: the contents as the source has them.
         order: the axes of the network that are z, y and x.
     """
-    steps = (Step(_operation(s.operation, order), s.reads, s.value) for s in graph.steps)
-    return replace(graph, steps=tuple(steps), margin=_value(graph.margin, order))
+    graph, original = found.graph, found.original
+    steps = (Step(_value(s.operation, order), s.reads, s.value) for s in graph.steps)
+    graph = replace(graph, steps=tuple(steps), margin=_value(graph.margin, order))
+    if isinstance(original, Original):
+        original = _original(original, order)
+    return replace(found, graph=graph, original=original)
 
 
-def original_in_order(original: Original, order: Sequence[int]) -> Original:
+def _original(original: Original, order: Sequence[int]) -> Original:
     """Return an original network that takes and gives arrays whose axes are z, y, x."""
     there = [0, *(1 + order.index(axis) for axis in range(3))]
     back = [0, *(1 + axis for axis in order)]
@@ -63,22 +67,20 @@ def original_in_order(original: Original, order: Sequence[int]) -> Original:
         return np.ascontiguousarray(made.transpose(back))
 
     def margin(size: Vec3) -> Padding:
-        before, after = original.margin(in_order(size, [axis - 1 for axis in there[1:]]))
-        return Padding(in_order(before, order), in_order(after, order))
+        there_size = in_order(size, [axis - 1 for axis in there[1:]])
+        return Padding(*(in_order(side, order) for side in original.margin(there_size)))
 
     size = original.size and in_order(original.size, order)
     return replace(original, run=run, size=size, margin=margin)
 
 
-def _operation(operation: Operation, order: Sequence[int]) -> Operation:
-    changed = {one.name: _value(getattr(operation, one.name), order) for one in fields(operation)}
-    made: Operation = replace(operation, **changed)
-    return made
-
-
 def _value(value: Any, order: Sequence[int]) -> Any:
+    """Return a value, or an operation with all its values, in another order of the axes."""
+    if is_dataclass(value) and not isinstance(value, type):
+        named = {one.name: getattr(value, one.name) for one in fields(value)}
+        return replace(value, **{name: _value(each, order) for name, each in named.items()})
     if isinstance(value, Padding):
-        return Padding(in_order(value.before, order), in_order(value.after, order))
+        return Padding(*(in_order(side, order) for side in value))
     if isinstance(value, Vec3):
         return in_order(value, order)
     if isinstance(value, np.ndarray) and value.ndim == 5:  # kernels

@@ -1,12 +1,11 @@
-"""Descriptions of bioimage.io models, of format 0.4 and 0.5, in one common form."""
+"""Descriptions of bioimage.io models, of format 0.4 and 0.5, as both write them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import AliasChoices, BaseModel, Field, ValidationError, field_validator
 
 from znni.core.errors import InvalidInput
 from znni.core.shapes import Vec3
@@ -15,103 +14,23 @@ VERSIONS = ("0.4", "0.5")
 LETTERS = {"batch": "b", "channel": "c", "time": "t", "index": "i"}
 
 
-@dataclass(frozen=True)
-class Source:
+class Source(BaseModel):
     """A file of a package.
 
     Attributes:
         path: its path within the package.
-        sha256: its checksum; empty if the description has none.
+        sha256: its checksum, if the description has one.
     """
 
-    path: str
-    sha256: str = ""
-
-
-@dataclass(frozen=True)
-class Processing:
-    """A step of preprocessing or postprocessing, with what it is given."""
-
-    kind: str
-    given: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Tensor:
-    """An input or output.
-
-    Attributes:
-        name: its name.
-        axes: a letter for each axis, such as ``bczyx``.
-        extents: the extents of all axes; None for those that are free.
-        halo: voxels of each axis to cut off at both ends.
-        processing: what is done before the network, or after it.
-        test: the file of its test tensor.
-    """
-
-    name: str
-    axes: str
-    extents: tuple[int | None, ...]
-    halo: tuple[int, ...]
-    processing: tuple[Processing, ...]
-    test: Source | None
-
-    def in_space(self, values: Sequence[int]) -> Vec3:
-        """Return the values of the axes z, y and x."""
-        return Vec3(*(values[self.axes.index(axis)] for axis in "zyx"))
-
-
-@dataclass(frozen=True)
-class Architecture:
-    """The class of a network whose parameters are given.
-
-    Attributes:
-        name: its name.
-        library: the module of a library that has it; empty if a file of the package has it.
-        given: the arguments to make it.
-    """
-
-    name: str
-    library: str
-    given: Mapping[str, Any]
-
-
-@dataclass(frozen=True)
-class Description:
-    """A model.
-
-    Attributes:
-        inputs: its inputs.
-        outputs: its outputs.
-        weights: the file of each format of weights.
-        beside: files that must lie beside the weights in ONNX.
-        architecture: the class of the network for the state dict, if there is one.
-    """
-
-    inputs: tuple[Tensor, ...]
-    outputs: tuple[Tensor, ...]
-    weights: Mapping[str, Source]
-    beside: tuple[Source, ...]
-    architecture: Architecture | None
-
-
-class _File(BaseModel):
-    source: str
+    path: str = Field(alias="source")
     sha256: str | None = None
 
-    @property
-    def place(self) -> Source:
-        return Source(self.source, self.sha256 or "")
 
+class Processing(BaseModel):
+    """A step of preprocessing or postprocessing, with what it is given."""
 
-class _Processing(BaseModel):
-    id: str = ""
-    name: str = ""
-    kwargs: dict[str, Any] = Field(default_factory=dict)
-
-    @property
-    def common(self) -> Processing:
-        return Processing(self.id or self.name, self.kwargs)
+    kind: str = Field("", validation_alias=AliasChoices("id", "name"))
+    given: dict[str, Any] = Field(default_factory=dict, alias="kwargs")
 
 
 class _Axis(BaseModel):
@@ -132,48 +51,118 @@ class _Axis(BaseModel):
         return self.size if isinstance(self.size, int) else None
 
 
-class _Tensor(BaseModel):
-    id: str = ""
-    name: str = ""
-    axes: str | list[_Axis]
+class Tensor(BaseModel):
+    """An input or output. Format 0.4 gives its axes as letters, and 0.5 as a list.
+
+    Attributes:
+        name: its name.
+        test: the file of its test tensor.
+    """
+
+    name: str = Field("", validation_alias=AliasChoices("id", "name"))
+    own_axes: str | list[_Axis] = Field(alias="axes")
+    own_halo: list[int] | None = Field(None, alias="halo")
     shape: Any = None
-    halo: list[int] | None = None
-    preprocessing: list[_Processing] = Field(default_factory=list)
-    postprocessing: list[_Processing] = Field(default_factory=list)
-    test_tensor: _File | None = None
+    preprocessing: list[Processing] = Field(default_factory=list)
+    postprocessing: list[Processing] = Field(default_factory=list)
+    test: Source | None = Field(None, alias="test_tensor")
 
-    def common(self, test: Source | None) -> Tensor:
-        """Return it in the common form, with the test tensor that format 0.4 names elsewhere."""
-        processing = tuple(one.common for one in (*self.preprocessing, *self.postprocessing))
-        if isinstance(self.axes, str):
-            free = [None] * len(self.axes)
-            fixed = isinstance(self.shape, list) and len(self.shape) == len(free)
-            axes, extents = self.axes, tuple(self.shape if fixed else free)
-            halo = tuple(self.halo or [0] * len(axes))
-        else:
-            axes = "".join(axis.letter for axis in self.axes)
-            extents = tuple(axis.extent for axis in self.axes)
-            halo = tuple(axis.halo for axis in self.axes)
-            test = self.test_tensor.place if self.test_tensor else None
-        if len(halo) != len(axes):
-            raise InvalidInput(f"its tensor {self.id or self.name} has a halo of {len(halo)} axes")
-        return Tensor(self.id or self.name, axes, extents, halo, processing, test)
+    @property
+    def axes(self) -> str:
+        """A letter for each axis, such as ``bczyx``."""
+        if isinstance(self.own_axes, str):
+            return self.own_axes
+        return "".join(axis.letter for axis in self.own_axes)
+
+    @property
+    def extents(self) -> tuple[int | None, ...]:
+        """The extents of all axes; None for those that are free."""
+        if not isinstance(self.own_axes, str):
+            return tuple(axis.extent for axis in self.own_axes)
+        is_fixed = isinstance(self.shape, list) and len(self.shape) == len(self.axes)
+        return tuple(self.shape if is_fixed else [None] * len(self.axes))
+
+    @property
+    def halo(self) -> tuple[int, ...]:
+        """The voxels of each axis to cut off at both ends."""
+        if isinstance(self.own_axes, str):
+            return tuple(self.own_halo or [0] * len(self.axes))
+        return tuple(axis.halo for axis in self.own_axes)
+
+    @property
+    def processing(self) -> tuple[Processing, ...]:
+        """What is done before the network, or after it."""
+        return (*self.preprocessing, *self.postprocessing)
+
+    def in_space(self, values: Sequence[int]) -> Vec3:
+        """Return the values of the axes z, y and x."""
+        return Vec3(*(values[self.axes.index(axis)] for axis in "zyx"))
 
 
-class _Weights(_File):
-    architecture: Any = None
-    kwargs: dict[str, Any] = Field(default_factory=dict)
-    external_data: _File | None = None
+class Architecture(BaseModel):
+    """The class of a network whose parameters are given.
+
+    Attributes:
+        name: its name.
+        library: the module of a library that has it; empty if a file of the package has it.
+        given: the arguments to make it.
+    """
+
+    name: str
+    library: str
+    given: dict[str, Any]
 
 
-class _Description(BaseModel):
+class Weights(Source):
+    """A file of weights in some format."""
+
+    own_architecture: Any = Field(None, alias="architecture")
+    given: dict[str, Any] = Field(default_factory=dict, alias="kwargs")
+    external_data: Source | None = None
+
+    @property
+    def architecture(self) -> Architecture | None:
+        """The class that a state dict belongs to."""
+        match self.own_architecture:
+            case {"callable": str(name), **others}:
+                kwargs = others.get("kwargs")
+                library = "" if "source" in others else str(others.get("import_from", ""))
+                given = kwargs if isinstance(kwargs, dict) else {}
+                return Architecture(name=name, library=library, given=given)
+            case str(path):
+                library, _, name = path.rpartition(":" if ":" in path else ".")
+                library = "" if ":" in path else library
+                return Architecture(name=name, library=library, given=self.given)
+        return None
+
+
+class Description(BaseModel):
+    """A model.
+
+    Attributes:
+        type: the kind of description.
+        format_version: the version of its format.
+        inputs: its inputs.
+        outputs: its outputs.
+        weights: the file of each format of weights.
+        test_inputs: the test tensors of its inputs in format 0.4.
+        test_outputs: the test tensors of its outputs in format 0.4.
+    """
+
     type: str = "model"
     format_version: str
-    inputs: list[_Tensor]
-    outputs: list[_Tensor]
-    weights: dict[str, _Weights | None]
+    inputs: list[Tensor]
+    outputs: list[Tensor]
+    weights: dict[str, Weights]
     test_inputs: list[str] = Field(default_factory=list)
     test_outputs: list[str] = Field(default_factory=list)
+
+    @field_validator("weights", mode="before")
+    @classmethod
+    def _present(cls, given: Any) -> Any:
+        """Leave out formats that the package says it has not."""
+        is_known = isinstance(given, Mapping)
+        return {kind: one for kind, one in given.items() if one} if is_known else given
 
 
 def described(content: Any) -> Description:
@@ -189,7 +178,7 @@ def described(content: Any) -> Description:
             f"{' and '.join(VERSIONS)}"
         )
     try:
-        found = _Description.model_validate({**content, "format_version": version})
+        found = Description.model_validate({**content, "format_version": version})
     except ValidationError as error:
         problem = error.errors()[0]
         where = ".".join(map(str, problem["loc"]))
@@ -198,35 +187,13 @@ def described(content: Any) -> Description:
         ) from None
     if found.type != "model":
         raise InvalidInput(f"describes a {found.type}, not a model; give the package of a model")
-    weights = {kind: given for kind, given in found.weights.items() if given}
-    beside = (given.external_data.place for given in weights.values() if given.external_data)
-    return Description(
-        _tensors(found.inputs, found.test_inputs),
-        _tensors(found.outputs, found.test_outputs),
-        {kind: given.place for kind, given in weights.items()},
-        tuple(beside),
-        _architecture(weights.get("pytorch_state_dict")),
-    )
-
-
-def _tensors(given: Sequence[_Tensor], tests: Sequence[str]) -> tuple[Tensor, ...]:
-    places: list[Source | None] = [Source(path) for path in tests]
-    places += [None] * (len(given) - len(places))
-    return tuple(one.common(place) for one, place in zip(given, places, strict=False))
-
-
-def _architecture(weights: _Weights | None) -> Architecture | None:
-    """Return the class that a state dict belongs to."""
-    if weights is None:
-        return None
-    match weights.architecture:
-        case {"callable": str(name), **others}:
-            kwargs = others.get("kwargs") or {}
-            library = "" if "source" in others else str(others.get("import_from", ""))
-            return Architecture(name, library, kwargs if isinstance(kwargs, Mapping) else {})
-        case str(path) if ":" not in path:
-            library, _, name = path.rpartition(".")
-            return Architecture(name, library, weights.kwargs)
-        case str(path):
-            return Architecture(path.rpartition(":")[2], "", weights.kwargs)
-    return None
+    for tensors, tests in (
+        (found.inputs, found.test_inputs),
+        (found.outputs, found.test_outputs),
+    ):
+        for tensor, path in zip(tensors, tests, strict=False):
+            tensor.test = tensor.test or Source(source=path)
+    for tensor in (*found.inputs, *found.outputs):
+        if len(tensor.halo) != len(tensor.axes):
+            raise InvalidInput(f"its tensor {tensor.name} has a halo of {len(tensor.halo)} axes")
+    return found

@@ -5,11 +5,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from shutil import copyfileobj
 from tempfile import TemporaryDirectory
-from typing import Any, Protocol
+from typing import Any
 from zipfile import BadZipFile, ZipFile
+from zipfile import Path as ZipPath
 
 from znni.core.errors import InvalidInput
 from znni.core.yaml_file import plain_content
@@ -28,11 +30,32 @@ def is_package(path: Path) -> bool:
     return path.suffix in (".zip", *YAML_SUFFIXES)
 
 
-class Package(Protocol):
-    """The files of a package."""
+@dataclass(frozen=True)
+class Package:
+    """The files of a package: a folder, or a zip, of which files that are used are unpacked.
+
+    Attributes:
+        root: the folder, or the top of the zip.
+        named: the description, if the user named it.
+        unpacked: the folder for the files of a zip.
+    """
+
+    root: Path | ZipPath
+    named: Path | None = None
+    unpacked: Path | None = None
 
     def description(self) -> Any:
         """Return the content of its description."""
+        known = [place for name in DESCRIPTIONS if (place := self.root / name).is_file()]
+        if self.named:
+            known = [self.named]
+        if not known:
+            raise InvalidInput(f"has no {' or '.join(DESCRIPTIONS)}; is it a bioimage.io package?")
+        try:
+            with known[0].open("rb") as file:
+                return _content(known[0].name, file.read(LARGEST_DESCRIPTION + 1))
+        except OSError as error:
+            raise InvalidInput(f"cannot be read: {error.strerror}; check the path") from None
 
     def file(self, source: Source) -> Path:
         """Return the path of one of its files.
@@ -40,6 +63,26 @@ class Package(Protocol):
         Raises:
             InvalidInput: it is elsewhere, missing, or not the file that the description means.
         """
+        inside = _inside(source)
+        found = self.root.joinpath(str(inside))
+        if not found.is_file():
+            raise InvalidInput(f"its file {source.path} is missing; {DOWNLOAD}")
+        if not isinstance(found, Path):
+            found = self._unpack(found, inside)
+        return _checked(found, source)
+
+    def _unpack(self, packed: ZipPath, inside: PurePosixPath) -> Path:
+        assert self.unpacked is not None
+        written = self.unpacked.joinpath(inside)
+        try:
+            written.parent.mkdir(parents=True, exist_ok=True)
+            with packed.open("rb") as held, written.open("wb") as file:
+                copyfileobj(held, file)
+        except OSError as error:
+            raise InvalidInput(
+                f"cannot be unpacked into {self.unpacked}: {error.strerror}"
+            ) from None
+        return written
 
 
 @contextmanager
@@ -49,67 +92,16 @@ def opened(path: Path) -> Iterator[Package]:
     Raises:
         InvalidInput: it cannot be read, or has no description.
     """
-    if path.suffix != ".zip" or path.is_dir():
-        yield _Folder(path)
-        return
-    try:
-        with ZipFile(path) as archive, TemporaryDirectory(prefix="znni-") as folder:
-            yield _Archive(archive, Path(folder))
-    except (BadZipFile, NotImplementedError, RuntimeError) as error:  # damaged, or with a password
-        raise InvalidInput(f"cannot be read as a zip: {error}; download it again") from None
-
-
-class _Folder:
-    """A package as a folder."""
-
-    def __init__(self, path: Path) -> None:
-        self._folder = path if path.is_dir() else path.parent
-        named = (self._folder / name for name in DESCRIPTIONS)
-        self._description = next(filter(Path.is_file, named), path) if path.is_dir() else path
-
-    def description(self) -> Any:
+    if path.is_dir():
+        yield Package(path)
+    elif path.suffix != ".zip":
+        yield Package(path.parent, named=path)
+    else:
         try:
-            with self._description.open("rb") as file:
-                return _content(self._description.name, file.read(LARGEST_DESCRIPTION + 1))
-        except OSError as error:
-            raise InvalidInput(f"cannot be read: {error.strerror}; check the path") from None
-
-    def file(self, source: Source) -> Path:
-        found = self._folder.joinpath(_inside(source))
-        if not found.is_file():
-            raise _missing(source)
-        return _checked(found, source)
-
-
-class _Archive:
-    """A package as a zip. Only files that are asked for are written to a folder."""
-
-    def __init__(self, archive: ZipFile, folder: Path) -> None:
-        self._archive = archive
-        self._folder = folder
-
-    def description(self) -> Any:
-        names = [name for name in DESCRIPTIONS if name in self._archive.namelist()]
-        if not names:
-            raise InvalidInput(f"has no {' or '.join(DESCRIPTIONS)}; is it a bioimage.io package?")
-        with self._archive.open(names[0]) as file:
-            return _content(names[0], file.read(LARGEST_DESCRIPTION + 1))
-
-    def file(self, source: Source) -> Path:
-        inside = _inside(source)
-        written = self._folder.joinpath(inside)
-        try:
-            with self._archive.open(str(inside)) as packed:
-                written.parent.mkdir(parents=True, exist_ok=True)
-                with written.open("wb") as file:
-                    copyfileobj(packed, file)
-        except KeyError:
-            raise _missing(source) from None
-        except OSError as error:
-            raise InvalidInput(
-                f"cannot be unpacked into {self._folder}: {error.strerror}"
-            ) from None
-        return _checked(written, source)
+            with ZipFile(path) as archive, TemporaryDirectory(prefix="znni-") as folder:
+                yield Package(ZipPath(archive), unpacked=Path(folder))
+        except (BadZipFile, NotImplementedError, RuntimeError) as error:  # or with a password
+            raise InvalidInput(f"cannot be read as a zip: {error}; download it again") from None
 
 
 def _content(name: str, data: bytes) -> Any:
@@ -129,10 +121,6 @@ def _inside(source: Source) -> PurePosixPath:
     if path.is_absolute() or ".." in path.parts or "\\" in source.path or not path.parts:
         raise InvalidInput(f"its file {source.path!r} lies outside of the package; {DOWNLOAD}")
     return path
-
-
-def _missing(source: Source) -> InvalidInput:
-    return InvalidInput(f"its file {source.path} is missing; {DOWNLOAD}")
 
 
 def _checked(path: Path, source: Source) -> Path:

@@ -6,7 +6,7 @@ that a network file lists.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from importlib import import_module
 from importlib.util import find_spec
@@ -18,12 +18,12 @@ import numpy as np
 from znni.core.errors import InvalidInput, option
 from znni.core.shapes import Vec3
 from znni.core.text import counted
-from znni.importing.axis_order import original_in_order, reordered
+from znni.importing.axis_order import reordered
 from znni.importing.bioimageio_description import (
     Architecture,
     Description,
-    Source,
     Tensor,
+    Weights,
     described,
 )
 from znni.importing.bioimageio_files import Package, opened
@@ -33,16 +33,12 @@ from znni.importing.bioimageio_processing import (
     output_steps,
     threshold_note,
 )
-from znni.importing.steps import (
-    Found,
-    Graph,
-    Normalization,
-    Operation,
-    Original,
-    Sample,
-    Settings,
-    Step,
-)
+from znni.importing.onnx_graph import read_onnx
+from znni.importing.state_dict import fill
+from znni.importing.steps import Found, Graph, Layered, Operation, Original, Sample, Settings, Steps
+from znni.importing.torch_checkpoint import read_checkpoint
+from znni.importing.torch_module import read_module
+from znni.network.layers import Normalize
 from znni.network.network import Network
 from znni.network.node import INPUT
 from znni.network.weights import Float32
@@ -86,11 +82,9 @@ def read_model(path: Path, like: Network | None) -> Found:
             _check_order(output, given)
         found = _weights(package, model, like)
         sample = _sample(package, model, order)
-    graph, original = found.graph, found.original
     if order != (0, 1, 2):
-        graph = reordered(graph, order)
-        if isinstance(original, Original):
-            original = original_in_order(original, order)
+        found = reordered(found, order)
+    graph, original = found.graph, found.original
     scaling, before = input_scaling(given, graph.maps)
     after, threshold, maps = _after(model, sample, graph)
     graph = _surrounded(graph, before, after)
@@ -132,13 +126,12 @@ def _weights(package: Package, model: Description, like: Network | None) -> Foun
     """Return the network of a package's weights, as they are."""
     weights = model.weights
     if "onnx" in weights and like is None:
-        from znni.importing.onnx_graph import read_onnx
-
-        for source in model.beside:
-            package.file(source)
-        return _named("onnx", read_onnx, package.file(weights["onnx"]))
+        for beside in filter(None, (one.external_data for one in weights.values())):
+            package.file(beside)
+        file = package.file(weights["onnx"])
+        return _named("onnx", lambda: read_onnx(file))
     if "pytorch_state_dict" in weights:
-        return _state_dict(package, weights["pytorch_state_dict"], model.architecture, like)
+        return _state_dict(package, weights["pytorch_state_dict"], like)
     if like:
         raise InvalidInput(
             f"has no weights as a state dict, which {option('like', 'NET.yaml')} is for; leave it "
@@ -151,37 +144,24 @@ def _weights(package: Package, model: Description, like: Network | None) -> Foun
     )
 
 
-def _named(kind: str, read: Any, *given: Any) -> Found:
+def _named(kind: str, read: Callable[[], Found]) -> Found:
     """Read weights, and put their kind before the error."""
     try:
-        found: Found = read(*given)
+        return read()
     except InvalidInput as error:
         raise InvalidInput(f"its weights as {kind}: {error}") from error.__cause__
-    return found
 
 
-def _state_dict(
-    package: Package, source: Source, architecture: Architecture | None, like: Network | None
-) -> Found:
-    if find_spec("torch") is None:
-        raise InvalidInput("needs PyTorch, which is not installed: pip install 'znni[torch]'")
-    from znni.importing.torch_checkpoint import read_checkpoint
-
+def _state_dict(package: Package, source: Weights, like: Network | None) -> Found:
     file = package.file(source)
-    if like:
-        from znni.importing.state_dict import fill
 
-        def filled(path: Path) -> Found:
-            return fill(read_checkpoint(path), like, ordered=True)
+    def read() -> Found:
+        arrays = read_checkpoint(file)
+        if like:
+            return fill(arrays, like, ordered=True)
+        return read_module(_module(source.architecture, arrays))
 
-        return _named("pytorch_state_dict", filled, file)
-
-    def built(path: Path) -> Found:
-        from znni.importing.torch_module import read_module
-
-        return read_module(_module(architecture, read_checkpoint(path)))
-
-    return _named("pytorch_state_dict", built, file)
+    return _named("pytorch_state_dict", read)
 
 
 def _module(architecture: Architecture | None, arrays: Mapping[str, Any]) -> Any:
@@ -265,22 +245,10 @@ def _surrounded(
     graph: Graph, before: Sequence[Operation], after: Sequence[Sequence[Operation]]
 ) -> Graph:
     """Return a graph with steps before its first one, and after each output."""
-    first, at = [], INPUT
-    for index, operation in enumerate(before):
-        first.append(Step(operation, (at,), f"\0before{index}"))
-        at = first[-1].value
-    steps = [
-        Step(s.operation, tuple(at if name == INPUT else name for name in s.reads), s.value)
-        for s in graph.steps
-    ]
-    ends = []
-    for output, operations in zip(graph.outputs, after, strict=True):
-        end = output
-        for index, operation in enumerate(operations):
-            steps.append(Step(operation, (end,), f"{output}\0after{index}"))
-            end = steps[-1].value
-        ends.append(end)
-    return replace(graph, steps=(*first, *steps), outputs=tuple(ends))
+    steps = Steps()
+    ends = steps.embed(graph, steps.chain(INPUT, before))
+    ends = [steps.chain(end, each) for end, each in zip(ends, after, strict=True)]
+    return replace(graph, steps=tuple(steps.steps), outputs=tuple(ends))
 
 
 def _surrounded_original(
@@ -307,7 +275,8 @@ def _window(graph: Graph, model: Description, sample: Sample) -> Window | None:
     They are as large as the model's fixed extents, or as its test tensors. They overlap by the
     halo on both sides.
     """
-    if not any(isinstance(step.operation, Normalization) for step in graph.steps):
+    operations = [step.operation for step in graph.steps if isinstance(step.operation, Layered)]
+    if not any(isinstance(operation.layer, Normalize) for operation in operations):
         return None
     (given,) = model.inputs
     extents = [0 if extent is None else extent for extent in given.extents]

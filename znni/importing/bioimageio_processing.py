@@ -14,8 +14,8 @@ import numpy as np
 
 from znni.core.errors import InvalidInput, option
 from znni.importing.bioimageio_description import Processing, Tensor
-from znni.importing.steps import Affine, Float64, Nonlinearity, Operation
-from znni.network.input_scaling import Fixed, InputScaling, Normalization, Percentiles, ZScore
+from znni.importing.steps import Float64, Layered, Nonlinearity, Operation, affine
+from znni.network.input_scaling import Fixed, InputScaling, Percentiles, ZScore
 from znni.network.weights import Float32
 from znni.primitives.reference import activation
 
@@ -27,36 +27,20 @@ BY_ITSELF = "do it to the volume yourself, and delete it from the description"
 
 
 @dataclass
-class _Linear:
-    """``value * gain + offset`` for each map."""
-
-    gain: Float64
-    offset: Float64
-
-    def then(self, gain: Float64, offset: Float64) -> None:
-        """Add another one after it."""
-        self.gain, self.offset = self.gain * gain, self.offset * gain + offset
-
-
-def _unchanged(maps: int) -> _Linear:
-    return _Linear(np.ones(maps), np.zeros(maps))
-
-
-@dataclass
 class _Scaling:
     """The steps done to an input so far.
 
     Attributes:
-        maps: its maps.
-        linear: what is done to stored values, after they are clipped.
+        gain: the factor of each map's stored values, after they are clipped.
+        offset: what is added then.
         clip: the least and the largest stored value of each map.
         by: the statistics of the volume by which the values are normalized then.
         together: whether these are of all maps together.
         steps: what is done after that, as steps of the network.
     """
 
-    maps: int
-    linear: _Linear
+    gain: Float64
+    offset: Float64
     clip: tuple[Float64, Float64] | None = None
     by: ZScore | Percentiles | None = None
     together: bool = False
@@ -64,19 +48,20 @@ class _Scaling:
 
     def add(self, step: Processing, tensor: Tensor) -> None:
         """Take in the next step of preprocessing."""
+        maps = len(self.gain)
         origin, given = f"preprocessing {step.kind}", step.given
         match step.kind:
             case "ensure_dtype" if given.get("dtype") in FLOATS:
                 pass
             case "scale_linear" | "fixed_zero_mean_unit_variance":
-                self._scale(origin, *_factors(step, self.maps))
+                self._scale(origin, *_factors(step, maps))
             case "zero_mean_unit_variance" if given.get("mode") == "fixed":
-                self._scale(origin, *_factors(step, self.maps))
+                self._scale(origin, *_factors(step, maps))
             case "zero_mean_unit_variance":
-                self.together = _are_together(step, tensor, self.maps)
+                self.together = _are_together(step, tensor, maps)
                 self._normalize(origin, ZScore())
             case "scale_range":
-                self.together = _are_together(step, tensor, self.maps)
+                self.together = _are_together(step, tensor, maps)
                 if given.get("reference_tensor") not in (None, tensor.name):
                     raise InvalidInput(f"{origin} is by another tensor; {BY_ITSELF}")
                 low, high = given.get("min_percentile", 0.0), given.get("max_percentile", 100.0)
@@ -90,12 +75,12 @@ class _Scaling:
 
     def _scale(self, origin: str, gain: Float64, offset: Float64) -> None:
         if self.by or self.steps:
-            self.steps.append(Affine(origin, gain, offset))
+            self.steps.append(affine(origin, gain, offset))
         else:
-            self.linear.then(gain, offset)
+            self.gain, self.offset = self.gain * gain, self.offset * gain + offset
 
     def _normalize(self, origin: str, by: ZScore | Percentiles) -> None:
-        if self.by or self.clip or self.steps or (self.linear.gain <= 0).any():
+        if self.by or self.clip or self.steps or (self.gain <= 0).any():
             raise InvalidInput(
                 f"{origin} takes statistics of values that are clipped, normalized or turned over "
                 f"before, which znni does not; {BY_ITSELF}"
@@ -103,14 +88,13 @@ class _Scaling:
         self.by = by  # it undoes any factor above 0 and any offset
 
     def _clip(self, origin: str, low: float, high: float) -> None:
-        if self.by or self.steps or (self.linear.gain <= 0).any():
+        if self.by or self.steps or (self.gain <= 0).any():
             raise InvalidInput(
                 f"{origin} comes after statistics of the volume, or after values are turned over; "
                 f"znni clips stored values only: {BY_ITSELF}"
             )
         bounds = [
-            ((bound - self.linear.offset) / self.linear.gain).clip(-LARGEST, LARGEST)
-            for bound in (low, high)
+            ((bound - self.offset) / self.gain).clip(-LARGEST, LARGEST) for bound in (low, high)
         ]
         if self.clip:
             bounds = [np.maximum(bounds[0], self.clip[0]), np.minimum(bounds[1], self.clip[1])]
@@ -119,19 +103,20 @@ class _Scaling:
     @property
     def scaling(self) -> InputScaling:
         """The scaling of stored values."""
-        gain, offset = self.linear.gain, self.linear.offset
+        gain, offset = self.gain, self.offset
         if self.by:
             return InputScaling(normalize=(self.by,), together=self.together)
         alike = (gain == gain[0]).all() and (offset == offset[0]).all()
         if self.clip is None and alike:
             return InputScaling(float(gain[0]), float(offset[0]))
         if (gain <= 0).any():  # a division by a number above 0 cannot turn values over
-            self.steps.insert(0, Affine("preprocessing scale_linear", gain, offset))
+            self.steps.insert(0, affine("preprocessing scale_linear", gain, offset))
             return InputScaling()
-        return InputScaling(normalize=_all_alike(tuple(map(self._fixed, range(self.maps)))))
+        rules = tuple(map(self._fixed, range(len(gain))))
+        return InputScaling(normalize=rules[:1] if len(set(rules)) == 1 else rules)
 
     def _fixed(self, index: int) -> Fixed:
-        gain, offset = float(self.linear.gain[index]), float(self.linear.offset[index])
+        gain, offset = float(self.gain[index]), float(self.offset[index])
         clip = None
         if self.clip:
             clip = float(self.clip[0][index]), float(self.clip[1][index])
@@ -148,7 +133,7 @@ def input_scaling(tensor: Tensor, maps: int) -> tuple[InputScaling, tuple[Operat
     Raises:
         InvalidInput: a step of preprocessing is nothing that znni does.
     """
-    found = _Scaling(maps, _unchanged(maps))
+    found = _Scaling(np.ones(maps), np.zeros(maps))
     for step in tensor.processing:
         found.add(step, tensor)
     scaling = found.scaling
@@ -175,7 +160,7 @@ def output_steps(tensor: Tensor, maps: int) -> tuple[tuple[Operation, ...], floa
             case _ if threshold is not None:
                 raise InvalidInput(f"{origin} comes after a threshold; delete both from it")
             case "scale_linear":
-                steps.append(Affine(origin, *_factors(step, maps)))
+                steps.append(affine(origin, *_factors(step, maps)))
             case "sigmoid":
                 steps.append(Nonlinearity(origin, "sigmoid"))
             case "softmax" if given.get("axis", "channel") in CHANNEL:
@@ -196,8 +181,8 @@ def applied(values: Float32, steps: Sequence[Operation]) -> Float32:
     """Return values (f, z, y, x) after steps of preprocessing or postprocessing."""
     made = values[np.newaxis].astype(np.float64)
     for step in steps:
-        if isinstance(step, Affine):
-            made = made * step.scale[:, None, None, None] + step.shift[:, None, None, None]
+        if isinstance(step, Layered):
+            made = made * step.weight[:, None, None, None] + step.bias[:, None, None, None]
         elif isinstance(step, Nonlinearity):
             made = activation(made, step.kind)
     return np.asarray(made[0], np.float32)
@@ -220,11 +205,12 @@ def _keeps_shares(steps: Sequence[Operation], low: float, high: float) -> bool:
 def _factors(step: Processing, maps: int) -> tuple[Float64, Float64]:
     """Return the factor and the offset of each map."""
     origin, given = step.kind, step.given
+    axis = given.get("axis")
+    if axis is not None and axis not in CHANNEL:  # numbers differ from map to map only
+        raise InvalidInput(f"{origin} has numbers along the axis {axis}; {BY_ITSELF}")
     if step.kind == "scale_linear":
-        _check_maps(step)
         gain, offset = given.get("gain", 1.0), given.get("offset", 0.0)
         return _of_maps(origin, gain, maps), _of_maps(origin, offset, maps)
-    _check_maps(step)
     mean = _of_maps(origin, given.get("mean"), maps)
     std = _of_maps(origin, given.get("std"), maps)
     if step.kind == "zero_mean_unit_variance":
@@ -232,13 +218,6 @@ def _factors(step: Processing, maps: int) -> tuple[Float64, Float64]:
     if not (std > 0).all():
         raise InvalidInput(f"{origin} has a std of {given.get('std')}; it has to be above 0")
     return 1 / std, -mean / std
-
-
-def _check_maps(step: Processing) -> None:
-    """Check that numbers which differ do so from map to map."""
-    axis = step.given.get("axis")
-    if axis is not None and axis not in CHANNEL:
-        raise InvalidInput(f"{step.kind} has numbers along the axis {axis}; {BY_ITSELF}")
 
 
 def _of_maps(origin: str, value: Any, maps: int) -> Float64:
@@ -281,8 +260,3 @@ def _are_together(step: Processing, tensor: Tensor, maps: int) -> bool:
             f"of the whole volume; {BY_ITSELF}"
         )
     return bool(letters & set(CHANNEL)) and maps > 1
-
-
-def _all_alike(rules: tuple[Normalization, ...]) -> tuple[Normalization, ...]:
-    """Return one rule if all are equal."""
-    return rules[:1] if len(set(rules)) == 1 else rules

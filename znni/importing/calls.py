@@ -1,19 +1,16 @@
-"""Calls of operators in a graph, and the readers that PyTorch and ONNX share.
-
-A reader is a function that reads a call of one operator, and adds its steps to those of the graph.
-"""
+"""Calls of operators in a graph, by PyTorch's names of their arguments."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
+from inspect import Parameter, signature
+from typing import Any, NoReturn, TypeAlias
 
-from znni.core.shapes import Vec3
 from znni.importing import checks
-from znni.importing.steps import Nonlinearity, Operation
-from znni.importing.tracing import Tracer
-from znni.network.layers import Activation
+from znni.importing.steps import Operation
+from znni.importing.tracing import Traced, Tracer
 
 
 @dataclass(frozen=True)
@@ -24,90 +21,106 @@ class Value:
 
 
 @dataclass(frozen=True)
-class GraphCall(ABC):
+class Call:
     """A call of an operator.
 
     Attributes:
         origin: its name and type.
+        arguments: its arguments by name: Python values, constant arrays, or ``Value``. The first is
+            what it reads.
         results: the names of its results.
         tracer: the graph, which gets its steps.
     """
 
     origin: str
+    arguments: Mapping[str, Any]
     results: tuple[str, ...]
     tracer: Tracer
 
     @property
-    @abstractmethod
     def first(self) -> object:
-        """Its first input."""
+        """Its first argument."""
+        return next(iter(self.arguments.values()), None)
 
     @property
     def read(self) -> str:
-        """The name of its first input, which is an array of the graph."""
+        """The name of its first argument, which is an array of the graph."""
         return self.named(self.first)
 
-    def named(self, given: object) -> str:
-        """Return the name of an array of the graph."""
-        if not isinstance(given, Value):
-            checks.refuse(self.origin, f"has no array of the network there; {checks.LAYERS}")
-        return given.name
-
     @property
-    def maps(self) -> int:
-        """The maps of its first input."""
-        return self.tracer.values[self.read].maps
-
-    @property
-    def size(self) -> Vec3:
-        """The samples per axis of its first input."""
-        return self.tracer.values[self.read].size
+    def held(self) -> Traced:
+        """Its first argument, which is an array of the graph."""
+        return self.tracer.values[self.read]
 
     @property
     def result(self) -> str:
         """The name of its first result."""
         return self.results[0]
 
-    def add(self, operation: Operation) -> None:
-        """Add the only step of a call with one input."""
-        self.tracer.add(operation, (self.read,), self.result)
+    def named(self, given: object) -> str:
+        """Return the name of an array of the graph."""
+        if not isinstance(given, Value):
+            self.refuse(f"has no array of the network there; {checks.LAYERS}")
+        return given.name
+
+    def add(self, operation: Operation, *reads: str, value: str = "") -> None:
+        """Add a step, which reads the first argument and gives the result unless it is told so."""
+        self.tracer.add(operation, reads or (self.read,), value or self.result)
+
+    def aside(self, operation: Operation, *reads: str) -> str:
+        """Add a step before that of the result, and return the name of its value."""
+        value = self.tracer.fresh()
+        self.add(operation, *reads, value=value)
+        return value
+
+    def same(self, read: str = "") -> None:
+        """Give a value another name: that of the result."""
+        self.tracer.same(self.origin, read or self.read, self.result)
+
+    def refuse(self, why: str) -> NoReturn:
+        """Raise an error about the call."""
+        checks.refuse(self.origin, why)
 
 
-def plain(kind: Activation) -> Callable[[GraphCall], None]:
-    """Return a function that reads an activation without parameters."""
+# A reader adds the steps of a call. A maker takes a call's origin and returns its only operation.
+# Parameters after the first are the arguments that it takes, by name. ``maps`` are those it reads.
+Reader: TypeAlias = Callable[..., None]
+Maker: TypeAlias = Callable[..., Operation]
 
-    def read(call: GraphCall) -> None:
-        call.add(Nonlinearity(call.origin, kind))
+
+def made_by(make: Maker) -> Reader:
+    """Return a reader of calls that are one operation, which a maker makes."""
+
+    def read(call: Call) -> None:
+        call.add(make(call.origin, **_taken(call, make)))
 
     return read
 
 
-def same(call: GraphCall) -> None:
-    """Read an operator that changes nothing."""
-    call.tracer.same(call.origin, call.read, call.result)
+def read_by(read: Reader, call: Call) -> None:
+    """Read a call, with the arguments that the reader takes."""
+    read(call, **_taken(call, read))
 
 
-def axes_of_one(call: GraphCall) -> None:
-    """Read an operator that adds or takes away axes of globally pooled values.
+def _taken(call: Call, function: Callable[..., object]) -> dict[str, Any]:
+    """Return the arguments that a function takes.
 
     Raises:
-        InvalidInput: the value has samples, which would not stay in their axes.
+        InvalidInput: one without a default is missing.
     """
-    if not call.tracer.values[call.read].is_pooled:
-        checks.refuse(
-            call.origin,
-            "adds or takes away an axis; samples keep their axes (1, f, z, y, x) here, also in an "
-            "output with one map; leave it out of the network's forward(), and export the network "
-            "again",
-        )
-    call.tracer.reshaped(call.origin, call.read, (1, call.maps), call.result)
+    taken: dict[str, Any] = {}
+    for name, is_needed in _parameters(function).items():
+        if name == "maps":
+            taken[name] = call.held.maps
+        elif name in call.arguments:
+            taken[name] = call.arguments[name]
+        elif is_needed:
+            call.refuse(f"has no {name}; export it again")
+    return taken
 
 
-def negation(call: GraphCall) -> None:
-    """Read a change of sign."""
-    call.tracer.scaled(call.origin, call.read, call.result, scale=-1.0)
-
-
-def largest_map(call: GraphCall) -> None:
-    """Refuse to read the number of the largest map: a run stores labels itself."""
-    checks.labels(call.origin)
+@cache
+def _parameters(function: Callable[..., object]) -> dict[str, bool]:
+    """Return the parameters after the first, and whether each is without a default."""
+    parameters = list(signature(function).parameters.values())[1:]
+    return {each.name: each.default is Parameter.empty for each in parameters}

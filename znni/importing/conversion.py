@@ -7,20 +7,27 @@ Each source has a module that reads it as a graph of ``steps``; ``folding`` fold
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from znni.core.errors import InvalidInput, MissingLibrary, option
-from znni.importing.axis_order import AXES, order_of, original_in_order, reordered
+from znni.core.errors import InvalidInput, option
+from znni.importing.axis_order import AXES, order_of, reordered
 from znni.importing.bioimageio_files import is_package
+from znni.importing.bioimageio_model import read_model
+from znni.importing.exported_program import of_live_program, read_exported_program
 from znni.importing.folding import Folded, fold
 from znni.importing.network_writer import check_writable, weights_beside, write_network
 from znni.importing.nnunet_folder import Results, is_results
-from znni.importing.parity import Compute, Parity, SampleParity, compare, compare_sample
+from znni.importing.nnunet_results import read_results
+from znni.importing.onnx_graph import read_onnx
+from znni.importing.parity import Compute, Parity, compare, compare_sample
+from znni.importing.state_dict import fill, read_safetensors
 from znni.importing.steps import Found, Original, Settings
+from znni.importing.torch_checkpoint import arrays_of, read_checkpoint
+from znni.importing.torch_module import read_module
+from znni.importing.znn_hdf5 import read_znn
 from znni.network.geometry import with_window
 from znni.network.input_scaling import AS_STORED
 from znni.network.layer_geometry import NO_PADDING
@@ -28,7 +35,13 @@ from znni.network.network import Network
 from znni.network.network_file import load_network
 from znni.network.weights import Weights
 
-STATE_DICTS = (".pt", ".pth", ".ckpt", ".bin", ".safetensors")
+PICKLES = (".pt", ".pth", ".ckpt", ".bin")  # state dicts of torch.save
+READERS: Mapping[str, Callable[[Path], Found]] = {
+    ".pt2": read_exported_program,
+    ".onnx": read_onnx,
+    ".h5": read_znn,
+    ".hdf5": read_znn,
+}
 KINDS = (
     ".pt, .pth, .safetensors (state dicts), .pt2 (exported programs), .onnx, .h5 (ZNN), .zip or "
     "rdf.yaml (bioimage.io), or a folder of nnU-Net's results or of a bioimage.io package"
@@ -57,7 +70,7 @@ class Imported:
     path: Path
     parity: Parity | str
     notes: tuple[str, ...]
-    sample: SampleParity | str | None = None
+    sample: Parity | str | None = None
     axes: str = AXES
 
     def __str__(self) -> str:
@@ -142,7 +155,7 @@ def _named(source: object) -> str:
 
 def _made(
     source: Any, like: Network | None, name: str, compute: Compute, axes: str = AXES
-) -> tuple[Folded, Parity | str, SampleParity | str | None, tuple[str, ...]]:
+) -> tuple[Folded, Parity | str, Parity | str | None, tuple[str, ...]]:
     """Return a source as a network, its comparisons with the original, and the assumptions made."""
     try:
         found = _in_axes(_found(source, like), axes)
@@ -169,16 +182,8 @@ def _in_axes(found: Found, axes: str) -> Found:
         raise InvalidInput(
             f"says itself in which order its axes are; leave out {option('axes', axes)}"
         )
-    original = found.original
-    if isinstance(original, Original):
-        original = original_in_order(original, order)
     note = f"its axes are {axes} in the original, and zyx here"
-    return replace(
-        found,
-        graph=reordered(found.graph, order),
-        original=original,
-        notes=(*found.notes, note),
-    )
+    return replace(reordered(found, order), notes=(*found.notes, note))
 
 
 def _with(network: Network, settings: Settings) -> Network:
@@ -196,24 +201,45 @@ def _with(network: Network, settings: Settings) -> Network:
 def _found(source: Any, like: Network | None) -> Found:
     """Return the contents of a source, read by the module for its kind."""
     if isinstance(source, Results):
-        from znni.importing.nnunet_results import read_results
-
         return read_results(source)
-    path = Path(source) if isinstance(source, str | Path) else None
-    if path and path.exists() and is_package(path):
-        from znni.importing.bioimageio_model import read_model
-
-        return read_model(path, like)
-    if path and (path.is_dir() or (not like and _is_checkpoint_of_nnunet(path))):
-        return _read_folder(path, like)
-    if path and not path.is_file():
-        raise InvalidInput("no such file; check the path")
-    if (path and path.suffix in STATE_DICTS) or isinstance(source, Mapping):
-        from znni.importing.state_dict import fill
-
-        return fill(_arrays(source), like, ordered=not path or path.suffix != ".safetensors")
+    if isinstance(source, str | Path):
+        return _read_path(Path(source), like)
+    if isinstance(source, Mapping):
+        return fill(arrays_of(source), like, ordered=True)
     _check_alone(like)
-    return _read_file(path) if path else _read_object(source)
+    torch = sys.modules.get("torch")  # only an imported PyTorch can have made its objects
+    if torch is not None and isinstance(source, torch.nn.Module):
+        return read_module(source)
+    if torch is not None and isinstance(source, torch.export.ExportedProgram):
+        return of_live_program(source)
+    raise InvalidInput(
+        "is no network; give a torch.nn.Module, a torch.export.ExportedProgram, a state dict "
+        f"or a file: {KINDS}"
+    )
+
+
+def _read_path(path: Path, like: Network | None) -> Found:
+    """Return the network of a file or folder."""
+    if path.exists() and is_package(path):
+        return read_model(path, like)
+    if path.exists() and is_results(path) and (path.is_dir() or not like):
+        _check_alone(like)
+        return read_results(Results(path))
+    if path.is_dir():
+        raise InvalidInput(
+            f"is a folder, and has no plans.json of nnU-Net's results and no rdf.yaml of "
+            f"bioimage.io; give a file: {KINDS}"
+        )
+    if not path.is_file():
+        raise InvalidInput("no such file; check the path")
+    if path.suffix == ".safetensors":
+        return fill(read_safetensors(path), like, ordered=False)
+    if path.suffix in PICKLES:
+        return fill(read_checkpoint(path), like, ordered=True)
+    _check_alone(like)
+    if path.suffix not in READERS:
+        raise InvalidInput(f"unknown kind of file {path.suffix!r}; give one of {KINDS}")
+    return READERS[path.suffix](path)
 
 
 def _check_alone(like: Network | None) -> None:
@@ -222,68 +248,3 @@ def _check_alone(like: Network | None) -> None:
             f"says itself how its layers are connected; {option('like', 'NET.yaml')} is for "
             f"state dicts: leave it out"
         )
-
-
-def _is_checkpoint_of_nnunet(path: Path) -> bool:
-    return path.is_file() and is_results(path)
-
-
-def _read_folder(folder: Path, like: Network | None) -> Found:
-    from znni.importing.nnunet_results import read_results
-
-    if not is_results(folder):
-        raise InvalidInput(
-            f"is a folder, and has no plans.json of nnU-Net's results and no rdf.yaml of "
-            f"bioimage.io; give a file: {KINDS}"
-        )
-    _check_alone(like)
-    return read_results(Results(folder))
-
-
-def _arrays(source: Any) -> Any:
-    """Return the arrays of a state dict, by key."""
-    if not isinstance(source, Mapping) and Path(source).suffix == ".safetensors":
-        from znni.importing.state_dict import read_safetensors
-
-        return read_safetensors(Path(source))
-    from znni.importing.torch_checkpoint import arrays_of, read_checkpoint
-
-    if isinstance(source, Mapping):
-        return arrays_of(source)
-    if find_spec("torch") is None:
-        raise MissingLibrary("needs PyTorch, which is not installed: pip install 'znni[torch]'")
-    return read_checkpoint(Path(source))
-
-
-def _read_file(path: Path) -> Found:
-    match path.suffix:
-        case ".pt2":
-            from znni.importing.exported_program import read_exported_program
-
-            return read_exported_program(path)
-        case ".onnx":
-            from znni.importing.onnx_graph import read_onnx
-
-            return read_onnx(path)
-        case ".h5" | ".hdf5":
-            from znni.importing.znn_hdf5 import read_znn
-
-            return read_znn(path)
-    raise InvalidInput(f"unknown kind of file {path.suffix!r}; give one of {KINDS}")
-
-
-def _read_object(source: object) -> Found:
-    """Return the network of a live PyTorch object. Only an imported PyTorch can have made one."""
-    torch = sys.modules.get("torch")
-    if torch is not None and isinstance(source, torch.nn.Module):
-        from znni.importing.torch_module import read_module
-
-        return read_module(source)
-    if torch is not None and isinstance(source, torch.export.ExportedProgram):
-        from znni.importing.exported_program import of_live_program
-
-        return of_live_program(source)
-    raise InvalidInput(
-        "is no network; give a torch.nn.Module, a torch.export.ExportedProgram, a state dict "
-        f"or a file: {KINDS}"
-    )

@@ -17,40 +17,25 @@ import numpy as np
 from znni.core.errors import InvalidInput
 from znni.core.shapes import Vec3
 from znni.importing import checks
-from znni.importing.aten_operators import COPIES, OPERATORS, Call
-from znni.importing.calls import Value
+from znni.importing.calls import Call, Value, read_by
 from znni.importing.graph import Operation, needed
 from znni.importing.margins import margins
+from znni.importing.operators import COPIES, OPERATORS
 from znni.importing.pt2_archive import ATEN, EXPORT_AGAIN, Archive, Computed, Node
+from znni.importing.reading import Reading, check_local, first_maps
 from znni.importing.steps import Found, Graph, Original
-from znni.importing.tracing import Tracer, traced
-from znni.network.node import INPUT
+from znni.importing.tracing import traced
 from znni.network.weights import Float32
 
 DECOMPOSED = ("convolution", "_native_batch_norm_legit_no_training", "native_group_norm")
-# What looks at whole windows, and what to do about it.
-WINDOWED: Mapping[str, str] = {
-    "layer_norm": checks.NORMS,
-    "matmul": checks.ATTENTION,
-    "bmm": checks.ATTENTION,
-    "einsum": checks.ATTENTION,
-    "scaled_dot_product_attention": checks.ATTENTION,
-}
 # What is computed from extents, by Python's own functions and those of PyTorch's numbers.
+OF_OPERATOR = ("add", "sub", "mul", "floordiv", "truediv", "mod", "neg")
 NUMBERS: Mapping[str, Callable[..., Any]] = {
-    "_operator.add": operator.add,
-    "_operator.sub": operator.sub,
-    "_operator.mul": operator.mul,
-    "_operator.floordiv": operator.floordiv,
-    "_operator.truediv": operator.truediv,
-    "_operator.mod": operator.mod,
-    "_operator.neg": operator.neg,
+    **{f"_operator.{name}": getattr(operator, name) for name in OF_OPERATOR},
+    **{f"math.{name}": getattr(math, name) for name in ("ceil", "floor", "trunc")},
     "torch.sym_max": max,
     "torch.sym_min": min,
     "torch.sym_float": float,
-    "math.ceil": math.ceil,
-    "math.floor": math.floor,
-    "math.trunc": math.trunc,
 }
 LARGEST_NUMBER = 2**62
 
@@ -88,11 +73,12 @@ def _found(archive: Archive) -> Found:
     extents = axes[1:]
     operations = needed(archive.operations(), ends)
     for operation in operations:
-        _check_local(operation)
-    maps = axes[0] or _first_maps(operations)
+        if operation.details.library == ATEN:
+            check_local(operation.origin, operation.details.operator)
+    maps = axes[0] or first_maps(operations, _weight)
 
     def read(size: Vec3) -> Graph:
-        return _Reading(start, maps, size).graph(operations, ends)
+        return _Reading(start, maps, size, {}).graph(operations, ends)
 
     graph = traced(extents, read)
     if find_spec("torch") is None:
@@ -102,59 +88,33 @@ def _found(archive: Archive) -> Found:
     return Found(graph, Original("PyTorch", run, size, margin=margins(read)))
 
 
-def _check_local(operation: Operation[Node]) -> None:
-    """Refuse an operator that computes a voxel from all of its input."""
-    node = operation.details
-    remedy = WINDOWED.get(node.operator) if node.library == ATEN else None
-    if remedy:
-        checks.refuse(operation.origin, f"{checks.WINDOWS}; {remedy}, {checks.AS_IT_IS}")
+def _weight(node: Node) -> Any:
+    """Return the weights of a convolution; None if they are computed, or it is none."""
+    weight = node.arguments.get("weight") if node.operator == "conv3d" else None
+    return weight if isinstance(weight, np.ndarray) else None
 
 
-def _first_maps(operations: Sequence[Operation[Node]]) -> int:
-    """Return the maps that the first convolution takes."""
-    for operation in operations:
-        weight = operation.details.arguments.get("weight")
-        if operation.details.operator == "conv3d" and isinstance(weight, np.ndarray):
-            return int(weight.shape[1])
-    raise InvalidInput("there is no 3D convolution in it; give a network that has one")
-
-
-class _Reading:
+class _Reading(Reading[Node]):
     """The reading of a program for one size of its input."""
 
-    def __init__(self, start: str, maps: int, size: Vec3) -> None:
-        self._tracer = Tracer(maps, size)
-        self._values: dict[str, Any] = {start: Value(INPUT)}  # arrays and numbers
-
-    def graph(self, operations: Sequence[Operation[Node]], ends: Sequence[str]) -> Graph:
-        """Return the graph of steps."""
-        for operation in operations:
-            self._read(operation)
-        outputs = [self._values.get(end) for end in ends]
-        named = [value.name for value in outputs if isinstance(value, Value)]
-        if len(named) != len(ends):
-            raise InvalidInput(f"has outputs {list(ends)}, which are no arrays; export it again")
-        return self._tracer.graph(named)
-
-    def _read(self, operation: Operation[Node]) -> None:
-        """Read one operator."""
+    def read(self, operation: Operation[Node]) -> None:
+        """Add the steps of a node."""
         origin, node = operation.origin, operation.details
         for name in operation.reads:
-            if name not in self._values:
+            if name not in self.values:
                 checks.refuse(
                     origin, f"reads {name!r}, which nothing before it gives; {EXPORT_AGAIN}"
                 )
         arguments = {name: self._known(given) for name, given in node.arguments.items()}
         if number := NUMBERS.get(f"{node.library}.{node.operator}"):
-            self._values[node.results[0]] = _checked(origin, number(*arguments.values()))
+            self.values[node.results[0]] = _checked(origin, number(*arguments.values()))
             return
         if node.library != ATEN:
             checks.unknown(origin)
-        call = Call(origin, node.results, self._tracer, arguments)
+        call = Call(origin, arguments, node.results, self.tracer)
         if node.operator == "sym_size":
-            held = self._tracer.values[call.read]
-            axes = (1, held.maps, *held.size)
-            self._values[call.result] = axes[checks.integer(origin, "dim", arguments["dim"])]
+            axis = checks.integer(origin, "dim", arguments["dim"])
+            self.values[call.result] = call.held.shape[axis]
             return
         if node.operator in DECOMPOSED:
             checks.refuse(origin, "is a decomposed operator; export without run_decompositions()")
@@ -166,20 +126,20 @@ class _Reading:
             )
         operator = node.operator.removesuffix("_")
         if not any(isinstance(given, Value) for given in _flat(arguments.values())):
-            self._values[call.result] = _constant(origin, operator, arguments)
+            self.values[call.result] = _constant(origin, operator, arguments)
         elif reader := OPERATORS.get(operator):
-            reader(call)
-            self._values.update((name, Value(name)) for name in node.results)
+            read_by(reader, call)
+            self.values.update((name, Value(name)) for name in node.results)
         else:
             checks.unknown(origin)
         for name in operation.writes[len(node.results) :]:  # changed by the operator
-            self._values[name] = self._values[call.result]
+            self.values[name] = self.values[call.result]
 
     def _known(self, given: Any) -> Any:
         """Return an argument, with what is known of a computed one."""
         if isinstance(given, list):
             return [self._known(each) for each in given]
-        return self._values[given.name] if isinstance(given, Computed) else given
+        return self.values[given.name] if isinstance(given, Computed) else given
 
 
 def _flat(arguments: Iterable[Any]) -> Iterator[Any]:

@@ -13,18 +13,9 @@ from dataclasses import dataclass
 
 from znni.core.errors import InvalidInput
 from znni.core.shapes import Vec3
-from znni.importing.steps import (
-    Affine,
-    Convolution,
-    Cropping,
-    Graph,
-    Nonlinearity,
-    Operation,
-    TransposedConvolution,
-    Upsampling,
-)
+from znni.importing.steps import Graph, Layered, Nonlinearity, Operation
 from znni.network.layer_geometry import NO_PADDING, ONE, ZERO
-from znni.network.layers import Padding
+from znni.network.layers import Affine, Conv, ConvTranspose, Padding, Upsample
 
 
 class Unsuited(InvalidInput):
@@ -95,18 +86,23 @@ def margin_after(operation: Operation, margin: Padding) -> Padding:
     """
     if margin == NO_PADDING:
         return margin
-    match operation:
-        case Affine() | Nonlinearity() | Cropping():
+    match operation.layer if isinstance(operation, Layered) else operation:
+        case Affine() | Nonlinearity():
             return margin
-        case Convolution(stride=step, padding=padding) if (step, padding) == (ONE, NO_PADDING):
+        case Conv(stride=step, padding=padding) if (step, padding) == (ONE, NO_PADDING):
             return margin
-        case Upsampling(mode="nearest", factor=factor, shift=shift) if shift == ZERO:
+        case Upsample(mode="nearest", factor=factor, shift=shift) if shift == ZERO:
             return Padding(margin.before * factor, margin.after * factor)
-        case TransposedConvolution(stride=step, padding=cut, padding_after=more, weight=kernels):
-            if cut == more == ZERO and Vec3(*kernels.shape[2:]).within(step):
+        case ConvTranspose(kernel=kernel, stride=step, padding=cut, padding_after=more):
+            if cut == more == ZERO and kernel.within(step):
                 return Padding(margin.before * step, margin.after * step)
-    raise Unsuited(
-        f"{operation.origin} reads what depends on a crop of {margin.before} before and "
+    raise unneeded_crop(operation.origin, margin)
+
+
+def unneeded_crop(reader: str, margin: Padding) -> Unsuited:
+    """Return the error about a layer that cannot follow a crop that no join needs."""
+    return Unsuited(
+        f"{reader} reads what depends on a crop of {margin.before} before and "
         f"{margin.after} after that no join needs; only convolutions without stride and padding, "
         f"and nearest upsampling, may follow such a crop: leave it out"
     )

@@ -7,8 +7,8 @@ network that averages their outputs, as nnU-Net's predictor does.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ import numpy as np
 
 from znni.core.errors import InvalidInput
 from znni.core.text import counted
-from znni.importing.axis_order import in_order, original_in_order, reordered
+from znni.importing.axis_order import in_order, reordered
 from znni.importing.nnunet_folder import DATASET, PLANS, Results
 from znni.importing.nnunet_plans import (
     Configuration,
@@ -31,9 +31,10 @@ from znni.importing.nnunet_plans import (
     scaling_of,
     spacing_of,
 )
-from znni.importing.steps import Affine, Found, Graph, Joining, Operation, Original, Settings, Step
+from znni.importing.steps import Found, Graph, Layered, Original, Settings, Steps, affine
 from znni.importing.torch_checkpoint import read_held
 from znni.importing.torch_module import read_module
+from znni.network.layers import Add
 from znni.network.node import INPUT
 from znni.network.weights import Float32
 from znni.network.window import Window
@@ -114,12 +115,8 @@ def read_results(results: Results) -> Found:
     names = [fold.name for fold in folds]
     graph = _averaged([one.graph for one in found], names, len(heads.labels))
     original = Original("PyTorch", _mean_of([one.original for one in found]))
-    return Found(
-        reordered(graph, to_input),
-        original_in_order(original, to_input),
-        notes,
-        Settings(scaling, window, heads.labels, heads.regions, spacing, case),
-    )
+    settings = Settings(scaling, window, heads.labels, heads.regions, spacing, case)
+    return reordered(Found(graph, original, notes, settings), to_input)
 
 
 def _fold(path: Path) -> _Fold:
@@ -191,28 +188,13 @@ def _averaged(graphs: Sequence[Graph], names: Sequence[str], maps: int) -> Graph
     """Return a graph whose outputs are the means of those of several graphs."""
     if len(graphs) == 1:
         return graphs[0]
-    steps: list[Step] = []
-    total = ""
+    steps, share, total = Steps(), np.full(maps, 1 / len(graphs)), ""
     for graph, name in zip(graphs, names, strict=True):
-        steps += _renamed(graph.steps, name)
-        (output,) = graph.outputs
-        share = Affine(f"share of {name}", np.full(maps, 1 / len(graphs)), np.zeros(maps))
-        steps.append(Step(share, (f"{name}/{output}",), f"{name}/share"))
-        if not total:
-            total = f"{name}/share"
-            continue
-        joined = Joining(f"mean with {name}", "add")
-        steps.append(Step(joined, (total, f"{name}/share"), f"{name}/sum"))
-        total = f"{name}/sum"
-    return Graph(graphs[0].maps, tuple(steps), (total,))
-
-
-def _renamed(steps: Iterable[Step], name: str) -> Iterable[Step]:
-    """Yield steps whose values and origins have a name before their own."""
-    for step in steps:
-        operation: Operation = replace(step.operation, origin=f"{name}: {step.operation.origin}")
-        reads = tuple(read if read == INPUT else f"{name}/{read}" for read in step.reads)
-        yield Step(operation, reads, f"{name}/{step.value}")
+        (output,) = steps.embed(graph, INPUT, name)
+        shared = steps.chain(output, [affine(f"share of {name}", share, np.zeros(maps))])
+        joined = Layered(Add(f"mean with {name}"))
+        total = steps.add(joined, total, shared) if total else shared
+    return steps.graph(graphs[0].maps, total)
 
 
 def _mean_of(originals: Sequence[Original | str]) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,27 +12,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from znni.core.errors import InvalidInput, MissingLibrary
+from znni.core.errors import InvalidInput, MissingLibrary, first_line
 from znni.core.shapes import Vec3
 from znni.importing import checks
 from znni.importing.calls import Value
 from znni.importing.graph import Operation, needed
 from znni.importing.margins import margins
-from znni.importing.onnx_operators import OPERATORS, Call
+from znni.importing.onnx_nodes import NAMES, NodeCall
+from znni.importing.onnx_operators import OPERATORS_OF_ONNX
 from znni.importing.onnx_original import original
+from znni.importing.reading import Reading, check_local, first_maps
 from znni.importing.steps import Found, Graph
-from znni.importing.tracing import Tracer, traced
-from znni.network.node import INPUT
+from znni.importing.tracing import traced
 
 INSTALL = "pip install 'znni[onnx]'"
-# What looks at whole windows, and what to do about it.
-WINDOWED: Mapping[str, str] = {
-    "LayerNormalization": checks.NORMS,
-    "MeanVarianceNormalization": checks.NORMS,
-    "MatMul": checks.ATTENTION,
-    "Einsum": checks.ATTENTION,
-    "Attention": checks.ATTENTION,
-}
 # What may be computed from constants and extents, by onnx's own evaluator.
 # fmt: off
 COMPUTED = frozenset((
@@ -63,17 +56,19 @@ def read_onnx(path: Path) -> Found:
     except InvalidInput:
         raise
     except Exception as error:  # protobuf, the checker and onnx have errors of their own
-        problem = str(error).strip().split("\n")[0].rstrip(".")
         raise InvalidInput(
-            f"cannot be read as an ONNX model: {problem}; is it whole (with any file of weights "
-            f"beside it)? export it again"
+            f"cannot be read as an ONNX model: {first_line(error)}; is it whole (with any file of "
+            f"weights beside it)? export it again"
         ) from None
-    start, ends = held.start(), held.ends()
-    axes = held.input_axes()
+    start, ends, axes = held.start(), held.ends(), held.input_axes()
     operations = needed(held.operations(), ends)
 
     def read(size: Vec3) -> Graph:
-        return _Reading(held, axes[0], size).graph(operations, ends)
+        for operation in operations:
+            if any(name not in held.constants for name in operation.reads):
+                check_local(operation.origin, operation.details.op_type)
+        maps = axes[0] or first_maps(operations, held.weight)
+        return _Reading(held, maps, size).graph(operations, ends)
 
     graph = traced(axes[1:], read)
     size = None if None in axes[1:] else checks.extents("the input", "extents", axes[1:])
@@ -125,69 +120,43 @@ class _Model:
         sizes = [axis.dim_value for axis in axes[1:]] or [0] * 4
         return [size if size > 0 else None for size in sizes]
 
+    def weight(self, node: Any) -> NDArray[np.generic] | None:
+        """Return the weights of a convolution; None if they are computed, or it is none."""
+        return self.constants.get(node.input[1]) if node.op_type == "Conv" else None
+
     def _inputs(self) -> list[Any]:
         return [value for value in self._graph.input if value.name not in self.constants]
 
 
-class _Reading:
+class _Reading(Reading[Any]):
     """The reading of a model for one size of its input."""
 
-    def __init__(self, model: _Model, maps: int | None, size: Vec3) -> None:
+    def __init__(self, model: _Model, maps: int, size: Vec3) -> None:
+        super().__init__(model.start(), maps, size, {"": None, **model.constants})
         self._opset = model.opset
-        self._maps, self._size = maps, size
-        self._start = model.start()
-        self._values: dict[str, Any] = {"": None, **model.constants}
 
-    def graph(self, operations: Sequence[Operation[Any]], ends: Sequence[str]) -> Graph:
-        """Return the graph of steps."""
-        self._check_local(operations)
-        maps = self._maps or self._first_maps(operations)
-        self._tracer = Tracer(maps, self._size)
-        self._values[self._start] = Value(INPUT)
-        for operation in operations:
-            self._read(operation)
-        outputs = [self._values[end] for end in ends]
-        named = [value.name for value in outputs if isinstance(value, Value)]
-        if len(named) != len(ends):
-            raise InvalidInput(
-                f"has outputs {list(ends)}, which are no arrays of the network; export it again"
-            )
-        return self._tracer.graph(named)
-
-    def _first_maps(self, operations: Sequence[Operation[Any]]) -> int:
-        """Return the maps that the first convolution takes."""
-        for operation in operations:
-            if operation.details.op_type == "Conv":
-                weight = self._values.get(operation.details.input[1])
-                if isinstance(weight, np.ndarray) and weight.ndim == 5:
-                    return int(weight.shape[1])
-        raise InvalidInput("there is no 3D convolution in it; give a network that has one")
-
-    def _check_local(self, operations: Sequence[Operation[Any]]) -> None:
-        """Refuse a node that computes a voxel from all of its input."""
-        for operation in operations:
-            remedy = WINDOWED.get(operation.details.op_type)
-            if remedy and any(name not in self._values for name in operation.reads):
-                checks.refuse(operation.origin, f"{checks.WINDOWS}; {remedy}, {checks.AS_IT_IS}")
-
-    def _read(self, operation: Operation[Any]) -> None:
-        """Read one node."""
+    def read(self, operation: Operation[Any]) -> None:
+        """Add the steps of a node."""
         import onnx
 
         origin, node = operation.origin, operation.details
         kind = node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}.{node.op_type}"
-        attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
-        inputs = tuple(self._values[name] for name in node.input)
+        attributes = {a.name: _value(onnx.helper.get_attribute_value(a)) for a in node.attribute}
+        given = {NAMES.get(name, name): value for name, value in attributes.items()}
+        inputs = tuple(self.values[name] for name in node.input)
         results = tuple(filter(None, node.output))
-        call = Call(origin, results, self._tracer, self._opset, attributes, inputs)
+        arguments = {"input": inputs[0] if inputs else None} | given
+        call = NodeCall(origin, arguments, results, self.tracer, self._opset, attributes, inputs)
         if kind == "Shape" and isinstance(call.input(0), Value):
-            axes = np.array([1, call.maps, *call.size], np.int64)
-            self._values[call.result] = axes[call.attribute("start", 0) : call.attribute("end")]
+            axes = np.array(call.held.shape, np.int64)
+            self.values[results[0]] = axes[
+                call.attributes.get("start", 0) : call.attributes.get("end")
+            ]
         elif kind in COMPUTED and all(
             given is None or isinstance(given, np.ndarray) for given in inputs
         ):
-            self._values.update(zip(node.output, self._computed(origin, node, inputs), strict=True))
-        elif (reader := OPERATORS.get(kind)) is None:
+            self.values.update(zip(node.output, self._computed(origin, node, inputs), strict=True))
+        elif (reader := OPERATORS_OF_ONNX.get(kind)) is None:
             checks.unknown(origin)
         elif len(results) > 1 and kind != "Split":
             checks.refuse(
@@ -197,7 +166,7 @@ class _Reading:
             )
         else:
             partial = reader(call)
-            self._values.update((name, partial or Value(name)) for name in results)
+            self.values.update((name, partial or Value(name)) for name in results)
 
     def _computed(self, origin: str, node: Any, inputs: Sequence[Any]) -> list[NDArray[np.generic]]:
         """Return what a node computes from constants."""
@@ -211,8 +180,12 @@ class _Reading:
                 evaluator = ReferenceEvaluator(node, opsets={"": self._opset})
                 return [np.asarray(made) for made in evaluator.run(None, named)]
         except Exception as error:  # onnx's evaluator raises any kind
-            problem = str(error).split("\n")[0] or type(error).__name__
-            checks.refuse(origin, f"cannot be computed: {problem}; export it again")
+            checks.refuse(origin, f"cannot be computed: {first_line(error)}; export it again")
+
+
+def _value(attribute: Any) -> Any:
+    """Return an attribute's value; text as str."""
+    return attribute.decode(errors="replace") if isinstance(attribute, bytes) else attribute
 
 
 def _made_size(kind: str, inputs: Sequence[NDArray[np.generic] | None]) -> float:

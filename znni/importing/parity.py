@@ -20,7 +20,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from znni.core.errors import DoesNotFit, InvalidInput, RunFailed
+from znni.core.errors import DoesNotFit, InvalidInput, RunFailed, first_line
 from znni.core.shapes import Vec3
 from znni.core.text import in_units
 from znni.importing.folding import Folded
@@ -50,59 +50,39 @@ class Parity:
     """The difference between two computations of a network.
 
     Attributes:
-        runtime: library that ran the original.
-        error: largest difference, relative to the largest output.
+        runtime: library that ran the original, or the name of an example of input and output.
+        error: largest difference, relative to the largest output; if there is a threshold, the
+            share of values on its other side.
         size: extents of the original's input.
+        allowed: the largest error that rounding can explain.
+        threshold: the threshold that was applied to the output.
     """
 
     runtime: str
     error: float
     size: Vec3
-
-    def __str__(self) -> str:
-        return (
-            f"compared with {self.runtime} on random input of {self.size}: differs by "
-            f"{self.error:.1e} of the largest output (up to {MOST_ERROR:g} is allowed)"
-        )
-
-
-@dataclass(frozen=True)
-class SampleParity:
-    """The difference from an example of input and output.
-
-    Attributes:
-        name: what the example is called.
-        error: largest difference, relative to the largest output; if there is a threshold, the
-            share of values on its other side.
-        size: extents of the example's input.
-        threshold: the threshold that was applied to the output.
-    """
-
-    name: str
-    error: float
-    size: Vec3
+    allowed: float = MOST_ERROR
     threshold: float | None = None
 
     @property
     def is_small(self) -> bool:
-        """True if rounding can explain it."""
-        return self.error <= (MOST_SAMPLE_ERROR if self.threshold is None else MOST_APART)
+        """True if rounding can explain it; False for NaN."""
+        return self.error <= self.allowed
 
     def __str__(self) -> str:
+        on = " on random input" if self.allowed == MOST_ERROR else ""
+        differs = f"differs by {self.error:.1e} of the largest output"
         if self.threshold is not None:
-            return (
-                f"compared with {self.name} of {self.size}: {self.error:.1e} of all values lie on "
-                f"the other side of {self.threshold:g} (up to {MOST_APART:g} is allowed)"
-            )
+            differs = f"{self.error:.1e} of all values lie on the other side of {self.threshold:g}"
         return (
-            f"compared with {self.name} of {self.size}: differs by {self.error:.1e} of the largest "
-            f"output (up to {MOST_SAMPLE_ERROR:g} is allowed)"
+            f"compared with {self.runtime}{on} of {self.size}: {differs} (up to {self.allowed:g} "
+            f"is allowed)"
         )
 
 
 def compare_sample(
     folded: Folded, sample: Sample, original: Original | str, compute: Compute
-) -> SampleParity | str:
+) -> Parity | str:
     """Run a network on an example of its source, in one window if it depends on windows.
 
     Args:
@@ -134,13 +114,12 @@ def compare_sample(
             f"as imported, the network gives an output of shape {ours.shape}, and {sample.name} "
             f"have {sample.output.shape}; nothing is written: report this"
         )
-    if sample.threshold is not None:
-        apart = float(np.mean((ours > sample.threshold) != (sample.output > 0)))
+    if sample.threshold is None:
+        found = Parity(sample.name, _difference(ours, sample.output), size, MOST_SAMPLE_ERROR)
     else:
-        largest = max(float(np.abs(sample.output).max()), TINY)
-        apart = float(np.abs(ours - sample.output).max()) / largest
-    found = SampleParity(sample.name, apart, size, sample.threshold)
-    if not found.is_small:  # also for NaN
+        apart = float(np.mean((ours > sample.threshold) != (sample.output > 0)))
+        found = Parity(sample.name, apart, size, MOST_APART, sample.threshold)
+    if not found.is_small:
         raise RunFailed(f"as imported, the network is another one: {found}; nothing is written")
     return found
 
@@ -179,7 +158,7 @@ def compare(folded: Folded, original: Original, compute: Compute) -> Parity | st
             theirs.append(original.run(np.ascontiguousarray(x[:, *window])))
             ours.append(_strided(dense, start, pooling, extents))
     except Exception as error:  # the original's library may raise any kind
-        return f"{original.runtime} could not run the original: {_first_line(error)}"
+        return f"{original.runtime} could not run the original: {first_line(error)}"
     return _judged(original, ours, theirs, size)
 
 
@@ -192,7 +171,7 @@ def _compared_whole(
     try:
         theirs = original.run(x)
     except Exception as error:  # the original's library may raise any kind
-        return f"{original.runtime} could not run the original: {_first_line(error)}"
+        return f"{original.runtime} could not run the original: {first_line(error)}"
     if _work(network, size)[1] <= EXACT_FLOPS:
         ours = exact(network, folded.weights, x).astype(np.float32)
     else:
@@ -248,14 +227,19 @@ def _judged(
         return "its output is not finite on random input, which would show nothing"
     if other.size > 1 and np.ptp(other) == 0:
         return "its output is the same everywhere on random input, which would show nothing"
-    error = float(np.abs(own - other).max() / max(np.abs(other).max(), TINY))
-    if not error <= MOST_ERROR:  # also true for NaN
+    found = Parity(original.runtime, _difference(own, other), size)
+    if not found.is_small:
         raise RunFailed(
             f"as imported, the network differs from what {original.runtime} computes by "
-            f"{error:.1e} of the largest output, and {MOST_ERROR:g} is allowed; nothing is "
+            f"{found.error:.1e} of the largest output, and {MOST_ERROR:g} is allowed; nothing is "
             f"written: report this"
         )
-    return Parity(original.runtime, error, size)
+    return found
+
+
+def _difference(ours: Float32, theirs: Float32) -> float:
+    """Return the largest difference, relative to the largest output."""
+    return float(np.abs(ours - theirs).max() / max(np.abs(theirs).max(), TINY))
 
 
 def _without_margin(ours: Float32, theirs: Float32, original: Original, size: Vec3) -> Float32:
@@ -313,7 +297,3 @@ def _work(network: Network, size: Vec3) -> tuple[int, float]:
         values = sum(network.maps[name] * sizes[name].volume for name in names)
         largest = max(largest, values)
     return largest, flops
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().split("\n")[0] or type(error).__name__

@@ -8,8 +8,8 @@ messages and for comments in the network file, as ``3 (MaxPool3d)``.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,23 +19,8 @@ from znni.core.voxel_size import VoxelSize
 from znni.network.activations import LEAKY_SLOPE
 from znni.network.case_rules import CaseRules
 from znni.network.input_scaling import AS_STORED, InputScaling
-from znni.network.layer_geometry import NO_PADDING, ONE, ZERO
-from znni.network.layers import (
-    Activation,
-    Add,
-    Concat,
-    Conv,
-    ConvTranspose,
-    GlobalPool,
-    Join,
-    Maximum,
-    Multiply,
-    Normalize,
-    Padding,
-    Pool,
-    Upsample,
-)
-from znni.network.layers import Affine as AffineLayer
+from znni.network.layer_geometry import NO_PADDING, ONE
+from znni.network.layers import Activation, Affine, Conv, Layer, Padding
 from znni.network.node import INPUT
 from znni.network.weights import Float32
 from znni.network.window import Window
@@ -43,179 +28,55 @@ from znni.network.window import Window
 Float64: TypeAlias = NDArray[np.float64]
 
 
+def _none() -> Float64:
+    """Return the weights of layers that have none."""
+    return np.zeros(0)
+
+
 @dataclass(frozen=True)
-class Convolution:
-    """A cross-correlation and a bias.
+class Layered:
+    """A layer of networks here, without an activation.
 
     Attributes:
-        origin: its name and type in the source.
-        weight: kernels (out, in / groups, z, y, x).
-        bias: shifts (out,).
-        name: name for its layer; layers without one are numbered.
-        stride: as those below, as in ``znni.network.layers.Conv``.
+        layer: the layer. Its name is its origin in the source.
+        weight: its weights or factors, as in ``znni.network.weights.ConvWeights``; none if the
+            layer has none.
+        bias: its biases or shifts (maps,).
+        name: its name in the network; layers without one are numbered.
     """
 
-    origin: str
-    weight: Float64
-    bias: Float64
-    name: str = ""
-    stride: Vec3 = ONE
-    dilation: Vec3 = ONE
-    groups: int = 1
-    padding: Padding = NO_PADDING
-
-    def layer(self, name: str) -> Conv:
-        """Return the layer that it is, without an activation."""
-        out, taken, *kernel = self.weight.shape
-        return Conv(
-            name, taken * self.groups, out, Vec3(*kernel), "identity", self.stride, self.dilation,
-            self.groups, self.padding,
-        )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class TransposedConvolution:
-    """A transposed convolution and a bias.
-
-    Its kernels are (in, out, z, y, x). Its other attributes are as those of ``Convolution`` and of
-    ``znni.network.layers.ConvTranspose``.
-    """
-
-    origin: str
-    weight: Float64
-    bias: Float64
-    stride: Vec3
-    padding: Vec3 = ZERO
-    padding_after: Vec3 = ZERO
+    layer: Layer
+    weight: Float64 = field(default_factory=_none)
+    bias: Float64 = field(default_factory=_none)
     name: str = ""
 
-    def layer(self, name: str) -> ConvTranspose:
-        """Return the layer that it is, without an activation."""
-        taken, out, *kernel = self.weight.shape
-        return ConvTranspose(
-            name,
-            taken,
-            out,
-            Vec3(*kernel),
-            "identity",
-            self.stride,
-            self.padding,
-            self.padding_after,
-        )
+    @property
+    def origin(self) -> str:
+        """Its name and type in the source."""
+        return self.layer.name
 
 
-@dataclass(frozen=True)
-class Pooling:
-    """Pooling; its attributes are as those of ``Convolution`` and ``znni.network.layers.Pool``."""
-
-    origin: str
-    window: Vec3
-    name: str = ""
-    reduce: Literal["max", "average"] = "max"
-    step: Vec3 = ZERO
-    padding: Padding = NO_PADDING
-
-    def layer(self, name: str) -> Pool:
-        """Return the layer that it is."""
-        return Pool(name, self.window, self.reduce, self.step, self.padding)
-
-
-@dataclass(frozen=True)
-class GlobalPooling:
-    """Pooling over a whole window; its attributes are as those of ``Pooling``."""
-
-    origin: str
-    reduce: Literal["average", "max"] = "average"
-    name: str = ""
-
-    def layer(self, name: str) -> GlobalPool:
-        """Return the layer that it is."""
-        return GlobalPool(name, self.reduce)
+def convolution(
+    origin: str,
+    weight: Float64,
+    bias: Float64 | None = None,
+    *,
+    stride: Vec3 = ONE,
+    dilation: Vec3 = ONE,
+    groups: int = 1,
+    padding: Padding = NO_PADDING,
+) -> Layered:
+    """Return a convolution with weights (out, in / groups, z, y, x) and biases (out,) or none."""
+    out, taken, *kernel = weight.shape
+    layer = Conv(
+        origin, taken * groups, out, Vec3(*kernel), "identity", stride, dilation, groups, padding
+    )
+    return Layered(layer, weight, np.zeros(out) if bias is None else bias)
 
 
-@dataclass(frozen=True)
-class Upsampling:
-    """Upsampling by whole factors; its attributes are as in ``znni.network.layers.Upsample``."""
-
-    origin: str
-    factor: Vec3
-    mode: Literal["nearest", "trilinear"] = "nearest"
-    name: str = ""
-    shift: Vec3 = ZERO
-
-    def layer(self, name: str) -> Upsample:
-        """Return the layer that it is."""
-        return Upsample(name, self.factor, self.mode, self.shift)
-
-
-@dataclass(frozen=True)
-class Joining:
-    """The maps of several values after each other, or the sum, product or maximum of two values.
-
-    Attributes:
-        origin: its name and type in the source.
-        how: the operation.
-        is_gate: whether a product's second value has one map, for all maps of the first.
-        spreads: whether a product's second value has one sample, for all samples of the first.
-        name: name for its layer; layers without one are numbered.
-    """
-
-    origin: str
-    how: Literal["concat", "add", "multiply", "maximum"]
-    is_gate: bool = False
-    spreads: bool = False
-    name: str = ""
-
-    def layer(self, name: str) -> Join:
-        """Return the layer that it is, without an activation."""
-        match self.how:
-            case "concat":
-                return Concat(name)
-            case "add":
-                return Add(name)
-            case "multiply":
-                return Multiply(name, is_gate=self.is_gate, spreads=self.spreads)
-            case "maximum":
-                return Maximum(name)
-
-
-@dataclass(frozen=True)
-class Affine:
-    """``x * scale + shift``, both (maps,): a batch normalization in evaluation mode."""
-
-    origin: str
-    scale: Float64
-    shift: Float64
-    name: str = ""
-
-    def layer(self, name: str) -> AffineLayer:
-        """Return the layer that it is, without an activation."""
-        return AffineLayer(name, len(self.scale))
-
-
-@dataclass(frozen=True)
-class Normalization:
-    """Instance norm or group norm, by the values of a whole window.
-
-    Attributes:
-        origin: its name and type in the source.
-        groups: the number of groups of maps.
-        eps: what is added to the variance.
-        scale: the factors (maps,) that follow.
-        shift: the shifts (maps,) that follow.
-        name: name for its layer; layers without one are numbered.
-    """
-
-    origin: str
-    groups: int
-    eps: float
-    scale: Float64
-    shift: Float64
-    name: str = ""
-
-    def layer(self, name: str) -> Normalize:
-        """Return the layer that it is, without an activation."""
-        return Normalize(name, len(self.scale), self.groups, self.eps)
+def affine(origin: str, scale: Float64, shift: Float64) -> Layered:
+    """Return ``x * scale + shift``, both (maps,): a batch normalization in evaluation mode."""
+    return Layered(Affine(origin, len(scale)), scale, shift)
 
 
 @dataclass(frozen=True)
@@ -247,39 +108,7 @@ class Nonlinearity:
         return True
 
 
-@dataclass(frozen=True)
-class Cropping:
-    """Samples cut off at the beginning and at the end of each axis.
-
-    Whoever reads the source checks that joins crop what they read to the centre, because layers
-    that join values do so by themselves.
-    """
-
-    origin: str
-    before: Vec3
-    after: Vec3
-
-
-@dataclass(frozen=True)
-class ZeroPadding:
-    """Zeros added around a value."""
-
-    origin: str
-    padding: Padding
-
-
-# Operations that are layers of their own, unless they can be folded into others.
-Layered: TypeAlias = (
-    Convolution
-    | TransposedConvolution
-    | Pooling
-    | GlobalPooling
-    | Upsampling
-    | Joining
-    | Affine
-    | Normalization
-)
-Operation: TypeAlias = Layered | Nonlinearity | Cropping | ZeroPadding
+Operation: TypeAlias = Layered | Nonlinearity
 
 
 @dataclass(frozen=True)
@@ -314,12 +143,55 @@ class Graph:
     margin: Padding = NO_PADDING
 
 
+class Steps:
+    """Steps of a graph, one after the other, with names that no source gives."""
+
+    def __init__(self) -> None:
+        self.steps: list[Step] = []
+
+    def add(self, operation: Operation, *reads: str) -> str:
+        """Add an operation, and return the name of its value."""
+        self.steps.append(Step(operation, reads, f"\0{len(self.steps)}"))
+        return self.steps[-1].value
+
+    def chain(self, read: str, operations: Iterable[Operation]) -> str:
+        """Add operations of which each reads the value of the one before, and return the last."""
+        for operation in operations:
+            read = self.add(operation, read)
+        return read
+
+    def embed(self, graph: Graph, start: str, name: str = "") -> list[str]:
+        """Add a graph that reads a value, and return its outputs.
+
+        Args:
+            graph: the graph.
+            start: the value that is its input.
+            name: a name to put before its origins.
+        """
+        values = {INPUT: start}
+        for step in graph.steps:
+            operation = step.operation
+            if name:
+                operation = _renamed(operation, f"{name}: {operation.origin}")
+            values[step.value] = self.add(operation, *(values[read] for read in step.reads))
+        return [values[output] for output in graph.outputs]
+
+    def graph(self, maps: int, *outputs: str) -> Graph:
+        """Return the graph of all steps."""
+        return Graph(maps, tuple(self.steps), outputs)
+
+
 def chained(maps: int, operations: Iterable[Operation]) -> Graph:
     """Return the graph in which every operation reads the value of the one before."""
-    steps: list[Step] = []
-    for operation in operations:
-        steps.append(Step(operation, (steps[-1].value if steps else INPUT,), str(len(steps))))
-    return Graph(maps, tuple(steps), (steps[-1].value if steps else INPUT,))
+    steps = Steps()
+    return steps.graph(maps, steps.chain(INPUT, operations))
+
+
+def _renamed(operation: Operation, origin: str) -> Operation:
+    """Return an operation with another origin."""
+    if isinstance(operation, Layered):
+        return replace(operation, layer=replace(operation.layer, name=origin))
+    return replace(operation, origin=origin)
 
 
 @dataclass(frozen=True)

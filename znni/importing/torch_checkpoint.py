@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from zipfile import ZipFile, is_zipfile
@@ -11,7 +12,7 @@ from zipfile import ZipFile, is_zipfile
 import numpy as np
 from numpy.typing import NDArray
 
-from znni.core.errors import InvalidInput, option
+from znni.core.errors import InvalidInput, MissingLibrary, first_line, option
 from znni.importing.checks import array_of
 from znni.importing.torch_module import EXPORT
 
@@ -42,8 +43,10 @@ def read_held(path: Path) -> Any:
     """Return what a file of ``torch.save`` holds: tensors, numbers, texts, and lists of these.
 
     Raises:
-        InvalidInput: the file has anything else, or is damaged.
+        InvalidInput: the file has anything else, or is damaged, or PyTorch is not installed.
     """
+    if find_spec("torch") is None:
+        raise MissingLibrary("needs PyTorch, which is not installed: pip install 'znni[torch]'")
     import torch
 
     if torch.__version__ < SAFE_SINCE:
@@ -64,9 +67,9 @@ def read_held(path: Path) -> Any:
     except InvalidInput:
         raise
     except Exception as error:  # a damaged file makes the reader raise any kind
-        problem = str(error).split("\n")[0] or type(error).__name__
         raise InvalidInput(
-            f"cannot be read as a file of torch.save: {problem}; is the file whole? save it again"
+            f"cannot be read as a file of torch.save: {first_line(error)}; is the file whole? save "
+            f"it again"
         ) from None
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from znni.core.errors import InvalidInput
+from znni.core.errors import InvalidInput, first_line
 from znni.core.shapes import Vec3
 from znni.importing.exported_program import of_live_program
 from znni.importing.margins import Unsuited
@@ -82,8 +82,7 @@ def _exported(module: Any, inputs: Any) -> Any:
         with redirect_stderr(io.StringIO()), warnings.catch_warnings(action="ignore"):
             return torch.export.export(module, (inputs,), dynamic_shapes=(free,))
     except Exception as error:  # PyTorch raises what the module raises, and errors of its own
-        problem = str(error).strip().split("\n")[0] or type(error).__name__
-        raise _NotExported(f"cannot be exported: {problem}; {EXPORT}") from None
+        raise _NotExported(f"cannot be exported: {first_line(error)}; {EXPORT}") from None
     finally:
         logging.disable(silent)
 

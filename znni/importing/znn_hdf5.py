@@ -18,11 +18,11 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from znni.core.errors import InvalidInput, option
-from znni.importing import checks
+from znni.importing import checks, operations
 from znni.importing.graph import ONE_PATH, in_order
 from znni.importing.graph import Operation as GraphOperation
-from znni.importing.steps import Affine, Convolution, Found, Nonlinearity, Operation, chained
-from znni.network.layers import Activation
+from znni.importing.steps import Found, Layered, Nonlinearity, Operation, affine, chained
+from znni.network.layers import Activation, Conv
 
 NETWORK = "processing/znn/train/network"
 FUNCTIONS: Mapping[str, Activation] = {
@@ -64,10 +64,11 @@ def read_znn(path: Path) -> Found:
             f"weights for a network file need no import: give {option('weights', 'FILE')} for a run"
         )
     steps = tuple(_steps(nodes, edges))
-    first = next((step for step in steps if isinstance(step, Convolution)), None)
+    layers = (step.layer for step in steps if isinstance(step, Layered))
+    first = next((layer for layer in layers if isinstance(layer, Conv)), None)
     if first is None:
         raise InvalidInput("there is no convolution in it; is it the right file?")
-    return Found(chained(first.weight.shape[1], steps), NOT_COMPARED)
+    return Found(chained(first.in_features, steps), NOT_COMPARED)
 
 
 def _fields(group: Any) -> Fields:
@@ -90,13 +91,13 @@ def _fields(group: Any) -> Fields:
 
 def _steps(nodes: Mapping[str, Fields], edges: Mapping[str, Fields]) -> Iterator[Operation]:
     """Yield the steps of each edge and of the node that it leads to."""
-    operations = [_operation(name, edge, nodes) for name, edge in edges.items()]
+    every = [_operation(name, edge, nodes) for name, edge in edges.items()]
     starts = [name for name, node in nodes.items() if node.get("type") == "input"]
-    read = {name for operation in operations for name in operation.reads}
+    read = {name for operation in every for name in operation.reads}
     ends = [name for name in nodes if name not in read]
     if len(starts) != 1 or len(ends) != 1:
         raise InvalidInput(f"has inputs {starts} and outputs {ends}; {ONE_PATH}: with one of each")
-    for operation in in_order(operations, starts[0], ends[0]):
+    for operation in in_order(every, starts[0], ends[0]):
         yield from _edge_steps(operation.origin, operation.details)
         node = operation.writes[0]
         yield from _node_steps(node, nodes[node])
@@ -116,7 +117,7 @@ def _edge_steps(origin: str, edge: Fields) -> Iterator[Operation]:
     """Yield the step of an edge, or nothing."""
     match edge.get("type"):
         case "conv":
-            filters = checks.values(origin, "filters", edge.get("filters"))
+            filters = checks.floats(origin, "filters", edge.get("filters"))
             if filters.ndim != 5:
                 checks.refuse(
                     origin, f"has filters of shape {filters.shape}; they are (in, out, z, y, x)"
@@ -129,16 +130,16 @@ def _edge_steps(origin: str, edge: Fields) -> Iterator[Operation]:
             weight = np.flip(filters, axis=(2, 3, 4)).swapaxes(0, 1)
             if (stride := _whole(edge.get("stride", 1))) not in (1, [1, 1, 1]):
                 checks.refuse(origin, f"has stride {stride}; ZNN's networks here have stride 1")
-            yield checks.convolution(origin, weight)
+            yield operations.convolution(origin, weight)
         case "max_filter":
             window, stride = _whole(edge.get("size")), _whole(edge.get("stride", 1))
             if window != stride:
                 checks.refuse(
                     origin, f"pools {window} with stride {stride}; give a stride that is the window"
                 )
-            yield checks.pooling(origin, window, stride=stride)
+            yield operations.max_pooling(origin, window, stride=stride)
         case "max_pool":
-            yield checks.pooling(origin, _whole(edge.get("size")), stride=None)
+            yield operations.max_pooling(origin, _whole(edge.get("size")), stride=None)
         case "dropout" | "dummy":
             return
         case _:
@@ -152,10 +153,10 @@ def _node_steps(name: str, node: Fields) -> Iterator[Operation]:
         case "sum":
             return
         case "transfer":
-            biases = checks.values(origin, "biases", node.get("biases"))
+            biases = checks.floats(origin, "biases", node.get("biases"))
             if biases.ndim != 1:
                 checks.refuse(origin, f"has biases of shape {biases.shape}; they are (maps,)")
-            yield Affine(origin, np.ones_like(biases), biases)
+            yield affine(origin, np.ones_like(biases), biases)
             yield from _function(origin, len(biases), node)
         case _:
             checks.unknown(origin)
@@ -178,8 +179,8 @@ def _function(origin: str, maps: int, node: Fields) -> Iterator[Operation]:
             checks.refuse(origin, f"has the function {other!r}; {checks.LAYERS}")
 
 
-def _scaled(origin: str, maps: int, factor: float, shift: float = 0.0) -> Affine:
-    return Affine(origin, np.full(maps, factor), np.full(maps, shift))
+def _scaled(origin: str, maps: int, factor: float, shift: float = 0.0) -> Layered:
+    return affine(origin, np.full(maps, factor), np.full(maps, shift))
 
 
 def _arguments(origin: str, node: Fields, defaults: tuple[float, float]) -> tuple[float, float]:

@@ -119,7 +119,15 @@ ActivationEntry = Annotated[Activated, PlainValidator(_activated)]
 
 
 class LayerKind(Entry):
-    """The part of a layer's entry under its kind, such as ``conv:``."""
+    """The part of a layer's entry under its kind, such as ``conv:``.
+
+    Attributes:
+        makes: the layer's class. Its fields have the values of the entry's keys.
+        fields: the fields' names, where keys have others.
+    """
+
+    makes: ClassVar[type[Layer]]
+    fields: ClassVar[Mapping[str, str]] = {}
 
     def layer(self, name: str, maps: Sequence[int]) -> Layer:
         """Return the layer.
@@ -131,12 +139,21 @@ class LayerKind(Entry):
         Raises:
             InvalidInput: the entry's numbers make no layer.
         """
-        raise NotImplementedError
+        given = {self.fields.get(key, key): value for key, value in self}
+        if "activation" in given:
+            given["activation"], given["slope"] = given["activation"]
+        return self.makes(name=name, **given | self._from_maps(maps))
+
+    def _from_maps(self, maps: Sequence[int]) -> dict[str, Any]:  # noqa: ARG002 - most have none
+        """Return the fields that depend on the maps of the inputs."""
+        return {}
 
 
 class ConvEntry(LayerKind):
     """A convolution."""
 
+    makes: ClassVar[type[Layer]] = Conv
+    fields: ClassVar[Mapping[str, str]] = {"features": "out_features"}
     unneeded: ClassVar[Mapping[str, str]] = {"batchnorm": FOLDED, "batch_norm": FOLDED}
     features: Count
     kernel: Extents
@@ -146,22 +163,12 @@ class ConvEntry(LayerKind):
     groups: Count = 1
     activation: ActivationEntry = IDENTITY
 
-    def layer(self, name: str, maps: Sequence[int]) -> Conv:
-        """Return the convolution."""
-        activation, slope = self.activation
-        return Conv(
-            name, maps[0], self.features, self.kernel, activation, self.stride, self.dilation,
-            self.groups, self._zeros, slope,
-        )  # fmt: skip
-
-    @property
-    def _zeros(self) -> Padding:
-        if self.padding == "valid":
-            return NO_PADDING
-        if isinstance(self.padding, Padding):
-            return self.padding
+    def _from_maps(self, maps: Sequence[int]) -> dict[str, Any]:
         total = (self.kernel - 1) * self.dilation
-        return Padding(total // 2, total - total // 2)
+        same = Padding(total // 2, total - total // 2)
+        by_name = {"valid": NO_PADDING, "same": same}
+        padding = by_name[self.padding] if isinstance(self.padding, str) else self.padding
+        return {"in_features": maps[0], "padding": padding}
 
     @model_validator(mode="after")
     def _same_has_no_stride(self) -> ConvEntry:
@@ -173,6 +180,11 @@ class ConvEntry(LayerKind):
 class ConvTransposeEntry(LayerKind):
     """A transposed convolution."""
 
+    makes: ClassVar[type[Layer]] = ConvTranspose
+    fields: ClassVar[Mapping[str, str]] = {
+        "features": "out_features",
+        "output_padding": "padding_after",
+    }
     features: Count
     kernel: Extents
     stride: Extents
@@ -180,29 +192,23 @@ class ConvTransposeEntry(LayerKind):
     output_padding: Margins = ZERO
     activation: ActivationEntry = IDENTITY
 
-    def layer(self, name: str, maps: Sequence[int]) -> ConvTranspose:
-        """Return the transposed convolution."""
-        activation, slope = self.activation
-        return ConvTranspose(
-            name, maps[0], self.features, self.kernel, activation, self.stride, self.padding,
-            self.padding - self.output_padding, slope,
-        )  # fmt: skip
+    def _from_maps(self, maps: Sequence[int]) -> dict[str, Any]:
+        return {"in_features": maps[0], "padding_after": self.padding - self.output_padding}
 
 
 class PoolEntry(LayerKind):
     """A pooling."""
 
+    makes: ClassVar[type[Layer]] = Pool
+    fields: ClassVar[Mapping[str, str]] = {"kind": "reduce", "stride": "step"}
     unneeded: ClassVar[Mapping[str, str]] = {"kernel": "a pooling has a window:"}
     window: Extents
     kind: Literal["max", "average"] = "max"
-    stride: Extents | None = None
+    stride: Extents = ZERO
     padding: Sides = "valid"
 
-    def layer(self, name: str, maps: Sequence[int]) -> Pool:  # noqa: ARG002 - any number of maps
-        """Return the pooling."""
-        padding = NO_PADDING if isinstance(self.padding, str) else self.padding
-        step = ZERO if self.stride in (None, self.window) else self.stride
-        return Pool(name, self.window, self.kind, step or ZERO, padding)
+    def _from_maps(self, maps: Sequence[int]) -> dict[str, Any]:  # noqa: ARG002 - any number
+        return {"padding": NO_PADDING} if self.padding == "valid" else {}
 
     @model_validator(mode="after")
     def _no_same(self) -> PoolEntry:
@@ -214,17 +220,16 @@ class PoolEntry(LayerKind):
 class GlobalPoolEntry(LayerKind):
     """A pooling over a whole window."""
 
+    makes: ClassVar[type[Layer]] = GlobalPool
+    fields: ClassVar[Mapping[str, str]] = {"kind": "reduce"}
     unneeded: ClassVar[Mapping[str, str]] = {"window": "its window is that of the network"}
     kind: Literal["average", "max"] = "average"
-
-    def layer(self, name: str, maps: Sequence[int]) -> GlobalPool:  # noqa: ARG002 - any number
-        """Return the pooling."""
-        return GlobalPool(name, self.kind)
 
 
 class UpsampleEntry(LayerKind):
     """Upsampling."""
 
+    makes: ClassVar[type[Layer]] = Upsample
     unneeded: ClassVar[Mapping[str, str]] = {
         "scale_factor": "it is called factor:",
         "size": "give a factor:, because sizes follow the volume",
@@ -235,81 +240,65 @@ class UpsampleEntry(LayerKind):
     mode: Literal["nearest", "trilinear"] = "nearest"
     shift: Margins = ZERO
 
-    def layer(self, name: str, maps: Sequence[int]) -> Upsample:  # noqa: ARG002
-        """Return the upsampling."""
-        return Upsample(name, self.factor, self.mode, self.shift)
-
-
-class AffineEntry(LayerKind):
-    """A factor and a shift for each map."""
-
-    activation: ActivationEntry = IDENTITY
-
-    def layer(self, name: str, maps: Sequence[int]) -> Affine:
-        """Return the layer."""
-        return Affine(name, maps[0], *self.activation)
-
 
 class ConcatEntry(LayerKind):
     """The maps of several layers."""
 
-    def layer(self, name: str, maps: Sequence[int]) -> Concat:  # noqa: ARG002
-        """Return the join."""
-        return Concat(name)
+    makes: ClassVar[type[Layer]] = Concat
 
 
-class AddEntry(LayerKind):
+class _ActivatedEntry(LayerKind):
+    """A layer with an activation."""
+
+    activation: ActivationEntry = IDENTITY
+
+
+class AffineEntry(_ActivatedEntry):
+    """A factor and a shift for each map."""
+
+    makes: ClassVar[type[Layer]] = Affine
+
+    def _from_maps(self, maps: Sequence[int]) -> dict[str, Any]:
+        return {"features": maps[0]}
+
+
+class AddEntry(_ActivatedEntry):
     """The sum of two layers."""
 
-    activation: ActivationEntry = IDENTITY
-
-    def layer(self, name: str, maps: Sequence[int]) -> Add:  # noqa: ARG002
-        """Return the join."""
-        return Add(name, *self.activation)
+    makes: ClassVar[type[Layer]] = Add
 
 
-class MultiplyEntry(LayerKind):
+class MultiplyEntry(_ActivatedEntry):
     """The product of two layers, the second of which may have one map or be globally pooled."""
 
-    activation: ActivationEntry = IDENTITY
+    makes: ClassVar[type[Layer]] = Multiply
 
-    def layer(self, name: str, maps: Sequence[int]) -> Multiply:
-        """Return the join."""
-        is_gate = len(maps) == 2 and maps[1] == 1 < maps[0]
-        return Multiply(name, *self.activation, is_gate)
+    def _from_maps(self, maps: Sequence[int]) -> dict[str, Any]:
+        return {"is_gate": len(maps) == 2 and maps[1] == 1 < maps[0]}
 
 
-class MaximumEntry(LayerKind):
+class MaximumEntry(_ActivatedEntry):
     """The larger of two layers."""
 
-    activation: ActivationEntry = IDENTITY
-
-    def layer(self, name: str, maps: Sequence[int]) -> Maximum:  # noqa: ARG002
-        """Return the join."""
-        return Maximum(name, *self.activation)
+    makes: ClassVar[type[Layer]] = Maximum
 
 
-class InstanceNormEntry(LayerKind):
-    """An instance norm."""
+class InstanceNormEntry(_ActivatedEntry):
+    """An instance norm, which has a group for each map."""
 
+    makes: ClassVar[type[Layer]] = Normalize
     eps: Finite = EPS
-    activation: ActivationEntry = IDENTITY
 
-    def layer(self, name: str, maps: Sequence[int]) -> Normalize:
-        """Return the norm, with a group for each map."""
-        return Normalize(name, maps[0], maps[0], self.eps, *self.activation)
+    def _from_maps(self, maps: Sequence[int]) -> dict[str, Any]:
+        return {"features": maps[0], "groups": maps[0]}
 
 
-class GroupNormEntry(LayerKind):
+class GroupNormEntry(AffineEntry):
     """A group norm."""
 
+    makes: ClassVar[type[Layer]] = Normalize
     groups: Count
     eps: Finite = EPS
-    activation: ActivationEntry = IDENTITY
-
-    def layer(self, name: str, maps: Sequence[int]) -> Normalize:
-        """Return the norm."""
-        return Normalize(name, maps[0], self.groups, self.eps, *self.activation)
 
 
 class ModelEntry(LayerKind):

@@ -28,6 +28,10 @@ class Padding(NamedTuple):
         """The zeros on both sides together."""
         return self.before + self.after
 
+    def widened(self, more: Padding) -> Padding:
+        """Return these zeros with others around them."""
+        return Padding(self.before + more.before, self.after + more.after)
+
 
 NO_PADDING = Padding()
 

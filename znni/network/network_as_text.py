@@ -3,35 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import Any
 
-from znni.core.shapes import Vec3
 from znni.network.activations import LEAKY_SLOPE
 from znni.network.input_scaling import InputScaling, Normalization, Percentiles, ZScore
-from znni.network.layer_geometry import ZERO
 from znni.network.layers import (
-    Add,
-    Affine,
     Concat,
-    Conv,
     ConvTranspose,
-    Elementwise,
     GlobalPool,
     Layer,
-    Maximum,
     Model,
-    Multiply,
     Normalize,
     Padding,
     Pool,
     Upsample,
-    Weighted,
 )
 from znni.network.network import Network
 from znni.network.node import INPUT, Node
-from znni.network.normalization import EPS
 from znni.network.window import Window
 
 # The name of the join of several outputs.
@@ -40,118 +29,60 @@ OUTPUTS = "outputs"
 # The name by which layers take the network's input, unless a layer has this name.
 INPUT_NAME = "input"
 
-KINDS: dict[type[Layer], str] = {
-    Conv: "conv",
-    ConvTranspose: "conv_transpose",
-    Pool: "pool",
-    GlobalPool: "global_pool",
-    Upsample: "upsample",
-    Affine: "affine",
-    Concat: "concat",
-    Add: "add",
-    Multiply: "multiply",
-    Maximum: "maximum",
-    Model: "model",
-}
-
-INSTANCE_NORM, GROUP_NORM = "instance_norm", "group_norm"
-ALL_KINDS = (*KINDS.values(), INSTANCE_NORM, GROUP_NORM)
-
 
 def kind_of(layer: Layer) -> str:
     """Return the key of a layer in a network file."""
     if isinstance(layer, Normalize):
-        return INSTANCE_NORM if layer.is_instance_norm else GROUP_NORM
-    return KINDS[type(layer)]
+        return "instance_norm" if layer.is_instance_norm else "group_norm"
+    return layer.kind
 
 
-def entry_of(layer: Layer) -> dict[str, Any]:
-    """Return what a network file says of a layer under its kind."""
-    match layer:
-        case Conv():
-            return _changed(
-                {
-                    "features": layer.out_features,
-                    "kernel": layer.kernel,
-                    "stride": layer.stride,
-                    "padding": _sides(layer.padding),
-                    "dilation": layer.dilation,
-                    "groups": layer.groups,
-                    **_named_activation(layer),
-                }
-            )
-        case ConvTranspose():
-            return _changed(
-                {
-                    "features": layer.out_features,
-                    "kernel": layer.kernel,
-                    "stride": layer.stride,
-                    "padding": layer.padding,
-                    "output_padding": layer.padding - layer.padding_after,
-                    **_named_activation(layer),
-                },
-                keep=("stride",),
-            )
-        case Pool():
-            return _changed(
-                {
-                    "window": layer.window,
-                    "kind": layer.reduce,
-                    "stride": layer.stride,
-                    "padding": _sides(layer.padding),
-                },
-                drop=("stride",) * (layer.step == ZERO),
-                keep=("stride",),
-            )
-        case Upsample():
-            return _changed({"factor": layer.factor, "mode": layer.mode, "shift": layer.shift})
-        case GlobalPool():
-            return {"kind": layer.reduce}
-        case Model():
-            return {"file": layer.file, "features": layer.features, "sha256": layer.sha256}
-        case Concat():
-            return {}
-        case Normalize():
-            groups = {} if layer.is_instance_norm else {"groups": layer.groups}
-            return groups | _changed({"eps": layer.eps}) | _named_activation(layer)
-        case _:
-            return _named_activation(layer)
-
-
-def _sides(padding: Padding) -> Any:
-    """Return padding as a network file has it."""
-    if padding.before == padding.after:
-        return padding.before
-    return {"before": padding.before, "after": padding.after}
-
-
-DEFAULTS: dict[str, Any] = {
-    "stride": Vec3(1, 1, 1),
-    "dilation": Vec3(1, 1, 1),
-    "padding": ZERO,
-    "output_padding": ZERO,
-    "shift": ZERO,
-    "groups": 1,
-    "kind": "max",
-    "eps": EPS,
+# The keys of layers' entries in their order, by the fields of layers that they stand for.
+KEYS = {
+    "out_features": "features",
+    "kernel": "kernel",
+    "window": "window",
+    "factor": "factor",
+    "reduce": "kind",
+    "mode": "mode",
+    "stride": "stride",
+    "step": "stride",
+    "padding": "padding",
+    "dilation": "dilation",
+    "groups": "groups",
+    "shift": "shift",
+    "eps": "eps",
 }
 
 
-def _changed(
-    entry: dict[str, Any], keep: Sequence[str] = (), drop: Sequence[str] = ()
-) -> dict[str, Any]:
-    """Return an entry without the keys whose values are the defaults."""
-    return {
-        key: value
-        for key, value in entry.items()
-        if key not in drop and (key in keep or key not in DEFAULTS or DEFAULTS[key] != value)
+def entry_of(layer: Layer) -> dict[str, Any]:
+    """Return what a network file says of a layer under its kind: what differs from defaults."""
+    if isinstance(layer, Model):
+        return {"file": layer.file, "features": layer.features, "sha256": layer.sha256}
+    if isinstance(layer, GlobalPool):
+        return {"kind": layer.reduce}
+    defaults = {field.name: field.default for field in fields(layer)}
+    entry = {
+        key: _sides(getattr(layer, name))
+        for name, key in KEYS.items()
+        if name in defaults and (name == "mode" or getattr(layer, name) != defaults[name])
     }
-
-
-def _named_activation(layer: Weighted | Elementwise) -> dict[str, Any]:
+    if isinstance(layer, Normalize) and layer.is_instance_norm:
+        del entry["groups"]
+    if isinstance(layer, ConvTranspose) and layer.padding != layer.padding_after:
+        entry["output_padding"] = layer.padding - layer.padding_after
+    if isinstance(layer, Pool | Upsample | Concat):
+        return entry
     if layer.activation == "leaky_relu" and layer.slope != LEAKY_SLOPE:
-        return {"activation": {"leaky_relu": layer.slope}}
-    return {"activation": layer.activation}
+        return entry | {"activation": {"leaky_relu": layer.slope}}
+    return entry | {"activation": layer.activation}
+
+
+def _sides(value: Any) -> Any:
+    """Return a field's value, or padding as a network file has it."""
+    if not isinstance(value, Padding):
+        return value
+    return value.before if value.before == value.after else value._asdict()
 
 
 def _normalization_entry(one: Normalization) -> object:

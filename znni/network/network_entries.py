@@ -43,7 +43,7 @@ from znni.network.layer_entries import (
 from znni.network.layers import Concat, Layer, Multiply
 from znni.network.model_files import model_layer
 from znni.network.network import Network
-from znni.network.network_as_text import ALL_KINDS, INPUT_NAME, OUTPUTS
+from znni.network.network_as_text import INPUT_NAME, OUTPUTS
 from znni.network.node import INPUT, Node, maps_of, stride_of
 from znni.network.window import Window
 
@@ -116,9 +116,9 @@ class _LayerEntry(Entry):
     add: AddEntry | None = None
     multiply: MultiplyEntry | None = None
     maximum: MaximumEntry | None = None
+    model: ModelEntry | None = None
     instance_norm: InstanceNormEntry | None = None
     group_norm: GroupNormEntry | None = None
-    model: ModelEntry | None = None
 
     @property
     def kinds(self) -> dict[str, LayerKind]:
@@ -213,15 +213,11 @@ def network_of(file: YamlFile) -> Network:
         if len(entries.outputs) > 1:
             output = OUTPUTS
             nodes.append(Node(Concat(OUTPUTS), tuple(entries.outputs)))
-            try:
+            with file.errors_at("outputs"):
                 stride_of(nodes[-1], strides)
-            except InvalidInput as error:
-                raise file.refusal(("outputs",), str(error)) from None
-    try:
+    with file.errors_at("input"):
         scaling = entries.input.scaling
-    except InvalidInput as error:
-        raise file.refusal(("input",), str(error)) from None
-    try:
+    with file.errors_at("layers"):
         network = Network(
             name=entries.name,
             in_features=entries.in_features,
@@ -238,17 +234,11 @@ def network_of(file: YamlFile) -> Network:
         )
         if network.is_exact:
             context(network)  # raises an error if its layers do not fit together
-    except InvalidInput as error:
-        raise file.refusal(("layers",), str(error)) from None
     if window := entries.window:
         resampled = window.resampled.resampling if window.resampled else None
-        try:
-            network = windowed(
-                network,
-                Window(**dict(window) | {"resampled": resampled}, by_default=not asked),
-            )
-        except InvalidInput as error:
-            raise file.refusal(("window",), str(error)) from None
+        given = dict(window) | {"resampled": resampled}
+        with file.errors_at("window"):
+            network = windowed(network, Window(**given, by_default=not asked))
     if network.labels and len(network.labels) != network.out_features:
         problem = (
             f"there are {len(network.labels)} labels, and "
@@ -291,15 +281,13 @@ def _nodes(file: YamlFile, entries: _NetworkFile) -> tuple[list[Node], dict[str,
             if source not in maps and source != INPUT_NAME:
                 raise file.refusal((*where, "from"), _unknown(name, source, names, index))
             takes.append(source if source in maps else INPUT)
-        try:
+        with file.errors_at(*where):
             layer = _layer(file, given, name, [maps[source] for source in takes])
             if isinstance(layer, Multiply) and [each in pooled for each in takes] == [False, True]:
                 layer = replace(layer, spreads=True)
             node = Node(layer, tuple(takes))
             maps[name] = maps_of(node, maps)
             strides[name] = stride_of(node, strides)
-        except InvalidInput as error:
-            raise file.refusal(where, str(error)) from None
         nodes.append(node)
         if node.is_pooled(pooled):
             pooled.add(name)
@@ -318,7 +306,8 @@ def _names(file: YamlFile, entries: Sequence[_LayerEntry]) -> list[str]:
     count = Counter[str]()
     for index, entry in enumerate(entries):
         if len(entry.kinds) != 1:
-            kinds = ", ".join(ALL_KINDS)
+            fields = _LayerEntry.model_fields
+            kinds = ", ".join(kind for kind in fields if kind not in ("name", "sources"))
             raise file.refusal(("layers", index), f"a layer is of one kind; give one of {kinds}")
         (kind,) = entry.kinds
         count[kind] += 1
