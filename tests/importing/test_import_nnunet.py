@@ -9,106 +9,28 @@ from typing import Any
 
 import numpy as np
 import pytest
-from import_cases import torch_or_skip
+from nnunet_folders import (
+    KERNELS,
+    STRIDES,
+    results_module,
+    results_plans,
+    torch,
+    unet,
+    write_results,
+)
 
 import znni
 from znni.core.errors import InvalidInput
 from znni.core.shapes import Vec3
 from znni.core.voxel_size import VoxelSize
-from znni.importing import nnunet_results, parity
+from znni.importing import parity
+from znni.importing.nnunet_folder import Results, is_results
 from znni.importing.parity import Parity
 from znni.machine.detect import detect_host
+from znni.network.case_rules import CaseRules, ResampleRule
 from znni.network.input_scaling import Fixed, InputScaling, Percentiles, ZScore
 from znni.network.network_file import load_network
 from znni.network.window import Window
-
-torch = torch_or_skip()
-unet = pytest.importorskip(
-    "dynamic_network_architectures.architectures.unet", reason="it is not installed (znni[nnunet])"
-)
-
-KERNELS, STRIDES = [[1, 3, 3], [3, 3, 3]], [[1, 1, 1], [1, 2, 2]]
-PATCH = [4, 16, 12]
-INTENSITIES = {"mean": 100.0, "std": 20.0, "percentile_00_5": 60.0, "percentile_99_5": 150.0}
-
-
-def _plans(order: tuple[int, int, int], schemes: list[str], **changes: Any) -> dict[str, Any]:
-    configuration = {
-        "patch_size": PATCH,
-        "spacing": [3.0, 1.0, 0.5],
-        "normalization_schemes": schemes,
-        "use_mask_for_norm": [False] * len(schemes),
-        "architecture": {
-            "network_class_name": "dynamic_network_architectures.architectures.unet.PlainConvUNet",
-            "arch_kwargs": {
-                "n_stages": 2,
-                "features_per_stage": [4, 6],
-                "conv_op": "torch.nn.modules.conv.Conv3d",
-                "kernel_sizes": KERNELS,
-                "strides": STRIDES,
-                "n_conv_per_stage": [1, 1],
-                "n_conv_per_stage_decoder": [1],
-                "conv_bias": True,
-                "norm_op": "torch.nn.modules.instancenorm.InstanceNorm3d",
-                "norm_op_kwargs": {"eps": 1e-5, "affine": True},
-                "dropout_op": None,
-                "dropout_op_kwargs": None,
-                "nonlin": "torch.nn.LeakyReLU",
-                "nonlin_kwargs": {"inplace": True},
-            },
-        },
-    } | changes
-    return {
-        "transpose_forward": list(order),
-        "configurations": {
-            "2d": {},
-            "base": configuration,
-            "3d_fullres": {"inherits_from": "base"},
-        },
-        "foreground_intensity_properties_per_channel": {
-            str(index): INTENSITIES for index in range(len(schemes))
-        },
-    }
-
-
-def _module(seed: int, maps: int = 1, heads: int = 3) -> Any:
-    torch.manual_seed(seed)
-    nn = torch.nn
-    return unet.PlainConvUNet(
-        maps, 2, [4, 6], nn.Conv3d, KERNELS, STRIDES, [1, 1], heads, [1],
-        conv_bias=True, norm_op=nn.InstanceNorm3d, norm_op_kwargs={"eps": 1e-5, "affine": True},
-        nonlin=nn.LeakyReLU, deep_supervision=True,
-    ).eval()  # fmt: skip
-
-
-def _write(
-    folder: Path,
-    plans: dict[str, Any],
-    modules: list[Any],
-    labels: dict[str, Any] | None = None,
-    mirrored: tuple[int, ...] | None = (0, 2),
-) -> Path:
-    """Write a folder as nnU-Net's trainer does."""
-    channels = len(plans["configurations"]["base"]["normalization_schemes"])
-    dataset = {
-        "channel_names": {str(index): "image" for index in range(channels)},
-        "labels": labels or {"background": 0, "cell": 1, "nucleus": 2, "ignore": 3},
-    }
-    folder.mkdir(exist_ok=True)
-    (folder / "plans.json").write_text(json.dumps(plans))
-    (folder / "dataset.json").write_text(json.dumps(dataset))
-    for fold, module in enumerate(modules):
-        (folder / f"fold_{fold}").mkdir(exist_ok=True)
-        held = {
-            "network_weights": module.state_dict(),
-            "logging": {"ema_fg_dice": [np.float64(0.5)], "epoch": [1]},
-            "_best_ema": np.float32(0.5),
-            "init_args": {"configuration": "3d_fullres", "plans": plans, "fold": fold},
-            "trainer_name": "nnUNetTrainer",
-            "inference_allowed_mirroring_axes": mirrored,
-        }
-        torch.save(held, folder / f"fold_{fold}" / "checkpoint_final.pth")
-    return folder
 
 
 def test_a_deep_network_is_compared_in_little_memory(
@@ -130,8 +52,8 @@ def test_a_deep_network_is_compared_in_little_memory(
 
 def test_folds_are_averaged_in_the_order_of_the_input_s_axes(tmp_path: Path) -> None:
     order = (2, 0, 1)  # nnU-Net's first axis is the volume's last
-    modules = [_module(seed) for seed in range(2)]
-    folder = _write(tmp_path / "results", _plans(order, ["NoNormalization"]), modules)
+    modules = [results_module(seed) for seed in range(2)]
+    folder = write_results(tmp_path / "results", results_plans(order, ["NoNormalization"]), modules)
     made = znni.import_network(folder, tmp_path / "net.yaml")
     assert isinstance(made.parity, Parity)
     assert made.parity.error < 1e-5
@@ -157,7 +79,11 @@ def test_folds_are_averaged_in_the_order_of_the_input_s_axes(tmp_path: Path) -> 
 
 
 def test_one_fold_is_given_by_its_folder(tmp_path: Path) -> None:
-    folder = _write(tmp_path, _plans((0, 1, 2), ["ZScoreNormalization"]), [_module(0), _module(1)])
+    folder = write_results(
+        tmp_path,
+        results_plans((0, 1, 2), ["ZScoreNormalization"]),
+        [results_module(0), results_module(1)],
+    )
     made = znni.import_network(folder / "fold_1", tmp_path / "net.yaml")
     assert "averaged" not in str(made)
     assert len(made.network.convolutions) == 4
@@ -165,7 +91,9 @@ def test_one_fold_is_given_by_its_folder(tmp_path: Path) -> None:
 
 
 def test_post_processing_is_named_if_there_is_some(tmp_path: Path) -> None:
-    folder = _write(tmp_path, _plans((0, 1, 2), ["ZScoreNormalization"]), [_module(0)])
+    folder = write_results(
+        tmp_path, results_plans((0, 1, 2), ["ZScoreNormalization"]), [results_module(0)]
+    )
     assert "postprocessing" not in str(znni.import_network(folder, tmp_path / "none.yaml"))
     evaluated = folder / "crossval_results_folds_0"
     evaluated.mkdir()
@@ -177,7 +105,9 @@ def test_post_processing_is_named_if_there_is_some(tmp_path: Path) -> None:
 
 def test_each_map_is_normalized_by_its_own_scheme(tmp_path: Path) -> None:
     schemes = ["CTNormalization", "RescaleTo01Normalization", "RGBTo01Normalization"]
-    folder = _write(tmp_path, _plans((0, 1, 2), schemes), [_module(0, 3)], mirrored=None)
+    folder = write_results(
+        tmp_path, results_plans((0, 1, 2), schemes), [results_module(0, 3)], mirrored=None
+    )
     network = znni.import_network(folder, tmp_path / "net.yaml").network
     assert network.scaling.normalize == (
         Fixed(100, 20, (60, 150)),
@@ -189,24 +119,89 @@ def test_each_map_is_normalized_by_its_own_scheme(tmp_path: Path) -> None:
 
 
 def test_normalization_where_a_map_is_not_0(tmp_path: Path) -> None:
-    masked = _plans((0, 1, 2), ["ZScoreNormalization"], use_mask_for_norm=[True])
-    made = znni.import_network(_write(tmp_path, masked, [_module(0)]), tmp_path / "net.yaml")
+    masked = results_plans((0, 1, 2), ["ZScoreNormalization"], use_mask_for_norm=[True])
+    made = znni.import_network(
+        write_results(tmp_path, masked, [results_module(0)]), tmp_path / "net.yaml"
+    )
     scaling = InputScaling(normalize=(ZScore(),), within="nonzero", crop="nonzero")
     assert made.network.scaling == scaling
     assert "leaves them 0" in str(made)
 
 
-def test_regions_are_maps_without_labels(tmp_path: Path) -> None:
+def test_regions_have_the_labels_of_their_order(tmp_path: Path) -> None:
     labels = {"background": 0, "whole": [1, 2], "core": [2]}
-    plans = _plans((0, 1, 2), ["NoNormalization"])
-    folder = _write(tmp_path, plans, [_module(0, heads=2)], labels)
+    plans = results_plans((0, 1, 2), ["NoNormalization"])
+    folder = write_results(tmp_path, plans, [results_module(0, heads=2)], labels, regions=[2, 1])
+    network = znni.import_network(folder, tmp_path / "net.yaml").network
+    assert (network.labels, network.has_regions) == ((("whole", 2), ("core", 1)), True)
+    write_results(tmp_path, plans, [results_module(0, heads=2)], labels, regions=[1])
+    with pytest.raises(InvalidInput, match="2 regions and a regions_class_order of 1"):
+        znni.import_network(folder, tmp_path / "net.yaml", overwrite=True)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reader", "expected"),
+    [
+        ({}, "SimpleITKIO", CaseRules(("image",))),
+        (
+            {"resampling_fn_data_kwargs": {"order": 1, "order_z": 1, "force_separate_z": True}},
+            "NibabelIOWithReorient",
+            CaseRules(("image",), orientation="RAS", image=ResampleRule(1, 1, "always")),
+        ),
+        (
+            {
+                "resampling_fn_data": "resample_torch_fornnunet",
+                "resampling_fn_data_kwargs": {"is_seg": False, "force_separate_z": False},
+                "resampling_fn_probabilities": "resample_torch_fornnunet",
+            },
+            "NibabelIO",
+            CaseRules(
+                ("image",), image=ResampleRule(1, 0, "never"), output=ResampleRule(1, 0, "auto")
+            ),
+        ),
+    ],
+)
+def test_the_steps_of_whole_cases(
+    tmp_path: Path, changes: dict[str, Any], reader: str, expected: CaseRules
+) -> None:
+    plans = results_plans((0, 1, 2), ["NoNormalization"], **changes)
+    plans["image_reader_writer"] = reader
+    folder = write_results(tmp_path, plans, [results_module(0)])
     made = znni.import_network(folder, tmp_path / "net.yaml")
-    assert (made.network.out_features, made.network.labels) == (2, ())
-    assert "whole, core" in str(made)
+    assert made.network.case == expected
+    assert load_network(tmp_path / "net.yaml").case == expected
+
+
+@pytest.mark.parametrize(
+    ("changes", "reader", "message"),
+    [
+        ({"resampling_fn_data": "no_resampling_hack"}, "NibabelIO", "resamples by no_resampling"),
+        ({}, "MyReader", "reads images by MyReader; those known here are"),
+    ],
+)
+def test_unknown_steps_are_errors(
+    tmp_path: Path, changes: dict[str, Any], reader: str, message: str
+) -> None:
+    plans = results_plans((0, 1, 2), ["NoNormalization"], **changes)
+    plans["image_reader_writer"] = reader
+    folder = write_results(tmp_path, plans, [results_module(0)])
+    with pytest.raises(InvalidInput, match=message):
+        znni.import_network(folder, tmp_path / "net.yaml")
+
+
+def test_folds_are_chosen_by_name(tmp_path: Path) -> None:
+    plans = results_plans((0, 1, 2), ["NoNormalization"])
+    folder = write_results(tmp_path, plans, [results_module(0), results_module(1)])
+    assert [it.parent.name for it in Results(folder).checkpoints] == ["fold_0", "fold_1"]
+    assert [it.parent.name for it in Results(folder, ("1",)).checkpoints] == ["fold_1"]
+    with pytest.raises(InvalidInput, match="give other folds: there is fold_0, fold_1"):
+        _ = Results(folder, ("1", "2")).checkpoints
+    with pytest.raises(InvalidInput, match=r"has no fold_0/checkpoint_best\.pth"):
+        _ = Results(folder, ("0",), "checkpoint_best.pth").checkpoints
 
 
 def test_plans_before_version_2_4(tmp_path: Path) -> None:
-    plans = _plans((0, 1, 2), ["NoNormalization"])
+    plans = results_plans((0, 1, 2), ["NoNormalization"])
     base = plans["configurations"]["base"]
     del base["architecture"]
     base |= {
@@ -218,7 +213,7 @@ def test_plans_before_version_2_4(tmp_path: Path) -> None:
         "pool_op_kernel_sizes": STRIDES,
         "conv_kernel_sizes": KERNELS,
     }
-    folder = _write(tmp_path, plans, [_module(0)])
+    folder = write_results(tmp_path, plans, [results_module(0)])
     made = znni.import_network(folder, tmp_path / "net.yaml")
     assert isinstance(made.parity, Parity)
     del base["conv_kernel_sizes"]
@@ -230,8 +225,10 @@ def test_plans_before_version_2_4(tmp_path: Path) -> None:
 def test_a_checkpoint_is_given_by_its_file(tmp_path: Path) -> None:
     # A checkpoint of the first versions says nothing of mirroring, and this one is not the last.
     schemes = ["ZScoreNormalization", "NoNormalization"]
-    plans = _plans((0, 1, 2), schemes, use_mask_for_norm=[True, False])
-    folder = _write(tmp_path / "results", plans, [_module(0, maps=2), _module(1, maps=2)])
+    plans = results_plans((0, 1, 2), schemes, use_mask_for_norm=[True, False])
+    folder = write_results(
+        tmp_path / "results", plans, [results_module(0, maps=2), results_module(1, maps=2)]
+    )
     final, best = (folder / "fold_1" / f"checkpoint_{name}.pth" for name in ("final", "best"))
     held = torch.load(final, weights_only=False)
     del held["inference_allowed_mirroring_axes"]
@@ -249,10 +246,12 @@ def test_a_checkpoint_is_given_by_its_file(tmp_path: Path) -> None:
 def test_the_folder_of_a_fold_may_be_the_current_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = _write(tmp_path / "results", _plans((0, 1, 2), ["NoNormalization"]), [_module(0)])
+    folder = write_results(
+        tmp_path / "results", results_plans((0, 1, 2), ["NoNormalization"]), [results_module(0)]
+    )
     monkeypatch.chdir(folder / "fold_0")
-    assert nnunet_results.is_results(Path())
-    assert not nnunet_results.is_results(folder / "plans.json")
+    assert is_results(Path())
+    assert not is_results(folder / "plans.json")
 
 
 def _changed(**changes: Any) -> Callable[[Path], None]:
@@ -338,7 +337,9 @@ def _of_another_kind(folder: Path) -> None:
 def test_folders_that_cannot_be_read(
     tmp_path: Path, spoil: Callable[[Path], None], message: str
 ) -> None:
-    folder = _write(tmp_path, _plans((0, 1, 2), ["NoNormalization"]), [_module(0)])
+    folder = write_results(
+        tmp_path, results_plans((0, 1, 2), ["NoNormalization"]), [results_module(0)]
+    )
     spoil(folder)
     with pytest.raises(InvalidInput) as error:
         znni.import_network(folder, tmp_path / "net.yaml")

@@ -1,0 +1,68 @@
+"""``znni nnunet predict`` with a results folder, as nnU-Net's trainer writes it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from case_scans import nibabel, scan, write
+from command_line import refused, succeeds, znni
+from nnunet_folders import results_module, results_plans, write_results
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a folder with scans, and results of two folds; it is the current folder."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("nnUNet_results", str(tmp_path / "results"))
+    place = tmp_path / "results" / "Dataset003_Liver" / "nnUNetTrainer__nnUNetPlans__3d_fullres"
+    place.mkdir(parents=True)
+    plans = results_plans((0, 1, 2), ["CTNormalization"])
+    write_results(place, plans, [results_module(0), results_module(1)])
+    (tmp_path / "scans").mkdir()
+    for name in ("a", "b"):
+        write(tmp_path / "scans" / f"{name}_0000.nii.gz", scan(seed=ord(name)))
+    return tmp_path
+
+
+LINE = "nnunet", "predict", "-i", "scans", "-o", "out", "-d", "3", "-c", "3d_fullres"
+
+
+def labels(path: Path) -> np.ndarray:
+    return np.asarray(nibabel.load(path).dataobj)
+
+
+def test_folds_and_mirroring_are_chosen_as_in_nnunet(folder: Path) -> None:
+    quick = "-device", "cpu", "--disable_tta"
+    done = znni(*LINE, *quick, "-f", "0", "1")
+    assert done.code == 0, done.err
+    assert "importing" in done.err
+    assert "2 cases in" in done.out
+    both = labels(folder / "out" / "a.nii.gz")
+    assert both.shape == scan().T.shape
+    succeeds(*LINE, *quick, "-f", "0", "1", "--continue_prediction")  # imports and computes nothing
+    one = znni(*LINE, *quick, "-f", "1", "-o", "one", "-num_parts", "2", "-part_id", "1")
+    assert one.code == 0, one.err
+    assert [path.name for path in (folder / "one").iterdir()] == ["b.nii.gz"]
+    assert (labels(folder / "one" / "b.nii.gz") != labels(folder / "out" / "b.nii.gz")).any()
+
+
+def test_a_results_folder_is_a_network_of_infer(folder: Path) -> None:
+    place = next(folder.glob("results/*/*"))
+    done = znni(
+        "infer", "scans/a_0000.nii.gz", "--net", place, "--out", "seg.nii.gz", "--device", "cpu",
+        "--mirror", "none",
+    )  # fmt: skip
+    assert done.code == 0, done.err
+    znni(*LINE, "-device", "cpu", "--disable_tta")
+    np.testing.assert_array_equal(
+        labels(folder / "seg.nii.gz"), labels(folder / "out" / "a.nii.gz")
+    )
+
+
+@pytest.mark.usefixtures("folder")
+def test_what_is_wrong_is_named() -> None:
+    assert "there is fold_0, fold_1" in refused(*LINE, "-f", "7")
+    assert "-part_id 2 of -num_parts 2" in refused(*LINE, "-num_parts", "2", "-part_id", "2")
