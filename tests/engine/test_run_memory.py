@@ -66,7 +66,9 @@ def test_a_second_patch_touches_the_pages_of_the_first() -> None:
 def test_a_block_on_its_way_out_takes_what_is_counted(
     dtype: OutputType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("znni.volumes.held_block.HELD_BYTES", 0)  # as larger outputs are written
+    monkeypatch.setattr(
+        "znni.volumes.partial_output.HELD_BYTES", 0
+    )  # as larger outputs are written
     size = Vec3(40, 50, 60)
     output = Hdf5Output(tmp_path / "out.h5", NewOutput(2, size, dtype))
     taken, counted = taken_and_counted(output, 2, size, dtype)

@@ -281,7 +281,7 @@ def test_a_small_output_of_one_block_is_written_at_once(
     values = np.random.default_rng(0).random((2, *box.size), np.float32)
 
     def written(held: int) -> Hdf5Output:
-        monkeypatch.setattr("znni.volumes.held_block.HELD_BYTES", held)
+        monkeypatch.setattr("znni.volumes.partial_output.HELD_BYTES", held)
         output = new_output(path)
         output.note_plan("a plan")
         output.describe({"plan": "a plan", "seconds": 0.0}, box.size)

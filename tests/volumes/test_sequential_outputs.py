@@ -19,7 +19,7 @@ import znni
 from znni.core.errors import InvalidInput, RunFailed
 from znni.core.shapes import Box, Vec3
 from znni.core.volume import Affine, Begun, Grid, NewOutput, Output
-from znni.volumes import held_block, staged_output
+from znni.volumes import partial_output, staged_output
 from znni.volumes.locate import begun_output, open_output, open_volume, read_ledger
 from znni.volumes.zarr import output as zarr_output
 
@@ -320,7 +320,7 @@ def test_a_small_output_of_one_block_needs_no_zarr(
 
     files = []
     for held in (0, 1 << 20):
-        monkeypatch.setattr(held_block, "HELD_BYTES", held)
+        monkeypatch.setattr(partial_output, "HELD_BYTES", held)
         written().finish({"seconds": 1.5})
         assert [path.name for path in Path().iterdir()] == [name]
         files.append(

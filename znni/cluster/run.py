@@ -37,7 +37,7 @@ from znni.plans.plan import Plan
 from znni.volumes.formats import SharedOutput
 from znni.volumes.grid_attributes import grid_attributes
 from znni.volumes.locate import join_output
-from znni.volumes.shared_place import shared_place
+from znni.volumes.output_folder import output_folder
 from znni.volumes.stored import is_url
 
 log = logging.getLogger("znni")
@@ -159,7 +159,7 @@ def compute_on_cluster(
         )
         scaled = replace(network, scaling=asked.network.scaling)
         recipe = Recipe(_travelling(replace(request, network=scaled)), identity)
-        with OutputClaim(shared_place(str(out)).ledger, Path(out).name):
+        with OutputClaim(output_folder(str(out)).ledger, Path(out).name):
             with _scratch(machines, out) as folder, _engine_of(machines, recipe, folder) as engine:
                 coordinator = Coordinator(engine, bits)
                 if not output.begun.plan:

@@ -228,7 +228,9 @@ class PartialFile(FileIO):
 
     Attributes:
         path: final name.
+        place: the same, as text.
         partial: name while the file is incomplete.
+        root: the same, as text.
         failure: first error of a write, or None.
 
     Raises:
@@ -238,7 +240,9 @@ class PartialFile(FileIO):
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.place = str(path)
         self.partial = partial_name(path)
+        self.root = str(self.partial)
         self.failure: OSError | None = None
         self._whole: os.stat_result | None = None
         super().__init__(os.open(self.partial, AS_FILE | os.O_CREAT, 0o666), "r+")
@@ -306,3 +310,11 @@ class PartialFile(FileIO):
     def is_complete(self) -> bool:
         """True if the file has its final name, even if taking it was interrupted."""
         return is_at(self.path, self._whole)
+
+    def keep(self) -> None:
+        """Release the file as it is. Further calls do nothing."""
+        self.close()
+
+    def discard(self) -> None:
+        """Delete the file."""
+        self.partial.unlink(missing_ok=True)

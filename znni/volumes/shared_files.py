@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from shutil import rmtree
 from typing import Any, Protocol
 from uuid import uuid4
 
 from znni.volumes.ledger_file import append_lines
-from znni.volumes.partial_file import partial_name
-from znni.volumes.partial_folder import put_file
+from znni.volumes.partial_file import partial_name, write_all
 
 LOG = ".log"
 
@@ -60,8 +59,8 @@ class Files(Protocol):
     def stays(self, name: str) -> bool:
         """Return whether a file is there that is only replaced, never deleted."""
 
-    def make_once(self, name: str, content: bytes) -> None:
-        """Make a file, unless there is one: of several processes, the first one makes it."""
+    def make_once(self, name: str, content: bytes) -> bool:
+        """Make a file, unless there is one, and return whether this process has made it."""
 
     def log(self) -> Log:
         """Return a new log of this process."""
@@ -105,8 +104,8 @@ class LocalFiles:
         """Return False: file systems delete files in the order in which they are told to."""
         return False
 
-    def make_once(self, name: str, content: bytes) -> None:
-        """Make a file, unless there is one: of several processes, the first one makes it."""
+    def make_once(self, name: str, content: bytes) -> bool:
+        """Make a file, unless there is one, and return whether this process has made it."""
         path = self.path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         new = path.with_name(f"{path.name}.{uuid4().hex}.partial")
@@ -115,10 +114,12 @@ class LocalFiles:
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
-            with suppress(FileExistsError):
-                os.link(new, path)
+            os.link(new, path)
+        except FileExistsError:
+            return False
         finally:
             new.unlink(missing_ok=True)
+        return True
 
     def log(self) -> Log:
         """Return a new log of this process: a file."""
@@ -133,7 +134,34 @@ class LocalFiles:
     def discard(self) -> None:
         """Delete the folder, if that is possible."""
         with suppress(OSError):  # a folder that stays does no harm
-            rmtree(self.path)
+            shutil.rmtree(self.path)
+
+
+def put_file(path: Path, new: Path, parts: Sequence[bytes | memoryview]) -> None:
+    """Create or replace a file, atomically. Without parts, delete it.
+
+    Args:
+        path: the file. Its folder is made if need be.
+        new: name of the new file until it is complete; nobody else writes to it.
+        parts: its content.
+
+    Raises:
+        OSError: writing failed.
+    """
+    if not parts:
+        path.unlink(missing_ok=True)
+        return
+    try:
+        file = new.open("wb", buffering=0)
+    except FileNotFoundError:  # first file in its folder
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = new.open("wb", buffering=0)
+    with file:
+        place = 0
+        for part in parts:
+            write_all(file.fileno(), part, place)
+            place += memoryview(part).nbytes
+    new.replace(path)
 
 
 class _AppendedLog:

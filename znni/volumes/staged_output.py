@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from znni.core.errors import InvalidInput, RunFailed
 from znni.core.run_options import StorageOptions
 from znni.core.shapes import Box, Vec3
-from znni.core.volume import Begun, NewOutput
+from znni.core.volume import Begun, LastSteps, NewOutput
 from znni.machine.arrays import resident_memory
 from znni.volumes.formats import Content, Sequential, Writer
 from znni.volumes.ledger_file import ledger_name
@@ -80,11 +80,11 @@ class StagedOutput(ZarrOutput):
 
     def __init__(self, place: str, wanted: NewOutput, sequential: Sequential) -> None:
         _check(place, wanted, sequential)
-        self._whole: os.stat_result | None = None  # of the file, once it takes its name
+        self._whole_file: os.stat_result | None = None  # once it takes its name
         super().__init__(place, _gathered(wanted))
         self._file = wanted
         self._sequential = sequential
-        self._block = 0
+        self._block = 0  # bytes
 
     def describe(self, attributes: dict[str, Any], patch: Vec3) -> None:
         """Make the Zarr, unless all values may be held, and note how large its blocks are."""
@@ -93,11 +93,11 @@ class StagedOutput(ZarrOutput):
         self._block = extents.volume * wanted.features * np.dtype(wanted.dtype).itemsize
         super().describe(attributes, patch)
 
-    def _complete(self, measured: dict[str, Any]) -> None:
+    def _complete(self, measured: dict[str, Any], _last_steps: LastSteps) -> None:
         """Write the file, give it its name, and delete the Zarr."""
-        values: Any = self._held.values
+        values: Any = self._held
         if values is not None:
-            attributes = json.loads(json.dumps(self._held.attributes | measured))  # as a Zarr's are
+            attributes = json.loads(json.dumps(self._attributes | measured))  # as a Zarr's are
         else:
             values = self._array
             values.update_attributes(measured)
@@ -118,19 +118,20 @@ class StagedOutput(ZarrOutput):
         def read() -> Generator[NDArray[np.generic], None, None]:
             return planes(one_map, wanted.features, wanted.size, plane, room)
 
-        ledger = self._held.summary(self._ledger.content)
-        content = Content(self._file, read, attributes, ledger)
+        content = Content(self._file, read, attributes, self._summary())
         write_whole(new, place, self._sequential, content)
-        self._whole = new.stat()
+        self._whole_file = new.stat()
         new.replace(place)
+        self._tidy()
 
     def _is_complete(self) -> bool:
-        return is_at(Path(self._folder.place), self._whole)
+        return is_at(Path(self._folder.place), self._whole_file)
 
     def _tidy(self) -> None:
         """Delete the Zarr: the file has its name."""
         self._ledger.discard()  # before the Zarr, so that no run goes on with what is left of it
         self._folder.discard()
+        self._folder.keep()
 
 
 def save_whole(place: str, sequential: Sequential, content: Content) -> None:

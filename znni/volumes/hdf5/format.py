@@ -14,7 +14,7 @@ from znni.core.array_like import ArrayLike
 from znni.core.errors import InvalidInput, ZnniError
 from znni.core.options import Codec, Form, Moment
 from znni.core.volume import Begun, Grid, NewOutput
-from znni.volumes.formats import Functions, Writer, check_plain, described, likely_image
+from znni.volumes.formats import Functions, Writer, described, likely_image
 from znni.volumes.grid_attributes import grid_of
 from znni.volumes.hdf5 import ENDINGS, NAME
 from znni.volumes.hdf5.axis_tags import NAMES, TAGS, named_maps, tagged_axes, tagged_grid
@@ -199,24 +199,12 @@ def _listing(datasets: list[h5py.Dataset]) -> str:
 
 
 def begun_hdf5(place: str, wanted: NewOutput) -> Begun:
-    """Return the state of an output file. Nothing is changed.
-
-    Raises:
-        InvalidInput: ``create_hdf5`` would raise it.
-    """
-    check_plain(place, wanted, NAME)
+    """Return the state of an output file. Nothing is changed."""
     return begun_output(Path(place), wanted)
 
 
 def create_hdf5(place: str, wanted: NewOutput) -> Hdf5Output:
-    """Make a new file, or open an unfinished one.
-
-    Its room on the disk is reserved from the start, so its chunks are not compressed.
-
-    Raises:
-        InvalidInput: the file cannot be made or continued, or should be compressed.
-    """
-    check_plain(place, wanted, NAME)
+    """Make a new file, or open an unfinished one."""
     return Hdf5Output(Path(place), wanted)
 
 

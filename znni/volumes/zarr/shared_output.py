@@ -19,9 +19,8 @@ from znni.core.volume import SAME_COMMAND, Begun, LastSteps, NewOutput, at_once
 from znni.volumes.block_checks import Read, checksum_or_none, write_block
 from znni.volumes.formats import Gathered, Share, Summing, library
 from znni.volumes.ledger_entries import Note
-from znni.volumes.shared_files import Files
+from znni.volumes.output_folder import OutputFolder, output_folder
 from znni.volumes.shared_ledger import SharedBlocks, SharedLedger, summary
-from znni.volumes.shared_place import shared_place
 from znni.volumes.stored import is_url, reason
 from znni.volumes.zarr.chunks import ZarrChunks
 from znni.volumes.zarr.files import chunk_and_shard
@@ -54,21 +53,20 @@ class BlockSink:
 
     def __init__(self, place: str, wanted: NewOutput, note: Note) -> None:
         library("zarr", "zarr")
-        at = shared_place(place)
-        self._files = at.files
-        with _told_in_one_line(at.files.root):
-            if not (at.begun() and at.files.has(METADATA)):
+        self._folder = folder = output_folder(place)
+        with _told_in_one_line(folder.root):
+            if not (folder.is_begun and folder.has(METADATA)):
                 raise InvalidInput(
-                    f"{place}: there is no unfinished output {at.files.root} that this machine "
+                    f"{place}: there is no unfinished output {folder.root} that this machine "
                     f"can reach; name storage that all machines see under this name"
                 )
-            self._array = open_unfinished(at.files.root, wanted, "r+")
+            self._array = open_unfinished(folder.root, wanted, "r+")
         self._note = note
-        self._chunks = ZarrChunks(self._array, at.files, LEVEL, wanted)
+        self._chunks = ZarrChunks(self._array, folder, LEVEL, wanted)
 
     def write(self, box: Box, values: NDArray[Any]) -> None:
         """Store the values (f', z, y, x) of a box, and note it."""
-        with _told_in_one_line(self._files.root):
+        with _told_in_one_line(self._folder.root):
             write_block(box, values, self._chunks, self._note)
 
     def read(self, box: Box) -> NDArray[Any]:
@@ -77,7 +75,7 @@ class BlockSink:
         Raises:
             Unreachable: the output is out of reach.
         """
-        return _read(self._array, self._files, box)
+        return _read(self._array, self._folder, box)
 
 
 class SharedZarr:
@@ -100,21 +98,21 @@ class SharedZarr:
         library("zarr", "zarr")
         self._wanted = wanted
         self._share = share
-        self._place = shared_place(place)
-        self._ledger = SharedLedger(self._place.ledger)
-        if self._place.whole() and not self._place.begun():
+        self._folder = output_folder(place)
+        self._ledger = SharedLedger(self._folder.ledger)
+        if self._folder.is_whole and not self._folder.is_begun:
             self._ledger.discard()  # a process was ended right after it had completed the output
-        self._place.check()
+        self._folder.check_to_share()
         self._begun = Begun()
         self._blocks: BlockSink
         with self._told_in_one_line():
-            foreign = self._place.files.has("")
+            foreign = self._folder.has("")
         if found := self._ledger.session():  # looked for after that: another may begin just now
             self._ledger.check(found, wanted)
             self._begun.plan = found.plan
         elif foreign:
             raise InvalidInput(
-                f"{self._place.files.root}: is an unfinished output of something else; delete it "
+                f"{self._folder.root}: is an unfinished output of something else; delete it "
                 f"and its ledger, or write elsewhere"
             )
 
@@ -127,7 +125,7 @@ class SharedZarr:
         """Propose a plan for all blocks; ``begun`` has the one that came first."""
         with self._told_in_one_line():
             if not self._begun.plan:
-                self._place.make()
+                self._folder.make()
             self._begun.plan = self._ledger.agree(self._wanted, plan).plan
 
     def describe(self, attributes: dict[str, Any], patch: Vec3) -> None:
@@ -139,13 +137,13 @@ class SharedZarr:
             memory = library("zarr.storage", "zarr").MemoryStore(made)
             new_array(memory, wanted, attributes, chunk, shard)
             (metadata,) = made.values()
-            self._place.files.make_once(METADATA, metadata.to_bytes())
-            self._blocks = BlockSink(self._place.place, wanted, self.note)
+            self._folder.make_once(METADATA, metadata.to_bytes())
+            self._blocks = BlockSink(self._folder.place, wanted, self.note)
             blocks = self._ledger.blocks(self._share(patch))
             finished = list(blocks.finished)
             if finished:
                 count = counted(len(finished), "finished block")
-                log.warning("%s: checking %s", self._place.files.root, count)
+                log.warning("%s: checking %s", self._folder.root, count)
             found = _compared(blocks, finished, self.read)
             _strike_off(self._ledger, blocks, found)
         self._begun.history = [(box, True) for box, checksum in found.items() if checksum]
@@ -186,7 +184,7 @@ class SharedZarr:
     def close(self) -> None:
         """Have all that was noted reach the disk, and release the unfinished output."""
         with self._told_in_one_line():
-            self._place.settle()
+            self._folder.settle()
             self._ledger.close()
 
     def abandon(self, resume_advice: str = SAME_COMMAND, /) -> str:
@@ -194,14 +192,14 @@ class SharedZarr:
         with suppress(OSError):  # blocks that are not noted now are computed again
             self._ledger.close()
         with suppress(Exception):  # the run has already failed, perhaps for the same reason
-            if self._place.whole():
-                return f"{self._place.place} is complete"
+            if self._folder.is_whole:
+                return f"{self._folder.place} is complete"
         if not self._begun.plan:
-            return f"{self._place.place} was not made"
-        return f"{self._place.place} is not finished; {resume_advice}"
+            return f"{self._folder.place} was not made"
+        return f"{self._folder.place} is not finished; {resume_advice}"
 
     def _told_in_one_line(self) -> AbstractContextManager[None]:
-        return _told_in_one_line(self._place.files.root)
+        return _told_in_one_line(self._folder.root)
 
 
 def gather_zarr(place: str, recheck: Recheck, summing: Summing) -> Gathered:
@@ -220,22 +218,22 @@ def gather_zarr(place: str, recheck: Recheck, summing: Summing) -> Gathered:
         RunFailed: blocks are missing or damaged, or the output cannot be completed.
     """
     zarr = library("zarr", "zarr")
-    at = shared_place(place)
-    files, ledger = at.files, SharedLedger(at.ledger)
-    with _told_in_one_line(files.root):
-        session = ledger.session() if at.begun() else None
+    folder = output_folder(place)
+    ledger = SharedLedger(folder.ledger)
+    with _told_in_one_line(folder.root):
+        session = ledger.session() if folder.is_begun else None
         if session is None:
-            so_far = "is complete already" if at.whole() else "no part of it was computed yet"
+            so_far = "is complete already" if folder.is_whole else "no part of it was computed yet"
             raise InvalidInput(
                 f"{place}: {so_far}; znni infer with {option('part', 'I/N')} computes parts of an "
                 f"output"
             )
-        array = zarr.open_array(f"{files.root}/{LEVEL}", mode="r+")
+        array = zarr.open_array(f"{folder.root}/{LEVEL}", mode="r+")
         blocks = ledger.blocks()
         finished = blocks.finished
         _check_all_there(place, finished, Vec3(*array.shape[1:]))
         chosen = _to_compare(finished, recheck)
-        found = _compared(blocks, chosen, lambda box: _read(array, files, box))
+        found = _compared(blocks, chosen, lambda box: _read(array, folder, box))
         if damaged := _strike_off(ledger, blocks, found):
             ledger.close()
             raise RunFailed(
@@ -245,15 +243,15 @@ def gather_zarr(place: str, recheck: Recheck, summing: Summing) -> Gathered:
         checksums = {box: known[-1] for box, known in finished.items()}
         checksums |= {box: checksum for box, checksum in found.items() if checksum}
         array.update_attributes(summing(session.plan, blocks.runs))
-        files.put(LEDGER, summary(session, blocks, checksums))
+        folder.put(LEDGER, summary(session, blocks, checksums))
         coarsening: Coarsening = array.attrs.get(PYRAMID, "")
-        make_image(files.root, PurePosixPath(place).name, array, session.grid, coarsening)
-        at.complete()
+        make_image(folder.root, PurePosixPath(place).name, array, session.grid, coarsening)
+        folder.complete()
     ledger.discard()
     return Gathered(len(checksums), len(chosen), blocks.runs)
 
 
-def _read(array: Any, files: Files, box: Box) -> NDArray[Any]:
+def _read(array: Any, folder: OutputFolder, box: Box) -> NDArray[Any]:
     """Return the values (f', z, y, x) of a box of an unfinished output.
 
     Raises:
@@ -265,10 +263,10 @@ def _read(array: Any, files: Files, box: Box) -> NDArray[Any]:
         raise
     except Exception:  # libraries and their codecs raise all kinds, so ask for something else
         try:
-            files.get(METADATA)
+            folder.get(METADATA)
         except OSError as error:
             raise Unreachable(
-                f"{files.root}: cannot be read: {reason(error)}; check the data and the network"
+                f"{folder.root}: cannot be read: {reason(error)}; check the data and the network"
             ) from error
         return np.asarray(array[(slice(None), *box.slices)])
 
