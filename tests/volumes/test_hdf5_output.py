@@ -19,9 +19,9 @@ from znni.core.options import StoredType
 from znni.core.shapes import Box, Vec3
 from znni.core.volume import NewOutput
 from znni.volumes.hdf5.chunked import chunk_places
-from znni.volumes.hdf5.format import Hdf5Output
 from znni.volumes.hdf5.new_file import make_output
-from znni.volumes.hdf5.output import begun_output
+from znni.volumes.hdf5.output import Hdf5Output
+from znni.volumes.hdf5.writer import Hdf5Writer
 from znni.volumes.ledger_entries import block_entry, identity_entry, line, plan_entry
 from znni.volumes.ledger_file import LedgerFile, ledger_name
 from znni.volumes.locate import describe_volume
@@ -356,14 +356,14 @@ def test_a_held_output_is_made_again_if_its_run_is_killed_while_it_is_written(
     wanted = NewOutput(2, box.size, resume=True)
     for content in (b"", first[: len(first) // 2], first, whole):
         partial.write_bytes(content)
-        assert not begun_output(killed, wanted).history
+        assert not Hdf5Writer(str(killed)).begun(wanted).history
         output = Hdf5Output(killed, wanted)
         assert not output.begun.history
         output.abandon()
     for content in (whole[: len(whole) // 2], b"something else"):
         partial.write_bytes(content)
         with pytest.raises(InvalidInput, match=r"without the ledger killed\.h5\.partial\.ledger"):
-            begun_output(killed, wanted)
+            Hdf5Writer(str(killed)).begun(wanted)
         with pytest.raises(InvalidInput, match=r"without the ledger killed\.h5\.partial\.ledger"):
             Hdf5Output(killed, wanted)
         assert partial.read_bytes() == content

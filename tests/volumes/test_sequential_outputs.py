@@ -20,7 +20,7 @@ from znni.core.errors import InvalidInput, RunFailed
 from znni.core.shapes import Box, Vec3
 from znni.core.volume import Affine, Begun, Grid, NewOutput, Output
 from znni.volumes import partial_output, staged_output
-from znni.volumes.locate import begun_output, open_output, open_volume, read_ledger
+from znni.volumes.locate import open_output, open_volume, read_ledger, writer_at
 from znni.volumes.zarr import output as zarr_output
 
 SIZE = Vec3(9, 300, 13)
@@ -225,9 +225,9 @@ def test_a_run_that_stops_is_continued(name: str, monkeypatch: pytest.MonkeyPatc
     write(output, BOXES[:1])
     assert f"{name}.partial" in output.abandon()
     assert not Path(name).exists()
-    assert len(begun_output(name, "input.h5", wanted()).history) == 1
+    assert len(writer_at(name).begun(wanted()).history) == 1
     with pytest.raises(InvalidInput, match="another run, which differs in the input"):
-        begun_output(name, "input.h5", wanted(identity={"the input": "b"}))
+        writer_at(name).begun(wanted(identity={"the input": "b"}))
 
     output = begin(name)
     assert [box for box, _ in output.begun.history] == BOXES[:1]
@@ -269,9 +269,10 @@ def full(new: Path, *_: Any) -> None:
 def test_outputs_that_cannot_be_made(name: str, options: dict[str, Any], said: str) -> None:
     Path("folder.tif").mkdir()
     Path("there.tif").touch()
-    for refuse in (begun_output, open_output):
+    writer = writer_at(name)
+    for refuse in (writer.begun, writer.create):
         with pytest.raises(InvalidInput, match=said):
-            refuse(name, "input.h5", wanted(**options))
+            refuse(wanted(**options))
 
 
 def test_an_existing_file_is_replaced_if_asked() -> None:
@@ -297,7 +298,7 @@ def test_no_run_goes_on_with_what_is_left_of_a_whole_output(
             output.finish({})
     assert isinstance(output, staged_output.StagedOutput)
     output._folder.keep()  # a process that ends holds it no more
-    assert begun_output("out.npy", "input.h5", wanted(overwrite=True)) == Begun()
+    assert writer_at("out.npy").begun(wanted(overwrite=True)) == Begun()
     make("out.npy", overwrite=True)
 
 

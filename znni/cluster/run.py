@@ -34,11 +34,11 @@ from znni.inference.resuming import identified, normalized_as_begun, resume_advi
 from znni.machine.detect import detect_host
 from znni.network.network import Network
 from znni.plans.plan import Plan
-from znni.volumes.formats import SharedOutput
 from znni.volumes.grid_attributes import grid_attributes
-from znni.volumes.locate import join_output
+from znni.volumes.locate import writer_at
 from znni.volumes.output_folder import output_folder
 from znni.volumes.stored import is_url
+from znni.volumes.writer import SharedOutput
 
 log = logging.getLogger("znni")
 
@@ -151,7 +151,7 @@ def compute_on_cluster(
     identity = dict(wanted.identity)
     if bits == "class":  # such an output may be computed in no other way
         wanted = replace(wanted, identity=identity | {"bits": bits})
-    output = join_output(out, request.source, wanted, lambda _patch: [], asked.region.mask)
+    output = writer_at(out, request.source, asked.region.mask).join(wanted, lambda _patch: [])
     begun = perf_counter()
     try:
         asked = normalized_as_begun(

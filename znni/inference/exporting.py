@@ -27,13 +27,12 @@ from znni.machine.arrays import resident_memory
 from znni.network.network_file import network_from_text
 from znni.volumes.array import ArrayVolume
 from znni.volumes.fingerprint import fingerprint
-from znni.volumes.formats import Content
 from znni.volumes.grid_attributes import grid_attributes
 from znni.volumes.hdf5.axis_tags import NAMES
 from znni.volumes.label_values import holds_labels
-from znni.volumes.locate import open_output, sequential_at
+from znni.volumes.locate import open_output, writer_at
 from znni.volumes.planes import planes
-from znni.volumes.staged_output import save_whole
+from znni.volumes.staged_output import Content, StagedWriter
 
 ROOM = 2**30  # bytes of memory beside those of the process at the start, unless the user says more
 COPIES = 4  # of a block: as read, converted, and on its way through codecs
@@ -140,9 +139,9 @@ def export(
     copy = _Copy(volume, box, values, wanted)
     attributes = _attributes(volume, box, values, str(source)) | grid_attributes(wanted.grid)
     room = _room(ram)
-    if sequential := sequential_at(str(target), source, wanted):
-        content = Content(wanted, lambda: copy.planes(room, progress), attributes)
-        save_whole(str(target), sequential, content)
+    writer = writer_at(str(target), cast(Any, source))
+    if isinstance(writer, StagedWriter):
+        writer.save_whole(Content(wanted, lambda: copy.planes(room, progress), attributes))
     else:
         _write_blocks(target, source, copy, attributes, room, progress)
     return Exported(str(target), wanted.features, wanted.size, values.dtype)

@@ -14,7 +14,7 @@ import h5py
 from znni.core.background import in_background
 from znni.core.chunks import chunk_extents
 from znni.core.errors import InvalidInput, RunFailed, option
-from znni.core.volume import Begun, LastSteps, NewOutput
+from znni.core.volume import LastSteps, NewOutput
 from znni.volumes.block_checks import strike_off_damaged
 from znni.volumes.formats import check_plain
 from znni.volumes.hdf5 import NAME
@@ -26,13 +26,12 @@ from znni.volumes.hdf5.new_file import (
     make_output,
     whole_file,
 )
-from znni.volumes.ledger_file import LedgerFile, unfinished
+from znni.volumes.ledger_file import LedgerFile
 from znni.volumes.partial_file import (
     AS_FILE,
     PartialFile,
     check_free,
     check_room,
-    partial_name,
     refused_at,
 )
 from znni.volumes.partial_output import HELD_BYTES, PartialOutput
@@ -55,25 +54,6 @@ def check_output(path: Path, wanted: NewOutput) -> None:
             raise InvalidInput(f"{path}: is a folder; name a file in it")
         check_free(path, AS_FILE, overwrite=wanted.overwrite)
         check_room(path, wanted.nbytes)
-
-
-def begun_output(path: Path, wanted: NewOutput) -> Begun:
-    """Return the state of an output file that a run wants to make. Nothing is changed.
-
-    Raises:
-        InvalidInput: ``Hdf5Output`` would raise it.
-    """
-    check_output(path, wanted)
-    partial = partial_name(path)
-    with refused_at(path):
-        found = unfinished(partial, wanted, _made_again)
-        if found is None:
-            return Begun()
-        with partial.open("rb") as disk, _readable(partial, resumed=True):
-            as_changed = HeldChanges(disk.fileno(), found.changes)
-            with h5py.File(as_changed, "r") as file:
-                _chunks_of(file[OUTPUT_DATASET], wanted, disk.fileno())
-    return found
 
 
 class Hdf5Output(PartialOutput):
@@ -105,7 +85,7 @@ class Hdf5Output(PartialOutput):
         with refused_at(path):
             self._disk = PartialFile(path)
             try:
-                ledger = LedgerFile(self._disk.partial, wanted, _made_again)
+                ledger = LedgerFile(self._disk.partial, wanted, made_again)
             except BaseException:
                 if not self._disk.size:
                     self._disk.discard()
@@ -126,10 +106,10 @@ class Hdf5Output(PartialOutput):
             raise
 
     def _open(self) -> None:
-        with _readable(self._disk.partial, resumed=self._ledger.resumed):
+        with readable(self._disk.partial, resumed=self._ledger.resumed):
             self._file = h5py.File(self._disk, "r")
             self._array = self._file[OUTPUT_DATASET]
-            self._chunks = _chunks_of(self._array, self._wanted, self._disk.fileno())
+            self._chunks = chunks_of(self._array, self._wanted, self._disk.fileno())
 
     def _close(self) -> None:
         if self._file:
@@ -175,8 +155,8 @@ class Hdf5Output(PartialOutput):
         else:
             self._close()
             seen = HeldChanges(self._disk.fileno())
-            readable = _readable(self._disk.partial, resumed=self._ledger.resumed)
-            with readable, h5py.File(seen, "r+") as file:
+            reading = readable(self._disk.partial, resumed=self._ledger.resumed)
+            with reading, h5py.File(seen, "r+") as file:
                 attributes = file[OUTPUT_DATASET].attrs
                 for name, value in measured.items():
                     if name not in attributes:
@@ -217,7 +197,7 @@ class Hdf5Output(PartialOutput):
             self._close()
 
 
-def _made_again(partial: Path) -> bool:
+def made_again(partial: Path) -> bool:
     """Return whether an unfinished file is a small output whose run was killed before it was named.
 
     It has its ledger inside, unless the kill came before all of it was written.
@@ -233,7 +213,7 @@ def _made_again(partial: Path) -> bool:
 
 
 @contextmanager
-def _readable(partial: Path, *, resumed: bool) -> Iterator[None]:
+def readable(partial: Path, *, resumed: bool) -> Iterator[None]:
     """Turn any failure of HDF5 to read an unfinished file into one clear error."""
     try:
         yield
@@ -251,7 +231,7 @@ def _readable(partial: Path, *, resumed: bool) -> Iterator[None]:
         ) from error
 
 
-def _chunks_of(dataset: h5py.Dataset, wanted: NewOutput, descriptor: int) -> ChunkWriter:
+def chunks_of(dataset: h5py.Dataset, wanted: NewOutput, descriptor: int) -> ChunkWriter:
     """Return a chunk writer for an unfinished file, after checking its structure and attributes."""
     wanted.check_array(dataset)
     dict(dataset.attrs)  # the end of the run updates them

@@ -11,9 +11,9 @@ import numpy as np
 from znni.core.errors import InvalidInput, option
 from znni.core.options import Coarsening
 from znni.core.shapes import Box, Vec3
-from znni.core.volume import SAME_COMMAND, Begun, Grid, LastSteps, NewOutput
+from znni.core.volume import SAME_COMMAND, Grid, LastSteps, NewOutput
 from znni.volumes.formats import library
-from znni.volumes.ledger_file import LedgerFile, MemoryLedger, unfinished
+from znni.volumes.ledger_file import LedgerFile, MemoryLedger
 from znni.volumes.output_folder import OutputFolder, output_folder
 from znni.volumes.partial_file import refused_at
 from znni.volumes.partial_folder import PartialFolder
@@ -45,23 +45,6 @@ def checked_folder(place: str, wanted: NewOutput) -> OutputFolder:
     room = wanted.nbytes if wanted.compression == "none" else 0
     folder.check((*MARKS, *unfinished), overwrite=wanted.overwrite, room=room)
     return folder
-
-
-def begun_output(place: str, wanted: NewOutput) -> Begun:
-    """Return the state of an output that a run wants to make. Nothing is changed.
-
-    Raises:
-        InvalidInput: ``ZarrOutput`` would raise it.
-    """
-    folder = checked_folder(place, wanted)
-    if isinstance(folder, RemoteFolder):
-        return Begun()
-    with refused_at(place):
-        found = unfinished(folder.path, wanted)
-    if found is None:
-        return Begun()
-    open_unfinished(folder.root, wanted, "r")
-    return found
 
 
 class ZarrOutput(PartialOutput):

@@ -17,11 +17,12 @@ from znni.core.shapes import Box, Vec3
 from znni.core.text import counted
 from znni.core.volume import SAME_COMMAND, Begun, LastSteps, NewOutput, at_once
 from znni.volumes.block_checks import Read, checksum_or_none, write_block
-from znni.volumes.formats import Gathered, Share, Summing, library
+from znni.volumes.formats import library
 from znni.volumes.ledger_entries import Note
 from znni.volumes.output_folder import OutputFolder, output_folder
 from znni.volumes.shared_ledger import SharedBlocks, SharedLedger, summary
 from znni.volumes.stored import is_url, reason
+from znni.volumes.writer import Gathered, Share, Summing
 from znni.volumes.zarr.chunks import ZarrChunks
 from znni.volumes.zarr.files import chunk_and_shard
 from znni.volumes.zarr.ome_metadata import LEVEL
