@@ -28,6 +28,7 @@ from bench import session
 from bench.record import Row
 from znni.cluster.calls import (
     Answer,
+    Answered,
     Call,
     Compute,
     Describe,
@@ -39,7 +40,6 @@ from znni.cluster.calls import (
     Probed,
 )
 from znni.cluster.coordinator import Coordinator
-from znni.cluster.dask_engine import Answered
 from znni.cluster.schedule import Schedule
 from znni.core.shapes import Box, Vec3
 from znni.engine.tiles import Job, TileGrid

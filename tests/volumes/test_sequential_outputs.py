@@ -115,7 +115,7 @@ def test_tifffile_reads_it(dtype: str, compression: Any) -> None:
 
 
 def test_a_large_tiff_has_wide_offsets(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("znni.volumes.tiff.output.BIG", VALUES.nbytes - 1)
+    monkeypatch.setattr("znni.volumes.tiff.writer.BIG", VALUES.nbytes - 1)
     make("out.tif")
     with tifffile.TiffFile("out.tif") as file:
         assert file.is_bigtiff
@@ -233,7 +233,7 @@ def test_a_run_that_stops_is_continued(name: str, monkeypatch: pytest.MonkeyPatc
     assert [box for box, _ in output.begun.history] == BOXES[:1]
     write(output, BOXES[1:])
     with monkeypatch.context() as patch:
-        patch.setattr(staged_output, "write_whole", full)
+        patch.setattr(staged_output.StagedWriter, "write_whole", full)
         with pytest.raises(RunFailed, match="cannot be written: No space left"):
             output.finish({"seconds": 1.5})
     output.abandon()
@@ -246,7 +246,7 @@ def test_a_run_that_stops_is_continued(name: str, monkeypatch: pytest.MonkeyPatc
     assert not list(Path().glob("*.partial*"))
 
 
-def full(new: Path, *_: Any) -> None:
+def full(_writer: staged_output.StagedWriter, new: Path, *_: Any) -> None:
     new.write_bytes(b"half")
     raise staged_output._failed(new, OSError(28, "No space left on device"))
 

@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 
 from znni.cluster.calls import Recipe
 from znni.cluster.cluster_file import DASK_BYTES, Cluster, load_cluster, per_worker
-from znni.cluster.coordinator import Coordinator, Engine, Tally
+from znni.cluster.coordinator import Coordinator
 from znni.cluster.output_claim import OutputClaim
+from znni.cluster.workers import Engine, Tally
 from znni.core.argument_types import checks_types
 from znni.core.errors import DoesNotFit, InvalidInput, option
 from znni.core.options import Bits, Choices, Recheck, check_keywords, check_names
