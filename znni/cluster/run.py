@@ -243,7 +243,8 @@ def _shared_out(cluster: Cluster, choices: Choices) -> Cluster:
             f"each of {group.count} workers gets {in_units(ram)} of memory, and Dask alone takes "
             f"{in_units(DASK_BYTES)}; start fewer, or give them more by {option('ram', 'SIZE')}"
         )
-    return replace(cluster, groups=(replace(group, cores=threads, ram=ram),))
+    group = group.model_copy(update={"cores": threads, "ram": ram})
+    return cluster.model_copy(update={"groups": (group,)})
 
 
 def _sharing(cluster: Cluster) -> int:
