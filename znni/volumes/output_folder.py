@@ -1,13 +1,16 @@
-"""The folder of an output, on a file system or at a URL."""
+"""Folders to which files are written: on a file system or at a URL, of an output or another."""
 
 from __future__ import annotations
 
 from typing import TypeAlias
 
 from znni.volumes.partial_folder import PartialFolder
+from znni.volumes.remote_files import RemoteFiles
 from znni.volumes.remote_output import RemoteFolder
+from znni.volumes.shared_files import LocalFiles
 from znni.volumes.stored import is_url
 
+Files: TypeAlias = LocalFiles | RemoteFiles
 OutputFolder: TypeAlias = PartialFolder | RemoteFolder
 
 

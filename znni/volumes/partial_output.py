@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,33 +18,13 @@ from znni.core.volume import SAME_COMMAND, Begun, LastSteps, NewOutput, Sink, at
 from znni.volumes.block_checks import check_written, write_block
 from znni.volumes.checksums import checksum_of
 from znni.volumes.ledger_file import LedgerFile, MemoryLedger
+from znni.volumes.output_folder import OutputFolder
+from znni.volumes.partial_file import PartialFile
 from znni.volumes.stored import reason
 
 # An output of one block is held until all is known of it, if it has at most so many bytes.
 # A file that is made in memory has them once more. A plan counts both among those of the process.
 HELD_BYTES = 4 << 20
-
-
-class Partial(Protocol):
-    """An unfinished file or folder, which takes its final name when it is complete."""
-
-    @property
-    def place(self) -> str:
-        """Final name."""
-
-    @property
-    def root(self) -> str:
-        """Name while it is incomplete."""
-
-    @property
-    def is_complete(self) -> bool:
-        """True if it has its final name, even if taking it was interrupted."""
-
-    def keep(self) -> None:
-        """Release it as it is. Further calls do nothing."""
-
-    def discard(self) -> None:
-        """Delete it, if that is possible."""
 
 
 class PartialOutput(ABC):
@@ -65,7 +45,9 @@ class PartialOutput(ABC):
     _chunks: Sink  # stores blocks
     _array: Any  # reads them again
 
-    def __init__(self, wanted: NewOutput, partial: Partial, ledger: MemoryLedger) -> None:
+    def __init__(
+        self, wanted: NewOutput, partial: OutputFolder | PartialFile, ledger: MemoryLedger
+    ) -> None:
         self._wanted = wanted
         self._partial = partial
         self._ledger = ledger

@@ -34,46 +34,11 @@ class Log(Protocol):
         """
 
 
-class Files(Protocol):
-    """A folder whose files appear whole or not at all, on a file system or an object store.
-
-    All failures are an OSError. Names are relative to the folder.
-
-    Attributes:
-        root: path or URL of the folder.
-    """
-
-    @property
-    def root(self) -> str:
-        """Path or URL of the folder."""
-
-    def has(self, name: str) -> bool:
-        """Return whether there is a file of a name, or for the empty name, anything at all."""
-
-    def get(self, name: str) -> bytes:
-        """Return the content of a file."""
-
-    def put(self, name: str, *parts: bytes | memoryview) -> None:
-        """Create or replace a file. Without parts, delete it, unless ``stays`` says it stays."""
-
-    def stays(self, name: str) -> bool:
-        """Return whether a file is there that is only replaced, never deleted."""
-
-    def make_once(self, name: str, content: bytes) -> bool:
-        """Make a file, unless there is one, and return whether this process has made it."""
-
-    def log(self) -> Log:
-        """Return a new log of this process."""
-
-    def logs(self) -> Iterator[bytes]:
-        """Yield the entries of all processes, in the pieces in which they are stored."""
-
-    def discard(self) -> None:
-        """Delete the folder, if that is possible."""
-
-
 class LocalFiles:
-    """A folder on a file system. It may be one without locks or shared appending, such as NFS.
+    """A folder on a file system, whose files appear whole or not at all.
+
+    The file system may be one without locks or shared appending, such as NFS. All failures are an
+    OSError. Names are relative to the folder.
 
     Attributes:
         path: the folder. It is made with its first file.

@@ -21,7 +21,7 @@ from znni.core.shapes import Box
 from znni.core.volume import Grid, NewOutput
 from znni.volumes.ledger_entries import Ledger, box_of, entries, struck_entry
 from znni.volumes.ledger_file import differences
-from znni.volumes.shared_files import Files
+from znni.volumes.output_folder import Files
 from znni.volumes.stored import reason
 
 SESSION = "session.json"

@@ -47,6 +47,12 @@ class Content:
     attributes: Mapping[str, Any]
     ledger: bytes = b""
 
+    @property
+    def notes(self) -> str:
+        """The attributes and the ledger as JSON; empty if there are no attributes."""
+        said = {"attributes": dict(self.attributes), "ledger": self.ledger.decode()}
+        return json.dumps(said, default=lambda value: value.tolist()) if self.attributes else ""
+
 
 class StagedWriter(Writer):
     """Writes whole files of one format, when all of their blocks are in a Zarr."""

@@ -16,9 +16,11 @@ from znni.volumes.formats import Functions, described, library
 from znni.volumes.grid_attributes import grid_of
 from znni.volumes.named_axes import NamedAxes
 from znni.volumes.nifti import NAME
-from znni.volumes.nifti.format_names import COMMENT, MARK, UNITS
 from znni.volumes.stored import StoredVolume, local_file, reason
 
+UNITS = {"meter": "meter", "mm": "millimeter", "micron": "micrometer"}
+COMMENT = 6  # NIfTI's number of a header extension that is a comment
+MARK = "znni:"  # a comment with an output's attributes begins like this
 AXES = "xyztc"  # a file has the first three to five of them
 MAPS_FOURTH = "xyzc"  # those of a file that says nothing about time
 

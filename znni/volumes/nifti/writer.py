@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import json
 from contextlib import closing
 from typing import IO, Any
 
@@ -15,8 +14,7 @@ from znni.core.volume import Affine, Grid, NewOutput
 from znni.volumes.formats import check_plain, library
 from znni.volumes.grid_attributes import in_micrometers
 from znni.volumes.nifti import NAME
-from znni.volumes.nifti.format import stored_in
-from znni.volumes.nifti.format_names import COMMENT, MARK, UNITS
+from znni.volumes.nifti.format import COMMENT, MARK, UNITS, stored_in
 from znni.volumes.staged_output import Content, StagedWriter
 from znni.volumes.stored import local_file
 
@@ -90,17 +88,11 @@ def _header(content: Content) -> Any:
     header.set_qform(affine, code, strip_shears=True)
     header.set_sform(affine, code)
     header.set_slope_inter(1, 0)
-    if content.attributes:
-        said = {"attributes": dict(content.attributes), "ledger": content.ledger.decode()}
-        text = MARK + json.dumps(said, default=_as_list)
-        header.extensions.append(nifti.nifti1.Nifti1Extension(COMMENT, text.encode()))
+    if notes := content.notes:
+        comment = nifti.nifti1.Nifti1Extension(COMMENT, f"{MARK}{notes}".encode())
+        header.extensions.append(comment)
     header["vox_offset"] = header.single_vox_offset + header.extensions.get_sizeondisk()
     return header
-
-
-def _as_list(value: Any) -> Any:
-    """Return an array or a number of NumPy in a form that JSON has."""
-    return value.tolist()
 
 
 def _in_one_unit(grid: Grid) -> tuple[Grid, str]:

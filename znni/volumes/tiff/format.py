@@ -21,11 +21,11 @@ from znni.volumes.mapped_array import MappedArray
 from znni.volumes.named_axes import NamedAxes
 from znni.volumes.stored import StoredVolume, local_file, reason
 from znni.volumes.tiff import NAME
-from znni.volumes.tiff.format_names import ATTRIBUTES
 from znni.volumes.tiff.grids import assumed_of, grid_of
 from znni.volumes.zarr.chunked import ChunkedZarr
 from znni.volumes.zarr.pyramid import coarser_grid
 
+ATTRIBUTES = 65107  # a private tag with an output's attributes as JSON
 STACKED = "IQRH"  # tifffile's letters for axes of pages without a known meaning
 SAMPLES = "S"  # tifffile's letter for the colours of a pixel
 NOT_COMPRESSED = 1  # the number of this kind of compression

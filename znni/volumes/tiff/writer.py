@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Generator, Iterable
 from contextlib import closing
 from dataclasses import replace
@@ -21,11 +20,14 @@ from znni.volumes.formats import check_plain, library
 from znni.volumes.staged_output import Content, StagedWriter
 from znni.volumes.tiff import NAME
 from znni.volumes.tiff.coarser_planes import TILE, CoarserPlanes
-from znni.volumes.tiff.format import opened, stored_in
-from znni.volumes.tiff.format_names import ATTRIBUTES, OME_UNITS
+from znni.volumes.tiff.format import ATTRIBUTES, opened, stored_in
 
 TYPES = ("uint8", "uint16", "uint32", "int8", "int16", "int32", "float32", "float64")
 BIG = 2**32 - 2**25  # bytes of a file above which offsets of 64 bits are needed
+OME_UNITS = {
+    **{"nanometer": "nm", "millimeter": "mm", "centimeter": "cm", "meter": "m"},
+    **{"angstrom": "Å", "micrometer": "µm"},
+}
 TILE_STEP = 16  # pixels: TIFF's tiles have a multiple of them along each axis
 PAGE_ENTRY, TILE_ENTRY = 1024, 8  # bytes, at most, of a page and of a tile beside the values
 LEVEL = 1  # of deflate
@@ -65,11 +67,8 @@ class TiffWriter(StagedWriter):
         wanted = content.wanted
         tifffile = library("tifffile", "tiff")
         packed = {"compression": "zlib", "compressionargs": {"level": LEVEL}}
-        tags = []
-        if content.attributes:
-            said = {"attributes": dict(content.attributes), "ledger": content.ledger.decode()}
-            text = json.dumps(said, default=lambda value: value.tolist())
-            tags.append((ATTRIBUTES, 2, 0, text, True))  # 2: a text
+        notes = content.notes
+        tags = [(ATTRIBUTES, 2, 0, notes, True)] if notes else []  # 2: a text
         stored = {
             "dtype": np.dtype(wanted.dtype),
             "photometric": "minisblack",
