@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 import h5py
 
 from znni.core.array_like import ArrayLike
-from znni.core.errors import InvalidInput, ZnniError
+from znni.core.errors import InvalidInput
 from znni.core.options import Codec, Form, Moment
 from znni.core.volume import Grid
 from znni.volumes.formats import Functions, described, likely_image
@@ -23,7 +23,7 @@ from znni.volumes.hdf5.new_file import LEDGER
 from znni.volumes.hdf5.plain import PlainDataset, read_past_hdf5
 from znni.volumes.mapped_array import MappedArray
 from znni.volumes.named_axes import AXES, NamedAxes, at_time
-from znni.volumes.stored import StoredVolume, local_file, reason
+from znni.volumes.stored import StoredVolume, errors_as, local_file, reason
 
 
 def open_hdf5(place: str, dataset: str | None, time: Moment | None = None) -> StoredVolume:
@@ -37,7 +37,7 @@ def open_hdf5(place: str, dataset: str | None, time: Moment | None = None) -> St
             volumes to choose from.
     """
     path = file_at(place)
-    with told_in_one_line(path):
+    with reading(path):
         file = h5py.File(path, "r")
         found = _named(file, path, dataset) if dataset else _only_volume(file, path, time)
         name = f"{path}:{found.name}"
@@ -82,7 +82,7 @@ def describe_hdf5(place: str, dataset: str | None) -> str:
     """Describe the datasets of a file: shape, type, chunks, and how outputs were made."""
     path = file_at(place)
     lines = [str(path)]
-    with told_in_one_line(path), h5py.File(path, "r") as file:
+    with reading(path), h5py.File(path, "r") as file:
         every = _datasets(file)
         if "main" in file:  # of an output, whose ledger is nothing to look at
             every = [one for one in every if one.name != f"/{LEDGER}"]
@@ -116,24 +116,22 @@ def file_at(place: str) -> Path:
     return local_file(place, NAME)
 
 
-@contextmanager
-def told_in_one_line(path: Path) -> Iterator[None]:
-    """Turn HDF5's errors about damaged files, which are of all kinds, into one clear error."""
-    try:
-        yield
-    except (ZnniError, MemoryError):
-        raise
-    except Exception as error:
+def reading(path: Path) -> AbstractContextManager[None]:
+    """Turn HDF5's errors about damaged files into one that says what to do."""
+
+    def failed(error: Exception) -> InvalidInput:
         ending = Path(path.name.removesuffix(".partial")).suffix
         if ending and ending.lower() not in ENDINGS and not h5py.is_hdf5(path):
-            raise InvalidInput(
+            return InvalidInput(
                 f"{path}: is not HDF5, and znni reads no other format with the ending {ending}; "
                 f"convert it to .h5, .zarr, .tif, .nii or .npy"
-            ) from None
-        raise InvalidInput(
+            )
+        return InvalidInput(
             f"{path}: cannot be read as HDF5: {reason(error)}; give an HDF5 file, whole and "
             f"readable, or another format under its own ending, such as .zarr, .tif, .nii or .npy"
-        ) from None
+        )
+
+    return errors_as(failed)
 
 
 def _datasets(file: h5py.File) -> list[h5py.Dataset]:

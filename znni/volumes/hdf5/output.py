@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -12,8 +11,7 @@ from typing import Any
 import h5py
 
 from znni.core.background import in_background
-from znni.core.chunks import chunk_extents
-from znni.core.errors import InvalidInput, RunFailed, option
+from znni.core.errors import InvalidInput, RunFailed, ZnniError, option
 from znni.core.volume import LastSteps, NewOutput
 from znni.volumes.block_checks import strike_off_damaged
 from znni.volumes.formats import check_plain
@@ -35,7 +33,7 @@ from znni.volumes.partial_file import (
     refused_at,
 )
 from znni.volumes.partial_output import HELD_BYTES, PartialOutput
-from znni.volumes.stored import reason
+from znni.volumes.stored import errors_as, reason
 
 # The first bytes of a small output until all others are there. Then HDF5's signature replaces them.
 NOT_WHOLE = b"unwhole\n"
@@ -131,16 +129,13 @@ class Hdf5Output(PartialOutput):
         Raises:
             RunFailed: a write failed.
         """
-        wanted, chunk = self._wanted, chunk_extents(self._patch, self._wanted.size)
         with self._making:
             if self._abandoned:
                 return
             with self._failing():
                 self._ledger.settle()
                 with h5py.File(self._disk, "w") as new:
-                    make_output(
-                        new, wanted.shape, wanted.dtype, chunk, wanted.maps, self._attributes
-                    )
+                    make_output(new, self._wanted, self._patch, self._attributes)
                 self._disk.settle()
             self._open()
 
@@ -171,9 +166,8 @@ class Hdf5Output(PartialOutput):
     def _write_held(self, measured: dict[str, Any]) -> None:
         """Write the whole file in one piece, and its signature after it."""
         assert self._held is not None
-        wanted, chunk = self._wanted, chunk_extents(self._patch, self._wanted.size)
         attributes = self._attributes | measured
-        file = whole_file(self._held, wanted.dtype, chunk, wanted.maps, attributes, self._summary())
+        file = whole_file(self._held, self._wanted, self._patch, attributes, self._summary())
         signature, file[: len(NOT_WHOLE)] = bytes(file[: len(NOT_WHOLE)]), NOT_WHOLE
         self._disk.write(file)
         self._disk.seek(0)
@@ -212,23 +206,21 @@ def made_again(partial: Path) -> bool:
             return False
 
 
-@contextmanager
-def readable(partial: Path, *, resumed: bool) -> Iterator[None]:
+def readable(partial: Path, *, resumed: bool) -> AbstractContextManager[None]:
     """Turn any failure of HDF5 to read an unfinished file into one clear error."""
-    try:
-        yield
-    except MemoryError:
-        raise
-    except Exception as error:  # h5py reports damage in all kinds of ways
+
+    def failed(error: Exception) -> ZnniError:
         if not resumed:
-            raise RunFailed(
+            return RunFailed(
                 f"{partial}: HDF5 cannot read what was just written: {reason(error)}; check the "
                 f"disk, or write elsewhere"
-            ) from error
-        raise InvalidInput(
+            )
+        return InvalidInput(
             f"{partial}: cannot be continued, as HDF5 cannot read it: {reason(error)}; give "
             f"{option('resume', False)} to start afresh, or write elsewhere"
-        ) from error
+        )
+
+    return errors_as(failed)
 
 
 def chunks_of(dataset: h5py.Dataset, wanted: NewOutput, descriptor: int) -> ChunkWriter:

@@ -8,7 +8,7 @@ import h5py
 
 from znni.core.volume import Begun, NewOutput, Output
 from znni.volumes.hdf5.chunks import HeldChanges
-from znni.volumes.hdf5.format import file_at, told_in_one_line
+from znni.volumes.hdf5.format import file_at, reading
 from znni.volumes.hdf5.new_file import LEDGER, OUTPUT_DATASET
 from znni.volumes.hdf5.output import Hdf5Output, check_output, chunks_of, made_again, readable
 from znni.volumes.ledger_file import ledger_name, unfinished
@@ -44,7 +44,7 @@ class Hdf5Writer(Writer):
         beside = ledger_name(path)
         if beside.is_file():
             return beside.read_bytes()
-        with told_in_one_line(path), h5py.File(path, "r") as file:
+        with reading(path), h5py.File(path, "r") as file:
             return bytes(file[LEDGER][()]) if LEDGER in file else b""
 
 

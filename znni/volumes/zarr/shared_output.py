@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
 from pathlib import PurePosixPath
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from znni.core.errors import InvalidInput, RunFailed, Unreachable, ZnniError, option
+from znni.core.errors import InvalidInput, RunFailed, Unreachable, option
 from znni.core.options import Coarsening, Recheck
 from znni.core.shapes import Box, Vec3
 from znni.core.text import counted
 from znni.core.volume import SAME_COMMAND, Begun, LastSteps, NewOutput, at_once
-from znni.volumes.block_checks import Read, checksum_or_none, write_block
+from znni.volumes.block_checks import Read, checksum_or_none, warn_of_damaged, write_block
 from znni.volumes.formats import library
 from znni.volumes.ledger_entries import Note
 from znni.volumes.output_folder import OutputFolder, output_folder
 from znni.volumes.shared_ledger import SharedBlocks, SharedLedger, summary
-from znni.volumes.stored import is_url, reason
+from znni.volumes.stored import errors_as, is_url, reason
 from znni.volumes.writer import Gathered, Share, Summing
 from znni.volumes.zarr.chunks import ZarrChunks
 from znni.volumes.zarr.files import chunk_and_shard
@@ -55,7 +55,7 @@ class BlockSink:
     def __init__(self, place: str, wanted: NewOutput, note: Note) -> None:
         library("zarr", "zarr")
         self._folder = folder = output_folder(place)
-        with _told_in_one_line(folder.root):
+        with _writing(folder.root):
             if not (folder.is_begun and folder.has(METADATA)):
                 raise InvalidInput(
                     f"{place}: there is no unfinished output {folder.root} that this machine "
@@ -67,7 +67,7 @@ class BlockSink:
 
     def write(self, box: Box, values: NDArray[Any]) -> None:
         """Store the values (f', z, y, x) of a box, and note it."""
-        with _told_in_one_line(self._folder.root):
+        with _writing(self._folder.root):
             write_block(box, values, self._chunks, self._note)
 
     def read(self, box: Box) -> NDArray[Any]:
@@ -106,7 +106,7 @@ class SharedZarr:
         self._folder.check_to_share()
         self._begun = Begun()
         self._blocks: BlockSink
-        with self._told_in_one_line():
+        with self._writing():
             foreign = self._folder.has("")
         if found := self._ledger.session():  # looked for after that: another may begin just now
             self._ledger.check(found, wanted)
@@ -124,7 +124,7 @@ class SharedZarr:
 
     def note_plan(self, plan: str) -> None:
         """Propose a plan for all blocks; ``begun`` has the one that came first."""
-        with self._told_in_one_line():
+        with self._writing():
             if not self._begun.plan:
                 self._folder.make()
             self._begun.plan = self._ledger.agree(self._wanted, plan).plan
@@ -133,7 +133,7 @@ class SharedZarr:
         """Make the array if no other process has done so, and check this share's blocks."""
         wanted = self._wanted
         chunk, shard = chunk_and_shard(patch, wanted, shared=True)
-        with self._told_in_one_line():
+        with self._writing():
             made: dict[str, Any] = {}
             memory = library("zarr.storage", "zarr").MemoryStore(made)
             new_array(memory, wanted, attributes, chunk, shard)
@@ -155,7 +155,7 @@ class SharedZarr:
 
     def note(self, entry: Mapping[str, Any]) -> None:
         """Append an entry to this process's log, for example of a block that another one wrote."""
-        with self._told_in_one_line():
+        with self._writing():
             self._ledger.append(entry)
 
     def read(self, box: Box) -> NDArray[Any]:
@@ -172,19 +172,19 @@ class SharedZarr:
 
     def strike_off(self, box: Box) -> None:
         """Note that a block is not as it was written, however often that was."""
-        with self._told_in_one_line():
+        with self._writing():
             found = self._ledger.blocks([box]).written[box]
             self._ledger.strike_off(box, len(found.checksums))
 
     def finish(self, measured: dict[str, Any], _last_steps: LastSteps = at_once) -> None:
         """Note that this share is written; ``gather`` completes the output."""
-        with self._told_in_one_line():
+        with self._writing():
             self._ledger.append({"run": {k: v for k, v in measured.items() if k != "plan"}})
         self.close()
 
     def close(self) -> None:
         """Have all that was noted reach the disk, and release the unfinished output."""
-        with self._told_in_one_line():
+        with self._writing():
             self._folder.settle()
             self._ledger.close()
 
@@ -199,29 +199,16 @@ class SharedZarr:
             return f"{self._folder.place} was not made"
         return f"{self._folder.place} is not finished; {resume_advice}"
 
-    def _told_in_one_line(self) -> AbstractContextManager[None]:
-        return _told_in_one_line(self._folder.root)
+    def _writing(self) -> AbstractContextManager[None]:
+        return _writing(self._folder.root)
 
 
 def gather_zarr(place: str, recheck: Recheck, summing: Summing) -> Gathered:
-    """Complete an output that several processes have written.
-
-    Blocks that were written more than once are read again and compared with their checksums, and
-    of the others those that ``recheck`` says: none, a sample, or all.
-
-    Args:
-        place: path or URL of the output.
-        recheck: which blocks are read again.
-        summing: makes the attributes of the whole run.
-
-    Raises:
-        InvalidInput: there is no such output.
-        RunFailed: blocks are missing or damaged, or the output cannot be completed.
-    """
+    """Complete an output that several processes have written, as ``Writer.gather``."""
     zarr = library("zarr", "zarr")
     folder = output_folder(place)
     ledger = SharedLedger(folder.ledger)
-    with _told_in_one_line(folder.root):
+    with _writing(folder.root):
         session = ledger.session() if folder.is_begun else None
         if session is None:
             so_far = "is complete already" if folder.is_whole else "no part of it was computed yet"
@@ -329,21 +316,17 @@ def _strike_off(
     damaged = [box for box, checksum in found.items() if checksum is None]
     for box in damaged:
         ledger.strike_off(box, len(blocks.written[box].checksums))
-    if damaged:
-        lost = counted(len(damaged), "finished block")
-        log.warning("%s: %s damaged, to be computed again", ledger.partial, lost)
+    warn_of_damaged(ledger.partial, damaged)
     return damaged
 
 
-@contextmanager
-def _told_in_one_line(root: str) -> Iterator[None]:
-    """Turn an error of file systems or their libraries, which is of any kind, into one line."""
-    try:
-        yield
-    except (ZnniError, MemoryError):
-        raise
-    except Exception as error:
+def _writing(root: str) -> AbstractContextManager[None]:
+    """Turn an error of file systems or their libraries into one that says what to do."""
+
+    def failed(error: Exception) -> RunFailed:
         resume_advice = "try again" if is_url(root) else "make room"
-        raise RunFailed(
+        return RunFailed(
             f"{root}: cannot be written: {reason(error)}; {resume_advice} or write elsewhere"
-        ) from error
+        )
+
+    return errors_as(failed)
