@@ -31,12 +31,12 @@ from znni.inference.request import OpenRequest
 from znni.network.weights import Weights
 from znni.volumes import block_checks, partial_output
 from znni.volumes.checksums import checksum_of
-from znni.volumes.hdf5 import output as hdf5_output
+from znni.volumes.formats.hdf5 import output as hdf5_output
+from znni.volumes.formats.zarr import output as zarr_output
 from znni.volumes.ledger_entries import Ledger, Note, block_entry
 from znni.volumes.ledger_file import LedgerFile, MemoryLedger, ledger_name
 from znni.volumes.locate import read_ledger
 from znni.volumes.partial_file import partial_name
-from znni.volumes.zarr import output as zarr_output
 
 
 def ledger_command(

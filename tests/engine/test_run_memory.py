@@ -22,7 +22,7 @@ from znni.network.layers import Conv, Operation
 from znni.network.network import Network
 from znni.network.weights import ConvWeights, Float32, random_weights
 from znni.plans.primitive import Run, convolved
-from znni.volumes.hdf5.output import Hdf5Output
+from znni.volumes.formats.hdf5.output import Hdf5Output
 
 # What the allocator, the interpreter and huge pages (2 MiB each) may add or hide, once.
 SLACK = 3 * 2**20

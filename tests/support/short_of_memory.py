@@ -18,8 +18,8 @@ import znni.inference.planning
 from znni.cli import main
 from znni.core.shapes import Vec3
 from znni.plans.primitive import convolved
-from znni.volumes.hdf5 import writer
-from znni.volumes.hdf5.output import Hdf5Output
+from znni.volumes.formats.hdf5 import writer
+from znni.volumes.formats.hdf5.output import Hdf5Output
 
 CATALOGUE = fake_catalogue(
     Fake("quick", convolved, flops=1.0, workspace=512 * 2**20),

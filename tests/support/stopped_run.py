@@ -19,8 +19,8 @@ from fakes import Watched, fake_catalogue
 import znni.inference.planning
 from znni.cli import main
 from znni.plans.primitive import convolved
-from znni.volumes.hdf5 import writer as hdf5
-from znni.volumes.zarr import writer as zarr
+from znni.volumes.formats.hdf5 import writer as hdf5
+from znni.volumes.formats.zarr import writer as zarr
 
 PATCH_SECONDS = 0.1
 

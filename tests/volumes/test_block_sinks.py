@@ -14,9 +14,9 @@ from znni.core.errors import InvalidInput, RunFailed
 from znni.core.shapes import Box, Vec3
 from znni.core.volume import NewOutput
 from znni.volumes.checksums import checksum_of
+from znni.volumes.formats.zarr.shared_output import SharedZarr
 from znni.volumes.ledger_entries import block_entry
 from znni.volumes.locate import open_volume, writer_at
-from znni.volumes.zarr.shared_output import SharedZarr
 
 OUT = "out.zarr"
 PATCH, SIZE = Vec3(2, 4, 4), Vec3(6, 8, 4)

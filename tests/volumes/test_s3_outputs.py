@@ -402,5 +402,5 @@ def test_a_store_that_nobody_can_reach(at_s3: str, monkeypatch: pytest.MonkeyPat
     def fail(*_: Any, **__: Any) -> None:
         raise Unreachable("no way there")
 
-    monkeypatch.setattr("znni.volumes.zarr.shared_output._read", fail)
+    monkeypatch.setattr("znni.volumes.formats.zarr.shared_output._read", fail)
     assert refused("finish", at_s3, code=4) == "no way there"

@@ -20,8 +20,8 @@ from znni.core.errors import InvalidInput, RunFailed
 from znni.core.shapes import Box, Vec3
 from znni.core.volume import Affine, Begun, Grid, NewOutput, Output
 from znni.volumes import partial_output, staged_output
+from znni.volumes.formats.zarr import output as zarr_output
 from znni.volumes.locate import open_output, open_volume, read_ledger, writer_at
-from znni.volumes.zarr import output as zarr_output
 
 SIZE = Vec3(9, 300, 13)
 PATCH = Vec3(9, 128, 13)
@@ -115,7 +115,7 @@ def test_tifffile_reads_it(dtype: str, compression: Any) -> None:
 
 
 def test_a_large_tiff_has_wide_offsets(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("znni.volumes.tiff.writer.BIG", VALUES.nbytes - 1)
+    monkeypatch.setattr("znni.volumes.formats.tiff.writer.BIG", VALUES.nbytes - 1)
     make("out.tif")
     with tifffile.TiffFile("out.tif") as file:
         assert file.is_bigtiff
@@ -193,7 +193,7 @@ def test_a_full_disk_leaves_no_planes_of_coarser_resolutions(
         made.append(Full())
         return made[-1]
 
-    monkeypatch.setattr("znni.volumes.tiff.coarser_planes.TemporaryFile", full_file)
+    monkeypatch.setattr("znni.volumes.formats.tiff.coarser_planes.TemporaryFile", full_file)
     with pytest.raises(RunFailed, match="cannot be written: No space left"):
         znni.export(VALUES, "out.tif", pyramid=True)
     assert not list(Path().iterdir())

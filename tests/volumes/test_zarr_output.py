@@ -24,8 +24,8 @@ from zarr_outputs import (
 from znni.core.errors import InvalidInput, RunFailed
 from znni.core.shapes import Box, Vec3
 from znni.core.volume import Grid, NewOutput
+from znni.volumes.formats.zarr.output import ZarrOutput
 from znni.volumes.locate import open_volume
-from znni.volumes.zarr.output import ZarrOutput
 
 pytestmark = pytest.mark.usefixtures("small_case", "fake_primitives", "memory_files")
 

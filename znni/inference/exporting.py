@@ -27,8 +27,8 @@ from znni.machine.arrays import resident_memory
 from znni.network.network_file import network_from_text
 from znni.volumes.array import ArrayVolume
 from znni.volumes.fingerprint import fingerprint
+from znni.volumes.formats.hdf5.axis_tags import NAMES
 from znni.volumes.grid_attributes import grid_attributes
-from znni.volumes.hdf5.axis_tags import NAMES
 from znni.volumes.label_values import holds_labels
 from znni.volumes.locate import open_output, writer_at
 from znni.volumes.planes import planes

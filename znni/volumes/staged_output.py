@@ -19,13 +19,12 @@ from znni.core.run_options import StorageOptions
 from znni.core.shapes import Box, Vec3
 from znni.core.volume import Begun, LastSteps, NewOutput, Output
 from znni.machine.arrays import resident_memory
-from znni.volumes.ledger_file import ledger_name
+from znni.volumes.formats.zarr.output import ZarrOutput
+from znni.volumes.formats.zarr.writer import ZarrWriter
 from znni.volumes.partial_file import AS_FILE, PartialFile, check_free, is_at, refused_at
 from znni.volumes.planes import planes
 from znni.volumes.stored import is_url, reason
 from znni.volumes.writer import Writer
-from znni.volumes.zarr.output import ZarrOutput
-from znni.volumes.zarr.writer import ZarrWriter
 
 PROMISED = "predicted_memory_bytes"  # the attribute with the memory that the run may take
 MOST_ROOM = 2**30  # bytes of a slab; more makes nothing faster
@@ -75,10 +74,6 @@ class StagedWriter(Writer):
     def packing(self, wanted: NewOutput) -> Packing:
         """Return how the file is compressed."""
 
-    def kept_ledger(self) -> bytes:
-        """Return the ledger that a whole file holds."""
-        return b""
-
     def begun(self, wanted: NewOutput) -> Begun:
         """Return the state of an output that a run wants to make. Nothing is changed."""
         self.check_place(wanted)
@@ -87,11 +82,6 @@ class StagedWriter(Writer):
     def create(self, wanted: NewOutput) -> Output:
         """Make a new output, or open an unfinished one to continue it."""
         return StagedOutput(self, wanted)
-
-    def ledger(self) -> bytes:
-        """Return the text of the ledger, in a whole output or beside a partial one, or nothing."""
-        beside = ledger_name(Path(self.place))
-        return beside.read_bytes() if beside.is_file() else self.kept_ledger()
 
     def check_place(self, wanted: NewOutput) -> None:
         """Refuse a place or a description of which no file can be made."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar, Protocol, TypeAlias
 
 from znni.core.errors import InvalidInput
@@ -12,6 +13,7 @@ from znni.core.options import Packing, Recheck
 from znni.core.shapes import Box, Vec3
 from znni.core.volume import Begun, BlockStore, NewOutput, Output
 from znni.volumes.ledger_entries import Note
+from znni.volumes.ledger_file import ledger_name
 
 # Returns the boxes of the output that one of several processes writes, in patches of given extents.
 Share: TypeAlias = Callable[[Vec3], list[Box]]
@@ -83,13 +85,18 @@ class Writer(ABC):
             InvalidInput: it cannot be made or continued.
         """
 
-    @abstractmethod
     def ledger(self) -> bytes:
         """Return the text of the ledger, in a whole output or beside a partial one, or nothing.
 
         Raises:
             InvalidInput: the output cannot be read.
         """
+        beside = ledger_name(Path(self.place))
+        return beside.read_bytes() if beside.is_file() else self.kept_ledger()
+
+    @abstractmethod
+    def kept_ledger(self) -> bytes:
+        """Return the text of the ledger in a whole output, or nothing."""
 
     def packing(self, wanted: NewOutput) -> Packing | None:  # noqa: ARG002
         """Return how a staged file is compressed; None if blocks are written to their places."""

@@ -13,6 +13,12 @@ from znni.core.options import Coarsening
 from znni.core.shapes import Box, Vec3
 from znni.core.volume import SAME_COMMAND, Grid, LastSteps, NewOutput
 from znni.volumes.formats import library
+from znni.volumes.formats.zarr.chunks import ZarrChunks
+from znni.volumes.formats.zarr.encoding import compressors
+from znni.volumes.formats.zarr.files import chunk_and_shard
+from znni.volumes.formats.zarr.ome_metadata import LEVEL, channel_metadata, image_metadata
+from znni.volumes.formats.zarr.pyramid import PYRAMID, coarser_grid, write_levels
+from znni.volumes.formats.zarr.repair import mend
 from znni.volumes.ledger_file import LedgerFile, MemoryLedger
 from znni.volumes.output_folder import OutputFolder, output_folder
 from znni.volumes.partial_file import refused_at
@@ -20,12 +26,6 @@ from znni.volumes.partial_folder import PartialFolder
 from znni.volumes.partial_output import PartialOutput
 from znni.volumes.remote_output import RemoteFolder
 from znni.volumes.stored import reason
-from znni.volumes.zarr.chunks import ZarrChunks
-from znni.volumes.zarr.encoding import compressors
-from znni.volumes.zarr.files import chunk_and_shard
-from znni.volumes.zarr.ome_metadata import LEVEL, channel_metadata, image_metadata
-from znni.volumes.zarr.pyramid import PYRAMID, coarser_grid, write_levels
-from znni.volumes.zarr.repair import mend
 
 LEDGER = f"{LEVEL}/ledger"
 SEEN = Vec3(1, 512, 512)  # voxels whose values choose the limits at which a viewer shows a map

@@ -12,9 +12,9 @@ from znni.core.errors import InvalidInput, option
 from znni.core.options import Packing
 from znni.core.volume import Affine, Grid, NewOutput
 from znni.volumes.formats import check_plain, library
+from znni.volumes.formats.nifti import NAME
+from znni.volumes.formats.nifti.format import COMMENT, MARK, UNITS, stored_in
 from znni.volumes.grid_attributes import in_micrometers
-from znni.volumes.nifti import NAME
-from znni.volumes.nifti.format import COMMENT, MARK, UNITS, stored_in
 from znni.volumes.staged_output import Content, StagedWriter
 from znni.volumes.stored import local_file
 

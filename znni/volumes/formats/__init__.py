@@ -90,13 +90,8 @@ def names_one_of(endings: tuple[str, ...], name: str) -> bool:
 @cache
 def formats() -> tuple[Format, ...]:
     """Return all formats."""
-    packages = (f"znni.volumes.{name}" for name in subpackages("znni.volumes"))
-    found = ((package, import_module(package)) for package in packages)
-    return tuple(
-        Format(module.NAME, module.ENDINGS, package)
-        for package, module in found
-        if hasattr(module, "ENDINGS")
-    )
+    found = (import_module(f"{__name__}.{name}") for name in subpackages(__name__))
+    return tuple(Format(module.NAME, module.ENDINGS, module.__name__) for module in found)
 
 
 def described(attributes: Mapping[str, Any], *left_out: str) -> list[str]:

@@ -7,11 +7,17 @@ from pathlib import Path
 import h5py
 
 from znni.core.volume import Begun, NewOutput, Output
-from znni.volumes.hdf5.chunks import HeldChanges
-from znni.volumes.hdf5.format import file_at, reading
-from znni.volumes.hdf5.new_file import LEDGER, OUTPUT_DATASET
-from znni.volumes.hdf5.output import Hdf5Output, check_output, chunks_of, made_again, readable
-from znni.volumes.ledger_file import ledger_name, unfinished
+from znni.volumes.formats.hdf5.chunks import HeldChanges
+from znni.volumes.formats.hdf5.format import file_at, reading
+from znni.volumes.formats.hdf5.new_file import LEDGER, OUTPUT_DATASET
+from znni.volumes.formats.hdf5.output import (
+    Hdf5Output,
+    check_output,
+    chunks_of,
+    made_again,
+    readable,
+)
+from znni.volumes.ledger_file import unfinished
 from znni.volumes.partial_file import partial_name, refused_at
 from znni.volumes.writer import Writer
 
@@ -38,12 +44,9 @@ class Hdf5Writer(Writer):
         """Make a new file, or open an unfinished one to continue it."""
         return Hdf5Output(Path(self.place), wanted)
 
-    def ledger(self) -> bytes:
-        """Return the text of the ledger, in a whole output or beside a partial one, or nothing."""
+    def kept_ledger(self) -> bytes:
+        """Return the text of the ledger in a whole output, or nothing."""
         path = file_at(self.place)
-        beside = ledger_name(path)
-        if beside.is_file():
-            return beside.read_bytes()
         with reading(path), h5py.File(path, "r") as file:
             return bytes(file[LEDGER][()]) if LEDGER in file else b""
 

@@ -15,9 +15,9 @@ from znni.core.errors import InvalidInput, RunFailed, ZnniError, option
 from znni.core.volume import LastSteps, NewOutput
 from znni.volumes.block_checks import strike_off_damaged
 from znni.volumes.formats import check_plain
-from znni.volumes.hdf5 import NAME
-from znni.volumes.hdf5.chunks import ChunkWriter, HeldChanges, make_changes
-from znni.volumes.hdf5.new_file import (
+from znni.volumes.formats.hdf5 import NAME
+from znni.volumes.formats.hdf5.chunks import ChunkWriter, HeldChanges, make_changes
+from znni.volumes.formats.hdf5.new_file import (
     LEDGER,
     OUTPUT_DATASET,
     keep_ledger,

@@ -15,12 +15,12 @@ from znni.core.errors import InvalidInput
 from znni.core.options import Codec, Form, Moment
 from znni.core.volume import Grid
 from znni.volumes.formats import Functions, described, likely_image
+from znni.volumes.formats.hdf5 import ENDINGS, NAME
+from znni.volumes.formats.hdf5.axis_tags import NAMES, TAGS, named_maps, tagged_axes, tagged_grid
+from znni.volumes.formats.hdf5.compressed import COPIES, CompressedDataset, decoded_by_threads
+from znni.volumes.formats.hdf5.new_file import LEDGER
+from znni.volumes.formats.hdf5.plain import PlainDataset, read_past_hdf5
 from znni.volumes.grid_attributes import grid_of
-from znni.volumes.hdf5 import ENDINGS, NAME
-from znni.volumes.hdf5.axis_tags import NAMES, TAGS, named_maps, tagged_axes, tagged_grid
-from znni.volumes.hdf5.compressed import COPIES, CompressedDataset, decoded_by_threads
-from znni.volumes.hdf5.new_file import LEDGER
-from znni.volumes.hdf5.plain import PlainDataset, read_past_hdf5
 from znni.volumes.mapped_array import MappedArray
 from znni.volumes.named_axes import AXES, NamedAxes, at_time
 from znni.volumes.stored import StoredVolume, errors_as, local_file, reason

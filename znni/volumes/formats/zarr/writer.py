@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from znni.core.options import Recheck
 from znni.core.volume import Begun, BlockStore, NewOutput, Output
 from znni.volumes.formats import library
+from znni.volumes.formats.zarr.format import told_in_one_line
+from znni.volumes.formats.zarr.output import LEDGER, ZarrOutput, checked_folder, open_unfinished
+from znni.volumes.formats.zarr.shared_output import BlockSink, SharedZarr, gather_zarr
 from znni.volumes.ledger_entries import Note
-from znni.volumes.ledger_file import ledger_name, unfinished
+from znni.volumes.ledger_file import unfinished
 from znni.volumes.partial_file import refused_at
 from znni.volumes.remote_output import RemoteFolder
 from znni.volumes.writer import Gathered, Share, SharedOutput, Summing, Writer
-from znni.volumes.zarr.format import split_at_zarr, told_in_one_line
-from znni.volumes.zarr.output import LEDGER, ZarrOutput, checked_folder, open_unfinished
-from znni.volumes.zarr.shared_output import BlockSink, SharedZarr, gather_zarr
 
 
 class ZarrWriter(Writer):
@@ -36,15 +34,11 @@ class ZarrWriter(Writer):
         """Make a new output, or open an unfinished one in a folder."""
         return ZarrOutput(self.place, wanted)
 
-    def ledger(self) -> bytes:
-        """Return the text of the ledger, in a whole output or beside a partial one, or nothing."""
-        root, _ = split_at_zarr(self.place, None)
-        beside = ledger_name(Path(root))
-        if beside.is_file():
-            return beside.read_bytes()
-        files, path = library("fsspec", "zarr").core.url_to_fs(root)
+    def kept_ledger(self) -> bytes:
+        """Return the text of the ledger in a whole output, or nothing."""
+        files, path = library("fsspec", "zarr").core.url_to_fs(self.place)
         try:
-            with told_in_one_line(root, FileNotFoundError):
+            with told_in_one_line(self.place, FileNotFoundError):
                 return bytes(files.cat_file(f"{path}/{LEDGER}"))
         except FileNotFoundError:
             return b""

@@ -7,9 +7,9 @@ import numpy as np
 from znni.core.errors import InvalidInput
 from znni.core.options import Moment
 from znni.volumes.formats import Functions
+from znni.volumes.formats.numpy_file import NAME
 from znni.volumes.mapped_array import MappedArray
 from znni.volumes.named_axes import at_time
-from znni.volumes.numpy_file import NAME
 from znni.volumes.stored import StoredVolume, local_file, reason
 
 

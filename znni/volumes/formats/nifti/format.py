@@ -13,9 +13,9 @@ from znni.core.errors import InvalidInput
 from znni.core.options import Moment
 from znni.core.volume import Affine, Grid, Point
 from znni.volumes.formats import Functions, described, library
+from znni.volumes.formats.nifti import NAME
 from znni.volumes.grid_attributes import grid_of
 from znni.volumes.named_axes import NamedAxes
-from znni.volumes.nifti import NAME
 from znni.volumes.stored import StoredVolume, local_file, reason
 
 UNITS = {"meter": "meter", "mm": "millimeter", "micron": "micrometer"}

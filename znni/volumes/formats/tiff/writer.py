@@ -17,10 +17,10 @@ from znni.core.options import Packing
 from znni.core.shapes import round_up
 from znni.core.volume import Grid, NewOutput
 from znni.volumes.formats import check_plain, library
+from znni.volumes.formats.tiff import NAME
+from znni.volumes.formats.tiff.coarser_planes import TILE, CoarserPlanes
+from znni.volumes.formats.tiff.format import ATTRIBUTES, opened, stored_in
 from znni.volumes.staged_output import Content, StagedWriter
-from znni.volumes.tiff import NAME
-from znni.volumes.tiff.coarser_planes import TILE, CoarserPlanes
-from znni.volumes.tiff.format import ATTRIBUTES, opened, stored_in
 
 TYPES = ("uint8", "uint16", "uint32", "int8", "int16", "int32", "float32", "float64")
 BIG = 2**32 - 2**25  # bytes of a file above which offsets of 64 bits are needed

@@ -10,7 +10,7 @@ import numpy as np
 from znni.core.options import Packing
 from znni.core.volume import NewOutput
 from znni.volumes.formats import check_plain
-from znni.volumes.numpy_file import NAME
+from znni.volumes.formats.numpy_file import NAME
 from znni.volumes.staged_output import Content, StagedWriter
 
 
@@ -33,6 +33,10 @@ class NumpyWriter(StagedWriter):
     def packing(self, wanted: NewOutput) -> Packing:  # noqa: ARG002
         """Return that the file is not compressed."""
         return "none"
+
+    def kept_ledger(self) -> bytes:
+        """Return nothing: a .npy has no room for a ledger."""
+        return b""
 
 
 WRITER = NumpyWriter

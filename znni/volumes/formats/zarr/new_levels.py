@@ -9,10 +9,10 @@ from typing import Any
 from znni.core.errors import InvalidInput, RunFailed, option
 from znni.core.options import Coarsening
 from znni.volumes.formats import library
+from znni.volumes.formats.zarr.ome_metadata import Level, levels
+from znni.volumes.formats.zarr.pyramid import write_levels
 from znni.volumes.label_values import holds_labels
 from znni.volumes.stored import errors_as, is_url, reason
-from znni.volumes.zarr.ome_metadata import Level, levels
-from znni.volumes.zarr.pyramid import write_levels
 
 TORN = f"[z.]*.{'[0-9a-f]' * 32}.partial"  # zarr's name of such a file: its own and a UUID
 LAST = ("z", "y", "x")

@@ -13,13 +13,13 @@ from znni.core.errors import InvalidInput, ZnniError
 from znni.core.options import Codec, Form, Moment
 from znni.volumes.array import ArrayVolume
 from znni.volumes.formats import Functions, described, library, likely_image, names_one_of
+from znni.volumes.formats.zarr import ENDINGS
+from znni.volumes.formats.zarr.absent_chunks import absent_chunks
+from znni.volumes.formats.zarr.chunked import ChunkedZarr
+from znni.volumes.formats.zarr.ome_metadata import LEVEL, Level, levels
 from znni.volumes.grid_attributes import grid_of, with_affine
 from znni.volumes.named_axes import AXES, NamedAxes, at_time
 from znni.volumes.stored import StoredVolume, is_url, no_such_file, reason
-from znni.volumes.zarr import ENDINGS
-from znni.volumes.zarr.absent_chunks import absent_chunks
-from znni.volumes.zarr.chunked import ChunkedZarr
-from znni.volumes.zarr.ome_metadata import LEVEL, Level, levels
 
 OF_RUNS = "network_file"  # an attribute of outputs, which leave out chunks of zeros
 
@@ -71,7 +71,7 @@ def open_zarr(place: str, dataset: str | None, time: Moment | None = None) -> St
     Raises:
         InvalidInput: there is no volume, or several.
     """
-    root, inside = split_at_zarr(place, dataset)
+    root, inside = _split(place, dataset)
     found = _only_volume(_open(root, inside), root, inside, time)
     name = f"{root}:/{found.path}" if found.path else root
     attributes = found.array.attrs
@@ -115,7 +115,7 @@ def _coarser(found: _Found, root: str, time: Moment | None) -> list[ArrayVolume]
 
 def describe_zarr(place: str, dataset: str | None) -> str:
     """Describe the arrays of a Zarr: shape, type, chunks, and how outputs were made."""
-    root, inside = split_at_zarr(place, dataset)
+    root, inside = _split(place, dataset)
     lines = [root]
     for found in _arrays(_open(root, inside), root, inside, all_levels=True):
         array = found.array
@@ -130,7 +130,7 @@ def describe_zarr(place: str, dataset: str | None) -> str:
     return "\n".join(lines)
 
 
-def split_at_zarr(place: str, dataset: str | None) -> tuple[str, str]:
+def _split(place: str, dataset: str | None) -> tuple[str, str]:
     """Return the innermost Zarr of a path, and the path within it.
 
     An unfinished output has no group yet, but its array.

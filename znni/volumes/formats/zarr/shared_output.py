@@ -18,21 +18,21 @@ from znni.core.text import counted
 from znni.core.volume import SAME_COMMAND, Begun, LastSteps, NewOutput, at_once
 from znni.volumes.block_checks import Read, checksum_or_none, warn_of_damaged, write_block
 from znni.volumes.formats import library
-from znni.volumes.ledger_entries import Note
-from znni.volumes.output_folder import OutputFolder, output_folder
-from znni.volumes.shared_ledger import SharedBlocks, SharedLedger, summary
-from znni.volumes.stored import errors_as, is_url, reason
-from znni.volumes.writer import Gathered, Share, Summing
-from znni.volumes.zarr.chunks import ZarrChunks
-from znni.volumes.zarr.files import chunk_and_shard
-from znni.volumes.zarr.ome_metadata import LEVEL
-from znni.volumes.zarr.output import (
+from znni.volumes.formats.zarr.chunks import ZarrChunks
+from znni.volumes.formats.zarr.files import chunk_and_shard
+from znni.volumes.formats.zarr.ome_metadata import LEVEL
+from znni.volumes.formats.zarr.output import (
     LEDGER,
     make_image,
     new_array,
     open_unfinished,
 )
-from znni.volumes.zarr.pyramid import PYRAMID
+from znni.volumes.formats.zarr.pyramid import PYRAMID
+from znni.volumes.ledger_entries import Note
+from znni.volumes.output_folder import OutputFolder, output_folder
+from znni.volumes.shared_ledger import SharedBlocks, SharedLedger, summary
+from znni.volumes.stored import errors_as, is_url, reason
+from znni.volumes.writer import Gathered, Share, Summing
 
 log = logging.getLogger("znni")
 

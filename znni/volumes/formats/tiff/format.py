@@ -16,14 +16,14 @@ from znni.core.errors import InvalidInput
 from znni.core.options import Codec, Form, Moment
 from znni.core.shapes import Vec3
 from znni.volumes.formats import Functions, described, library
+from znni.volumes.formats.tiff import NAME
+from znni.volumes.formats.tiff.grids import assumed_of, grid_of
+from znni.volumes.formats.zarr.chunked import ChunkedZarr
+from znni.volumes.formats.zarr.pyramid import coarser_grid
 from znni.volumes.grid_attributes import with_affine
 from znni.volumes.mapped_array import MappedArray
 from znni.volumes.named_axes import NamedAxes
 from znni.volumes.stored import StoredVolume, local_file, reason
-from znni.volumes.tiff import NAME
-from znni.volumes.tiff.grids import assumed_of, grid_of
-from znni.volumes.zarr.chunked import ChunkedZarr
-from znni.volumes.zarr.pyramid import coarser_grid
 
 ATTRIBUTES = 65107  # a private tag with an output's attributes as JSON
 STACKED = "IQRH"  # tifffile's letters for axes of pages without a known meaning

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from znni.core.shapes import Box, Vec3
 from znni.core.volume import NewOutput
 from znni.machine.io_threads import at_once, finish, mapped
+from znni.volumes.formats.zarr.encoding import Encoded, encoder, file_of
 from znni.volumes.output_folder import Files
-from znni.volumes.zarr.encoding import Encoded, encoder, file_of
 
 ZERO = Vec3(0, 0, 0)
 
