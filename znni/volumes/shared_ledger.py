@@ -11,10 +11,11 @@ store, nothing can be appended to, and a log is a row of files, ``ID-NUMBER.log`
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
 
 from znni.core.errors import InvalidInput, option
 from znni.core.shapes import Box
@@ -41,25 +42,8 @@ class Session:
     plan: str
     grid: Grid
 
-    def to_json(self) -> str:
-        """Return it as text."""
-        place = {"scale": self.grid.scale, "translation": self.grid.translation}
-        grid = place | {"units": self.grid.units}
-        return json.dumps({"identity": dict(self.identity), "plan": self.plan, "grid": grid})
 
-    @classmethod
-    def from_json(cls, text: str) -> Session:
-        """Read it back.
-
-        Raises:
-            ValueError: the text is something else.
-        """
-        try:
-            found = json.loads(text)
-            grid: dict[str, Any] = {name: tuple(values) for name, values in found["grid"].items()}
-            return cls(found["identity"], found["plan"], Grid(**grid))
-        except (KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"{type(error).__name__}: {error}") from None
+SESSIONS = TypeAdapter(Session)
 
 
 @dataclass
@@ -145,7 +129,7 @@ class SharedLedger:
         """
         file = f"{self._files.root}/{SESSION}"
         try:
-            return Session.from_json(self._files.get(SESSION).decode())
+            return SESSIONS.validate_json(self._files.get(SESSION))
         except FileNotFoundError:
             return None
         except NotADirectoryError:
@@ -158,10 +142,11 @@ class SharedLedger:
             raise InvalidInput(
                 f"{file}: cannot be read: {reason(error)}; check that it may be read from here"
             ) from None
-        except ValueError as error:
+        except ValidationError as error:
+            said = error.errors()[0]["msg"]
             raise InvalidInput(
-                f"{file}: cannot be read: {error}; delete the unfinished output and its ledger, "
-                f"and compute it again"
+                f"{file}: cannot be read: {said}; delete the unfinished output and its ledger, and "
+                f"compute it again"
             ) from None
 
     def agree(self, wanted: NewOutput, plan: str) -> Session:
@@ -172,7 +157,7 @@ class SharedLedger:
             OSError: it cannot be made.
         """
         mine = Session(wanted.identity, plan, wanted.grid)
-        self._files.make_once(SESSION, mine.to_json().encode())
+        self._files.make_once(SESSION, SESSIONS.dump_json(mine))
         found = self.session()
         assert found is not None
         self.check(found, wanted)
