@@ -37,6 +37,11 @@ class PartialOutput(ABC):
         wanted: description of the output.
         partial: the unfinished file or folder.
         ledger: its ledger, which may have blocks of an earlier run.
+
+    Raises:
+        InvalidInput: the output exists and may not be overwritten, cannot be made, or is the
+            unfinished output of another run.
+        RunFailed: a write failed.
     """
 
     # Errors that say that the output cannot be written. File systems and libraries raise all kinds.

@@ -153,11 +153,6 @@ class StagedOutput(ZarrOutput):
     Until then it is an unfinished Zarr with a ledger, and can be continued. The file is written
     into that folder, and takes its name when it is whole. If the run is stopped meanwhile, the same
     command writes the file again. No Zarr is made if the values are held.
-
-    Raises:
-        InvalidInput: the output exists and may not be overwritten, cannot be made, or is the
-            unfinished output of another run.
-        RunFailed: a write failed.
     """
 
     def __init__(self, writer: StagedWriter, wanted: NewOutput) -> None:

@@ -68,11 +68,6 @@ class Hdf5Output(PartialOutput):
     resume. So it has no ledger beside it.
 
     Its room on the disk is reserved from the start, so its chunks are not compressed.
-
-    Raises:
-        InvalidInput: the file exists and may not be overwritten, cannot be made, or is the
-            unfinished file of another run.
-        RunFailed: a write failed.
     """
 
     _write_errors = OSError

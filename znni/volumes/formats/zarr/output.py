@@ -54,11 +54,6 @@ class ZarrOutput(PartialOutput):
     written: until then the Zarr is no image. A local folder also has another name until then, and
     can be continued. A complete output keeps its ledger beside the array's metadata, in
     ``0/ledger``.
-
-    Raises:
-        InvalidInput: the output exists and may not be overwritten, cannot be made, or is the
-            unfinished output of another run.
-        RunFailed: a write failed.
     """
 
     _inside = f"/{LEVEL}"

@@ -41,16 +41,7 @@ SAMPLE = 100  # blocks that are read again before an output is complete, unless 
 
 
 class BlockSink:
-    """Writes blocks of an output that another process has described; that one keeps the ledger.
-
-    Args:
-        place: path or URL of the output.
-        wanted: description of the output.
-        note: is called with the ledger's entry of each block, after the block is written.
-
-    Raises:
-        InvalidInput: the output is not there, or is not as described.
-    """
+    """Writes blocks of an output that another process has described, as ``Writer.blocks``."""
 
     def __init__(self, place: str, wanted: NewOutput, note: Note) -> None:
         library("zarr", "zarr")
@@ -84,15 +75,7 @@ class SharedZarr:
 
     The blocks of all processes lie on one grid, and each block is whole files. So no file is
     written by two processes, unless both compute the same block; then both write the same bytes.
-    All follow the plan of the process that came first.
-
-    Args:
-        place: path or URL of the output.
-        wanted: description of the output.
-        share: the boxes of the output that this process writes.
-
-    Raises:
-        InvalidInput: the output exists, cannot be made there, or is of something else.
+    All follow the plan of the process that came first. ``Writer.join`` says what it takes.
     """
 
     def __init__(self, place: str, wanted: NewOutput, share: Share) -> None:
