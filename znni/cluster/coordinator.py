@@ -62,7 +62,7 @@ class Coordinator:
 
     @property
     def tally(self) -> Tally:
-        """What happened to the workers."""
+        """The numbers of events among the workers."""
         return self._workers.tally
 
     def make_plan(self, given: Plan | None = None) -> str:

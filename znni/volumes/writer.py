@@ -1,4 +1,4 @@
-"""What makes outputs of a format: each format has a class of its own."""
+"""Writers of outputs: each format has a class of its own."""
 
 from __future__ import annotations
 

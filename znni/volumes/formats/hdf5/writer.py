@@ -1,4 +1,4 @@
-"""What makes HDF5 files."""
+"""The writer of HDF5 files."""
 
 from __future__ import annotations
 

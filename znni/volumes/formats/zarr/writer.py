@@ -1,4 +1,4 @@
-"""What makes OME-Zarrs."""
+"""The writer of OME-Zarrs."""
 
 from __future__ import annotations
 
