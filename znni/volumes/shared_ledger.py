@@ -47,41 +47,29 @@ SESSIONS = TypeAdapter(Session)
 
 
 @dataclass
-class _Written:
-    """The sum of the logs' entries about a block.
-
-    Attributes:
-        checksums: one for each time that it was written.
-        makers: what computed it these times; empty where that is not noted.
-        struck: how many of these times are not in the output any more.
-    """
-
-    checksums: list[str] = field(default_factory=list)
-    makers: list[str] = field(default_factory=list)
-    struck: int = 0
-
-
-@dataclass
 class SharedBlocks:
     """The sum of all logs, or of what they say of some boxes.
 
     It does not depend on the order in which logs are read.
 
     Attributes:
-        written: what is said of each block.
+        written: of each block, checksum and maker of each time that it was written. The maker is
+            empty where that is not noted.
+        struck: how many of these times are not in the output any more.
         runs: what finished processes measured.
     """
 
-    written: dict[Box, _Written] = field(default_factory=dict)
+    written: dict[Box, list[tuple[str, str]]] = field(default_factory=dict)
+    struck: dict[Box, int] = field(default_factory=dict)
     runs: list[Mapping[str, Any]] = field(default_factory=list)
 
     @property
     def finished(self) -> dict[Box, list[str]]:
         """The finished blocks in order, each with the checksums that it may have."""
         return {
-            box: found.checksums
-            for box, found in sorted(self.written.items())
-            if len(found.checksums) > found.struck
+            box: [checksum for checksum, _ in times]
+            for box, times in sorted(self.written.items())
+            if len(times) > self.struck.get(box, 0)
         }
 
     def take(self, entry: Mapping[str, Any], within: list[Box] | None = None) -> None:
@@ -91,19 +79,18 @@ class SharedBlocks:
             entry: from a log.
             within: boxes that blocks must lie in to be taken; None takes all.
         """
-        if "block" in entry:
-            box = box_of(entry["block"])
-            if _inside(box, within):
-                known = self.written.setdefault(box, _Written())
-                known.checksums.append(entry["checksum"])
-                known.makers.append(entry.get("by", ""))
-        elif "struck" in entry:
-            box = box_of(entry["struck"])
-            if _inside(box, within):
-                known = self.written.setdefault(box, _Written())
-                known.struck = max(known.struck, entry["times"])
-        elif "run" in entry:
+        if "run" in entry:
             self.runs.append(entry["run"])
+        if (numbers := entry.get("block") or entry.get("struck")) is None:
+            return
+        box = box_of(numbers)
+        if within is not None and not any(box.intersection(part) for part in within):
+            return
+        if "block" in entry:
+            known = self.written.setdefault(box, [])
+            known.append((entry["checksum"], entry.get("by", "")))
+        else:
+            self.struck[box] = max(self.struck.get(box, 0), entry["times"])
 
 
 class SharedLedger:
@@ -196,9 +183,9 @@ class SharedLedger:
         """
         self._log.append(entry)
 
-    def strike_off(self, box: Box, written: int) -> None:
-        """Note that a block is not as it was written, however often that was noted so far."""
-        self.append(struck_entry(box, written))
+    def strike_off(self, box: Box, blocks: SharedBlocks) -> None:
+        """Note that a block is not as it was written, however often these logs say that it was."""
+        self.append(struck_entry(box, len(blocks.written[box])))
 
     def close(self) -> None:
         """Close this process's log; closing it again does nothing.
@@ -223,12 +210,7 @@ def summary(session: Session, blocks: SharedBlocks, checksums: Mapping[Box, str]
     """
     whole = Ledger(identity=session.identity, checksums=dict(checksums))
     for box, checksum in checksums.items():
-        found = blocks.written[box]
-        if maker := dict(zip(found.checksums, found.makers, strict=True))[checksum]:
+        if maker := dict(blocks.written[box])[checksum]:
             whole.makers[box] = maker
     whole.plan = session.plan
     return whole.summary()
-
-
-def _inside(box: Box, within: list[Box] | None) -> bool:
-    return within is None or any(box.intersection(part) for part in within)

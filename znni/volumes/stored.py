@@ -166,15 +166,17 @@ def reason(error: BaseException) -> str:
 
 
 @contextmanager
-def errors_as(told: Callable[[Exception], ZnniError]) -> Iterator[None]:
+def errors_as(told: Callable[[Exception], ZnniError], *passed: type[Exception]) -> Iterator[None]:
     """Turn errors of libraries and file systems, which are of all kinds, into one that is told.
 
     Args:
         told: returns the error that is raised instead.
+        passed: errors that are passed on unchanged.
     """
+    unchanged: tuple[type[Exception], ...] = (ZnniError, MemoryError, *passed)
     try:
         yield
-    except (ZnniError, MemoryError):
+    except unchanged:
         raise
     except Exception as error:
         raise told(error) from error

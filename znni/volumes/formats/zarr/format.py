@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -19,7 +19,7 @@ from znni.volumes.formats.zarr.chunked import ChunkedZarr
 from znni.volumes.formats.zarr.ome_metadata import LEVEL, Level, levels
 from znni.volumes.grid_attributes import grid_of, with_affine
 from znni.volumes.named_axes import AXES, NamedAxes, at_time
-from znni.volumes.stored import StoredVolume, is_url, no_such_file, reason
+from znni.volumes.stored import StoredVolume, errors_as, is_url, no_such_file, reason
 
 OF_RUNS = "network_file"  # an attribute of outputs, which leave out chunks of zeros
 
@@ -150,7 +150,7 @@ def _open(root: str, inside: str) -> Any:
     if not is_url(root) and not Path(root).exists():
         raise no_such_file(root)
     try:
-        with told_in_one_line(root, FileNotFoundError, zarr.errors.NodeNotFoundError):
+        with reading(root, FileNotFoundError, zarr.errors.NodeNotFoundError):
             return zarr.open(f"{root}/{inside}".rstrip("/"), mode="r")
     except (FileNotFoundError, zarr.errors.NodeNotFoundError):
         if not inside:
@@ -164,25 +164,23 @@ def _open(root: str, inside: str) -> Any:
         ) from None
 
 
-@contextmanager
-def told_in_one_line(root: str, *passed: type[Exception]) -> Iterator[None]:
+def reading(root: str, *passed: type[Exception]) -> AbstractContextManager[None]:
     """Turn errors of metadata, codecs, servers and credentials into one clear error.
 
     Args:
         root: path or URL, for the message.
         passed: errors that are passed on unchanged.
     """
-    try:
-        yield
-    except passed:
-        raise
-    except ImportError as error:  # the URL's protocol needs a library
-        raise InvalidInput(f"{root}: cannot be read: {reason(error)}; pip install it") from None
-    except Exception as error:
+
+    def failed(error: Exception) -> InvalidInput:
+        if isinstance(error, ImportError):  # the URL's protocol needs a library
+            return InvalidInput(f"{root}: cannot be read: {reason(error)}; pip install it")
         remedy = "check that it is whole, and that zarr-python knows its codecs and types"
         if is_url(root) and isinstance(error, OSError):
             remedy = "check the URL, the network and the credentials that the server asks for"
-        raise InvalidInput(f"{root}: cannot be read as Zarr: {reason(error)}; {remedy}") from error
+        return InvalidInput(f"{root}: cannot be read as Zarr: {reason(error)}; {remedy}")
+
+    return errors_as(failed, *passed)
 
 
 def _absent(found: _Found, root: str) -> str:
@@ -220,7 +218,7 @@ def _arrays(node: Any, root: str, path: str, *, all_levels: bool = False) -> Ite
         rest = tuple(image[1:]) if level is image[0] else ()
         yield _Found(f"{path}/{level.path}".strip("/"), array, level, node, rest)
     if not image:
-        with told_in_one_line(where):
+        with reading(where):
             members = sorted(node.members())
         for name, member in members:
             yield from _arrays(member, root, f"{path}/{name}".strip("/"), all_levels=all_levels)
@@ -233,7 +231,7 @@ def _member(group: Any, level: Level, where: str, root: str) -> Any:
         InvalidInput: it is not there, or is no array.
     """
     try:
-        with told_in_one_line(where, KeyError):
+        with reading(where, KeyError):
             array = group[level.path]
     except KeyError:
         raise InvalidInput(

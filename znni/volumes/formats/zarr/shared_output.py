@@ -156,8 +156,7 @@ class SharedZarr:
     def strike_off(self, box: Box) -> None:
         """Note that a block is not as it was written, however often that was."""
         with self._writing():
-            found = self._ledger.blocks([box]).written[box]
-            self._ledger.strike_off(box, len(found.checksums))
+            self._ledger.strike_off(box, self._ledger.blocks([box]))
 
     def finish(self, measured: dict[str, Any], _last_steps: LastSteps = at_once) -> None:
         """Note that this share is written; ``gather`` completes the output."""
@@ -287,7 +286,7 @@ def _compared(blocks: SharedBlocks, chosen: Sequence[Box], read: Read) -> dict[B
     """Return the checksum of each chosen block as it is read; None if nobody has written that."""
     found = {box: checksum_or_none(read, box) for box in chosen}
     return {
-        box: checksum if checksum in blocks.written[box].checksums else None
+        box: checksum if checksum in dict(blocks.written[box]) else None
         for box, checksum in found.items()
     }
 
@@ -298,7 +297,7 @@ def _strike_off(
     """Note in a ledger which blocks are not as they were written, and return them."""
     damaged = [box for box, checksum in found.items() if checksum is None]
     for box in damaged:
-        ledger.strike_off(box, len(blocks.written[box].checksums))
+        ledger.strike_off(box, blocks)
     warn_of_damaged(ledger.partial, damaged)
     return damaged
 

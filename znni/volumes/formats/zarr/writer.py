@@ -5,7 +5,7 @@ from __future__ import annotations
 from znni.core.options import Recheck
 from znni.core.volume import Begun, BlockStore, NewOutput, Output
 from znni.volumes.formats import library
-from znni.volumes.formats.zarr.format import told_in_one_line
+from znni.volumes.formats.zarr.format import reading
 from znni.volumes.formats.zarr.output import LEDGER, ZarrOutput, checked_folder, open_unfinished
 from znni.volumes.formats.zarr.shared_output import BlockSink, SharedZarr, gather_zarr
 from znni.volumes.ledger_entries import Note
@@ -38,7 +38,7 @@ class ZarrWriter(Writer):
         """Return the text of the ledger in a whole output, or nothing."""
         files, path = library("fsspec", "zarr").core.url_to_fs(self.place)
         try:
-            with told_in_one_line(self.place, FileNotFoundError):
+            with reading(self.place, FileNotFoundError):
                 return bytes(files.cat_file(f"{path}/{LEDGER}"))
         except FileNotFoundError:
             return b""
