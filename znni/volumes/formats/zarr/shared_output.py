@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from pathlib import PurePosixPath
 from typing import Any
@@ -45,20 +45,24 @@ class BlockSink:
 
     def __init__(self, place: str, wanted: NewOutput, note: Note) -> None:
         library("zarr", "zarr")
-        self._folder = folder = output_folder(place)
-        with _writing(folder.root):
+        self._folder = output_folder(place)
+        self._note = note
+        self._open(wanted)
+
+    def _open(self, wanted: NewOutput) -> None:
+        folder = self._folder
+        with self._writing():
             if not (folder.is_begun and folder.has(METADATA)):
                 raise InvalidInput(
-                    f"{place}: there is no unfinished output {folder.root} that this machine "
-                    f"can reach; name storage that all machines see under this name"
+                    f"{folder.place}: there is no unfinished output {folder.root} that this "
+                    f"machine can reach; name storage that all machines see under this name"
                 )
             self._array = open_unfinished(folder.root, wanted, "r+")
-        self._note = note
         self._chunks = ZarrChunks(self._array, folder, LEVEL, wanted)
 
     def write(self, box: Box, values: NDArray[Any]) -> None:
         """Store the values (f', z, y, x) of a box, and note it."""
-        with _writing(self._folder.root):
+        with self._writing():
             write_block(box, values, self._chunks, self._note)
 
     def read(self, box: Box) -> NDArray[Any]:
@@ -69,8 +73,11 @@ class BlockSink:
         """
         return _read(self._array, self._folder, box)
 
+    def _writing(self) -> AbstractContextManager[None]:
+        return _writing(self._folder.root)
 
-class SharedZarr:
+
+class SharedZarr(BlockSink):
     """The share of one process in an OME-Zarr that several processes write.
 
     The blocks of all processes lie on one grid, and each block is whole files. So no file is
@@ -88,7 +95,7 @@ class SharedZarr:
             self._ledger.discard()  # a process was ended right after it had completed the output
         self._folder.check_to_share()
         self._begun = Begun()
-        self._blocks: BlockSink
+        self._note = self.note
         with self._writing():
             foreign = self._folder.has("")
         if found := self._ledger.session():  # looked for after that: another may begin just now
@@ -122,7 +129,7 @@ class SharedZarr:
             new_array(memory, wanted, attributes, chunk, shard)
             (metadata,) = made.values()
             self._folder.make_once(METADATA, metadata.to_bytes())
-            self._blocks = BlockSink(self._folder.place, wanted, self.note)
+            self._open(wanted)
             blocks = self._ledger.blocks(self._share(patch))
             finished = list(blocks.finished)
             if finished:
@@ -132,18 +139,10 @@ class SharedZarr:
             _strike_off(self._ledger, blocks, found)
         self._begun.history = [(box, True) for box, checksum in found.items() if checksum]
 
-    def write(self, box: Box, values: NDArray[Any]) -> None:
-        """Store the values (f', z, y, x) of a box."""
-        self._blocks.write(box, values)
-
     def note(self, entry: Mapping[str, Any]) -> None:
         """Append an entry to this process's log, for example of a block that another one wrote."""
         with self._writing():
             self._ledger.append(entry)
-
-    def read(self, box: Box) -> NDArray[Any]:
-        """Return the values (f', z, y, x) of a box that was written."""
-        return self._blocks.read(box)
 
     def finished(self) -> dict[Box, list[str]]:
         """Return the blocks that any process has finished, each with the checksums it may have."""
@@ -180,9 +179,6 @@ class SharedZarr:
         if not self._begun.plan:
             return f"{self._folder.place} was not made"
         return f"{self._folder.place} is not finished; {resume_advice}"
-
-    def _writing(self) -> AbstractContextManager[None]:
-        return _writing(self._folder.root)
 
 
 def gather_zarr(place: str, recheck: Recheck, summing: Summing) -> Gathered:
@@ -241,26 +237,17 @@ def _read(array: Any, folder: OutputFolder, box: Box) -> NDArray[Any]:
         return np.asarray(array[(slice(None), *box.slices)])
 
 
-def _check_all_there(place: str, finished: Iterable[Box], size: Vec3) -> None:
+def _check_all_there(place: str, finished: Collection[Box], size: Vec3) -> None:
     """Refuse to complete an output of which blocks are missing."""
-    boxes = [(box.start, box.stop) for box in finished]
-    corners = np.array([*boxes, (Vec3(0, 0, 0), size)], np.int64)
-    edges = [np.unique(corners[..., axis]) for axis in range(3)]
-    places = [np.searchsorted(edges[axis], corners[:-1, :, axis]) for axis in range(3)]
-    missing = np.ones([len(along) - 1 for along in edges], bool)  # cells between edges
-    for (z, z_stop), (y, y_stop), (x, x_stop) in zip(*places, strict=True):
-        missing[z:z_stop, y:y_stop, x:x_stop] = False
-    if missing.any():
-        voxels = int(np.einsum("zyx,z,y,x", missing, *map(np.diff, edges)))
-        first = [int(index) for index in np.argwhere(missing)[0]]
-        start, stop = (
-            Vec3(*(int(along[index + after]) for along, index in zip(edges, first, strict=True)))
-            for after in (0, 1)
-        )
+    extents = [box.size for box in finished] or [size]
+    patch = Vec3(*map(max, zip(*extents, strict=True)))  # all blocks lie on one grid
+    grid = Box(Vec3(0, 0, 0), size).cut(patch)
+    if (first := next((box for box in grid if box not in finished), None)) is not None:
+        missing = size.volume - sum(extent.volume for extent in extents if finished)
         raise RunFailed(
-            f"{place}: {voxels:,} of {counted(size.volume, 'voxel')} are not computed yet, the "
-            f"first at {Box(start, stop)}; wait for the parts that are still running, or run "
-            f"those that failed again"
+            f"{place}: {missing:,} of {counted(size.volume, 'voxel')} are not computed yet, the "
+            f"first at {first}; wait for the parts that are still running, or run those that "
+            f"failed again"
         )
 
 
