@@ -339,7 +339,7 @@ def test_a_held_output_is_made_again_if_its_run_is_killed_while_it_is_written(
 
     def noted(self: PartialFile, data: Any) -> int:
         written = write(self, data)
-        left.append(self.partial.read_bytes())
+        left.append(self.root.read_bytes())
         return written
 
     monkeypatch.setattr(PartialFile, "write", noted)

@@ -206,7 +206,7 @@ def _write_blocks(
             (finished.add if whole else finished.discard)(box)
         done = 0
         for box in Box(ZERO, wanted.size).cut(patch):
-            for part in _without(box, finished):
+            for part in () if box in finished else box.without(*finished):
                 output.write(part, copy.read(part))
             done += box.size.volume
             progress(done, wanted.size.volume)
@@ -214,16 +214,6 @@ def _write_blocks(
     except BaseException as error:
         error.add_note(output.abandon())
         raise
-
-
-def _without(box: Box, finished: set[Box]) -> list[Box]:
-    """Return the parts of a box that are not finished."""
-    if box in finished:
-        return []
-    left = [box]
-    for done in finished:
-        left = [part for one in left for part in one.without(done)]
-    return left
 
 
 def _block(size: Vec3, most: int) -> Vec3:

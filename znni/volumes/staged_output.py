@@ -124,7 +124,7 @@ class StagedWriter(Writer):
             file = PartialFile(path)
         try:
             file.truncate(0)
-            self.write_whole(file.partial, content)
+            self.write_whole(file.root, content)
             file.complete()
         except BaseException as error:
             if file.is_complete:
@@ -134,7 +134,7 @@ class StagedWriter(Writer):
                 error.add_note(f"{path} was not made")
             file.close()
             if isinstance(error, OSError):
-                raise _failed(file.partial, error) from error
+                raise _failed(file.root, error) from error
             raise
 
 

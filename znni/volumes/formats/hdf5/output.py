@@ -78,7 +78,7 @@ class Hdf5Output(PartialOutput):
         with refused_at(path):
             self._disk = PartialFile(path)
             try:
-                ledger = LedgerFile(self._disk.partial, wanted, made_again)
+                ledger = LedgerFile(self._disk.root, wanted, made_again)
             except BaseException:
                 if not self._disk.size:
                     self._disk.discard()
@@ -99,7 +99,7 @@ class Hdf5Output(PartialOutput):
             raise
 
     def _open(self) -> None:
-        with readable(self._disk.partial, resumed=self._ledger.resumed):
+        with readable(self._disk.root, resumed=self._ledger.resumed):
             self._file = h5py.File(self._disk, "r")
             self._array = self._file[OUTPUT_DATASET]
             self._chunks = chunks_of(self._array, self._wanted, self._disk.fileno())
@@ -145,7 +145,7 @@ class Hdf5Output(PartialOutput):
         else:
             self._close()
             seen = HeldChanges(self._disk.fileno())
-            reading = readable(self._disk.partial, resumed=self._ledger.resumed)
+            reading = readable(self._disk.root, resumed=self._ledger.resumed)
             with reading, h5py.File(seen, "r+") as file:
                 attributes = file[OUTPUT_DATASET].attrs
                 for name, value in measured.items():
