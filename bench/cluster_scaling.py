@@ -161,11 +161,13 @@ class Watch:
 
 def in_cluster(runs: Runs, workers: int, out: str) -> Row:
     """Return a row on a run by a local cluster."""
-    group = Group("local", workers, cores=1, ram=runs.ram, gpus=int(runs.device == "gpu"))
+    group = Group(
+        name="local", count=workers, cores=1, ram=runs.ram, gpus=int(runs.device == "gpu")
+    )
     watch = Watch(workers)
     begun = time.perf_counter()
     report = infer_on_cluster(
-        VOLUME, str(runs.net), out, cluster=Cluster("local", (group,)), random_seed=1,
+        VOLUME, str(runs.net), out, cluster=Cluster(kind="local", groups=(group,)), random_seed=1,
         plan=runs.plan, progress=watch, device=runs.device,
     )  # fmt: skip
     seconds = time.perf_counter() - begun

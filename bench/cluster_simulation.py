@@ -28,6 +28,7 @@ from bench import session
 from bench.record import Row
 from znni.cluster.calls import (
     Answer,
+    Answered,
     Call,
     Compute,
     Describe,
@@ -39,11 +40,10 @@ from znni.cluster.calls import (
     Probed,
 )
 from znni.cluster.coordinator import Coordinator
-from znni.cluster.dask_engine import Answered
 from znni.cluster.schedule import Schedule
 from znni.core.shapes import Box, Vec3
 from znni.engine.tiles import Job, TileGrid
-from znni.volumes.ledger_entries import block_entry
+from znni.volumes.ledger_entries import block_entry, struck_entry
 from znni.volumes.shared_files import LocalFiles
 from znni.volumes.shared_ledger import SharedLedger
 
@@ -284,7 +284,7 @@ class EmptyOutput:
 
     def strike_off(self, box: Box) -> None:
         """Note that a block is not as it was written."""
-        self.ledger.strike_off(box, 1)
+        self.ledger.append(struck_entry(box, 1))
 
 
 def _run_empty(blocks: int, workers: int) -> None:

@@ -34,13 +34,13 @@ from znni.core.volume import NewOutput
 from znni.engine.stages.convert import convert
 from znni.machine.io_threads import io_threads
 from znni.volumes.formats import library
+from znni.volumes.formats.zarr.chunked import ChunkedZarr
+from znni.volumes.formats.zarr.chunks import ZarrChunks
+from znni.volumes.formats.zarr.encoding import compressors
+from znni.volumes.formats.zarr.format import OF_RUNS
+from znni.volumes.formats.zarr.output import make_image
 from znni.volumes.locate import open_volume
 from znni.volumes.shared_files import LocalFiles
-from znni.volumes.zarr.chunked import ChunkedZarr
-from znni.volumes.zarr.chunks import ZarrChunks
-from znni.volumes.zarr.encoding import compressors
-from znni.volumes.zarr.format import OF_RUNS
-from znni.volumes.zarr.output import make_image
 
 Type: TypeAlias = Literal["float32", "uint8"]
 Codec: TypeAlias = Literal["zstd", "blosc", "gzip", "none"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -67,41 +66,42 @@ def refusal(text: str, folder: Path) -> str:
 
 def test_slurm(tmp_path: Path) -> None:
     h200 = Group(
-        "h200",
-        16,
+        name="h200",
+        count=16,
         cores=16,
         ram=56 * GIB,
         gpus=1,
-        walltime=4 * 3600.0,
+        walltime="04:00:00",
         machine=tmp_path / "machines/h200.yaml",
         price_per_hour=3.5,
         partition="gpu",
         account="me",
         directives=("--exclusive",),
     )
-    cpu = Group("cpu", 100, cores=8, ram=8 * GIB, walltime=2 * 86400.0 + 30)
+    cpu = Group(name="cpu", count=100, cores=8, ram=8 * GIB, walltime="2-00:00:30")
     cluster = load(SLURM, tmp_path)
     assert cluster == Cluster(
-        "slurm",
-        (h200, cpu),
+        kind="slurm",
+        groups=(h200, cpu),
         bits="class",
         storage=StorageLimits(read=20e9, write=10e9, puts=3500.0),
         interface="eth0",
         dashboard="127.0.0.1:8787",
     )
     assert cluster.workers == 116
+    assert (h200.walltime, cpu.walltime) == (4 * 3600.0, 2 * 86400.0 + 30)
     assert (h200.znni_ram, cpu.znni_ram) == (56 * GIB - DASK_BYTES, 8 * GIB - DASK_BYTES)
 
 
 def test_other_kinds(tmp_path: Path) -> None:
-    tls = Tls(tmp_path / "ca.pem", tmp_path / "cert.pem", tmp_path / "key.pem")
+    tls = Tls(ca=tmp_path / "ca.pem", cert=tmp_path / "cert.pem", key=tmp_path / "key.pem")
     given = "tls://10.0.0.1:8786"
-    assert load(ADDRESS, tmp_path) == Cluster("address", address=given, tls=tls)
-    groups = (Group("a", 2),)
+    assert load(ADDRESS, tmp_path) == Cluster(kind="address", address=given, tls=tls)
+    groups = (Group(name="a", count=2),)
     image = "example.org/znni:0.2.0"
-    assert load(KUBERNETES, tmp_path) == Cluster("kubernetes", groups, image=image)
+    assert load(KUBERNETES, tmp_path) == Cluster(kind="kubernetes", groups=groups, image=image)
     spaced = load(f"{KUBERNETES}namespace: lab\n", tmp_path)
-    assert spaced == Cluster("kubernetes", groups, image=image, namespace="lab")
+    assert spaced == Cluster(kind="kubernetes", groups=groups, image=image, namespace="lab")
 
 
 @pytest.mark.parametrize("path", sorted((MACHINES / "clusters").iterdir()), ids=lambda p: p.stem)
@@ -126,12 +126,12 @@ def test_a_known_machine_is_given_by_name(tmp_path: Path) -> None:
 def test_the_reference_names_all_keys() -> None:
     page = (ROOT / "docs" / "reference" / "cluster-files.md").read_text()
     for entry in (Cluster, Group):
-        for field in fields(entry):
-            assert f"`{field.name}`" in page
+        for name in entry.model_fields:
+            assert f"`{name}`" in page
 
 
 def test_local_workers_need_no_file() -> None:
-    assert load_cluster("local:4") == Cluster("local", (Group("local", 4),))
+    assert load_cluster("local:4") == Cluster(kind="local", groups=(Group(name="local", count=4),))
     for given in ("local:", "local:0", "local:four", "local:99999999"):
         with pytest.raises(InvalidInput, match=f"'{given}'; give local: and a number"):
             load_cluster(given)

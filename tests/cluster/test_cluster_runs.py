@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -362,6 +363,7 @@ def test_two_runs_on_one_output(machines: HandStarted) -> None:
     ],
 )
 def test_errors_are_one_line(more: list[str], said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    import_module("znni.cluster.dask_engine")  # it keeps the usual seconds for later tests
     monkeypatch.setattr(dask_clusters, "CONNECT_SECONDS", 0.5)
     Path("limits.yaml").write_text(
         "kind: local\ngroups: [{name: a, count: 1, cores: 1, ram: 600MiB}]\n"

@@ -16,6 +16,7 @@ pytest.importorskip("distributed")
 
 from znni.cluster.calls import (
     Answer,
+    Answered,
     Call,
     Compute,
     Describe,
@@ -29,9 +30,9 @@ from znni.cluster.calls import (
     Restart,
 )
 from znni.cluster.cluster_file import WALLTIME_MARGIN
-from znni.cluster.coordinator import FAILURES, REPLACE_EVERY, Coordinator
-from znni.cluster.dask_engine import Answered
+from znni.cluster.coordinator import Coordinator
 from znni.cluster.schedule import DEPTH, OVERDUE_SECONDS
+from znni.cluster.workers import FAILURES, REPLACE_EVERY
 from znni.core.errors import InvalidInput, RunFailed, UnusableValues
 from znni.core.options import Bits
 from znni.core.shapes import Box, Vec3

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import inf
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 from command_line import refused, succeeds
@@ -57,6 +58,9 @@ def slow(own_folder: Path) -> Path:
     return machine_file(own_folder, "slow", 0.002)
 
 
+Changed = TypeVar("Changed", Group, StorageLimits)
+
+
 def machine_file(folder: Path, name: str, flops: float) -> Path:
     path = folder / f"{name}.yaml"
     path.write_text(MACHINE.format(name=name, flops=flops))
@@ -64,7 +68,11 @@ def machine_file(folder: Path, name: str, flops: float) -> Path:
 
 
 def group(name: str, machine: Path, count: int = 4) -> Group:
-    return Group(name, count, ram=8 * GIB, machine=machine)
+    return Group(name=name, count=count, ram=8 * GIB, machine=machine)
+
+
+def changed(entry: Changed, **update: object) -> Changed:
+    return entry.model_copy(update=update)
 
 
 def predicted(
@@ -73,7 +81,7 @@ def predicted(
     storage: StorageLimits | None = None,
     border: Border = "valid",
 ) -> Forecast:
-    cluster = Cluster("slurm", groups, storage=storage or StorageLimits())
+    cluster = Cluster(kind="slurm", groups=groups, storage=storage or StorageLimits())
     return forecast(
         network, VOLUME, cluster, input_dtype="uint8", region=RegionOptions(border=border)
     )
@@ -106,7 +114,7 @@ def test_patches_that_do_not_fit_into_blocks() -> None:
 
 
 def test_a_cluster_of_one_kind(network: Network, fast: Path) -> None:
-    one = predicted(network, replace(group("a", fast), price_per_hour=2.0))
+    one = predicted(network, changed(group("a", fast), price_per_hour=2.0))
     (part,) = one.groups
     assert one.blocks >= 4 * BLOCKS_A_WORKER / 2
     assert one.block % part.plan.patch == (0, 0, 0)
@@ -154,9 +162,9 @@ def test_storage_may_set_the_pace(network: Network, fast: Path) -> None:
     free = predicted(network, group("a", fast))
     written, files = free.bytes_written, free.files(sharded=True)
     for name, limits in (
-        ("reading", StorageLimits(read=free.bytes_read / 1e5)),
-        ("writing", StorageLimits(write=written / 1e5)),
-        ("PUTs", StorageLimits(puts=files / 1e5)),
+        ("reading", changed(StorageLimits(), read=free.bytes_read / 1e5)),
+        ("writing", changed(StorageLimits(), write=written / 1e5)),
+        ("PUTs", changed(StorageLimits(), puts=files / 1e5)),
     ):
         bound = predicted(network, group("a", fast), storage=limits)
         assert bound.binding == name
@@ -170,14 +178,14 @@ def test_jobs_that_end_are_started_again(network: Network, fast: Path, slow: Pat
     (part,) = whole.groups
     once, block = part.plan.time.once, part.seconds
     walltime = 60 + once + 2.5 * block
-    (paused,) = predicted(network, replace(group("slow", slow), walltime=walltime)).groups
+    (paused,) = predicted(network, changed(group("slow", slow), walltime=walltime)).groups
     assert paused.pauses == pytest.approx(walltime / (2 * block))
-    (never,) = predicted(network, replace(group("slow", slow), walltime=1e9)).groups
+    (never,) = predicted(network, changed(group("slow", slow), walltime=1e9)).groups
     assert never.pauses == 1
-    short = replace(group("slow", slow), walltime=60 + once + block / 2)
+    short = changed(group("slow", slow), walltime=60 + once + block / 2)
     with pytest.raises(InvalidInput, match=r"group 'slow' has a walltime of .* give it more"):
         predicted(network, short)
-    beside = predicted(network, group("fast", fast), replace(short, walltime=1.0))
+    beside = predicted(network, group("fast", fast), changed(short, walltime=1.0))
     assert beside.groups[1].pauses == inf
     assert beside.share(beside.groups[1]) == 0
     assert "group slow computes nothing" in str(beside)
@@ -194,11 +202,11 @@ def test_local_workers_share_this_machine(network: Network) -> None:
 
 def test_what_cannot_be_predicted(network: Network, fast: Path) -> None:
     with pytest.raises(InvalidInput, match="the cluster has no groups"):
-        forecast(network, VOLUME, Cluster("address", address="tcp://a:1"))
+        forecast(network, VOLUME, Cluster(kind="address", address="tcp://a:1"))
     with pytest.raises(DoesNotFit):
-        predicted(network, replace(group("a", fast), ram=DASK_BYTES + 1))
+        predicted(network, changed(group("a", fast), ram=DASK_BYTES + 1))
     with pytest.raises(InvalidInput, match="there is no GPU"):
-        predicted(network, replace(group("a", fast), gpus=2))
+        predicted(network, changed(group("a", fast), gpus=2))
 
 
 @pytest.mark.usefixtures("small_case")

@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from znni.cluster import dask_clusters
 from znni.cluster.cluster_file import Cluster, load_cluster
 from znni.cluster.dask_clusters import started_cluster
 from znni.cluster.kubernetes import manifests
@@ -127,6 +126,9 @@ def test_the_operator_is_asked_for_all_groups(
         def add_worker_group(self, name: str, custom_spec: Any) -> None:
             asked.append((name, custom_spec["replicas"]))
 
+        def close(self) -> None:
+            asked.append("closed")
+
     operator = ModuleType("dask_kubernetes.operator")
     operator.KubeCluster = KubeCluster  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "dask_kubernetes", ModuleType("dask_kubernetes"))
@@ -146,9 +148,13 @@ def test_what_is_missing_is_said(
     cluster: Cluster, error: Exception, raised: type[Exception], said: str,
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
 ) -> None:  # fmt: skip
-    def refuse(*_: Any) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
         raise error
 
-    monkeypatch.setattr(dask_clusters, "started_in_kubernetes", refuse)
+    operator = ModuleType("dask_kubernetes.operator")
+    if not isinstance(error, ImportError):
+        operator.KubeCluster = refuse  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "dask_kubernetes", ModuleType("dask_kubernetes"))
+    monkeypatch.setitem(sys.modules, "dask_kubernetes.operator", operator)
     with pytest.raises(raised, match=said):
         started_cluster(cluster, str(tmp_path))

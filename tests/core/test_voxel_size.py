@@ -145,7 +145,7 @@ def test_orientations_without_a_unit_begin_as_many_voxels_away() -> None:
 
 
 def test_coarser_resolutions_follow(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("znni.volumes.zarr.pyramid.SMALLEST", 8)
+    monkeypatch.setattr("znni.volumes.formats.zarr.pyramid.SMALLEST", 8)
     values = np.zeros((64, 64, 64), np.uint8)
     np.save("in.npy", values)
     succeeds("export", "in.npy", "in.zarr", "--voxel-size", "1,1,1um", "--pyramid")

@@ -23,7 +23,7 @@ from znni.core.shapes import Box
 from znni.engine.backends.cuda.layers import DeviceLayers, Finished, Launched
 from znni.machine.cuda import cupy
 from znni.machine.device_arena import allocate
-from znni.volumes.hdf5.chunks import ChunkWriter
+from znni.volumes.formats.hdf5.chunks import ChunkWriter
 
 pytestmark = pytest.mark.gpu
 

@@ -28,7 +28,7 @@ from znni.network.layers import Operation
 from znni.network.weights import Float32
 from znni.plans.plan import Plan
 from znni.plans.primitive import convolved
-from znni.volumes.hdf5.format import Hdf5Output
+from znni.volumes.formats.hdf5.output import Hdf5Output
 
 SCRIPT = SUPPORT / "short_of_memory.py"
 TIGHT = "512.45MiB"  # all but a part of one is for the process
@@ -62,7 +62,7 @@ def noted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Calls and what is written, of runs over the long case."""
     catalogue = fake_catalogue(Watched("conv", convolved, flops=100.0, before=maybe_fail))
     monkeypatch.setattr("znni.inference.planning.catalogue", lambda _machine: catalogue)
-    monkeypatch.setattr("znni.volumes.hdf5.format.Hdf5Output", Noting)
+    monkeypatch.setattr("znni.volumes.formats.hdf5.writer.Hdf5Output", Noting)
     calls.clear()
     written.clear()
     fail_at()

@@ -22,7 +22,7 @@ from znni.network.layers import Conv, Operation
 from znni.network.network import Network
 from znni.network.weights import ConvWeights, Float32, random_weights
 from znni.plans.primitive import Run, convolved
-from znni.volumes.hdf5.format import Hdf5Output
+from znni.volumes.formats.hdf5.output import Hdf5Output
 
 # What the allocator, the interpreter and huge pages (2 MiB each) may add or hide, once.
 SLACK = 3 * 2**20
@@ -66,7 +66,9 @@ def test_a_second_patch_touches_the_pages_of_the_first() -> None:
 def test_a_block_on_its_way_out_takes_what_is_counted(
     dtype: OutputType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("znni.volumes.held_block.HELD_BYTES", 0)  # as larger outputs are written
+    monkeypatch.setattr(
+        "znni.volumes.partial_output.HELD_BYTES", 0
+    )  # as larger outputs are written
     size = Vec3(40, 50, 60)
     output = Hdf5Output(tmp_path / "out.h5", NewOutput(2, size, dtype))
     taken, counted = taken_and_counted(output, 2, size, dtype)

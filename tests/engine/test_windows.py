@@ -211,7 +211,9 @@ def test_an_unfinished_output_of_other_windows_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("zarr")
-    monkeypatch.setattr("znni.volumes.held_block.HELD_BYTES", 0)  # as larger outputs are written
+    monkeypatch.setattr(
+        "znni.volumes.partial_output.HELD_BYTES", 0
+    )  # as larger outputs are written
     out, x = str(tmp_path / "out.zarr"), volume(Vec3(20, 23, 25))
 
     def stop(_done: int, _total: int) -> None:

@@ -67,7 +67,9 @@ def test_infer_into_what_does_not_fit(network: Network) -> None:
 
 def test_an_error_says_what_is_left(network: Network, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("zarr")
-    monkeypatch.setattr("znni.volumes.held_block.HELD_BYTES", 0)  # as larger outputs are written
+    monkeypatch.setattr(
+        "znni.volumes.partial_output.HELD_BYTES", 0
+    )  # as larger outputs are written
 
     def stop(_done: int, _total: int) -> None:
         raise KeyboardInterrupt

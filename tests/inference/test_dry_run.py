@@ -200,7 +200,9 @@ def another_run(name: str) -> Iterator[None]:
         if name.endswith(".h5"):
             stack.enter_context(PartialFile(Path(name)))
         else:
-            stack.callback(PartialFolder(name).keep)
+            folder = PartialFolder(name)
+            folder.take(overwrite=False)
+            stack.callback(folder.keep)
         yield
 
 

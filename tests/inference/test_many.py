@@ -164,10 +164,10 @@ def test_an_output_reaches_the_disk_while_the_next_volume_is_opened(
         if len(synced) < len(files) - 1:
             assert opened.acquire(timeout=20)
         sync(file)
-        synced.append(file.path)
+        synced.append(file.place)
 
     def named(file: PartialFile) -> None:
-        assert file.path == synced[-1]
+        assert file.place == synced[-1]
         name(file)
 
     def told(done: int, _all: int) -> None:
@@ -194,7 +194,7 @@ def test_an_output_that_the_disk_refuses_is_a_failure_of_its_volume(
     do = getattr(PartialFile, step)
 
     def refused(file: PartialFile) -> None:
-        if file.path.name.startswith("b-"):
+        if file.place.name.startswith("b-"):
             raise OSError(28, "No space left on device")
         do(file)
 

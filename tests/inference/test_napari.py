@@ -105,7 +105,7 @@ def test_the_input_is_beside_each_map_from_the_middle_of_a_small_output_on() -> 
 
 
 def test_coarser_resolutions_lie_where_the_finest_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("znni.volumes.zarr.pyramid.SMALLEST", 8)
+    monkeypatch.setattr("znni.volumes.formats.zarr.pyramid.SMALLEST", 8)
     (place,) = confocal()
     succeeds("infer", place, *RUN, "--out", "out.zarr", "--pyramid")
     _, made = layers(znni.view(place, "out.zarr").napari)
@@ -117,7 +117,7 @@ def test_coarser_resolutions_lie_where_the_finest_does(monkeypatch: pytest.Monke
 
 def test_a_plugin_of_napari_reads_pyramids(monkeypatch: pytest.MonkeyPatch) -> None:
     """The plugin, napari-ome-zarr 0.10, reads no translation; so this does not ask for it."""
-    monkeypatch.setattr("znni.volumes.zarr.pyramid.SMALLEST", 8)
+    monkeypatch.setattr("znni.volumes.formats.zarr.pyramid.SMALLEST", 8)
     (place,) = confocal()
     succeeds("infer", place, *RUN, "--out", "out.zarr", "--pyramid")
     program = (

@@ -21,10 +21,10 @@ from znni.core.shapes import Box, Vec3
 from znni.inference import api
 from znni.inference.parts import finish
 from znni.volumes import shared_ledger
+from znni.volumes.formats.zarr.shared_output import SharedZarr
 from znni.volumes.locate import open_volume, read_ledger
 from znni.volumes.shared_files import LocalFiles
 from znni.volumes.shared_ledger import SharedLedger
-from znni.volumes.zarr.shared_output import SharedZarr
 
 OUT = "out.zarr"
 PARTIAL, LOGS = Path("out.zarr.partial"), Path("out.zarr.partial.ledger")

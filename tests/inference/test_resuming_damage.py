@@ -16,9 +16,9 @@ from interrupted_runs import OUTPUTS, RUN, interrupt, resumed, whole
 from small_disk import small_disk
 
 from bench.same_output import difference
-from znni.volumes.hdf5.chunks import ChunkWriter
+from znni.volumes.formats.hdf5.chunks import ChunkWriter
+from znni.volumes.formats.zarr.chunks import ZarrChunks
 from znni.volumes.ledger_entries import parse
-from znni.volumes.zarr.chunks import ZarrChunks
 
 pytestmark = pytest.mark.usefixtures("long_case", "fake_primitives")
 
@@ -119,7 +119,7 @@ def test_a_new_file_that_hdf5_cannot_read(monkeypatch: pytest.MonkeyPatch) -> No
     def fail(*_: object) -> None:
         raise RuntimeError("bad heap")
 
-    monkeypatch.setattr("znni.volumes.hdf5.output.ChunkWriter", fail)
+    monkeypatch.setattr("znni.volumes.formats.hdf5.output.ChunkWriter", fail)
     said = refused(*RUN, "--out", "out.h5", code=4)
     assert said == (
         "out.h5.partial: HDF5 cannot read what was just written: bad heap; check the disk, or "

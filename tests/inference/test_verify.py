@@ -23,7 +23,7 @@ from znni.inference.request import open_request, request_for
 from znni.inference.verify import compared, seconds_per_voxel
 from znni.machine.detect import detect_host
 from znni.volumes.block_checks import check_blocks
-from znni.volumes.hdf5.new_file import LEDGER
+from znni.volumes.formats.hdf5.new_file import LEDGER
 from znni.volumes.ledger_entries import Ledger
 from znni.volumes.locate import open_volume, read_ledger
 

@@ -116,7 +116,7 @@ def test_a_browser_draws_sections() -> None:
 
 def test_a_browser_shows_labels_in_colours_from_a_pyramid(monkeypatch: pytest.MonkeyPatch) -> None:
     zarr = pytest.importorskip("zarr")
-    monkeypatch.setattr("znni.volumes.zarr.pyramid.SMALLEST", 8)
+    monkeypatch.setattr("znni.volumes.formats.zarr.pyramid.SMALLEST", 8)
     monkeypatch.setattr("znni.inference.viewing.region.EXTENT", 8)
     text = Path("tiny.yaml").read_text()
     Path("tiny.yaml").write_text(f"{text}labels: {{nothing: 0, cell: 700}}\n")

@@ -129,7 +129,7 @@ def test_the_lines_choose_what_the_run_read(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_the_line_for_napari_gives_all_resolutions(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("znni.volumes.zarr.pyramid.SMALLEST", 8)
+    monkeypatch.setattr("znni.volumes.formats.zarr.pyramid.SMALLEST", 8)
     succeeds("infer", "volume.h5", "--net", "tiny.yaml", "--out", "out.zarr", "--pyramid")
     viewer = run_line(znni.view("volume.h5", "out.zarr").napari, monkeypatch, "napari")
     given, made = viewer.Viewer.return_value.add_image.call_args_list

@@ -98,7 +98,7 @@ def test_colours_differ_and_stay() -> None:
 
 
 def test_the_coarsest_resolution_that_is_fine_enough(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("znni.volumes.zarr.pyramid.SMALLEST", 4)
+    monkeypatch.setattr("znni.volumes.formats.zarr.pyramid.SMALLEST", 4)
     succeeds(*INFER, "--pyramid")
     assert [stored(f"out.zarr/{i}").shape[1:] for i in range(3)] == [
         (6, 15, 16),
@@ -119,7 +119,7 @@ def test_the_coarsest_resolution_that_is_fine_enough(monkeypatch: pytest.MonkeyP
 
 
 def test_a_pyramid_shows_all_of_a_large_volume(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("znni.volumes.zarr.pyramid.SMALLEST", 4)
+    monkeypatch.setattr("znni.volumes.formats.zarr.pyramid.SMALLEST", 4)
     monkeypatch.setattr("znni.inference.viewing.region.EXTENT", 8)
     monkeypatch.setattr("znni.inference.viewing.region.WHOLE", 480)
     whole = np.random.default_rng(1).random(VOLUME).astype(np.float32)
@@ -189,7 +189,7 @@ def test_the_input_is_seen_as_the_network_saw_it() -> None:
 def test_a_resolution_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     import shutil
 
-    monkeypatch.setattr("znni.volumes.zarr.pyramid.SMALLEST", 8)
+    monkeypatch.setattr("znni.volumes.formats.zarr.pyramid.SMALLEST", 8)
     succeeds(*INFER, "--pyramid")
     shutil.rmtree("out.zarr/1")
     message = refused("view", "volume.h5", "out.zarr")

@@ -25,7 +25,7 @@ import znni.inference.planning
 from bench.record import circumstances
 from bench.same_output import difference
 from znni.inference import exporting
-from znni.volumes.zarr import pyramid
+from znni.volumes.formats.zarr import pyramid
 
 IMAGE = "image.zarr"
 COPIED = (200, 70, 66)

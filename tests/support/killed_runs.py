@@ -29,16 +29,16 @@ from fakes import fake_catalogue
 import znni.inference.api
 import znni.inference.planning
 import znni.volumes.fingerprint
-import znni.volumes.zarr.shared_output
+import znni.volumes.formats.zarr.shared_output
 from bench.same_output import difference
 from znni.cli import main
 from znni.inference import exporting
 from znni.plans.plan import _adapter
+from znni.volumes.formats.zarr.output import ZarrOutput  # noqa: F401
 from znni.volumes.locate import read_ledger
 from znni.volumes.partial_file import PartialFile
 from znni.volumes.shared_files import LocalFiles
 from znni.volumes.shared_ledger import SharedLedger
-from znni.volumes.zarr.output import ZarrOutput  # noqa: F401
 
 NEVER = 10**9
 ARGUMENTS = ["infer", "volume.h5", "--net", "tiny.yaml", "--ram", "512.4MiB", "--threads", "1"]

@@ -18,7 +18,8 @@ import znni.inference.planning
 from znni.cli import main
 from znni.core.shapes import Vec3
 from znni.plans.primitive import convolved
-from znni.volumes.hdf5.format import Hdf5Output
+from znni.volumes.formats.hdf5 import writer
+from znni.volumes.formats.hdf5.output import Hdf5Output
 
 CATALOGUE = fake_catalogue(
     Fake("quick", convolved, flops=1.0, workspace=512 * 2**20),
@@ -38,5 +39,5 @@ class Limiting(Hdf5Output):
 if __name__ == "__main__":
     room = sys.argv.pop(1)
     znni.inference.planning.catalogue = lambda _: CATALOGUE  # type: ignore[assignment]
-    sys.modules["znni.volumes.hdf5.format"].Hdf5Output = Limiting  # type: ignore[attr-defined]
+    writer.Hdf5Output = Limiting  # type: ignore[misc]
     main()

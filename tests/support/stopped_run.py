@@ -19,8 +19,8 @@ from fakes import Watched, fake_catalogue
 import znni.inference.planning
 from znni.cli import main
 from znni.plans.primitive import convolved
-from znni.volumes.hdf5 import format as hdf5
-from znni.volumes.zarr import output as zarr_output
+from znni.volumes.formats.hdf5 import writer as hdf5
+from znni.volumes.formats.zarr import writer as zarr
 
 PATCH_SECONDS = 0.1
 
@@ -43,7 +43,7 @@ class FatedHdf5(Fated, hdf5.Hdf5Output):
     pass
 
 
-class FatedZarr(Fated, zarr_output.ZarrOutput):
+class FatedZarr(Fated, zarr.ZarrOutput):
     pass
 
 
@@ -52,5 +52,5 @@ if __name__ == "__main__":
     slow = Watched("conv", convolved, before=lambda _: time.sleep(PATCH_SECONDS))
     znni.inference.planning.catalogue = lambda _: fake_catalogue(slow)  # type: ignore[assignment]
     hdf5.Hdf5Output = FatedHdf5  # type: ignore[misc]
-    zarr_output.ZarrOutput = FatedZarr  # type: ignore[misc]
+    zarr.ZarrOutput = FatedZarr  # type: ignore[misc]
     main()

@@ -9,7 +9,7 @@ import numpy as np
 
 from znni.core.shapes import Box, Vec3
 from znni.core.volume import NewOutput
-from znni.volumes.zarr.output import ZarrOutput
+from znni.volumes.formats.zarr.output import ZarrOutput
 
 PLACES = ("out.zarr", "memory://out.zarr")
 SIZE = Vec3(3, 70, 9)

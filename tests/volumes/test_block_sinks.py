@@ -14,9 +14,9 @@ from znni.core.errors import InvalidInput, RunFailed
 from znni.core.shapes import Box, Vec3
 from znni.core.volume import NewOutput
 from znni.volumes.checksums import checksum_of
+from znni.volumes.formats.zarr.shared_output import SharedZarr
 from znni.volumes.ledger_entries import block_entry
-from znni.volumes.locate import gather_output, join_output, open_blocks, open_volume
-from znni.volumes.zarr.shared_output import SharedZarr
+from znni.volumes.locate import open_volume, writer_at
 
 OUT = "out.zarr"
 PATCH, SIZE = Vec3(2, 4, 4), Vec3(6, 8, 4)
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.usefixtures("own_folder")
 
 
 def coordinator() -> SharedZarr:
-    output = join_output(OUT, "in.h5", WANTED, lambda _: [WHOLE])
+    output = writer_at(OUT).join(WANTED, lambda _: [WHOLE])
     assert isinstance(output, SharedZarr)
     output.note_plan("{}")
     output.describe(dict.fromkeys(OF_ITS_TIME, 0), PATCH)
@@ -44,14 +44,14 @@ def files() -> dict[Path, bytes]:
 
 def complete(output: SharedZarr) -> None:
     output.finish({"seconds": 1.0})
-    gather_output(OUT, "all", lambda plan, runs: {"plan": plan, "runs": len(runs)})
+    writer_at(OUT).gather("all", lambda plan, runs: {"plan": plan, "runs": len(runs)})
 
 
 def test_blocks_of_other_processes_make_an_output() -> None:
     kept = coordinator()
     before = files()
     told: list[Mapping[str, Any]] = []
-    sink = open_blocks(OUT, WANTED, told.append)
+    sink = writer_at(OUT).blocks(WANTED, told.append)
     blocks = list(WHOLE.cut(PATCH))
     for box in blocks:
         sink.write(box, values(box))
@@ -71,7 +71,7 @@ def test_blocks_of_other_processes_make_an_output() -> None:
 def test_a_block_counts_only_when_it_is_noted() -> None:
     kept = coordinator()
     told: list[Mapping[str, Any]] = []
-    sink = open_blocks(OUT, WANTED, told.append)
+    sink = writer_at(OUT).blocks(WANTED, told.append)
     for box in WHOLE.cut(PATCH):
         sink.write(box, values(box))
     for entry in told[1:]:
@@ -86,25 +86,25 @@ def test_a_block_counts_only_when_it_is_noted() -> None:
 
 def test_an_output_that_is_not_there() -> None:
     with pytest.raises(InvalidInput, match=r"out\.zarr: there is no unfinished output .*reach"):
-        open_blocks(OUT, WANTED, print)
+        writer_at(OUT).blocks(WANTED, print)
     assert not files()
     kept = coordinator()
     other = NewOutput(3, SIZE)
     with pytest.raises(InvalidInput, match=r"float32 of shape \(2, 6, 8, 4\)"):
-        open_blocks(OUT, other, print)
+        writer_at(OUT).blocks(other, print)
     kept.abandon()
 
 
 def test_formats_with_one_writer() -> None:
     for out in ("out.h5", "out.hdf5"):
         with pytest.raises(InvalidInput, match=r"only one process can write .*name a \.zarr"):
-            open_blocks(out, WANTED, print)
+            writer_at(out).blocks(WANTED, print)
 
 
 def test_a_disk_without_room(monkeypatch: pytest.MonkeyPatch) -> None:
     kept = coordinator()
     told: list[Mapping[str, Any]] = []
-    sink = open_blocks(OUT, WANTED, told.append)
+    sink = writer_at(OUT).blocks(WANTED, told.append)
 
     def refuse(*_: object) -> None:
         raise OSError(28, "No space left on device")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -22,8 +23,8 @@ from znni.core.options import PointInTime
 from znni.core.shapes import Box, Vec3
 from znni.core.volume import Affine, Grid
 from znni.volumes.formats import formats
+from znni.volumes.formats.tiff.format import _complaints
 from znni.volumes.locate import describe_volume, open_volume
-from znni.volumes.tiff.format import _complaints
 
 SIZE = Vec3(5, 6, 7)
 BOX = Box(Vec3(1, 2, 0), Vec3(4, 3, 7))
@@ -298,8 +299,8 @@ def test_the_table_of_formats() -> None:
     assert len(set(endings)) == len(endings)
     assert all(ending.startswith(".") and ending == ending.lower() for ending in endings)
     assert all(form.writer for form in formats())
-    sequential = {name for name, form in found.items() if form.writer and form.writer.sequential}
-    assert sequential == {"NIfTI", "NumPy", "TIFF"}
+    staged = {name for name, form in found.items() if form.writer and form.writer.is_staged}
+    assert staged == {"NIfTI", "NumPy", "TIFF"}
 
 
 @pytest.mark.parametrize("name", ["volume.npy", "volume.nii.gz", "volume.tif"])
@@ -320,14 +321,19 @@ def test_a_run_over_any_format_gives_the_same(name: str) -> None:
 
 def test_a_format_is_imported_when_a_file_of_it_is_met() -> None:
     code = (
-        "import sys; from znni.volumes.locate import check_ending, names_folder, stem; "
+        "import sys; from znni.volumes.locate import names_folder, stem, writer_at; "
         "assert stem('a.nii.gz') == 'a' and not names_folder('b.zarr'); "
-        "print(*sys.modules); check_ending('c.npy'); print(*sys.modules)"
+        "print(*sys.modules); writer_at('c.npy'); print(*sys.modules)"
     )
     shown = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     before, after = (
-        {name for name in line.split() if name.startswith("znni.volumes") and ".format" in name}
+        {
+            name.removeprefix("znni.volumes.formats.")
+            for name in line.split()
+            if re.fullmatch(r"znni\.volumes\.formats\.\w+\.(format|writer)", name)
+        }
         for line in shown.stdout.splitlines()
     )
-    assert before == {"znni.volumes.formats"}
-    assert after == {"znni.volumes.formats", "znni.volumes.numpy_file.format"}
+    assert not before
+    # Blocks of a .npy are gathered in a Zarr.
+    assert after == {"numpy_file.writer", "zarr.format", "zarr.writer"}

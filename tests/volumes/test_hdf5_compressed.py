@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from znni.core.errors import RunFailed
 from znni.core.shapes import Box, Vec3
-from znni.volumes.hdf5.compressed import CompressedDataset, decoded_by_threads
+from znni.volumes.formats.hdf5.compressed import CompressedDataset, decoded_by_threads
 from znni.volumes.locate import open_volume
 
 extents = st.tuples(*[st.integers(1, 20)] * 3)

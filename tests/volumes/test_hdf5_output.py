@@ -18,10 +18,10 @@ from znni.core.errors import InvalidInput, RunFailed
 from znni.core.options import StoredType
 from znni.core.shapes import Box, Vec3
 from znni.core.volume import NewOutput
-from znni.volumes.hdf5.chunked import chunk_places
-from znni.volumes.hdf5.format import Hdf5Output
-from znni.volumes.hdf5.new_file import make_output
-from znni.volumes.hdf5.output import begun_output
+from znni.volumes.formats.hdf5.chunked import chunk_places
+from znni.volumes.formats.hdf5.new_file import make_output
+from znni.volumes.formats.hdf5.output import Hdf5Output
+from znni.volumes.formats.hdf5.writer import Hdf5Writer
 from znni.volumes.ledger_entries import block_entry, identity_entry, line, plan_entry
 from znni.volumes.ledger_file import LedgerFile, ledger_name
 from znni.volumes.locate import describe_volume
@@ -70,7 +70,7 @@ def test_the_end_of_an_output_lists_no_chunks_unless_it_was_resumed(
         listed.append(dataset)
         return chunk_places(dataset)
 
-    monkeypatch.setattr("znni.volumes.hdf5.chunks.chunk_places", noted)
+    monkeypatch.setattr("znni.volumes.formats.hdf5.chunks.chunk_places", noted)
     first, second = Box(Vec3(0, 0, 0), Vec3(3, 5, 9)), Box(Vec3(0, 5, 0), Vec3(3, 70, 9))
     output = new_output(tmp_path / "out.h5")
     output.describe({}, Vec3(3, 5, 9))
@@ -158,7 +158,7 @@ def test_the_disk_is_given_whole_chunks_as_soon_as_they_are_written(
     def flush(descriptor: int, place: int, length: int) -> None:
         there.append(os.pread(descriptor, length, place))
 
-    monkeypatch.setattr("znni.volumes.hdf5.chunks.begin_flush", flush)
+    monkeypatch.setattr("znni.volumes.formats.hdf5.chunks.begin_flush", flush)
     output = new_output(tmp_path / "out.h5")
     box = Box(Vec3(0, 0, 0), Vec3(3, 64, 9))  # as a chunk
     values = np.random.default_rng(0).random((2, *box.size), np.float32)
@@ -202,7 +202,7 @@ def test_a_file_is_made_while_its_first_block_is_computed(
         make_output(*arguments)
         told.append("made")
 
-    monkeypatch.setattr("znni.volumes.hdf5.output.make_output", slow)
+    monkeypatch.setattr("znni.volumes.formats.hdf5.output.make_output", slow)
     output = new_output(tmp_path / "out.h5")
     output.describe({}, box.size)
     assert begun.wait(60)
@@ -230,7 +230,7 @@ def test_a_file_that_cannot_be_made_fails_with_its_first_block(
     def fail(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr("znni.volumes.hdf5.output.make_output", fail)
+    monkeypatch.setattr("znni.volumes.formats.hdf5.output.make_output", fail)
     output, box = new_output(tmp_path / "out.h5"), Box(Vec3(0, 0, 0), Vec3(3, 35, 9))
     output.describe({}, box.size)
     for _ in range(2):
@@ -281,7 +281,7 @@ def test_a_small_output_of_one_block_is_written_at_once(
     values = np.random.default_rng(0).random((2, *box.size), np.float32)
 
     def written(held: int) -> Hdf5Output:
-        monkeypatch.setattr("znni.volumes.held_block.HELD_BYTES", held)
+        monkeypatch.setattr("znni.volumes.partial_output.HELD_BYTES", held)
         output = new_output(path)
         output.note_plan("a plan")
         output.describe({"plan": "a plan", "seconds": 0.0}, box.size)
@@ -339,7 +339,7 @@ def test_a_held_output_is_made_again_if_its_run_is_killed_while_it_is_written(
 
     def noted(self: PartialFile, data: Any) -> int:
         written = write(self, data)
-        left.append(self.partial.read_bytes())
+        left.append(self.root.read_bytes())
         return written
 
     monkeypatch.setattr(PartialFile, "write", noted)
@@ -356,14 +356,14 @@ def test_a_held_output_is_made_again_if_its_run_is_killed_while_it_is_written(
     wanted = NewOutput(2, box.size, resume=True)
     for content in (b"", first[: len(first) // 2], first, whole):
         partial.write_bytes(content)
-        assert not begun_output(killed, wanted).history
+        assert not Hdf5Writer(str(killed)).begun(wanted).history
         output = Hdf5Output(killed, wanted)
         assert not output.begun.history
         output.abandon()
     for content in (whole[: len(whole) // 2], b"something else"):
         partial.write_bytes(content)
         with pytest.raises(InvalidInput, match=r"without the ledger killed\.h5\.partial\.ledger"):
-            begun_output(killed, wanted)
+            Hdf5Writer(str(killed)).begun(wanted)
         with pytest.raises(InvalidInput, match=r"without the ledger killed\.h5\.partial\.ledger"):
             Hdf5Output(killed, wanted)
         assert partial.read_bytes() == content
@@ -379,7 +379,7 @@ def test_a_larger_output_is_not_made_again_if_only_its_ledger_is_gone(
     output.finish({})
     whole, partial = path.read_bytes(), Path(f"{path}.partial")
     path.rename(partial)
-    monkeypatch.setattr("znni.volumes.hdf5.output.HELD_BYTES", 2 * box.size.volume * 4 - 1)
+    monkeypatch.setattr("znni.volumes.formats.hdf5.output.HELD_BYTES", 2 * box.size.volume * 4 - 1)
     with pytest.raises(InvalidInput, match=r"without the ledger out\.h5\.partial\.ledger"):
         Hdf5Output(path, NewOutput(2, box.size, resume=True))
     assert partial.read_bytes() == whole

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 
 from znni.core.errors import RunFailed
 from znni.core.shapes import Box, Vec3
-from znni.volumes.hdf5 import chunked
-from znni.volumes.hdf5.chunked import chunk_places
-from znni.volumes.hdf5.format import open_hdf5
-from znni.volumes.hdf5.plain import PlainDataset, read_past_hdf5
+from znni.volumes.formats.hdf5 import chunked
+from znni.volumes.formats.hdf5.chunked import chunk_places
+from znni.volumes.formats.hdf5.format import open_hdf5
+from znni.volumes.formats.hdf5.plain import PlainDataset, read_past_hdf5
 from znni.volumes.locate import open_volume
 from znni.volumes.mapped_array import MappedArray
 

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from znni.core.errors import InvalidInput
 from znni.core.options import InputChunks
 from znni.core.shapes import Box, Vec3
+from znni.volumes.formats.tiff.writer import _is_big
 from znni.volumes.locate import open_volume
 from znni.volumes.mapped_array import MappedArray
-from znni.volumes.tiff.output import _is_big
 
 VALUES = np.arange(4 * 5 * 6 * 7, dtype=np.int16).reshape(4, 5, 6, 7)
 WHOLE = Box(Vec3(0, 0, 0), Vec3(5, 6, 7))

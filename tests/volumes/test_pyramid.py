@@ -21,9 +21,9 @@ from znni.core.options import Coarsening
 from znni.core.shapes import Box, Vec3
 from znni.core.volume import Grid, NewOutput
 from znni.inference.pyramids import build_pyramid
+from znni.volumes.formats.zarr import pyramid
+from znni.volumes.formats.zarr.pyramid import coarser, coarser_grid, steps
 from znni.volumes.locate import open_output, open_volume
-from znni.volumes.zarr import pyramid
-from znni.volumes.zarr.pyramid import coarser, coarser_grid, steps
 
 SIZE = Vec3(20, 37, 45)
 GRID = Grid((40.0, 8.0, 8.0), (4.0, 1.0, 2.0), ("nanometer",) * 3)

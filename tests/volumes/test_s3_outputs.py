@@ -29,7 +29,7 @@ from znni.core.volume import NewOutput
 from znni.inference import api
 from znni.inference.parts import finish
 from znni.volumes import remote_files
-from znni.volumes.locate import gather_output, join_output, open_blocks, open_volume, read_ledger
+from znni.volumes.locate import open_volume, read_ledger, writer_at
 from znni.volumes.remote_files import RemoteFiles
 from znni.volumes.shared_ledger import SharedLedger
 
@@ -329,11 +329,11 @@ def test_a_block_written_again_replaces_what_was_there(
 ) -> None:
     size, patch = Vec3(4, 4, 4), Vec3(2, 4, 4)
     wanted = NewOutput(1, size, compression=compression, sharded=sharded, identity={"a": "b"})
-    kept = join_output(at_s3, "in.h5", wanted, lambda _: [Box(Vec3(0, 0, 0), size)])
+    kept = writer_at(at_s3).join(wanted, lambda _: [Box(Vec3(0, 0, 0), size)])
     kept.note_plan("{}")
     kept.describe({}, patch)
     told: list[Any] = []
-    sink = open_blocks(at_s3, wanted, told.append)
+    sink = writer_at(at_s3).blocks(wanted, told.append)
     first, second = Box(Vec3(0, 0, 0), size).cut(patch)
     one = np.ones((1, *patch), np.float32)
     for box, values in ((first, one), (first, 0 * one), (second, 0 * one)):
@@ -342,7 +342,7 @@ def test_a_block_written_again_replaces_what_was_there(
     for entry in told:
         kept.note(entry)  # type: ignore[attr-defined]
     kept.finish({})
-    gather_output(at_s3, "all", lambda *_: {})
+    writer_at(at_s3).gather("all", lambda *_: {})
     assert not open_volume(at_s3).read(Box(Vec3(0, 0, 0), size)).any()
     chunks = [path for how, path in s3.requests if how == "PUT" and "/0/c/" in path]
     assert len(chunks) == 2 * zarr.open_array(f"{at_s3}/0", mode="r").nchunks_initialized
@@ -352,17 +352,17 @@ def test_a_block_written_again_replaces_what_was_there(
 def test_sinks_of_outputs_that_are_not_there(place: str) -> None:
     wanted = NewOutput(1, Vec3(2, 2, 2))
     with pytest.raises(InvalidInput, match="there is no unfinished output"):
-        open_blocks(place, wanted, print)
+        writer_at(place).blocks(wanted, print)
     compute(place, "0/1")
     finish(place)
     with pytest.raises(InvalidInput, match="there is no unfinished output"):
-        open_blocks(place, wanted, print)
+        writer_at(place).blocks(wanted, print)
 
 
 @pytest.mark.usefixtures("s3")
 def test_a_bucket_that_is_not_there() -> None:
     with pytest.raises(InvalidInput, match="there is no unfinished output"):
-        open_blocks("s3://no-such-bucket/out.zarr", NewOutput(1, Vec3(2, 2, 2)), print)
+        writer_at("s3://no-such-bucket/out.zarr").blocks(NewOutput(1, Vec3(2, 2, 2)), print)
 
 
 def test_a_log_is_stored_now_and_then(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -402,5 +402,5 @@ def test_a_store_that_nobody_can_reach(at_s3: str, monkeypatch: pytest.MonkeyPat
     def fail(*_: Any, **__: Any) -> None:
         raise Unreachable("no way there")
 
-    monkeypatch.setattr("znni.volumes.zarr.shared_output._read", fail)
+    monkeypatch.setattr("znni.volumes.formats.zarr.shared_output._read", fail)
     assert refused("finish", at_s3, code=4) == "no way there"

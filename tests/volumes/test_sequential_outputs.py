@@ -19,9 +19,9 @@ import znni
 from znni.core.errors import InvalidInput, RunFailed
 from znni.core.shapes import Box, Vec3
 from znni.core.volume import Affine, Begun, Grid, NewOutput, Output
-from znni.volumes import held_block, staged_output
-from znni.volumes.locate import begun_output, open_output, open_volume, read_ledger
-from znni.volumes.zarr import output as zarr_output
+from znni.volumes import partial_output, staged_output
+from znni.volumes.formats.zarr import output as zarr_output
+from znni.volumes.locate import open_output, open_volume, read_ledger, writer_at
 
 SIZE = Vec3(9, 300, 13)
 PATCH = Vec3(9, 128, 13)
@@ -115,7 +115,7 @@ def test_tifffile_reads_it(dtype: str, compression: Any) -> None:
 
 
 def test_a_large_tiff_has_wide_offsets(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("znni.volumes.tiff.output.BIG", VALUES.nbytes - 1)
+    monkeypatch.setattr("znni.volumes.formats.tiff.writer.BIG", VALUES.nbytes - 1)
     make("out.tif")
     with tifffile.TiffFile("out.tif") as file:
         assert file.is_bigtiff
@@ -193,7 +193,7 @@ def test_a_full_disk_leaves_no_planes_of_coarser_resolutions(
         made.append(Full())
         return made[-1]
 
-    monkeypatch.setattr("znni.volumes.tiff.coarser_planes.TemporaryFile", full_file)
+    monkeypatch.setattr("znni.volumes.formats.tiff.coarser_planes.TemporaryFile", full_file)
     with pytest.raises(RunFailed, match="cannot be written: No space left"):
         znni.export(VALUES, "out.tif", pyramid=True)
     assert not list(Path().iterdir())
@@ -225,15 +225,15 @@ def test_a_run_that_stops_is_continued(name: str, monkeypatch: pytest.MonkeyPatc
     write(output, BOXES[:1])
     assert f"{name}.partial" in output.abandon()
     assert not Path(name).exists()
-    assert len(begun_output(name, "input.h5", wanted()).history) == 1
+    assert len(writer_at(name).begun(wanted()).history) == 1
     with pytest.raises(InvalidInput, match="another run, which differs in the input"):
-        begun_output(name, "input.h5", wanted(identity={"the input": "b"}))
+        writer_at(name).begun(wanted(identity={"the input": "b"}))
 
     output = begin(name)
     assert [box for box, _ in output.begun.history] == BOXES[:1]
     write(output, BOXES[1:])
     with monkeypatch.context() as patch:
-        patch.setattr(staged_output, "write_whole", full)
+        patch.setattr(staged_output.StagedWriter, "write_whole", full)
         with pytest.raises(RunFailed, match="cannot be written: No space left"):
             output.finish({"seconds": 1.5})
     output.abandon()
@@ -246,7 +246,7 @@ def test_a_run_that_stops_is_continued(name: str, monkeypatch: pytest.MonkeyPatc
     assert not list(Path().glob("*.partial*"))
 
 
-def full(new: Path, *_: Any) -> None:
+def full(_writer: staged_output.StagedWriter, new: Path, *_: Any) -> None:
     new.write_bytes(b"half")
     raise staged_output._failed(new, OSError(28, "No space left on device"))
 
@@ -269,9 +269,10 @@ def full(new: Path, *_: Any) -> None:
 def test_outputs_that_cannot_be_made(name: str, options: dict[str, Any], said: str) -> None:
     Path("folder.tif").mkdir()
     Path("there.tif").touch()
-    for refuse in (begun_output, open_output):
+    writer = writer_at(name)
+    for refuse in (writer.begun, writer.create):
         with pytest.raises(InvalidInput, match=said):
-            refuse(name, "input.h5", wanted(**options))
+            refuse(wanted(**options))
 
 
 def test_an_existing_file_is_replaced_if_asked() -> None:
@@ -297,7 +298,7 @@ def test_no_run_goes_on_with_what_is_left_of_a_whole_output(
             output.finish({})
     assert isinstance(output, staged_output.StagedOutput)
     output._folder.keep()  # a process that ends holds it no more
-    assert begun_output("out.npy", "input.h5", wanted(overwrite=True)) == Begun()
+    assert writer_at("out.npy").begun(wanted(overwrite=True)) == Begun()
     make("out.npy", overwrite=True)
 
 
@@ -320,7 +321,7 @@ def test_a_small_output_of_one_block_needs_no_zarr(
 
     files = []
     for held in (0, 1 << 20):
-        monkeypatch.setattr(held_block, "HELD_BYTES", held)
+        monkeypatch.setattr(partial_output, "HELD_BYTES", held)
         written().finish({"seconds": 1.5})
         assert [path.name for path in Path().iterdir()] == [name]
         files.append(

@@ -11,8 +11,8 @@ import pytest
 import zarr
 from zarr_images import write_image
 
+from znni.volumes.formats.zarr import absent_chunks
 from znni.volumes.locate import describe_volume, open_volume
-from znni.volumes.zarr import absent_chunks
 
 pytestmark = pytest.mark.usefixtures("own_folder", "memory_files")
 

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from znni.core.shapes import Box, Vec3
 from znni.core.volume import NewOutput
-from znni.volumes.zarr.files import chunk_and_shard
-from znni.volumes.zarr.output import ZarrOutput
+from znni.volumes.formats.zarr.files import chunk_and_shard
+from znni.volumes.formats.zarr.output import ZarrOutput
 
 EXTENTS = st.tuples(*[st.integers(1, 700)] * 3).map(lambda extents: Vec3(*extents))
 SIZES = st.tuples(*[st.integers(1, 5000)] * 3).map(lambda extents: Vec3(*extents))

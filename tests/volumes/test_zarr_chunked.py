@@ -10,8 +10,8 @@ import pytest
 import zarr
 from numpy.typing import NDArray
 
-from znni.volumes.zarr import chunked
-from znni.volumes.zarr.chunked import ChunkedZarr
+from znni.volumes.formats.zarr import chunked
+from znni.volumes.formats.zarr.chunked import ChunkedZarr
 
 CHUNKS = 5, 7, 4
 SHAPE = 31, 40, 37

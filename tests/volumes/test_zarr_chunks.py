@@ -17,7 +17,7 @@ from znni.core.options import Compression, OutputType
 from znni.core.shapes import Box, Vec3
 from znni.core.volume import NewOutput
 from znni.machine.io_threads import mapped
-from znni.volumes.zarr.output import ZarrOutput
+from znni.volumes.formats.zarr.output import ZarrOutput
 
 extents = st.tuples(*[st.integers(1, 80)] * 3).map(lambda three: Vec3(*three))
 

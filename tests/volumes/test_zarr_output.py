@@ -24,8 +24,8 @@ from zarr_outputs import (
 from znni.core.errors import InvalidInput, RunFailed
 from znni.core.shapes import Box, Vec3
 from znni.core.volume import Grid, NewOutput
+from znni.volumes.formats.zarr.output import ZarrOutput
 from znni.volumes.locate import open_volume
-from znni.volumes.zarr.output import ZarrOutput
 
 pytestmark = pytest.mark.usefixtures("small_case", "fake_primitives", "memory_files")
 
@@ -153,7 +153,7 @@ def test_a_small_output_of_one_block_is_written_at_once(
     monkeypatch.setattr("znni.volumes.partial_folder.os.sync", lambda: syncs.append(None))
 
     def written(held: int) -> ZarrOutput:
-        monkeypatch.setattr("znni.volumes.held_block.HELD_BYTES", held)
+        monkeypatch.setattr("znni.volumes.partial_output.HELD_BYTES", held)
         output = new_output(place, pyramid=pyramid, maps=("one", "other"))
         output.note_plan("a plan")
         output.describe({"plan": "a plan", "seconds": 0.0}, SIZE)

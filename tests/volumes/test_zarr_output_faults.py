@@ -143,6 +143,7 @@ def test_two_runs_cannot_write_one_place(place: str) -> None:
 def test_a_run_that_waited_for_another_does_not_take_its_output() -> None:
     """The waiting run opened the partial folder just before the other completed it."""
     first = PartialFolder("out.zarr")
+    first.take(overwrite=False)
     late = os.open("out.zarr.partial", os.O_RDONLY)
     first.complete()
     with pytest.raises(InvalidInput, match="is in use"):

@@ -73,6 +73,16 @@ class Machinery:
         """The version of znni."""
         return self.libraries["znni"]
 
+    def differences(self, other: Machinery) -> list[str]:
+        """Return in words what differs from another worker."""
+        machine = [f"{self.machine}, not {other.machine}"] * (self.machine != other.machine)
+        mine, theirs = self.libraries, other.libraries
+        return machine + [
+            f"{name} {mine.get(name, 'missing')}, not {theirs.get(name, 'none')}"
+            for name in sorted({*mine, *theirs})
+            if mine.get(name) != theirs.get(name)
+        ]
+
 
 @dataclass(frozen=True)
 class Describe:
@@ -188,3 +198,18 @@ class Answer:
     value: Any = None
     error: BaseException | None = None
     where: str = ""
+
+
+@dataclass(frozen=True)
+class Answered:
+    """An answer that came.
+
+    Attributes:
+        worker: the worker's address.
+        call: what was asked.
+        answer: the answer.
+    """
+
+    worker: str
+    call: Call
+    answer: Answer

@@ -67,7 +67,7 @@ from znni.machine.machine import Machine
 from znni.plans.plan import Plan
 from znni.volumes.ledger_entries import box_of
 from znni.volumes.ledger_file import differences
-from znni.volumes.locate import open_blocks
+from znni.volumes.locate import writer_at
 
 # Set by SLURM in its jobs; the end, in seconds since 1970, by version 23.02 and later.
 JOB = "SLURM_JOB_ID"
@@ -226,7 +226,7 @@ class Child:
         else:
             chosen = given_or_found(plan, asked)
         blocks = Blocks(asked.volume, asked.job, asked.network, self._weights, asked.mask)
-        self._output = open_blocks(str(asked.request.out), self._wanted, self._note)
+        self._output = writer_at(str(asked.request.out)).blocks(self._wanted, self._note)
         self._state = RunState(
             blocks, self._output, asked.stored.dtype, self._handed, labels=asked.labels
         )

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from math import ceil, inf
 from pathlib import Path
 from typing import Annotated, Literal, TypeAlias, get_args
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, ConfigDict, Field
 
 from znni.core.errors import DoesNotFit, InvalidInput, option
 from znni.core.options import Bits
@@ -76,6 +75,10 @@ def _text(value: object) -> str:
     return value
 
 
+def _file(value: object) -> Path:
+    return value if isinstance(value, Path) else Path(_text(value))
+
+
 def _bits(value: object) -> object:
     if value not in get_args(Bits):
         raise ValueError(
@@ -105,51 +108,17 @@ def _listening(value: object) -> str:
     return value
 
 
-Text = Annotated[str, BeforeValidator(_text)]
+Text: TypeAlias = Annotated[str, BeforeValidator(_text)]
+File: TypeAlias = Annotated[Path, BeforeValidator(_file)]
 
 
-class _GroupEntry(Entry):
-    name: Name
-    count: Count
-    cores: Count | None = None
-    ram: Memory | None = None
-    gpus: Annotated[int, BeforeValidator(_gpus)] = 0
-    walltime: Annotated[float, BeforeValidator(_walltime)] | None = None
-    machine: Text | None = None
-    price_per_hour: Annotated[float, BeforeValidator(_price)] | None = None
-    partition: Text | None = None
-    account: Text | None = None
-    directives: list[Text] = Field(default_factory=list)
+class _Part(Entry):
+    """A part of a cluster file, whose values stay as they are."""
+
+    model_config = ConfigDict(frozen=True)
 
 
-class _StorageEntry(Entry):
-    read: Bandwidth | None = None
-    write: Bandwidth | None = None
-    puts: Annotated[float, BeforeValidator(_puts)] | None = None
-
-
-class _TlsEntry(Entry):
-    ca: Text
-    cert: Text
-    key: Text
-
-
-class _ClusterFile(Entry):
-    kind: Kind
-    groups: list[_GroupEntry] = Field(default_factory=list)
-    bits: Annotated[Bits, BeforeValidator(_bits)] | None = None
-    storage: _StorageEntry = Field(default_factory=_StorageEntry)
-    address: Annotated[str, BeforeValidator(_address)] | None = None
-    tls: _TlsEntry | None = None
-    interface: Text | None = None
-    dashboard: Annotated[str, BeforeValidator(_listening)] | None = None
-    image: Text | None = None
-    namespace: Text | None = None
-    claims: Annotated[dict[str, str], BeforeValidator(_claims)] = Field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Group:
+class Group(_Part):
     """Machines of one kind.
 
     Attributes:
@@ -167,17 +136,17 @@ class Group:
         directives: further options of ``sbatch``.
     """
 
-    name: str
-    count: int
-    cores: int | None = None
-    ram: int | None = None
-    gpus: int = 0
-    walltime: float | None = None
-    machine: Path | None = None
-    price_per_hour: float | None = None
-    partition: str | None = None
-    account: str | None = None
-    directives: tuple[str, ...] = ()
+    name: Name
+    count: Count
+    cores: Count | None = None
+    ram: Memory | None = None
+    gpus: Annotated[int, BeforeValidator(_gpus)] = 0
+    walltime: Annotated[float, BeforeValidator(_walltime)] | None = None
+    machine: File | None = None
+    price_per_hour: Annotated[float, BeforeValidator(_price)] | None = None
+    partition: Text | None = None
+    account: Text | None = None
+    directives: tuple[Text, ...] = ()
 
     @property
     def znni_ram(self) -> int | None:
@@ -185,8 +154,7 @@ class Group:
         return None if self.ram is None else self.ram - DASK_BYTES
 
 
-@dataclass(frozen=True)
-class StorageLimits:
+class StorageLimits(_Part):
     """Limits of the storage for all workers together; None where there is none.
 
     Attributes:
@@ -195,22 +163,20 @@ class StorageLimits:
         puts: objects or files that can be written in a second.
     """
 
-    read: float | None = None
-    write: float | None = None
-    puts: float | None = None
+    read: Bandwidth | None = None
+    write: Bandwidth | None = None
+    puts: Annotated[float, BeforeValidator(_puts)] | None = None
 
 
-@dataclass(frozen=True)
-class Tls:
+class Tls(_Part):
     """Files that secure the connection to a scheduler: authority, certificate and key."""
 
-    ca: Path
-    cert: Path
-    key: Path
+    ca: File
+    cert: File
+    key: File
 
 
-@dataclass(frozen=True)
-class Cluster:
+class Cluster(_Part):
     """A cluster.
 
     Attributes:
@@ -230,15 +196,15 @@ class Cluster:
 
     kind: Kind
     groups: tuple[Group, ...] = ()
-    bits: Bits | None = None
+    bits: Annotated[Bits, BeforeValidator(_bits)] | None = None
     storage: StorageLimits = StorageLimits()
-    address: str | None = None
+    address: Annotated[str, BeforeValidator(_address)] | None = None
     tls: Tls | None = None
-    interface: str | None = None
-    dashboard: str | None = None
-    image: str | None = None
-    namespace: str = "default"
-    claims: Mapping[str, str] = field(default_factory=dict)
+    interface: Text | None = None
+    dashboard: Annotated[str, BeforeValidator(_listening)] | None = None
+    image: Text | None = None
+    namespace: Text = "default"
+    claims: Annotated[Mapping[str, str], BeforeValidator(_claims)] = Field(default_factory=dict)
 
     @property
     def workers(self) -> int:
@@ -258,23 +224,15 @@ def load_cluster(given: str | Path) -> Cluster:
     if str(given).startswith("local:"):
         return _local(str(given))
     file = YamlFile(Path(given), "cluster")
-    entries = file.checked(_ClusterFile)
-    for location, problem in _problems(entries):
+    cluster = file.checked(Cluster)
+    for location, problem in _problems(cluster):
         raise file.refusal(location, problem)
-    folder, tls = file.path.parent, entries.tls
-    return Cluster(
-        kind=entries.kind,
-        groups=tuple(_group(file, number, entry) for number, entry in enumerate(entries.groups)),
-        bits=entries.bits,
-        storage=StorageLimits(entries.storage.read, entries.storage.write, entries.storage.puts),
-        address=entries.address,
-        tls=Tls(folder / tls.ca, folder / tls.cert, folder / tls.key) if tls else None,
-        interface=entries.interface,
-        dashboard=entries.dashboard,
-        image=entries.image,
-        namespace=entries.namespace or Cluster.namespace,
-        claims=entries.claims,
-    )
+    folder, tls = file.path.parent, cluster.tls
+    found = {
+        "groups": tuple(_with_machine(file, *numbered) for numbered in enumerate(cluster.groups)),
+        "tls": tls and Tls(ca=folder / tls.ca, cert=folder / tls.cert, key=folder / tls.key),
+    }
+    return cluster.model_copy(update=found)
 
 
 def _local(given: str) -> Cluster:
@@ -284,7 +242,7 @@ def _local(given: str) -> Cluster:
             f"the cluster is {given!r}; give local: and a number of workers, such as local:4, or "
             f"the path of a cluster file"
         )
-    return Cluster("local", (Group(LOCAL_GROUP, int(count)),))
+    return Cluster(kind="local", groups=(Group(name=LOCAL_GROUP, count=int(count)),))
 
 
 def per_worker(short: DoesNotFit, sharing: int = 0) -> DoesNotFit:
@@ -307,51 +265,51 @@ def per_worker(short: DoesNotFit, sharing: int = 0) -> DoesNotFit:
     )  # fmt: skip
 
 
-def _group(file: YamlFile, number: int, entry: _GroupEntry) -> Group:
-    machine = None
-    if entry.machine is not None:
-        try:
-            machine = MACHINES.found(Path(entry.machine), file.path.parent)
-        except InvalidInput as error:
-            raise file.refusal(("groups", number, "machine"), str(error)) from None
-    given = entry.model_dump() | {"machine": machine, "directives": tuple(entry.directives)}
-    return Group(**given)
+def _with_machine(file: YamlFile, number: int, group: Group) -> Group:
+    """Return a group with the path of its machine file, if it has one."""
+    if group.machine is None:
+        return group
+    try:
+        found = MACHINES.found(group.machine, file.path.parent)
+    except InvalidInput as error:
+        raise file.refusal(("groups", number, "machine"), str(error)) from None
+    return group.model_copy(update={"machine": found})
 
 
 Problem: TypeAlias = tuple[tuple[str | int, ...], str]
 
 
-def _problems(file: _ClusterFile) -> Iterator[Problem]:
+def _problems(cluster: Cluster) -> Iterator[Problem]:
     """Yield what is wrong with a file whose values are right one by one, and where."""
-    yield from _foreign_keys(file)
-    if file.kind == "address":
-        if file.address is None:
+    yield from _foreign_keys(cluster)
+    if cluster.kind == "address":
+        if cluster.address is None:
             yield ("kind",), "address: where the scheduler listens is missing; add it"
-        elif file.tls and not file.address.startswith("tls://"):
+        elif cluster.tls and not cluster.address.startswith("tls://"):
             yield (
                 ("address",),
-                f"address is {file.address!r}, and tls needs an encrypted one; begin it with "
+                f"address is {cluster.address!r}, and tls needs an encrypted one; begin it with "
                 f"tls://, or leave out tls",
             )
-    elif not file.groups:
-        yield ("kind",), f"a {file.kind} cluster has no groups; add a list of one group or more"
-    if file.kind == "kubernetes" and file.image is None:
+    elif not cluster.groups:
+        yield ("kind",), f"a {cluster.kind} cluster has no groups; add a list of one group or more"
+    if cluster.kind == "kubernetes" and cluster.image is None:
         yield ("kind",), "image: the container image of the workers is missing; add it"
     names: set[str] = set()
-    for index, group in enumerate(file.groups):
+    for index, group in enumerate(cluster.groups):
         if group.name in names:
             yield (
                 ("groups", index, "name"),
                 f"another group has the name {group.name!r}; give each group its own",
             )
         names.add(group.name)
-        if file.kind in ("slurm", "kubernetes") and not GROUP_NAME.fullmatch(group.name):
+        if cluster.kind in ("slurm", "kubernetes") and not GROUP_NAME.fullmatch(group.name):
             yield (
                 ("groups", index, "name"),
                 f"the group's name is {group.name!r}, and the names of jobs and pods begin with "
                 f"it; give a letter, then lower-case letters, digits and -",
             )
-        if file.kind == "slurm" and (group.cores is None or group.ram is None):
+        if cluster.kind == "slurm" and (group.cores is None or group.ram is None):
             missing = "ram" if group.cores else "cores"
             yield (
                 ("groups", index),
@@ -365,16 +323,16 @@ def _problems(file: _ClusterFile) -> Iterator[Problem]:
             )
 
 
-def _foreign_keys(file: _ClusterFile) -> Iterator[Problem]:
+def _foreign_keys(cluster: Cluster) -> Iterator[Problem]:
     """Yield the keys that a file gives and its kind of cluster has no use for."""
     given: list[tuple[Entry, tuple[str | int, ...], dict[str, tuple[Kind, ...]]]]
-    given = [(file, (), KINDS)]
-    given += [(group, ("groups", index), GROUP_KINDS) for index, group in enumerate(file.groups)]
+    given = [(cluster, (), KINDS)]
+    given += [(group, ("groups", index), GROUP_KINDS) for index, group in enumerate(cluster.groups)]
     for entry, location, kinds in given:
         for key, known in kinds.items():
-            if key in entry.model_fields_set and file.kind not in known:
+            if key in entry.model_fields_set and cluster.kind not in known:
                 yield (
                     (*location, key),
                     f"{key} is for clusters of the kind {' or '.join(known)}, and this one is of "
-                    f"the kind {file.kind}; leave it out",
+                    f"the kind {cluster.kind}; leave it out",
                 )

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import logging
-from pathlib import Path
+from importlib import import_module
 from typing import Any
 
 from distributed import Client, LocalCluster, Security
 
 from znni.cluster.cluster_file import Cluster
-from znni.cluster.kubernetes import started_in_kubernetes
 from znni.cluster.schedule import DEPTH
 from znni.core.errors import InvalidInput, RunFailed
 
 CALLS_AT_A_TIME = DEPTH + 1  # of a worker: its blocks, and one question about it
 CONNECT_SECONDS = 10
+# Libraries of the kinds of clusters that have a module here with a function ``started``.
+LIBRARIES = {"slurm": "dask-jobqueue", "kubernetes": "dask-kubernetes"}
 
 
 def started_cluster(cluster: Cluster, folder: str) -> Any:
@@ -28,42 +29,20 @@ def started_cluster(cluster: Cluster, folder: str) -> Any:
         InvalidInput: a library is missing, or the cluster cannot be started here.
         RunFailed: its processes do not start.
     """
+    kind = cluster.kind
     try:
-        if cluster.kind == "local":
+        if kind == "local":
             return _local(cluster)
-        if cluster.kind == "kubernetes":
-            return _in_kubernetes(cluster)
-        return _jobs(cluster, folder)
+        return import_module(f"znni.cluster.{kind}").started(cluster, folder)
+    except ImportError:
+        raise InvalidInput(
+            f"a cluster of kind {kind} needs {LIBRARIES[kind]}; install it with: pip install "
+            f"'znni[{kind}]'"
+        ) from None
     except (OSError, RuntimeError) as error:
         raise RunFailed(
             f"the processes of the cluster do not start: {error}; check that this machine can run "
             f"them, and that a script calls this under if __name__ == '__main__'"
-        ) from error
-
-
-def _jobs(cluster: Cluster, folder: str) -> Any:
-    try:
-        from znni.cluster.slurm import SlurmCluster
-    except ImportError:
-        raise InvalidInput(
-            "a cluster of kind slurm needs dask-jobqueue; install it with: pip install "
-            "'znni[slurm]'"
-        ) from None
-    return SlurmCluster(cluster, Path(folder), CALLS_AT_A_TIME, _web_server(cluster))
-
-
-def _in_kubernetes(cluster: Cluster) -> Any:
-    try:
-        return started_in_kubernetes(cluster, CALLS_AT_A_TIME)
-    except ImportError:
-        raise InvalidInput(
-            "a cluster of kind kubernetes needs dask-kubernetes; install it with: pip install "
-            "'znni[kubernetes]'"
-        ) from None
-    except Exception as error:  # of several libraries
-        raise RunFailed(
-            f"Kubernetes does not start the cluster: {type(error).__name__}: {error}; check that "
-            f"kubectl get pods works here, and that the operator of dask-kubernetes is installed"
         ) from error
 
 
@@ -103,13 +82,13 @@ def _local(cluster: Cluster) -> Any:
         security=Security.temporary(),
         protocol="tls://",
         host="127.0.0.1",
-        scheduler_kwargs=_web_server(cluster),
+        scheduler_kwargs=web_server(cluster),
         worker_dashboard_address=None,
         silence_logs=logging.CRITICAL,
     )
 
 
-def _web_server(cluster: Cluster) -> dict[str, Any]:
+def web_server(cluster: Cluster) -> dict[str, Any]:
     """Return the scheduler's options of its web server, which it starts in any case.
 
     Without a dashboard, that server tells only of the scheduler's health. Only this machine

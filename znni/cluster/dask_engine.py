@@ -13,7 +13,7 @@ import signal
 from collections.abc import Iterator, Mapping
 from concurrent.futures import CancelledError
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import count
 from queue import Empty, SimpleQueue
 from threading import current_thread, main_thread
@@ -25,7 +25,7 @@ from distributed import Client, Future, get_worker
 from distributed.comm import CommClosedError
 from distributed.diagnostics.plugin import WorkerPlugin
 
-from znni.cluster.calls import Answer, Call, EngineGone, Limits, Recipe
+from znni.cluster.calls import Answer, Answered, Call, EngineGone, Limits, Recipe
 from znni.cluster.cluster_file import Cluster, Group
 from znni.cluster.dask_clusters import CONNECT_SECONDS, connected, started_cluster
 from znni.cluster.engine_process import EngineProcess
@@ -103,21 +103,6 @@ def hand_on(call: Call, plugin: str) -> Answer:
     engine = get_worker().plugins[plugin].engine
     answer: Answer = engine.ask(call)
     return answer
-
-
-@dataclass(frozen=True)
-class Answered:
-    """An answer that came.
-
-    Attributes:
-        worker: the worker's address.
-        call: what was asked.
-        answer: the answer.
-    """
-
-    worker: str
-    call: Call
-    answer: Answer
 
 
 class DaskEngine:

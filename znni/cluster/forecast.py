@@ -40,7 +40,7 @@ from znni.machine.machine_choice import machine_for
 from znni.network.network import Network
 from znni.network.network_file import load_network
 from znni.plans.plan import Plan
-from znni.volumes.zarr.files import chunk_and_shard
+from znni.volumes.formats.zarr.files import chunk_and_shard
 
 BLOCK_SECONDS = 180.0  # of a block on the slowest machine
 MOST_BLOCK_SECONDS = 600.0

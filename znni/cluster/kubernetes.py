@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from typing import Any
 from uuid import uuid4
 
 from znni.cluster.cluster_file import Cluster, Group
+from znni.cluster.dask_clusters import CALLS_AT_A_TIME
+from znni.core.errors import RunFailed
+from znni.volumes.stored import errors_as
 
 API = "kubernetes.dask.org/v1"
 SCHEDULER_PORT = 8786
@@ -13,24 +17,30 @@ WEB_PORT = 8787  # of the scheduler; the operator asks there whether it is ready
 IDLE_SECONDS = 600  # after which the operator deletes a cluster whose coordinator is gone
 
 
-def started_in_kubernetes(cluster: Cluster, threads: int) -> Any:
+def started(cluster: Cluster, _folder: str) -> Any:
     """Create the resources of a cluster, and return Dask's object of it.
 
     Raises:
         ImportError: dask-kubernetes is missing.
-        Exception: whatever dask-kubernetes raises if it finds no Kubernetes or no operator.
+        RunFailed: there is no Kubernetes, or no operator.
     """
     from dask_kubernetes.operator import KubeCluster
 
-    first, *others = manifests(cluster, f"znni-{uuid4().hex[:8]}", threads)
-    started = KubeCluster(custom_cluster_spec=first, namespace=cluster.namespace, quiet=True)
-    try:
+    first, *others = manifests(cluster, f"znni-{uuid4().hex[:8]}", CALLS_AT_A_TIME)
+    with ExitStack() as failing, errors_as(_failed):
+        made = KubeCluster(custom_cluster_spec=first, namespace=cluster.namespace, quiet=True)
+        failing.callback(made.close)
         for group, other in zip(cluster.groups[1:], others, strict=True):
-            started.add_worker_group(group.name, custom_spec=other["spec"]["worker"])
-    except BaseException:
-        started.close()
-        raise
-    return started
+            made.add_worker_group(group.name, custom_spec=other["spec"]["worker"])
+        failing.pop_all()
+    return made
+
+
+def _failed(error: Exception) -> RunFailed:
+    return RunFailed(
+        f"Kubernetes does not start the cluster: {type(error).__name__}: {error}; check that "
+        f"kubectl get pods works here, and that the operator of dask-kubernetes is installed"
+    )
 
 
 def manifests(cluster: Cluster, name: str, threads: int) -> list[dict[str, Any]]:

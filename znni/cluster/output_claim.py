@@ -14,7 +14,7 @@ from uuid import uuid4
 import psutil
 
 from znni.core.errors import InvalidInput
-from znni.volumes.shared_files import Files
+from znni.volumes.output_folder import Files
 from znni.volumes.stored import reason
 
 NAME = "coordinator.json"

@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 
 from znni.cluster.calls import Recipe
 from znni.cluster.cluster_file import DASK_BYTES, Cluster, load_cluster, per_worker
-from znni.cluster.coordinator import Coordinator, Engine, Tally
+from znni.cluster.coordinator import Coordinator
 from znni.cluster.output_claim import OutputClaim
+from znni.cluster.workers import Engine, Tally
 from znni.core.argument_types import checks_types
 from znni.core.errors import DoesNotFit, InvalidInput, option
 from znni.core.options import Bits, Choices, Recheck, check_keywords, check_names
@@ -34,11 +35,11 @@ from znni.inference.resuming import identified, normalized_as_begun, resume_advi
 from znni.machine.detect import detect_host
 from znni.network.network import Network
 from znni.plans.plan import Plan
-from znni.volumes.formats import SharedOutput
 from znni.volumes.grid_attributes import grid_attributes
-from znni.volumes.locate import join_output
-from znni.volumes.shared_place import shared_place
+from znni.volumes.locate import writer_at
+from znni.volumes.output_folder import output_folder
 from znni.volumes.stored import is_url
+from znni.volumes.writer import SharedOutput
 
 log = logging.getLogger("znni")
 
@@ -151,7 +152,7 @@ def compute_on_cluster(
     identity = dict(wanted.identity)
     if bits == "class":  # such an output may be computed in no other way
         wanted = replace(wanted, identity=identity | {"bits": bits})
-    output = join_output(out, request.source, wanted, lambda _patch: [], asked.region.mask)
+    output = writer_at(out, request.source, asked.region.mask).join(wanted, lambda _patch: [])
     begun = perf_counter()
     try:
         asked = normalized_as_begun(
@@ -159,7 +160,7 @@ def compute_on_cluster(
         )
         scaled = replace(network, scaling=asked.network.scaling)
         recipe = Recipe(_travelling(replace(request, network=scaled)), identity)
-        with OutputClaim(shared_place(str(out)).ledger, Path(out).name):
+        with OutputClaim(output_folder(str(out)).ledger, Path(out).name):
             with _scratch(machines, out) as folder, _engine_of(machines, recipe, folder) as engine:
                 coordinator = Coordinator(engine, bits)
                 if not output.begun.plan:
@@ -242,7 +243,8 @@ def _shared_out(cluster: Cluster, choices: Choices) -> Cluster:
             f"each of {group.count} workers gets {in_units(ram)} of memory, and Dask alone takes "
             f"{in_units(DASK_BYTES)}; start fewer, or give them more by {option('ram', 'SIZE')}"
         )
-    return replace(cluster, groups=(replace(group, cores=threads, ram=ram),))
+    group = group.model_copy(update={"cores": threads, "ram": ram})
+    return cluster.model_copy(update={"groups": (group,)})
 
 
 def _sharing(cluster: Cluster) -> int:

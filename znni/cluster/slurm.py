@@ -16,6 +16,7 @@ from distributed import Scheduler, Security, SpecCluster
 from distributed.deploy.spec import ProcessInterface
 
 from znni.cluster.cluster_file import Cluster, Group
+from znni.cluster.dask_clusters import CALLS_AT_A_TIME, web_server
 from znni.core.errors import RunFailed
 
 # Importing dask-jobqueue replaces what Ctrl-C does: it would end the process without an error.
@@ -50,23 +51,19 @@ class SlurmCluster(SpecCluster):  # type: ignore[misc]  # Dask has no types
     Args:
         cluster: groups of machines, each of which is submitted ``count`` times.
         folder: for certificates and the jobs' logs. All machines see it, nobody else reads it.
-        threads: calls that a worker answers at a time.
-        web_server: the scheduler's options of its web server.
 
     Raises:
         RunFailed: SLURM does not take a job.
     """
 
-    def __init__(
-        self, cluster: Cluster, folder: Path, threads: int, web_server: dict[str, Any]
-    ) -> None:
+    def __init__(self, cluster: Cluster, folder: Path) -> None:
         dask.config.set({"jobqueue.slurm.walltime": None})  # else it is 30 minutes
         self._folder = folder
         self._ended: set[str] = set()
         self._fruitless = 0
         security = _certificates(folder)
         common = {
-            "cores": threads,
+            "cores": CALLS_AT_A_TIME,
             "processes": 1,
             "nanny": True,
             "worker_extra_args": ["--memory-limit", "0", "--no-dashboard"],
@@ -85,7 +82,7 @@ class SlurmCluster(SpecCluster):  # type: ignore[misc]  # Dask has no types
         scheduler = {"protocol": "tls://", "interface": cluster.interface, "security": security}
         super().__init__(
             workers=workers,
-            scheduler={"cls": Scheduler, "options": scheduler | web_server},
+            scheduler={"cls": Scheduler, "options": scheduler | web_server(cluster)},
             security=security,
             silence_logs=logging.CRITICAL,
         )
@@ -135,6 +132,11 @@ class SlurmCluster(SpecCluster):  # type: ignore[misc]  # Dask has no types
                 if lines.strip():
                     return lines.strip().rpartition("\n")[2]
         return "it wrote nothing"
+
+
+def started(cluster: Cluster, folder: str) -> SlurmCluster:
+    """Submit the jobs, and return Dask's object of them."""
+    return SlurmCluster(cluster, Path(folder))
 
 
 def _options(group: Group) -> dict[str, Any]:

@@ -151,8 +151,15 @@ class Box(NamedTuple):
         common = Box(self.start.maximum(other.start), self.stop.minimum(other.stop))
         return common if min(common.size) > 0 else None
 
-    def without(self, other: Box) -> Iterator[Box]:
-        """Return the part outside another box, as boxes that do not overlap.
+    def without(self, *others: Box) -> list[Box]:
+        """Return the part outside other boxes, as boxes that do not overlap."""
+        left = [self]
+        for other in others:
+            left = [part for one in left for part in one._outside(other)]
+        return left
+
+    def _outside(self, other: Box) -> Iterator[Box]:
+        """Yield the part outside another box, as boxes that do not overlap.
 
         If the other box is at the start of this one, there are three parts. They are the rest of
         its row, the rest of its layer of rows, and the other layers.

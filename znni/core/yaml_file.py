@@ -166,7 +166,7 @@ class YamlFile:
             case "model_type":
                 known = list(_innermost(model, location).model_fields)
                 problem = f"{found}; give it as keys and values: {', '.join(known)}"
-            case "list_type" | "too_short":  # lists have plural names
+            case "list_type" | "tuple_type" | "too_short":  # lists have plural names
                 problem = f"{found}; give a list of one {str(last).removesuffix('s')} or more"
             case _:  # raised by a validator
                 problem = f"{found}; {error['msg'].removeprefix('Value error, ')}"

@@ -39,9 +39,9 @@ from znni.network.weights import Weights, load_weights, random_weights
 from znni.plans.job_seconds import SecondsAround
 from znni.plans.plan import Plan
 from znni.primitives.cpu.common.lazy_kernel import compiled_seconds
-from znni.volumes.formats import Share
 from znni.volumes.grid_attributes import grid_attributes
-from znni.volumes.locate import join_output, open_output
+from znni.volumes.locate import open_output, writer_at
+from znni.volumes.writer import Share
 
 __all__ = [
     "Inferer",
@@ -283,7 +283,7 @@ def _open_output(
         if share is None:
             output = open_output(out, source, wanted, mask)
         else:
-            output = join_output(out, source, wanted, share, mask)
+            output = writer_at(out, source, mask).join(wanted, share)
     except InvalidInput:
         check_choices(asked)  # a wrong option is reported first: the output may be right
         raise

@@ -18,7 +18,7 @@ from znni.inference.planning import as_here
 from znni.inference.request import Request, parameters_of
 from znni.inference.resuming import Find, identified, plan_of_rest
 from znni.plans.plan import Plan
-from znni.volumes.locate import begun_output
+from znni.volumes.locate import writer_at
 
 MOST_LOOKED_AT = 256  # blocks whose mask is read, because a mask may be as large as the volume
 
@@ -91,7 +91,7 @@ def rehearse(request: Request, find: Find = given_or_found) -> DryRun:
         obstacles.append(error)
         wanted = replace(asked.wanted, resume=False)  # an output cannot be matched to this run
     try:
-        begun = begun_output(request.out, request.source, wanted, asked.region.mask)
+        begun = writer_at(request.out, request.source, asked.region.mask).begun(wanted)
     except ZnniError as error:
         obstacles.append(error)
     found, _ = plan_of_rest(begun, request.plan, asked, find)

@@ -27,13 +27,12 @@ from znni.machine.arrays import resident_memory
 from znni.network.network_file import network_from_text
 from znni.volumes.array import ArrayVolume
 from znni.volumes.fingerprint import fingerprint
-from znni.volumes.formats import Content
+from znni.volumes.formats.hdf5.axis_tags import NAMES
 from znni.volumes.grid_attributes import grid_attributes
-from znni.volumes.hdf5.axis_tags import NAMES
 from znni.volumes.label_values import holds_labels
-from znni.volumes.locate import open_output, sequential_at
+from znni.volumes.locate import open_output, writer_at
 from znni.volumes.planes import planes
-from znni.volumes.staged_output import save_whole
+from znni.volumes.staged_output import Content, StagedWriter
 
 ROOM = 2**30  # bytes of memory beside those of the process at the start, unless the user says more
 COPIES = 4  # of a block: as read, converted, and on its way through codecs
@@ -187,9 +186,9 @@ def _write(
     progress: Progress,
 ) -> None:
     """Write a copy: as a whole file, or in blocks if its format takes them in any order."""
-    if sequential := sequential_at(str(target), source, copy.wanted):
-        content = Content(copy.wanted, lambda: copy.planes(room, progress), attributes)
-        save_whole(str(target), sequential, content)
+    writer = writer_at(str(target), source)
+    if isinstance(writer, StagedWriter):
+        writer.save_whole(Content(copy.wanted, lambda: copy.planes(room, progress), attributes))
     else:
         _write_blocks(target, source, copy, attributes, room, progress)
 
@@ -253,7 +252,7 @@ def _write_blocks(
             (finished.add if whole else finished.discard)(box)
         done = 0
         for box in Box(ZERO, wanted.size).cut(patch):
-            for part in _without(box, finished):
+            for part in () if box in finished else box.without(*finished):
                 output.write(part, copy.read(part))
             done += box.size.volume
             progress(done, wanted.size.volume)
@@ -261,16 +260,6 @@ def _write_blocks(
     except BaseException as error:
         error.add_note(output.abandon())
         raise
-
-
-def _without(box: Box, finished: set[Box]) -> list[Box]:
-    """Return the parts of a box that are not finished."""
-    if box in finished:
-        return []
-    left = [box]
-    for done in finished:
-        left = [part for one in left for part in one.without(done)]
-    return left
 
 
 def _block(size: Vec3, most: int) -> Vec3:

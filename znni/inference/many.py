@@ -29,7 +29,7 @@ from znni.network.network import Network
 from znni.network.weights import Weights, weights_for
 from znni.plans.plan import Plan
 from znni.volumes.ledger_file import differences, then_and_now
-from znni.volumes.locate import check_ending, open_volume, read_ledger, split_dataset, stem
+from znni.volumes.locate import open_volume, read_ledger, split_dataset, stem, writer_at
 from znni.volumes.stored import is_url
 
 # Called after each volume with the number of volumes done and that of all.
@@ -324,7 +324,7 @@ def output_names(sources: Sequence[str | Path], folder: str | Path, end: str) ->
     if "/" in end:
         raise InvalidInput(f"suffix is {end!r}; give the end of a name without /")
     try:
-        check_ending(f"volume{end}")
+        writer_at(f"volume{end}")
     except InvalidInput:
         raise InvalidInput(
             f"suffix is {end!r}, and znni writes no format with this ending; give one with .h5, "

@@ -15,8 +15,8 @@ from znni.core.text import counted, duration, in_units
 from znni.inference.request import OpenRequest
 from znni.machine.machine import DeviceKind
 from znni.plans.plan import Plan
-from znni.volumes.formats import Share
-from znni.volumes.locate import gather_output
+from znni.volumes.locate import writer_at
+from znni.volumes.writer import Share
 
 # What the parts measured that is not added up: of the largest, and of the longest part.
 LARGEST = ("peak_memory_bytes", "gpu_peak_memory_bytes")
@@ -65,7 +65,7 @@ def finish(out: str | Path, *, recheck: Recheck = "sample") -> Finished:
         RunFailed: blocks are missing or damaged; run their parts again.
     """
     check_names(recheck=recheck)
-    found = gather_output(out, recheck, _summed)
+    found = writer_at(out).gather(recheck, _summed)
     summed = _summed("", found.runs)
     return Finished(
         found.blocks,

@@ -47,7 +47,7 @@ def build_pyramid(
         InvalidInput: there is no such image, or it has coarser resolutions already.
         RunFailed: writing failed.
     """
-    from znni.volumes.zarr.new_levels import add_levels
+    from znni.volumes.formats.zarr.new_levels import add_levels
 
     place = str(image).rstrip("/")
     if not place:

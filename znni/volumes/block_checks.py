@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -66,10 +67,15 @@ def strike_off_damaged(ledger: LedgerFile, read: Read) -> list[Box]:
     damaged = _damaged(read, checksums, checksums)
     for box in damaged:
         ledger.append(damage_entry(box))
+    warn_of_damaged(ledger.partial, damaged)
+    return damaged
+
+
+def warn_of_damaged(partial: Path | str, damaged: Sequence[Box]) -> None:
+    """Warn that finished blocks of an unfinished output are damaged, if there are any."""
     if damaged:
         lost = counted(len(damaged), "finished block")
-        log.warning("%s: %s damaged, to be computed again", ledger.partial, lost)
-    return damaged
+        log.warning("%s: %s damaged, to be computed again", partial, lost)
 
 
 def check_written(ledger: LedgerFile, read: Read) -> None:

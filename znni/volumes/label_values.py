@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
-from znni.volumes.zarr.pyramid import PYRAMID
+from znni.volumes.formats.zarr.pyramid import PYRAMID
 
 OF_LABELS = 4  # bytes: integers of this size or more are most likely labels
 

@@ -55,6 +55,9 @@ class MemoryLedger:
         if plan != self.content.plan:
             self.append(plan_entry(plan))
 
+    def settle(self) -> None:
+        """Wait until the disk has all entries."""
+
     def close(self) -> None:
         """Release it."""
 

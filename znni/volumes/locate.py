@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -13,26 +12,17 @@ import numpy as np
 from znni.core.argument_types import checks_types
 from znni.core.array_like import ArrayLike
 from znni.core.errors import InvalidInput, option
-from znni.core.options import Channel, MapOverTime, Moment, Packing, PointInTime, Recheck
-from znni.core.volume import Begun, BlockStore, NewOutput, Output
+from znni.core.options import Channel, MapOverTime, Moment, Packing, PointInTime
+from znni.core.volume import NewOutput, Output
 from znni.core.voxel_size import voxel_size as parsed_voxel_size
 from znni.volumes.array import ArrayOutput, ArrayVolume
-from znni.volumes.formats import (
-    Format,
-    Gathered,
-    Sequential,
-    Share,
-    SharedOutput,
-    Summing,
-    Writer,
-    check_plain,
-    formats,
-)
-from znni.volumes.ledger_entries import Ledger, Note, parse
+from znni.volumes.formats import Format, check_plain, formats
+from znni.volumes.ledger_entries import Ledger, parse
 from znni.volumes.named_axes import at_time
 from znni.volumes.partial_file import partial_name
 from znni.volumes.selection import ChosenVolume, listed, map_number
 from znni.volumes.stored import is_url
+from znni.volumes.writer import Writer
 
 
 @checks_types
@@ -119,11 +109,10 @@ def read_ledger(place: str) -> Ledger:
         InvalidInput: there is none that can be read.
     """
     place = place.rstrip("/")
-    for form in formats():
-        if form.has(PurePosixPath(place).name) and form.writer:
-            found, _ = parse(form.writer.ledger(place))
-            if found is not None:
-                return found
+    if writer := _writer_of(place):
+        found, _ = parse(writer.ledger())
+        if found is not None:
+            return found
     raise InvalidInput(
         f"{place}: has no ledger of its blocks; outputs of this version of znni or later have one, "
         f"except .npy files: compute it again"
@@ -154,20 +143,43 @@ def open_output(
             raise InvalidInput("the output array shares memory with the input; give another")
         check_plain("the output array", wanted, "an array")
         return ArrayOutput(out, wanted.features, wanted.size, wanted.dtype)
-    writer, place = _writer_at(str(out), {"input": source, "mask": mask})
-    return writer.create(place, wanted)
+    return writer_at(out, source, mask).create(wanted)
 
 
-def sequential_at(out: str, source: str | Path | ArrayLike, wanted: NewOutput) -> Sequential | None:
-    """Return what writes a whole file from start to end; None if blocks are written in any order.
+def writer_at(
+    out: str | Path | Any,
+    source: str | Path | ArrayLike | None = None,
+    mask: str | Path | ArrayLike | None = None,
+) -> Writer:
+    """Return what makes the output of a run, whose format is known by its ending.
+
+    Args:
+        out: path or URL of the output.
+        source: path or object that the volume was opened from; the output must not overwrite it.
+        mask: as ``source``, for the mask.
 
     Raises:
-        InvalidInput: as for ``open_output``.
+        InvalidInput: the output is the input or the mask, or an array, or no format that can be
+            written has such an ending.
     """
-    writer, place = _writer_at(out, {"input": source})
-    if writer.sequential:
-        writer.sequential.check(place, wanted)
-    return writer.sequential
+    if not isinstance(out, str | Path):
+        raise InvalidInput(
+            "an array in memory is not computed in parts; give the name of a .zarr as output"
+        )
+    place = _bare(str(out))
+    for what, read in {"input": source, "mask": mask}.items():
+        if isinstance(read, str | Path):
+            _check_apart(place, split_dataset(str(read))[0], what)
+    if writer := _writer_of(place):
+        return writer
+    endings = ", ".join(ending for form in formats() if form.writer for ending in form.endings)
+    raise InvalidInput(f"{place}: znni writes no format with this ending; use one of {endings}")
+
+
+def _writer_of(place: str) -> Writer | None:
+    """Return what makes an output; None if no format that can be written has such an ending."""
+    name = PurePosixPath(place).name
+    return next((form.writer(place) for form in formats() if form.has(name) and form.writer), None)
 
 
 def packing_at(out: object, wanted: NewOutput) -> Packing | None:
@@ -175,100 +187,8 @@ def packing_at(out: object, wanted: NewOutput) -> Packing | None:
 
     It is None if blocks are written to their places, or if no such output can be written.
     """
-    if isinstance(out, str | Path):
-        place = _bare(str(out))
-        name = PurePosixPath(place).name
-        for form in formats():
-            if form.has(name) and form.writer and form.writer.sequential:
-                return form.writer.sequential.packing(place, wanted)
-    return None
-
-
-def join_output(
-    out: str | Path | Any,
-    source: str | Path | ArrayLike,
-    wanted: NewOutput,
-    share: Share,
-    mask: str | Path | ArrayLike | None = None,
-) -> SharedOutput:
-    """Open an output that several processes write at the same time.
-
-    Args:
-        out: file to make, as for ``open_output``.
-        source: as for ``open_output``.
-        wanted: as for ``open_output``.
-        share: the boxes that this process writes.
-        mask: as for ``open_output``.
-
-    Raises:
-        InvalidInput: for the same reasons, or only one process can write such an output.
-    """
-    if not isinstance(out, str | Path):
-        raise InvalidInput(
-            "an array in memory is not computed in parts; give the name of a .zarr as output"
-        )
-    writer, place = _writer_at(str(out), {"input": source, "mask": mask})
-    if writer.join is None:
-        raise _one_writer(out)
-    return writer.join(place, wanted, share)
-
-
-def open_blocks(out: str | Path, wanted: NewOutput, note: Note) -> BlockStore:
-    """Open an output that another process has described, to write blocks of it.
-
-    That process keeps the ledger and completes the output.
-
-    Args:
-        out: the output.
-        wanted: description of the output, as that process has it.
-        note: is called with the ledger's entry of each block, after the block is written.
-
-    Raises:
-        InvalidInput: only one process can write such an output, or it cannot be reached.
-    """
-    writer, place = _writer_at(str(out), {})
-    if writer.blocks is None:
-        raise _one_writer(out)
-    return writer.blocks(place, wanted, note)
-
-
-def gather_output(out: str | Path, recheck: Recheck, summing: Summing) -> Gathered:
-    """Complete an output that several processes have written.
-
-    Args:
-        out: the output.
-        recheck: which blocks are read again: ``none``, ``sample`` or ``all``.
-        summing: makes the attributes of the whole run.
-
-    Raises:
-        InvalidInput: there is no such output.
-        RunFailed: blocks are missing or damaged.
-    """
-    writer, place = _writer_at(str(out), {})
-    if writer.gather is None:
-        raise InvalidInput(f"{out}: is not computed in parts; only a .zarr is")
-    return writer.gather(place, recheck, summing)
-
-
-def begun_output(
-    out: str | Path,
-    source: str | Path | ArrayLike,
-    wanted: NewOutput,
-    mask: str | Path | ArrayLike | None = None,
-) -> Begun:
-    """Return what earlier runs left of an output. Nothing is opened for writing or changed.
-
-    Args:
-        out: as for ``open_output``.
-        source: as for ``open_output``.
-        wanted: as for ``open_output``.
-        mask: as for ``open_output``.
-
-    Raises:
-        InvalidInput: for the same reasons.
-    """
-    writer, place = _writer_at(str(out), {"input": source, "mask": mask})
-    return writer.begun(place, wanted)
+    writer = _writer_of(_bare(str(out))) if isinstance(out, str | Path) else None
+    return writer.packing(wanted) if writer else None
 
 
 def split_dataset(source: str) -> tuple[str, str | None]:
@@ -329,39 +249,12 @@ def _format_to_read(place: str) -> Format:
     for part in reversed(PurePosixPath(place).parts):
         for form in formats():
             if form.has(part):
-                waits = part.endswith(".partial") and form.writer and form.writer.sequential
+                waits = part.endswith(".partial") and form.writer and form.writer.is_staged
                 if not (waits and Path(place).is_dir()):
                     return form
                 name = "Zarr"
     (assumed,) = (form for form in formats() if form.name == name)
     return assumed
-
-
-def _writer_at(out: str, read: Mapping[str, str | Path | ArrayLike | None]) -> tuple[Writer, str]:
-    """Return a writer for the output and its path, after checking that the run does not read it."""
-    place = _bare(out)
-    for what, source in read.items():
-        if isinstance(source, str | Path):
-            _check_apart(place, split_dataset(str(source))[0], what)
-    return check_ending(place), place
-
-
-def check_ending(out: str) -> Writer:
-    """Return the writer of the format that an output's name ends with.
-
-    Raises:
-        InvalidInput: no format that can be written has such an ending.
-    """
-    name = PurePosixPath(out).name
-    for form in formats():
-        if form.has(name) and form.writer:
-            return form.writer
-    endings = ", ".join(ending for form in formats() if form.writer for ending in form.endings)
-    raise InvalidInput(f"{out}: znni writes no format with this ending; use one of {endings}")
-
-
-def _one_writer(out: str | Path) -> InvalidInput:
-    return InvalidInput(f"{out}: only one process can write this format; name a .zarr")
 
 
 def _check_apart(out: str, source: str, what: str) -> None:

@@ -227,8 +227,8 @@ class PartialFile(FileIO):
     HDF5 keeps data that it cannot write, and crashes the interpreter when it exits.
 
     Attributes:
-        path: final name.
-        partial: name while the file is incomplete.
+        place: final name.
+        root: name while the file is incomplete.
         failure: first error of a write, or None.
 
     Raises:
@@ -237,13 +237,13 @@ class PartialFile(FileIO):
     """
 
     def __init__(self, path: Path) -> None:
-        self.path = path
-        self.partial = partial_name(path)
+        self.place = path
+        self.root = partial_name(path)
         self.failure: OSError | None = None
         self._whole: os.stat_result | None = None
-        super().__init__(os.open(self.partial, AS_FILE | os.O_CREAT, 0o666), "r+")
+        super().__init__(os.open(self.root, AS_FILE | os.O_CREAT, 0o666), "r+")
         try:
-            hold(self.fileno(), self.partial)
+            hold(self.fileno(), self.root)
         except InvalidInput:
             self.close()
             raise
@@ -299,10 +299,18 @@ class PartialFile(FileIO):
             OSError: the system refuses.
         """
         self._whole = os.fstat(self.fileno())
-        self.partial.replace(self.path)
+        self.root.replace(self.place)
         self.close()
 
     @property
     def is_complete(self) -> bool:
         """True if the file has its final name, even if taking it was interrupted."""
-        return is_at(self.path, self._whole)
+        return is_at(self.place, self._whole)
+
+    def keep(self) -> None:
+        """Release the file as it is. Further calls do nothing."""
+        self.close()
+
+    def discard(self) -> None:
+        """Delete the file."""
+        self.root.unlink(missing_ok=True)

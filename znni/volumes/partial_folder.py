@@ -9,74 +9,110 @@ from contextlib import suppress
 from pathlib import Path
 
 from znni.core.errors import InvalidInput
-from znni.volumes.partial_file import check_free, hold, is_at, partial_name, refused_at, write_all
+from znni.volumes.ledger_file import ledger_name
+from znni.volumes.partial_file import (
+    check_folder_of,
+    check_free,
+    check_new,
+    check_room,
+    hold,
+    is_at,
+    partial_name,
+    refused_at,
+)
+from znni.volumes.shared_files import LocalFiles
 
 AS_FOLDER = os.O_RDONLY | os.O_DIRECTORY
 
 
-def check_folder(path: Path, marks: Sequence[str], *, overwrite: bool) -> None:
-    """Refuse a path where no folder can be made, or whose folder may not be replaced.
+class PartialFolder(LocalFiles):
+    """A folder ``NAME.partial``, new or left by an earlier run, that becomes ``NAME``.
 
-    Nothing is changed.
-
-    Args:
-        path: path of the output.
-        marks: file names; a folder may be replaced only if it holds one of them.
-        overwrite: allow replacing an existing output.
-
-    Raises:
-        InvalidInput: the path is refused, or another run is writing it.
-        OSError: the system refuses.
-    """
-    check_free(path, AS_FOLDER, overwrite=overwrite)
-    if path.is_dir() and not any((path / mark).exists() for mark in marks):
-        raise InvalidInput(
-            f"{path}: is a folder of something else, and is not replaced; name another"
-        )
-
-
-class PartialFolder:
-    """A locked folder ``NAME.partial``, new or left by an earlier run, that becomes ``NAME``.
-
-    An existing ``NAME``, which ``check_folder`` has allowed to be replaced, stays until then.
+    An existing ``NAME``, which ``check`` has allowed to be replaced, stays until then. One process
+    locks the folder by ``take``. Or several processes share it, and each calls ``make``.
 
     Attributes:
         place: final name.
-        root: name while the folder is incomplete, as text.
-        path: ``root`` as a path.
-
-    Raises:
-        InvalidInput: another run is writing the folder, or it cannot be made.
+        path: name while the folder is incomplete.
+        root: the same, as text.
+        ledger: folder of the ledger, if several processes write.
     """
 
     def __init__(self, place: str) -> None:
         self.place = place
-        self._path = Path(place)
-        self.path = partial_name(self._path)
-        self.root = str(self.path)
-        with refused_at(place):
-            self.path.mkdir(exist_ok=True)
-            lock = os.open(self.path, AS_FOLDER)
-        self._lock: int | None = lock
+        self._final = Path(place)
+        super().__init__(partial_name(self._final))
+        self.ledger = LocalFiles(ledger_name(self.path))
+        self._lock: int | None = None
         self._whole: os.stat_result | None = None
+
+    def check(self, marks: Sequence[str], *, overwrite: bool, room: int = 0) -> None:
+        """Refuse a place where no folder can be made, or whose folder may not be replaced.
+
+        Nothing is changed.
+
+        Args:
+            marks: file names; a folder may be replaced only if it holds one of them.
+            overwrite: allow replacing an existing output.
+            room: bytes that the disk must have.
+
+        Raises:
+            InvalidInput: the place is refused, or another run is writing there.
+        """
+        with refused_at(self.place):
+            check_free(self._final, AS_FOLDER, overwrite=overwrite)
+            if self._final.is_dir() and not any((self._final / mark).exists() for mark in marks):
+                raise InvalidInput(
+                    f"{self.place}: is a folder of something else, and is not replaced; name "
+                    f"another"
+                )
+            check_room(self._final, room)
+
+    def check_to_share(self) -> None:
+        """Refuse a place where several processes can make no output. Nothing is changed.
+
+        Raises:
+            InvalidInput: there is a complete output, or nothing can be made there.
+        """
+        with refused_at(self.place):
+            check_absent(self.place, there=self.is_whole)
+            check_new(self._final, overwrite=False)
+            if not self.path.exists():
+                check_folder_of(self._final)
+
+    @property
+    def is_begun(self) -> bool:
+        """True if there is an unfinished output."""
+        return self.path.is_dir()
+
+    @property
+    def is_whole(self) -> bool:
+        """True if there is a complete output, or something else of that name."""
+        return self._final.exists()
+
+    @property
+    def is_complete(self) -> bool:
+        """True if this folder has its final name, even if taking it was interrupted."""
+        return is_at(self._final, self._whole)
+
+    def make(self) -> None:
+        """Make the folder, unless another process has done so."""
+        self.path.mkdir(exist_ok=True)
+
+    def take(self, *, overwrite: bool) -> None:  # noqa: ARG002
+        """Make the folder, and lock it against other runs.
+
+        Raises:
+            InvalidInput: another run is writing the folder, or it cannot be made.
+        """
+        with refused_at(self.place):
+            self.make()
+            self._lock = os.open(self.path, AS_FOLDER)
         try:
-            hold(lock, self.path)
+            hold(self._lock, self.path)
         except BaseException:
             self.keep()
             raise
-
-    def put(self, name: str, *parts: bytes | memoryview) -> None:
-        """Create or replace a file in the folder, atomically. Without parts, delete the file.
-
-        Raises:
-            OSError: writing failed.
-        """
-        path = self.path / name
-        put_file(path, partial_name(path), parts)
-
-    def stays(self, name: str) -> bool:  # noqa: ARG002
-        """Return False: no other process writes here, so all files may be deleted."""
-        return False
 
     def empty(self) -> None:
         """Delete all contents."""
@@ -93,15 +129,19 @@ class PartialFolder:
         Raises:
             OSError: it failed.
         """
+        if self._lock is None:  # one of several processes may have been killed while it wrote
+            for left in self.path.rglob("*.partial"):
+                left.unlink()
         self.settle()
         self._whole = self.path.stat()
-        put_in_place(self.path, self._path)
+        old = self._final.with_name(self._final.name + ".replaced")
+        if self._final.exists() or self._final.is_symlink():
+            _remove(old)
+            self._final.rename(old)
+        self.path.rename(self._final)
+        with suppress(OSError):  # the output is complete; a leftover old one does no harm
+            _remove(old)
         self.keep()
-
-    @property
-    def is_complete(self) -> bool:
-        """True if the folder has its final name, even if taking it was interrupted."""
-        return is_at(self._path, self._whole)
 
     def keep(self) -> None:
         """Release the folder as it is. Further calls do nothing."""
@@ -109,53 +149,15 @@ class PartialFolder:
         if lock is not None:
             os.close(lock)
 
-    def discard(self) -> None:
-        """Delete the folder."""
-        with suppress(OSError):  # a leftover empty folder does no harm
-            shutil.rmtree(self.path)
-        self.keep()
 
-
-def put_file(path: Path, new: Path, parts: Sequence[bytes | memoryview]) -> None:
-    """Create or replace a file, atomically. Without parts, delete it.
-
-    Args:
-        path: the file. Its folder is made if need be.
-        new: name of the new file until it is complete; nobody else writes to it.
-        parts: its content.
+def check_absent(place: str, *, there: bool) -> None:
+    """Refuse an output that exists: of several processes, none may replace it.
 
     Raises:
-        OSError: writing failed.
+        InvalidInput: it is there.
     """
-    if not parts:
-        path.unlink(missing_ok=True)
-        return
-    try:
-        file = new.open("wb", buffering=0)
-    except FileNotFoundError:  # first file in its folder
-        path.parent.mkdir(parents=True, exist_ok=True)
-        file = new.open("wb", buffering=0)
-    with file:
-        place = 0
-        for part in parts:
-            write_all(file.fileno(), part, place)
-            place += memoryview(part).nbytes
-    new.replace(path)
-
-
-def put_in_place(new: Path, path: Path) -> None:
-    """Give a complete folder its final name. What has that name already is replaced.
-
-    Raises:
-        OSError: it failed.
-    """
-    old = path.with_name(path.name + ".replaced")
-    if path.exists() or path.is_symlink():
-        _remove(old)
-        path.rename(old)
-    new.rename(path)
-    with suppress(OSError):  # the output is complete; a leftover old one does no harm
-        _remove(old)
+    if there:
+        raise InvalidInput(f"{place}: exists; delete it, or write elsewhere")
 
 
 def _remove(path: Path) -> None:

@@ -58,16 +58,29 @@ class RemoteFiles:
         """Return whether a file is there."""
         return self.has(name)
 
-    def make_once(self, name: str, content: bytes) -> None:
-        """Make a file, unless there is one: of several processes, the first one makes it."""
+    def make_once(self, name: str, content: bytes) -> bool:
+        """Make a file, unless there is one, and return whether this process has made it."""
         try:
             with _as_os_error():
                 self._files.pipe_file(self._at(name), content, mode="create")
         except FileExistsError:
-            return
+            return False
         except OSError:  # S3 also fails while another process is making the file
             if not self.has(name):
                 raise
+            return False
+        return True
+
+    def is_gone(self) -> bool:
+        """Return whether there is certainly nothing of this name."""
+        try:
+            with self._fresh():
+                self._files.info(self._path)
+        except FileNotFoundError:
+            return True
+        except OSError:  # nobody knows
+            return False
+        return False
 
     def log(self) -> Log:
         """Return a new log of this process, in segments."""

@@ -3,79 +3,111 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
-from typing import Any
+from contextlib import contextmanager
 
 from znni.core.errors import InvalidInput, option
-from znni.volumes.formats import library
 from znni.volumes.ledger_file import in_parts
+from znni.volumes.partial_folder import check_absent
+from znni.volumes.remote_files import RemoteFiles
 from znni.volumes.stored import reason
 
 
-def check_url(place: str, marks: Sequence[str], *, overwrite: bool) -> None:
-    """Refuse a URL where no folder can be made, or whose folder may not be deleted.
-
-    Nothing is changed.
-
-    Args:
-        place: the URL.
-        marks: file names; a folder may be deleted only if it holds one of them.
-        overwrite: allow deleting an existing output, complete or left by another run.
-
-    Raises:
-        InvalidInput: the URL is refused, or another run is writing there.
-    """
-    with refused_at_url(place):
-        files, path = _files_at(place)
-        if files.exists(f"{_marker(path)}.ledger"):
-            raise in_parts(_marker(place))
-        if files.exists(_marker(path)):
-            if not overwrite:
-                raise FileExistsError
-        elif files.exists(path) and not overwrite:
-            again = option("overwrite", True)
-            raise InvalidInput(f"{place}: exists; give {again} to delete it first")
-        if files.exists(path) and not any(files.exists(f"{path}/{mark}") for mark in marks):
-            raise InvalidInput(
-                f"{place}: is a folder of something else, and is not deleted; name another"
-            )
-
-
-class RemoteFolder:
-    """A new folder at a URL, with a marker ``NAME.partial`` beside it until it is complete.
+class RemoteFolder(RemoteFiles):
+    """A folder at a URL, with a marker ``NAME.partial`` beside it until it is complete.
 
     Object stores rename by copying, so all files have their final names from the start. The writer
-    must therefore hold back the file that makes the output readable, until ``complete``. An
-    existing folder that ``check_url`` allows to be deleted is deleted first.
+    must therefore hold back the file that makes the output readable, until ``complete``. One
+    process takes the place by ``take``. Or several processes share it, and each calls ``make``.
 
     Attributes:
         place: the URL.
         root: URL to write to, the same.
+        ledger: folder of the ledger, if several processes write.
 
     Raises:
-        InvalidInput: another run is writing the folder, or nothing can be made there.
+        InvalidInput: nothing can be made at such a URL.
     """
 
-    def __init__(self, place: str, *, overwrite: bool) -> None:
-        self.place = self.root = place
-        self._completes = False
+    def __init__(self, place: str) -> None:
+        self.place = place
+        self._is_taken = self._completes = False
         with refused_at_url(place):
-            self._files, self._path = _files_at(place)
-            self._marker = _marker(self._path)
-            if overwrite:
-                for old, whole in ((self._path, True), (self._marker, False)):
-                    if self._files.exists(old):
-                        self._files.rm(old, recursive=whole)
-            self._files.pipe_file(self._marker, b"", mode="create")
+            super().__init__(place)
+            self._marker = RemoteFiles(f"{place}.partial")
+            self.ledger = RemoteFiles(f"{place}.partial.ledger")
 
-    def put(self, name: str, *parts: bytes | memoryview) -> None:
-        """Create or replace a file in the folder. Without parts, do nothing: no file exists yet."""
-        if parts:
-            self._files.pipe_file(f"{self._path}/{name}", b"".join(parts))
+    def check(self, marks: Sequence[str], *, overwrite: bool, room: int = 0) -> None:  # noqa: ARG002
+        """Refuse a URL where no folder can be made, or whose folder may not be deleted.
 
-    def stays(self, name: str) -> bool:  # noqa: ARG002
-        """Return False: the folder is new, and each file is written once."""
-        return False
+        Nothing is changed.
+
+        Args:
+            marks: file names; a folder may be deleted only if it holds one of them.
+            overwrite: allow deleting an existing output, complete or left by another run.
+            room: not used: nobody knows how much a store can take.
+
+        Raises:
+            InvalidInput: the URL is refused, or another run is writing there.
+        """
+        with refused_at_url(self.place):
+            if self.ledger.has(""):
+                raise in_parts(self._marker.root)
+            if self.is_begun:
+                if not overwrite:
+                    raise FileExistsError
+            elif self.has("") and not overwrite:
+                again = option("overwrite", True)
+                raise InvalidInput(f"{self.place}: exists; give {again} to delete it first")
+            if self.has("") and not any(map(self.has, marks)):
+                raise InvalidInput(
+                    f"{self.place}: is a folder of something else, and is not deleted; name another"
+                )
+
+    def check_to_share(self) -> None:
+        """Refuse a URL where several processes can make no output. Nothing is changed.
+
+        Raises:
+            InvalidInput: there is a complete output, or nothing can be made there.
+        """
+        with refused_at_url(self.place):
+            check_absent(self.place, there=self.is_whole)
+
+    @property
+    def is_begun(self) -> bool:
+        """True if there is an unfinished output."""
+        return self._marker.has("")
+
+    @property
+    def is_whole(self) -> bool:
+        """True if there is a complete output, or something else of that name."""
+        return self.has("") and not self.is_begun
+
+    @property
+    def is_complete(self) -> bool:
+        """True if the marker is removed, even if that was interrupted."""
+        return self._completes and self._marker.is_gone()
+
+    def make(self) -> None:
+        """Make the marker, unless another process has done so."""
+        self._marker.make_once("", b"")
+
+    def take(self, *, overwrite: bool) -> None:
+        """Make the marker, after deleting an existing output that may be deleted.
+
+        Raises:
+            InvalidInput: another run is writing the folder, or nothing can be made there.
+        """
+        with refused_at_url(self.place):
+            for old in (self, self._marker) if overwrite else ():
+                if old.has(""):
+                    old.delete()
+            if not self._marker.make_once("", b""):
+                raise FileExistsError
+        self._is_taken = True
+
+    def stays(self, name: str) -> bool:
+        """Return whether a file is there. A new folder of one process has each file once."""
+        return not self._is_taken and super().stays(name)
 
     def settle(self) -> None:
         """Do nothing: a store keeps all that it has accepted."""
@@ -83,38 +115,15 @@ class RemoteFolder:
     def complete(self) -> None:
         """Remove the marker: the folder is complete."""
         self._completes = True
-        self._files.rm(self._marker)
-
-    @property
-    def is_complete(self) -> bool:
-        """True if the marker is removed, even if that was interrupted."""
-        if self._completes:
-            try:
-                self._files.info(self._marker)
-            except FileNotFoundError:
-                return True
-            except Exception:  # nobody knows
-                return False
-        return False
+        self._marker.delete()
 
     def keep(self) -> None:
         """Leave the folder as it is, marked as incomplete."""
 
     def discard(self) -> None:
-        """Delete the folder and its marker."""
-        for path in (self._path, self._marker):
-            with suppress(Exception):  # the run has already failed, perhaps for the same reason
-                self._files.rm(path, recursive=True)
-
-
-def _files_at(place: str) -> tuple[Any, str]:
-    """Return the file system of a URL, and the path there."""
-    files, path = library("fsspec", "zarr").core.url_to_fs(place)
-    return files, path
-
-
-def _marker(path: str) -> str:
-    return f"{path}.partial"
+        """Delete the folder and its marker, if that is possible."""
+        super().discard()
+        self._marker.discard()
 
 
 @contextmanager

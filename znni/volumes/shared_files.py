@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from shutil import rmtree
 from typing import Any, Protocol
 from uuid import uuid4
 
 from znni.volumes.ledger_file import append_lines
-from znni.volumes.partial_file import partial_name
-from znni.volumes.partial_folder import put_file
+from znni.volumes.partial_file import partial_name, write_all
 
 LOG = ".log"
 
@@ -35,46 +34,11 @@ class Log(Protocol):
         """
 
 
-class Files(Protocol):
-    """A folder whose files appear whole or not at all, on a file system or an object store.
-
-    All failures are an OSError. Names are relative to the folder.
-
-    Attributes:
-        root: path or URL of the folder.
-    """
-
-    @property
-    def root(self) -> str:
-        """Path or URL of the folder."""
-
-    def has(self, name: str) -> bool:
-        """Return whether there is a file of a name, or for the empty name, anything at all."""
-
-    def get(self, name: str) -> bytes:
-        """Return the content of a file."""
-
-    def put(self, name: str, *parts: bytes | memoryview) -> None:
-        """Create or replace a file. Without parts, delete it, unless ``stays`` says it stays."""
-
-    def stays(self, name: str) -> bool:
-        """Return whether a file is there that is only replaced, never deleted."""
-
-    def make_once(self, name: str, content: bytes) -> None:
-        """Make a file, unless there is one: of several processes, the first one makes it."""
-
-    def log(self) -> Log:
-        """Return a new log of this process."""
-
-    def logs(self) -> Iterator[bytes]:
-        """Yield the entries of all processes, in the pieces in which they are stored."""
-
-    def discard(self) -> None:
-        """Delete the folder, if that is possible."""
-
-
 class LocalFiles:
-    """A folder on a file system. It may be one without locks or shared appending, such as NFS.
+    """A folder on a file system, whose files appear whole or not at all.
+
+    The file system may be one without locks or shared appending, such as NFS. All failures are an
+    OSError. Names are relative to the folder.
 
     Attributes:
         path: the folder. It is made with its first file.
@@ -105,8 +69,8 @@ class LocalFiles:
         """Return False: file systems delete files in the order in which they are told to."""
         return False
 
-    def make_once(self, name: str, content: bytes) -> None:
-        """Make a file, unless there is one: of several processes, the first one makes it."""
+    def make_once(self, name: str, content: bytes) -> bool:
+        """Make a file, unless there is one, and return whether this process has made it."""
         path = self.path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         new = path.with_name(f"{path.name}.{uuid4().hex}.partial")
@@ -115,10 +79,12 @@ class LocalFiles:
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
-            with suppress(FileExistsError):
-                os.link(new, path)
+            os.link(new, path)
+        except FileExistsError:
+            return False
         finally:
             new.unlink(missing_ok=True)
+        return True
 
     def log(self) -> Log:
         """Return a new log of this process: a file."""
@@ -133,7 +99,34 @@ class LocalFiles:
     def discard(self) -> None:
         """Delete the folder, if that is possible."""
         with suppress(OSError):  # a folder that stays does no harm
-            rmtree(self.path)
+            shutil.rmtree(self.path)
+
+
+def put_file(path: Path, new: Path, parts: Sequence[bytes | memoryview]) -> None:
+    """Create or replace a file, atomically. Without parts, delete it.
+
+    Args:
+        path: the file. Its folder is made if need be.
+        new: name of the new file until it is complete; nobody else writes to it.
+        parts: its content.
+
+    Raises:
+        OSError: writing failed.
+    """
+    if not parts:
+        path.unlink(missing_ok=True)
+        return
+    try:
+        file = new.open("wb", buffering=0)
+    except FileNotFoundError:  # first file in its folder
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = new.open("wb", buffering=0)
+    with file:
+        place = 0
+        for part in parts:
+            write_all(file.fileno(), part, place)
+            place += memoryview(part).nbytes
+    new.replace(path)
 
 
 class _AppendedLog:

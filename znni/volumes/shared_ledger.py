@@ -11,17 +11,18 @@ store, nothing can be appended to, and a log is a row of files, ``ID-NUMBER.log`
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
 
 from znni.core.errors import InvalidInput, option
 from znni.core.shapes import Box
 from znni.core.volume import Grid, NewOutput
 from znni.volumes.ledger_entries import Ledger, box_of, entries, struck_entry
 from znni.volumes.ledger_file import differences
-from znni.volumes.shared_files import Files
+from znni.volumes.output_folder import Files
 from znni.volumes.stored import reason
 
 SESSION = "session.json"
@@ -41,40 +42,8 @@ class Session:
     plan: str
     grid: Grid
 
-    def to_json(self) -> str:
-        """Return it as text."""
-        place = {"scale": self.grid.scale, "translation": self.grid.translation}
-        grid = place | {"units": self.grid.units}
-        return json.dumps({"identity": dict(self.identity), "plan": self.plan, "grid": grid})
 
-    @classmethod
-    def from_json(cls, text: str) -> Session:
-        """Read it back.
-
-        Raises:
-            ValueError: the text is something else.
-        """
-        try:
-            found = json.loads(text)
-            grid: dict[str, Any] = {name: tuple(values) for name, values in found["grid"].items()}
-            return cls(found["identity"], found["plan"], Grid(**grid))
-        except (KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"{type(error).__name__}: {error}") from None
-
-
-@dataclass
-class _Written:
-    """The sum of the logs' entries about a block.
-
-    Attributes:
-        checksums: one for each time that it was written.
-        makers: what computed it these times; empty where that is not noted.
-        struck: how many of these times are not in the output any more.
-    """
-
-    checksums: list[str] = field(default_factory=list)
-    makers: list[str] = field(default_factory=list)
-    struck: int = 0
+SESSIONS = TypeAdapter(Session)
 
 
 @dataclass
@@ -84,20 +53,23 @@ class SharedBlocks:
     It does not depend on the order in which logs are read.
 
     Attributes:
-        written: what is said of each block.
+        written: of each block, checksum and maker of each time that it was written. The maker is
+            empty where that is not noted.
+        struck: how many of these times are not in the output any more.
         runs: what finished processes measured.
     """
 
-    written: dict[Box, _Written] = field(default_factory=dict)
+    written: dict[Box, list[tuple[str, str]]] = field(default_factory=dict)
+    struck: dict[Box, int] = field(default_factory=dict)
     runs: list[Mapping[str, Any]] = field(default_factory=list)
 
     @property
     def finished(self) -> dict[Box, list[str]]:
         """The finished blocks in order, each with the checksums that it may have."""
         return {
-            box: found.checksums
-            for box, found in sorted(self.written.items())
-            if len(found.checksums) > found.struck
+            box: [checksum for checksum, _ in times]
+            for box, times in sorted(self.written.items())
+            if len(times) > self.struck.get(box, 0)
         }
 
     def take(self, entry: Mapping[str, Any], within: list[Box] | None = None) -> None:
@@ -107,19 +79,18 @@ class SharedBlocks:
             entry: from a log.
             within: boxes that blocks must lie in to be taken; None takes all.
         """
-        if "block" in entry:
-            box = box_of(entry["block"])
-            if _inside(box, within):
-                known = self.written.setdefault(box, _Written())
-                known.checksums.append(entry["checksum"])
-                known.makers.append(entry.get("by", ""))
-        elif "struck" in entry:
-            box = box_of(entry["struck"])
-            if _inside(box, within):
-                known = self.written.setdefault(box, _Written())
-                known.struck = max(known.struck, entry["times"])
-        elif "run" in entry:
+        if "run" in entry:
             self.runs.append(entry["run"])
+        if (numbers := entry.get("block") or entry.get("struck")) is None:
+            return
+        box = box_of(numbers)
+        if within is not None and not any(box.intersection(part) for part in within):
+            return
+        if "block" in entry:
+            known = self.written.setdefault(box, [])
+            known.append((entry["checksum"], entry.get("by", "")))
+        else:
+            self.struck[box] = max(self.struck.get(box, 0), entry["times"])
 
 
 class SharedLedger:
@@ -145,7 +116,7 @@ class SharedLedger:
         """
         file = f"{self._files.root}/{SESSION}"
         try:
-            return Session.from_json(self._files.get(SESSION).decode())
+            return SESSIONS.validate_json(self._files.get(SESSION))
         except FileNotFoundError:
             return None
         except NotADirectoryError:
@@ -158,10 +129,11 @@ class SharedLedger:
             raise InvalidInput(
                 f"{file}: cannot be read: {reason(error)}; check that it may be read from here"
             ) from None
-        except ValueError as error:
+        except ValidationError as error:
+            said = error.errors()[0]["msg"]
             raise InvalidInput(
-                f"{file}: cannot be read: {error}; delete the unfinished output and its ledger, "
-                f"and compute it again"
+                f"{file}: cannot be read: {said}; delete the unfinished output and its ledger, and "
+                f"compute it again"
             ) from None
 
     def agree(self, wanted: NewOutput, plan: str) -> Session:
@@ -172,7 +144,7 @@ class SharedLedger:
             OSError: it cannot be made.
         """
         mine = Session(wanted.identity, plan, wanted.grid)
-        self._files.make_once(SESSION, mine.to_json().encode())
+        self._files.make_once(SESSION, SESSIONS.dump_json(mine))
         found = self.session()
         assert found is not None
         self.check(found, wanted)
@@ -211,9 +183,9 @@ class SharedLedger:
         """
         self._log.append(entry)
 
-    def strike_off(self, box: Box, written: int) -> None:
-        """Note that a block is not as it was written, however often that was noted so far."""
-        self.append(struck_entry(box, written))
+    def strike_off(self, box: Box, blocks: SharedBlocks) -> None:
+        """Note that a block is not as it was written, however often these logs say that it was."""
+        self.append(struck_entry(box, len(blocks.written[box])))
 
     def close(self) -> None:
         """Close this process's log; closing it again does nothing.
@@ -238,12 +210,7 @@ def summary(session: Session, blocks: SharedBlocks, checksums: Mapping[Box, str]
     """
     whole = Ledger(identity=session.identity, checksums=dict(checksums))
     for box, checksum in checksums.items():
-        found = blocks.written[box]
-        if maker := dict(zip(found.checksums, found.makers, strict=True))[checksum]:
+        if maker := dict(blocks.written[box])[checksum]:
             whole.makers[box] = maker
     whole.plan = session.plan
     return whole.summary()
-
-
-def _inside(box: Box, within: list[Box] | None) -> bool:
-    return within is None or any(box.intersection(part) for part in within)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from znni.core.array_like import ArrayLike
-from znni.core.errors import InvalidInput, Unreachable, Unreadable
+from znni.core.errors import InvalidInput, Unreachable, Unreadable, ZnniError
 from znni.core.options import Codec, Form, InputChunks
 from znni.core.shapes import Box, Vec3
 from znni.core.volume import Grid
@@ -162,3 +163,20 @@ def reason(error: BaseException) -> str:
     """Return a library's error message on one line."""
     said = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     return " ".join(said.split()) or type(error).__name__
+
+
+@contextmanager
+def errors_as(told: Callable[[Exception], ZnniError], *passed: type[Exception]) -> Iterator[None]:
+    """Turn errors of libraries and file systems, which are of all kinds, into one that is told.
+
+    Args:
+        told: returns the error that is raised instead.
+        passed: errors that are passed on unchanged.
+    """
+    unchanged: tuple[type[Exception], ...] = (ZnniError, MemoryError, *passed)
+    try:
+        yield
+    except unchanged:
+        raise
+    except Exception as error:
+        raise told(error) from error

@@ -49,25 +49,25 @@ def wrong_values() -> None:
 
 def full_disk() -> None:
     """Have the process find no room for any file of the output."""
-    from znni.volumes import partial_folder
+    from znni.volumes import shared_files
 
     def no_room(*_: Any, **__: Any) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    partial_folder.put_file = no_room
+    shared_files.put_file = no_room
 
 
 def slow_disk() -> None:
     """Have the process take longer for each file of the output."""
-    from znni.volumes import partial_folder
+    from znni.volumes import shared_files
 
-    put = partial_folder.put_file
+    put = shared_files.put_file
 
     def put_slowly(*arguments: Any, **options: Any) -> Any:
         time.sleep(0.2)
         return put(*arguments, **options)
 
-    partial_folder.put_file = put_slowly
+    shared_files.put_file = put_slowly
 
 
 class TwoPartError(Exception):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import json
 from contextlib import closing
 from typing import IO, Any
 
@@ -12,45 +11,52 @@ import numpy as np
 from znni.core.errors import InvalidInput, option
 from znni.core.options import Packing
 from znni.core.volume import Affine, Grid, NewOutput
-from znni.volumes.formats import Content, check_plain, library
+from znni.volumes.formats import check_plain, library
+from znni.volumes.formats.nifti import NAME
+from znni.volumes.formats.nifti.format import COMMENT, MARK, UNITS, stored_in
 from znni.volumes.grid_attributes import in_micrometers
-from znni.volumes.nifti import NAME
-from znni.volumes.nifti.format_names import COMMENT, MARK, UNITS
+from znni.volumes.staged_output import Content, StagedWriter
+from znni.volumes.stored import local_file
 
 MOST = np.iinfo(np.int16).max  # voxels along an axis in NIfTI-1
 LEVEL = 1  # of gzip
 ALIGNED = 2  # NIfTI's number of a space whose origin is not known
 
 
-def check(place: str, wanted: NewOutput) -> None:
-    """Refuse an output that NIfTI cannot hold.
+class NiftiWriter(StagedWriter):
+    """Writes a whole file: axes (x, y, z), or (x, y, z, 1, maps) if there are several."""
 
-    Raises:
-        InvalidInput: its type or an option.
-    """
-    library("nibabel", "nifti")
-    check_plain(place, wanted, NAME)
-    if np.dtype(wanted.dtype) == np.float16:
-        raise InvalidInput(
-            f"{place}: NIfTI has no float16; give {option('dtype', 'float32')}, or write to a "
-            f"name that ends in .zarr or .h5"
-        )
+    def check(self, wanted: NewOutput) -> None:
+        """Refuse an output that NIfTI cannot hold."""
+        library("nibabel", "nifti")
+        check_plain(self.place, wanted, NAME)
+        if np.dtype(wanted.dtype) == np.float16:
+            raise InvalidInput(
+                f"{self.place}: NIfTI has no float16; give {option('dtype', 'float32')}, or write "
+                f"to a name that ends in .zarr or .h5"
+            )
+
+    def save(self, file: IO[bytes], content: Content) -> None:
+        """Write the header, and then the values."""
+        header = _header(content)
+        if self.packing(content.wanted) == "none":
+            _write(file, header, content)
+            return
+        # No name and no time: the same values always make the same bytes.
+        with gzip.GzipFile("", "wb", LEVEL, file, mtime=0) as zipped:
+            _write(zipped, header, content)
+
+    def packing(self, wanted: NewOutput) -> Packing:  # noqa: ARG002
+        """Return how the file is compressed: as its name says."""
+        return "gzip" if self.place.lower().endswith(".gz") else "none"
+
+    def kept_ledger(self) -> bytes:
+        """Return the ledger in a whole output."""
+        image = library("nibabel", "nifti").load(local_file(self.place, NAME))
+        return str(stored_in(image).get("ledger", "")).encode()
 
 
-def save(file: IO[bytes], name: str, content: Content) -> None:
-    """Write a whole file: axes (x, y, z), or (x, y, z, 1, maps) if there are several."""
-    header = _header(content)
-    if packing(name, content.wanted) == "none":
-        _write(file, header, content)
-        return
-    # No name and no time: the same values always make the same bytes.
-    with gzip.GzipFile("", "wb", LEVEL, file, mtime=0) as zipped:
-        _write(zipped, header, content)
-
-
-def packing(name: str, _wanted: NewOutput) -> Packing:
-    """Return how a file is compressed: as its name says."""
-    return "gzip" if name.lower().endswith(".gz") else "none"
+WRITER = NiftiWriter
 
 
 def _write(file: Any, header: Any, content: Content) -> None:
@@ -82,17 +88,11 @@ def _header(content: Content) -> Any:
     header.set_qform(affine, code, strip_shears=True)
     header.set_sform(affine, code)
     header.set_slope_inter(1, 0)
-    if content.attributes:
-        said = {"attributes": dict(content.attributes), "ledger": content.ledger.decode()}
-        text = MARK + json.dumps(said, default=_as_list)
-        header.extensions.append(nifti.nifti1.Nifti1Extension(COMMENT, text.encode()))
+    if notes := content.notes:
+        comment = nifti.nifti1.Nifti1Extension(COMMENT, f"{MARK}{notes}".encode())
+        header.extensions.append(comment)
     header["vox_offset"] = header.single_vox_offset + header.extensions.get_sizeondisk()
     return header
-
-
-def _as_list(value: Any) -> Any:
-    """Return an array or a number of NumPy in a form that JSON has."""
-    return value.tolist()
 
 
 def _in_one_unit(grid: Grid) -> tuple[Grid, str]:

@@ -4,36 +4,22 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from znni.core.errors import InvalidInput, ZnniError
-from znni.core.options import Codec, Form, Moment, Recheck
-from znni.core.volume import Begun, BlockStore, NewOutput, Output
+from znni.core.options import Codec, Form, Moment
 from znni.volumes.array import ArrayVolume
-from znni.volumes.formats import (
-    Functions,
-    Gathered,
-    Share,
-    SharedOutput,
-    Summing,
-    Writer,
-    described,
-    library,
-    likely_image,
-    names_one_of,
-)
+from znni.volumes.formats import Functions, described, library, likely_image, names_one_of
+from znni.volumes.formats.zarr import ENDINGS
+from znni.volumes.formats.zarr.absent_chunks import absent_chunks
+from znni.volumes.formats.zarr.chunked import ChunkedZarr
+from znni.volumes.formats.zarr.ome_metadata import LEVEL, Level, levels
 from znni.volumes.grid_attributes import grid_of, with_affine
-from znni.volumes.ledger_entries import Note
-from znni.volumes.ledger_file import ledger_name
 from znni.volumes.named_axes import AXES, NamedAxes, at_time
-from znni.volumes.stored import StoredVolume, is_url, no_such_file, reason
-from znni.volumes.zarr import ENDINGS
-from znni.volumes.zarr.absent_chunks import absent_chunks
-from znni.volumes.zarr.chunked import ChunkedZarr
-from znni.volumes.zarr.ome_metadata import LEVEL, Level, levels
+from znni.volumes.stored import StoredVolume, errors_as, is_url, no_such_file, reason
 
 OF_RUNS = "network_file"  # an attribute of outputs, which leave out chunks of zeros
 
@@ -144,89 +130,6 @@ def describe_zarr(place: str, dataset: str | None) -> str:
     return "\n".join(lines)
 
 
-def begun_zarr(place: str, wanted: NewOutput) -> Begun:
-    """Return the state of an OME-Zarr that a run wants to make. Nothing is changed.
-
-    Raises:
-        InvalidInput: ``create_zarr`` would raise it.
-    """
-    from znni.volumes.zarr.output import begun_output
-
-    return begun_output(place, wanted)
-
-
-def create_zarr(place: str, wanted: NewOutput) -> Output:
-    """Make a new OME-Zarr in a folder or at a URL, or open an unfinished one in a folder.
-
-    Raises:
-        InvalidInput: it cannot be made or continued.
-    """
-    from znni.volumes.zarr.output import ZarrOutput
-
-    return ZarrOutput(place, wanted)
-
-
-def join_zarr(place: str, wanted: NewOutput, share: Share) -> SharedOutput:
-    """Open an OME-Zarr that several processes write, each its share.
-
-    Raises:
-        InvalidInput: it cannot be made or continued.
-    """
-    from znni.volumes.zarr.shared_output import SharedZarr
-
-    return SharedZarr(place, wanted, share)
-
-
-def gather_zarr(place: str, recheck: Recheck, summing: Summing) -> Gathered:
-    """Complete an OME-Zarr that several processes have written.
-
-    Raises:
-        InvalidInput: there is no such output.
-        RunFailed: blocks are missing or damaged.
-    """
-    from znni.volumes.zarr import shared_output
-
-    return shared_output.gather_zarr(place, recheck, summing)
-
-
-def open_blocks(place: str, wanted: NewOutput, note: Note) -> BlockStore:
-    """Open an OME-Zarr that another process has described, to write blocks of it.
-
-    Raises:
-        InvalidInput: it cannot be reached.
-    """
-    from znni.volumes.zarr.shared_output import BlockSink
-
-    return BlockSink(place, wanted, note)
-
-
-def ledger_text(place: str) -> bytes:
-    """Return the ledger: stored inside a complete output, or beside a partial one.
-
-    Raises:
-        InvalidInput: the path or URL cannot be read.
-    """
-    from znni.volumes.zarr.output import LEDGER
-
-    root, _ = _split(place, None)
-    beside = ledger_name(Path(root))
-    if beside.is_file():
-        return beside.read_bytes()
-    files, path = library("fsspec", "zarr").core.url_to_fs(root)
-    try:
-        with _told_in_one_line(root, FileNotFoundError):
-            return bytes(files.cat_file(f"{path}/{LEDGER}"))
-    except FileNotFoundError:
-        return b""
-
-
-FUNCTIONS = Functions(
-    open_zarr,
-    describe_zarr,
-    Writer(begun_zarr, create_zarr, ledger_text, join_zarr, gather_zarr, open_blocks),
-)
-
-
 def _split(place: str, dataset: str | None) -> tuple[str, str]:
     """Return the innermost Zarr of a path, and the path within it.
 
@@ -247,7 +150,7 @@ def _open(root: str, inside: str) -> Any:
     if not is_url(root) and not Path(root).exists():
         raise no_such_file(root)
     try:
-        with _told_in_one_line(root, FileNotFoundError, zarr.errors.NodeNotFoundError):
+        with reading(root, FileNotFoundError, zarr.errors.NodeNotFoundError):
             return zarr.open(f"{root}/{inside}".rstrip("/"), mode="r")
     except (FileNotFoundError, zarr.errors.NodeNotFoundError):
         if not inside:
@@ -261,25 +164,23 @@ def _open(root: str, inside: str) -> Any:
         ) from None
 
 
-@contextmanager
-def _told_in_one_line(root: str, *passed: type[Exception]) -> Iterator[None]:
+def reading(root: str, *passed: type[Exception]) -> AbstractContextManager[None]:
     """Turn errors of metadata, codecs, servers and credentials into one clear error.
 
     Args:
         root: path or URL, for the message.
         passed: errors that are passed on unchanged.
     """
-    try:
-        yield
-    except passed:
-        raise
-    except ImportError as error:  # the URL's protocol needs a library
-        raise InvalidInput(f"{root}: cannot be read: {reason(error)}; pip install it") from None
-    except Exception as error:
+
+    def failed(error: Exception) -> InvalidInput:
+        if isinstance(error, ImportError):  # the URL's protocol needs a library
+            return InvalidInput(f"{root}: cannot be read: {reason(error)}; pip install it")
         remedy = "check that it is whole, and that zarr-python knows its codecs and types"
         if is_url(root) and isinstance(error, OSError):
             remedy = "check the URL, the network and the credentials that the server asks for"
-        raise InvalidInput(f"{root}: cannot be read as Zarr: {reason(error)}; {remedy}") from error
+        return InvalidInput(f"{root}: cannot be read as Zarr: {reason(error)}; {remedy}")
+
+    return errors_as(failed, *passed)
 
 
 def _absent(found: _Found, root: str) -> str:
@@ -317,7 +218,7 @@ def _arrays(node: Any, root: str, path: str, *, all_levels: bool = False) -> Ite
         rest = tuple(image[1:]) if level is image[0] else ()
         yield _Found(f"{path}/{level.path}".strip("/"), array, level, node, rest)
     if not image:
-        with _told_in_one_line(where):
+        with reading(where):
             members = sorted(node.members())
         for name, member in members:
             yield from _arrays(member, root, f"{path}/{name}".strip("/"), all_levels=all_levels)
@@ -330,7 +231,7 @@ def _member(group: Any, level: Level, where: str, root: str) -> Any:
         InvalidInput: it is not there, or is no array.
     """
     try:
-        with _told_in_one_line(where, KeyError):
+        with reading(where, KeyError):
             array = group[level.path]
     except KeyError:
         raise InvalidInput(
@@ -357,3 +258,6 @@ def _level_of(root: str, path: str) -> Level | None:
                 if PurePosixPath(group_path) / level.path == PurePosixPath(path):
                     return level
     return None
+
+
+FUNCTIONS = Functions(open_zarr, describe_zarr)

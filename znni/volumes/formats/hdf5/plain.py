@@ -17,7 +17,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from znni.volumes.hdf5.chunked import NOWHERE, ChunkedDataset, ChunkRow
+from znni.volumes.formats.hdf5.chunked import NOWHERE, ChunkedDataset, ChunkRow
 from znni.volumes.mapped_array import MappedArray
 
 # Bytes of chunks that are read together. Many small reads wait for the interpreter's lock.

@@ -29,9 +29,7 @@ def mend(array: Any, folder: Path, ledger: LedgerFile) -> None:
     whole = Box(Vec3(0, 0, 0), Vec3(*array.shape[1:]))
     for left in folder.parent.rglob("*.partial"):  # writing one of its files was interrupted
         left.unlink()
-    unfinished = [whole]
-    for box in ledger.content.checksums:
-        unfinished = [part for one in unfinished for part in one.without(box)]
+    unfinished = whole.without(*ledger.content.checksums)
     while True:
         for file, feature, start in _stored_chunks(folder):
             inside = Box(start * extents, (start + 1) * extents).intersection(whole)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -11,21 +11,19 @@ from typing import Any
 import h5py
 
 from znni.core.array_like import ArrayLike
-from znni.core.errors import InvalidInput, ZnniError
+from znni.core.errors import InvalidInput
 from znni.core.options import Codec, Form, Moment
-from znni.core.volume import Begun, Grid, NewOutput
-from znni.volumes.formats import Functions, Writer, check_plain, described, likely_image
+from znni.core.volume import Grid
+from znni.volumes.formats import Functions, described, likely_image
+from znni.volumes.formats.hdf5 import ENDINGS, NAME
+from znni.volumes.formats.hdf5.axis_tags import NAMES, TAGS, named_maps, tagged_axes, tagged_grid
+from znni.volumes.formats.hdf5.compressed import COPIES, CompressedDataset, decoded_by_threads
+from znni.volumes.formats.hdf5.new_file import LEDGER
+from znni.volumes.formats.hdf5.plain import PlainDataset, read_past_hdf5
 from znni.volumes.grid_attributes import grid_of
-from znni.volumes.hdf5 import ENDINGS, NAME
-from znni.volumes.hdf5.axis_tags import NAMES, TAGS, named_maps, tagged_axes, tagged_grid
-from znni.volumes.hdf5.compressed import COPIES, CompressedDataset, decoded_by_threads
-from znni.volumes.hdf5.new_file import LEDGER
-from znni.volumes.hdf5.output import Hdf5Output, begun_output
-from znni.volumes.hdf5.plain import PlainDataset, read_past_hdf5
-from znni.volumes.ledger_file import ledger_name
 from znni.volumes.mapped_array import MappedArray
 from znni.volumes.named_axes import AXES, NamedAxes, at_time
-from znni.volumes.stored import StoredVolume, local_file, reason
+from znni.volumes.stored import StoredVolume, errors_as, local_file, reason
 
 
 def open_hdf5(place: str, dataset: str | None, time: Moment | None = None) -> StoredVolume:
@@ -38,8 +36,8 @@ def open_hdf5(place: str, dataset: str | None, time: Moment | None = None) -> St
         InvalidInput: there is no such file or dataset, the file is not HDF5, or it has several
             volumes to choose from.
     """
-    path = _file(place)
-    with _told_in_one_line(path):
+    path = file_at(place)
+    with reading(path):
         file = h5py.File(path, "r")
         found = _named(file, path, dataset) if dataset else _only_volume(file, path, time)
         name = f"{path}:{found.name}"
@@ -82,9 +80,9 @@ def _chunk_bytes(dataset: h5py.Dataset) -> int:
 
 def describe_hdf5(place: str, dataset: str | None) -> str:
     """Describe the datasets of a file: shape, type, chunks, and how outputs were made."""
-    path = _file(place)
+    path = file_at(place)
     lines = [str(path)]
-    with _told_in_one_line(path), h5py.File(path, "r") as file:
+    with reading(path), h5py.File(path, "r") as file:
         every = _datasets(file)
         if "main" in file:  # of an output, whose ledger is nothing to look at
             every = [one for one in every if one.name != f"/{LEDGER}"]
@@ -99,7 +97,7 @@ def describe_hdf5(place: str, dataset: str | None) -> str:
     return "\n".join(lines)
 
 
-def _file(place: str) -> Path:
+def file_at(place: str) -> Path:
     """Return the path of a file.
 
     Raises:
@@ -118,24 +116,22 @@ def _file(place: str) -> Path:
     return local_file(place, NAME)
 
 
-@contextmanager
-def _told_in_one_line(path: Path) -> Iterator[None]:
-    """Turn HDF5's errors about damaged files, which are of all kinds, into one clear error."""
-    try:
-        yield
-    except (ZnniError, MemoryError):
-        raise
-    except Exception as error:
+def reading(path: Path) -> AbstractContextManager[None]:
+    """Turn HDF5's errors about damaged files into one that says what to do."""
+
+    def failed(error: Exception) -> InvalidInput:
         ending = Path(path.name.removesuffix(".partial")).suffix
         if ending and ending.lower() not in ENDINGS and not h5py.is_hdf5(path):
-            raise InvalidInput(
+            return InvalidInput(
                 f"{path}: is not HDF5, and znni reads no other format with the ending {ending}; "
                 f"convert it to .h5, .zarr, .tif, .nii or .npy"
-            ) from None
-        raise InvalidInput(
+            )
+        return InvalidInput(
             f"{path}: cannot be read as HDF5: {reason(error)}; give an HDF5 file, whole and "
             f"readable, or another format under its own ending, such as .zarr, .tif, .nii or .npy"
-        ) from None
+        )
+
+    return errors_as(failed)
 
 
 def _datasets(file: h5py.File) -> list[h5py.Dataset]:
@@ -198,40 +194,4 @@ def _listing(datasets: list[h5py.Dataset]) -> str:
     return ", ".join(f"{d.name} {d.shape} {d.dtype}" for d in datasets)
 
 
-def begun_hdf5(place: str, wanted: NewOutput) -> Begun:
-    """Return the state of an output file. Nothing is changed.
-
-    Raises:
-        InvalidInput: ``create_hdf5`` would raise it.
-    """
-    check_plain(place, wanted, NAME)
-    return begun_output(Path(place), wanted)
-
-
-def create_hdf5(place: str, wanted: NewOutput) -> Hdf5Output:
-    """Make a new file, or open an unfinished one.
-
-    Its room on the disk is reserved from the start, so its chunks are not compressed.
-
-    Raises:
-        InvalidInput: the file cannot be made or continued, or should be compressed.
-    """
-    check_plain(place, wanted, NAME)
-    return Hdf5Output(Path(place), wanted)
-
-
-def ledger_text(place: str) -> bytes:
-    """Return the ledger: stored inside a complete output, or beside a partial one.
-
-    Raises:
-        InvalidInput: there is no such output.
-    """
-    path = _file(place)
-    beside = ledger_name(path)
-    if beside.is_file():
-        return beside.read_bytes()
-    with _told_in_one_line(path), h5py.File(path, "r") as file:
-        return bytes(file[LEDGER][()]) if LEDGER in file else b""
-
-
-FUNCTIONS = Functions(open_hdf5, describe_hdf5, Writer(begun_hdf5, create_hdf5, ledger_text))
+FUNCTIONS = Functions(open_hdf5, describe_hdf5)

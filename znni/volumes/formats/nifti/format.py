@@ -13,16 +13,16 @@ from numpy.typing import NDArray
 from znni.core.errors import InvalidInput
 from znni.core.options import Moment
 from znni.core.volume import Affine, Grid, Point
-from znni.volumes.formats import Functions, Sequential, described, library
+from znni.volumes.formats import Functions, described, library
+from znni.volumes.formats.nifti import NAME
 from znni.volumes.grid_attributes import grid_of
 from znni.volumes.mapped_array import MappedArray
 from znni.volumes.named_axes import NamedAxes
-from znni.volumes.nifti import NAME
-from znni.volumes.nifti.format_names import COMMENT, MARK, UNITS
-from znni.volumes.nifti.output import check, packing, save
-from znni.volumes.staged_output import staged
 from znni.volumes.stored import StoredVolume, local_file, reason
 
+UNITS = {"meter": "meter", "mm": "millimeter", "micron": "micrometer"}
+COMMENT = 6  # NIfTI's number of a header extension that is a comment
+MARK = "znni:"  # a comment with an output's attributes begins like this
 AXES = "xyztc"  # a file has the first three to five of them
 MAPS_FOURTH = "xyzc"  # those of a file that says nothing about time
 
@@ -70,7 +70,7 @@ def open_nifti(place: str, dataset: str | None, time: Moment | None = None) -> S
         zooms = [float(zoom) for zoom in image.header.get_zooms()]
         unit = UNITS.get(image.header.get_xyzt_units()[0])
         mapped = _mapped(path, image)
-        affine, stored = _affine(image), _stored(image)
+        affine, stored = _affine(image), stored_in(image)
     except Exception as error:  # nibabel and gzip raise all kinds of errors
         raise InvalidInput(
             f"{place}: cannot be read as NIfTI: {reason(error)}; give a whole .nii or .nii.gz file"
@@ -135,7 +135,7 @@ def _orientation(affine: Affine) -> str:
     return f"orientation {letters} of its axes x, y and z, first voxel at ({place}) in that space"
 
 
-def _stored(image: Any) -> dict[str, Any]:
+def stored_in(image: Any) -> dict[str, Any]:
     """Return how an output was made, as it says in its header."""
     for extension in image.header.extensions:
         content = extension.get_content() if extension.get_code() == COMMENT else b""
@@ -144,12 +144,6 @@ def _stored(image: Any) -> dict[str, Any]:
             found: dict[str, Any] = json.loads(text.removeprefix(MARK).rstrip("\0"))
             return found
     return {}
-
-
-def ledger_text(place: str) -> bytes:
-    """Return the ledger in a whole output."""
-    path = local_file(place, NAME)
-    return str(_stored(library("nibabel", "nifti").load(path)).get("ledger", "")).encode()
 
 
 def describe_nifti(place: str, dataset: str | None) -> str:
@@ -166,5 +160,4 @@ def describe_nifti(place: str, dataset: str | None) -> str:
     return "\n".join([*lines, *described(volume.attributes())])
 
 
-WRITER = staged(Sequential(check, save, packing), ledger_text)
-FUNCTIONS = Functions(open_nifti, describe_nifti, WRITER)
+FUNCTIONS = Functions(open_nifti, describe_nifti)

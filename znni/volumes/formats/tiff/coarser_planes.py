@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from znni.core.options import Coarsening
 from znni.core.shapes import Vec3
 from znni.core.volume import NewOutput
-from znni.volumes.zarr.pyramid import coarser
+from znni.volumes.formats.zarr.pyramid import coarser
 
 TILE = 256  # pixels along y and x; resolutions end when a plane is one tile
 ROWS = 2 * TILE  # of a plane that become coarser at a time, so that this takes little memory

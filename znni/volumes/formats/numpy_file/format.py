@@ -1,20 +1,15 @@
-"""Reading and writing of NumPy's .npy files."""
+"""Reading NumPy's .npy files."""
 
 from __future__ import annotations
-
-from contextlib import closing
-from typing import IO
 
 import numpy as np
 
 from znni.core.errors import InvalidInput
 from znni.core.options import Moment
-from znni.core.volume import NewOutput
-from znni.volumes.formats import Content, Functions, Sequential, check_plain
+from znni.volumes.formats import Functions
+from znni.volumes.formats.numpy_file import NAME
 from znni.volumes.mapped_array import MappedArray
 from znni.volumes.named_axes import at_time
-from znni.volumes.numpy_file import NAME
-from znni.volumes.staged_output import staged
 from znni.volumes.stored import StoredVolume, local_file, reason
 
 
@@ -44,24 +39,4 @@ def describe_numpy(place: str, dataset: str | None) -> str:
     return f"{place}\n  {volume.shape} {volume.dtype}"
 
 
-def check(place: str, wanted: NewOutput) -> None:
-    """Refuse options that a .npy does not have.
-
-    Raises:
-        InvalidInput: the output has one.
-    """
-    check_plain(place, wanted, NAME)
-
-
-def save(file: IO[bytes], _name: str, content: Content) -> None:
-    """Write an array (f, z, y, x). Such a file has no room for attributes or a grid."""
-    dtype = np.dtype(content.wanted.dtype).newbyteorder("<")
-    described = {"descr": dtype.str, "fortran_order": False, "shape": content.wanted.shape}
-    np.lib.format.write_array_header_1_0(file, described)
-    with closing(content.planes()) as planes:
-        for plane in planes:
-            file.write(np.ascontiguousarray(plane, dtype).data)
-
-
-WRITER = staged(Sequential(check, save, lambda _place, _wanted: "none"), lambda _: b"")
-FUNCTIONS = Functions(open_numpy, describe_numpy, WRITER)
+FUNCTIONS = Functions(open_numpy, describe_numpy)

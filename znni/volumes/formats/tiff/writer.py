@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Generator, Iterable
 from contextlib import closing
 from dataclasses import replace
@@ -17,88 +16,99 @@ from znni.core.errors import InvalidInput, option
 from znni.core.options import Packing
 from znni.core.shapes import round_up
 from znni.core.volume import Grid, NewOutput
-from znni.volumes.formats import Content, check_plain, library
-from znni.volumes.tiff import NAME
-from znni.volumes.tiff.coarser_planes import TILE, CoarserPlanes
-from znni.volumes.tiff.format_names import ATTRIBUTES, OME_UNITS
+from znni.volumes.formats import check_plain, library
+from znni.volumes.formats.tiff import NAME
+from znni.volumes.formats.tiff.coarser_planes import TILE, CoarserPlanes
+from znni.volumes.formats.tiff.format import ATTRIBUTES, opened, stored_in
+from znni.volumes.staged_output import Content, StagedWriter
 
 TYPES = ("uint8", "uint16", "uint32", "int8", "int16", "int32", "float32", "float64")
 BIG = 2**32 - 2**25  # bytes of a file above which offsets of 64 bits are needed
+OME_UNITS = {
+    **{"nanometer": "nm", "millimeter": "mm", "centimeter": "cm", "meter": "m"},
+    **{"angstrom": "Å", "micrometer": "µm"},
+}
 TILE_STEP = 16  # pixels: TIFF's tiles have a multiple of them along each axis
 PAGE_ENTRY, TILE_ENTRY = 1024, 8  # bytes, at most, of a page and of a tile beside the values
 LEVEL = 1  # of deflate
 
 
-def check(place: str, wanted: NewOutput) -> None:
-    """Refuse an output that TIFF cannot hold.
+class TiffWriter(StagedWriter):
+    """Writes OME-TIFF files."""
 
-    Raises:
-        InvalidInput: its type, or an option that has no meaning for it.
-    """
-    library("tifffile", "tiff")
-    if np.dtype(wanted.dtype).name not in TYPES:
-        raise InvalidInput(
-            f"{place}: OME-TIFF has no {wanted.dtype}; give {option('dtype', 'float32')} or "
-            f"another of {', '.join(TYPES)}, or write to a name that ends in .zarr or .h5"
-        )
-    if wanted.compression != "zstd":
-        check_plain(place, replace(wanted, compression=None, pyramid=None), NAME)
-    else:
-        raise InvalidInput(
-            f"{place}: few programs read {NAME} compressed by zstd; give "
-            f"{option('compression', 'gzip')} or none"
-        )
+    def check(self, wanted: NewOutput) -> None:
+        """Refuse an output that TIFF cannot hold.
 
-
-def packing(_name: str, wanted: NewOutput) -> Packing:
-    """Return how tiles are compressed."""
-    is_float = np.dtype(wanted.dtype).kind == "f"
-    compression = wanted.compression or ("none" if is_float else "gzip")
-    return "none" if compression == "none" else "deflate"
-
-
-def save(file: IO[bytes], name: str, content: Content) -> None:
-    """Write an OME-TIFF of axes (c, z, y, x) in tiles, as a BigTIFF where it is large.
-
-    The tiles of a small plane are no larger than it, up to ``TILE_STEP``.
-
-    Integers are compressed by deflate unless the output says otherwise, floats are not. Coarser
-    resolutions are sub-images (SubIFDs) of the planes, where viewers look for them.
-    """
-    wanted = content.wanted
-    tifffile = library("tifffile", "tiff")
-    packed = {"compression": "zlib", "compressionargs": {"level": LEVEL}}
-    tags = []
-    if content.attributes:
-        said = {"attributes": dict(content.attributes), "ledger": content.ledger.decode()}
-        text = json.dumps(said, default=lambda value: value.tolist())
-        tags.append((ATTRIBUTES, 2, 0, text, True))  # 2: a text
-    stored = {
-        "dtype": np.dtype(wanted.dtype),
-        "photometric": "minisblack",
-        **(packed if packing(name, wanted) == "deflate" else {}),
-    }
-    with (
-        closing(CoarserPlanes(wanted, Path(file.name).parent)) as coarser,
-        tifffile.TiffWriter(
-            file, bigtiff=_is_big(wanted, coarser.shapes), ome=True, byteorder="<"
-        ) as writer,
-    ):
-        tile = _tile_of(wanted.shape)
-        with closing(_tiles(coarser.passing(content.planes()), tile)) as tiles:
-            writer.write(
-                tiles,
-                shape=wanted.shape,
-                tile=tile,
-                subifds=len(coarser.shapes),
-                metadata=_metadata(PurePosixPath(name).name, wanted),
-                extratags=tags,
-                **stored,
+        Raises:
+            InvalidInput: its type, or an option that has no meaning for it.
+        """
+        library("tifffile", "tiff")
+        if np.dtype(wanted.dtype).name not in TYPES:
+            raise InvalidInput(
+                f"{self.place}: OME-TIFF has no {wanted.dtype}; give {option('dtype', 'float32')} "
+                f"or another of {', '.join(TYPES)}, or write to a name that ends in .zarr or .h5"
             )
-        for level, shape in enumerate(coarser.shapes):
-            tile = _tile_of(shape)
-            tiles = _tiles(coarser.of(level), tile)
-            writer.write(tiles, shape=shape, tile=tile, subfiletype=1, metadata=None, **stored)
+        if wanted.compression != "zstd":
+            check_plain(self.place, replace(wanted, compression=None, pyramid=None), NAME)
+        else:
+            raise InvalidInput(
+                f"{self.place}: few programs read {NAME} compressed by zstd; give "
+                f"{option('compression', 'gzip')} or none"
+            )
+
+    def save(self, file: IO[bytes], content: Content) -> None:
+        """Write an OME-TIFF of axes (c, z, y, x) in tiles, as a BigTIFF where it is large.
+
+        The tiles of a small plane are no larger than it, up to ``TILE_STEP``.
+
+        Integers are compressed by deflate unless the output says otherwise, floats are not. Coarser
+        resolutions are sub-images (SubIFDs) of the planes, where viewers look for them.
+        """
+        wanted = content.wanted
+        tifffile = library("tifffile", "tiff")
+        packed = {"compression": "zlib", "compressionargs": {"level": LEVEL}}
+        notes = content.notes
+        tags = [(ATTRIBUTES, 2, 0, notes, True)] if notes else []  # 2: a text
+        stored = {
+            "dtype": np.dtype(wanted.dtype),
+            "photometric": "minisblack",
+            **(packed if self.packing(wanted) == "deflate" else {}),
+        }
+        with (
+            closing(CoarserPlanes(wanted, Path(file.name).parent)) as coarser,
+            tifffile.TiffWriter(
+                file, bigtiff=_is_big(wanted, coarser.shapes), ome=True, byteorder="<"
+            ) as writer,
+        ):
+            tile = _tile_of(wanted.shape)
+            with closing(_tiles(coarser.passing(content.planes()), tile)) as tiles:
+                writer.write(
+                    tiles,
+                    shape=wanted.shape,
+                    tile=tile,
+                    subifds=len(coarser.shapes),
+                    metadata=_metadata(PurePosixPath(self.place).name, wanted),
+                    extratags=tags,
+                    **stored,
+                )
+            for level, shape in enumerate(coarser.shapes):
+                tile = _tile_of(shape)
+                tiles = _tiles(coarser.of(level), tile)
+                writer.write(tiles, shape=shape, tile=tile, subfiletype=1, metadata=None, **stored)
+
+    def packing(self, wanted: NewOutput) -> Packing:
+        """Return how tiles are compressed."""
+        is_float = np.dtype(wanted.dtype).kind == "f"
+        compression = wanted.compression or ("none" if is_float else "gzip")
+        return "none" if compression == "none" else "deflate"
+
+    def kept_ledger(self) -> bytes:
+        """Return the ledger in a whole output."""
+        with opened(self.place) as file:
+            return str(stored_in(file).get("ledger", "")).encode()
+
+
+WRITER = TiffWriter
 
 
 def _is_big(wanted: NewOutput, coarser: Iterable[tuple[int, ...]]) -> bool:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from znni.core.errors import InvalidInput, RunFailed, ZnniError, option
+from znni.core.errors import InvalidInput, RunFailed, option
 from znni.core.options import Coarsening
 from znni.volumes.formats import library
+from znni.volumes.formats.zarr.ome_metadata import Level, levels
+from znni.volumes.formats.zarr.pyramid import write_levels
 from znni.volumes.label_values import holds_labels
-from znni.volumes.stored import is_url, reason
-from znni.volumes.zarr.ome_metadata import Level, levels
-from znni.volumes.zarr.pyramid import write_levels
+from znni.volumes.stored import errors_as, is_url, reason
 
 TORN = f"[z.]*.{'[0-9a-f]' * 32}.partial"  # zarr's name of such a file: its own and a UUID
 LAST = ("z", "y", "x")
@@ -44,7 +43,7 @@ def add_levels(
         raise InvalidInput(
             f"{place}: is a file, and no OME-Zarr; make one with znni export {place} OUT.zarr"
         )
-    with _told_in_one_line(place):
+    with errors_as(partial(_failed, place)):
         try:
             group = zarr.open(place, mode="r+")
         except (FileNotFoundError, zarr.errors.NodeNotFoundError):
@@ -110,14 +109,8 @@ def _change(group: Any, change: Any, coarsening: Coarsening) -> None:
     group.update_attributes(attributes)
 
 
-@contextmanager
-def _told_in_one_line(place: str) -> Iterator[None]:
-    try:
-        yield
-    except (ZnniError, MemoryError):
-        raise
-    except Exception as error:  # file systems and their libraries raise all kinds
-        raise RunFailed(
-            f"{place}: cannot be given coarser resolutions: {reason(error)}; check that it is "
-            f"whole, and that you may write there"
-        ) from error
+def _failed(place: str, error: Exception) -> RunFailed:
+    return RunFailed(
+        f"{place}: cannot be given coarser resolutions: {reason(error)}; check that it is whole, "
+        f"and that you may write there"
+    )

@@ -3,36 +3,36 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
 from pathlib import PurePosixPath
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from znni.core.errors import InvalidInput, RunFailed, Unreachable, ZnniError, option
+from znni.core.errors import InvalidInput, RunFailed, Unreachable, option
 from znni.core.options import Coarsening, Recheck
 from znni.core.shapes import Box, Vec3
 from znni.core.text import counted
 from znni.core.volume import SAME_COMMAND, Begun, LastSteps, NewOutput, at_once
-from znni.volumes.block_checks import Read, checksum_or_none, write_block
-from znni.volumes.formats import Gathered, Share, Summing, library
-from znni.volumes.ledger_entries import Note
-from znni.volumes.shared_files import Files
-from znni.volumes.shared_ledger import SharedBlocks, SharedLedger, summary
-from znni.volumes.shared_place import shared_place
-from znni.volumes.stored import is_url, reason
-from znni.volumes.zarr.chunks import ZarrChunks
-from znni.volumes.zarr.files import chunk_and_shard
-from znni.volumes.zarr.ome_metadata import LEVEL
-from znni.volumes.zarr.output import (
+from znni.volumes.block_checks import Read, checksum_or_none, warn_of_damaged, write_block
+from znni.volumes.formats import library
+from znni.volumes.formats.zarr.chunks import ZarrChunks
+from znni.volumes.formats.zarr.files import chunk_and_shard
+from znni.volumes.formats.zarr.ome_metadata import LEVEL
+from znni.volumes.formats.zarr.output import (
     LEDGER,
     make_image,
     new_array,
     open_unfinished,
 )
-from znni.volumes.zarr.pyramid import PYRAMID
+from znni.volumes.formats.zarr.pyramid import PYRAMID
+from znni.volumes.ledger_entries import Note
+from znni.volumes.output_folder import OutputFolder, output_folder
+from znni.volumes.shared_ledger import SharedBlocks, SharedLedger, summary
+from znni.volumes.stored import errors_as, is_url, reason
+from znni.volumes.writer import Gathered, Share, Summing
 
 log = logging.getLogger("znni")
 
@@ -41,34 +41,28 @@ SAMPLE = 100  # blocks that are read again before an output is complete, unless 
 
 
 class BlockSink:
-    """Writes blocks of an output that another process has described; that one keeps the ledger.
-
-    Args:
-        place: path or URL of the output.
-        wanted: description of the output.
-        note: is called with the ledger's entry of each block, after the block is written.
-
-    Raises:
-        InvalidInput: the output is not there, or is not as described.
-    """
+    """Writes blocks of an output that another process has described, as ``Writer.blocks``."""
 
     def __init__(self, place: str, wanted: NewOutput, note: Note) -> None:
         library("zarr", "zarr")
-        at = shared_place(place)
-        self._files = at.files
-        with _told_in_one_line(at.files.root):
-            if not (at.begun() and at.files.has(METADATA)):
-                raise InvalidInput(
-                    f"{place}: there is no unfinished output {at.files.root} that this machine "
-                    f"can reach; name storage that all machines see under this name"
-                )
-            self._array = open_unfinished(at.files.root, wanted, "r+")
+        self._folder = output_folder(place)
         self._note = note
-        self._chunks = ZarrChunks(self._array, at.files, LEVEL, wanted)
+        self._open(wanted)
+
+    def _open(self, wanted: NewOutput) -> None:
+        folder = self._folder
+        with self._writing():
+            if not (folder.is_begun and folder.has(METADATA)):
+                raise InvalidInput(
+                    f"{folder.place}: there is no unfinished output {folder.root} that this "
+                    f"machine can reach; name storage that all machines see under this name"
+                )
+            self._array = open_unfinished(folder.root, wanted, "r+")
+        self._chunks = ZarrChunks(self._array, folder, LEVEL, wanted)
 
     def write(self, box: Box, values: NDArray[Any]) -> None:
         """Store the values (f', z, y, x) of a box, and note it."""
-        with _told_in_one_line(self._files.root):
+        with self._writing():
             write_block(box, values, self._chunks, self._note)
 
     def read(self, box: Box) -> NDArray[Any]:
@@ -77,44 +71,39 @@ class BlockSink:
         Raises:
             Unreachable: the output is out of reach.
         """
-        return _read(self._array, self._files, box)
+        return _read(self._array, self._folder, box)
+
+    def _writing(self) -> AbstractContextManager[None]:
+        return _writing(self._folder.root)
 
 
-class SharedZarr:
+class SharedZarr(BlockSink):
     """The share of one process in an OME-Zarr that several processes write.
 
     The blocks of all processes lie on one grid, and each block is whole files. So no file is
     written by two processes, unless both compute the same block; then both write the same bytes.
-    All follow the plan of the process that came first.
-
-    Args:
-        place: path or URL of the output.
-        wanted: description of the output.
-        share: the boxes of the output that this process writes.
-
-    Raises:
-        InvalidInput: the output exists, cannot be made there, or is of something else.
+    All follow the plan of the process that came first. ``Writer.join`` says what it takes.
     """
 
     def __init__(self, place: str, wanted: NewOutput, share: Share) -> None:
         library("zarr", "zarr")
         self._wanted = wanted
         self._share = share
-        self._place = shared_place(place)
-        self._ledger = SharedLedger(self._place.ledger)
-        if self._place.whole() and not self._place.begun():
+        self._folder = output_folder(place)
+        self._ledger = SharedLedger(self._folder.ledger)
+        if self._folder.is_whole and not self._folder.is_begun:
             self._ledger.discard()  # a process was ended right after it had completed the output
-        self._place.check()
+        self._folder.check_to_share()
         self._begun = Begun()
-        self._blocks: BlockSink
-        with self._told_in_one_line():
-            foreign = self._place.files.has("")
+        self._note = self.note
+        with self._writing():
+            foreign = self._folder.has("")
         if found := self._ledger.session():  # looked for after that: another may begin just now
             self._ledger.check(found, wanted)
             self._begun.plan = found.plan
         elif foreign:
             raise InvalidInput(
-                f"{self._place.files.root}: is an unfinished output of something else; delete it "
+                f"{self._folder.root}: is an unfinished output of something else; delete it "
                 f"and its ledger, or write elsewhere"
             )
 
@@ -125,43 +114,35 @@ class SharedZarr:
 
     def note_plan(self, plan: str) -> None:
         """Propose a plan for all blocks; ``begun`` has the one that came first."""
-        with self._told_in_one_line():
+        with self._writing():
             if not self._begun.plan:
-                self._place.make()
+                self._folder.make()
             self._begun.plan = self._ledger.agree(self._wanted, plan).plan
 
     def describe(self, attributes: dict[str, Any], patch: Vec3) -> None:
         """Make the array if no other process has done so, and check this share's blocks."""
         wanted = self._wanted
         chunk, shard = chunk_and_shard(patch, wanted, shared=True)
-        with self._told_in_one_line():
+        with self._writing():
             made: dict[str, Any] = {}
             memory = library("zarr.storage", "zarr").MemoryStore(made)
             new_array(memory, wanted, attributes, chunk, shard)
             (metadata,) = made.values()
-            self._place.files.make_once(METADATA, metadata.to_bytes())
-            self._blocks = BlockSink(self._place.place, wanted, self.note)
+            self._folder.make_once(METADATA, metadata.to_bytes())
+            self._open(wanted)
             blocks = self._ledger.blocks(self._share(patch))
             finished = list(blocks.finished)
             if finished:
                 count = counted(len(finished), "finished block")
-                log.warning("%s: checking %s", self._place.files.root, count)
+                log.warning("%s: checking %s", self._folder.root, count)
             found = _compared(blocks, finished, self.read)
             _strike_off(self._ledger, blocks, found)
         self._begun.history = [(box, True) for box, checksum in found.items() if checksum]
 
-    def write(self, box: Box, values: NDArray[Any]) -> None:
-        """Store the values (f', z, y, x) of a box."""
-        self._blocks.write(box, values)
-
     def note(self, entry: Mapping[str, Any]) -> None:
         """Append an entry to this process's log, for example of a block that another one wrote."""
-        with self._told_in_one_line():
+        with self._writing():
             self._ledger.append(entry)
-
-    def read(self, box: Box) -> NDArray[Any]:
-        """Return the values (f', z, y, x) of a box that was written."""
-        return self._blocks.read(box)
 
     def finished(self) -> dict[Box, list[str]]:
         """Return the blocks that any process has finished, each with the checksums it may have."""
@@ -173,20 +154,19 @@ class SharedZarr:
 
     def strike_off(self, box: Box) -> None:
         """Note that a block is not as it was written, however often that was."""
-        with self._told_in_one_line():
-            found = self._ledger.blocks([box]).written[box]
-            self._ledger.strike_off(box, len(found.checksums))
+        with self._writing():
+            self._ledger.strike_off(box, self._ledger.blocks([box]))
 
     def finish(self, measured: dict[str, Any], _last_steps: LastSteps = at_once) -> None:
         """Note that this share is written; ``gather`` completes the output."""
-        with self._told_in_one_line():
+        with self._writing():
             self._ledger.append({"run": {k: v for k, v in measured.items() if k != "plan"}})
         self.close()
 
     def close(self) -> None:
         """Have all that was noted reach the disk, and release the unfinished output."""
-        with self._told_in_one_line():
-            self._place.settle()
+        with self._writing():
+            self._folder.settle()
             self._ledger.close()
 
     def abandon(self, resume_advice: str = SAME_COMMAND, /) -> str:
@@ -194,48 +174,32 @@ class SharedZarr:
         with suppress(OSError):  # blocks that are not noted now are computed again
             self._ledger.close()
         with suppress(Exception):  # the run has already failed, perhaps for the same reason
-            if self._place.whole():
-                return f"{self._place.place} is complete"
+            if self._folder.is_whole:
+                return f"{self._folder.place} is complete"
         if not self._begun.plan:
-            return f"{self._place.place} was not made"
-        return f"{self._place.place} is not finished; {resume_advice}"
-
-    def _told_in_one_line(self) -> AbstractContextManager[None]:
-        return _told_in_one_line(self._place.files.root)
+            return f"{self._folder.place} was not made"
+        return f"{self._folder.place} is not finished; {resume_advice}"
 
 
 def gather_zarr(place: str, recheck: Recheck, summing: Summing) -> Gathered:
-    """Complete an output that several processes have written.
-
-    Blocks that were written more than once are read again and compared with their checksums, and
-    of the others those that ``recheck`` says: none, a sample, or all.
-
-    Args:
-        place: path or URL of the output.
-        recheck: which blocks are read again.
-        summing: makes the attributes of the whole run.
-
-    Raises:
-        InvalidInput: there is no such output.
-        RunFailed: blocks are missing or damaged, or the output cannot be completed.
-    """
+    """Complete an output that several processes have written, as ``Writer.gather``."""
     zarr = library("zarr", "zarr")
-    at = shared_place(place)
-    files, ledger = at.files, SharedLedger(at.ledger)
-    with _told_in_one_line(files.root):
-        session = ledger.session() if at.begun() else None
+    folder = output_folder(place)
+    ledger = SharedLedger(folder.ledger)
+    with _writing(folder.root):
+        session = ledger.session() if folder.is_begun else None
         if session is None:
-            so_far = "is complete already" if at.whole() else "no part of it was computed yet"
+            so_far = "is complete already" if folder.is_whole else "no part of it was computed yet"
             raise InvalidInput(
                 f"{place}: {so_far}; znni infer with {option('part', 'I/N')} computes parts of an "
                 f"output"
             )
-        array = zarr.open_array(f"{files.root}/{LEVEL}", mode="r+")
+        array = zarr.open_array(f"{folder.root}/{LEVEL}", mode="r+")
         blocks = ledger.blocks()
         finished = blocks.finished
         _check_all_there(place, finished, Vec3(*array.shape[1:]))
         chosen = _to_compare(finished, recheck)
-        found = _compared(blocks, chosen, lambda box: _read(array, files, box))
+        found = _compared(blocks, chosen, lambda box: _read(array, folder, box))
         if damaged := _strike_off(ledger, blocks, found):
             ledger.close()
             raise RunFailed(
@@ -245,15 +209,15 @@ def gather_zarr(place: str, recheck: Recheck, summing: Summing) -> Gathered:
         checksums = {box: known[-1] for box, known in finished.items()}
         checksums |= {box: checksum for box, checksum in found.items() if checksum}
         array.update_attributes(summing(session.plan, blocks.runs))
-        files.put(LEDGER, summary(session, blocks, checksums))
+        folder.put(LEDGER, summary(session, blocks, checksums))
         coarsening: Coarsening = array.attrs.get(PYRAMID, "")
-        make_image(files.root, PurePosixPath(place).name, array, session.grid, coarsening)
-        at.complete()
+        make_image(folder.root, PurePosixPath(place).name, array, session.grid, coarsening)
+        folder.complete()
     ledger.discard()
     return Gathered(len(checksums), len(chosen), blocks.runs)
 
 
-def _read(array: Any, files: Files, box: Box) -> NDArray[Any]:
+def _read(array: Any, folder: OutputFolder, box: Box) -> NDArray[Any]:
     """Return the values (f', z, y, x) of a box of an unfinished output.
 
     Raises:
@@ -265,34 +229,25 @@ def _read(array: Any, files: Files, box: Box) -> NDArray[Any]:
         raise
     except Exception:  # libraries and their codecs raise all kinds, so ask for something else
         try:
-            files.get(METADATA)
+            folder.get(METADATA)
         except OSError as error:
             raise Unreachable(
-                f"{files.root}: cannot be read: {reason(error)}; check the data and the network"
+                f"{folder.root}: cannot be read: {reason(error)}; check the data and the network"
             ) from error
         return np.asarray(array[(slice(None), *box.slices)])
 
 
-def _check_all_there(place: str, finished: Iterable[Box], size: Vec3) -> None:
+def _check_all_there(place: str, finished: Collection[Box], size: Vec3) -> None:
     """Refuse to complete an output of which blocks are missing."""
-    boxes = [(box.start, box.stop) for box in finished]
-    corners = np.array([*boxes, (Vec3(0, 0, 0), size)], np.int64)
-    edges = [np.unique(corners[..., axis]) for axis in range(3)]
-    places = [np.searchsorted(edges[axis], corners[:-1, :, axis]) for axis in range(3)]
-    missing = np.ones([len(along) - 1 for along in edges], bool)  # cells between edges
-    for (z, z_stop), (y, y_stop), (x, x_stop) in zip(*places, strict=True):
-        missing[z:z_stop, y:y_stop, x:x_stop] = False
-    if missing.any():
-        voxels = int(np.einsum("zyx,z,y,x", missing, *map(np.diff, edges)))
-        first = [int(index) for index in np.argwhere(missing)[0]]
-        start, stop = (
-            Vec3(*(int(along[index + after]) for along, index in zip(edges, first, strict=True)))
-            for after in (0, 1)
-        )
+    extents = [box.size for box in finished] or [size]
+    patch = Vec3(*map(max, zip(*extents, strict=True)))  # all blocks lie on one grid
+    grid = Box(Vec3(0, 0, 0), size).cut(patch)
+    if (first := next((box for box in grid if box not in finished), None)) is not None:
+        missing = size.volume - sum(extent.volume for extent in extents if finished)
         raise RunFailed(
-            f"{place}: {voxels:,} of {counted(size.volume, 'voxel')} are not computed yet, the "
-            f"first at {Box(start, stop)}; wait for the parts that are still running, or run "
-            f"those that failed again"
+            f"{place}: {missing:,} of {counted(size.volume, 'voxel')} are not computed yet, the "
+            f"first at {first}; wait for the parts that are still running, or run those that "
+            f"failed again"
         )
 
 
@@ -318,7 +273,7 @@ def _compared(blocks: SharedBlocks, chosen: Sequence[Box], read: Read) -> dict[B
     """Return the checksum of each chosen block as it is read; None if nobody has written that."""
     found = {box: checksum_or_none(read, box) for box in chosen}
     return {
-        box: checksum if checksum in blocks.written[box].checksums else None
+        box: checksum if checksum in dict(blocks.written[box]) else None
         for box, checksum in found.items()
     }
 
@@ -329,22 +284,18 @@ def _strike_off(
     """Note in a ledger which blocks are not as they were written, and return them."""
     damaged = [box for box, checksum in found.items() if checksum is None]
     for box in damaged:
-        ledger.strike_off(box, len(blocks.written[box].checksums))
-    if damaged:
-        lost = counted(len(damaged), "finished block")
-        log.warning("%s: %s damaged, to be computed again", ledger.partial, lost)
+        ledger.strike_off(box, blocks)
+    warn_of_damaged(ledger.partial, damaged)
     return damaged
 
 
-@contextmanager
-def _told_in_one_line(root: str) -> Iterator[None]:
-    """Turn an error of file systems or their libraries, which is of any kind, into one line."""
-    try:
-        yield
-    except (ZnniError, MemoryError):
-        raise
-    except Exception as error:
+def _writing(root: str) -> AbstractContextManager[None]:
+    """Turn an error of file systems or their libraries into one that says what to do."""
+
+    def failed(error: Exception) -> RunFailed:
         resume_advice = "try again" if is_url(root) else "make room"
-        raise RunFailed(
+        return RunFailed(
             f"{root}: cannot be written: {reason(error)}; {resume_advice} or write elsewhere"
-        ) from error
+        )
+
+    return errors_as(failed)

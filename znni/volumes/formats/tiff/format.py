@@ -15,19 +15,17 @@ from xml.etree import ElementTree
 from znni.core.errors import InvalidInput
 from znni.core.options import Codec, Form, Moment
 from znni.core.shapes import Vec3
-from znni.volumes.formats import Functions, Sequential, described, library
+from znni.volumes.formats import Functions, described, library
+from znni.volumes.formats.tiff import NAME
+from znni.volumes.formats.tiff.grids import assumed_of, grid_of
+from znni.volumes.formats.zarr.chunked import ChunkedZarr
+from znni.volumes.formats.zarr.pyramid import coarser_grid
 from znni.volumes.grid_attributes import with_affine
 from znni.volumes.mapped_array import MappedArray
 from znni.volumes.named_axes import NamedAxes
-from znni.volumes.staged_output import staged
 from znni.volumes.stored import StoredVolume, local_file, reason
-from znni.volumes.tiff import NAME
-from znni.volumes.tiff.format_names import ATTRIBUTES
-from znni.volumes.tiff.grids import assumed_of, grid_of
-from znni.volumes.tiff.output import check, packing, save
-from znni.volumes.zarr.chunked import ChunkedZarr
-from znni.volumes.zarr.pyramid import coarser_grid
 
+ATTRIBUTES = 65107  # a private tag with an output's attributes as JSON
 STACKED = "IQRH"  # tifffile's letters for axes of pages without a known meaning
 SAMPLES = "S"  # tifffile's letter for the colours of a pixel
 NOT_COMPRESSED = 1  # the number of this kind of compression
@@ -47,7 +45,7 @@ def open_tiff(place: str, dataset: str | None, time: Moment | None = None) -> St
 
 def _open_level(place: str, dataset: str | None, time: Moment | None, index: int) -> StoredVolume:
     """Open one resolution of a series; 0 is the finest."""
-    file = _open(place)
+    file = opened(place)
     try:
         series = _series(file, place, dataset)
         _check_codec(series, place)
@@ -56,7 +54,7 @@ def _open_level(place: str, dataset: str | None, time: Moment | None, index: int
         array, axes = _values(series, index, place), _axes(level.axes)
         channels = _channels(file, series)
         named = NamedAxes(array, axes, name, time, channels)
-        attributes = _stored(file).get("attributes", {})
+        attributes = stored_in(file).get("attributes", {})
         grid = with_affine(grid_of(file, series), attributes)
         assumed = assumed_of(file, series, grid)
         if index:
@@ -97,14 +95,19 @@ def _factor(series: Any, level: Any) -> Vec3:
 
 def describe_tiff(place: str, dataset: str | None) -> str:
     """Describe the series of a file: axes, shape, type, voxels, and how outputs were made."""
-    with _open(place) as file:
+    with opened(place) as file:
         chosen = [_series(file, place, dataset)] if dataset else file.series
         lines = [f"  {_told(file, series)}, {grid_of(file, series)}" for series in chosen]
-        lines += described(_stored(file).get("attributes", {}))
+        lines += described(stored_in(file).get("attributes", {}))
     return "\n".join([place, *lines])
 
 
-def _open(place: str) -> Any:
+def opened(place: str) -> Any:
+    """Return tifffile's object of a file.
+
+    Raises:
+        InvalidInput: the file is damaged, or is no TIFF.
+    """
     tifffile = library("tifffile", "tiff")
     path = local_file(place, NAME)
     file: Any = None
@@ -219,7 +222,7 @@ def _channels(file: Any, series: Any) -> tuple[str, ...]:
     return names if all(names) else ()
 
 
-def _stored(file: Any) -> dict[str, Any]:
+def stored_in(file: Any) -> dict[str, Any]:
     """Return how an output was made, as it says in a tag of its first page."""
     tag = file.pages[0].tags.get(ATTRIBUTES)
     try:
@@ -228,11 +231,4 @@ def _stored(file: Any) -> dict[str, Any]:
         return {}
 
 
-def ledger_text(place: str) -> bytes:
-    """Return the ledger in a whole output."""
-    with _open(place) as file:
-        return str(_stored(file).get("ledger", "")).encode()
-
-
-WRITER = staged(Sequential(check, save, packing), ledger_text)
-FUNCTIONS = Functions(open_tiff, describe_tiff, WRITER)
+FUNCTIONS = Functions(open_tiff, describe_tiff)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import islice, product
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from znni.core.shapes import Box, Vec3
 from znni.core.volume import NewOutput
 from znni.machine.io_threads import at_once, finish, mapped
-from znni.volumes.zarr.encoding import Encoded, encoder, file_of
+from znni.volumes.formats.zarr.encoding import Encoded, encoder, file_of
+from znni.volumes.output_folder import Files
 
 ZERO = Vec3(0, 0, 0)
 
@@ -30,16 +31,6 @@ class _Part:
         """Return the part's values among those (f, z, y, x) of a block around it."""
         inside: NDArray[Any] = values[(self.feature, *self.box.shifted(ZERO - block.start).slices)]
         return inside
-
-
-class Folder(Protocol):
-    """A folder that takes whole files."""
-
-    def put(self, name: str, *parts: bytes | memoryview) -> None:
-        """Create or replace a file. Without parts, delete it, unless ``stays`` says it stays."""
-
-    def stays(self, name: str) -> bool:
-        """Return whether a file is there that is only replaced, never deleted."""
 
 
 class ZarrChunks:
@@ -59,7 +50,7 @@ class ZarrChunks:
     def __init__(
         self,
         array: Any,
-        folder: Folder,
+        folder: Files,
         level: str,
         wanted: NewOutput,
     ) -> None:

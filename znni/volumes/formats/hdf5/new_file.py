@@ -9,73 +9,65 @@ from typing import Any
 
 import h5py
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import NDArray
 
+from znni.core.chunks import chunk_extents
 from znni.core.shapes import Box, Vec3
-from znni.volumes.hdf5.axis_tags import NAMES
-from znni.volumes.hdf5.chunked import chunk_places
+from znni.core.volume import NewOutput
+from znni.volumes.formats.hdf5.axis_tags import NAMES
+from znni.volumes.formats.hdf5.chunked import chunk_places
 
 OUTPUT_DATASET = "main"
 LEDGER = "ledger"
 
 
 def make_output(
-    file: h5py.File,
-    shape: tuple[int, ...],
-    dtype: DTypeLike,
-    chunk: Vec3,
-    maps: tuple[str, ...],
-    attributes: Mapping[str, Any],
+    file: h5py.File, wanted: NewOutput, patch: Vec3, attributes: Mapping[str, Any]
 ) -> h5py.Dataset:
     """Make the dataset of an output in a new file. All its chunks have their places.
 
     Args:
         file: the file.
-        shape: its extents (f', z, y, x).
-        dtype: the type of its values.
-        chunk: the extents of a chunk, which has one map.
-        maps: the names of its maps, if they have names.
+        wanted: description of the output.
+        patch: the planned patch, which chunks divide. Each of them has one map.
         attributes: its other attributes.
     """
+    chunk = chunk_extents(patch, wanted.size)
     early = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
     early.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
     dataset = file.create_dataset(
-        OUTPUT_DATASET, shape, dtype, chunks=(1, *chunk), fill_time="never", dcpl=early
+        OUTPUT_DATASET,
+        wanted.shape,
+        wanted.dtype,
+        chunks=(1, *chunk),
+        fill_time="never",
+        dcpl=early,
     )
     dataset.attrs.update(attributes)
-    if maps:
-        dataset.attrs[NAMES] = maps
+    if wanted.maps:
+        dataset.attrs[NAMES] = wanted.maps
     return dataset
 
 
 def whole_file(
     values: NDArray[Any],
-    dtype: DTypeLike,
-    chunk: Vec3,
-    maps: tuple[str, ...],
+    wanted: NewOutput,
+    patch: Vec3,
     attributes: Mapping[str, Any],
     ledger: bytes,
 ) -> memoryview:
-    """Return a whole output as a file.
-
-    Args:
-        values: its values (f', z, y, x).
-        dtype: the type that they have in the file.
-        chunk: the extents of a chunk, which has one map.
-        maps: the names of its maps, if they have names.
-        attributes: its other attributes.
-        ledger: its ledger.
-    """
+    """Return a whole output of values (f', z, y, x) as a file, as ``make_output`` makes it."""
     image = BytesIO()
     with h5py.File(image, "w") as file:
-        places = chunk_places(make_output(file, values.shape, dtype, chunk, maps, attributes))
+        dataset = make_output(file, wanted, patch, attributes)
+        chunk, places = Vec3(*dataset.chunks[1:]), chunk_places(dataset)
         keep_ledger(file, ledger)
     made = image.getbuffer()
     # HDF5 would fill up chunks beyond the edges of the output with what its memory holds.
-    whole = Box(Vec3(0, 0, 0), Vec3(*values.shape[1:]))
+    whole = Box(Vec3(0, 0, 0), wanted.size)
     for feature, part in product(range(len(values)), whole.cut(chunk)):
         place = places[(feature, *(part.start // chunk))]
-        stored = np.frombuffer(made, dtype, chunk.volume, place)
+        stored = np.frombuffer(made, wanted.dtype, chunk.volume, place)
         inside = Box(Vec3(0, 0, 0), part.size)
         stored.reshape(chunk)[inside.slices] = values[(feature, *part.slices)]
     return made
