@@ -16,6 +16,7 @@ from bench import session
 from bench.accuracy import Corners, corners, patch_input
 from bench.ceilings import AnyCeilings
 from znni.core.options import Choices, OutputType, PlanOptions, Stored
+from znni.core.processors import DeviceKind
 from znni.core.shapes import Vec3
 from znni.engine.backends.cuda.graphs import PLAIN_RUNS
 from znni.engine.block import Block, alone, one_stage
@@ -25,7 +26,6 @@ from znni.engine.stopwatch import Stopwatch
 from znni.engine.tiles import Allocate
 from znni.inference import build_runner, planning
 from znni.machine.cuda import cupy
-from znni.machine.machine import DeviceKind
 from znni.network.network import Network
 from znni.network.network_file import load_network
 from znni.network.weights import Weights, random_weights

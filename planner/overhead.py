@@ -17,8 +17,8 @@ from planner.job_places import (
 )
 from znni.core.chunks import chunk_extent
 from znni.core.options import AS_COMPUTED, Stored
+from znni.core.processors import GPU, HOST, DeviceKind
 from znni.core.shapes import FLOAT_BYTES, Vec3
-from znni.machine.machine import DeviceKind
 from znni.network.geometry import extents_read, input_box
 from znni.network.network import Network
 from znni.plans.job_seconds import (
@@ -129,7 +129,7 @@ class Overhead:
             devices: the devices that run layers.
             host_uses_gpu: whether layers on the host compute on the GPU.
         """
-        on_host, on_gpu = "cpu" in devices, "gpu" in devices
+        on_host, on_gpu = HOST in devices, GPU in devices
         return Setting(network, on_host, on_gpu, host_uses_gpu, self.workers, self.stored)
 
     def counts(
@@ -224,7 +224,7 @@ class Overhead:
             counts: the counts of a patch, without the seconds of layers.
             loads: the load of the layers on each device that runs some.
         """
-        host, gpu = loads.get("cpu", NO_LOAD), loads.get("gpu", NO_LOAD)
+        host, gpu = loads.get(HOST, NO_LOAD), loads.get(GPU, NO_LOAD)
         each = counts._replace(host_seconds=host.seconds, gpu_seconds=gpu.seconds)
         once = self.once
         building, warming = once.building, once.warming

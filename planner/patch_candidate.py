@@ -16,9 +16,10 @@ from planner.candidate import JobTime, MemoryBudget
 from planner.gpu_budget import bytes_for_gpu_layers
 from planner.least_memory import most_for_arrays, slowed_poolings
 from planner.overhead import Load, Overhead
-from planner.partition import Cut, CutPoint, Processor, cut_network, device_of
+from planner.partition import HOST_USING_GPU, Cut, CutPoint, Processor, cut_network, device_of
+from znni.core.processors import GPU, HOST, DeviceKind, has_own_memory
 from znni.core.shapes import Shape5, Vec3
-from znni.machine.machine import DeviceKind, Machine
+from znni.machine.machine import Machine
 from znni.network.geometry import shapes
 from znni.network.network import Network
 from znni.plans.block_storage import storage_for
@@ -27,9 +28,9 @@ from znni.plans.stage import Counts
 from znni.plans.totals import PlanTime
 
 # The processor of layers on the host; the key tells whether they may use the GPU.
-HOST_PROCESSORS: dict[bool, Processor] = {False: "cpu", True: "host using gpu"}
+HOST_PROCESSORS: dict[bool, Processor] = {False: HOST, True: HOST_USING_GPU}
 
-LAYERS_STAGES: dict[DeviceKind, ReportStage] = {"cpu": "host_layers", "gpu": "gpu_layers"}
+LAYERS_STAGES: dict[DeviceKind, ReportStage] = {HOST: "host_layers", GPU: "gpu_layers"}
 
 
 class PatchCandidate:
@@ -109,7 +110,7 @@ class PatchCandidate:
     @cached_property
     def _least_on_gpu(self) -> list[float]:
         """The least seconds of the layers on the GPU after each cut point."""
-        seconds = reversed(self._least_of("gpu").values())
+        seconds = reversed(self._least_of(GPU).values())
         return list(accumulate(seconds, initial=0.0))[::-1]
 
     def cut(self, cut_point: CutPoint) -> Cut:
@@ -135,9 +136,9 @@ class PatchCandidate:
         layers_on_host, host_uses_gpu = cut_point
         if layers_on_host > 0:
             least = self._least_before(HOST_PROCESSORS[host_uses_gpu])
-            loads["cpu"] = Load(least[layers_on_host], 0, 0)
+            loads[HOST] = Load(least[layers_on_host], 0, 0)
         if layers_on_host < len(self._network.nodes):
-            loads["gpu"] = Load(self._least_on_gpu[layers_on_host], 0, 0)
+            loads[GPU] = Load(self._least_on_gpu[layers_on_host], 0, 0)
         return loads
 
     def time(self, cut_point: CutPoint, loads: Mapping[DeviceKind, Load]) -> PlanTime:
@@ -183,7 +184,7 @@ class PatchCandidate:
         run = self._overhead.setting(self._network, devices, host_uses_gpu=cut.host_uses_gpu)
         each = self._counts._replace(handed=cut.handed)
         left = self._machine.host.memory - self._overhead.of_host(run, each).total
-        if device == "cpu" or left < 0:
+        if not has_own_memory(device) or left < 0:
             return lambda _: left
 
         # the locked bytes of layers on the host are not known yet

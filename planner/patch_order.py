@@ -17,8 +17,8 @@ from planner.overhead import Overhead
 from planner.partition import CutPoint, Processor, device_of
 from planner.patch_candidate import HOST_PROCESSORS
 from planner.space import Space
+from znni.core.processors import GPU, HOST, DeviceKind
 from znni.core.shapes import FLOAT_BYTES, Vec3
-from znni.machine.machine import DeviceKind
 from znni.network.geometry import input_box, shapes
 from znni.network.network import Network
 from znni.plans.block_storage import MOST_GROWTH, joined_sizes
@@ -95,7 +95,7 @@ def quick_bounds(space: Space, patches: list[Vec3]) -> list[float]:
             device = device_of(processor)
             slowed = copied | slowed_poolings(network, device, voxels, most_on(device))
             each = list(space.bounds_on(processor).of_layers(voxels, slowed).values())
-            if processor == "gpu":
+            if processor == GPU:
                 least[processor] = list(accumulate(reversed(each), initial=zero))[::-1]
             else:
                 least[processor] = list(accumulate(each, initial=zero))
@@ -109,14 +109,14 @@ def quick_bounds(space: Space, patches: list[Vec3]) -> list[float]:
         layers: dict[DeviceKind, Numbers] = {}
         brought = zero
         if layers_on_host > 0:
-            layers["cpu"] = least_of(HOST_PROCESSORS[host_uses_gpu])[layers_on_host]
+            layers[HOST] = least_of(HOST_PROCESSORS[host_uses_gpu])[layers_on_host]
         if layers_on_host < len(network.nodes):
-            layers["gpu"] = least_of("gpu")[layers_on_host]
+            layers[GPU] = least_of(GPU)[layers_on_host]
             brought = FLOAT_BYTES * network.maps[passed] * voxels[passed]
         able = np.isfinite(sum(layers.values()))  # or no primitive computes a layer
         layers = {kind: np.where(able, seconds, 0.0) for kind, seconds in layers.items()}
         jobs = _seconds_of_jobs(space, counts, number, layers, brought, in_turn=host_uses_gpu)
-        return np.where(able & fits("cpu" if layers_on_host else "gpu"), jobs, np.inf)
+        return np.where(able & fits(HOST if layers_on_host else GPU), jobs, np.inf)
 
     fastest = np.minimum.reduce([seconds_of(cut_point) for cut_point in space.cut_points])
     return [float(seconds) for seconds in ROUNDED * fastest]
@@ -147,8 +147,8 @@ def _seconds_of_jobs(
     each = counts._replace(
         brought=brought,
         handed=brought if run.on_host else nothing,
-        host_seconds=layers.get("cpu", nothing),
-        gpu_seconds=layers.get("gpu", nothing),
+        host_seconds=layers.get(HOST, nothing),
+        gpu_seconds=layers.get(GPU, nothing),
     )
     start = nothing + once.around.total + once.building + once.warming
     if run.on_host:

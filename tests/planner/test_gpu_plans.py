@@ -15,7 +15,8 @@ from planner.overhead import LOCKED_BYTES_PER_TABLE_BYTE, Overhead
 from planner.search import Search
 from znni.calibration.overhead_figures import run_overhead
 from znni.core.errors import DoesNotFit, InvalidInput, RunFailed
-from znni.core.options import ANYTHING, AS_COMPUTED, DeviceChoice, Stored
+from znni.core.options import ANYTHING, AS_COMPUTED, Stored
+from znni.core.processors import DeviceChoice
 from znni.core.shapes import Vec3
 from znni.engine.stages.download import Download
 from znni.engine.stages.layers import Layers

@@ -30,8 +30,8 @@ from planner.patch_order import _copied, _voxels
 from planner.prices import Prices
 from planner.search import Search
 from znni.core.options import Accuracy
+from znni.core.processors import DeviceKind
 from znni.core.shapes import Shape5, Vec3
-from znni.machine.machine import DeviceKind
 from znni.machine.machine_choice import machine_for
 from znni.network.geometry import over, with_window
 from znni.network.layers import Concat, Conv, Operation, Pool, PooledConv

@@ -35,7 +35,8 @@ from planner.overhead import Load, Overhead, SecondsOnce
 from planner.partition import CutPoint
 from planner.patch_order import quick_bounds
 from planner.search import Search
-from znni.core.options import DeviceChoice, InputChunks, Stored
+from znni.core.options import InputChunks, Stored
+from znni.core.processors import DeviceChoice, DeviceKind
 from znni.core.shapes import Shape5, Vec3
 from znni.engine.stages.blend import Blend
 from znni.engine.stages.convert import Convert
@@ -46,7 +47,6 @@ from znni.engine.stages.read import Read
 from znni.engine.stages.share import Share
 from znni.engine.stages.upload import Upload
 from znni.engine.stages.write import Write
-from znni.machine.machine import DeviceKind
 from znni.network.geometry import over, with_window
 from znni.network.layers import Conv, Operation, Pool
 from znni.network.network import Network

@@ -17,10 +17,10 @@ from znni.calibration.record import record
 from znni.calibration.shapes import Call, Effort, designed_calls, effort_for
 from znni.core.errors import InvalidInput, option
 from znni.core.options import Calibrated
+from znni.core.processors import FASTEST, GPU, HOST, DeviceKind
 from znni.core.text import in_units
 from znni.machine.detect import detect_for
 from znni.machine.gpus import why_no_gpu
-from znni.machine.machine import DeviceKind
 from znni.plans.primitive import Catalogue, Primitive, on_device, without_gpu
 from znni.primitives.catalogue import catalogue
 
@@ -77,14 +77,14 @@ def calibrate_machine(
 
 def _chosen(threads: int | None, only: Sequence[str], device: Calibrated) -> dict[str, Primitive]:
     """Return the primitives to measure, by name."""
-    machine = detect_for("cpu" if device == "cpu" else "auto", threads=threads)
-    if device == "gpu" and not machine.gpus:
+    machine = detect_for(HOST if device == HOST else FASTEST, threads=threads)
+    if device == GPU and not machine.gpus:
         raise InvalidInput(
             f"{option('device', 'gpu')}: {why_no_gpu()}; give {option('device', 'cpu')}"
         )
     everything = catalogue(machine)
     # Primitives that use a GPU from the host are predicted from the GPU's own ones and the link.
-    known: Catalogue = {**without_gpu(everything), **on_device(everything, "gpu")}
+    known: Catalogue = {**without_gpu(everything), **on_device(everything, GPU)}
     if device != "all":
         known = on_device(known, device)
     for name in only:
@@ -138,7 +138,7 @@ class Campaign:
         calls = list(chain.from_iterable(self.rounds))
         if not calls:
             return
-        on_gpu = calls[0][0].device.kind == "gpu"
+        on_gpu = calls[0][0].device.has_own_memory
         workbench = DeviceWorkbench(calls) if on_gpu else Workbench(calls)
         start = time.perf_counter()
         for number, measured in enumerate(self.rounds):

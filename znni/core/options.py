@@ -11,6 +11,7 @@ from typing import Literal, NamedTuple, TypeAlias, TypedDict, get_args
 from znni.core.errors import InvalidInput, option
 from znni.core.nearest import nearest
 from znni.core.option_fields import described
+from znni.core.processors import FASTEST, DeviceChoice, DeviceKind
 from znni.core.shapes import Vec3
 
 # Fewer bytes of memory than this are a number whose unit was forgotten.
@@ -22,7 +23,6 @@ OutputType: TypeAlias = Literal["float32", "float16", "uint8"]
 StoredType: TypeAlias = OutputType | Literal["uint16"]
 Accuracy: TypeAlias = Literal["float32", "tf32", "bfloat16"]
 Costs: TypeAlias = Literal["auto", "built-in", "measured"]
-DeviceChoice: TypeAlias = Literal["auto", "cpu", "gpu", "cpu+gpu"]
 # The number of a point in time; ``all``: the points in time are the maps.
 PointInTime: TypeAlias = int | Literal["all"]
 Channel: TypeAlias = int | str  # the number of a map, or its name
@@ -39,7 +39,7 @@ class MapOverTime(NamedTuple):
 
 
 Moment: TypeAlias = PointInTime | MapOverTime  # what formats read of several points in time
-Calibrated: TypeAlias = Literal["all", "cpu", "gpu"]
+Calibrated: TypeAlias = Literal["all", DeviceKind]
 # How coarser resolutions are made: the mean of voxels, or their most frequent label; empty: not.
 Coarsening: TypeAlias = Literal["", "mean", "mode"]
 Compression: TypeAlias = Literal["zstd", "gzip", "none"]
@@ -124,7 +124,7 @@ class Choices:
     )
     threads: int | None = described(None, "Worker threads. Default: all cores.")
     device: DeviceChoice = described(
-        "auto", "Device that runs the layers; auto: the fastest choice."
+        FASTEST, "Device that runs the layers; auto: the fastest choice."
     )
     gpu_memory: int | str | None = described(
         None,

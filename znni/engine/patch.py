@@ -33,7 +33,7 @@ class Layers(Protocol):
 
 def allocator_for(plan: Plan) -> Allocate:
     """Return what gives the arrays that patches of a plan are read into."""
-    locks = plan.parts[0].device == "gpu" and locks_blocks(plan.network)
+    locks = plan.parts[0].has_own_memory and locks_blocks(plan.network)
     return LockedArrays().array if locks else allocate_new
 
 
@@ -70,7 +70,7 @@ class PatchRunner:
         parameters = weights_after_rules(plan.network, weights)
 
         def ready(part: DevicePart) -> Layers:
-            if part.device == "cpu":
+            if not part.has_own_memory:
                 return HostLayers(plan, part, catalogue, parameters, measured, self._head)
             if plan.network.window:
                 return DeviceWindows(plan, part, catalogue, parameters, measured, self._head)

@@ -6,7 +6,8 @@ from dataclasses import replace
 from math import ceil
 
 from znni.core.errors import PLAN_AGAIN, InvalidInput, option
-from znni.core.options import ACCURACIES, Accuracy, DeviceChoice
+from znni.core.options import ACCURACIES, Accuracy
+from znni.core.processors import FASTEST, DeviceChoice
 from znni.core.text import counted, in_units
 from znni.inference.devices import why_none
 from znni.machine.machine import Machine
@@ -66,7 +67,7 @@ def check_device(plan: Plan, here: Machine, device: DeviceChoice) -> None:
         InvalidInput: the plan is for another device.
     """
     planned = plan.device
-    if device not in ("auto", planned):
+    if device not in (FASTEST, planned):
         raise InvalidInput(
             f"the plan runs the layers on the {planned.upper()}, not the {device.upper()}; give "
             f"{option('device', planned)}, or {PLAN_AGAIN}"

@@ -42,6 +42,7 @@ from znni.core.options import (
     Stored,
     check_keywords,
 )
+from znni.core.processors import FASTEST, GPU, HOST, may_use_gpu
 from znni.core.shapes import Region, Vec3, is_extent
 from znni.core.text import in_units
 from znni.engine.checks import check_runnable
@@ -210,13 +211,13 @@ def search_for(required: Requirements, machine: Machine) -> Search:
     choices = required.choices
     able = filter_by_class(primitives_of(network, machine), choices.accuracy)
     device, costs = choices.device, choices.costs
-    if device == "auto" and machine.used_gpus > 1:
-        device = "gpu"  # layers on the host would keep several GPUs waiting
+    if device == FASTEST and machine.used_gpus > 1:
+        device = GPU  # layers on the host would keep several GPUs waiting
     primitives = primitives_for(network, able, machine, device)
-    if device == "auto" and costs == "measured":
+    if device == FASTEST and costs == "measured":
         primitives = of_measured_devices(primitives)
     model = cost_model(primitives, costs, absent=machine.absent)
-    touched = replace(machine, gpus=()) if device == "cpu" else machine
+    touched = machine if may_use_gpu(device) else replace(machine, gpus=())
     warm = inf if machine.absent else warm_bytes()
     handling = handling_times(machine, costs)
     overhead = run_overhead(touched, required.stored, handling, warm, cold_share())
@@ -306,9 +307,9 @@ def _fastest_or_why(search: Search, count: int, *, fresh: bool) -> list[Plan]:
 
 def _least_without_gpu(search: Search) -> int:
     """Return the host's bytes that suffice if no GPU is used; 0 if no such plan fits either."""
-    if search.device != "auto" or not search.machine.gpus:
+    if search.device != FASTEST or not search.machine.gpus:
         return 0
-    alone = search.on("cpu")
+    alone = search.on(HOST)
     alone.overhead = replace(search.overhead, cuda=0)
     least = alone.smallest().memory.total
     return least if least <= search.machine.host.memory else 0
@@ -316,9 +317,9 @@ def _least_without_gpu(search: Search) -> int:
 
 def _warn_of_gpu_without_room(search: Search, plan: Plan) -> None:
     """Warn if the processors compute only because no plan fits on the GPU."""
-    if search.device != "auto" or plan.gpu_memory or not plan.machine.gpus:
+    if search.device != FASTEST or plan.gpu_memory or not plan.machine.gpus:
         return
-    on_gpu = search.on("gpu")  # loads the modules of all primitives
+    on_gpu = search.on(GPU)  # loads the modules of all primitives
     if not on_gpu.cut_points:
         return
     with suppress(InvalidInput):  # GPUs do not compute all layers
@@ -407,7 +408,7 @@ def checked_plan(
     parts = given.parts
     on_host, on_gpu = memory_of_run(network, given.patch, parts, overhead)
     time = time_of_run(network, given.patch, parts, overhead)
-    itemsize = itemsize_in(given.device, stored)
+    itemsize = itemsize_in(stored, on_host=given.on_host is not None)
     checked = replace(given, memory=on_host, gpu_memory=on_gpu, time=time, input_itemsize=itemsize)
     array = stored.output_array
     output = f", {in_units(array)} of it for the output array," * bool(array)

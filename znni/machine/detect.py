@@ -11,7 +11,7 @@ from math import ceil
 
 import psutil
 
-from znni.core.options import DeviceChoice
+from znni.core.processors import GPU, HOST, DeviceChoice, may_use_gpu
 from znni.core.text import in_units
 from znni.machine import control_groups
 from znni.machine.gpus import Gpu, detect_gpus
@@ -75,7 +75,7 @@ def detect_for(
     Raises:
         InvalidInput: as ``detect_machine``.
     """
-    if device == "cpu":
+    if not may_use_gpu(device):
         return detect_host(ram, threads)
     return detect_machine(ram, threads, gpu_memory)
 
@@ -92,7 +92,7 @@ def detect_host(ram: int | str | None = None, threads: int | None = None) -> Mac
     """
     cores, features = usable_cores(), processor_features()
     host = Device(
-        kind="cpu",
+        kind=HOST,
         name=processor_name(),
         memory=steady(_available_memory() * AVAILABLE_SHARE),
         threads=cores,
@@ -122,7 +122,7 @@ def _warn_beyond(memory: int) -> None:
 
 def _gpu(found: Gpu) -> Device:
     return Device(
-        kind="gpu",
+        kind=GPU,
         name=found.name,
         memory=steady(found.free * AVAILABLE_SHARE),
         threads=1,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import inf
-from typing import Literal, TypeAlias
 
 from znni.core.errors import InvalidInput, option
 from znni.core.options import memory_size
+from znni.core.processors import DeviceKind, has_own_memory
 from znni.machine.processor import PAIRS_PER_CYCLE
 
 # Cores share the memory bandwidth. From 1 to 16 cores, it grew as their number to this power.
@@ -24,12 +24,6 @@ OLDEST_CAPABILITY = 50
 # is measured with an H200: copies of pinned memory over 16 lanes of PCI Express 5. The values for
 # PCI Express 4 and 3 are estimates.
 LINKS = ((90, 55e9), (80, 24e9), (0, 12e9))
-
-
-DeviceKind: TypeAlias = Literal["cpu", "gpu"]
-
-# Where the layers of a plan run: on the host, on a GPU, or first on the one and then on the other.
-Processors: TypeAlias = Literal["cpu", "gpu", "cpu+gpu"]
 
 
 @dataclass(frozen=True)
@@ -74,6 +68,11 @@ class Device:
                 f"{self.name} has pairs_per_cycle {self.pairs_per_cycle!r}; give a positive number "
                 f"of vectors"
             )
+
+    @property
+    def has_own_memory(self) -> bool:
+        """True for a GPU: its arrays lie in a memory of its own, and blocks are copied to it."""
+        return has_own_memory(self.kind)
 
     @property
     def core_bandwidth(self) -> float:

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
+from znni.core.processors import DeviceKind, has_own_memory
 from znni.core.shapes import round_up
-from znni.machine.machine import DeviceKind
 from znni.machine.packed_arrays import packed_bytes
 from znni.network.node import INPUT
 from znni.plans.block_storage import BlockStorage
@@ -63,7 +63,7 @@ def storage_bytes(
     shape = storage.storages[name].shape
     if name in packed:
         return packed_bytes(shape, packed[name])
-    if device == "cpu" or name == INPUT:
+    if not has_own_memory(device) or name == INPUT:
         return shape.nbytes
     return shape._replace(x=round_up(shape.x, SECTOR)).nbytes + SECTOR_BYTES
 
@@ -73,7 +73,7 @@ def bytes_apart(step: Step, storage: BlockStorage, device: DeviceKind) -> int:
 
     Some of a GPU's primitives make arrays without gaps.
     """
-    is_apart = device == "gpu" and not storage.fills_storage(step.gives)
+    is_apart = has_own_memory(device) and not storage.fills_storage(step.gives)
     return step.shape_out.nbytes if is_apart else 0
 
 

@@ -256,12 +256,11 @@ def _arrays(part: DevicePart, starts: Mapping[str, int]) -> dict[str, ArrayPlace
         shapes = {step.gives: step.shape_out for step in steps}
         return {name: ArrayPlace(start, shapes[name]) for name, start in starts.items()}
     packed = packed_storages(steps, storage)
-    on_gpu = part.device == "gpu"
     return {
         name: ArrayPlace(
             start,
             storage.storages[name].shape,
-            device_rows(name, steps, storage) if on_gpu else None,
+            device_rows(name, steps, storage) if part.has_own_memory else None,
             packed.get(name, 0),
         )
         for name, start in starts.items()

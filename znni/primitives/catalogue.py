@@ -16,7 +16,8 @@ from typing import NamedTuple
 
 from znni.core.discovery import member, member_names, members
 from znni.core.packages import PRIMITIVES, offers
-from znni.machine.machine import Device, Machine, Processors
+from znni.core.processors import GPU, HOST, HOST_AND_GPU, Processors, may_use_gpu, may_use_host
+from znni.machine.machine import Device, Machine
 from znni.plans.primitive import Catalogue, LazyCatalogue, Primitive
 from znni.primitives.installed import InstalledMember, installed
 
@@ -52,7 +53,7 @@ class _Member:
 
     def __init__(self, kind: str, name: str, *given: Device | Catalogue) -> None:
         self._kind, self._name, self._given = kind, name, given
-        own = f"gpu_{name}" if kind == "gpu" else name
+        own = f"gpu_{name}" if kind == GPU else name
         self.beginnings = BEGINNINGS.get(f"{kind}/{name}", (own,))
 
     @cached_property
@@ -117,7 +118,7 @@ class _OfMembers(LazyCatalogue):
 
 
 def catalogue(
-    machine: Machine, processors: Processors = "cpu+gpu", *, models: bool = False
+    machine: Machine, processors: Processors = HOST_AND_GPU, *, models: bool = False
 ) -> LazyCatalogue:
     """Return all primitives that the machine's devices can run, by name.
 
@@ -131,15 +132,15 @@ def catalogue(
     """
     found: list[_Member] = []
     devices: list[Device] = []
-    if processors != "gpu":
-        found += _members("cpu", machine.host)
+    if may_use_host(processors):
+        found += _members(HOST, machine.host)
         devices.append(machine.host)
-    for gpu in machine.gpus[:1] if processors != "cpu" else ():
-        on_gpu = _members("gpu", gpu)
+    for gpu in machine.gpus[:1] if may_use_gpu(processors) else ():
+        on_gpu = _members(GPU, gpu)
         found += on_gpu
         devices.append(gpu)
-        if processors == "cpu+gpu":
-            own = _OfMembers(on_gpu, "gpu", (gpu,))
+        if may_use_host(processors):
+            own = _OfMembers(on_gpu, GPU, (gpu,))
             found += _members("host_and_gpu", machine.host, gpu, own)
     if models:
         found += [_Member("other_library", "primitive", machine.host)]
