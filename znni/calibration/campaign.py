@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import chain, zip_longest
 from typing import TypeAlias, get_args
 
@@ -78,6 +79,8 @@ def calibrate_machine(
 def _chosen(threads: int | None, only: Sequence[str], device: Calibrated) -> dict[str, Primitive]:
     """Return the primitives to measure, by name."""
     machine = detect_for(HOST if device == HOST else FASTEST, threads=threads)
+    # Clocks of other backends are not known.
+    machine = replace(machine, gpus=tuple(it for it in machine.gpus if not it.backend))
     if device == GPU and not machine.gpus:
         raise InvalidInput(
             f"{option('device', 'gpu')}: {why_no_gpu()}; give {option('device', 'cpu')}"

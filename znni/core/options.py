@@ -236,6 +236,8 @@ class Stored:
         dtype: type of the output values; ``uint8`` stores 0..1 as 0..255.
         input_itemsize: bytes of one stored input value.
         scaled_on_gpu: whether a GPU that computes the first layers also scales the input.
+        made_on_gpu: whether a GPU that computes the last layers also makes what is stored: values
+            of its type, or labels.
         output_array: bytes of an array for the whole output, if the run makes one; else 0.
         label_maps: maps of labels that are stored instead of the values; 0: values are stored.
         label_itemsize: bytes of a label.
@@ -255,6 +257,7 @@ class Stored:
     dtype: OutputType = "float32"
     input_itemsize: int = 4
     scaled_on_gpu: bool = False
+    made_on_gpu: bool = True
     output_array: int = 0
     label_maps: int = 0
     label_itemsize: int = 1

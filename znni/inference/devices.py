@@ -9,6 +9,7 @@ from functools import cache, partial
 from planner.partition import cut_points
 from znni.core.errors import InvalidInput, option
 from znni.core.options import Choices
+from znni.core.packages import BACKENDS, offers
 from znni.core.processors import (
     FASTEST,
     GPU,
@@ -19,6 +20,7 @@ from znni.core.processors import (
     needs_gpu,
 )
 from znni.core.text import counted
+from znni.engine.backends.registry import backend_of
 from znni.machine.chosen_gpus import ALL, numbers_of
 from znni.machine.gpus import missing_for_gpu, not_installed_for_gpu, why_no_gpu
 from znni.machine.machine import Machine
@@ -44,7 +46,7 @@ def check_installed(device: DeviceChoice) -> None:
     Raises:
         InvalidInput: a GPU is requested, and its driver or library is missing.
     """
-    if needs_gpu(device) and (missing := not_installed_for_gpu()):
+    if needs_gpu(device) and not offers(BACKENDS) and (missing := not_installed_for_gpu()):
         raise InvalidInput(f"{option('device', device)}: {missing}; {USE_CPU}")
 
 
@@ -135,6 +137,11 @@ def choose_gpus(machine: Machine, choices: Choices) -> Machine:
     gpus = [replace(gpu, number=number) for number, gpu in enumerate(machine.gpus)]
     chosen = [gpus[number] for number in numbers]
     if len(chosen) > 1:
+        if unable := [gpu.name for gpu in chosen if not backend_of(gpu).several]:
+            raise InvalidInput(
+                f"{option('gpus', choices.gpus)}: {unable[0]} computes alone; give "
+                f"{option('gpus', 1)}"
+            )
         taken = 0 if choices.gpu_memory else CONTEXT_BYTES
         least = max(1, min(gpu.memory for gpu in chosen) - taken)
         chosen = [replace(gpu, memory=least) for gpu in chosen]

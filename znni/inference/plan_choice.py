@@ -14,12 +14,11 @@ from znni.core.options import Choices
 from znni.core.processors import GPU, HOST, DeviceKind, has_own_memory, may_use_gpu
 from znni.core.shapes import Vec3
 from znni.core.text import counted, in_units
+from znni.engine.backends.registry import backend_of
 from znni.inference import planning
 from znni.inference.devices import choose_gpus
 from znni.inference.request import Requirements
 from znni.machine.detect import AVAILABLE_SHARE, detect_for, detect_host
-from znni.machine.device_arena import device_peak
-from znni.machine.gpus import detect_gpus
 from znni.machine.machine import Device, Machine
 from znni.plans.plan import Plan
 
@@ -188,8 +187,8 @@ def _warn_beyond_available(plan: Plan, held: int) -> None:
 
 def _warn_beyond_free(taken: int, gpus: Sequence[Device]) -> None:
     """Warn if a plan takes more GPU memory than is free or already held by this process."""
-    found = detect_gpus()
-    free = min(found[gpu.number].free for gpu in gpus) + device_peak()
+    backend = backend_of(gpus[0])
+    free = min(map(backend.free, gpus)) + backend.peak()
     if taken > free:
         log.warning(
             "the plan takes %s of the GPU and %s are free: the run may have to go on with a plan "

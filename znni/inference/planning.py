@@ -408,7 +408,7 @@ def checked_plan(
     parts = given.parts
     on_host, on_gpu = memory_of_run(network, given.patch, parts, overhead)
     time = time_of_run(network, given.patch, parts, overhead)
-    itemsize = itemsize_in(stored, on_host=given.on_host is not None)
+    itemsize = itemsize_in(overhead.stored, on_host=given.on_host is not None)
     checked = replace(given, memory=on_host, gpu_memory=on_gpu, time=time, input_itemsize=itemsize)
     array = stored.output_array
     output = f", {in_units(array)} of it for the output array," * bool(array)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 from importlib.util import find_spec
@@ -11,6 +12,7 @@ from math import ceil
 
 import psutil
 
+from znni.core.packages import BACKENDS, offers
 from znni.core.processors import GPU, HOST, DeviceChoice, may_use_gpu
 from znni.core.text import in_units
 from znni.machine import control_groups
@@ -52,7 +54,7 @@ def detect_machine(
     Raises:
         InvalidInput: ``ram`` or ``gpu_memory`` is not a size, or one of these is not positive.
     """
-    gpus = tuple(map(_gpu, detect_gpus()))
+    gpus = (*map(_gpu, detect_gpus()), *_brought())
     made = limited(replace(detect_host(), gpus=gpus), ram, threads, gpu_memory)
     _warn_beyond(made.host.memory)
     return made
@@ -132,6 +134,13 @@ def _gpu(found: Gpu) -> Device:
         cudnn=find_spec("cudnn") is not None,
         link=nominal_link(found.capability),
     )
+
+
+def _brought() -> Iterator[Device]:
+    """Yield the devices that installed packages find, each with the name of its backend."""
+    for offer in offers(BACKENDS):
+        for device in offer.load().devices():
+            yield replace(device, kind=GPU, backend=offer.entry.name)
 
 
 def steady(memory: float) -> int:

@@ -26,7 +26,7 @@ from znni.core.processors import (
     may_use_gpu,
 )
 from znni.core.shapes import FLOAT_BYTES, Shape5, Vec3
-from znni.machine.machine import Device, Machine
+from znni.machine.machine import UNLESS_DEFAULT, Device, Machine
 from znni.network.geometry import input_box
 from znni.network.network import Network
 from znni.plans.block_storage import storage_for
@@ -101,6 +101,10 @@ class Plan:
     def gpu(self) -> Device:
         """The GPU that the plan uses, if it uses one: the machine's first, or an equal one."""
         return self.machine.gpus[0]
+
+    def device_of(self, part: DevicePart) -> Device:
+        """Return the device that runs a part."""
+        return self.gpu if part.has_own_memory else self.machine.host
 
     @property
     def workers(self) -> int:
@@ -347,8 +351,13 @@ def _plain(value: object) -> Any:
         case float():
             return value if isfinite(value) else None
         case _ if is_dataclass(value):
-            return {field.name: _of_field(value, field) for field in fields(value)}
+            return {it.name: _of_field(value, it) for it in fields(value) if _is_told(value, it)}
     return value
+
+
+def _is_told(value: object, field: Field[Any]) -> bool:
+    """Return whether JSON has a field, as older versions wrote it."""
+    return field.metadata != UNLESS_DEFAULT or getattr(value, field.name) != field.default
 
 
 def _of_field(value: object, field: Field[Any]) -> Any:

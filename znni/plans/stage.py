@@ -97,14 +97,20 @@ class Setting:
     @property
     def labels_on_gpu(self) -> bool:
         """True if a GPU makes labels of its outputs, in the process that also writes."""
-        return bool(self.stored.label_maps) and self.gpus == 1
+        return bool(self.stored.label_maps) and self.stored.made_on_gpu and self.gpus == 1
 
     @property
     def takes_float32(self) -> bool:
         """True if the writing process gets dense output as float32, and converts it."""
         if self.network.window or self.workers:
             return False
-        return self.on_host or bool(self.stored.label_maps)
+        on_gpu = not self.on_host and self.stored.made_on_gpu
+        return not on_gpu or bool(self.stored.label_maps)
+
+    @property
+    def itemsize_back(self) -> int:
+        """The bytes of an output value that a GPU gives back."""
+        return self.itemsize_out if self.stored.made_on_gpu else FLOAT_BYTES
 
     @property
     def itemsize_out(self) -> int:

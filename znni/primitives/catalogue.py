@@ -14,7 +14,7 @@ from functools import cached_property, lru_cache
 from itertools import chain
 from typing import NamedTuple
 
-from znni.core.discovery import member, member_names, members
+from znni.core.discovery import member, member_names, members, subpackages
 from znni.core.packages import PRIMITIVES, offers
 from znni.core.processors import GPU, HOST, HOST_AND_GPU, Processors, may_use_gpu, may_use_host
 from znni.machine.machine import Device, Machine
@@ -136,10 +136,10 @@ def catalogue(
         found += _members(HOST, machine.host)
         devices.append(machine.host)
     for gpu in machine.gpus[:1] if may_use_gpu(processors) else ():
-        on_gpu = _members(GPU, gpu)
+        on_gpu = _members(gpu.backend or GPU, gpu)
         found += on_gpu
         devices.append(gpu)
-        if may_use_host(processors):
+        if may_use_host(processors) and not gpu.backend:
             own = _OfMembers(on_gpu, GPU, (gpu,))
             found += _members("host_and_gpu", machine.host, gpu, own)
     if models:
@@ -152,6 +152,8 @@ def catalogue(
 
 
 def _members(kind: str, *given: Device | Catalogue) -> list[_Member]:
+    if kind not in subpackages(__package__):  # an installed package has all of them
+        return []
     return [_Member(kind, name, *given) for name in member_names(f"{__package__}.{kind}")]
 
 
