@@ -25,6 +25,7 @@ from znni.engine.stage_chain import run_stages, through
 from znni.engine.stopwatch import Stopwatch
 from znni.engine.tiles import Allocate
 from znni.inference import build_runner, planning
+from znni.inference.plan_checks import checked_plan
 from znni.machine.cuda import cupy
 from znni.network.network import Network
 from znni.network.network_file import load_network
@@ -109,7 +110,7 @@ class Asked:
                 yield plan_for(network, size, self.patch, dtype=self.written, **options)
             else:
                 chosen, stored = Choices(**options), Stored(self.written)
-                yield planning.checked_plan(load_plan(self.plan), network, chosen, stored)
+                yield checked_plan(load_plan(self.plan), network, chosen, stored)
 
 
 class PlanPatch:

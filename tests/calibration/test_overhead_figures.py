@@ -23,7 +23,7 @@ from znni.engine.stages.read import Read
 from znni.engine.stages.upload import Upload
 from znni.engine.stages.write import Write
 from znni.engine.tiles import make_job
-from znni.inference.planning import checked_plan
+from znni.inference.plan_checks import checked_plan
 from znni.machine.handling_times import ChunkTimes, HandlingTimes, SecondsPerValue
 from znni.machine.machine import Machine, Storage
 from znni.network.layers import Conv

@@ -17,6 +17,7 @@ from znni.core.text import counted, in_units
 from znni.engine.backends.registry import backend_of
 from znni.inference import planning
 from znni.inference.devices import choose_gpus
+from znni.inference.plan_checks import checked_plan
 from znni.inference.request import Requirements
 from znni.machine.detect import AVAILABLE_SHARE, detect_for, detect_host
 from znni.machine.machine import Device, Machine
@@ -79,7 +80,7 @@ def given_or_found(
         _warn_beyond_available(found, held)
         _warn_of_idle_threads(found)
         return found
-    checked = planning.checked_plan(given, required.network, choices, stored, required.job)
+    checked = checked_plan(given, required.network, choices, stored, required.job)
     _warn_beyond_available(checked, held)
     _warn_of_idle_threads(checked)
     return replace(checked, output=required.job.output)

@@ -7,7 +7,6 @@ import os
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
-from importlib.util import find_spec
 from math import ceil
 
 import psutil
@@ -16,8 +15,8 @@ from znni.core.packages import BACKENDS, offers
 from znni.core.processors import GPU, HOST, DeviceChoice, may_use_gpu
 from znni.core.text import in_units
 from znni.machine import control_groups
-from znni.machine.gpus import Gpu, detect_gpus
-from znni.machine.machine import BANDWIDTH_EXPONENT, Device, Machine, limited, nominal_link
+from znni.machine.gpus import detect_gpus
+from znni.machine.machine import BANDWIDTH_EXPONENT, Device, Machine, limited
 from znni.machine.processor import (
     nominal_flops,
     pairs_per_cycle,
@@ -54,7 +53,8 @@ def detect_machine(
     Raises:
         InvalidInput: ``ram`` or ``gpu_memory`` is not a size, or one of these is not positive.
     """
-    gpus = (*map(_gpu, detect_gpus()), *_brought())
+    found = (replace(it, memory=steady(it.memory * AVAILABLE_SHARE)) for it in detect_gpus())
+    gpus = (*found, *_brought())
     made = limited(replace(detect_host(), gpus=gpus), ram, threads, gpu_memory)
     _warn_beyond(made.host.memory)
     return made
@@ -120,20 +120,6 @@ def _warn_beyond(memory: int) -> None:
             in_units(memory),
             in_units(most),
         )
-
-
-def _gpu(found: Gpu) -> Device:
-    return Device(
-        kind=GPU,
-        name=found.name,
-        memory=steady(found.free * AVAILABLE_SHARE),
-        threads=1,
-        flops=found.flops,
-        bandwidth=found.bandwidth,
-        capability=found.capability,
-        cudnn=find_spec("cudnn") is not None,
-        link=nominal_link(found.capability),
-    )
 
 
 def _brought() -> Iterator[Device]:

@@ -5,13 +5,14 @@ On a GPU a row begins at a sector, because sectors that are written in part take
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
 from znni.core.processors import DeviceKind, has_own_memory
 from znni.core.shapes import round_up
 from znni.machine.packed_arrays import packed_bytes
+from znni.network.layers import PackedLayer
 from znni.network.node import INPUT
 from znni.plans.block_storage import BlockStorage
 from znni.plans.segments import Step
@@ -66,6 +67,15 @@ def storage_bytes(
     if not has_own_memory(device) or name == INPUT:
         return shape.nbytes
     return shape._replace(x=round_up(shape.x, SECTOR)).nbytes + SECTOR_BYTES
+
+
+def packed_storages(steps: Iterable[Step], storage: BlockStorage) -> Mapping[str, int]:
+    """Return the storages whose values are packed, with the parts of their numbers."""
+    return {
+        storage.locations[step.gives].storage: step.operation.parts
+        for step in steps
+        if isinstance(step.operation, PackedLayer) and step.operation.writes
+    }
 
 
 def bytes_apart(step: Step, storage: BlockStorage, device: DeviceKind) -> int:

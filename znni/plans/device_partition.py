@@ -15,9 +15,8 @@ from znni.core.processors import DeviceKind, has_own_memory
 from znni.core.shapes import Shape5, round_up
 from znni.network.network import Network
 from znni.network.node import INPUT
-from znni.plans.array_layout import bytes_apart, staged_bytes, storage_bytes
+from znni.plans.array_layout import bytes_apart, packed_storages, staged_bytes, storage_bytes
 from znni.plans.block_storage import BlockStorage
-from znni.plans.packed import packed_storages
 from znni.plans.placement import ArrayUses, Placement, Use
 from znni.plans.segments import Segment, Step, segment_runs
 

@@ -16,10 +16,9 @@ from typing import NamedTuple
 from znni.core.shapes import Box, Shape5, Vec3, offsets
 from znni.network.network import Network
 from znni.network.node import INPUT, Node
-from znni.plans.array_layout import Rows, device_rows, is_staged
+from znni.plans.array_layout import Rows, device_rows, is_staged, packed_storages
 from znni.plans.block_storage import BlockStorage
 from znni.plans.device_partition import DevicePart
-from znni.plans.packed import packed_storages
 from znni.plans.segments import Segment, Step
 
 ZERO, ONE = Vec3(0, 0, 0), Vec3(1, 1, 1)

@@ -34,7 +34,7 @@ def allocator(plan: Plan) -> Allocate:
 
 def free(device: Device) -> int:
     """Return the free bytes of a GPU now."""
-    return detect_gpus()[device.number].free
+    return detect_gpus()[device.number].memory
 
 
 BACKEND = DeviceBackend(
