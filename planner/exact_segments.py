@@ -53,7 +53,7 @@ def exact_segments(
         if steps not in found:
             found.append(steps)
             yield exact_segment(steps, device)
-    if parts and (packed := packed_values(alone, options.applies, parts)).made:
+    if parts and (packed := packed_values(alone, options.prices.applies, parts)).made:
         steps = fused(with_rules(alone.after(packed), options), fusible_packed, options)
         yield exact_segment(steps, device)
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 from znni.core.processors import (
@@ -22,6 +23,7 @@ from znni.core.shapes import Shape5
 from znni.network.network import Network
 from znni.network.node import INPUT, Node
 from znni.plans.block_storage import BlockStorage
+from znni.plans.totals import Number
 
 # The processor that computes layers: the host, a GPU, or the host with primitives that also compute
 # on a GPU.
@@ -137,6 +139,21 @@ def _cuts(network: Network) -> list[int]:
     if network.is_exact:
         return [0, len(network.nodes)]
     return [count for count, alive in enumerate(network.alive) if len(alive) == 1]
+
+
+def sums_at_cuts(processor: Processor, seconds: Sequence[Number], nothing: Number) -> list[Number]:
+    """Return the seconds of a processor's layers for each number of first layers on the host.
+
+    They are those of the layers before the cut, or of the layers after it on a GPU.
+
+    Args:
+        processor: the processor.
+        seconds: the seconds of each layer, in order.
+        nothing: the seconds of no layers.
+    """
+    if has_own_memory(device_of(processor)):
+        return list(accumulate(reversed(seconds), initial=nothing))[::-1]
+    return list(accumulate(seconds, initial=nothing))
 
 
 def cut_network(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from functools import cache
-from itertools import accumulate
 from math import isfinite
 from typing import NamedTuple, TypeVar
 
@@ -14,7 +13,7 @@ from numpy.typing import NDArray
 from planner.job_places import box_read
 from planner.least_memory import Bools, least_bytes_of_arrays, most_for_arrays, slowed_poolings
 from planner.overhead import Overhead
-from planner.partition import CutPoint, Processor, device_of
+from planner.partition import CutPoint, Processor, device_of, sums_at_cuts
 from planner.patch_candidate import HOST_PROCESSORS
 from planner.space import Space
 from znni.core.processors import GPU, HOST, DeviceKind
@@ -95,10 +94,7 @@ def quick_bounds(space: Space, patches: list[Vec3]) -> list[float]:
             device = device_of(processor)
             slowed = copied | slowed_poolings(network, device, voxels, most_on(device))
             each = list(space.bounds_on(processor).of_layers(voxels, slowed).values())
-            if processor == GPU:
-                least[processor] = list(accumulate(reversed(each), initial=zero))[::-1]
-            else:
-                least[processor] = list(accumulate(each, initial=zero))
+            least[processor] = sums_at_cuts(processor, each, zero)
         return least[processor]
 
     number = np.prod(-(-np.array(space.output) // sizes), axis=1).astype(float)
@@ -141,7 +137,7 @@ def _seconds_of_jobs(
         brought: the bytes of a patch that are copied to the GPU.
         in_turn: whether layers on the host compute on the GPU, so that host and GPU take turns.
     """
-    overhead, once = space.overhead, space.overhead.once
+    overhead = space.overhead
     run = overhead.setting(space.network, layers, host_uses_gpu=in_turn)
     nothing = 0.0 * number
     each = counts._replace(
@@ -150,14 +146,7 @@ def _seconds_of_jobs(
         host_seconds=layers.get(HOST, nothing),
         gpu_seconds=layers.get(GPU, nothing),
     )
-    start = nothing + once.around.total + once.building + once.warming
-    if run.on_host:
-        cold = np.maximum(0.0, overhead.touched_bytes(run, each) - overhead.warm)
-        start += cold * once.cold
-    if run.on_gpu:
-        start += overhead.locked(run, each) * once.pinned
-    if run.uses_gpu:
-        start += once.cuda
+    start = overhead.once.around.total + sum(overhead.seconds_once(run, each))
     stages = overhead.seconds(run, each)
     further = seconds_after_first(stages, number, max(1, run.workers), in_turn=in_turn)
     found: Numbers = start + sum(stages.values()) + np.maximum.reduce(list(further.values()))

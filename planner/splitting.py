@@ -66,7 +66,7 @@ def _packed_seconds(network: Network, options: StepOptions, parts: int) -> dict[
     step = network.granularity
     storage = block_storage(network, step * (Vec3.of(SAMPLE) // step).maximum(1))
     steps = BlockSteps.layer_by_layer(network.nodes, storage)
-    steps = with_rules(steps.after(packed_values(steps, options.applies, parts)), options)
+    steps = with_rules(steps.after(packed_values(steps, options.prices.applies, parts)), options)
     segment = exact_segment(fused(steps, fusions(network).values(), options), GPU)
     return {
         it.gives: least_seconds([it], options) if isinstance(it.operation, PackedLayer) else inf

@@ -316,7 +316,7 @@ def test_no_layer_is_faster_than_its_bound_whole_or_in_pieces(
 def test_fewer_items_may_be_faster_each_if_they_do_not_divide_all() -> None:
     """Batches of tiles are rounded up: of 27 fragments, 16 may be faster each."""
     search = on_host("n926").among(on_host("n926")._primitives)
-    conv, known = search._network.convolutions[2], search._options._prices
+    conv, known = search._network.convolutions[2], search._options.prices
     size = Vec3(20, 20, 20)
     for items in (27, 16):  # 27 are priced first, and bound 16
         shape = Shape5.of(items, conv.in_features, size + conv.kernel - 1)
