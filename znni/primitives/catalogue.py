@@ -152,9 +152,14 @@ def catalogue(
 
 
 def _members(kind: str, *given: Device | Catalogue) -> list[_Member]:
-    if kind not in subpackages(__package__):  # an installed package has all of them
+    if not _is_own(kind):
         return []
     return [_Member(kind, name, *given) for name in member_names(f"{__package__}.{kind}")]
+
+
+def _is_own(kind: str) -> bool:
+    """Return whether znni has a folder of primitives; an installed package may have others."""
+    return kind in subpackages(__package__)
 
 
 class GpuOffer(NamedTuple):
@@ -173,8 +178,9 @@ class GpuOffer(NamedTuple):
 
 def gpu_offers(gpu: Device) -> list[GpuOffer]:
     """Return what a GPU has of each module of GPU primitives."""
-    found = []
-    for module in members(f"{__package__}.gpu", "primitive"):
+    found = list[GpuOffer]()
+    folder = gpu.backend or GPU
+    for module in members(f"{__package__}.{folder}", "primitive") if _is_own(folder) else ():
         if hasattr(module, "primitives"):
             family = f"gpu_{module.__name__.split('.')[-2]}"
             names = tuple(primitive.name for primitive in module.primitives(gpu))

@@ -22,6 +22,7 @@ from znni.core.shapes import Vec3
 from znni.engine.backends import registry
 from znni.engine.backends.registry import DeviceBackend, backend_of
 from znni.inference import planning
+from znni.inference.machine_text import describe_machine
 from znni.machine.detect import detect_machine
 from znni.machine.machine import Device, Machine
 from znni.network.layers import Conv
@@ -93,6 +94,24 @@ def test_it_computes_and_reports_what_the_host_computes(
     run(volume, tmp_path / "wanted.npy", device="cpu", **options)
     found, wanted = (tmp_path / f"{name}.npy" for name in ("found", "wanted"))
     assert found.read_bytes() == wanted.read_bytes()
+
+
+@pytest.mark.usefixtures("alone")
+def test_layers_on_the_host_hand_on_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    volume = np.random.default_rng(1).random(SHAPE, np.float32)
+    report = run(volume, tmp_path / "found.npy", device="cpu+gpu")
+    assert report.plan.layers_on_host == 1
+    monkeypatch.setattr(planning, "catalogue", direct)
+    run(volume, tmp_path / "wanted.npy", device="cpu")
+    found, wanted = (np.load(tmp_path / f"{name}.npy") for name in ("found", "wanted"))
+    np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_its_primitives_are_told(alone: Device) -> None:
+    told = describe_machine(Machine(machine().host, (alone,)))
+    assert "a mirror of the host" in told
+    assert "mirror, of package mirror_device 1.0" in told
+    assert "gpu_direct" not in told
 
 
 def test_several_of_them_are_refused(alone: Device) -> None:

@@ -11,10 +11,13 @@ from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple, Protocol
 
+import numpy as np
+
 from znni.core.discovery import member, subpackages
 from znni.core.errors import InvalidInput
 from znni.core.options import OutputType
 from znni.core.packages import BACKENDS, offers
+from znni.core.shapes import Shape5
 from znni.engine.block import Stage
 from znni.engine.executor import Measured
 from znni.engine.labels import Labels
@@ -22,7 +25,7 @@ from znni.engine.stage_chain import nothing_to_do
 from znni.engine.stopwatch import Stopwatch
 from znni.engine.tiles import Allocate, allocate_new
 from znni.machine.machine import Device
-from znni.network.weights import ConvWeights, Weights
+from znni.network.weights import ConvWeights, Float32, Weights
 from znni.plans.device_partition import DevicePart
 from znni.plans.plan import Plan
 from znni.plans.primitive import Catalogue
@@ -66,6 +69,7 @@ class DeviceBackend:
         devices: returns the devices of an installed package's backend that are there now.
             ``machine/detect.py`` finds those of znni's own.
         allocator: returns what gives the arrays that blocks are read into.
+        tensor: makes an array for what layers on the host hand on to a device of some name.
         check: checks that the devices are those that plans were made for, or raises ``RunFailed``.
         free: returns the free bytes of a device now, without what this process holds.
         peak: returns the most bytes that arrays of this process took.
@@ -80,6 +84,7 @@ class DeviceBackend:
     layers: Callable[[PartToRun], Layers]
     devices: Callable[[], Sequence[Device]] = tuple
     allocator: Callable[[Plan], Allocate] = lambda _plan: allocate_new
+    tensor: Callable[[Shape5, str], Float32] = lambda shape, _name: np.empty(shape, np.float32)
     check: Callable[[], None] = nothing_to_do
     free: Callable[[Device], int] = lambda device: device.memory
     peak: Callable[[], int] = lambda: 0

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from znni.core.shapes import Shape5
 from znni.engine.backends.registry import DeviceBackend, Layers, PartToRun
 from znni.engine.tiles import Allocate, allocate_new
+from znni.machine.cuda import device_errors
 from znni.machine.device_arena import DEVICE_BYTES, device_peak
 from znni.machine.gpus import check_gpus, detect_gpus
-from znni.machine.locked_arrays import LockedArrays
+from znni.machine.locked_arrays import LockedArrays, pinned
 from znni.machine.machine import Device
+from znni.network.weights import Float32
 from znni.plans.device_partition import locks_blocks
 from znni.plans.plan import Plan
 
@@ -32,6 +35,16 @@ def allocator(plan: Plan) -> Allocate:
     return LockedArrays().array if locks_blocks(plan.network) else allocate_new
 
 
+def tensor(shape: Shape5, name: str) -> Float32:
+    """Return a page-locked array for what layers on the host hand on to a GPU.
+
+    Raises:
+        RunFailed: the system does not lock so many pages.
+    """
+    with device_errors(name):
+        return pinned(shape)
+
+
 def free(device: Device) -> int:
     """Return the free bytes of a GPU now."""
     return detect_gpus()[device.number].memory
@@ -40,6 +53,7 @@ def free(device: Device) -> int:
 BACKEND = DeviceBackend(
     layers,
     allocator=allocator,
+    tensor=tensor,
     check=check_gpus,
     free=free,
     peak=device_peak,

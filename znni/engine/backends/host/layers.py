@@ -10,7 +10,7 @@ import numpy as np
 
 from znni.core.shapes import Box, Vec3
 from znni.engine.backends.host.backend import HostBackend
-from znni.engine.backends.registry import PartToRun
+from znni.engine.backends.registry import PartToRun, backend_of
 from znni.engine.blended import Blended
 from znni.engine.block import Block, Stage
 from znni.engine.executor import Executor, Fragments, built_operations, fragments_of
@@ -21,7 +21,6 @@ from znni.machine.arena import SPARE
 from znni.machine.arrays import ALIGNMENT
 from znni.machine.cuda import cupy, device_errors
 from znni.machine.device_arena import DeviceArena
-from znni.machine.locked_arrays import pinned
 from znni.network.weights import Float32
 from znni.plans.program import program_of
 
@@ -48,8 +47,8 @@ class HostLayers:
         self._plan, self._part, self._head = plan, part, wanted.head
         self._threads = plan.machine.host.threads
         if part.hands_on:
-            with device_errors(plan.gpu.name):
-                self._tensors = cycle([pinned(part.output_shape) for _ in range(2)])
+            tensor = backend_of(plan.gpu).tensor
+            self._tensors = cycle([tensor(part.output_shape, plan.gpu.name) for _ in range(2)])
         program = program_of(plan.network, part, ALIGNMENT, SPARE)
         self._maps = program.output.maps
         operations = built_operations(program, wanted.catalogue, wanted.weights)
