@@ -87,11 +87,6 @@ def bytes_apart(step: Step, storage: BlockStorage, device: DeviceKind) -> int:
     return step.shape_out.nbytes if is_apart else 0
 
 
-def is_staged(step: Step, storage: BlockStorage, device: DeviceKind) -> bool:
-    """Return whether a step's output is made apart, and then copied to its place."""
-    return not step.cost.writes_views and bytes_apart(step, storage, device) > 0
-
-
 def staged_bytes(step: Step, storage: BlockStorage, device: DeviceKind) -> int:
     """Return the bytes of workspace in which a step's output is made before it is copied."""
-    return step.shape_out.nbytes if is_staged(step, storage, device) else 0
+    return 0 if step.cost.writes_views else bytes_apart(step, storage, device)

@@ -22,7 +22,6 @@ from znni.core.processors import (
     HOST_AND_GPU,
     DeviceKind,
     Processors,
-    has_own_memory,
     may_use_gpu,
 )
 from znni.core.shapes import FLOAT_BYTES, Shape5, Vec3
@@ -135,7 +134,7 @@ class Plan:
 
     def memory_on(self, device: DeviceKind) -> PlanMemory:
         """Return the peak bytes on a device; those on the host if the plan does not use the GPU."""
-        return (self.gpu_memory if has_own_memory(device) else None) or self.memory
+        return self.limits.get(device, self.limits[HOST])[0]
 
     @property
     def parts(self) -> tuple[DevicePart, ...]:

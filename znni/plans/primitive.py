@@ -67,7 +67,7 @@ class Primitive(Protocol):
     def cost(self, layer: Operation, shape: Shape5) -> Cost:
         """Return the exact memory, and the operations, of one call on an input of ``shape``."""
 
-    def build(self, layer: Operation, shape: Shape5, weights: ConvWeights | None) -> Run:
+    def build(self, layer: Operation, shape: Shape5, weights: ConvWeights | None, /) -> Run:
         """Prepare everything that can be done once.
 
         Returns:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from znni.core.shapes import Box, Shape5, Vec3, offsets
 from znni.network.network import Network
 from znni.network.node import INPUT, Node
-from znni.plans.array_layout import Rows, device_rows, is_staged, packed_storages
+from znni.plans.array_layout import Rows, device_rows, packed_storages, staged_bytes
 from znni.plans.block_storage import BlockStorage
 from znni.plans.device_partition import DevicePart
 from znni.plans.segments import Segment, Step
@@ -224,7 +224,7 @@ def program_of(network: Network, part: DevicePart, alignment: int, spare: int) -
             views.made(step.gives),
             room,
             placed.starts[use.writes] if use.late else None,
-            part.storage is not None and is_staged(step, part.storage, part.device),
+            part.storage is not None and staged_bytes(step, part.storage, part.device) > 0,
             part.storage is not None and step.gives in part.storage.cleared,
         )
         for step, use, room in zip(part.steps, arrays.uses, placed.room, strict=True)
