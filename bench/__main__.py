@@ -35,6 +35,7 @@ COMMANDS = {
     "exercise": "bench.exercise",
     "volumes": "bench.volumes",
     "zarr-libraries": "bench.zarr_libraries",
+    "resampling": "bench.resampling",
     "end-to-end": "bench.end_to_end",
     "fleet": "bench.fleet",
     "phases": "bench.phases",

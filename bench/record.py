@@ -53,6 +53,7 @@ Kind: TypeAlias = Literal[
     "phases",
     "predictors",
     "profile",
+    "resampling",
     "scaling",
     "seams",
     "search",

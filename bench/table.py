@@ -443,6 +443,17 @@ COLUMNS: dict[Kind | Literal["choices"], dict[str, Forms]] = {
         "fused x": "{fused_ratio:.2f}",
         "TensorStore x": "{tensorstore_ratio:.2f}",
     },
+    "resampling": {
+        **as_is("case", "maps", "input", "output", "order", "name", "threads"),
+        "s": "{seconds:.3f}",
+        "spread": "{spread:.0%}",
+        "processor s": "{processor_seconds:.3f}",
+        "floor s": "{floor_seconds:.3f}",
+        "x znni": "{slower:.1f}",
+        "differs by": "{difference:.1e}",
+        "labels apart": "{labels_apart:,}",
+        "scratch MiB": "{scratch_mib:.1f}",
+    },
     "choices": {
         **as_is("kernel", "pool", "maps", "input", "picked"),
         "s": "{picked_seconds:.4f}",

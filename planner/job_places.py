@@ -8,10 +8,11 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
+from znni.core.axis_taps import Places
 from znni.core.shapes import Box, Vec3
 from znni.network.geometry import extents_read, input_box
 from znni.network.network import Network
-from znni.network.window import AxisWindows, Places
+from znni.network.window import AxisWindows
 
 
 class AxisPlaces(NamedTuple):

@@ -151,12 +151,14 @@ class Overhead:
             brought: the bytes that are copied to the GPU, as float32.
         """
         maps, window = network.in_features, network.window
+        blended = network.blended_extents(patch)
         return Counts(
             values_in=maps * extents_read(network, patch).volume,
             voxels=patch.volume,
             row=patch.x,
+            blended=blended.volume,
             at_once=network.together * maps * input_box(network, patch).size.volume,
-            tail=window.tail(patch) * patch.z * patch.y if window else 0,
+            tail=window.tail(patch) * blended.z * blended.y if window else 0,
             runs=window.a_block(patch) if window else 1.0,
             read=maps * voxels_read(network, patch, self.places),
             chunks=prod(map(self.chunks_along, range(3), patch, *box_read(network, patch))),

@@ -165,7 +165,14 @@ def _counts(network: Network, patches: list[Vec3], overhead: Overhead) -> Counts
         read *= np.array([overhead.read_along(axis, *each) for each in blocks])[places]
         chunks *= np.array([overhead.chunks_along(axis, *each) for each in blocks])[places]
         files *= np.array([float(overhead.files_along(it)) for it in extents.tolist()])[places]
-    seen = _by_axis(patches, lambda patch: {"seen": input_box(network, patch).size})["seen"]
+    sizes_of = _by_axis(
+        patches,
+        lambda patch: {
+            "seen": input_box(network, patch).size,
+            "blended": network.blended_extents(patch),
+        },
+    )
+    blended = sizes_of["blended"].astype(float)
     z, y, row = np.array(patches, float).T
     ones, nothing = np.ones(len(patches)), np.zeros(len(patches))
     given = np.prod(boxes["stop"] - boxes["start"], axis=1, dtype=float)
@@ -173,8 +180,13 @@ def _counts(network: Network, patches: list[Vec3], overhead: Overhead) -> Counts
         values_in=network.in_features * given,
         voxels=z * y * row,
         row=row,
-        at_once=network.together * network.in_features * np.prod(seen, axis=1, dtype=float),
-        tail=np.array([window.tail(patch) for patch in patches]) * z * y if window else nothing,
+        blended=blended.prod(axis=1),
+        at_once=network.together * network.in_features * sizes_of["seen"].prod(axis=1, dtype=float),
+        tail=(
+            np.array([window.tail(patch) for patch in patches]) * blended[:, 0] * blended[:, 1]
+            if window
+            else nothing
+        ),
         runs=np.array([window.a_block(patch) for patch in patches]) if window else ones,
         read=network.in_features * read,
         chunks=chunks,

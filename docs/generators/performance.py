@@ -58,6 +58,7 @@ PAGES = {
             "default-memory",
             "volumes",
             "zarr-libraries",
+            "resampling",
             "ledger",
             "kills",
             "killed-labels",

@@ -198,10 +198,18 @@ def test_all_that_the_gpu_gives_was_promised(tmp_path: Path) -> None:
 
 
 @on_gpu
-@pytest.mark.parametrize("of_maps", [tuple(range(9)), (3, 700, *range(7)), ()])
+@pytest.mark.parametrize(
+    "rule",
+    [
+        Labels(tuple(range(9))),
+        Labels((3, 700, *range(7))),
+        Labels(threshold=0.5),
+        Labels((3, 700, *range(7)), 0.5, regions=True),
+    ],
+    ids=str,
+)
 @pytest.mark.parametrize("has_head", [False, True])
-def test_labels_are_those_of_the_host(of_maps: tuple[int, ...], has_head: bool) -> None:
-    rule = Labels(of_maps, 0.5)
+def test_labels_are_those_of_the_host(rule: Labels, has_head: bool) -> None:
     generator = np.random.default_rng(0)
     values = generator.integers(-3, 4, (4 if has_head else 9, 5, 21, 300)).astype(np.float32)
     values[:, 2] = 1  # all equal

@@ -13,6 +13,7 @@ from znni.cli.finish import finish
 from znni.cli.import_network import import_network
 from znni.cli.infer import infer
 from znni.cli.networks import networks
+from znni.cli.nnunet import nnunet
 from znni.cli.options import grouped, only
 from znni.cli.plan import plan
 from znni.cli.pyramid import pyramid
@@ -151,5 +152,6 @@ def info(
 app.command("networks")(networks)
 app.command("example")(example)
 app.command("import")(import_network)
+app.add_typer(nnunet, name="nnunet")
 app.command("verify")(verify)
 app.command("view")(view)

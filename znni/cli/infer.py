@@ -18,6 +18,7 @@ from znni.cli.many import show_dry_run, show_many
 from znni.cli.options import WindowOptions
 from znni.cli.plan import plan_text
 from znni.cli.values import in_windows
+from znni.cli.whole_case import case_network, check_suits_cases, infer_case, is_whole_case
 from znni.core.loading import loading, nothing
 from znni.core.options import Bits, Choices, Recheck
 from znni.core.run_options import (
@@ -107,6 +108,15 @@ def infer(
         ),
     ] = None,
     recheck: Annotated[Recheck | None, options.RecheckHelp] = None,
+    case: Annotated[
+        bool,
+        typer.Option(
+            "--case",
+            help="The volumes are the channels of a scan: crop, normalize and resample it as the "
+            "network file's case: says, and write its labels. So it is for a results folder of "
+            "nnU-Net.",
+        ),
+    ] = False,
     dry_run: Annotated[
         bool,
         typer.Option(
@@ -117,6 +127,20 @@ def infer(
     ] = False,
 ) -> None:
     """Run a network over volumes, and write its dense outputs."""
+    if is_whole_case(net, asked=case):
+        check_suits_cases(
+            read, region, values, storage, plan=plan, random_weights=random_weights, suffix=suffix,
+            part=part, cluster=cluster, bits=bits, recheck=recheck, dry_run=dry_run or None,
+        )  # fmt: skip
+        infer_case(
+            volumes,
+            in_windows(case_network(net), windows),
+            weights,
+            out,
+            limits,
+            overwrite=existing.overwrite,
+        )
+        return
     alone = len(volumes) == 1 and not dry_run and not cluster
     waiting, begin = _begun(limits, alone=alone, looks=not cluster)
     with loading(begin=begin):

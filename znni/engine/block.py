@@ -35,7 +35,7 @@ class Block(NamedTuple):
         start: the voxel of an exact network's whole output at which the block begins. If there are
             windows, the voxel of the volume at which the values begin.
         scaling: the scaling that stored values still need; None: none.
-        written: the voxels of the volume that the block writes, if there are windows.
+        written: the voxels of the output that the block writes, if there are windows.
         wanted: which of these voxels (z, y, x) need output; None: all.
         form: what the values are.
     """
@@ -54,7 +54,7 @@ class Block(NamedTuple):
 
     def with_output(self, window: Window) -> NDArray[np.bool_] | None:
         """Return which voxels that the block writes have output; the others are 0. None: all."""
-        if self.written.within(window.covered):
+        if window.resampled or self.written.within(window.covered):
             return self.wanted
         covered = np.zeros(self.written.size, np.bool_)
         if part := self.written.intersection(window.covered):

@@ -112,7 +112,7 @@ class Blocks:
         window = self._network.window
         written = tile.written.shifted(self._job.center)
         if window:
-            box = window.around(written)
+            box = window.around(window.blended(written))
         else:
             box = self._job.seen(tile, input_box(computing, tile.computed.size))
         given = self._volume, self._job, box, self._network.scaling, allocate

@@ -28,13 +28,18 @@ class Labels:
         of_maps: the label of each map. A voxel gets the label of its largest map. If several maps
             are equally large, the first one counts. Empty: the threshold decides.
         threshold: a voxel of a map gets 1 if its value is above this number, and else 0.
+        regions: whether maps are of regions. Then a voxel gets the label of the last map whose
+            value is above the threshold, or 0.
     """
 
     of_maps: tuple[int, ...] = ()
     threshold: float = 0.0
+    regions: bool = False
 
     def __str__(self) -> str:
         """Return the labels, or the threshold, in words."""
+        if self.regions:
+            return f"{', '.join(map(str, self.of_maps))} of regions above {self.threshold:g}"
         return ", ".join(map(str, self.of_maps)) or f"above {self.threshold:g}"
 
     @property
@@ -51,6 +56,11 @@ class Labels:
         if not self.of_maps:
             return (values > self.threshold).astype(self.dtype)
         known = np.array(self.of_maps, self.dtype)
+        if self.regions:
+            found = np.zeros((1, *values.shape[1:]), self.dtype)
+            for label, region in zip(known, values, strict=True):
+                found[0][region > self.threshold] = label
+            return found
         found = np.empty((1, *values.shape[1:]), self.dtype)
         for z in range(values.shape[1]):  # indices of a whole block would take eight bytes each
             found[0, z] = known[values[:, z].argmax(axis=0)]
@@ -71,16 +81,32 @@ class Labels:
             wrong = stored != (values > self.threshold)
             apart = np.where(wrong, np.abs(values - self.threshold), 0.0)
             return np.where(stored > 1, np.inf, apart)
+        if self.regions:
+            return self._misfit_of_regions(stored, values)
         largest = values.max(axis=1, keepdims=True)
         has_label = np.array(self.of_maps) == stored
         kept = np.where(has_label, values, -np.inf)
         return np.asarray(largest - kept.max(axis=1, keepdims=True))
 
+    def _misfit_of_regions(
+        self, stored: NDArray[Any], values: NDArray[np.float64]
+    ) -> NDArray[np.float64]:
+        """Return by how much the values of regions would have to change, as ``misfit`` does."""
+        above = values - self.threshold
+        last = np.full(stored.shape, np.inf)
+        # The change for each label: its region is above the threshold, and no later region is.
+        for place, label in enumerate((0, *self.of_maps)):
+            later = above[:, place:].max(axis=1, initial=0.0)
+            own = -above[:, place - 1].clip(max=0.0) if place else np.zeros(len(values))
+            change = np.maximum(later, own)[:, np.newaxis]
+            last = np.where(stored == label, np.minimum(last, change), last)
+        return last
+
     def attributes(self, network: Network) -> dict[str, str]:
         """Return how an output stores this: labels by name as JSON, and the threshold."""
-        if not self.of_maps:
-            return {"labels": "", "threshold": repr(self.threshold)}
-        return {"labels": json.dumps(dict(label_names(network))), "threshold": ""}
+        names = json.dumps(dict(label_names(network))) if self.of_maps else ""
+        above = "" if self.of_maps and not self.regions else repr(self.threshold)
+        return {"labels": names, "threshold": above}
 
 
 def label_names(network: Network) -> tuple[tuple[str, int], ...]:
@@ -110,12 +136,15 @@ def labels_for(network: Network, largest: bool, threshold: float | None) -> Labe
             f"labels are those of the largest map, without a threshold; leave out "
             f"{option('threshold', threshold)}, or the labels"
         )
-    if network.out_features == 1:
+    if network.out_features == 1 and not network.has_regions:
         raise InvalidInput(
             f"network {network.name} gives {counted(1, 'map')}, whose labels need a threshold; "
             f"give {option('threshold', 0.5)} instead"
         )
-    return Labels(tuple(label for _, label in label_names(network)))
+    names = tuple(label for _, label in label_names(network))
+    if not network.has_regions:
+        return Labels(names)
+    return Labels(names, 0.5 if network.last_activation == "sigmoid" else 0.0, regions=True)
 
 
 def labels_from(labels: str, threshold: str) -> Labels | None:
@@ -125,5 +154,6 @@ def labels_from(labels: str, threshold: str) -> Labels | None:
         ValueError: they are not from there.
     """
     if labels:
-        return Labels(tuple(int(label) for label in json.loads(labels).values()))
+        known = tuple(int(label) for label in json.loads(labels).values())
+        return Labels(known, float(threshold or 0), regions=bool(threshold))
     return Labels(threshold=float(threshold)) if threshold else None

@@ -19,6 +19,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from znni.components.nonzero import occupied_box
 from znni.core.errors import InvalidInput, UnusableValues
 from znni.core.shapes import Box, Vec3
 from znni.core.volume import Volume
@@ -67,11 +68,11 @@ def normalized(
     log.info("reading the whole volume, by whose values it is normalized or cropped")
     each = [range(index, index + 1) for index in range(len(rules))]
     counted = [range(len(rules))] if scaling.together else each  # the maps of each statistic
-    scored = {maps: _Moments() for maps in counted if isinstance(rules[maps[0]], ZScore)}
+    scored = {maps: Moments() for maps in counted if isinstance(rules[maps[0]], ZScore)}
     ranked = {
         maps: _Ranks(rule) for maps in counted if isinstance(rule := rules[maps[0]], Percentiles)
     }
-    statistics: dict[range, _Moments | _Ranks] = {**scored, **ranked}
+    statistics: dict[range, Moments | _Ranks] = {**scored, **ranked}
     twice = bool(ranked) and volume.itemsize > 2
 
     like_nnunet = network.window is not None and network.window.like == "nnunet"
@@ -116,7 +117,7 @@ def normalized(
     return network.scaled_by(made)
 
 
-class _Moments:
+class Moments:
     """The mean and the standard deviation of all values of a map.
 
     Those of blocks are joined as by Chan, Golub and LeVeque (1979), in float64.
@@ -126,6 +127,7 @@ class _Moments:
         self.voxels, self.mean, self.squares = 0, 0.0, 0.0
 
     def add(self, values: Values) -> None:
+        """Add some values."""
         if not values.size:
             return
         mean = float(values.mean(dtype=np.float64))
@@ -145,6 +147,11 @@ class _Moments:
             self.voxels = voxels
 
     def result(self) -> Fixed:
+        """Return the normalization to mean 0 and standard deviation 1.
+
+        Raises:
+            InvalidInput: no value was added.
+        """
         _check_some(self.voxels)
         return Fixed(self.mean, max(sqrt(self.squares / self.voxels), LEAST_DEVIATION))
 
@@ -272,13 +279,8 @@ def _around(occupied: Sequence[Box], size: Vec3) -> Box:
 
 def _occupied(read: Values, box: Box) -> Box | None:
     """Return the part of a box around all voxels where a map is not 0."""
-    seen = (read != 0).any(axis=0)
-    if not seen.any():
-        return None
-    along = [np.flatnonzero(seen.any(axis=axes)) for axes in ((1, 2), (0, 2), (0, 1))]
-    start = Vec3(*(int(found[0]) for found in along))
-    stop = Vec3(*(int(found[-1]) + 1 for found in along))
-    return Box(start, stop).shifted(box.start)
+    part = occupied_box((read != 0).any(axis=0))
+    return part.shifted(box.start) if part else None
 
 
 def _blocks(

@@ -127,7 +127,8 @@ def make_job(
             f"{option('border', 'same')}, or leave it out"
         )
     if network.window:
-        wanted = _wanted(roi, Box(ZERO, volume), border, volume)
+        output = network.window.over(volume).output
+        wanted = _wanted(roi, Box(ZERO, output), border, output)
         beyond = pad if border == "same" else None
         if network.scaling.crops and beyond not in (None, "constant"):
             raise InvalidInput(
@@ -214,7 +215,8 @@ def seen_by(network: Network, job: Job) -> Box:
         return Box(ZERO, job.volume)
     if network.window:
         wanted = Box(job.center, job.center + job.output)
-        return network.window.over(job.volume).around(wanted)
+        window = network.window.over(job.volume)
+        return window.around(window.blended(wanted))
     if job.whole:
         return Box(job.origin, job.origin + job.whole)
     return Box(job.origin, job.origin + job.output + network.field_of_view - 1)

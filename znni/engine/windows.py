@@ -103,17 +103,19 @@ class _Kept(NamedTuple):
 
     Attributes:
         sums: the sums.
-        before: the voxels that the block wrote.
+        before: the voxels that the block blended.
+        start: the first voxel along x of the sums, and of the next block.
     """
 
     sums: Sums
     before: Box
+    start: int
 
-    def next_to(self, written: Box) -> bool:
-        """Return whether a block begins where the other ends, and is as wide."""
-        same_rows = written.start[:2] == self.before.start[:2]
-        same_rows &= written.stop[:2] == self.before.stop[:2]
-        return same_rows and written.start.x == self.before.stop.x
+    def next_to(self, blended: Box) -> bool:
+        """Return whether a block begins where the sums do, and is as wide."""
+        same_rows = blended.start[:2] == self.before.start[:2]
+        same_rows &= blended.stop[:2] == self.before.stop[:2]
+        return same_rows and blended.start.x == self.start
 
 
 def on_host(shape: Shape5) -> Float32:
@@ -168,7 +170,7 @@ class BlendedWindows:
         compute: Callable[[Fragments], Array],
         begin: Callable[[Box], BoxSums],
     ) -> Array:
-        """Return the mean (f', z, y, x) of the windows at the voxels that a block writes.
+        """Return the mean (f', z, y, x) of the windows at the voxels that a block needs.
 
         Args:
             block: the block.
@@ -176,39 +178,58 @@ class BlendedWindows:
                 inputs, which are fragments at the same place.
             begin: function that returns sums over a box, in which no window is yet.
         """
-        written = block.written
-        size = written.size
-        beyond = self._tail_of(block, list(self._window.touching(written)))
-        sums = begin(Box(written.start, written.stop + Vec3(0, 0, beyond)))
+        blended = self._window.blended(block.written)
+        size = blended.size
+        next_start = self._next_start(block)
+        end = self._end_of(block, list(self._window.touching(blended)), next_start)
+        sums = begin(Box(blended.start, blended.stop._replace(x=max(end, blended.stop.x))))
         kept, self._kept = self._kept, None
-        follows = kept is not None and kept.next_to(written)
-        if kept is not None and follows:
+        done = 0  # the block before had windows that begin earlier
+        if kept is not None and kept.next_to(blended):
             sums.take(kept.sums)
+            done = kept.before.stop.x
         del kept
-        for group in self._window.groups(written):
-            if follows and group[0][0].x < written.start.x:
-                continue  # the block before had it
-            if not any(_is_wanted(block, self._box(start)) for start, _ in group):
+        for group in self._window.groups(blended):
+            if done and group[0][0].x < done:
+                continue
+            if not any(self._is_wanted(block, self._box(start)) for start, _ in group):
                 continue
             made = compute(self._input(block, group))
             for output, (start, axes) in zip(made, group, strict=False):
                 sums.add(output, start, axes)
-        if beyond:
-            self._kept = _Kept(sums.after(size.x), written)
+        if end > next_start:
+            self._kept = _Kept(sums.after(next_start - blended.start.x), blended, next_start)
         return sums.mean(size.x)
 
-    def _tail_of(self, block: Block, starts: Sequence[Vec3]) -> int:
-        """Return the voxels after a block whose sums are kept for the next; 0 if none is.
+    def _next_start(self, block: Block) -> int:
+        """Return the first voxel along x that the next block needs, or the volume's end."""
+        first = block.written.start._replace(x=block.written.stop.x)
+        if first.x >= self._window.output.x:
+            return self._window.covered.stop.x
+        return self._window.blended(Box(first, first + 1)).start.x
+
+    def _end_of(self, block: Block, starts: Sequence[Vec3], next_start: int) -> int:
+        """Return the voxel along x after the last whose sums are kept for the next block.
 
         Args:
             block: the block.
             starts: the first voxels of its windows.
+            next_start: the first voxel that the next block needs. It is the result if none is kept.
         """
         if block.wanted is not None or not starts:
-            return 0
-        beyond = max(start.x for start in starts) + self._window.size.x
-        beyond = min(beyond, self._window.covered.stop.x) - block.written.stop.x
-        return beyond if 0 < beyond <= self._most_kept else 0
+            return next_start
+        end = max(start.x for start in starts) + self._window.size.x
+        end = min(end, self._window.covered.stop.x)
+        return end if 0 < end - next_start <= self._most_kept else next_start
+
+    def _is_wanted(self, block: Block, window: Box) -> bool:
+        """Return whether a window has a voxel of a block that needs output."""
+        if block.wanted is None or self._window.resampled:
+            return True
+        common = window.intersection(block.written)
+        return common is not None and bool(
+            block.wanted[common.shifted(ZERO - block.written.start).slices].any()
+        )
 
     def _box(self, start: Vec3) -> Box:
         """Return the voxels of a window."""
@@ -222,13 +243,3 @@ class BlendedWindows:
             given[:, *self._inside] = np.flip(seen, flipped)[:, *self._used]
         self._seen[len(group) :] = 0
         return Fragments(self._seen, (ZERO,), ONE)
-
-
-def _is_wanted(block: Block, window: Box) -> bool:
-    """Return whether a window has a voxel of a block that needs output."""
-    if block.wanted is None:
-        return True
-    common = window.intersection(block.written)
-    return common is not None and bool(
-        block.wanted[common.shifted(ZERO - block.written.start).slices].any()
-    )

@@ -18,6 +18,7 @@ from znni.importing.axis_order import AXES, order_of, original_in_order, reorder
 from znni.importing.bioimageio_files import is_package
 from znni.importing.folding import Folded, fold
 from znni.importing.network_writer import check_writable, weights_beside, write_network
+from znni.importing.nnunet_folder import Results, is_results
 from znni.importing.parity import Compute, Parity, SampleParity, compare, compare_sample
 from znni.importing.steps import Found, Original, Settings
 from znni.network.geometry import with_window
@@ -134,6 +135,8 @@ def network_of(source: Any, compute: Compute) -> tuple[Network, Weights]:
 
 
 def _named(source: object) -> str:
+    if isinstance(source, Results):
+        return str(source.path)
     return str(source) if isinstance(source, str | Path) else type(source).__name__
 
 
@@ -180,12 +183,22 @@ def _in_axes(found: Found, axes: str) -> Found:
 
 def _with(network: Network, settings: Settings) -> Network:
     """Return a network with the windows, labels and spacing that its source names."""
-    labelled = replace(network, labels=settings.labels, spacing=settings.spacing)
+    labelled = replace(
+        network,
+        labels=settings.labels,
+        has_regions=settings.regions,
+        spacing=settings.spacing,
+        case=settings.case,
+    )
     return with_window(labelled, settings.window) if settings.window else labelled
 
 
 def _found(source: Any, like: Network | None) -> Found:
     """Return the contents of a source, read by the module for its kind."""
+    if isinstance(source, Results):
+        from znni.importing.nnunet_results import read_results
+
+        return read_results(source)
     path = Path(source) if isinstance(source, str | Path) else None
     if path and path.exists() and is_package(path):
         from znni.importing.bioimageio_model import read_model
@@ -212,13 +225,11 @@ def _check_alone(like: Network | None) -> None:
 
 
 def _is_checkpoint_of_nnunet(path: Path) -> bool:
-    from znni.importing.nnunet_results import is_results
-
     return path.is_file() and is_results(path)
 
 
 def _read_folder(folder: Path, like: Network | None) -> Found:
-    from znni.importing.nnunet_results import is_results, read_results
+    from znni.importing.nnunet_results import read_results
 
     if not is_results(folder):
         raise InvalidInput(
@@ -226,7 +237,7 @@ def _read_folder(folder: Path, like: Network | None) -> Found:
             f"bioimage.io; give a file: {KINDS}"
         )
     _check_alone(like)
-    return read_results(folder)
+    return read_results(Results(folder))
 
 
 def _arrays(source: Any) -> Any:

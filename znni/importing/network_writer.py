@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import get_args
 
@@ -103,6 +104,10 @@ def _lines(folded: Folded, weights: str, source: str) -> Iterator[str]:
     yield f"weights: {_text(weights)}"
     if network.labels:
         yield f"labels: {_flow({_text(name): label for name, label in network.labels})}"
+    if network.has_regions:
+        yield "regions: true"
+    if network.case:
+        yield f"case: {_flow(asdict(network.case))}"
     if network.spacing:
         yield f"spacing: {network.spacing.text}"
     if network.window:

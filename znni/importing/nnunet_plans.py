@@ -4,16 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from znni.core.errors import InvalidInput, option
+from znni.core.errors import InvalidInput
 from znni.core.text import counted
 from znni.core.voxel_size import VoxelSize
+from znni.importing.nnunet_folder import DATASET, PLANS
+from znni.network.case_rules import CaseRules, Orientation, ResampleRule, Slices, SplineOrder
 from znni.network.input_scaling import Fixed, InputScaling, Normalization, Percentiles, ZScore
 
-PLANS, DATASET = "plans.json", "dataset.json"
+# nnU-Net's functions that resample, and its readers of images with the orientation that they give.
+SPLINE, TORCH = "resample_data_or_seg_to_shape", "resample_torch_fornnunet"
+READERS: dict[str, Orientation] = {
+    "SimpleITKIO": "stored",
+    "SimpleITKIOWithReorient": "RAS",
+    "NibabelIO": "stored",
+    "NibabelIOWithReorient": "RAS",
+    "Tiff3DIO": "stored",
+    "NaturalImage2DIO": "stored",
+}
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -23,6 +34,14 @@ class Architecture(BaseModel):
 
     network_class_name: str
     arch_kwargs: dict[str, Any]
+
+
+class Resampler(BaseModel):
+    """The arguments of nnU-Net's resampling."""
+
+    order: SplineOrder = 3
+    order_z: SplineOrder = 0
+    force_separate_z: bool | None = None
 
 
 class Configuration(BaseModel):
@@ -36,6 +55,10 @@ class Configuration(BaseModel):
     use_mask_for_norm: list[bool]
     architecture: Architecture
     previous_stage: str | None = None
+    resampling_fn_data: str = SPLINE
+    resampling_fn_data_kwargs: Resampler = Resampler()
+    resampling_fn_probabilities: str = SPLINE
+    resampling_fn_probabilities_kwargs: Resampler = Resampler(order=1)
 
 
 class _Intensities(BaseModel):
@@ -49,6 +72,7 @@ class Plans(BaseModel):
     """The content of ``plans.json``."""
 
     transpose_forward: tuple[int, int, int]
+    image_reader_writer: str = "SimpleITKIO"
     configurations: dict[str, dict[str, Any]]
     foreground_intensity_properties_per_channel: dict[str, _Intensities]
 
@@ -59,13 +83,21 @@ class Dataset(BaseModel):
     labels: Annotated[
         dict[str, int | Annotated[list[int], Field(min_length=1)]], Field(min_length=1)
     ]
+    regions_class_order: list[int] | None = None
+    file_ending: str = ".nii.gz"
     channel_names: dict[str, str] | None = None
     modality: dict[str, str] | None = None
 
     @property
+    def channels(self) -> tuple[str, ...]:
+        """The names of the input maps, in order."""
+        names = self.channel_names or self.modality or {}
+        return tuple(names[key] for key in sorted(names, key=int))
+
+    @property
     def maps(self) -> int:
         """The number of input maps."""
-        return len(self.channel_names or self.modality or {})
+        return len(self.channels)
 
 
 class _Older(BaseModel):
@@ -164,19 +196,73 @@ def _older_architecture(older: _Older) -> dict[str, Any]:
     }
 
 
-def heads_of(dataset: Dataset) -> tuple[int, tuple[tuple[str, int], ...], tuple[str, ...]]:
-    """Return the number of output maps, the label of each, and notes for the user."""
+class Heads(NamedTuple):
+    """The output maps of a network.
+
+    Attributes:
+        labels: the name and the label of each map.
+        regions: whether the maps are of regions, which may overlap.
+    """
+
+    labels: tuple[tuple[str, int], ...]
+    regions: bool
+
+
+def heads_of(dataset: Dataset) -> Heads:
+    """Return the output maps.
+
+    Raises:
+        InvalidInput: the maps are of regions, and not each region has a label.
+    """
     given = {name: label for name, label in dataset.labels.items() if name != "ignore"}
     if any(isinstance(label, list) and len(label) > 1 for label in given.values()):
         regions = [name for name, label in given.items() if label not in (0, [0])]
-        note = (
-            f"its maps are regions that overlap ({', '.join(regions)}): "
-            f"{option('threshold', 0)} stores each, and labels by the largest map do not apply"
-        )
-        return len(regions), (), (note,)
+        order = dataset.regions_class_order or []
+        if len(order) != len(regions):
+            raise InvalidInput(
+                f"{DATASET} has {counted(len(regions), 'region')} and a regions_class_order of "
+                f"{len(order)}; give a label for each region"
+            )
+        return Heads(tuple(zip(regions, order, strict=True)), True)
     labels = {name: label[0] if isinstance(label, list) else label for name, label in given.items()}
-    in_order = sorted(labels.items(), key=lambda item: item[1])
-    return len(in_order), tuple(in_order), ()
+    return Heads(tuple(sorted(labels.items(), key=lambda item: item[1])), False)
+
+
+def case_of(plans: Plans, dataset: Dataset, configuration: Configuration) -> CaseRules:
+    """Return the steps of a whole case.
+
+    Raises:
+        InvalidInput: images are read or resampled in a way that is not known here.
+    """
+    if (reader := plans.image_reader_writer) not in READERS:
+        raise InvalidInput(
+            f"{PLANS} reads images by {reader}; those known here are {', '.join(READERS)}"
+        )
+    image, output = (
+        _resample_rule(*each)
+        for each in (
+            (configuration.resampling_fn_data, configuration.resampling_fn_data_kwargs),
+            (
+                configuration.resampling_fn_probabilities,
+                configuration.resampling_fn_probabilities_kwargs,
+            ),
+        )
+    )
+    return CaseRules(dataset.channels, dataset.file_ending, READERS[reader], image, output)
+
+
+def _resample_rule(function: str, arguments: Resampler) -> ResampleRule:
+    """Return the rule of a resampling function of nnU-Net."""
+    slices: Slices = "auto"
+    if arguments.force_separate_z is not None:
+        slices = "always" if arguments.force_separate_z else "never"
+    if function == SPLINE:
+        return ResampleRule(arguments.order, arguments.order_z, slices)
+    if function == TORCH:
+        return ResampleRule(1, 0, slices)
+    raise InvalidInput(
+        f"{PLANS} resamples by {function}; those known here are {SPLINE} and {TORCH}"
+    )
 
 
 def scaling_of(

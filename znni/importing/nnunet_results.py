@@ -18,12 +18,12 @@ import numpy as np
 from znni.core.errors import InvalidInput
 from znni.core.text import counted
 from znni.importing.axis_order import in_order, original_in_order, reordered
+from znni.importing.nnunet_folder import DATASET, PLANS, Results
 from znni.importing.nnunet_plans import (
-    DATASET,
-    PLANS,
     Configuration,
     Dataset,
     Plans,
+    case_of,
     configuration_of,
     heads_of,
     inverse,
@@ -38,7 +38,6 @@ from znni.network.node import INPUT
 from znni.network.weights import Float32
 from znni.network.window import Window
 
-CHECKPOINT = Path("checkpoint_final.pth")
 POSTPROCESSING = "postprocessing.pkl"
 ARCHITECTURES = ("PlainConvUNet", "ResidualEncoderUNet", "ResidualUNet")
 MODULES = (
@@ -67,25 +66,11 @@ class _Fold:
     tensors: Mapping[str, Any]
 
 
-def is_results(path: Path) -> bool:
-    """Return whether a path is a folder of nnU-Net's results, one of its folds or a checkpoint."""
-    return _results_of(path) is not None
-
-
-def _results_of(path: Path) -> Path | None:
-    """Return the results folder that a folder, a fold or a checkpoint belongs to."""
-    if path.is_file() and path.suffix != CHECKPOINT.suffix:
-        return None
-    folder = path.resolve().parent if path.is_file() else path.resolve()
-    return next((each for each in (folder, folder.parent) if (each / PLANS).is_file()), None)
-
-
-def read_results(path: Path) -> Found:
+def read_results(results: Results) -> Found:
     """Return the network of a results folder, with its windows, labels and normalization.
 
     Args:
-        path: the folder with ``plans.json``, for all its folds, or one of its folds, or the
-            checkpoint of one.
+        results: the part of the folder.
 
     Raises:
         InvalidInput: a file is missing, or is not as nnU-Net writes it. Or the network is of an
@@ -94,17 +79,17 @@ def read_results(path: Path) -> Found:
     missing = [name for name in ("torch", "dynamic_network_architectures") if not find_spec(name)]
     if missing:
         raise InvalidInput(f"needs {' and '.join(missing)}, not installed here: {NNUNET}")
-    place = _results_of(path) or path
+    place = results.place
     plans, dataset = read_json(place / PLANS, Plans), read_json(place / DATASET, Dataset)
-    folds = [_fold(checkpoint) for checkpoint in _checkpoints(path)]
+    folds = [_fold(checkpoint) for checkpoint in results.checkpoints]
     if len({(fold.configuration, fold.mirrored) for fold in folds}) > 1:
         raise InvalidInput("its folds differ in configuration or mirroring; give one of them")
     first = folds[0]
     configuration = configuration_of(plans, first.configuration)
     to_input = inverse(plans.transpose_forward)
-    heads, labels, notes = heads_of(dataset)
+    heads = heads_of(dataset)
     scaling, more = scaling_of(plans, configuration, dataset.maps)
-    modules = [_module(configuration, dataset.maps, heads, fold) for fold in folds]
+    modules = [_module(configuration, dataset.maps, len(heads.labels), fold) for fold in folds]
     found = [read_module(module) for module in modules]
     window = Window(
         in_order(configuration.patch_size, to_input),
@@ -113,10 +98,11 @@ def read_results(path: Path) -> Found:
         like="nnunet",
     )
     spacing = spacing_of(configuration, to_input)
-    notes += (
+    case = case_of(plans, dataset, configuration)
+    notes = (
         *more,
-        f"it expects voxels of {spacing} (z, y, x, as a rule in millimetres). znni does not "
-        f"resample, and refuses volumes of other voxels",
+        f"it expects voxels of {spacing} (z, y, x, as a rule in millimetres). Whole cases are "
+        f"resampled to them; znni infer refuses other volumes",
     )
     notes += tuple(
         f"{file.relative_to(place)} is not applied: after the run, give labels in NIfTI to "
@@ -125,30 +111,15 @@ def read_results(path: Path) -> Found:
     )
     if len(folds) > 1:
         notes += (f"the outputs of {counted(len(folds), 'fold')} are averaged",)
-    graph = _averaged([one.graph for one in found], [fold.name for fold in folds], heads)
+    names = [fold.name for fold in folds]
+    graph = _averaged([one.graph for one in found], names, len(heads.labels))
     original = Original("PyTorch", _mean_of([one.original for one in found]))
     return Found(
         reordered(graph, to_input),
         original_in_order(original, to_input),
         notes,
-        Settings(scaling, window, labels, spacing),
+        Settings(scaling, window, heads.labels, heads.regions, spacing, case),
     )
-
-
-def _checkpoints(path: Path) -> list[Path]:
-    """Return the checkpoints of a folder's folds, or of one fold."""
-    if path.is_file():
-        return [path.resolve()]
-    if (path / CHECKPOINT).is_file():
-        return [path.resolve() / CHECKPOINT]
-    found = sorted(path.glob(f"fold_*/{CHECKPOINT}"))
-    numbered = [each for each in found if each.parent.name != "fold_all"]
-    if not found:
-        raise InvalidInput(
-            f"has no {CHECKPOINT}, which a finished training writes; finish one, or give the file "
-            f"of another checkpoint, such as fold_0/checkpoint_best.pth"
-        )
-    return numbered or found
 
 
 def _fold(path: Path) -> _Fold:

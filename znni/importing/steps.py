@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from znni.core.shapes import Vec3
 from znni.core.voxel_size import VoxelSize
 from znni.network.activations import LEAKY_SLOPE
+from znni.network.case_rules import CaseRules
 from znni.network.input_scaling import AS_STORED, InputScaling
 from znni.network.layer_geometry import NO_PADDING, ONE, ZERO
 from znni.network.layers import (
@@ -349,13 +350,17 @@ class Settings:
         scaling: how stored values become its input.
         window: the windows that it was trained on.
         labels: the name and the label of each of its output maps.
+        regions: whether these maps are of regions, which may overlap.
         spacing: the extents of the voxels that it was trained on; None if they are not known.
+        case: the steps of whole cases; None if they are not known.
     """
 
     scaling: InputScaling = AS_STORED
     window: Window | None = None
     labels: tuple[tuple[str, int], ...] = ()
+    regions: bool = False
     spacing: VoxelSize | None = None
+    case: CaseRules | None = None
 
 
 UNSAID = Settings()

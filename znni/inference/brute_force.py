@@ -206,6 +206,17 @@ class WindowsAt:
         self._kept: dict[Vec3, list[Float64]] = {}
 
     def __call__(self, at: Vec3) -> AtVoxel:
+        """Return the output at a voxel: the mean of all windows, or of such means."""
+        if self._window.resampled is None:
+            return self._mean(at)
+        total, largest = np.zeros(self._network.out_features), 0.0
+        for voxel, share in self._window.resampled.shares(at):
+            mean = self._mean(voxel)
+            total += share * mean.values
+            largest = max(largest, mean.largest_sum)
+        return AtVoxel(total, largest)
+
+    def _mean(self, at: Vec3) -> AtVoxel:
         """Return the mean of all windows at a voxel of the volume."""
         starts = list(self._window.touching(Box(at, at + 1)))
         if not starts:  # the input is cropped to others

@@ -139,13 +139,59 @@ def export(
     )
     copy = _Copy(volume, box, values, wanted)
     attributes = _attributes(volume, box, values, str(source)) | grid_attributes(wanted.grid)
-    room = _room(ram)
-    if sequential := sequential_at(str(target), source, wanted):
-        content = Content(wanted, lambda: copy.planes(room, progress), attributes)
+    _write(target, source, copy, attributes, _room(ram), progress)
+    return Exported(str(target), wanted.features, wanted.size, values.dtype)
+
+
+def copy_labels(
+    volume: ArrayVolume,
+    target: str | Path,
+    attributes: Mapping[str, Any],
+    *,
+    overwrite: bool = False,
+    progress: Progress = no_progress,
+) -> None:
+    """Write labels to a file, as they are.
+
+    Args:
+        volume: the labels.
+        target: the file to make.
+        attributes: what the file notes about them.
+        overwrite: whether to replace an existing file.
+        progress: called with the voxels written and those wanted.
+
+    Raises:
+        InvalidInput: the file exists, or cannot hold labels.
+        RunFailed: reading or writing failed.
+    """
+    wanted = NewOutput(
+        volume.features,
+        volume.size,
+        cast(StoredType, volume.dtype.name),
+        volume.grid,
+        overwrite=overwrite,
+        labels=True,
+    )
+    values = ExportedValues(volume.dtype.name)
+    copy = _Copy(volume, Box(ZERO, volume.size), values, wanted)
+    known = {**attributes, **grid_attributes(wanted.grid)}
+    _write(target, volume.name, copy, known, ROOM, progress)
+
+
+def _write(
+    target: str | Path,
+    source: str | Path | ArrayLike,
+    copy: _Copy,
+    attributes: dict[str, Any],
+    room: int,
+    progress: Progress,
+) -> None:
+    """Write a copy: as a whole file, or in blocks if its format takes them in any order."""
+    if sequential := sequential_at(str(target), source, copy.wanted):
+        content = Content(copy.wanted, lambda: copy.planes(room, progress), attributes)
         save_whole(str(target), sequential, content)
     else:
         _write_blocks(target, source, copy, attributes, room, progress)
-    return Exported(str(target), wanted.features, wanted.size, values.dtype)
 
 
 @dataclass(frozen=True)

@@ -199,7 +199,9 @@ def input_of(
         ) from None
     features, offset = origin.network.out_features, Vec3(*recorded.voxel_offset)
     features = origin.labels.features(features) if origin.labels else features
-    whole = Box(Vec3(0, 0, 0), volume.size)
+    window = origin.network.window
+    extents = window.over(volume.size).output if window else volume.size
+    whole = Box(Vec3(0, 0, 0), extents)
     if volume.size != recorded.source_extents:
         raise InvalidInput(
             f"the input is {volume.size} voxels, and {output.name} was computed from one of "

@@ -16,6 +16,7 @@ from znni.core import html
 from znni.core.shapes import Box, Shape5, Vec3
 from znni.core.text import counted
 from znni.core.voxel_size import VoxelSize
+from znni.network.case_rules import CaseRules
 from znni.network.graph_checks import check_graph
 from znni.network.input_scaling import AS_STORED, InputScaling
 from znni.network.layers import (
@@ -47,6 +48,9 @@ class Network:
         whole: the extents of an exact network's input over the whole volume. They are None until
             the volume is known.
         labels: the name and the label of each output map, if the network file has them.
+        has_regions: whether the maps are of regions, which may overlap. The label of a voxel is
+            then that of its last region.
+        case: the steps of whole cases; None if the network file does not describe them.
         about: the purpose of the network, for people.
         expects: what the input should look like, for people.
         spacing: the extents of the voxels that the network was trained on; None if any will do.
@@ -69,6 +73,8 @@ class Network:
     weights: Path | None = field(default=None, compare=False)
     whole: Vec3 | None = None
     labels: tuple[tuple[str, int], ...] = field(default=(), compare=False)
+    has_regions: bool = field(default=False, compare=False)
+    case: CaseRules | None = field(default=None, compare=False)
     window: Window | None = None
     about: str = field(default="", compare=False)
     expects: str = field(default="", compare=False)
@@ -158,6 +164,10 @@ class Network:
     def together(self) -> int:
         """The number of windows that the layers compute at once; 1 without windows."""
         return self.window.together if self.window else 1
+
+    def blended_extents(self, patch: Vec3) -> Vec3:
+        """Return the most voxels per axis at which a patch of output needs the layers' values."""
+        return self.window.blended_extents(patch) if self.window else patch
 
     def computing(self, together: int) -> Network:
         """Return the network with so many windows that the layers compute at once.
@@ -286,7 +296,7 @@ class Network:
     def granularity(self) -> Vec3:
         """The voxels of which the extents of a patch are multiples."""
         if self.window:
-            return self.window.step
+            return self.window.granularity
         return self.alignment if self.is_exact else self.total_pooling
 
     def regions(self, output: Vec3) -> dict[str, Box]:

@@ -196,7 +196,9 @@ def network_text(network: Network) -> str:
         entry = {kind_of(node.layer): entry_of(node.layer)}
         layers.append({"name": node.name, **sources, **entry})
     named = {} if outputs == before[-1:] else {"outputs": outputs}
-    labels = {"labels": dict(network.labels)} if network.labels else {}
+    labels: dict[str, Any] = {"labels": dict(network.labels)} if network.labels else {}
+    if network.has_regions:
+        labels["regions"] = True
     window = {"window": window_entry(network.window)} if network.window else {}
     return json.dumps(
         features
@@ -210,6 +212,9 @@ def network_text(network: Network) -> str:
 def window_entry(window: Window) -> dict[str, Any]:
     """Return the entry of a network file that stands for windows."""
     entry = asdict(window)
-    for name in ("volume", "inside", "in_order", "by_default", "together"):
+    for name in ("volume", "inside", "resampled", "in_order", "by_default", "together"):
         del entry[name]
-    return entry
+    if (resampled := window.resampled) is None:
+        return entry
+    resampled_entry = {"from": resampled.source, "to": resampled.target}
+    return entry | {"resampled": resampled_entry | {"order": resampled.orders}}

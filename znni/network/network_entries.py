@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field
 
 from znni.core.errors import InvalidInput
 from znni.core.nearest import nearest
 from znni.core.options import Blend, WindowRules
+from znni.core.resampling import Resampling
 from znni.core.shapes import Vec3
 from znni.core.text import counted
 from znni.core.voxel_size import VoxelSize, voxel_size
 from znni.core.yaml_file import Count, Entry, Name, YamlFile
+from znni.network.case_rules import CaseRules, Orientation, ResampleRule, Slices, SplineOrder
 from znni.network.geometry import context
 from znni.network.geometry import with_window as windowed
 from znni.network.input_entry import InputEntry
@@ -125,12 +127,46 @@ class _LayerEntry(Entry):
         return {kind: entry for kind, entry in given if isinstance(entry, LayerKind)}
 
 
+class _ResampleEntry(Entry):
+    order: SplineOrder = 3
+    across: SplineOrder = 0
+    slices: Slices = "auto"
+
+
+class _CaseEntry(Entry):
+    channels: Annotated[list[str], Field(min_length=1)]
+    file_ending: str = ".nii.gz"
+    orientation: Orientation = "stored"
+    image: _ResampleEntry = _ResampleEntry()
+    output: _ResampleEntry = _ResampleEntry(order=1)
+
+    @property
+    def rules(self) -> CaseRules:
+        """The steps that the entry describes."""
+        image, output = (ResampleRule(**dict(it)) for it in (self.image, self.output))
+        names = tuple(self.channels)
+        return CaseRules(names, self.file_ending, self.orientation, image, output)
+
+
+class _ResampledEntry(Entry):
+    source: Annotated[Extents, Field(alias="from")]
+    target: Annotated[Extents, Field(alias="to")]
+    order: list[Literal[0, 1]] = Field(default=[1, 1, 1], min_length=3, max_length=3)
+
+    @property
+    def resampling(self) -> Resampling:
+        """The resampling that the entry describes."""
+        z, y, x = self.order
+        return Resampling(Vec3(*self.source), Vec3(*self.target), (z, y, x))
+
+
 class _WindowEntry(Entry):
     size: Extents
     overlap: Finite = 0.5
     blend: Blend = "gaussian"
     mirror: Annotated[str, BeforeValidator(_axes)] = ""
     like: WindowRules = "monai"
+    resampled: _ResampledEntry | None = None
 
 
 class _NetworkFile(Entry):
@@ -143,6 +179,8 @@ class _NetworkFile(Entry):
     model: FileName | None = None
     outputs: Sources | None = None
     labels: Annotated[dict[str, int], BeforeValidator(_labels)] = Field(default_factory=dict)
+    regions: bool = False
+    case: _CaseEntry | None = None
     weights: FileName | None = None
     input: InputEntry = InputEntry()
     window: _WindowEntry | None = None
@@ -195,16 +233,19 @@ def network_of(file: YamlFile) -> Network:
             about=entries.about,
             expects=entries.expects,
             spacing=entries.spacing,
+            has_regions=entries.regions,
+            case=entries.case.rules if entries.case else None,
         )
         if network.is_exact:
             context(network)  # raises an error if its layers do not fit together
     except InvalidInput as error:
         raise file.refusal(("layers",), str(error)) from None
     if window := entries.window:
+        resampled = window.resampled.resampling if window.resampled else None
         try:
             network = windowed(
                 network,
-                Window(**dict(window), by_default=not asked),
+                Window(**dict(window) | {"resampled": resampled}, by_default=not asked),
             )
         except InvalidInput as error:
             raise file.refusal(("window",), str(error)) from None

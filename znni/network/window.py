@@ -18,14 +18,13 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from znni.core.axis_taps import AxisTaps, Places
 from znni.core.errors import InvalidInput
 from znni.core.options import Blend, WindowRules, check_names
+from znni.core.resampling import Resampling
 from znni.core.shapes import Box, Vec3, is_extent
 
 Floats: TypeAlias = NDArray[np.float32]
-
-# A place along an axis in each of several blocks.
-Places: TypeAlias = NDArray[np.int64]
 
 SIGMA = 1 / 8  # of the gaussian, as a share of the window
 LEAST_WEIGHT = 1e-3  # in MONAI, beside the least of the gaussian
@@ -54,22 +53,26 @@ class AxisWindows(NamedTuple):
         size: the extent of a window.
         first: the first voxel that windows cover.
         end: the voxel after the last.
+        resampled: how the output along the axis is resampled; None: it is not.
     """
 
     starts: tuple[int, ...]
     size: int
     first: int
     end: int
+    resampled: AxisTaps | None = None
 
     def around(self, begins: Places, ends: Places) -> tuple[Places, Places]:
-        """Return where the windows that cover voxels of each block begin, and where they end.
+        """Return where the windows that each block needs begin, and where they end.
 
         Both are equal for a block that no window covers.
 
         Args:
-            begins: the first voxel of each block.
+            begins: the first output voxel of each block.
             ends: the voxel after its last.
         """
+        if self.resampled:
+            begins, ends = self.resampled.needs(begins, ends)
         starts, covered = np.array(self.starts), (begins < self.end) & (ends > self.first)
         begins, ends = begins.clip(self.first, self.end - 1), ends.clip(self.first + 1, self.end)
         low = starts[np.searchsorted(starts, begins - self.size, side="right")]
@@ -93,6 +96,8 @@ class Window:
         volume: the extents of the volume. They are None until it is known.
         inside: the part of the volume over which windows lie, as if it were the whole. Around it
             they see zeros, and the output is 0. None: the whole volume.
+        resampled: the resampling of the blended output to other voxels. None: the output has the
+            voxels of the volume.
         in_order: whether one process computes all blocks in order. Then it keeps what windows have
             of the next block along x.
         by_default: True if nobody asked for windows: a model's file takes inputs of one size only.
@@ -109,6 +114,7 @@ class Window:
     like: WindowRules = "monai"
     volume: Vec3 | None = None
     inside: Box | None = None
+    resampled: Resampling | None = None
     in_order: bool = field(default=True, compare=False)
     by_default: bool = field(default=False, compare=False, repr=False)
     together: int = field(default=1, compare=False, repr=False)
@@ -135,6 +141,11 @@ class Window:
                 f"or {NO_AXIS}"
             )
         check_names(blend=self.blend, like=self.like)
+        if self.resampled and self.volume not in (None, self.resampled.source):
+            raise InvalidInput(
+                f"the output is {self.resampled}, and the volume has {self.volume}; give a volume "
+                f"of {self.resampled.source} voxels, or leave resampled out"
+            )
         # Equal windows are written alike, because a run goes on only with those it began with.
         object.__setattr__(self, "size", Vec3(*(extent.__index__() for extent in given)))
         object.__setattr__(self, "overlap", float(self.overlap))
@@ -154,6 +165,39 @@ class Window:
     def over(self, volume: Vec3, inside: Box | None = None) -> Window:
         """Return the windows over a volume of these extents, or over a part of it."""
         return replace(self, volume=volume, inside=inside)
+
+    @property
+    def output(self) -> Vec3:
+        """The extents of the output.
+
+        Raises:
+            ValueError: the volume is not known.
+        """
+        if self.volume is None:
+            raise ValueError("the windows lie over no volume")
+        return self.resampled.target if self.resampled else self.volume
+
+    def blended(self, box: Box) -> Box:
+        """Return the voxels of the volume whose blended values give a box of the output."""
+        return self.resampled.source_box(box) if self.resampled else box
+
+    def blended_extents(self, extents: Vec3) -> Vec3:
+        """Return the most voxels of the volume, per axis, that a block of output needs blended."""
+        return self.resampled.most_needed(extents) if self.resampled else extents
+
+    @property
+    def granularity(self) -> Vec3:
+        """The output voxels of one step, of which the extents of blocks are multiples."""
+        if not self.resampled:
+            return self.step
+        return Vec3(
+            *(
+                max(1, round(step * target / source))
+                for step, source, target in zip(
+                    self.step, self.resampled.source, self.resampled.target, strict=True
+                )
+            )
+        )
 
     @property
     def covered(self) -> Box:
@@ -197,7 +241,11 @@ class Window:
         """Return the windows along an axis, 0 for z."""
         covered = self.covered
         return AxisWindows(
-            self.starts[axis], self.size[axis], covered.start[axis], covered.stop[axis]
+            self.starts[axis],
+            self.size[axis],
+            covered.start[axis],
+            covered.stop[axis],
+            self.resampled.taps[axis] if self.resampled else None,
         )
 
     def touching(self, box: Box) -> Iterator[Vec3]:
@@ -227,17 +275,19 @@ class Window:
                 yield group
 
     def same_windows(self, voxel: Vec3) -> Box:
-        """Return the voxels of the volume that lie in the same windows as one of them."""
+        """Return the voxels of the output that the same windows give as one of them."""
         assert self.volume is not None
         low, high = list(ZERO), list(self.volume)
+        needed = self.blended(Box(voxel, voxel + 1))
         for axis, (starts, size) in enumerate(zip(self.starts, self.size, strict=True)):
             covered = self.covered.start[axis], self.covered.stop[axis]
             for edge in (*covered, *starts, *(start + size for start in starts)):
-                if edge <= voxel[axis]:
+                if edge <= needed.start[axis]:
                     low[axis] = max(low[axis], edge)
-                else:
+                elif edge >= needed.stop[axis]:
                     high[axis] = min(high[axis], edge)
-        return Box(Vec3(*low), Vec3(*high))
+        same = Box(Vec3(*low), Vec3(*high))
+        return (self.resampled.target_box(same) if self.resampled else same) or same
 
     def around(self, box: Box) -> Box:
         """Return the voxels of all windows that cover voxels of a box.
@@ -254,8 +304,8 @@ class Window:
         return self.around(Box(ZERO, self.volume or ZERO))
 
     def most_around(self, extents: Vec3) -> Vec3:
-        """Return the most voxels per axis of the windows around a box of these extents."""
-        return _spans(self, extents)
+        """Return the most voxels per axis of the windows that a block of output needs."""
+        return _spans(self, self.blended_extents(extents))
 
     def a_block(self, extents: Vec3) -> float:
         """Return how often the layers run for a block of output, on average, for ``groups``.
@@ -268,19 +318,33 @@ class Window:
         return _runs(self, extents, self.in_order, self.together)
 
     def tail(self, extents: Vec3) -> int:
-        """Return the voxels after a block, along x, that its windows have too, and that are kept.
+        """Return the most voxels along x whose sums a block keeps for the next one.
+
+        They begin where the next block's voxels do, and end where the block's last window does.
 
         Args:
-            extents: the extents of blocks; the first begins where the volume does.
+            extents: the extents of blocks; the first begins where the output does.
         """
-        assert self.volume is not None
         if not self.in_order:
             return 0
         starts, size = np.array(self.starts[2]), self.size.x
-        stops = np.arange(extents.x, self.volume.x, extents.x)
-        stops = stops[(stops > starts[0]) & (stops < self.covered.stop.x)]
+        lows, highs = self._blocks(extents.x, 2)
+        nexts, stops = lows[1:], highs[:-1]
+        inside = (stops > starts[0]) & (stops < self.covered.stop.x)
+        nexts, stops = nexts[inside], stops[inside]
         last = starts[np.searchsorted(starts, stops, side="left") - 1]
-        return int((last + size - stops).max(initial=0))
+        return int((last + size - nexts).max(initial=0))
+
+    def _blocks(self, extent: int, axis: int) -> tuple[Places, Places]:
+        """Return the first voxel of the volume that each block needs, and the one after its last.
+
+        Args:
+            extent: the extent of blocks of output along an axis.
+            axis: the axis, 0 for z.
+        """
+        begins = np.arange(0, self.output[axis], extent)
+        ends = (begins + extent).clip(max=self.output[axis])
+        return self.resampled.taps[axis].needs(begins, ends) if self.resampled else (begins, ends)
 
     def importance(self) -> Floats:
         """Return how much each voxel (z, y, x) of a window counts.
@@ -305,9 +369,10 @@ class Window:
 
     def __str__(self) -> str:
         mirrored = f", mirrored along {self.mirror}" * bool(self.mirror)
+        resampled = f", {self.resampled}" if self.resampled else ""
         return (
             f"computed in windows of {self.size} that overlap by {self.overlap:.17g}, blended by "
-            f"{self.blend} weights as in {self.like}{mirrored}"
+            f"{self.blend} weights as in {self.like}{mirrored}{resampled}"
         )
 
 
@@ -351,11 +416,14 @@ def _in_blocks(
         starts: where the windows begin along it.
         once: whether a window counts for the first of its blocks alone.
     """
-    assert window.volume is not None
-    first, edge, covered = np.array(starts), block[axis], window.covered
-    begun = np.maximum(first, covered.start[axis]) // edge
-    ended = (np.minimum(first + window.size[axis], covered.stop[axis]) - 1) // edge
-    changes = np.zeros(-(-window.volume[axis] // edge) + 1, np.int64)
+    first, covered = np.array(starts), window.covered
+    lows, highs = window._blocks(block[axis], axis)
+    begun = np.searchsorted(highs, np.maximum(first, covered.start[axis]), side="right")
+    ends = np.minimum(first + window.size[axis], covered.stop[axis])
+    ended = np.searchsorted(lows, ends, side="left") - 1
+    needed = begun <= ended  # resampled output may need no voxel of a window
+    begun, ended = begun[needed], ended[needed]
+    changes = np.zeros(len(lows) + 1, np.int64)
     np.add.at(changes, begun, 1)
     np.add.at(changes, (begun if once else ended) + 1, -1)
     return changes.cumsum()[:-1]

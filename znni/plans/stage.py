@@ -29,6 +29,8 @@ class Counts(NamedTuple, Generic[Number]):
         values_in: the values of the input block.
         voxels: the output voxels.
         row: the output voxels along x.
+        blended: the voxels at which the layers' values are needed. Only resampled output has
+            another number of voxels.
         at_once: the values of the input of all windows that are computed at once. Without windows,
             these are the patch's.
         tail: the voxels after a block, along x, to whose sums its windows add; 0 without windows.
@@ -46,6 +48,7 @@ class Counts(NamedTuple, Generic[Number]):
     values_in: Number
     voxels: Number
     row: Number
+    blended: Number
     at_once: Number
     tail: Number
     runs: Number
@@ -93,6 +96,11 @@ class Setting:
     def itemsize_in(self) -> int:
         """The bytes of an input value in a block. A GPU may take values as they are stored."""
         return itemsize_in(self.stored, on_host=self.on_host)
+
+    @property
+    def resampled(self) -> bool:
+        """True if the output is resampled to other voxels."""
+        return bool(self.network.window and self.network.window.resampled)
 
     @property
     def labels_on_gpu(self) -> bool:

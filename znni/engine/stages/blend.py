@@ -79,13 +79,13 @@ class Blend(StageModel):
         if not window:
             return 0 * each.voxels
         if run.workers:
-            means = network.blended_features * each.voxels
+            means = network.blended_features * each.blended
             masks = SLOTS * MASK_COPIES * each.voxels
             return run.workers * (FLOAT_BYTES * (each.at_once + means) + masks)
         seen = larger(each.values_in, each.at_once)
         kept = 0 if run.uses_gpu else each.tail
         a_sum = (network.blended_features + 1) * FLOAT_BYTES
-        sums = a_sum * (each.voxels + 2 * kept) + each.voxels
+        sums = a_sum * (each.blended + 2 * kept) + each.voxels
         written = 0 if run.stored.label_maps or network.head else a_sum * kept
         return FLOAT_BYTES * (seen + window.size.volume) + sums + written
 
@@ -97,8 +97,8 @@ class Blend(StageModel):
         network, window = run.network, run.network.window
         if not window:
             return 0 * each.voxels
-        sums = (network.blended_features + 1) * (each.voxels + 2 * each.tail)
-        means = 2 * network.blended_features * each.voxels
+        sums = (network.blended_features + 1) * (each.blended + 2 * each.tail)
+        means = 2 * network.blended_features * each.blended
         head = (network.blended_features + 1) * network.out_features if network.head else 0
         return FLOAT_BYTES * (sums + means + window.size.volume + head)
 

@@ -35,7 +35,7 @@ class Download(StageModel):
         if not run.on_gpu:
             return {}
         stage: ReportStage = "host_layers" if run.network.window else "transfer"
-        return {stage: _bytes_returned(run) * each.voxels * self.byte}
+        return {stage: _bytes_returned(run, each) * self.byte}
 
     def host_bytes(self, run: Setting, each: Counts[Number], /) -> Number:
         """Return the bytes of two outputs in the host's memory."""
@@ -47,7 +47,7 @@ class Download(StageModel):
 
     def locked_bytes(self, run: Setting, each: Counts[Number], /) -> Number:
         """Return the bytes of two outputs that a GPU copies back."""
-        return RETURNED * _bytes_returned(run) * each.voxels
+        return RETURNED * _bytes_returned(run, each)
 
     def gpu_bytes(self, run: Setting, each: Counts[Number], /) -> Number:
         """Return the bytes of two outputs as they are stored. Blending has the means of windows."""
@@ -56,14 +56,14 @@ class Download(StageModel):
         return RETURNED * run.itemsize_back * run.network.out_features * each.voxels
 
 
-def _bytes_returned(run: Setting) -> int:
-    """Return the bytes of an output voxel that a GPU copies back."""
+def _bytes_returned(run: Setting, each: Counts[Number]) -> Number:
+    """Return the bytes of a block that a GPU copies back."""
     stored, network = run.stored, run.network
     if run.labels_on_gpu:
-        return stored.label_maps * stored.label_itemsize
+        return stored.label_maps * stored.label_itemsize * each.voxels
     if network.window:
-        return FLOAT_BYTES * network.blended_features
-    return run.itemsize_back * network.out_features
+        return FLOAT_BYTES * network.blended_features * each.blended
+    return run.itemsize_back * network.out_features * each.voxels
 
 
 def model(machine: Machine, _stored: Stored, _measured: HandlingTimes | None) -> Download:

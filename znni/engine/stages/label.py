@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from znni.core.options import Stored
-from znni.core.shapes import FLOAT_BYTES
+from znni.core.shapes import FLOAT_BYTES, Vec3
 from znni.engine.blended import LABEL_PIECE
 from znni.engine.workers.processes import SLOTS
 from znni.machine.handling_times import HandlingTimes
@@ -17,6 +17,7 @@ from znni.machine.machine import Machine
 from znni.plans.stage import Counts, Setting, StageModel, larger
 from znni.plans.totals import Number
 
+GPU_PIECE_BYTES = 2**26  # of resampled values on a GPU at a time, unless a row has more
 LABEL_COPIES = 3  # of a block's labels: one computed, one being written, and a copy as it is stored
 
 
@@ -36,8 +37,26 @@ class Label(StageModel):
         return blocks * _bytes_of_labels(run, each)
 
     def gpu_bytes(self, run: Setting, each: Counts[Number], /) -> Number:
-        """Return the bytes of a block's labels."""
-        return run.stored.label_maps * run.stored.label_itemsize * each.voxels
+        """Return the bytes of a block's labels, and of a piece of resampled values.
+
+        A piece and its labels lie beside those of the piece before.
+        """
+        labels = run.stored.label_maps * run.stored.label_itemsize * each.voxels
+        if not run.resampled:
+            return labels
+        row = FLOAT_BYTES * run.network.blended_features * each.row
+        return labels + 4 * larger(row, GPU_PIECE_BYTES)
+
+
+def piece_extents(size: Vec3, maps: int) -> Vec3:
+    """Return the extents of the pieces in which a GPU resamples a block: of ``GPU_PIECE_BYTES``.
+
+    Args:
+        size: the extents of the block.
+        maps: the maps that are resampled.
+    """
+    rows = max(1, GPU_PIECE_BYTES // (FLOAT_BYTES * maps * size.x))
+    return Vec3(max(1, min(size.z, rows // size.y)), min(size.y, rows), size.x)
 
 
 def _bytes_of_labels(run: Setting, each: Counts[Number]) -> Number:

@@ -1,4 +1,5 @@
-// Labels of the maps of a block: of the largest map, or of each map above a threshold.
+// Labels of the maps of a block: of the largest map, of each map above a threshold, or of the last
+// such map.
 //
 // Macros: Label: the type of a label; HAS_HEAD: whether the maps are linear functions of the values.
 
@@ -54,6 +55,22 @@ extern "C" __global__ void __launch_bounds__(256)
                          }
                      });
         out[voxel] = labels[number];
+    }
+}
+
+// Writes the label of the last map that is above the threshold, or 0 if none is.
+extern "C" __global__ void __launch_bounds__(256)
+    label_last(const float* __restrict__ values, long long voxels, int features,
+               const float* __restrict__ weights, const float* __restrict__ biases, int maps,
+               float threshold, const Label* __restrict__ labels, Label* __restrict__ out) {
+    for (long long voxel = blockIdx.x * 256ll + threadIdx.x; voxel < voxels;
+         voxel += gridDim.x * 256ll) {
+        Label label = 0;
+        for_each_map(values, voxels, features, weights, biases, maps, voxel,
+                     [&](int map, float value) {
+                         if (value > threshold) label = labels[map];
+                     });
+        out[voxel] = label;
     }
 }
 

@@ -46,11 +46,14 @@ class DeviceLabels:
         module = compiled(source(), options(labels.dtype, has_head=self._has_head))
         blocks = min(MOST_BLOCKS, -(-voxels // THREADS))
         numbers = values, np.int64(voxels), np.int32(self._features), *self._head
+        rule: list[Any] = []
+        if labels.regions or not labels.of_maps:
+            rule.append(np.float32(labels.threshold))
         if labels.of_maps:
-            kernel, rule = module.get_function("label_largest"), self._labels_of_maps(labels)
-        else:
-            kernel, rule = module.get_function("label_above"), np.float32(labels.threshold)
-        kernel((blocks,), (THREADS,), (*numbers, np.int32(self._maps), rule, found))
+            rule.append(self._labels_of_maps(labels))
+        name = "label_largest" if labels.of_maps else "label_above"
+        kernel = module.get_function("label_last" if labels.regions else name)
+        kernel((blocks,), (THREADS,), (*numbers, np.int32(self._maps), *rule, found))
         return found
 
     def _labels_of_maps(self, labels: Labels) -> Any:
@@ -61,7 +64,7 @@ class DeviceLabels:
 
 
 def source() -> str:
-    """Return the CUDA source of ``label_largest`` and ``label_above``."""
+    """Return the CUDA source of ``label_largest``, ``label_last`` and ``label_above``."""
     return source_beside(__file__, "labels.cu")
 
 

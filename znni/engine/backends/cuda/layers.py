@@ -99,7 +99,8 @@ class DeviceLayers:
                 self._backend = CudaBackend(program, plan.network, self._compute)
             self._executor = Executor(program, operations, self._backend)
             self._upload = Upload(part.first_input, self._compute, itemsize, scale)
-            dense = (plan.network.blended_features, *plan.patch)
+            extents = plan.network.blended_extents(plan.patch)
+            dense = (plan.network.blended_features, *extents)
             self._places = cycle((_Place(dense, dtype), _Place(dense, dtype)))
 
     def stages(self, stopwatch: Stopwatch, labels: Labels | None = None) -> list[Stage]:
@@ -170,10 +171,14 @@ class DeviceLayers:
         """Return a copy of an output on the host, or of its labels."""
         with self._download.stream:
             if labels is not None:
-                if self._labels is None:
-                    self._labels = DeviceLabels(self._network.blended_features, self._head)
-                dense = self._labels(dense, labels)
+                dense = self._labelled(dense, labels)
             return self._download.of(dense)
+
+    def _labelled(self, dense: Any, labels: Labels) -> Any:
+        """Return the labels of an output, on the current stream."""
+        if self._labels is None:
+            self._labels = DeviceLabels(self._network.blended_features, self._head)
+        return self._labels(dense, labels)
 
     def _wait_for(self, launched: Launched) -> tuple[float, float]:
         """Wait for a patch, and return the seconds of its copies to the GPU and of its layers."""

@@ -30,6 +30,7 @@ class WindowMemory:
         self.window = window
         self.maps = maps
         beyond = window.tail(patch)
+        patch = window.blended_extents(patch)
         self._block = cupy().empty(((maps + 1) * (patch + Vec3(0, 0, beyond)).volume,), np.float32)
         self._after = cupy().empty(((maps + 1) * patch.z * patch.y * beyond,), np.float32)
         self.importance = cupy().asarray(window.importance())

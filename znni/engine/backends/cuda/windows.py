@@ -17,15 +17,17 @@ from znni.core.shapes import Box
 from znni.engine.backends.cuda.layers import DeviceLayers, Launched
 from znni.engine.backends.cuda.window_sums import DeviceWindowSums, WindowMemory
 from znni.engine.backends.registry import PartToRun
-from znni.engine.blended import Blended
+from znni.engine.blended import Blended, Onto, onto
 from znni.engine.block import Block, Stage
 from znni.engine.executor import Fragments
 from znni.engine.labels import Labels
+from znni.engine.stages.label import piece_extents
 from znni.engine.stopwatch import Stopwatch
-from znni.engine.windows import BlendedWindows
-from znni.machine.cuda import device_errors
+from znni.engine.windows import ZERO, BlendedWindows
+from znni.machine.cuda import cupy, device_errors
 from znni.machine.locked_arrays import pinned
 from znni.network.weights import ConvWeights, Float32
+from znni.resampling.gpu import DeviceResampling
 
 
 class _Queued(NamedTuple):
@@ -35,11 +37,13 @@ class _Queued(NamedTuple):
         launched: the work.
         mean: the mean (f, z, y, x) of all windows.
         wanted: which voxels need output; None: all.
+        onto: where the mean is resampled to; None: the output has its voxels.
     """
 
     launched: Launched
     mean: Any
     wanted: NDArray[np.bool_] | None
+    onto: Onto | None
 
 
 class BlendedOnGpu(NamedTuple):
@@ -51,20 +55,26 @@ class BlendedOnGpu(NamedTuple):
         head: the weights of the last layer, if it is still to be applied to the mean.
         wanted: the voxels (z, y, x) that need output; None: all.
         threads: the number of workers.
+        onto: where the mean is resampled to; None: the output has its voxels.
     """
 
     bring: Callable[[Labels | None], NDArray[Any]]
     head: ConvWeights | None
     wanted: NDArray[np.bool_] | None
     threads: int
+    onto: Onto | None
 
     def maps(self) -> Float32:
         """Return the output's maps (f', z, y, x)."""
-        return Blended(self.bring(None), self.head, self.wanted, self.threads).maps()
+        return self._on_host().maps()
 
     def labels(self, labels: Labels) -> NDArray[Any]:
         """Return the labels (1 or f', z, y, x) of the output."""
         return self.bring(labels)
+
+    def _on_host(self) -> Blended:
+        """Return the mean on the host."""
+        return Blended(self.bring(None), self.head, self.wanted, self.threads, self.onto)
 
 
 class DeviceWindows(DeviceLayers):
@@ -83,6 +93,7 @@ class DeviceWindows(DeviceLayers):
         if network.window is None:
             raise ValueError(f"network {network.name} has no windows; use DeviceLayers")
         self._patch = plan.patch
+        self._resampling: DeviceResampling | None = None
         self._threads = plan.machine.host.threads
         with device_errors(self._name), self._compute:
             self._memory = WindowMemory(network.window, network.blended_features, plan.patch)
@@ -103,10 +114,11 @@ class DeviceWindows(DeviceLayers):
             stopwatch.add("transfer", transfer)
             stopwatch.add("gpu_layers", computing)
             return BlendedOnGpu(
-                lambda labels: self._copied(queued.mean, labels),
+                lambda labels: self._copied(queued, labels),
                 self._head,
                 queued.wanted,
                 self._threads,
+                queued.onto,
             )
 
         return [launch, finish]
@@ -128,12 +140,28 @@ class DeviceWindows(DeviceLayers):
             self._compute.record(launched.place.computed)
         window = self._network.window
         assert window is not None
-        return _Queued(launched, mean, block.with_output(window))
+        return _Queued(launched, mean, block.with_output(window), onto(window, block))
 
-    def _copied(self, mean: Any, labels: Labels | None) -> NDArray[Any]:
-        """Return a copy of the mean of a block on the host, or of its labels."""
+    def _copied(self, queued: _Queued, labels: Labels | None) -> NDArray[Any]:
+        """Return a copy of the mean of a block on the host, or of the labels of its output."""
         with device_errors(self._name):
-            return self._brought(mean, labels)
+            if labels is None or queued.onto is None:
+                return self._brought(queued.mean, labels)
+            with self._download.stream:
+                return self._download.of(self._resampled_labels(queued.mean, queued.onto, labels))
+
+    def _resampled_labels(self, mean: Any, onto: Onto, labels: Labels) -> Any:
+        """Return the labels of resampled values, on the current stream, piece by piece."""
+        if self._resampling is None:
+            self._resampling = DeviceResampling(onto.resampling)
+        size = onto.written.size
+        features = labels.features(self._network.out_features)
+        found = cupy().empty((features, *size), labels.dtype)
+        for piece in Box(ZERO, size).cut(piece_extents(size, len(mean))):
+            wanted = piece.shifted(onto.written.start)
+            values = self._resampling.resample(mean, onto.start, wanted)
+            found[:, *piece.slices] = self._labelled(values, labels)
+        return found
 
     def _windows(self, launched: Launched, given: Fragments) -> Any:
         """Queue the layers of some windows, and return their outputs (n, f', z, y, x)."""

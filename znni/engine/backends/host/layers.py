@@ -11,7 +11,7 @@ import numpy as np
 from znni.core.shapes import Box, Vec3
 from znni.engine.backends.host.backend import HostBackend
 from znni.engine.backends.registry import PartToRun, backend_of
-from znni.engine.blended import Blended
+from znni.engine.blended import Blended, onto
 from znni.engine.block import Block, Stage
 from znni.engine.executor import Executor, Fragments, built_operations, fragments_of
 from znni.engine.labels import Labels
@@ -124,7 +124,8 @@ class HostLayers:
         def windows(block: Block) -> Blended:
             with stopwatch.during("host_layers"):
                 mean = blended(block, self._outputs, begin)
-                return Blended(mean, self._head, block.with_output(window), threads)
+                wanted = block.with_output(window)
+                return Blended(mean, self._head, wanted, threads, onto(window, block))
 
         return windows
 

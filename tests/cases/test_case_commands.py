@@ -1,0 +1,82 @@
+"""Whole cases by command: with a network file, and with a results folder of nnU-Net."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from case_scans import NET, nibabel, scan, weights_file, write
+from command_line import refused, succeeds
+
+from znni.network.network_file import load_network
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a folder with a network, its weights, and a scan; it is the current folder."""
+    (tmp_path / "organs.yaml").write_text(
+        NET.replace("name: organs", "name: organs\nweights: w.npz")
+    )
+    weights_file(tmp_path / "w.npz", load_network(tmp_path / "organs.yaml"))
+    write(tmp_path / "ct.nii.gz", scan())
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_infer_computes_the_labels_of_a_scan(folder: Path) -> None:
+    line = "infer", "ct.nii.gz", "--net", "organs.yaml", "--case", "--device", "cpu"
+    assert succeeds(*line, "--out", "seg.nii.gz").startswith("seg.nii.gz: ")
+    labels = nibabel.load(folder / "seg.nii.gz")
+    assert labels.shape == scan().T.shape
+    assert len(np.unique(np.asarray(labels.dataobj))) == 3
+    assert "seg.nii.gz: exists; give " in refused(*line, "--out", "seg.nii.gz")
+    assert succeeds(*line).startswith("ct-organs.nii.gz: ")
+    succeeds(*line, "--overwrite")
+
+
+@pytest.mark.parametrize(
+    ("option", "named"),
+    [
+        (["--roi", "0:3,:,:"], "--roi"),
+        (["--labels"], "--labels"),
+        (["--dry-run"], "--dry-run"),
+        (["--part", "0/2"], "--part"),
+        (["--dtype", "uint8"], "--dtype"),
+    ],
+)
+@pytest.mark.usefixtures("folder")
+def test_options_that_do_not_apply_are_errors(option: list[str], named: str) -> None:
+    said = refused("infer", "ct.nii.gz", "--net", "organs.yaml", "--case", *option)
+    assert named in said
+    assert "does not apply to whole cases" in said
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_network_without_steps_is_an_error() -> None:
+    Path("plain.yaml").write_text(NET.replace("case: {channels: [CT]}\n", ""))
+    said = refused("infer", "ct.nii.gz", "--net", "plain.yaml", "--case")
+    assert "does not say how whole cases are processed" in said
+
+
+def test_a_results_folder_is_found_as_nnunet_finds_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line = "nnunet", "predict", "-i", str(tmp_path), "-o", str(tmp_path / "out")
+    monkeypatch.delenv("nnUNet_results", raising=False)
+    for options, message in (
+        (["-d", "3"], "give the network by -d and -c"),
+        (["-d", "3", "-c", "3d_fullres"], "environment variable nnUNet_results is not set"),
+        (["-m", str(tmp_path)], "plans.json: No such file or directory"),
+    ):
+        assert message in refused(*line, *options)
+    monkeypatch.setenv("nnUNet_results", str(tmp_path))
+    results = tmp_path / "Dataset003_Liver" / "nnUNetTrainer__nnUNetPlans__3d_lowres"
+    results.mkdir(parents=True)
+    for options, message in (
+        (["-d", "4", "-c", "3d_fullres"], "has Dataset003_Liver; give one of them"),
+        (["-d", "3", "-c", "3d_fullres"], "has nnUNetTrainer__nnUNetPlans__3d_lowres"),
+        (["-d", "3", "-c", "3d_lowres"], "plans.json: No such file or directory"),
+        (["-d", "Dataset003_Liver", "-c", "3d_lowres"], "plans.json: No such file"),
+    ):
+        assert message in refused(*line, *options)

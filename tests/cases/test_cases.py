@@ -1,0 +1,287 @@
+"""Whole cases against the same steps by SciPy, over the whole scan and in float64."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from case_scans import NET, nibabel, scan, weights_file, write
+from numpy.typing import NDArray
+from scipy import ndimage
+from window_networks import blended
+
+from znni.cases import preparation
+from znni.cases.case import Case, predict
+from znni.cases.folder import cases_in, predict_cases
+from znni.components.rules import KeepLargest
+from znni.core.errors import InvalidInput
+from znni.core.options import Choices
+from znni.core.run_options import Options
+from znni.inference.session import Session
+from znni.network.input_scaling import AS_STORED
+from znni.network.network import Network
+from znni.network.network_file import network_from_text
+from znni.network.weights import random_weights
+
+OPTIONS = Options(limits=Choices(device="cpu", threads=1, costs="built-in"))
+
+
+def network(**changes: str) -> Network:
+    text = NET
+    for key, value in changes.items():
+        line = next(line for line in NET.splitlines() if line.startswith(f"{key}:"))
+        text = text.replace(line, f"{key}: {value}")
+    return network_from_text(text, "organs.yaml")
+
+
+def resized(
+    values: NDArray[np.float64], extents: tuple[int, ...], order: int
+) -> NDArray[np.float64]:
+    zoom = [new / old for new, old in zip(extents, values.shape, strict=True)]
+    made = ndimage.zoom(values, zoom, order=order, mode="nearest", grid_mode=True)
+    return np.asarray(made.clip(values.min(), values.max()))
+
+
+def ct(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    return (values.clip(-100, 150) - 20) / 50
+
+
+def scores_within(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return values by the mean and standard deviation of those in the filled mask."""
+    mask = ndimage.binary_fill_holes(values != 0)
+    inside = values[mask]
+    return np.asarray(np.where(mask, (values - inside.mean()) / inside.std(), 0))
+
+
+def reference(
+    net: Network,
+    values: NDArray[np.int16],
+    spacing: tuple[float, float, float],
+    normalize: Callable[[NDArray[np.float64]], NDArray[np.float64]] = ct,
+) -> NDArray[np.float64]:
+    """Return the output's maps (f, z, y, x) over the crop, and NaN around it."""
+    inside = np.argwhere(values)
+    low, high = inside.min(axis=0), inside.max(axis=0) + 1
+    box = tuple(slice(a, b) for a, b in zip(low, high, strict=True))
+    crop = normalize(values[box].astype(np.float64))
+    assert net.spacing is not None
+    extents = tuple(
+        round(old / new * extent)
+        for extent, old, new in zip(crop.shape, spacing, net.spacing.extents, strict=True)
+    )
+    image = resized(crop, extents, 3).astype(np.float32)
+    made = blended(replace(net, scaling=AS_STORED), image[np.newaxis])
+    maps = np.full((len(made), *values.shape), np.nan)
+    for target, one in zip(maps, made, strict=True):
+        target[box] = resized(one, crop.shape, 1)
+    return maps
+
+
+def check(
+    net: Network,
+    labels: NDArray[Any],
+    values: NDArray[np.int16],
+    spacing: tuple[float, ...],
+    normalize: Callable[[NDArray[np.float64]], NDArray[np.float64]] = ct,
+) -> None:
+    """Check labels (z, y, x): those of the reference, unless two of its maps are nearly equal."""
+    z, y, x = spacing
+    maps = reference(net, values, (z, y, x), normalize)
+    two = np.sort(maps, axis=0)[-2:]
+    outside = np.isnan(maps[0])
+    clear = ~outside & (two[1] - two[0] > 1e-4)
+    assert clear.mean() > 0.3
+    assert len(np.unique(labels)) == 3
+    np.testing.assert_array_equal(labels[clear], maps.argmax(axis=0)[clear])
+    assert not labels[outside].any()
+
+
+def run(net: Network, files: tuple[Path, ...], out: Path) -> NDArray[Any]:
+    """Return the labels (z, y, x) of a case."""
+    predict(Case(files, out), net, random_weights(net, 7), Session(), OPTIONS)
+    assert not list(out.parent.glob("*.case"))
+    return np.asarray(nibabel.load(out).dataobj).T
+
+
+@pytest.mark.parametrize("ending", [".nii.gz", ".nii"])
+def test_labels_are_those_of_the_steps_one_by_one(tmp_path: Path, ending: str) -> None:
+    net, values = network(), scan()
+    file = write(tmp_path / f"scan{ending}", values)
+    labels = run(net, (file,), tmp_path / f"labels{ending}")
+    check(net, labels, values, (2.5, 1.2, 1.0))
+    given, made = nibabel.load(file), nibabel.load(tmp_path / f"labels{ending}")
+    np.testing.assert_allclose(made.affine, given.affine)
+    assert made.get_data_dtype() == np.uint8
+
+
+@pytest.mark.parametrize("slab", [2**22, 400])
+def test_holes_of_a_masked_scan_are_normalized(
+    tmp_path: Path, slab: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Zeros that others surround count; zeros outside stay 0."""
+    monkeypatch.setattr(preparation, "MASK_VOXELS", slab)
+    net = network(input="{normalize: zscore, within: nonzero, crop: nonzero}")
+    values = scan()
+    values[5:9, 8:13, 7:12] = 0  # a hole
+    values[1:7, 2:9, 3:8] = 0  # open to the outside
+    values[1, 2, 3] = 7
+    labels = run(net, (write(tmp_path / "scan.nii", values),), tmp_path / "labels.nii")
+    check(net, labels, values, (2.5, 1.2, 1.0), scores_within)
+
+
+def test_a_scan_in_the_voxels_of_training_is_not_resampled(tmp_path: Path) -> None:
+    net, values = network(spacing="2.5,1.2,1"), scan()
+    labels = run(net, (write(tmp_path / "scan.nii", values),), tmp_path / "labels.nii")
+    check(net, labels, values, (2.5, 1.2, 1.0))
+
+
+def test_a_scan_of_zeros_is_not_cropped(tmp_path: Path) -> None:
+    values = np.zeros((6, 7, 8), np.int16)
+    labels = run(network(), (write(tmp_path / "scan.nii", values),), tmp_path / "labels.nii")
+    assert labels.shape == values.shape
+
+
+def test_slices_far_apart_are_resampled_one_by_one(tmp_path: Path) -> None:
+    net, values = network(spacing="2,1.5,1.5"), scan((9, 22, 20))
+    file = write(tmp_path / "scan.nii", values, np.diag([1.0, 1.2, 6.0, 1.0]))
+    session = Session()
+    seen: list[str] = []
+    report = predict(
+        Case((file,), tmp_path / "labels.nii"), net, random_weights(net, 7), session, OPTIONS,
+        lambda step, _done, _total: seen.append(step),
+    )  # fmt: skip
+    assert report.report is not None
+    window = report.report.plan.network.window
+    assert window is not None
+    assert window.resampled is not None
+    assert window.resampled.orders == (0, 1, 1)
+    assert [*dict.fromkeys(seen)] == ["reading", "resampling", "network", "writing"]
+
+
+@pytest.mark.parametrize("axes", [(0, 1, 2), (2, 0, 1)])
+def test_an_oriented_network_sees_scans_turned(tmp_path: Path, axes: tuple[int, int, int]) -> None:
+    """A scan whose file is turned and reversed gives the same labels, turned likewise."""
+    net = network(case="{channels: [CT], orientation: RAS}")
+    values, affine = scan(), np.diag([1.0, 1.2, 2.5, 1.0])
+    straight = run(net, (write(tmp_path / "scan.nii", values, affine),), tmp_path / "labels.nii")
+    image = nibabel.load(tmp_path / "scan.nii")
+    turns = np.array([[axes.index(axis), -1 if axis == 0 else 1] for axis in range(3)])
+    turned = image.as_reoriented(turns)
+    nibabel.save(turned, tmp_path / "turned.nii")
+    run(net, (tmp_path / "turned.nii",), tmp_path / "turned-labels.nii")
+    found = nibabel.as_closest_canonical(nibabel.load(tmp_path / "turned-labels.nii"))
+    np.testing.assert_array_equal(np.asarray(found.dataobj).T, straight)
+
+
+@pytest.mark.parametrize("step", ["reading", "resampling", "network", "writing"])
+def test_a_case_that_was_stopped_goes_on(tmp_path: Path, step: str) -> None:
+    net, values = network(), scan()
+    file = write(tmp_path / "scan.nii.gz", values)
+    expected = run(net, (file,), tmp_path / "expected.nii.gz")
+    case = Case((file,), tmp_path / "labels.nii.gz")
+    weights = random_weights(net, 7)
+
+    def stopped(name: str, _done: int, _total: int) -> None:
+        if name == step:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        predict(case, net, weights, Session(), OPTIONS, stopped)
+    assert not case.out.exists()
+    image = case.folder / "input.npy"
+    made = image.stat().st_mtime_ns if image.exists() else None
+    assert (made is not None) == (step in ("network", "writing"))
+    times: list[int | None] = []
+    predict(
+        case, net, weights, Session(), OPTIONS,
+        lambda name, _done, _total: name == "writing" and times.append(image.stat().st_mtime_ns),
+    )  # fmt: skip
+    assert made in (None, times[0])
+    np.testing.assert_array_equal(np.asarray(nibabel.load(case.out).dataobj).T, expected)
+
+
+def test_only_the_largest_component_of_a_label_stays(tmp_path: Path) -> None:
+    net, file = network(), write(tmp_path / "scan.nii", scan())
+    labels = run(net, (file,), tmp_path / "labels.nii")
+    out = tmp_path / "largest.nii"
+    rules = [KeepLargest(labels=(1,)), KeepLargest(labels=(2,))]
+    predict(Case((file,), out), net, random_weights(net, 7), Session(), OPTIONS, removing=rules)
+    expected = np.zeros_like(labels)
+    for label in (1, 2):
+        components, _ = ndimage.label(labels == label, np.ones((3, 3, 3)))
+        sizes = np.bincount(components.ravel())[1:]
+        for kept in np.flatnonzero(sizes == sizes.max()):
+            expected[components == kept + 1] = label
+    assert (expected != labels).any()
+    np.testing.assert_array_equal(np.asarray(nibabel.load(out).dataobj).T, expected)
+
+
+def test_a_changed_scan_starts_afresh(tmp_path: Path) -> None:
+    net, case = network(), Case((tmp_path / "scan.nii",), tmp_path / "labels.nii")
+
+    def stopped(name: str, _done: int, _total: int) -> None:
+        if name == "writing":
+            raise KeyboardInterrupt
+
+    write(case.files[0], scan(seed=1))
+    with pytest.raises(KeyboardInterrupt):
+        predict(case, net, random_weights(net, 7), Session(), OPTIONS, stopped)
+    write(case.files[0], scan((16, 21, 20), seed=2))
+    labels = run(net, case.files, case.out)
+    check(net, labels, scan((16, 21, 20), seed=2), (2.5, 1.2, 1.0))
+
+
+def with_weights(folder: Path, net: Network) -> Network:
+    weights_file(folder / "organs.npz", net)
+    return replace(net, weights=folder / "organs.npz")
+
+
+def test_a_case_that_fails_does_not_stop_the_others(tmp_path: Path) -> None:
+    net = with_weights(tmp_path, network())
+    scans, out = tmp_path / "scans", tmp_path / "out"
+    scans.mkdir()
+    out.mkdir()
+    for name in ("a", "b", "c"):
+        write(scans / f"{name}_0000.nii.gz", scan(seed=ord(name)))
+    damaged = scans / "b_0000.nii.gz"
+    damaged.write_bytes(damaged.read_bytes()[:300])
+    assert net.case is not None
+    cases = cases_in(scans, out, net.case)
+    assert [case.out.name for case in cases] == ["a.nii.gz", "b.nii.gz", "c.nii.gz"]
+    counts: list[tuple[int, int]] = []
+    report = predict_cases(cases, net, OPTIONS, done=lambda *both: counts.append(both))
+    assert [path.name for path in report.reports] == ["a.nii.gz", "c.nii.gz"]
+    assert "b_0000.nii.gz: cannot be decompressed" in str(report.failures[0])
+    assert counts == [(1, 3), (2, 3), (3, 3)]
+    assert report.exit_code == 2
+    write(damaged, scan(seed=3))
+    again = predict_cases(cases, net, OPTIONS, skip_finished=True)
+    assert [path.name for path in again.reports] == ["b.nii.gz"]
+    assert len(again.finished_before) == 2
+
+
+def test_what_is_missing_is_named(tmp_path: Path) -> None:
+    net = network()
+    assert net.case is not None
+    with pytest.raises(InvalidInput, match=r"has no scans; their names end in _0000\.nii\.gz"):
+        cases_in(tmp_path, tmp_path, net.case)
+    with pytest.raises(InvalidInput, match="give a folder of scans"):
+        cases_in(tmp_path / "none", tmp_path, net.case)
+    for wrong, message in (
+        (replace(net, case=None), "does not say how whole cases are processed"),
+        (replace(net, spacing=None), "does not say on which voxels it was trained"),
+    ):
+        with pytest.raises(InvalidInput, match=message):
+            run(wrong, (write(tmp_path / "scan.nii", scan()),), tmp_path / "labels.nii")
+    two = network(case="{channels: [CT, PET]}", in_features="2")
+    with pytest.raises(InvalidInput, match="1 file, and a case has 2: CT, PET"):
+        run(two, (tmp_path / "scan.nii",), tmp_path / "labels.nii")
+    other = write(tmp_path / "other.nii", scan((15, 22, 21)))
+    with pytest.raises(InvalidInput, match="the files of a case need equal voxels"):
+        run(two, (tmp_path / "scan.nii", other), tmp_path / "labels.nii")
+    with pytest.raises(InvalidInput, match="No such file or directory; check the path"):
+        run(net, (tmp_path / "none.nii",), tmp_path / "labels.nii")

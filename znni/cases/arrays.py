@@ -1,0 +1,152 @@
+"""Arrays that are composed of other arrays, and compute a part when it is sliced.
+
+All have axes (f, z, y, x), and take one slice of step 1 for each axis.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from znni.core.array_like import ArrayLike
+from znni.core.shapes import Box, Vec3
+from znni.volumes.array import ArrayVolume
+
+Slices: TypeAlias = tuple[slice, slice, slice, slice]
+
+
+class Maps:
+    """A volume as an array with all four axes, even if it has one map.
+
+    Args:
+        volume: the volume.
+    """
+
+    def __init__(self, volume: ArrayVolume) -> None:
+        self._volume = volume
+        self.shape = (volume.features, *volume.size)
+        self.dtype = volume.dtype
+
+    def __getitem__(self, key: Slices, /) -> NDArray[Any]:
+        """Return a part (f, z, y, x)."""
+        maps, *box = key
+        return self._volume.read(_box(box, self._volume.size), maps)
+
+
+def _box(slices: Sequence[slice], size: Sequence[int]) -> Box:
+    """Return the box of voxels that slices stand for."""
+    ends = [part.indices(extent) for part, extent in zip(slices, size, strict=True)]
+    return Box(Vec3(*(end[0] for end in ends)), Vec3(*(end[1] for end in ends)))
+
+
+class Stacked:
+    """The maps of several volumes, one volume after the other.
+
+    Args:
+        arrays: the volumes (f, z, y, x), of equal extents.
+    """
+
+    def __init__(self, arrays: Sequence[ArrayLike]) -> None:
+        self._arrays = arrays
+        self._maps = [array.shape[0] for array in arrays]
+        self.shape = (sum(self._maps), *arrays[0].shape[1:])
+        self.dtype = np.result_type(*(np.dtype(array.dtype) for array in arrays))
+
+    def __getitem__(self, key: Slices, /) -> NDArray[Any]:
+        """Return a part (f, z, y, x)."""
+        wanted, *box = key
+        maps = range(*wanted.indices(self.shape[0]))
+        parts, before = [], 0
+        for array, count in zip(self._arrays, self._maps, strict=True):
+            own = slice(max(maps.start - before, 0), min(maps.stop - before, count))
+            if own.start < own.stop:
+                parts.append(np.asarray(array[own, *box]))
+            before += count
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+
+class Turn(NamedTuple):
+    """An exchange and reversal of the axes of a volume.
+
+    Attributes:
+        axes: the axis (0 for z) of the volume that becomes each axis of the turned one.
+        reversed: whether each axis of the turned volume runs backward.
+    """
+
+    axes: tuple[int, int, int]
+    reversed: tuple[bool, bool, bool]
+
+    @property
+    def inverse(self) -> Turn:
+        """The turn that undoes this one."""
+        z, y, x = (self.axes.index(axis) for axis in range(3))
+        back = self.reversed[z], self.reversed[y], self.reversed[x]
+        return Turn((z, y, x), back)
+
+    def extents(self, size: Sequence[int]) -> Vec3:
+        """Return the extents of a volume after the turn."""
+        return Vec3(*(size[axis] for axis in self.axes))
+
+
+UNTURNED = Turn((0, 1, 2), (False, False, False))
+
+
+class Turned:
+    """A volume whose axes are exchanged and reversed.
+
+    Args:
+        array: the volume (f, z, y, x).
+        turn: the turn.
+    """
+
+    def __init__(self, array: ArrayLike, turn: Turn) -> None:
+        self._array = array
+        self._turn = turn
+        self.shape = (array.shape[0], *turn.extents(array.shape[1:]))
+        self.dtype = np.dtype(array.dtype)
+
+    def __getitem__(self, key: Slices, /) -> NDArray[Any]:
+        """Return a part (f, z, y, x)."""
+        maps, *box = key
+        wanted = list[slice](box)
+        for axis, (part, extent) in enumerate(zip(box, self.shape[1:], strict=True)):
+            start, stop, _ = part.indices(extent)
+            turned = (extent - stop, extent - start) if self._turn.reversed[axis] else (start, stop)
+            wanted[self._turn.axes[axis]] = slice(*turned)
+        found = np.asarray(self._array[maps, *wanted])
+        found = found.transpose(0, *(axis + 1 for axis in self._turn.axes))
+        back = tuple(
+            axis + 1 for axis, is_reversed in enumerate(self._turn.reversed) if is_reversed
+        )
+        return np.flip(found, back) if back else found
+
+
+class Pasted:
+    """A volume of zeros, a box of which holds another volume.
+
+    Args:
+        array: the volume (f, z, y, x) in the box.
+        size: the extents of the whole.
+        start: the first voxel of the box.
+    """
+
+    def __init__(self, array: ArrayLike, size: Vec3, start: Vec3) -> None:
+        self._array = array
+        self._box = Box(start, start + Vec3(*array.shape[1:]))
+        self.shape = (array.shape[0], *size)
+        self.dtype = np.dtype(array.dtype)
+
+    def __getitem__(self, key: Slices, /) -> NDArray[Any]:
+        """Return a part (f, z, y, x)."""
+        maps, *box = key
+        wanted = _box(box, self.shape[1:])
+        count = len(range(*maps.indices(self.shape[0])))
+        found = np.zeros((count, *wanted.size), self.dtype)
+        if common := wanted.intersection(self._box):
+            inside = common.shifted(Vec3(0, 0, 0) - self._box.start)
+            at = common.shifted(Vec3(0, 0, 0) - wanted.start)
+            found[:, *at.slices] = self._array[maps, *inside.slices]
+        return found

@@ -1,0 +1,259 @@
+"""One case: its scan is prepared, run through the network, and its labels are written.
+
+Everything between the scan and the labels lies in a folder beside the labels, ``NAME.case``. A run
+that was stopped goes on there.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from math import prod
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from znni.cases.arrays import Maps, Pasted, Turned
+from znni.cases.preparation import Preparation, preparation_for, rules_of, write_input
+from znni.cases.scan import Scan, open_scan
+from znni.components.postprocessing import postprocess
+from znni.components.rules import Rule
+from znni.core.errors import InvalidInput
+from znni.core.run_options import Options
+from znni.core.shapes import Box
+from znni.core.text import duration
+from znni.engine.report import Report
+from znni.engine.run_state import Progress, no_progress
+from znni.inference.api import compute
+from znni.inference.exporting import copy_labels
+from znni.inference.plan_choice import machine_here
+from znni.inference.request import Request
+from znni.inference.session import Session
+from znni.network.input_scaling import AS_STORED
+from znni.network.network import Network
+from znni.network.network_as_text import network_text
+from znni.network.weights import Weights
+from znni.volumes.locate import open_volume
+from znni.volumes.stored import StoredVolume
+
+IDENTITY = "case.json"
+INPUT = "input.npy"
+LABELS = "labels.h5"
+WITHOUT = "without-components.npy"
+
+SLAB_VOXELS = 2**22  # whose components are found at a time
+
+# Called with the name of a step, and what is done of it and to do.
+StepProgress = Callable[[str, int, int], None]
+
+
+def no_step_progress(_step: str, _done: int, _total: int) -> None:
+    """Ignore the progress."""
+
+
+@dataclass(frozen=True)
+class CaseReport:
+    """The account of a case.
+
+    Attributes:
+        out: the labels.
+        seconds: the seconds of each step, by its name.
+        report: the report of the network's run; None if an earlier run had finished it.
+    """
+
+    out: Path
+    seconds: dict[str, float]
+    report: Report | None
+
+    def __str__(self) -> str:
+        """Return a line on the case."""
+        steps = ", ".join(f"{name} {duration(taken)}" for name, taken in self.seconds.items())
+        return f"{self.out}: {duration(sum(self.seconds.values()))} ({steps})"
+
+
+@dataclass(frozen=True)
+class Case:
+    """A case to compute.
+
+    Attributes:
+        files: the files of the scan, one for each channel.
+        out: the labels to make.
+    """
+
+    files: tuple[Path, ...]
+    out: Path
+
+    @property
+    def folder(self) -> Path:
+        """The folder for everything between the scan and the labels."""
+        return self.out.with_name(f"{self.out.name}.case")
+
+
+def predict(
+    case: Case,
+    network: Network,
+    weights: Weights,
+    session: Session,
+    options: Options = Options(),
+    progress: StepProgress = no_step_progress,
+    removing: Sequence[Rule] = (),
+) -> CaseReport:
+    """Compute the labels of a case.
+
+    Args:
+        case: the case.
+        network: the network, whose file describes whole cases.
+        weights: its parameters.
+        session: finds plans and keeps them ready.
+        options: what plans may use.
+        progress: called as steps go on.
+        removing: rules by which connected components are removed, one after the other.
+
+    Raises:
+        InvalidInput: the scan, the network or an option cannot be used.
+        DoesNotFit: no plan stays within the memory.
+        RunFailed: reading, computing or writing failed.
+    """
+    rules = rules_of(network)
+    _open_folder(case, network)
+    seconds: dict[str, float] = {}
+    begun = perf_counter()
+
+    def done(step: str) -> None:
+        nonlocal begun
+        now = perf_counter()
+        seconds[step], begun = now - begun, now
+
+    def told(step: str) -> Progress:
+        return lambda done, total: progress(step, done, total)
+
+    scan = open_scan(case.files, rules, case.folder)
+    prepared = preparation_for(scan, network, case.folder, told("reading"))
+    done("reading")
+    image = case.folder / INPUT
+    if not image.exists():
+        threads = machine_here(options.limits).host.threads
+        write_input(scan, prepared, image, threads, told("resampling"))
+    done("resampling")
+    labels, report = case.folder / LABELS, None
+    if not labels.exists():
+        values = replace(options.values, labels=True)
+        request = Request(
+            image, running(prepared), labels, replace(options, values=values), weights
+        )
+        report = compute(request, session, progress=told("network"))()
+    done("network")
+    if removing:
+        labels = remove_components(scan, labels, removing)
+        done("postprocessing")
+    write_labels(scan, prepared, labels, case.out, told("writing"))
+    done("writing")
+    shutil.rmtree(case.folder)
+    return CaseReport(case.out, seconds, report)
+
+
+def running(prepared: Preparation) -> Network:
+    """Return the network for its prepared input, whose output is resampled to the scan."""
+    network, window = prepared.network, prepared.network.window
+    if window is None:
+        raise InvalidInput(f"network {network.name} is not computed in windows; whole cases are")
+    output = prepared.output if prepared.output.changes else None
+    return replace(
+        network,
+        scaling=AS_STORED,
+        spacing=None,
+        window=replace(window, volume=None, inside=None, resampled=output),
+    )
+
+
+def remove_components(scan: Scan, labels: Path, rules: Sequence[Rule]) -> Path:
+    """Write labels without some of their connected components, and return the file.
+
+    Args:
+        scan: the scan.
+        labels: the labels of its crop.
+        rules: the rules, one after the other.
+
+    Raises:
+        InvalidInput: there are too many components.
+    """
+    volume, path = open_volume(labels), labels.with_name(WITHOUT)
+    made = np.lib.format.open_memmap(path, "w+", volume.dtype, (1, *volume.size))
+
+    def write(box: Box, values: NDArray[Any]) -> None:
+        made[0][box.slices] = values
+
+    slab = max(1, SLAB_VOXELS // (volume.size.y * volume.size.x))
+    postprocess(
+        lambda box: volume.read(box)[0],
+        write,
+        volume.size,
+        rules,
+        slab,
+        voxel_volume=prod(scan.spacing),
+    )
+    made.flush()
+    return path
+
+
+def write_labels(
+    scan: Scan, prepared: Preparation, labels: Path, out: Path, progress: Progress = no_progress
+) -> None:
+    """Write labels of the crop as those of the whole scan, oriented as its files.
+
+    Args:
+        scan: the scan.
+        prepared: how it was prepared.
+        labels: the labels of the crop.
+        out: the file to make.
+        progress: called with the voxels written, and those to write.
+
+    Raises:
+        RunFailed: reading or writing failed.
+    """
+    whole = Pasted(Maps(open_volume(labels)), scan.volume.size, prepared.crop.start)
+    volume = StoredVolume(Turned(whole, scan.turn.inverse), str(labels), scan.stored)
+    copy_labels(volume, out, {}, overwrite=True, progress=progress)
+
+
+def _open_folder(case: Case, network: Network) -> None:
+    """Make the folder of a case, or empty that of another run.
+
+    Raises:
+        InvalidInput: it cannot be made.
+    """
+    files = [(str(file.resolve()), *_stamp(file)) for file in case.files]
+    rules = repr((network.case, network.spacing, network.has_regions, network.labels))
+    content = repr((files, network_text(network), rules))
+    identity = {"identity": sha256(content.encode()).hexdigest()}
+    noted = case.folder / IDENTITY
+    try:
+        if noted.exists() and json.loads(noted.read_text()) == identity:
+            return
+        if case.folder.exists():
+            shutil.rmtree(case.folder)
+        case.folder.mkdir(parents=True)
+        noted.write_text(json.dumps(identity))
+    except OSError as error:
+        raise InvalidInput(
+            f"{case.folder}: this folder cannot be made: {error.strerror}; write elsewhere"
+        ) from None
+
+
+def _stamp(file: Path) -> tuple[int, int]:
+    """Return the size and the time of a file.
+
+    Raises:
+        InvalidInput: there is no such file.
+    """
+    try:
+        found = file.stat()
+    except OSError as error:
+        raise InvalidInput(f"{file}: {error.strerror}; check the path") from None
+    return found.st_size, found.st_mtime_ns

@@ -1,0 +1,118 @@
+"""Scans: the files of a case as one volume, oriented as the network was trained."""
+
+from __future__ import annotations
+
+import gzip
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from znni.cases.arrays import UNTURNED, Maps, Stacked, Turn, Turned
+from znni.core.errors import InvalidInput
+from znni.core.shapes import Vec3
+from znni.core.text import counted
+from znni.core.volume import Grid, Point
+from znni.network.case_rules import CaseRules
+from znni.volumes.array import ArrayVolume
+from znni.volumes.locate import open_volume
+from znni.volumes.stored import StoredVolume, reason
+
+COPIED = 2**20  # bytes at a time that are decompressed
+GZIPPED = ".gz"
+CLOSE = 1e-3  # the share by which the voxels of files of one case may differ
+
+
+@dataclass(frozen=True)
+class Scan:
+    """The files of a case.
+
+    Attributes:
+        volume: their values, oriented as the network was trained.
+        spacing: the extents of its voxels (z, y, x).
+        stored: where the voxels lie as they are stored.
+        turn: how the stored axes were turned.
+    """
+
+    volume: ArrayVolume
+    spacing: Point
+    stored: Grid
+    turn: Turn = UNTURNED
+
+    @property
+    def stored_size(self) -> Vec3:
+        """The extents of the scan as it is stored."""
+        return self.turn.inverse.extents(self.volume.size)
+
+
+def open_scan(files: Sequence[Path], rules: CaseRules, folder: Path) -> Scan:
+    """Open the files of a case.
+
+    Args:
+        files: the files, one for each channel.
+        rules: the steps of the case.
+        folder: where compressed files are decompressed to. What an earlier run decompressed there
+            is taken again.
+
+    Raises:
+        InvalidInput: a file cannot be read, there are more or fewer than channels, or their voxels
+            differ.
+    """
+    if len(files) != len(rules.channels):
+        raise InvalidInput(
+            f"{', '.join(map(str, files))}: {counted(len(files), 'file')}, and a case has "
+            f"{len(rules.channels)}: {', '.join(rules.channels)}; give one file for each"
+        )
+    volumes = [open_volume(_decompressed(file, folder)) for file in files]
+    first = volumes[0]
+    for file, other in zip(files, volumes, strict=True):
+        if other.size != first.size or not np.allclose(
+            other.grid.scale, first.grid.scale, rtol=CLOSE
+        ):
+            raise InvalidInput(
+                f"{file} has {other.size} {other.grid}, and {files[0]} has {first.size} "
+                f"{first.grid}; the files of a case need equal voxels"
+            )
+    turn = _turn_to_ras(first.grid) if rules.orientation == "RAS" else UNTURNED
+    array = Stacked([Maps(volume) for volume in volumes])
+    volume = StoredVolume(array if turn == UNTURNED else Turned(array, turn), str(files[0]))
+    z, y, x = (first.grid.scale[axis] for axis in turn.axes)
+    return Scan(volume, (z, y, x), first.grid, turn)
+
+
+def _decompressed(file: Path, folder: Path) -> Path:
+    """Return a file that can be read in any order: a compressed one is decompressed first.
+
+    Raises:
+        InvalidInput: the file cannot be read.
+    """
+    if file.suffix != GZIPPED:
+        return file
+    out = folder / file.with_suffix("").name
+    if out.exists():
+        return out
+    partial = out.with_name(f"{out.name}.partial")
+    try:
+        with gzip.open(file) as packed, partial.open("wb") as plain:
+            shutil.copyfileobj(packed, plain, COPIED)
+    except (OSError, EOFError, gzip.BadGzipFile) as error:
+        raise InvalidInput(
+            f"{file}: cannot be decompressed: {reason(error)}; check or copy the file again"
+        ) from None
+    return partial.rename(out)
+
+
+def _turn_to_ras(grid: Grid) -> Turn:
+    """Return the turn to the axes of space: from left to right, to the front, and to the head."""
+    if grid.affine is None:
+        return UNTURNED
+    from nibabel.orientations import io_orientation
+
+    affine = np.vstack([np.reshape(grid.affine.rows, (3, 4)), (0, 0, 0, 1)])
+    # For each stored axis x, y and z: the axis of space, and 1 or -1.
+    found = io_orientation(affine)
+    stored = {int(axis): (2 - at, sign < 0) for at, (axis, sign) in enumerate(found)}
+    z, y, x = (stored[axis] for axis in (2, 1, 0))
+    return Turn((z[0], y[0], x[0]), (z[1], y[1], x[1]))

@@ -1,0 +1,164 @@
+"""``znni nnunet predict``: whole cases, with the options of ``nnUNetv2_predict``."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from znni.core.errors import InvalidInput
+from znni.core.processors import DeviceChoice
+
+if TYPE_CHECKING:
+    from znni.network.network import Network
+
+RESULTS = "nnUNet_results"  # the environment variable that names the folder of all results
+
+# PyTorch's names of devices, as the option takes them.
+DEVICES: dict[str | None, DeviceChoice] = {"cuda": "gpu", "cpu": "cpu", None: "auto"}
+
+nnunet = typer.Typer(help="Networks of nnU-Net, with nnU-Net's own options.")
+
+
+@nnunet.callback()
+def _group() -> None:
+    """Networks of nnU-Net, with nnU-Net's own options."""
+
+
+@nnunet.command("predict")
+def predict(
+    more_folds: Annotated[list[str] | None, typer.Argument(hidden=True)] = None,
+    *,
+    scans: Annotated[
+        Path, typer.Option("-i", metavar="FOLDER", help="Scans: NAME_0000.nii.gz and so on.")
+    ],
+    out: Annotated[Path, typer.Option("-o", metavar="FOLDER", help="Folder for the labels.")],
+    dataset: Annotated[
+        str | None, typer.Option("-d", metavar="ID|NAME", help="Data set of the network.")
+    ] = None,
+    model: Annotated[
+        Path | None,
+        typer.Option(
+            "-m", metavar="FOLDER", help="Results folder, in place of -d, -p, -tr and -c."
+        ),
+    ] = None,
+    plans: Annotated[str, typer.Option("-p", help="Plans of the network.")] = "nnUNetPlans",
+    trainer: Annotated[str, typer.Option("-tr", help="Trainer of the network.")] = "nnUNetTrainer",
+    configuration: Annotated[
+        str | None, typer.Option("-c", help="Configuration, such as 3d_fullres.")
+    ] = None,
+    folds: Annotated[
+        list[str] | None, typer.Option("-f", help="Folds, such as 0 1 2. Default: all of them.")
+    ] = None,
+    checkpoint: Annotated[
+        str, typer.Option("-chk", help="File of each fold.")
+    ] = "checkpoint_final.pth",
+    step: Annotated[
+        float, typer.Option("-step_size", help="Step between windows, as a share of their size.")
+    ] = 0.5,
+    no_mirroring: Annotated[
+        bool, typer.Option("--disable_tta", help="Do not mirror windows: up to 8 times as fast.")
+    ] = False,
+    go_on: Annotated[
+        bool, typer.Option("--continue_prediction", help="Leave labels that exist as they are.")
+    ] = False,
+    postprocessing: Annotated[
+        Path | None,
+        typer.Option(
+            "-pp_pkl_file",
+            metavar="FILE",
+            help="Remove components as this postprocessing.pkl says. Default: none is removed.",
+        ),
+    ] = None,
+    parts: Annotated[int, typer.Option("-num_parts", help="Share the cases out in parts.")] = 1,
+    part: Annotated[int, typer.Option("-part_id", help="The part to compute, from 0.")] = 0,
+    device: Annotated[
+        Literal["cuda", "cpu"] | None, typer.Option("-device", help="Default: a GPU, if any.")
+    ] = None,
+    ram: Annotated[
+        str | None, typer.Option("--ram", help="Memory for the process, such as 8GiB.")
+    ] = None,
+) -> None:
+    """Compute the labels of a folder of scans, as nnUNetv2_predict does."""
+    from znni.cases.folder import cases_in, predict_cases
+    from znni.cases.preparation import rules_of
+    from znni.cases.results_folder import network_of_results
+    from znni.cli.progress import show_progress
+    from znni.core.options import Choices
+    from znni.core.run_options import Options
+    from znni.importing.nnunet_folder import Results
+    from znni.importing.nnunet_postprocessing import read_postprocessing
+
+    place = model or _results_folder(dataset, trainer, plans, configuration)
+    names = (*(folds or ()), *(more_folds or ()))
+    network = network_of_results(Results(place, names, checkpoint))
+    network = _in_windows(network, step, no_mirroring=no_mirroring)
+    cases = cases_in(scans, out, rules_of(network))
+    if not 0 <= part < parts:
+        raise InvalidInput(f"-part_id {part} of -num_parts {parts}: give one from 0 to {parts - 1}")
+    out.mkdir(parents=True, exist_ok=True)
+    limits = Choices(device=DEVICES[device], ram=ram)
+    with show_progress("cases") as done:
+        report = predict_cases(
+            cases[part::parts],
+            network,
+            Options(limits=limits),
+            skip_finished=go_on,
+            removing=read_postprocessing(postprocessing) if postprocessing else (),
+            done=done,
+        )
+    typer.echo(f"{out}: {report}")
+    for failure in report.failures:
+        typer.echo(f"znni: error: {failure}", err=True)
+    if report.failures:
+        sys.exit(report.exit_code)
+
+
+def _in_windows(network: Network, step: float, *, no_mirroring: bool) -> Network:
+    """Return a network with windows at another distance, or without mirroring."""
+    window = network.window
+    if window is None:
+        return network
+    window = replace(window, overlap=1 - step, mirror="" if no_mirroring else window.mirror)
+    return replace(network, window=window)
+
+
+def _results_folder(
+    dataset: str | None, trainer: str, plans: str, configuration: str | None
+) -> Path:
+    """Return the results folder of a network.
+
+    Raises:
+        InvalidInput: options or the environment do not name it, or there is none.
+    """
+    if dataset is None or configuration is None:
+        raise InvalidInput("give the network by -d and -c, or its results folder by -m")
+    if (root := os.environ.get(RESULTS)) is None:
+        raise InvalidInput(
+            f"the environment variable {RESULTS} is not set; set it to the folder of nnU-Net's "
+            f"results, or give a results folder by -m"
+        )
+    folders = sorted(path.name for path in Path(root).glob("Dataset*") if path.is_dir())
+    wanted = [name for name in folders if name == dataset or _is_number(name, dataset)]
+    if len(wanted) != 1:
+        raise InvalidInput(
+            f"-d {dataset}: {root} has {', '.join(folders) or 'no data set'}; give one of them"
+        )
+    found = Path(root) / wanted[0] / f"{trainer}__{plans}__{configuration}"
+    if not found.is_dir():
+        there = sorted(path.name for path in found.parent.iterdir() if "__" in path.name)
+        raise InvalidInput(
+            f"{found}: no such folder; {found.parent} has {', '.join(there) or 'no results'}, by "
+            f"-tr, -p and -c"
+        )
+    return found
+
+
+def _is_number(name: str, dataset: str) -> bool:
+    """Return whether a data set has a number, as ``Dataset003_Liver`` has 3."""
+    number = name.removeprefix("Dataset").partition("_")[0]
+    return dataset.isdecimal() and number.isdecimal() and int(number) == int(dataset)

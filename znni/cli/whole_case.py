@@ -1,0 +1,105 @@
+"""A whole case in ``znni infer``: the volumes are a scan's files, and the output is its labels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from znni.core.errors import InvalidInput, option
+from znni.core.options import Choices
+from znni.importing.nnunet_folder import Results, is_results
+
+if TYPE_CHECKING:
+    from znni.network.network import Network
+
+
+def is_whole_case(net: Path, *, asked: bool) -> bool:
+    """Return whether a whole case is computed: as asked, or because the network is a folder."""
+    return asked or (net.is_dir() and is_results(net))
+
+
+def case_network(net: Path) -> Network:
+    """Return the network of a file, or of a results folder of nnU-Net."""
+    if is_results(net):
+        from znni.cases.results_folder import network_of_results
+
+        return network_of_results(Results(net))
+    from znni.network.network_file import load_network
+
+    return load_network(net)
+
+
+def check_suits_cases(*groups: Any, **others: object) -> None:
+    """Refuse options that do not apply to whole cases.
+
+    Args:
+        groups: groups of options. None of them applies.
+        others: further options by name; None: not given.
+
+    Raises:
+        InvalidInput: one is given.
+    """
+    given = {name: value for name, value in others.items() if value is not None}
+    for group in groups:
+        plain = type(group)()
+        given |= {
+            name: value for name, value in vars(group).items() if value != getattr(plain, name)
+        }
+    for name, value in given.items():
+        raise InvalidInput(
+            f"{option(name, value)} does not apply to whole cases, whose steps the network file "
+            f"describes; leave it out"
+        )
+
+
+def infer_case(
+    volumes: Sequence[str],
+    network: Network,
+    weights: Path | None,
+    out: str | None,
+    limits: Choices,
+    *,
+    overwrite: bool,
+) -> None:
+    """Compute the labels of a scan, and print how it went.
+
+    Args:
+        volumes: the files of the scan, one for each channel.
+        network: the network.
+        weights: the file of its weights; None: the file that the network names.
+        out: the file of the labels; None: one in this folder, named after the scan and the network.
+        limits: what plans may use.
+        overwrite: whether to replace an existing file.
+
+    Raises:
+        InvalidInput: the labels exist, or something given cannot be used.
+    """
+    from znni.cases.case import Case, predict
+    from znni.cases.preparation import rules_of
+    from znni.cli.progress import show_progress
+    from znni.core.run_options import Options
+    from znni.inference.session import Session
+    from znni.network.weights import weights_for
+    from znni.volumes.locate import stem
+
+    ending = rules_of(network).file_ending
+    case = Case(
+        tuple(map(Path, volumes)), Path(out or f"{stem(volumes[0])}-{network.name}{ending}")
+    )
+    if case.out.exists() and not overwrite:
+        raise InvalidInput(
+            f"{case.out}: exists; give {option('overwrite', True)} to replace it, or another output"
+        )
+    with show_progress() as progress:
+        report = predict(
+            case,
+            network,
+            weights_for(network, weights, None),
+            Session(),
+            Options(limits=limits),
+            lambda _step, done, total: progress(done, total),
+        )
+    typer.echo(str(report))

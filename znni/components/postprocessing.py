@@ -1,0 +1,142 @@
+"""Rules on components, applied to the labels of a volume slab by slab.
+
+A pass over the volume finds the components of a group of rules. It reads labels as earlier groups
+leave them: their components are found again, slab by slab. The last pass writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from znni.components.rules import Rule, groups_of
+from znni.components.runs import Labels, classes_of, label_slab
+from znni.components.slabs import (
+    COMPONENT_BYTES,
+    MOST_COMPONENTS,
+    Painting,
+    Read,
+    Tables,
+    joined,
+    over_slabs,
+    slab_bytes,
+    tables_of,
+)
+from znni.core.errors import InvalidInput
+from znni.core.shapes import Box, Vec3
+
+# Bytes that a group of rules keeps for each component of a slab: whether it is removed, and by what
+# label it is replaced.
+REMOVAL_BYTES = 1 + 2
+
+
+def postprocess(
+    read: Read,
+    write: Callable[[Box, Labels], None],
+    extents: Vec3,
+    rules: Sequence[Rule],
+    slab: int,
+    *,
+    threads: int = 1,
+    voxel_volume: float | None = None,
+    most_components: int = MOST_COMPONENTS,
+) -> None:
+    """Apply rules to the labels of a volume, one after the other.
+
+    The volume is read once for each group of rules, and once more to write. It takes
+    ``postprocess_bytes``.
+
+    Args:
+        read: returns the labels (z, y, x) of a slab; so many threads call it at once.
+        write: takes the labels of each slab, in order. It may write to the volume that is read.
+        extents: extents of the volume.
+        rules: the rules.
+        slab: planes of a slab.
+        threads: threads that read and label slabs.
+        voxel_volume: cubic millimetres of a voxel, for rules with volumes.
+        most_components: components of all slabs that are allowed.
+
+    Raises:
+        InvalidInput: there are more components, or a rule has a volume and that of a voxel is not
+            known. Or a background is too large for the type of the labels, or that type has more
+            than 16 bits.
+    """
+    for rule in rules:  # those that need the volume of a voxel fail before anything is read
+        rule.removed(np.zeros(0, np.int64), voxel_volume)
+    highest = max((rule.background for rule in rules), default=0)
+    removals: list[Painting] = []
+
+    def labels_of(box: Box) -> Labels:
+        given = read(box)
+        if given.dtype.kind in "iu" and highest > np.iinfo(str(given.dtype)).max:
+            raise InvalidInput(f"labels of type {given.dtype} cannot hold the background {highest}")
+        native = given.dtype.newbyteorder("=")
+        labels = given.astype(native, order="C", copy=bool(removals))
+        for removal in removals:
+            removal.apply(box, labels)
+        return labels
+
+    for group in groups_of(rules):
+        slabs = _Slabs(labels_of, extents, slab, threads, most_components)
+        removal = _removal(slabs, group, voxel_volume)
+        if removal.chosen.any():
+            removals.append(removal)
+    for box, labels in over_slabs(lambda box: (box, labels_of(box)), extents, slab, threads):
+        write(box, labels)
+
+
+class _Slabs(NamedTuple):
+    """The labels of a volume as slabs, for one pass over them."""
+
+    read: Read
+    extents: Vec3
+    slab: int
+    threads: int
+    most_components: int
+
+
+def _removal(slabs: _Slabs, group: Sequence[Rule], voxel_volume: float | None) -> Painting:
+    """Return the components that a group of rules removes, and the labels that they get."""
+    classes, connectivity = classes_of(rule.labels for rule in group), group[0].connectivity
+
+    def tables(box: Box) -> Tables:
+        found = label_slab(slabs.read(box), classes, connectivity)
+        return tables_of(found, box.size.z, slabs.most_components)
+
+    each = over_slabs(tables, slabs.extents, slabs.slab, slabs.threads)
+    volume = joined(each, connectivity, slabs.most_components)
+    removed = np.zeros(len(volume.voxels), bool)
+    for kind, rule in enumerate(group, 1):
+        own = volume.kind == kind
+        removed[own] = rule.removed(volume.voxels[own], voxel_volume)
+    background = np.array([0, *(rule.background for rule in group)], np.uint16)[volume.kind]
+    number = volume.number
+    return Painting(
+        slabs.slab, classes, connectivity, volume.first, removed[number], background[number]
+    )
+
+
+def postprocess_bytes(
+    extents: Vec3,
+    rules: Sequence[Rule],
+    slab: int,
+    itemsize: int,
+    *,
+    threads: int = 1,
+    most_components: int = MOST_COMPONENTS,
+) -> int:
+    """Return the most bytes that ``postprocess`` takes, with the arrays that ``read`` returns.
+
+    Args:
+        extents: extents of the volume.
+        rules: the rules.
+        slab: planes of a slab.
+        itemsize: bytes of a label.
+        threads: threads that read and label slabs.
+        most_components: components of all slabs that are allowed.
+    """
+    written = min(slab, extents.z) * extents.y * extents.x * itemsize
+    each = COMPONENT_BYTES + REMOVAL_BYTES * len(groups_of(rules))
+    return slab_bytes(extents, slab, itemsize, threads) + written + most_components * each

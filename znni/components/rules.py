@@ -1,0 +1,169 @@
+"""Rules by which components of labels are removed, as values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from math import isfinite
+from typing import Any, TypeAlias, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from znni.components.runs import LABELS, Connectivity
+from znni.core.errors import InvalidInput
+
+
+@dataclass(frozen=True)
+class KeepLargest:
+    """Removes all but the largest component. Components that are equally large all stay.
+
+    Attributes:
+        labels: the labels whose voxels form components, all together.
+        background: the label that removed voxels get.
+        connectivity: voxels that are neighbours: 6, 18 or 26 of each.
+
+    Raises:
+        InvalidInput: a number is out of range.
+    """
+
+    labels: tuple[int, ...]
+    background: int = 0
+    connectivity: Connectivity = 26
+
+    def __post_init__(self) -> None:
+        _check(self)
+
+    def removed(self, voxels: NDArray[np.int64], voxel_volume: float | None) -> NDArray[np.bool_]:  # noqa: ARG002
+        """Return whether each component is removed.
+
+        Args:
+            voxels: the voxels of each component of these labels.
+            voxel_volume: not needed.
+        """
+        return np.asarray(voxels < voxels.max(initial=0))
+
+
+@dataclass(frozen=True)
+class RemoveSmall:
+    """Removes components that are smaller than a number of voxels, or than a volume.
+
+    Attributes:
+        labels: the labels whose voxels form components, all together.
+        voxels: the least voxels of a component that stays.
+        volume: its least volume instead, in cubic millimetres.
+        background: the label that removed voxels get.
+        connectivity: voxels that are neighbours: 6, 18 or 26 of each.
+
+    Raises:
+        InvalidInput: a number is out of range, or there is not one of voxels and volume.
+    """
+
+    labels: tuple[int, ...]
+    voxels: int = 0
+    volume: float = 0.0
+    background: int = 0
+    connectivity: Connectivity = 26
+
+    def __post_init__(self) -> None:
+        _check(self)
+        if not _is_integer(self.voxels) or not isinstance(self.volume, int | float):
+            raise InvalidInput(f"{self}: give voxels as an integer, or volume as a number")
+        if not (self.voxels >= 0 and self.volume >= 0 and isfinite(self.volume)):
+            raise InvalidInput(f"{self}: give voxels or volume above 0")
+        if (self.voxels > 0) == (self.volume > 0):
+            raise InvalidInput(f"{self}: give one of voxels and volume (in mm^3), above 0")
+
+    def removed(self, voxels: NDArray[np.int64], voxel_volume: float | None) -> NDArray[np.bool_]:
+        """Return whether each component is removed.
+
+        Args:
+            voxels: the voxels of each component of these labels.
+            voxel_volume: cubic millimetres of a voxel.
+
+        Raises:
+            InvalidInput: the rule has a volume, and that of a voxel is not known.
+        """
+        if not self.volume:
+            return np.asarray(voxels < self.voxels)
+        if voxel_volume is None:
+            raise InvalidInput(
+                f"{self} needs the volume of a voxel, which is not known; give voxels instead"
+            )
+        return np.asarray(voxels * voxel_volume < self.volume)
+
+
+Rule: TypeAlias = KeepLargest | RemoveSmall
+
+NAMES: dict[str, type[Rule]] = {"keep_largest": KeepLargest, "remove_small": RemoveSmall}
+
+
+def rules_from(entries: object) -> tuple[Rule, ...]:
+    """Return the rules of a list of entries, as a YAML or JSON file has them.
+
+    Example:
+        >>> rules_from([{"keep_largest": {"labels": [1, 2]}}])
+        (KeepLargest(labels=(1, 2), background=0, connectivity=26),)
+
+    Raises:
+        InvalidInput: an entry is no rule, or a number of it is out of range.
+    """
+    if not isinstance(entries, list):
+        raise InvalidInput(f"rules are {entries!r}; give a list of them")
+    return tuple(map(_rule, entries))
+
+
+def _rule(entry: Any) -> Rule:
+    match entry:
+        case {"keep_largest": {"labels": [*labels], **others}} if len(entry) == 1:
+            kind: type[Rule] = KeepLargest
+        case {"remove_small": {"labels": [*labels], **others}} if len(entry) == 1:
+            kind = RemoveSmall
+        case _:
+            raise InvalidInput(
+                f"rule {entry!r}: give keep_largest: {{labels: [1, 2]}}, or "
+                f"remove_small: {{labels: [1, 2], voxels: 100}}"
+            )
+    known = {field.name for field in fields(kind)}
+    if foreign := sorted(map(str, set(others) - known)):
+        raise InvalidInput(f"rule {entry!r} has {foreign[0]}; give {', '.join(sorted(known))}")
+    options: dict[str, Any] = dict(others)  # type: ignore[arg-type]  # known names
+    return kind(tuple(labels), **options)
+
+
+def groups_of(rules: Iterable[Rule]) -> list[tuple[Rule, ...]]:
+    """Return rules in groups whose rules give the same result in any order.
+
+    A rule joins the group before it if neither changes a voxel that the other looks at. So one pass
+    finds the components of a whole group.
+    """
+    groups: list[tuple[Rule, ...]] = []
+    for rule in rules:
+        if groups and all(_apart(rule, other) for other in groups[-1]):
+            groups[-1] += (rule,)
+        else:
+            groups.append((rule,))
+    return groups
+
+
+def _apart(one: Rule, other: Rule) -> bool:
+    return (
+        one.connectivity == other.connectivity
+        and not {*one.labels, one.background} & set(other.labels)
+        and other.background not in one.labels
+    )
+
+
+def _check(rule: Rule) -> None:
+    if not rule.labels or not all(map(_is_label, (*rule.labels, rule.background))):
+        raise InvalidInput(f"{rule}: give labels and a background from 0 to {LABELS - 1}")
+    if rule.connectivity not in get_args(Connectivity):
+        raise InvalidInput(f"{rule}: give the connectivity 6, 18 or 26")
+
+
+def _is_label(value: object) -> bool:
+    return _is_integer(value) and 0 <= value < LABELS  # type: ignore[operator]
+
+
+def _is_integer(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)

@@ -1,0 +1,222 @@
+"""Components of a volume, from those of its slabs.
+
+Slabs are labelled in any order, by several threads. Only their tables and their outer planes are
+kept, until all are joined.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple, TypeAlias, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from znni.components.run_kernels import count_voxels, number_trees
+from znni.components.runs import (
+    ROW_BYTES,
+    RUN_BYTES,
+    Classes,
+    Connectivity,
+    Labelled,
+    Labels,
+    paint_slab,
+    unite_planes,
+)
+from znni.core.errors import InvalidInput
+from znni.core.shapes import Box, Vec3
+from znni.machine.io_threads import mapped
+
+Result = TypeVar("Result")
+
+# Returns the labels (z, y, x) of a box, or a mask. Several threads call it.
+Read: TypeAlias = Callable[[Box], Labels]
+
+# Components of all slabs together that are allowed, unless told otherwise.
+MOST_COMPONENTS = 2**22
+
+# Bytes of a component of a slab: its class, its voxels and its number. Joining copies them.
+COMPONENT_BYTES = 2 * (2 + 8 + 8)
+
+# Bytes that the runs of a plane take for each voxel: as copied from a slab, and with 8 bytes for a
+# component while two planes are joined.
+PLANE_BYTES = RUN_BYTES
+JOINED_BYTES = RUN_BYTES + 4
+
+
+def slab_boxes(extents: Vec3, slab: int) -> list[Box]:
+    """Return the slabs of a volume, of so many planes each; the last one may have fewer."""
+    starts = range(0, extents.z, slab)
+    return [Box(Vec3(z, 0, 0), extents._replace(z=min(z + slab, extents.z))) for z in starts]
+
+
+def over_slabs(
+    task: Callable[[Box], Result], extents: Vec3, slab: int, threads: int
+) -> Iterator[Result]:
+    """Yield ``task(box)`` for every slab, in order.
+
+    Args:
+        task: called by so many threads at once.
+        extents: extents of the volume.
+        slab: planes of a slab.
+        threads: the number of threads; 1: the caller's thread does it.
+    """
+    boxes = slab_boxes(extents, slab)
+    return map(task, boxes) if threads == 1 else mapped(task, boxes, threads)
+
+
+def slab_bytes(extents: Vec3, slab: int, itemsize: int, threads: int = 1) -> int:
+    """Return the most bytes that labelling takes for slabs, without its tables of components.
+
+    They are taken if no two neighbouring voxels of a row have the same label.
+
+    Args:
+        extents: extents of the volume.
+        slab: planes of a slab.
+        itemsize: bytes of a label.
+        threads: the threads that label slabs.
+    """
+    plane = extents.y * extents.x
+    labelling = plane * (2 * itemsize + RUN_BYTES) + extents.y * ROW_BYTES
+    kept = 2 * (threads + 1) * plane * PLANE_BYTES  # the outer planes of slabs
+    joining = 5 * plane * JOINED_BYTES  # two planes, as they are and together, and a slab's last
+    return threads * min(slab, extents.z) * labelling + kept + joining
+
+
+class Tables(NamedTuple):
+    """The components of one slab.
+
+    Attributes:
+        voxels: the voxels of each component.
+        kind: the class of each.
+        top: the first plane.
+        bottom: the last plane.
+    """
+
+    voxels: NDArray[np.int64]
+    kind: NDArray[np.uint16]
+    top: Labelled
+    bottom: Labelled
+
+
+class Joined(NamedTuple):
+    """The components of a volume.
+
+    Attributes:
+        first: the first component of each slab, and the number of components of all slabs.
+        number: the component of the volume to which each component of a slab belongs, from 0 on.
+            They are numbered by their first voxels.
+        voxels: the voxels of each component of the volume.
+        kind: the class of each.
+    """
+
+    first: NDArray[np.int64]
+    number: NDArray[np.int64]
+    voxels: NDArray[np.int64]
+    kind: NDArray[np.uint16]
+
+
+class Painting(NamedTuple):
+    """The values that some components get, slab by slab.
+
+    Attributes:
+        slab: planes of a slab.
+        classes: the class of each label.
+        connectivity: which voxels are neighbours.
+        first: the first component of each slab.
+        chosen: whether each component of a slab gets a value.
+        paint: that value.
+    """
+
+    slab: int
+    classes: Classes
+    connectivity: Connectivity
+    first: NDArray[np.int64]
+    chosen: NDArray[np.bool_]
+    paint: NDArray[Any]
+
+    def apply(self, box: Box, labels: Labels) -> None:
+        """Give the voxels of a slab their values, in place of their labels.
+
+        Args:
+            box: one of ``slab_boxes``.
+            labels: its labels in C order, as they were when the components were found.
+
+        Raises:
+            InvalidInput: the slab has other components.
+        """
+        part = slab_part(self.first, box.start.z // self.slab)
+        chosen = self.chosen[part]
+        if chosen.any():
+            paint = self.paint[part]
+            paint_slab(labels, self.classes, self.connectivity, chosen, paint, labels)
+
+
+def slab_part(first: NDArray[np.int64], index: int) -> slice:
+    """Return which components of all slabs are those of one slab."""
+    return slice(int(first[index]), int(first[index + 1]))
+
+
+def tables_of(labelled: Labelled, planes: int, most: int) -> Tables:
+    """Return what is kept of a slab.
+
+    Args:
+        labelled: its components.
+        planes: its planes.
+        most: components that are allowed.
+
+    Raises:
+        InvalidInput: there are more components.
+    """
+    _check_count(labelled.total, most)
+    runs, component, total = labelled
+    voxels, kind = np.zeros(total, np.int64), np.empty(total, np.uint16)
+    count_voxels(runs.begin, runs.end, runs.kind, component, voxels, kind)
+    return Tables(voxels, kind, labelled.plane(0), labelled.plane(planes - 1))
+
+
+def joined(slabs: Iterable[Tables], connectivity: Connectivity, most: int) -> Joined:
+    """Return the components of a volume, from those of its slabs in order.
+
+    Args:
+        slabs: what is kept of each slab.
+        connectivity: which voxels are neighbours.
+        most: components that are allowed.
+
+    Raises:
+        InvalidInput: there are more components.
+    """
+    first, parent = [0], np.empty(0, np.int64)
+    voxels, kind = [], []
+    bottom: Labelled | None = None
+    for tables in slabs:
+        before, count = first[-1], len(tables.voxels)
+        _check_count(before + count, most)
+        first.append(before + count)
+        voxels.append(tables.voxels)
+        kind.append(tables.kind)
+        parent = np.concatenate([parent, np.arange(before, before + count)])
+        top, after = _numbered(tables.top, before), _numbered(tables.bottom, before)
+        if bottom is not None:
+            unite_planes(bottom, top, connectivity, parent)
+        bottom = after
+    found = np.zeros(1, np.int64)
+    number_trees(parent, found)
+    total = np.zeros(found[0], np.int64)
+    np.add.at(total, parent, np.concatenate(voxels))
+    kinds = np.empty(found[0], np.uint16)
+    kinds[parent] = np.concatenate(kind)
+    return Joined(np.array(first), parent, total, kinds)
+
+
+def _numbered(plane: Labelled, before: int) -> Labelled:
+    """Return a plane whose components are numbered after those of earlier slabs."""
+    return plane._replace(component=plane.component + np.int64(before))
+
+
+def _check_count(count: int, most: int) -> None:
+    if count > most:
+        raise InvalidInput(
+            f"the labels have more than {most:,} components in their slabs, as noise has; give "
+            f"smoother labels, or most_components={2 * count} with the memory for it"
+        )

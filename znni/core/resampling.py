@@ -1,0 +1,105 @@
+"""The change from one grid of voxels to another, and which voxels need which."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import permutations, product
+from math import prod
+
+from znni.core.axis_taps import ORDERS, AxisTaps, axis_taps
+from znni.core.shapes import Box, Vec3
+
+X = 2  # the number of the axis along which values are contiguous
+
+
+@dataclass(frozen=True)
+class Resampling:
+    """A change of the number of voxels; the volume stays where it is.
+
+    Attributes:
+        source: the voxels there are, per axis.
+        target: the voxels wanted, per axis.
+        orders: the order of the spline along each axis: 0, 1 or 3.
+        separate: the axis whose slices are resampled, and then clipped, one by one. Only then the
+            slices are resampled along this axis. None: all axes are resampled together.
+
+    Raises:
+        ValueError: an axis is empty or does not exist, or an order is not known.
+    """
+
+    source: Vec3
+    target: Vec3
+    orders: tuple[int, int, int]
+    separate: int | None = None
+
+    def __post_init__(self) -> None:
+        if min(*self.source, *self.target) < 1:
+            raise ValueError(f"volumes of {self.source} and {self.target} voxels: one is empty")
+        if unknown := set(self.orders) - set(ORDERS):
+            raise ValueError(f"splines of order {unknown.pop()} are not known; choose 0, 1 or 3")
+        if self.separate not in {None, 0, 1, 2}:
+            raise ValueError(f"there is no axis {self.separate}; choose 0, 1 or 2")
+
+    @property
+    def changes(self) -> bool:
+        """True if there is anything to do."""
+        return self.source != self.target
+
+    @cached_property
+    def taps(self) -> tuple[AxisTaps, AxisTaps, AxisTaps]:
+        """The sums along each axis."""
+        z, y, x = map(axis_taps, self.source, self.target, self.orders)
+        return z, y, x
+
+    @cached_property
+    def passes(self) -> tuple[int, ...]:
+        """The axes in the order in which they are resampled.
+
+        It is the order with the fewest operations in which x is not the first. It is the same for
+        every box, so the values are the same in every box.
+        """
+        orders = [
+            order
+            for order in permutations(range(3))
+            if self.separate in {None, order[-1]} and order[0] != X
+        ]
+        return min(orders, key=lambda order: (self._operations(order), order.index(X)))
+
+    def _operations(self, order: tuple[int, ...]) -> int:
+        size, total = list(self.source), 0
+        for axis in order:
+            size[axis] = self.target[axis]
+            total += Vec3(*size).volume * self.taps[axis].taps
+        return total
+
+    def source_box(self, target: Box) -> Box:
+        """Return the source voxels that a box of the target is computed from."""
+        ends = [
+            (int(taps.first[start]), int(taps.first[stop - 1]) + taps.taps)
+            for taps, start, stop in zip(self.taps, *target, strict=True)
+        ]
+        return Box(Vec3(*(start for start, _ in ends)), Vec3(*(stop for _, stop in ends)))
+
+    def target_box(self, source: Box) -> Box | None:
+        """Return the target voxels that a box of the source suffices for, or None."""
+        ends = [taps.gives(*along) for taps, *along in zip(self.taps, *source, strict=True)]
+        if any(start >= stop for start, stop in ends):
+            return None
+        return Box(Vec3(*(start for start, _ in ends)), Vec3(*(stop for _, stop in ends)))
+
+    def most_needed(self, extents: Vec3) -> Vec3:
+        """Return the most source voxels, per axis, that a box of the target needs."""
+        pairs = zip(self.taps, extents, strict=True)
+        return Vec3(*(taps.most_needed(extent) for taps, extent in pairs))
+
+    def shares(self, voxel: Vec3) -> list[tuple[Vec3, float]]:
+        """Return the source voxels whose weighted sum a target voxel is, with their weights."""
+        along = [taps.shares(at) for taps, at in zip(self.taps, voxel, strict=True)]
+        return [
+            (Vec3(*(at for at, _ in some)), prod(weight for _, weight in some))
+            for some in product(*along)
+        ]
+
+    def __str__(self) -> str:
+        return f"resampled from {self.source} to {self.target} voxels"

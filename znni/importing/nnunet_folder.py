@@ -1,0 +1,75 @@
+"""Results folders of nnU-Net 2: where a trained network's plans and checkpoints lie."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from znni.core.errors import InvalidInput
+
+PLANS, DATASET = "plans.json", "dataset.json"
+CHECKPOINT = "checkpoint_final.pth"
+
+
+@dataclass(frozen=True)
+class Results:
+    """A part of a results folder.
+
+    Attributes:
+        path: the folder with ``plans.json``, for all its folds, or one of its folds, or the
+            checkpoint of one.
+        folds: the names of the folds, such as ``0`` and ``all``; empty: all numbered ones.
+        checkpoint: the name of the file of each fold.
+    """
+
+    path: Path
+    folds: tuple[str, ...] = ()
+    checkpoint: str = CHECKPOINT
+
+    @property
+    def place(self) -> Path:
+        """The results folder."""
+        return _results_of(self.path) or self.path
+
+    @property
+    def checkpoints(self) -> list[Path]:
+        """The checkpoints of the folds.
+
+        Raises:
+            InvalidInput: one is missing.
+        """
+        path, name = self.path, self.checkpoint
+        if path.is_file():
+            return [path.resolve()]
+        if (path / name).is_file():
+            return [path.resolve() / name]
+        if self.folds:
+            found = [path / f"fold_{fold}" / name for fold in self.folds]
+            if missing := [file for file in found if not file.is_file()]:
+                there = sorted(file.parent.name for file in path.glob(f"fold_*/{name}"))
+                raise InvalidInput(
+                    f"has no {missing[0].relative_to(path)}; give other folds: there is "
+                    f"{', '.join(there) or 'none'}"
+                )
+            return found
+        found = sorted(path.glob(f"fold_*/{name}"))
+        numbered = [each for each in found if each.parent.name != "fold_all"]
+        if not found:
+            raise InvalidInput(
+                f"has no {name}, which a finished training writes; finish one, or give the file "
+                f"of another checkpoint, such as fold_0/checkpoint_best.pth"
+            )
+        return numbered or found
+
+
+def is_results(path: Path) -> bool:
+    """Return whether a path is a folder of nnU-Net's results, one of its folds or a checkpoint."""
+    return _results_of(path) is not None
+
+
+def _results_of(path: Path) -> Path | None:
+    """Return the results folder that a folder, a fold or a checkpoint belongs to."""
+    if path.is_file() and path.suffix != Path(CHECKPOINT).suffix:
+        return None
+    folder = path.resolve().parent if path.is_file() else path.resolve()
+    return next((each for each in (folder, folder.parent) if (each / PLANS).is_file()), None)

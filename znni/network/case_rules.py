@@ -1,0 +1,67 @@
+"""Whole cases: the steps from a scan's files to the network's input, and from its output to labels.
+
+The network file describes them in ``case:``. ``znni/cases`` carries them out. The steps and their
+numbers are those of nnU-Net 2.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from znni.core.errors import InvalidInput
+
+# The order of a spline.
+SplineOrder: TypeAlias = Literal[0, 1, 3]
+
+# When slices across the coarsest axis are resampled one by one: if voxels are so flat, or always,
+# or never.
+Slices: TypeAlias = Literal["auto", "always", "never"]
+
+# The order of the axes of a scan: as its file stores them, or turned to right, anterior, superior.
+Orientation: TypeAlias = Literal["stored", "RAS"]
+
+
+@dataclass(frozen=True)
+class ResampleRule:
+    """The rule by which values are resampled to other voxels.
+
+    Attributes:
+        order: the order of the spline.
+        across: the order across slices that are resampled one by one.
+        slices: when they are.
+    """
+
+    order: SplineOrder = 3
+    across: SplineOrder = 0
+    slices: Slices = "auto"
+
+
+@dataclass(frozen=True)
+class CaseRules:
+    """The steps of whole cases.
+
+    Attributes:
+        channels: the names of the files of a case, in the order of the network's input maps.
+        file_ending: the ending of these files, and of the labels.
+        orientation: how the axes of a scan are turned before all other steps.
+        image: how the normalized scan is resampled to the voxels that the network was trained on.
+        output: how the network's output is resampled back.
+
+    Raises:
+        InvalidInput: there is no channel, or the ending has no dot.
+    """
+
+    channels: tuple[str, ...]
+    file_ending: str = ".nii.gz"
+    orientation: Orientation = "stored"
+    image: ResampleRule = ResampleRule()
+    output: ResampleRule = ResampleRule(order=1)
+
+    def __post_init__(self) -> None:
+        if not self.channels:
+            raise InvalidInput("a case has no channels; name each of its files")
+        if not self.file_ending.startswith("."):
+            raise InvalidInput(
+                f"the files of a case end in {self.file_ending!r}; give an ending, such as .nii.gz"
+            )

@@ -1,0 +1,1 @@
+"""Volumes with other voxels: splines as scipy and nnU-Net interpolate, box by box."""

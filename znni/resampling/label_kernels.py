@@ -1,0 +1,179 @@
+"""The loops of resampling that give labels: a row of the target at a time."""
+
+from __future__ import annotations
+
+from znni.primitives.cpu.common.lazy_kernel import lazy_njit
+from znni.primitives.cpu.common.numba_kernel import numba_kernel
+from znni.resampling.transposition import transpose_matrix
+
+ROWS = 16  # rows of the target that are labelled together
+
+
+@numba_kernel
+def label_rows(  # type: ignore[no-untyped-def]
+    memory, start, strides, maps, width, first, stop, extents, along_z, along_y, along_x, labels,
+    scratch, number, out,
+):  # fmt: skip
+    """Write the label of the largest map for some groups of rows. NaN is largest, as in NumPy.
+
+    Args:
+        memory: the memory of the values (f, z, y, x).
+        start: the place of its first element.
+        strides: the elements from one index to the next.
+        maps: the number of maps.
+        width: the samples of a source row.
+        first: the number of the first group: ``ROWS`` rows of a plane, or those that are left.
+        stop: the number of the group after the last.
+        extents: the extents of the target.
+        along_z: the samples before and after each target sample along z, and their weights.
+        along_y: the same along y.
+        along_x: the same along x.
+        labels: the label of each map.
+        scratch: scratch for ``2 * ROWS`` rows of the source, and as many of the target.
+        number: scratch for the numbers of the maps of a group.
+        out: the labels (z, y, x).
+    """
+    size = ROWS * extents[2]
+    value, largest = scratch[:size], scratch[size : 2 * size]
+    mixed, turned = scratch[2 * size :], scratch[2 * size + ROWS * width :]
+    groups = (extents[1] + ROWS - 1) // ROWS
+    for group in range(first, stop):
+        z, y = divmod(group, groups)
+        y *= ROWS
+        count = min(ROWS, extents[1] - y)
+        for f in range(maps):
+            image = start + f * strides[0]
+            above = image + along_z[0][z] * strides[1]
+            below = image + along_z[1][z] * strides[1]
+            for lane in range(count):
+                near = along_y[0][y + lane] * strides[2]
+                far = along_y[1][y + lane] * strides[2]
+                weight, rest = along_y[2][y + lane], along_y[3][y + lane]
+                _mix_four(
+                    memory[above + near :], memory[above + far :], memory[below + near :],
+                    memory[below + far :], along_z[2][z], along_z[3][z], weight, rest,
+                    mixed[lane * width : (lane + 1) * width],
+                )  # fmt: skip
+            transpose_matrix(mixed, 0, width, turned, 0, ROWS, count, width)
+            for x in range(extents[2]):
+                near, far = along_x[0][x] * ROWS, along_x[1][x] * ROWS
+                weight, rest = along_x[2][x], along_x[3][x]
+                for lane in range(ROWS):
+                    here = weight * turned[near + lane] + rest * turned[far + lane]
+                    value[x * ROWS + lane] = here
+            if f == 0:
+                for i in range(size):
+                    largest[i] = value[i]
+                    number[i] = 0
+            else:
+                _keep_largest(value, f, largest, number)
+        for lane in range(count):
+            for x in range(extents[2]):
+                out[z, y + lane, x] = labels[number[x * ROWS + lane]]
+
+
+@numba_kernel
+def _mix_four(a, b, c, d, above, below, near, far, made):  # type: ignore[no-untyped-def]
+    """Make a row of the four that it lies between."""
+    weight_a, weight_b, weight_c, weight_d = above * near, above * far, below * near, below * far
+    for x in range(made.size):
+        made[x] = weight_a * a[x] + weight_b * b[x] + weight_c * c[x] + weight_d * d[x]
+
+
+@numba_kernel
+def _keep_largest(value, f, largest, number):  # type: ignore[no-untyped-def]
+    """Note the number of a map where it is larger than those before it."""
+    for i in range(value.size):
+        here, before = value[i], largest[i]
+        is_larger = (not here <= before) & (before == before)  # noqa: PLR0124 - no NaN
+        largest[i] = here if is_larger else before
+        number[i] = f if is_larger else number[i]
+
+
+@numba_kernel
+def vote_rows(  # type: ignore[no-untyped-def]
+    source, first, stop, along_z, along_y, along_x, nearest, needs_half, labels, shares, out
+):  # fmt: skip
+    """Write the label that has the largest share of each voxel, for some rows.
+
+    Args:
+        source: the labels (z, y, x) of the source.
+        first: the number of the first row.
+        stop: the number of the row after the last.
+        along_z: the samples before and after each target sample along z, and their weights.
+        along_y: the same along y.
+        along_x: the same along x.
+        nearest: the nearest sample of each target sample, along each axis.
+        needs_half: whether only a share of a half counts, and the largest label of them.
+        labels: scratch for the labels around a voxel.
+        shares: scratch for their shares.
+        out: the labels (z, y, x) of the target.
+    """
+    left, right, weight_left, weight_right = along_x
+    for row in range(first, stop):
+        z, y = divmod(row, out.shape[1])
+        above, below = source[along_z[0][z]], source[along_z[1][z]]
+        near, far = along_y[0][y], along_y[1][y]
+        a, b, c, d = above[near], above[far], below[near], below[far]
+        share_a = along_z[2][z] * along_y[2][y]
+        share_b = along_z[2][z] * along_y[3][y]
+        share_c = along_z[3][z] * along_y[2][y]
+        share_d = along_z[3][z] * along_y[3][y]
+        closest = source[nearest[0][z], nearest[1][y]]
+        for x in range(out.shape[2]):
+            i, j = left[x], right[x]
+            label = a[i]
+            same = (label == a[j]) & (label == b[i]) & (label == b[j]) & (label == c[i])
+            same &= (label == c[j]) & (label == d[i]) & (label == d[j])
+            if not same:
+                count, here, there = 0, weight_left[x], weight_right[x]
+                count = _add_share(labels, shares, count, a[i], share_a * here)
+                count = _add_share(labels, shares, count, a[j], share_a * there)
+                count = _add_share(labels, shares, count, b[i], share_b * here)
+                count = _add_share(labels, shares, count, b[j], share_b * there)
+                count = _add_share(labels, shares, count, c[i], share_c * here)
+                count = _add_share(labels, shares, count, c[j], share_c * there)
+                count = _add_share(labels, shares, count, d[i], share_d * here)
+                count = _add_share(labels, shares, count, d[j], share_d * there)
+                if needs_half:
+                    label = _largest_half(labels, shares, count)
+                else:
+                    label = _most(labels, shares, count, closest[nearest[2][x]])
+            out[z, y, x] = label
+
+
+@lazy_njit(nogil=True)
+def _add_share(labels, shares, count, label, share):  # type: ignore[no-untyped-def]
+    """Add a share to that of its label, and return how many labels there are."""
+    place = 0
+    while place < count and labels[place] != label:
+        place += 1
+    if place == count:
+        labels[place], shares[place] = label, share
+        return count + 1
+    shares[place] += share
+    return count
+
+
+@lazy_njit(nogil=True)
+def _largest_half(labels, shares, count):  # type: ignore[no-untyped-def]
+    """Return the largest label with half of the shares or more, or 0."""
+    chosen = labels[0] * 0
+    for place in range(count):
+        if shares[place] >= 0.5:
+            chosen = max(chosen, labels[place])
+    return chosen
+
+
+@lazy_njit(nogil=True)
+def _most(labels, shares, count, closest):  # type: ignore[no-untyped-def]
+    """Return the label with the largest share: of equal ones the closest, else the smallest."""
+    chosen, most = labels[0], shares[0]
+    for place in range(1, count):
+        is_equal = shares[place] == most and labels[place] < chosen
+        if shares[place] > most or is_equal:
+            chosen, most = labels[place], shares[place]
+    for place in range(count):
+        if labels[place] == closest and shares[place] == most:
+            chosen = labels[place]
+    return chosen
