@@ -32,11 +32,11 @@ from bench.record import Row
 from znni.cluster import child
 from znni.cluster.cluster_file import Cluster, Group
 from znni.cluster.run import infer_on_cluster
+from znni.core.processors import DeviceKind
 from znni.core.shapes import Vec3
 from znni.core.text import counted
 from znni.inference import planning
 from znni.machine.chosen_gpus import VISIBLE
-from znni.machine.machine import DeviceKind
 from znni.network.network_file import load_network
 from znni.plans.plan import Plan
 

@@ -35,7 +35,7 @@ from bench.many_patches import ZNNI, blocks_in
 from bench.noise_volumes import Storing, drop_from_cache, write_noise
 from bench.record import Row
 from znni.cli.values import three_extents
-from znni.core.options import DeviceChoice
+from znni.core.processors import DeviceChoice
 from znni.core.shapes import Vec3
 from znni.machine.process_age import process_age
 from znni.plans.job_seconds import StageSeconds, in_words

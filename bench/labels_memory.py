@@ -48,8 +48,8 @@ from bench.session import (
 )
 from bench.unet_networks import save_weights
 from znni.core.options import memory_size
+from znni.core.processors import DeviceKind
 from znni.core.shapes import Box, Vec3
-from znni.machine.machine import DeviceKind
 from znni.network.network_file import load_network
 from znni.network.weights import random_weights
 from znni.volumes.locate import open_volume

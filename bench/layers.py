@@ -33,13 +33,14 @@ from bench.table import table
 from planner.cost_model import BUILT_IN, CostModel, Estimate
 from znni.calibration.choice import cost_model
 from znni.core.errors import InvalidInput, ZnniError
+from znni.core.processors import DeviceKind
 from znni.core.shapes import Shape5, Vec3
 from znni.core.text import in_units
 from znni.machine.arena import Arena
 from znni.machine.arrays import peak_memory
 from znni.machine.cuda import cupy
 from znni.machine.device_arena import DeviceArena
-from znni.machine.machine import DeviceKind, Machine
+from znni.machine.machine import Machine
 from znni.machine.timing import seconds_on_device
 from znni.network.layers import Conv, Pool, PooledConv
 from znni.network.network import Network

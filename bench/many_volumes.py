@@ -18,7 +18,7 @@ import typer
 from bench import session
 from bench.record import Row
 from znni.core.errors import RunFailed
-from znni.core.options import DeviceChoice
+from znni.core.processors import DeviceChoice
 from znni.core.run_options import RunKeywords
 from znni.core.shapes import Vec3
 from znni.inference.many import ManyReport, infer_many

@@ -38,9 +38,9 @@ from bench.rounds import Effort, Result, run_rounds, speedups
 from znni.cli.options import grouped
 from znni.core.errors import InvalidInput
 from znni.core.options import OutputType, memory_size
+from znni.core.processors import DeviceKind
 from znni.core.shapes import Vec3
 from znni.machine.detect import detect_host
-from znni.machine.machine import DeviceKind
 from znni.network.network import Network
 from znni.network.network_file import load_network
 from znni.network.weights import Float32, random_weights

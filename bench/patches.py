@@ -16,6 +16,7 @@ from bench import session
 from bench.accuracy import Corners, corners, patch_input
 from bench.ceilings import AnyCeilings
 from znni.core.options import Choices, OutputType, PlanOptions, Stored
+from znni.core.processors import DeviceKind
 from znni.core.shapes import Vec3
 from znni.engine.backends.cuda.graphs import PLAIN_RUNS
 from znni.engine.block import Block, alone, one_stage
@@ -24,8 +25,8 @@ from znni.engine.stage_chain import run_stages, through
 from znni.engine.stopwatch import Stopwatch
 from znni.engine.tiles import Allocate
 from znni.inference import build_runner, planning
+from znni.inference.plan_checks import checked_plan
 from znni.machine.cuda import cupy
-from znni.machine.machine import DeviceKind
 from znni.network.network import Network
 from znni.network.network_file import load_network
 from znni.network.weights import Weights, random_weights
@@ -109,7 +110,7 @@ class Asked:
                 yield plan_for(network, size, self.patch, dtype=self.written, **options)
             else:
                 chosen, stored = Choices(**options), Stored(self.written)
-                yield planning.checked_plan(load_plan(self.plan), network, chosen, stored)
+                yield checked_plan(load_plan(self.plan), network, chosen, stored)
 
 
 class PlanPatch:

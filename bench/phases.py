@@ -26,7 +26,7 @@ from bench.end_to_end import PHASES, time_run
 from bench.many_patches import ZNNI
 from bench.record import Row
 from znni.core.errors import RunFailed
-from znni.core.options import DeviceChoice
+from znni.core.processors import DeviceChoice
 from znni.inference.text_cache import FOLDER_VARIABLE
 from znni.machine.timing import Timing
 

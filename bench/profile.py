@@ -24,8 +24,8 @@ from znni.calibration.record import record_steps
 from znni.calibration.shapes import Call
 from znni.cli.options import grouped
 from znni.core.options import OutputType
+from znni.core.processors import DeviceKind
 from znni.inference.build_runner import prepare_alone
-from znni.machine.machine import DeviceKind
 from znni.machine.timing import Timing, timed
 from znni.network.weights import random_weights
 from znni.plans.plan import Plan

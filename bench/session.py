@@ -13,9 +13,10 @@ from bench.record import Kind, Row, save
 from bench.table import table
 from znni.core.errors import InvalidInput
 from znni.core.options import Accuracy, Costs, OutputType, memory_size
+from znni.core.processors import DeviceKind
 from znni.machine.detect import detect_host, detect_machine
 from znni.machine.gpus import why_no_gpu
-from znni.machine.machine import DeviceKind, Machine
+from znni.machine.machine import Machine
 from znni.primitives.catalogue import FAMILIES, catalogue
 
 LEAST_BUDGET = 1e-3  # seconds: more than none

@@ -46,8 +46,8 @@ from bench.session import (
 from bench.unet_networks import UNETS, save_weights, unet_weights
 from znni.core.errors import InvalidInput
 from znni.core.options import WindowRules
+from znni.core.processors import DeviceKind
 from znni.core.shapes import Box, Vec3
-from znni.machine.machine import DeviceKind
 from znni.network.geometry import with_window
 from znni.network.network import Network
 from znni.network.network_as_text import network_text

@@ -42,6 +42,7 @@ from bench.unet_networks import UNETS, unet_weights
 from planner.search import Search
 from znni.core.errors import InvalidInput
 from znni.core.options import ACCURACIES, Accuracy
+from znni.core.processors import DeviceKind
 from znni.core.shapes import Box, Vec3
 from znni.engine.block import Block, alone
 from znni.engine.patch import allocator_for
@@ -49,7 +50,6 @@ from znni.engine.stopwatch import Stopwatch
 from znni.engine.tiles import Allocate
 from znni.inference.build_runner import prepare_alone
 from znni.inference.planning import fastest, search
-from znni.machine.machine import DeviceKind
 from znni.network.geometry import context, input_box, with_window
 from znni.network.network import Network
 from znni.network.weights import Float32, Weights

@@ -170,7 +170,7 @@ class Bounds:
             ),
         ]
         self._rates = {
-            (operation, each): options.least_seconds_per_voxel(
+            (operation, each): options.prices.least_seconds_per_voxel(
                 operation, features, each, among, items
             )
             for operation, features, items in operations

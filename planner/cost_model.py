@@ -98,7 +98,7 @@ class CostModel(ABC):
 
 def built_in_seconds(primitive: Primitive, cost: Cost) -> float:
     """Return the seconds of a call at the nominal rates of its device, with those to start it."""
-    call = CALL_SECONDS if primitive.device.kind == "cpu" else GPU_CALL_SECONDS
+    call = GPU_CALL_SECONDS if primitive.device.has_own_memory else CALL_SECONDS
     return call + nominal_time(primitive, cost)
 
 

@@ -7,7 +7,7 @@ from math import inf
 
 from planner.bare_steps import bare_step
 from planner.step_options import StepOptions
-from znni.machine.machine import DeviceKind
+from znni.core.processors import HOST, DeviceKind
 from znni.network.node import Node
 from znni.plans.block_storage import BlockStorage
 from znni.plans.rewrites.block_steps import BlockSteps, Rewrite
@@ -22,7 +22,7 @@ def exact_segments(
     storage: BlockStorage,
     fusible: Collection[Fusion],
     options: StepOptions,
-    device: DeviceKind = "cpu",
+    device: DeviceKind = HOST,
     *,
     parts: int = 0,
     fusible_packed: Collection[Fusion] = (),
@@ -53,12 +53,12 @@ def exact_segments(
         if steps not in found:
             found.append(steps)
             yield exact_segment(steps, device)
-    if parts and (packed := packed_values(alone, options.applies, parts)).made:
+    if parts and (packed := packed_values(alone, options.prices.applies, parts)).made:
         steps = fused(with_rules(alone.after(packed), options), fusible_packed, options)
         yield exact_segment(steps, device)
 
 
-def exact_segment(steps: BlockSteps, device: DeviceKind = "cpu") -> Segment:
+def exact_segment(steps: BlockSteps, device: DeviceKind = HOST) -> Segment:
     """Return the segment of an exact network's block, whose steps are bare."""
     bare = tuple(_bare(steps, name) for name in steps.operations)
     return Segment(device, steps.storage.items, bare, is_exact=True)

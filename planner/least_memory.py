@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.overhead import Overhead
+from znni.core.processors import GPU, HOST, DeviceKind, has_own_memory
 from znni.core.shapes import FLOAT_BYTES
-from znni.machine.machine import DeviceKind, Machine
+from znni.machine.machine import Machine
 from znni.network.layers import Concat, Conv, Pool
 from znni.network.network import Network
 from znni.network.node import INPUT
@@ -37,16 +38,16 @@ def most_for_arrays(
         network: the network.
         counts: the counts of each patch.
     """
-    if device == "cpu":
+    if not has_own_memory(device):
         weights = FLOAT_BYTES * network.held_parameters
-        alone = overhead.setting(network, ("cpu",))
-        with_gpu = overhead.setting(network, ("cpu", "gpu"))
+        alone = overhead.setting(network, (HOST,))
+        with_gpu = overhead.setting(network, (HOST, GPU))
         blocks = np.minimum(
             overhead.host_blocks(alone, counts), overhead.host_blocks(with_gpu, counts)
         )
         return machine.host.memory - overhead.process - weights - blocks
     memory = sum(it.memory for it in machine.gpus[:1])
-    run = overhead.setting(network, ("gpu",))
+    run = overhead.setting(network, (GPU,))
     if network.is_exact:  # otherwise the first layers may be on the host
         counts = counts._replace(first_input=counts.at_once)
     return memory - overhead.gpu - overhead.gpu_blocks(run, counts)
@@ -72,7 +73,7 @@ def slowed_poolings(
     for node in network.nodes:
         if isinstance(node.layer, Pool):
             (taken,) = node.inputs
-            held = values[INPUT] if device == "cpu" and taken != INPUT else 0.0
+            held = 0.0 if has_own_memory(device) or taken == INPUT else values[INPUT]
             arrays = held + (values[taken] + values[node.name]) / items[node.name]
             slowed[node.name] = FLOAT_BYTES * arrays > most
     return slowed

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from planner.overhead import Load, Overhead
 from znni.core.errors import DoesNotFit
+from znni.core.processors import GPU, HOST, DeviceKind
 from znni.core.shapes import Vec3
-from znni.machine.machine import DeviceKind
 from znni.network.network import Network
 from znni.plans.device_partition import DevicePart, bytes_of
 from znni.plans.plan import Plan
@@ -30,7 +30,7 @@ def memory_of_run(
         overhead: the memory of the run beside its layers.
     """
     by_device = {part.device: part for part in parts}
-    on_host, on_gpu = by_device.get("cpu"), by_device.get("gpu")
+    on_host, on_gpu = by_device.get(HOST), by_device.get(GPU)
     run = _setting(network, by_device.values(), overhead)
     each = overhead.counts(
         network,
@@ -38,11 +38,11 @@ def memory_of_run(
         first_input=on_gpu.first_input.elements if on_gpu else 0,
         handed=on_host.output_shape.nbytes if on_host and on_host.hands_on else 0,
     )
-    host = _with_layers(overhead.of_host(run, each), by_device, "cpu")
+    host = _with_layers(overhead.of_host(run, each), by_device, HOST)
     if not run.uses_gpu:
         return host, None
     gpu = overhead.of_gpu(run, each, host.working if run.host_uses_gpu else 0)
-    return host, _with_layers(gpu, by_device, "gpu")
+    return host, _with_layers(gpu, by_device, GPU)
 
 
 def time_of_run(
@@ -61,8 +61,8 @@ def time_of_run(
     for part in parts:
         working, _ = part.working_peak()
         loads[part.device] = Load(part.seconds, part.resident, working)
-        brought = part.input_shape.nbytes if part.device == "gpu" else 0
-    handed = brought if "cpu" in loads else 0
+        brought = part.input_shape.nbytes if part.has_own_memory else 0
+    handed = brought if HOST in loads else 0
     each = overhead.counts(network, patch, handed=handed, brought=brought)
     run = _setting(network, parts, overhead)
     return replace(overhead.time_of_run(run, each, loads), beside=overhead.beside(run, each))
@@ -95,7 +95,7 @@ def does_not_fit(smallest: Plan, overhead: Overhead) -> DoesNotFit:
     )
     part = smallest.part(device.kind) or smallest.parts[0]
     _, step = part.working_peak()
-    on_host = device.kind == "cpu"
+    on_host = not device.has_own_memory
     processes = 1 + _setting(smallest.network, smallest.parts, overhead).workers
     return DoesNotFit(
         needed=memory.total,

@@ -17,8 +17,8 @@ from planner.job_places import (
 )
 from znni.core.chunks import chunk_extent
 from znni.core.options import AS_COMPUTED, Stored
+from znni.core.processors import GPU, HOST, DeviceKind
 from znni.core.shapes import FLOAT_BYTES, Vec3
-from znni.machine.machine import DeviceKind
 from znni.network.geometry import extents_read, input_box
 from znni.network.network import Network
 from znni.plans.job_seconds import (
@@ -29,7 +29,7 @@ from znni.plans.job_seconds import (
     SecondsAround,
     StageSeconds,
 )
-from znni.plans.stage import Counts, Seconds, Setting, StageModel
+from znni.plans.stage import Counts, Seconds, Setting, StageModel, larger
 from znni.plans.totals import Number, PlanMemory, PlanTime
 
 # How many times as long as an even share of the cores lets them, the threads of reading and writing
@@ -129,7 +129,7 @@ class Overhead:
             devices: the devices that run layers.
             host_uses_gpu: whether layers on the host compute on the GPU.
         """
-        on_host, on_gpu = "cpu" in devices, "gpu" in devices
+        on_host, on_gpu = HOST in devices, GPU in devices
         return Setting(network, on_host, on_gpu, host_uses_gpu, self.workers, self.stored)
 
     def counts(
@@ -226,36 +226,46 @@ class Overhead:
             counts: the counts of a patch, without the seconds of layers.
             loads: the load of the layers on each device that runs some.
         """
-        host, gpu = loads.get("cpu", NO_LOAD), loads.get("gpu", NO_LOAD)
+        host, gpu = loads.get(HOST, NO_LOAD), loads.get(GPU, NO_LOAD)
         each = counts._replace(host_seconds=host.seconds, gpu_seconds=gpu.seconds)
-        once = self.once
-        building, warming = once.building, once.warming
-        if run.on_host:
-            building += host.resident * once.resident
-            # The reader allocates the input block. The tensor handed on has two places of its own.
-            own = max(0.0, host.working - FLOAT_BYTES * each.values_in - each.handed)
-            if run.host_uses_gpu:  # the pages are locked before the first patch
-                building += own * once.pinned
-            else:
-                warming += own * once.touched
-            taken = host.working + host.resident + self.touched_bytes(run, each)
-            warming += max(0.0, taken - self.warm) * once.cold
-        if run.uses_gpu:
-            building += once.cuda
-        if run.on_gpu:
-            building += self.locked(run, each) * once.pinned
+        building, warming = self.seconds_once(run, each, host)
         return PlanTime(
             building,
             warming,
             StageSeconds(**self.seconds(run, each)),
             max(1, run.workers),
             in_turn=run.host_uses_gpu,
-            around=once.around,
+            around=self.once.around,
         )
 
-    def touched_bytes(self, run: Setting, each: Counts[Number]) -> Number:
-        """Return the host bytes that a run touches beside those of its layers."""
-        return self.host_blocks(run, each) + FLOAT_BYTES * run.network.held_parameters
+    def seconds_once(
+        self, run: Setting, each: Counts[Number], host: Load = NO_LOAD
+    ) -> tuple[Number, Number]:
+        """Return the seconds before the first patch, and its extra seconds.
+
+        Args:
+            run: the setting.
+            each: the counts of a patch.
+            host: the load of the layers on the host.
+        """
+        once = self.once
+        building, warming = 0 * each.voxels + once.building, 0 * each.voxels + once.warming
+        if run.on_host:
+            building += host.resident * once.resident
+            # The reader allocates the input block. The tensor handed on has two places of its own.
+            own = larger(host.working - FLOAT_BYTES * each.values_in - each.handed, 0)
+            if run.host_uses_gpu:  # the pages are locked before the first patch
+                building += own * once.pinned
+            else:
+                warming += own * once.touched
+            beside = self.host_blocks(run, each) + FLOAT_BYTES * run.network.held_parameters
+            taken = host.working + host.resident + beside
+            warming += larger(taken - self.warm, 0) * once.cold
+        if run.uses_gpu:
+            building += once.cuda
+        if run.on_gpu:
+            building += self.locked(run, each) * once.pinned
+        return building, warming
 
     def seconds(self, run: Setting, each: Counts[Number]) -> dict[ReportStage, Number]:
         """Return the seconds of each stage for a patch, or for each of several patches.

@@ -2,25 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple, TypeAlias
+from itertools import accumulate
+from typing import Final, Literal, NamedTuple, TypeAlias
 
-from znni.core.options import DeviceChoice
+from znni.core.processors import (
+    FASTEST,
+    GPU,
+    HOST,
+    HOST_AND_GPU,
+    DeviceChoice,
+    DeviceKind,
+    Processors,
+    has_own_memory,
+    may_use_gpu,
+    may_use_host,
+)
 from znni.core.shapes import Shape5
-from znni.machine.machine import DeviceKind, Processors
 from znni.network.network import Network
 from znni.network.node import INPUT, Node
 from znni.plans.block_storage import BlockStorage
+from znni.plans.totals import Number
 
 # The processor that computes layers: the host, a GPU, or the host with primitives that also compute
 # on a GPU.
-Processor: TypeAlias = Literal["cpu", "gpu", "host using gpu"]
+Processor: TypeAlias = Literal[DeviceKind, "host using gpu"]
+HOST_USING_GPU: Final = "host using gpu"
 
 
 def device_of(processor: Processor) -> DeviceKind:
     """Return the device whose memory holds the arrays of layers on a processor."""
-    return "gpu" if processor == "gpu" else "cpu"
+    return HOST if processor == HOST_USING_GPU else processor
 
 
 @dataclass(frozen=True)
@@ -50,7 +63,7 @@ class Partition:
     @property
     def processor(self) -> Processor:
         """The processor that computes the layers."""
-        return "host using gpu" if self.uses_gpu else self.device
+        return HOST_USING_GPU if self.uses_gpu else self.device
 
 
 @dataclass(frozen=True)
@@ -75,13 +88,13 @@ class Cut:
     def device(self) -> Processors:
         """The processors that compute the layers."""
         both = len(self.partitions) > 1 or self.host_uses_gpu
-        return "cpu+gpu" if both else self.partitions[0].device
+        return HOST_AND_GPU if both else self.partitions[0].device
 
     @property
     def brought(self) -> int:
         """The bytes of a patch that are copied to the GPU."""
         last = self.partitions[-1]
-        return last.input_shape.nbytes if last.device == "gpu" else 0
+        return last.input_shape.nbytes if has_own_memory(last.device) else 0
 
     @property
     def handed(self) -> int:
@@ -103,7 +116,7 @@ class CutPoint(NamedTuple):
 
 def cut_points_using_gpu(network: Network, device: DeviceChoice) -> list[int]:
     """Return the numbers of first layers that may be on a host that also computes on the GPU."""
-    if network.is_exact or device not in ("auto", "cpu+gpu"):
+    if network.is_exact or not (may_use_host(device) and may_use_gpu(device)):
         return []
     return _cuts(network)[1:]
 
@@ -111,15 +124,11 @@ def cut_points_using_gpu(network: Network, device: DeviceChoice) -> list[int]:
 def cut_points(network: Network, device: DeviceChoice) -> list[int]:
     """Return the numbers of first layers that a plan may have on the host."""
     cuts = _cuts(network)
-    match device:
-        case "auto":
-            return cuts
-        case "cpu":
-            return cuts[-1:]
-        case "gpu":
-            return [count for count in cuts if count == 0]
-        case "cpu+gpu":
-            return cuts[1:-1]
+    if device == FASTEST:
+        return cuts
+    if device == HOST_AND_GPU:
+        return cuts[1:-1]
+    return cuts[-1:] if device == HOST else [count for count in cuts if count == 0]
 
 
 def _cuts(network: Network) -> list[int]:
@@ -130,6 +139,21 @@ def _cuts(network: Network) -> list[int]:
     if network.is_exact:
         return [0, len(network.nodes)]
     return [count for count, alive in enumerate(network.alive) if len(alive) == 1]
+
+
+def sums_at_cuts(processor: Processor, seconds: Sequence[Number], nothing: Number) -> list[Number]:
+    """Return the seconds of a processor's layers for each number of first layers on the host.
+
+    They are those of the layers before the cut, or of the layers after it on a GPU.
+
+    Args:
+        processor: the processor.
+        seconds: the seconds of each layer, in order.
+        nothing: the seconds of no layers.
+    """
+    if has_own_memory(device_of(processor)):
+        return list(accumulate(reversed(seconds), initial=nothing))[::-1]
+    return list(accumulate(seconds, initial=nothing))
 
 
 def cut_network(
@@ -153,7 +177,7 @@ def cut_network(
     (passed,) = network.alive[layers_on_host]
     handed = shapes[passed] if on_gpu else None
     partitions = (
-        Partition("cpu", on_host, shapes[INPUT], handed, host_uses_gpu, storage),
-        Partition("gpu", on_gpu, shapes[passed], None, storage=storage),
+        Partition(HOST, on_host, shapes[INPUT], handed, host_uses_gpu, storage),
+        Partition(GPU, on_gpu, shapes[passed], None, storage=storage),
     )
     return Cut(tuple(partition for partition in partitions if partition.nodes))

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import replace
-from functools import cached_property
-from itertools import accumulate
 from math import inf, isfinite
 
 import numpy as np
@@ -16,9 +14,18 @@ from planner.candidate import JobTime, MemoryBudget
 from planner.gpu_budget import bytes_for_gpu_layers
 from planner.least_memory import most_for_arrays, slowed_poolings
 from planner.overhead import Load, Overhead
-from planner.partition import Cut, CutPoint, Processor, cut_network, device_of
+from planner.partition import (
+    HOST_USING_GPU,
+    Cut,
+    CutPoint,
+    Processor,
+    cut_network,
+    device_of,
+    sums_at_cuts,
+)
+from znni.core.processors import GPU, HOST, DeviceKind, has_own_memory
 from znni.core.shapes import Shape5, Vec3
-from znni.machine.machine import DeviceKind, Machine
+from znni.machine.machine import Machine
 from znni.network.geometry import shapes
 from znni.network.network import Network
 from znni.plans.block_storage import storage_for
@@ -27,9 +34,9 @@ from znni.plans.stage import Counts
 from znni.plans.totals import PlanTime
 
 # The processor of layers on the host; the key tells whether they may use the GPU.
-HOST_PROCESSORS: dict[bool, Processor] = {False: "cpu", True: "host using gpu"}
+HOST_PROCESSORS: dict[bool, Processor] = {False: HOST, True: HOST_USING_GPU}
 
-LAYERS_STAGES: dict[DeviceKind, ReportStage] = {"cpu": "host_layers", "gpu": "gpu_layers"}
+LAYERS_STAGES: dict[DeviceKind, ReportStage] = {HOST: "host_layers", GPU: "gpu_layers"}
 
 
 class PatchCandidate:
@@ -63,7 +70,7 @@ class PatchCandidate:
         self._counts = overhead.counts(network, patch)
         self._bounds = bounds
         self._least: dict[Processor, dict[str, float]] = {}
-        self._least_on_host: dict[Processor, list[float]] = {}
+        self._sums: dict[Processor, list[float]] = {}
 
     @property
     def _patches(self) -> int:
@@ -99,18 +106,12 @@ class PatchCandidate:
             self._least[processor] = {name: float(seconds[0]) for name, seconds in least.items()}
         return self._least[processor]
 
-    def _least_before(self, processor: Processor) -> list[float]:
-        """Return the least seconds of the layers on the host before each cut point."""
-        if processor not in self._least_on_host:
-            seconds = self._least_of(processor).values()
-            self._least_on_host[processor] = list(accumulate(seconds, initial=0.0))
-        return self._least_on_host[processor]
-
-    @cached_property
-    def _least_on_gpu(self) -> list[float]:
-        """The least seconds of the layers on the GPU after each cut point."""
-        seconds = reversed(self._least_of("gpu").values())
-        return list(accumulate(seconds, initial=0.0))[::-1]
+    def _least_at_cuts(self, processor: Processor) -> list[float]:
+        """Return the least seconds of a processor's layers for each cut point."""
+        if processor not in self._sums:
+            least = list(self._least_of(processor).values())
+            self._sums[processor] = sums_at_cuts(processor, least, 0.0)
+        return self._sums[processor]
 
     def cut(self, cut_point: CutPoint) -> Cut:
         """Return the network cut into the layers on each device."""
@@ -134,10 +135,10 @@ class PatchCandidate:
         loads: dict[DeviceKind, Load] = {}
         layers_on_host, host_uses_gpu = cut_point
         if layers_on_host > 0:
-            least = self._least_before(HOST_PROCESSORS[host_uses_gpu])
-            loads["cpu"] = Load(least[layers_on_host], 0, 0)
+            least = self._least_at_cuts(HOST_PROCESSORS[host_uses_gpu])
+            loads[HOST] = Load(least[layers_on_host], 0, 0)
         if layers_on_host < len(self._network.nodes):
-            loads["gpu"] = Load(self._least_on_gpu[layers_on_host], 0, 0)
+            loads[GPU] = Load(self._least_at_cuts(GPU)[layers_on_host], 0, 0)
         return loads
 
     def time(self, cut_point: CutPoint, loads: Mapping[DeviceKind, Load]) -> PlanTime:
@@ -183,7 +184,7 @@ class PatchCandidate:
         run = self._overhead.setting(self._network, devices, host_uses_gpu=cut.host_uses_gpu)
         each = self._counts._replace(handed=cut.handed)
         left = self._machine.host.memory - self._overhead.of_host(run, each).total
-        if device == "cpu" or left < 0:
+        if not has_own_memory(device) or left < 0:
             return lambda _: left
 
         # the locked bytes of layers on the host are not known yet

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from functools import cache
-from itertools import accumulate
 from math import isfinite
 from typing import NamedTuple, TypeVar
 
@@ -14,11 +13,11 @@ from numpy.typing import NDArray
 from planner.job_places import box_read
 from planner.least_memory import Bools, least_bytes_of_arrays, most_for_arrays, slowed_poolings
 from planner.overhead import Overhead
-from planner.partition import CutPoint, Processor, device_of
+from planner.partition import CutPoint, Processor, device_of, sums_at_cuts
 from planner.patch_candidate import HOST_PROCESSORS
 from planner.space import Space
+from znni.core.processors import GPU, HOST, DeviceKind
 from znni.core.shapes import FLOAT_BYTES, Vec3
-from znni.machine.machine import DeviceKind
 from znni.network.geometry import input_box, shapes
 from znni.network.network import Network
 from znni.plans.block_storage import MOST_GROWTH, joined_sizes
@@ -95,10 +94,7 @@ def quick_bounds(space: Space, patches: list[Vec3]) -> list[float]:
             device = device_of(processor)
             slowed = copied | slowed_poolings(network, device, voxels, most_on(device))
             each = list(space.bounds_on(processor).of_layers(voxels, slowed).values())
-            if processor == "gpu":
-                least[processor] = list(accumulate(reversed(each), initial=zero))[::-1]
-            else:
-                least[processor] = list(accumulate(each, initial=zero))
+            least[processor] = sums_at_cuts(processor, each, zero)
         return least[processor]
 
     number = np.prod(-(-np.array(space.output) // sizes), axis=1).astype(float)
@@ -109,14 +105,14 @@ def quick_bounds(space: Space, patches: list[Vec3]) -> list[float]:
         layers: dict[DeviceKind, Numbers] = {}
         brought = zero
         if layers_on_host > 0:
-            layers["cpu"] = least_of(HOST_PROCESSORS[host_uses_gpu])[layers_on_host]
+            layers[HOST] = least_of(HOST_PROCESSORS[host_uses_gpu])[layers_on_host]
         if layers_on_host < len(network.nodes):
-            layers["gpu"] = least_of("gpu")[layers_on_host]
+            layers[GPU] = least_of(GPU)[layers_on_host]
             brought = FLOAT_BYTES * network.maps[passed] * voxels[passed]
         able = np.isfinite(sum(layers.values()))  # or no primitive computes a layer
         layers = {kind: np.where(able, seconds, 0.0) for kind, seconds in layers.items()}
         jobs = _seconds_of_jobs(space, counts, number, layers, brought, in_turn=host_uses_gpu)
-        return np.where(able & fits("cpu" if layers_on_host else "gpu"), jobs, np.inf)
+        return np.where(able & fits(HOST if layers_on_host else GPU), jobs, np.inf)
 
     fastest = np.minimum.reduce([seconds_of(cut_point) for cut_point in space.cut_points])
     return [float(seconds) for seconds in ROUNDED * fastest]
@@ -141,23 +137,16 @@ def _seconds_of_jobs(
         brought: the bytes of a patch that are copied to the GPU.
         in_turn: whether layers on the host compute on the GPU, so that host and GPU take turns.
     """
-    overhead, once = space.overhead, space.overhead.once
+    overhead = space.overhead
     run = overhead.setting(space.network, layers, host_uses_gpu=in_turn)
     nothing = 0.0 * number
     each = counts._replace(
         brought=brought,
         handed=brought if run.on_host else nothing,
-        host_seconds=layers.get("cpu", nothing),
-        gpu_seconds=layers.get("gpu", nothing),
+        host_seconds=layers.get(HOST, nothing),
+        gpu_seconds=layers.get(GPU, nothing),
     )
-    start = nothing + once.around.total + once.building + once.warming
-    if run.on_host:
-        cold = np.maximum(0.0, overhead.touched_bytes(run, each) - overhead.warm)
-        start += cold * once.cold
-    if run.on_gpu:
-        start += overhead.locked(run, each) * once.pinned
-    if run.uses_gpu:
-        start += once.cuda
+    start = overhead.once.around.total + sum(overhead.seconds_once(run, each))
     stages = overhead.seconds(run, each)
     further = seconds_after_first(stages, number, max(1, run.workers), in_turn=in_turn)
     found: Numbers = start + sum(stages.values()) + np.maximum.reduce(list(further.values()))

@@ -16,6 +16,7 @@ from planner.patch_order import ROUNDED, Waiting, quick_bounds, waiting_patches
 from planner.patch_sizes import patch_sizes_near
 from planner.space import Space
 from znni.core.errors import InvalidInput, option
+from znni.core.processors import FASTEST, GPU, HOST, may_use_gpu
 from znni.core.shapes import Shape5, Vec3
 from znni.network.geometry import input_box
 from znni.plans.block_storage import storage_for
@@ -73,9 +74,9 @@ class Search(Space):
         If a GPU has little memory, plans for both devices have bounds that no plan reaches. Their
         prices would use up ``MOST_PRICES`` before a plan for one device is tried.
         """
-        if self.device != "auto" or not self.machine.gpus or self.given.is_exact:
+        if self.device != FASTEST or not self.machine.gpus or self.given.is_exact:
             return self.by_network
-        alone = [some for some in (self.on("cpu"), self.on("gpu")) if some.cut_points]
+        alone = [some for some in (self.on(HOST), self.on(GPU)) if some.cut_points]
         patches = list(self.patches())
         first = sorted(alone, key=lambda some: min(quick_bounds(some, patches)))
         known = {cut_point for some in first for cut_point in some.cut_points}
@@ -89,10 +90,10 @@ class Search(Space):
         """
         if not self.network.window:
             return [self]
-        able = self.device != "cpu" and self.machine.gpus
+        able = may_use_gpu(self.device) and self.machine.gpus
         alone = [self.computing(1)] if 1 in self.windows_at_once else []
         several = [number for number in self.windows_at_once if number > 1]
-        return alone + [self.on("gpu").computing(number) for number in several if able]
+        return alone + [self.on(GPU).computing(number) for number in several if able]
 
     def _add_fastest(self, best: BestPlans) -> None:
         """Add the fastest plans of all patches to the best so far."""
@@ -145,7 +146,7 @@ class Search(Space):
         if not candidates:
             what = f"network {self.network.name} in patches of {patch}"
             raise InvalidInput(
-                f"no primitives compute {what} on this device; give {option('device', 'cpu')}"
+                f"no primitives compute {what} on this device; give {option('device', HOST)}"
             )
         return min(candidates, key=_lacking)
 
@@ -270,7 +271,7 @@ class Search(Space):
             time_of_run(self.network, patch_candidate.patch, parts, self.overhead),
             self.model.source,
             gpu_memory,
-            itemsize_in(parts[0].device, self.overhead.stored),
+            itemsize_in(self.overhead.stored, on_host=not parts[0].has_own_memory),
         )
 
 

@@ -8,8 +8,8 @@ from math import inf, prod
 from typing import NamedTuple
 
 from planner.bare_steps import bare_step
+from znni.core.processors import HOST, DeviceKind
 from znni.core.shapes import Shape5, fragments, valid_convolution
-from znni.machine.machine import DeviceKind
 from znni.network.layers import Conv, Layer, Pool
 from znni.network.node import Node
 from znni.plans.rewrites.fusion import Fusion
@@ -51,7 +51,7 @@ def segmentations(
     given: Shape5,
     allowed: float = inf,
     fusible: Collection[Fusion] = (),
-    device: DeviceKind = "cpu",
+    device: DeviceKind = HOST,
     *,
     in_place: bool = False,
     runs: int = 1,

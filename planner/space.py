@@ -13,13 +13,22 @@ from planner.cost_model import BUILT_IN, BuiltInModel, CostModel
 from planner.device_search import WINDOWS_AT_ONCE, Chooser, DeviceSearch
 from planner.gpu_budget import GpuBudget, gpu_budget_per_layer
 from planner.overhead import Overhead
-from planner.partition import CutPoint, Processor, cut_points, cut_points_using_gpu
+from planner.partition import HOST_USING_GPU, CutPoint, Processor, cut_points, cut_points_using_gpu
 from planner.patch_candidate import PatchCandidate
 from planner.patch_sizes import patch_sizes
 from planner.splitting import split_where_faster
-from znni.core.options import DeviceChoice, Division
+from znni.core.options import Division
+from znni.core.processors import (
+    FASTEST,
+    GPU,
+    HOST,
+    DeviceChoice,
+    DeviceKind,
+    has_own_memory,
+    may_use_gpu,
+)
 from znni.core.shapes import Box, Vec3
-from znni.machine.machine import Device, DeviceKind, Machine
+from znni.machine.machine import Device, Machine
 from znni.network.network import Network
 from znni.plans.primitive import Catalogue, UsesGpu, on_device, without_gpu
 from znni.plans.rewrites import split_convolution
@@ -53,39 +62,39 @@ class Space:
     overhead: Overhead
     model: CostModel = BUILT_IN
     division: Division = "power-of-two"
-    device: DeviceChoice = "auto"
+    device: DeviceChoice = FASTEST
     allowed_cut_points: frozenset[CutPoint] | None = field(default=None, init=False)
     windows_at_once: tuple[int, ...] = field(default=WINDOWS_AT_ONCE, init=False)
 
     @cached_property
     def network(self) -> Network:
         """The network to compute: the given one, some of whose convolutions may be split."""
-        if not (self.given.is_exact and self.machine.gpus) or self.device == "cpu":
+        if not (self.given.is_exact and self.machine.gpus) or not may_use_gpu(self.device):
             return self.given
-        on_gpu = on_device(self.catalogue, "gpu").values()
+        on_gpu = on_device(self.catalogue, GPU).values()
         return split_where_faster(self.given, on_gpu, self.model)
 
     @cached_property
     def _searches(self) -> dict[Processor, DeviceSearch]:
         """The searches on each processor, made when they are needed: a kept plan needs none."""
-        alone = without_gpu(self.catalogue), on_device(self.catalogue, "gpu")
+        alone = without_gpu(self.catalogue), on_device(self.catalogue, GPU)
         on_host, on_gpu = (
             DeviceSearch(self.network, some.values(), self.model, self.division) for some in alone
         )
-        found: dict[Processor, DeviceSearch] = {"cpu": on_host, "gpu": on_gpu}
+        found: dict[Processor, DeviceSearch] = {HOST: on_host, GPU: on_gpu}
         if any(isinstance(primitive, UsesGpu) for primitive in self.catalogue.values()):
-            found["host using gpu"] = self._search_host_using_gpu()
+            found[HOST_USING_GPU] = self._search_host_using_gpu()
         return found
 
     def _search_host_using_gpu(self) -> DeviceSearch:
         """Return the search for layers on the host that may compute on the GPU."""
-        gpu, on_host = self.machine.gpus[0], on_device(self.catalogue, "cpu").values()
+        gpu, on_host = self.machine.gpus[0], on_device(self.catalogue, HOST).values()
         search = DeviceSearch(
             self.network, on_host, self.model, self.division, self._gpu_budget(gpu)
         )
         search.bounds = BoundsUsingGpu(
             self.network,
-            lambda: self._searches["cpu"].bounds,
+            lambda: self._searches[HOST].bounds,
             lambda: self._bounds_of_gpu_pieces,
             gpu.link,
         )
@@ -97,10 +106,10 @@ class Space:
 
         Their times come from the built-in model, as those of the host's primitives do.
         """
-        bases = computing_pieces(self.network, on_device(self.catalogue, "cpu").values())
-        known = on_device(self.catalogue, "gpu").values()
+        bases = computing_pieces(self.network, on_device(self.catalogue, HOST).values())
+        known = on_device(self.catalogue, GPU).values()
         if isinstance(self.model, BuiltInModel) and all(base in known for base in bases):
-            return self._searches["gpu"].bounds_among(bases)
+            return self._searches[GPU].bounds_among(bases)
         return DeviceSearch(self.network, bases, BUILT_IN, "none").bounds
 
     def _gpu_budget(self, gpu: Device) -> GpuBudget:
@@ -109,9 +118,9 @@ class Space:
     @property
     def cut_points(self) -> list[CutPoint]:
         """The cut points to try, with and without layers on the host that use the GPU."""
-        device = "cpu" if self.device == "auto" and not self.machine.gpus else self.device
+        device = HOST if self.device == FASTEST and not self.machine.gpus else self.device
         found = [CutPoint(n) for n in cut_points(self.network, device)]
-        if "host using gpu" in self._searches:
+        if HOST_USING_GPU in self._searches:
             using = cut_points_using_gpu(self.network, self.device)
             found += [CutPoint(n, host_uses_gpu=True) for n in using]
         return [
@@ -125,7 +134,7 @@ class Space:
         """
         other = self._copied()
         other.device = device
-        if device == "cpu" and self.network.split:
+        if not may_use_gpu(device) and self.network.split:
             other.network = split_convolution.original(self.network)
             del other._searches
         return other
@@ -133,9 +142,9 @@ class Space:
     @property
     def by_network(self) -> list[Self]:
         """The searches on each device if convolutions are split on the GPU alone; else itself."""
-        if self.device != "auto" or not self.network.split:
+        if self.device != FASTEST or not self.network.split:
             return [self]
-        return [some for some in (self.on("gpu"), self.on("cpu")) if some.cut_points]
+        return [some for some in (self.on(GPU), self.on(HOST)) if some.cut_points]
 
     def through(self, cut_points: Iterable[CutPoint]) -> Self:
         """Return the search among plans with one of these cut points."""
@@ -153,7 +162,7 @@ class Space:
         other.windows_at_once = (together,)
         return other
 
-    def within(self, memory: int, device: DeviceKind = "cpu") -> Self:
+    def within(self, memory: int, device: DeviceKind = HOST) -> Self:
         """Return the search under another memory limit. It shares the known prices.
 
         Args:
@@ -161,15 +170,15 @@ class Space:
             device: the host or the GPU.
         """
         other = self._copied()
-        if device == "cpu":
+        if not has_own_memory(device):
             host = replace(self.machine.host, memory=memory)
             other.machine = replace(self.machine, host=host)
         else:
             gpu = replace(self.machine.gpus[0], memory=memory)
             other.machine = replace(self.machine, gpus=(gpu, *self.machine.gpus[1:]))
-            if "host using gpu" in self._searches:
-                within = self._searches["host using gpu"].within(self._gpu_budget(gpu))
-                other._searches = {**self._searches, "host using gpu": within}
+            if HOST_USING_GPU in self._searches:
+                within = self._searches[HOST_USING_GPU].within(self._gpu_budget(gpu))
+                other._searches = {**self._searches, HOST_USING_GPU: within}
         return other
 
     def among(self, primitives: Collection[str]) -> Self:

@@ -8,6 +8,7 @@ from math import inf
 from planner.cost_model import CostModel
 from planner.exact_segments import exact_segment, fused, least_seconds, with_rules
 from planner.step_options import StepOptions
+from znni.core.processors import GPU
 from znni.core.shapes import Vec3
 from znni.network.layers import Normalize, PackedLayer
 from znni.network.network import Network
@@ -65,8 +66,8 @@ def _packed_seconds(network: Network, options: StepOptions, parts: int) -> dict[
     step = network.granularity
     storage = block_storage(network, step * (Vec3.of(SAMPLE) // step).maximum(1))
     steps = BlockSteps.layer_by_layer(network.nodes, storage)
-    steps = with_rules(steps.after(packed_values(steps, options.applies, parts)), options)
-    segment = exact_segment(fused(steps, fusions(network).values(), options), "gpu")
+    steps = with_rules(steps.after(packed_values(steps, options.prices.applies, parts)), options)
+    segment = exact_segment(fused(steps, fusions(network).values(), options), GPU)
     return {
         it.gives: least_seconds([it], options) if isinstance(it.operation, PackedLayer) else inf
         for it in segment.steps

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from copy import copy
 from dataclasses import replace
 from math import inf
@@ -41,6 +41,10 @@ class StepOptions:
         division: the sizes of the pieces that a batch may be computed in.
         gpu_budget: the GPU memory that primitives of the host may take.
         most_items: the most items that a batch may have.
+
+    Attributes:
+        prices: the prices of the primitives that do not use a GPU for the host.
+        divides: whether a batch may be computed in pieces.
     """
 
     def __init__(
@@ -54,7 +58,7 @@ class StepOptions:
         without_gpu, self._using_gpu = list[Primitive](), list[Primitive]()
         for primitive in primitives:
             (self._using_gpu if isinstance(primitive, UsesGpu) else without_gpu).append(primitive)
-        self._prices = Prices(without_gpu, model, gpu_budget, most_items)
+        self.prices = Prices(without_gpu, model, gpu_budget, most_items)
         self._division: Division = division
         self.divides = division != "none"
         self._known: dict[StepKey, tuple[Limit, tuple[Step, ...]]] = {}
@@ -92,25 +96,6 @@ class StepOptions:
         other._known, other._relaxed = {}, {}
         return other
 
-    def least_seconds_per_voxel(
-        self,
-        operation: Operation,
-        features: int,
-        each: int = 1,
-        among: Collection[str] | None = None,
-        most_items: int | None = None,
-    ) -> float:
-        """Return the least seconds per output voxel and item; infinite if no primitive applies.
-
-        Args:
-            operation: the operation.
-            features: the number of input maps.
-            each: the number of output items for each item of the input.
-            among: the names of the primitives that count; None: all.
-            most_items: the most items of the input; None: those of any batch.
-        """
-        return self._prices.least_seconds_per_voxel(operation, features, each, among, most_items)
-
     def least_seconds(
         self, operation: Operation, shape: Shape5, out: Shape5, enough: float
     ) -> float:
@@ -126,7 +111,7 @@ class StepOptions:
             return 0.0
         sizes = [size for size in range(1, shape.n) if shape.n % size == 0]
         sizes += piece_sizes(shape.n, self._division)
-        return self._prices.least_seconds(operation, shape, out, enough, sizes)
+        return self.prices.least_seconds(operation, shape, out, enough, sizes)
 
     def computes(self, operation: Operation, features: int) -> bool:
         """Return whether some primitive computes an operation.
@@ -135,11 +120,7 @@ class StepOptions:
             operation: the operation.
             features: the number of input maps.
         """
-        return self.least_seconds_per_voxel(operation, features) < inf
-
-    def applies(self, operation: Operation, shape: Shape5) -> bool:
-        """Return whether some primitive computes an operation on an input of a shape."""
-        return self._prices.applies(operation, shape)
+        return self.prices.least_seconds_per_voxel(operation, features) < inf
 
     def fastest(self, step: Step, room: float, enough: float, *, in_place: bool = False) -> float:
         """Return the seconds of the fastest relaxed option within some bytes, from few prices.
@@ -226,7 +207,7 @@ class StepOptions:
 
     def __len__(self) -> int:
         """Return the number of prices worked out so far. Pricing dominates a search's time."""
-        return self._prices.count
+        return self.prices.count
 
     def _undivided(self, step: Step, within: float) -> Iterator[Step]:
         """Yield steps by one primitive for all items at once."""
@@ -263,10 +244,10 @@ class StepOptions:
         """Return the offers for some items of a step's batch, as far as they are priced."""
         shape, out = step.shape_in, step.shape_out
         if items == shape.n:
-            return self._prices.call(step.operation, shape, out)
+            return self.prices.call(step.operation, shape, out)
         each = out.n // shape.n
         some, made = shape._replace(n=items), out._replace(n=items * each)
-        return self._prices.call(step.operation, some, made)
+        return self.prices.call(step.operation, some, made)
 
     def _offered(
         self, operation: Operation, shape: Shape5, out: Shape5, within: float
@@ -276,15 +257,15 @@ class StepOptions:
         If primitives use the GPU, all offers are returned, whatever they take.
         """
         if not self._using_gpu:
-            return self._prices.offers(operation, shape, out, within)
+            return self.prices.offers(operation, shape, out, within)
         key = (operation, shape, out)
         if key not in self._offers:
-            alone = self._prices.offers(operation, shape, out)
+            alone = self.prices.offers(operation, shape, out)
             each = out.n // shape.n
 
             def priced(primitive: Primitive, items: int) -> Offer | None:
                 some = shape._replace(n=items)
-                return self._prices.priced(primitive, operation, some, out._replace(n=items * each))
+                return self.prices.priced(primitive, operation, some, out._replace(n=items * each))
 
             using = [o for p in self._using_gpu if (o := priced(p, shape.n))]
             shared = shared_offer(operation, shape, alone, using, priced)

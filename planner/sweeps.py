@@ -9,8 +9,8 @@ from math import ceil, log
 
 from planner.patch_sizes import axis_sizes
 from planner.search import Search
+from znni.core.processors import DeviceKind
 from znni.core.shapes import Vec3
-from znni.machine.machine import DeviceKind
 from znni.plans.plan import Plan
 from znni.plans.segments import Step
 

@@ -39,8 +39,9 @@ ELSEWHERE = {"gpus", "cluster", "help", "h"}
 def _begun_with(arguments: Sequence[str]) -> Callable[[], object]:
     """Return what a thread does while a command loads, by the command line."""
     from znni.core.loading import nothing
+    from znni.core.processors import HOST
 
-    on_host = any(it.rpartition("=")[2] == "cpu" for it in arguments)
+    on_host = any(it.rpartition("=")[2] == HOST for it in arguments)
     named = {it.lstrip("-").partition("=")[0] for it in arguments if it.startswith("-")}
     return nothing if on_host or arguments[:1] != ["infer"] or named & ELSEWHERE else _start_cuda
 

@@ -20,6 +20,7 @@ from planner.partition import CutPoint
 from planner.search import Search
 from znni.core.errors import DoesNotFit, InvalidInput, ZnniError
 from znni.core.options import Accuracy, Costs, memory_size
+from znni.core.processors import Processors
 from znni.core.shapes import Vec3
 from znni.engine.block import Block, alone
 from znni.engine.patch import PatchRunner
@@ -27,7 +28,7 @@ from znni.engine.stage_chain import run_stages, through
 from znni.engine.stopwatch import Stopwatch
 from znni.inference.planning import fastest, search
 from znni.machine.arrays import peak_memory
-from znni.machine.machine import Machine, Processors
+from znni.machine.machine import Machine
 from znni.machine.machine_choice import machine_for
 from znni.network.network import Network
 from znni.network.network_file import load_network

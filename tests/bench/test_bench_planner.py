@@ -29,9 +29,10 @@ from bench.table import table
 from planner.choices import Slot, fastest_within
 from planner.cost_model import BUILT_IN
 from znni.core.errors import InvalidInput, RunFailed
+from znni.core.processors import DeviceKind
 from znni.core.shapes import Shape5, Vec3
 from znni.inference.planning import SearchOptions, search
-from znni.machine.machine import DeviceKind, Machine
+from znni.machine.machine import Machine
 from znni.network.network_file import load_network
 from znni.primitives.catalogue import catalogue
 

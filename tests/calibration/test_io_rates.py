@@ -20,11 +20,11 @@ from znni.calibration.io_rates import (
     REPEATS,
     Computing,
     _Blocks,
-    _cold,
     _in_turn,
     calibrate_handling,
     measure_handling,
 )
+from znni.calibration.memory_rates import cold_seconds
 from znni.calibration.overhead_figures import COLD_SECONDS, handling_times, run_overhead
 from znni.core.errors import InvalidInput
 from znni.core.options import Codec, Form, OutputType, Stored
@@ -32,7 +32,7 @@ from znni.core.shapes import Box, Vec3
 from znni.engine.stages.layers import Layers
 from znni.engine.stages.read import Read
 from znni.engine.stages.write import Write
-from znni.inference.planning import checked_plan
+from znni.inference.plan_checks import checked_plan
 from znni.machine.handling_times import (
     READ,
     ChunkTimes,
@@ -69,11 +69,11 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 def virtual(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Provide a virtual machine of which nothing is warm, and the bytes that are noted."""
     noted: list[int] = []
-    monkeypatch.setattr("znni.calibration.io_rates.warm_bytes", lambda: 2**23)
-    monkeypatch.setattr("znni.calibration.io_rates.note_warm", noted.append)
-    monkeypatch.setattr("znni.calibration.io_rates.COLD_BYTES", 2**22)
-    monkeypatch.setattr("znni.calibration.io_rates.COLD_STEP", 2**20)
-    monkeypatch.setattr("znni.calibration.io_rates.REST_SECONDS", 0.0)
+    monkeypatch.setattr("znni.calibration.memory_rates.warm_bytes", lambda: 2**23)
+    monkeypatch.setattr("znni.calibration.memory_rates.note_warm", noted.append)
+    monkeypatch.setattr("znni.calibration.memory_rates.COLD_BYTES", 2**22)
+    monkeypatch.setattr("znni.calibration.memory_rates.COLD_STEP", 2**20)
+    monkeypatch.setattr("znni.calibration.memory_rates.REST_SECONDS", 0.0)
     return noted
 
 
@@ -84,10 +84,10 @@ def test_the_slower_half_of_what_may_be_cold_counts(
 ) -> None:
     """Other programs have freed some of it just before, and the host takes that back."""
     rested, took = list[float](), iter([9.0] * 8 + [0.1, 2.0, 0.1, 4.0])
-    monkeypatch.setattr("znni.calibration.io_rates.gives_pages_back", lambda: gives_back)
-    monkeypatch.setattr("znni.calibration.io_rates.time.sleep", rested.append)
-    monkeypatch.setattr("znni.calibration.io_rates._extra_of_first", lambda _: next(took))
-    assert _cold() == 3.0 / 2**20
+    monkeypatch.setattr("znni.calibration.memory_rates.gives_pages_back", lambda: gives_back)
+    monkeypatch.setattr("znni.calibration.memory_rates.time.sleep", rested.append)
+    monkeypatch.setattr("znni.calibration.memory_rates._extra_of_first", lambda _: next(took))
+    assert cold_seconds() == 3.0 / 2**20
     assert rested == [0.0] * gives_back
 
 
@@ -107,7 +107,7 @@ def test_all_is_measured(virtual: list[int]) -> None:
 
 def test_cold_memory_is_not_measured_where_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     for warm in (inf, 2.0**60):  # not virtual; more than can be taken
-        monkeypatch.setattr("znni.calibration.io_rates.warm_bytes", lambda warm=warm: warm)
+        monkeypatch.setattr("znni.calibration.memory_rates.warm_bytes", lambda warm=warm: warm)
         found = measure_handling(2, Vec3(16, 16, 16))
         assert found.cold is None
         assert HandlingTimes.of_rates(found.rates()) == found

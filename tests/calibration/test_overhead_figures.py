@@ -15,6 +15,7 @@ from planner.overhead import TURN_SECONDS, TURNS, Load
 from znni.calibration.overhead_figures import run_overhead
 from znni.core.errors import InvalidInput
 from znni.core.options import Codec, Form, InputChunks, OutputType, Stored
+from znni.core.processors import DeviceKind
 from znni.core.shapes import Vec3
 from znni.engine.stages.convert import Convert
 from znni.engine.stages.download import Download
@@ -22,9 +23,9 @@ from znni.engine.stages.read import Read
 from znni.engine.stages.upload import Upload
 from znni.engine.stages.write import Write
 from znni.engine.tiles import make_job
-from znni.inference.planning import checked_plan
+from znni.inference.plan_checks import checked_plan
 from znni.machine.handling_times import ChunkTimes, HandlingTimes, SecondsPerValue
-from znni.machine.machine import DeviceKind, Machine, Storage
+from znni.machine.machine import Machine, Storage
 from znni.network.layers import Conv
 from znni.network.network import Network
 from znni.plans.job_seconds import ReportStage, SecondsAround, StageSeconds

@@ -10,7 +10,7 @@ from fakes import gpu
 
 import znni
 from znni.calibration import phase_notes
-from znni.calibration.overhead_figures import CUDA_SECONDS, SEARCHING_SECONDS, cuda_seconds
+from znni.calibration.overhead_figures import SEARCHING_SECONDS, cuda_seconds
 from znni.calibration.phase_notes import (
     AROUND,
     EXIT,
@@ -24,6 +24,7 @@ from znni.calibration.phase_notes import (
     noted_cuda,
     with_noted,
 )
+from znni.engine.backends.cuda.device import START_SECONDS
 from znni.engine.report import Report
 from znni.inference.planning import as_here
 from znni.inference.session import Session
@@ -173,7 +174,7 @@ def test_a_given_plan_and_a_run_that_goes_on_note_nothing(small_case: Path, plan
 def test_starts_of_gpus_count_in_steps_and_for_this_machine_only() -> None:
     here = Machine(gpu(), (gpu(),))
     assert noted_cuda(here) is None
-    assert cuda_seconds(here) == CUDA_SECONDS
+    assert cuda_seconds(here) == START_SECONDS
     note("gpu", FixedSeconds(cuda=1.1))
     assert cuda_seconds(here) == 1.0
     note("gpu", FixedSeconds(cuda=1.2))
@@ -181,7 +182,7 @@ def test_starts_of_gpus_count_in_steps_and_for_this_machine_only() -> None:
     assert cuda_seconds(here) == 1.0
     note("gpus", FixedSeconds(cuda=7.8))
     assert cuda_seconds(replace(here, gpus=2 * here.gpus, used_gpus=2)) == 8.0
-    assert cuda_seconds(replace(here, absent=True)) == CUDA_SECONDS
+    assert cuda_seconds(replace(here, absent=True)) == START_SECONDS
 
 
 def test_what_a_gpu_takes_to_start_is_building_less_all_else(plan: Plan) -> None:
@@ -189,7 +190,7 @@ def test_what_a_gpu_takes_to_start_is_building_less_all_else(plan: Plan) -> None
         plan,
         machine=replace(plan.machine, gpus=(gpu(),)),
         gpu_memory=plan.memory,
-        time=replace(plan.time, building=CUDA_SECONDS + 0.3),
+        time=replace(plan.time, building=START_SECONDS + 0.3),
     )
     spent = JobSeconds(building=1.5, around=SecondsAround(start=1.0, planning=0.5, finishing=0.7))
     report = Report(on_gpu, (), 1, spent, 0, {}, "")

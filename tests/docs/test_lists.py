@@ -14,7 +14,7 @@ import znni
 from bench.__main__ import COMMANDS
 from znni.core import errors
 from znni.core.errors import ZnniError
-from znni.machine.machine import Processors
+from znni.core.processors import Processors
 from znni.machine.machine_file import load_machine
 from znni.primitives.catalogue import catalogue
 

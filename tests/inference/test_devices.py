@@ -14,7 +14,8 @@ from planner.limits import memory_of_run
 from planner.search import Search
 from znni.calibration.overhead_figures import PROCESS_BYTES, run_overhead
 from znni.core.errors import InvalidInput
-from znni.core.options import Choices, DeviceChoice
+from znni.core.options import Choices
+from znni.core.processors import DeviceChoice
 from znni.core.shapes import Vec3
 from znni.engine.workers import fleet
 from znni.engine.workers.fleet import Member

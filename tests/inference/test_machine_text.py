@@ -12,7 +12,7 @@ from command_line import refused, succeeds
 from gpu_layers import H200
 
 from znni.inference.machine_text import describe_machine
-from znni.machine import cuda_kernels
+from znni.machine import nvrtc
 from znni.machine.cuda import cupy
 from znni.machine.detect import detect_host
 from znni.machine.machine import Machine
@@ -56,7 +56,7 @@ def test_without_a_compiler_all_primitives_are_missing(monkeypatch: pytest.Monke
     def fails() -> None:
         raise RuntimeError("libnvrtc.so.13: cannot open shared object file")
 
-    cuda_kernels._nvrtc.cache_clear()
+    nvrtc.compiler.cache_clear()
     monkeypatch.setattr(cupy().cuda.nvrtc, "getVersion", fails)
     *_, gpu, missing = describe_machine(Machine(detect_host().host, (H200,))).splitlines()
     assert H200.name in gpu

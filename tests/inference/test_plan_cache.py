@@ -20,7 +20,7 @@ from planner.cost_model import BUILT_IN, BuiltInModel
 from planner.overhead import SecondsOnce
 from planner.search import Search
 from znni.calibration.model import MeasuredModel
-from znni.core.options import DeviceChoice
+from znni.core.processors import DeviceChoice
 from znni.core.shapes import Vec3
 from znni.core.value_cache import store_value
 from znni.engine.stages.read import Read

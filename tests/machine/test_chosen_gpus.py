@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from znni.core.options import DeviceChoice
+from znni.core.processors import DeviceChoice
 from znni.machine.chosen_gpus import seeing_only, several_named
 
 

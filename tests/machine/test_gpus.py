@@ -215,7 +215,7 @@ def test_a_gpu_that_cuda_found_before_is_found_without_it(monkeypatch: pytest.Mo
     machine = process_on(two_gpus(), monkeypatch)
     found = detect_gpus()
     assert started(machine)
-    assert [gpu.free for gpu in found] == [60 * GIB - CONTEXT, 100 * GIB - CONTEXT]
+    assert [gpu.memory for gpu in found] == [60 * GIB - CONTEXT, 100 * GIB - CONTEXT]
     process_on(machine, monkeypatch)
     assert detect_gpus() == found
     assert not started(machine)
@@ -227,15 +227,15 @@ def test_free_memory_is_that_of_now(monkeypatch: pytest.MonkeyPatch) -> None:
     look_at_gpus()
     process_on(machine, monkeypatch)
     machine.free[5] = 10 * GIB
-    assert detect_gpus()[0].free == 10 * GIB - CONTEXT
+    assert detect_gpus()[0].memory == 10 * GIB - CONTEXT
     machine.free[5] = 20 * GIB
     before = detect_gpus()
-    assert before[0].free == 20 * GIB - CONTEXT
+    assert before[0].memory == 20 * GIB - CONTEXT
     assert look_at_gpus() == before
     assert detect_gpus() == before
     machine.free[5] = CONTEXT // 2
     process_on(machine, monkeypatch)
-    assert detect_gpus()[0].free == 0
+    assert detect_gpus()[0].memory == 0
 
 
 def test_while_cuda_starts_free_memory_is_that_before(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -290,7 +290,7 @@ def test_the_memory_that_workers_take_counts_as_free(monkeypatch: pytest.MonkeyP
     assert detect_gpus() == found
     forget_answer()  # the run is planned
     later = detect_gpus()
-    assert later[0].free == found[0].free - CONTEXT, "a later run asks again"
+    assert later[0].memory == found[0].memory - CONTEXT, "a later run asks again"
     assert later[1:] == found[1:]
     assert not started(machine)
 
@@ -469,7 +469,7 @@ def test_other_gpus_than_promised_are_an_error(monkeypatch: pytest.MonkeyPatch) 
     with pytest.raises(RunFailed, match="CUDA finds others than in earlier runs; run again"):
         check_gpus()
     process_on(machine, monkeypatch)
-    assert [gpu.free for gpu in detect_gpus()] == [100 * GIB - CONTEXT, 60 * GIB - CONTEXT]
+    assert [gpu.memory for gpu in detect_gpus()] == [100 * GIB - CONTEXT, 60 * GIB - CONTEXT]
     check_gpus()
 
 

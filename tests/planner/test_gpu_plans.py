@@ -15,8 +15,10 @@ from planner.overhead import LOCKED_BYTES_PER_TABLE_BYTE, Overhead
 from planner.search import Search
 from znni.calibration.overhead_figures import run_overhead
 from znni.core.errors import DoesNotFit, InvalidInput, RunFailed
-from znni.core.options import ANYTHING, AS_COMPUTED, DeviceChoice, Stored
+from znni.core.options import ANYTHING, AS_COMPUTED, Stored
+from znni.core.processors import DeviceChoice
 from znni.core.shapes import Vec3
+from znni.engine.backends.cuda import device as cuda
 from znni.engine.stages.download import Download
 from znni.engine.stages.layers import Layers
 from znni.engine.stages.upload import Upload
@@ -27,7 +29,6 @@ from znni.inference import plan_choice as plan_of_run
 from znni.inference.devices import primitives_for
 from znni.inference.plan_choice import smaller_plan
 from znni.inference.request import Requirements
-from znni.machine.gpus import Gpu
 from znni.machine.machine import Device, Machine, limited
 from znni.network.geometry import extents_read, over
 from znni.network.layers import Conv, Padding
@@ -239,9 +240,10 @@ def test_a_gpu_that_is_short_of_memory_gets_a_smaller_plan(
 def test_a_plan_beyond_what_is_free_is_warned_of(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, held: int, said: bool
 ) -> None:
-    monkeypatch.setattr(plan_of_run, "detect_gpus", lambda: [Gpu("there", 2**20, 1e12, 1e11, 90)])
-    monkeypatch.setattr(plan_of_run, "device_peak", lambda: held)
     gpu = Device("gpu", "there", 2**20, 1, 1e12, 1e11)
+    monkeypatch.setattr(cuda, "detect_gpus", lambda: [gpu])
+    backend = replace(cuda.BACKEND, peak=lambda: held)
+    monkeypatch.setattr(plan_of_run, "backend_of", lambda _gpu: backend)
     plan_of_run._warn_beyond_free(2**20 + 900, [gpu])
     assert ("1 MiB are free" in caplog.text and "give gpu_memory='0MiB'" in caplog.text) == said
 

@@ -23,7 +23,7 @@ from planner.partition import CutPoint
 from planner.search import Search
 from planner.step_options import StepOptions
 from znni.core.errors import DoesNotFit, InvalidInput
-from znni.core.options import DeviceChoice
+from znni.core.processors import DeviceChoice
 from znni.core.shapes import Shape5, Vec3
 from znni.engine.patch import PatchRunner
 from znni.engine.stopwatch import Stopwatch

@@ -30,8 +30,8 @@ from planner.patch_order import _copied, _voxels
 from planner.prices import Prices
 from planner.search import Search
 from znni.core.options import Accuracy
+from znni.core.processors import DeviceKind
 from znni.core.shapes import Shape5, Vec3
-from znni.machine.machine import DeviceKind
 from znni.machine.machine_choice import machine_for
 from znni.network.geometry import over, with_window
 from znni.network.layers import Concat, Conv, Operation, Pool, PooledConv
@@ -316,7 +316,7 @@ def test_no_layer_is_faster_than_its_bound_whole_or_in_pieces(
 def test_fewer_items_may_be_faster_each_if_they_do_not_divide_all() -> None:
     """Batches of tiles are rounded up: of 27 fragments, 16 may be faster each."""
     search = on_host("n926").among(on_host("n926")._primitives)
-    conv, known = search._network.convolutions[2], search._options._prices
+    conv, known = search._network.convolutions[2], search._options.prices
     size = Vec3(20, 20, 20)
     for items in (27, 16):  # 27 are priced first, and bound 16
         shape = Shape5.of(items, conv.in_features, size + conv.kernel - 1)

@@ -21,9 +21,9 @@ from planner.patch_order import quick_bounds
 from planner.search import Search
 from planner.segmentations import SecondsLimit, segmentations
 from znni.core.options import Stored
+from znni.core.processors import DeviceKind
 from znni.core.shapes import Vec3
 from znni.engine.stages.stage_order import stage_models
-from znni.machine.machine import DeviceKind
 from znni.network.geometry import over, shapes, with_window
 from znni.network.layers import Conv, Pool
 from znni.network.network import Network

@@ -35,7 +35,8 @@ from planner.overhead import Load, Overhead, SecondsOnce
 from planner.partition import CutPoint
 from planner.patch_order import quick_bounds
 from planner.search import Search
-from znni.core.options import DeviceChoice, InputChunks, Stored
+from znni.core.options import InputChunks, Stored
+from znni.core.processors import DeviceChoice, DeviceKind
 from znni.core.shapes import Shape5, Vec3
 from znni.engine.stages.blend import Blend
 from znni.engine.stages.convert import Convert
@@ -46,7 +47,6 @@ from znni.engine.stages.read import Read
 from znni.engine.stages.share import Share
 from znni.engine.stages.upload import Upload
 from znni.engine.stages.write import Write
-from znni.machine.machine import DeviceKind
 from znni.network.geometry import over, with_window
 from znni.network.layers import Conv, Operation, Pool
 from znni.network.network import Network
@@ -146,9 +146,9 @@ def test_no_primitive_is_faster_than_its_own_bound(conv: Conv, batch: int, size:
     options = on_host()._options
     shape = Shape5.of(batch, conv.in_features, size + conv.kernel - 1)
     out = Shape5.of(batch, conv.out_features, size)
-    call = options._prices.call(conv, shape, out)
+    call = options.prices.call(conv, shape, out)
     for least, primitive in call._waiting:
-        if offer := options._prices.priced(primitive, conv, shape, out):
+        if offer := options.prices.priced(primitive, conv, shape, out):
             assert least <= offer.seconds
 
 
@@ -174,8 +174,8 @@ def on_host() -> DeviceSearch:
 def test_prices_worked_out_step_by_step_are_those_of_all_at_once() -> None:
     step = bare_step(HIDDEN, Shape5(8, 80, 42, 50, 66), Shape5(8, 80, 40, 48, 64))
     key = HIDDEN, step.shape_in, step.shape_out
-    everything = on_host().among(on_host()._primitives)._options._prices.offers(*key)
-    call = on_host()._options._prices.call(*key)
+    everything = on_host().among(on_host()._primitives)._options.prices.offers(*key)
+    call = on_host()._options.prices.call(*key)
     arrays, priced = step.shape_in.nbytes + step.shape_out.nbytes, []
     for room in (10**12, 2 * arrays, 0):
         fits = [it for it in everything if arrays + it.kept <= room]

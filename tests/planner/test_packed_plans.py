@@ -31,6 +31,7 @@ from znni.core.shapes import Vec3
 from znni.engine.tiles import for_job, make_job
 from znni.inference import planning, text_cache
 from znni.inference.plan_cache import fastest_cached_or_found
+from znni.inference.plan_checks import checked_plan
 from znni.machine.machine import Machine
 from znni.machine.machine_choice import machine_for
 from znni.network.geometry import with_window
@@ -161,10 +162,10 @@ def test_a_plan_that_is_kept_or_given_computes_as_many_windows_at_once(
     assert again.network.together == found.network.together
     assert again.patch_seconds == found.patch_seconds
     assert again.memory_on("gpu") == found.memory_on("gpu")
-    monkeypatch.setattr(planning, "detect_for", lambda *_: there)
+    monkeypatch.setattr("znni.inference.plan_checks.detect_for", lambda *_: there)
     monkeypatch.setattr(planning, "primitives_of", lambda *_: known)
     choices = Choices(device="gpu", accuracy="tf32")
-    given = planning.checked_plan(found, searched(windowed, known, there, volume).network, choices)
+    given = checked_plan(found, searched(windowed, known, there, volume).network, choices)
     assert given.network.together == found.network.together
     assert given.limits == found.limits
     assert given.time.patch == found.time.patch

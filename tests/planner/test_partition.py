@@ -23,12 +23,13 @@ from planner.search import Search
 from planner.segmentations import segmentations
 from planner.step_options import StepOptions
 from znni.core.errors import DoesNotFit
+from znni.core.processors import Processors
 from znni.core.shapes import Vec3
 from znni.engine.stages.download import Download
 from znni.engine.stages.layers import Layers
 from znni.engine.stages.read import Read
 from znni.engine.stages.upload import Upload
-from znni.machine.machine import Machine, Processors
+from znni.machine.machine import Machine
 from znni.network.layers import Conv, Pool
 from znni.network.network import Network
 from znni.network.node import INPUT

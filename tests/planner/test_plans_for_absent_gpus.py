@@ -18,6 +18,7 @@ from znni.core.options import Choices, Stored
 from znni.engine.backends.cuda.layers import room_to_compile
 from znni.engine.checks import check_runnable
 from znni.inference import planning
+from znni.inference.plan_checks import checked_plan
 from znni.inference.request import open_request, request_for
 from znni.machine.detect import detect_machine
 from znni.machine.machine import Machine, limited
@@ -140,15 +141,15 @@ def test_a_plan_for_a_gpu_keeps_to_its_memory_here(monkeypatch: pytest.MonkeyPat
     plan = znni.plan("tiny.yaml", (7, 20, 23), machine="there.yaml", threads=1, device="gpu")
     found = replace(detect_machine(threads=1), gpus=(gpu(2**33),))
     monkeypatch.setattr(
-        "znni.inference.planning.detect_for",
+        "znni.inference.plan_checks.detect_for",
         lambda _device, ram, threads, gpu_memory: limited(found, ram, threads, gpu_memory),
     )
-    checked = planning.checked_plan(plan, plan.network, stored=Stored("uint8"))
+    checked = checked_plan(plan, plan.network, stored=Stored("uint8"))
     assert checked.gpu.name == "fake GPU"
     assert checked.device_memory.working == plan.device_memory.working
     assert checked.device_memory.blocks < plan.device_memory.blocks
     with pytest.raises(InvalidInput, match=r"of the GPU and .* are allowed; give gpu_memory="):
-        planning.checked_plan(plan, plan.network, Choices(gpu_memory=plan.device_memory.total - 1))
+        checked_plan(plan, plan.network, Choices(gpu_memory=plan.device_memory.total - 1))
 
 
 def test_plans_with_layers_on_both() -> None:
@@ -195,6 +196,6 @@ def test_several_gpus_take_no_plan_with_layers_on_the_host(
 ) -> None:
     plan = znni.plan("tiny.yaml", (7, 20, 23), machine="there.yaml", device="cpu+gpu")
     here = replace(plan.machine, gpus=2 * plan.machine.gpus[:1])
-    monkeypatch.setattr(planning, "detect_for", lambda *_: here)
+    monkeypatch.setattr("znni.inference.plan_checks.detect_for", lambda *_: here)
     with pytest.raises(InvalidInput, match="has some on the host"):
-        planning.checked_plan(plan, plan.network, Choices(gpus=2))
+        checked_plan(plan, plan.network, Choices(gpus=2))

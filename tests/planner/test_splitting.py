@@ -13,11 +13,13 @@ from planner.cost_model import BUILT_IN
 from planner.search import Search
 from planner.splitting import split_where_faster
 from znni.core.errors import InvalidInput
-from znni.core.options import Accuracy, Choices, DeviceChoice
+from znni.core.options import Accuracy, Choices
+from znni.core.processors import DeviceChoice
 from znni.core.shapes import Vec3
 from znni.inference import text_cache
 from znni.inference.plan_cache import fastest_cached_or_found
-from znni.inference.planning import checked_plan, search
+from znni.inference.plan_checks import checked_plan
+from znni.inference.planning import search
 from znni.network.geometry import over, with_window
 from znni.network.layers import PackedLayer, SummedConv, on_float32
 from znni.network.network import Network
@@ -138,8 +140,8 @@ def test_a_given_plan_is_for_the_network_whose_convolutions_are_whole(
     found = searched(UNETS["unet3d"]())
     plan = planned(found)
     here = replace(found.machine, absent=False)
-    monkeypatch.setattr("znni.inference.planning.detect_for", lambda *_: here)
-    monkeypatch.setattr("znni.inference.planning.choose_gpus", lambda there, _: there)
+    monkeypatch.setattr("znni.inference.plan_checks.detect_for", lambda *_: here)
+    monkeypatch.setattr("znni.inference.plan_checks.choose_gpus", lambda there, _: there)
     checked = checked_plan(Plan.from_json(plan.to_json()), found.given, Choices(accuracy="tf32"))
     assert checked.network == plan.network
     assert checked.memory.weights == plan.memory.weights == 4 * plan.network.held_parameters

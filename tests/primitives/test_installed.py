@@ -207,8 +207,8 @@ def key_of(site: Path, change: Callable[[Path], object]) -> str | None:
 
 def packages_changed() -> None:
     """Let packages be looked for again, as a new process does."""
-    for cached in (offers.__globals__["_offers_in"], offers.__globals__["state_of_source"]):
-        cached.cache_clear()
+    for cached in ("_entry_points_in", "_offers_in", "state_of_source"):
+        offers.__globals__[cached].cache_clear()
 
 
 def test_kept_plans_are_told_apart_by_packages_their_versions_and_their_code(site: Path) -> None:

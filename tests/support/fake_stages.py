@@ -8,9 +8,9 @@ from typing import Any, TypeVar
 
 from planner.overhead import Load, Overhead
 from znni.calibration.overhead_figures import run_overhead
+from znni.core.processors import DeviceKind, Processors
 from znni.core.shapes import Vec3
 from znni.engine.stages.layers import Layers
-from znni.machine.machine import DeviceKind, Processors
 from znni.network.network import Network
 from znni.plans.stage import Counts, Seconds, Setting, StageModel
 from znni.plans.totals import Number, PlanTime

@@ -8,8 +8,8 @@ from importlib.util import find_spec
 import pytest
 
 from znni.machine.cuda import cupy
-from znni.machine.cuda_kernels import resource_usage
 from znni.machine.machine import Device
+from znni.machine.nvrtc import resource_usage
 from znni.network.layers import Activation
 from znni.primitives.gpu.common.hardware import CHIPS, COMPILED, REGISTERS
 from znni.primitives.gpu.direct_tensor.geometry import Block

@@ -16,7 +16,7 @@ from planner.limits import memory_of_run, time_of_run
 from planner.partition import Partition, cut_network, cut_points
 from planner.segmentations import segmentations
 from planner.step_options import StepOptions
-from znni.core.options import DeviceChoice
+from znni.core.processors import DeviceChoice, DeviceKind
 from znni.core.shapes import Box, Shape5, Vec3
 from znni.engine.blocks import Blocks
 from znni.engine.patch import PatchRunner
@@ -24,7 +24,6 @@ from znni.engine.pipeline import PatchStages, ThisProcess, run_volume
 from znni.engine.run_state import RunState
 from znni.engine.stopwatch import Stopwatch
 from znni.engine.tiles import Remaining, make_job
-from znni.machine.machine import DeviceKind
 from znni.network.network import Network
 from znni.network.weights import Float32, Weights, random_weights
 from znni.plans.device_partition import parts_of

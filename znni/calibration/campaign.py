@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import chain, zip_longest
 from typing import TypeAlias, get_args
 
@@ -17,10 +18,10 @@ from znni.calibration.record import record
 from znni.calibration.shapes import Call, Effort, designed_calls, effort_for
 from znni.core.errors import InvalidInput, option
 from znni.core.options import Calibrated
+from znni.core.processors import FASTEST, GPU, HOST, DeviceKind
 from znni.core.text import in_units
 from znni.machine.detect import detect_for
 from znni.machine.gpus import why_no_gpu
-from znni.machine.machine import DeviceKind
 from znni.plans.primitive import Catalogue, Primitive, on_device, without_gpu
 from znni.primitives.catalogue import catalogue
 
@@ -77,14 +78,16 @@ def calibrate_machine(
 
 def _chosen(threads: int | None, only: Sequence[str], device: Calibrated) -> dict[str, Primitive]:
     """Return the primitives to measure, by name."""
-    machine = detect_for("cpu" if device == "cpu" else "auto", threads=threads)
-    if device == "gpu" and not machine.gpus:
+    machine = detect_for(HOST if device == HOST else FASTEST, threads=threads)
+    # Clocks of other backends are not known.
+    machine = replace(machine, gpus=tuple(it for it in machine.gpus if not it.backend))
+    if device == GPU and not machine.gpus:
         raise InvalidInput(
             f"{option('device', 'gpu')}: {why_no_gpu()}; give {option('device', 'cpu')}"
         )
     everything = catalogue(machine)
     # Primitives that use a GPU from the host are predicted from the GPU's own ones and the link.
-    known: Catalogue = {**without_gpu(everything), **on_device(everything, "gpu")}
+    known: Catalogue = {**without_gpu(everything), **on_device(everything, GPU)}
     if device != "all":
         known = on_device(known, device)
     for name in only:
@@ -138,7 +141,7 @@ class Campaign:
         calls = list(chain.from_iterable(self.rounds))
         if not calls:
             return
-        on_gpu = calls[0][0].device.kind == "gpu"
+        on_gpu = calls[0][0].device.has_own_memory
         workbench = DeviceWorkbench(calls) if on_gpu else Workbench(calls)
         start = time.perf_counter()
         for number, measured in enumerate(self.rounds):

@@ -11,6 +11,7 @@ from znni.calibration.database import CostDatabase, Measurement
 from znni.calibration.model import MeasuredModel
 from znni.core.errors import InvalidInput, option
 from znni.core.options import Costs
+from znni.core.processors import GPU
 from znni.plans.primitive import Among, Catalogue, Primitive, devices_of
 
 log = logging.getLogger("znni")
@@ -51,8 +52,8 @@ def cost_model(catalogue: Catalogue, costs: Costs = "auto", *, absent: bool = Fa
         return MeasuredModel(found, catalogue)
     if costs == "measured":
         here = " and ".join(map(str, _conditions(catalogue)))
-        on_gpu = any(primitive.device.kind == "gpu" for primitive in catalogue.values())
-        how = option("device", "gpu") if on_gpu else "these threads"
+        on_gpu = any(primitive.device.has_own_memory for primitive in catalogue.values())
+        how = option("device", GPU) if on_gpu else "these threads"
         raise InvalidInput(
             f"{database.path}: nothing was measured yet on {here}; run znni calibrate with {how}, "
             f"or give {option('costs', 'built-in')}"

@@ -41,7 +41,7 @@ class Conditions(NamedTuple):
     @classmethod
     def of(cls, device: Device) -> Conditions:
         """Return the current conditions of a device."""
-        if device.kind == "gpu":
+        if device.has_own_memory:
             name = f"{device.name} (compute capability {device.capability / 10:.1f})"
             return cls(name, "", 0, _gpu_libraries())
         return cls(device.name, _caches(), device.threads, _libraries())

@@ -1,4 +1,4 @@
-"""Measuring a run's work outside its layers: first touching memory, and handling blocks.
+"""Measuring how long a run takes to handle blocks, outside its layers.
 
 The functions that runs use are timed, on files in the system's temporary folder. As in a run, each
 is timed on memory, or on a part of a file, that it has not seen before. Their processor time counts
@@ -11,7 +11,6 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
-from functools import partial
 from importlib.util import find_spec
 from mmap import PAGESIZE
 from pathlib import Path
@@ -20,11 +19,11 @@ from threading import Event, Thread
 from typing import Any, NamedTuple, Self, get_args
 
 import numpy as np
-import psutil
 from numpy.typing import NDArray
 
 from znni.calibration.conditions import Conditions
 from znni.calibration.database import CostDatabase
+from znni.calibration.memory_rates import cold_seconds, touched_seconds
 from znni.core.chunks import CHUNK, chunk_extents
 from znni.core.options import Codec, Form, InputChunks, OutputType
 from znni.core.shapes import Box, Vec3, offsets
@@ -33,26 +32,15 @@ from znni.engine.backends.host.layers import place
 from znni.engine.reading import read_input
 from znni.engine.stages.convert import convert
 from znni.engine.tiles import ZERO, make_job
-from znni.machine.arena import map_pages
-from znni.machine.cold_pages import gives_pages_back, note_warm, warm_bytes
 from znni.machine.handling_times import READ, ChunkTimes, HandlingTimes, SecondsPerValue
 from znni.machine.io_threads import io_threads_on
 from znni.machine.machine import Machine
 from znni.network.layers import Conv
 from znni.network.network import Network
-from znni.primitives.cpu.common.workers import workers
 from znni.volumes.formats import library
 
 REPEATS = 5
 BLOCKS = 2 * REPEATS  # each second one is handled beside threads that compute
-TOUCHED_BYTES = 2**27
-
-# Memory beyond what is warm that is touched to measure it, and how much at a time. Only the slower
-# half counts: some more may be warm, which programs freed just before. Hosts that take free pages
-# back do so within some seconds.
-COLD_BYTES = 2**31
-COLD_STEP = 2**27
-REST_SECONDS = 5.0
 
 BLOCK = Vec3(128, 128, 128)
 
@@ -119,7 +107,9 @@ def measure_handling(threads: int, block: Vec3 = BLOCK) -> HandlingTimes:
     read = {size: _unmapped(taken[f"read {size}"].usual, size * mapped, threads) for size in READ}
     written = {dtype: taken[f"written {dtype}"].usual for dtype in dtypes}
     chunks = _of_chunks(works, taken, mapped, block)
-    return HandlingTimes(_touched(threads), _placed(block), read, written, _cold(), chunks)
+    return HandlingTimes(
+        touched_seconds(threads), _placed(block), read, written, cold_seconds(), chunks
+    )
 
 
 def _unmapped(taken: SecondsPerValue, mapped: float, threads: int) -> SecondsPerValue:
@@ -215,53 +205,6 @@ def _noise(block: Vec3) -> NDArray[np.uint8]:
     """Return grey levels of all blocks, which compress about as badly as images do."""
     drawn = np.random.default_rng(0).standard_normal(block * Vec3(BLOCKS, 1, 1), np.float32)
     return (drawn * 25 + 128).clip(0, 255).astype(np.uint8)
-
-
-def _cold() -> float | None:
-    """Return the extra seconds per byte of memory that this virtual machine never touched.
-
-    All memory that is known to be warm is taken first. The result is None if that is more than half
-    of the memory, or if the machine is not virtual.
-    """
-    warm = warm_bytes()
-    if warm + COLD_BYTES > psutil.virtual_memory().available / 2:
-        return None
-    if gives_pages_back():
-        time.sleep(REST_SECONDS)
-    held: list[NDArray[np.uint8]] = []
-    times: list[float] = []
-    while len(held) * COLD_STEP < warm + COLD_BYTES:
-        pages = np.frombuffer(map_pages(COLD_STEP), np.uint8)
-        held.append(pages)
-        times.append(_extra_of_first(partial(pages.fill, 1)))
-    note_warm(len(held) * COLD_STEP)
-    beyond = sorted(times[-(COLD_BYTES // COLD_STEP) :])
-    return median(beyond[len(beyond) // 2 :]) / COLD_STEP
-
-
-def _extra_of_first(fill: Callable[[], object]) -> float:
-    """Fill memory twice; return the seconds by which the first time was longer."""
-    start = time.perf_counter()
-    fill()
-    between = time.perf_counter()
-    fill()
-    first, again = between - start, time.perf_counter() - between
-    return max(first - again, first / 100)  # a disturbed second time says nothing
-
-
-def _touched(threads: int) -> float:
-    """Return seconds per byte."""
-    pool = workers(threads)
-
-    def once() -> float:
-        pages = np.frombuffer(map_pages(TOUCHED_BYTES), np.uint8)
-
-        def fill() -> None:
-            pool.for_each(lambda _, part: pages[part].fill(1), pool.shares(TOUCHED_BYTES))
-
-        return _extra_of_first(fill)
-
-    return median(once() for _ in range(REPEATS)) / TOUCHED_BYTES
 
 
 def _placed(block: Vec3) -> float:

@@ -14,9 +14,9 @@ from planner.cost_model import CostModel, Factor, Factors, built_in_seconds
 from znni.calibration.database import Measurement
 from znni.calibration.features import AXES, Numbers, Place, place
 from znni.calibration.regression import Regression
+from znni.core.processors import DeviceKind
 from znni.core.shapes import Shape5
 from znni.core.text import aligned
-from znni.machine.machine import DeviceKind
 from znni.network.layers import Operation
 from znni.plans.plan import MEASURED_HERE
 from znni.plans.primitive import Catalogue, Primitive, TakesTimePerItem

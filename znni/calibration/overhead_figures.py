@@ -20,9 +20,9 @@ from znni.calibration.phase_notes import AROUND, Kind, noted, noted_cuda, with_n
 from znni.core.errors import InvalidInput
 from znni.core.options import AS_COMPUTED, Costs, Packing, Stored
 from znni.core.shapes import Vec3
+from znni.engine.backends.registry import backend_of
 from znni.engine.stages.read import Read
 from znni.engine.stages.stage_order import stage_models
-from znni.machine.device_arena import DEVICE_BYTES
 from znni.machine.handling_times import HandlingTimes
 from znni.machine.machine import Machine
 from znni.network.input_scaling import Percentiles, ZScore
@@ -32,13 +32,6 @@ from znni.plans.job_seconds import SecondsAround
 # Memory of the interpreter, the libraries and code compiled at first use. It was measured, and has
 # a margin that also covers the pieces in which a mask is read.
 PROCESS_BYTES = 512 * 2**20
-
-# Additional memory of CUDA, CuPy and the compiler.
-CUDA_BYTES = 1024 * 2**20
-
-# Time to start a GPU and load its kernels, which the user's cache may hold. The paper's networks
-# took 2.6 to 4.1 s before the first patch; the host's part is counted below.
-CUDA_SECONDS = 2.0
 
 # Time to read compiled code from the user's cache. Building took 0.02 to 0.05 s of the networks
 # that come with znni, with transforms of kernels. The U-Net's first run in a process took 0.05 s
@@ -152,8 +145,10 @@ def around_here(around: SecondsAround, kind: Kind, *, searched: bool) -> Seconds
 
 def cuda_seconds(machine: Machine) -> float:
     """Return the seconds to start a machine's GPUs: as noted, if it is this machine."""
-    found = None if machine.absent or not machine.gpus else noted_cuda(machine)
-    return CUDA_SECONDS if found is None else found
+    if not machine.gpus:
+        return 0.0
+    found = None if machine.absent else noted_cuda(machine)
+    return backend_of(machine.gpus[0]).start_seconds if found is None else found
 
 
 def handling_times(machine: Machine, costs: Costs) -> HandlingTimes | None:
@@ -197,6 +192,9 @@ def run_overhead(
         cold_share: share of the other bytes whose first touch takes extra time.
     """
     host = machine.host
+    backend = backend_of(machine.gpus[0] if machine.gpus else host)
+    if machine.gpus and not backend.stores:
+        stored = replace(stored, scaled_on_gpu=False, made_on_gpu=False)
     touched, cold = TOUCHED_TRAFFIC / host.bandwidth, COLD_SECONDS
     once = SecondsOnce(
         building=BUILDING_SECONDS,
@@ -212,8 +210,8 @@ def run_overhead(
         process=PROCESS_BYTES + stored.output_array,
         stages=stage_models(machine, stored, measured),
         once=once,
-        cuda=CUDA_BYTES if machine.gpus else 0,
-        gpu=DEVICE_BYTES,
+        cuda=backend.host_bytes,
+        gpu=backend.device_bytes,
         worker=PROCESS_BYTES,
         workers=machine.used_gpus,
         stored=stored,

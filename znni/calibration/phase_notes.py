@@ -13,8 +13,9 @@ from dataclasses import replace
 from functools import cache
 from math import inf
 from statistics import median_low
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
+from znni.core.processors import GPU, HOST, DeviceKind
 from znni.core.value_cache import ValueCache
 from znni.core.version import __version__
 from znni.machine.detect import usable_cores
@@ -38,7 +39,8 @@ TOLD = {"start": "told start", "planning": "told planning", "finishing": "told f
 TOLD_SHARE = 0.1
 TOLD_SECONDS = 0.03
 
-Kind: TypeAlias = Literal["cpu", "gpu", "gpus"]
+Kind: TypeAlias = Literal[DeviceKind, "gpus"]
+SEVERAL: Final = "gpus"
 
 # Time beside building and running, until runs have noted their own. The demo took so much on two
 # cores of an EPYC, with warm caches and a kept plan: most of its planning imports the primitives.
@@ -46,8 +48,8 @@ AROUND = SecondsAround(start=0.4, planning=0.07, opening=0.03, finishing=0.02, e
 
 # The same where layers run on GPUs: processes end, and memory is given back. Runs on one to four
 # GPUs took 0.3 to 1.1 s to finish. After one on a single GPU, its process took 0.13 s to end.
-FINISHING: Mapping[Kind, float] = {"cpu": AROUND.finishing, "gpu": 0.3, "gpus": 0.8}
-EXIT: Mapping[Kind, float] = {"cpu": AROUND.exit, "gpu": 0.13, "gpus": AROUND.exit}
+FINISHING: Mapping[Kind, float] = {HOST: AROUND.finishing, GPU: 0.3, SEVERAL: 0.8}
+EXIT: Mapping[Kind, float] = {HOST: AROUND.exit, GPU: 0.13, SEVERAL: AROUND.exit}
 
 # The noted seconds, by kind and phase.
 Phases: TypeAlias = dict[str, dict[str, list[float]]]
@@ -76,8 +78,8 @@ class FixedSeconds(NamedTuple):
 def kind_of(plan: Plan) -> Kind:
     """Return the kind of a plan's runs: their phases differ by the processors that compute."""
     if plan.gpu_memory is None:
-        return "cpu"
-    return "gpu" if plan.workers == 1 else "gpus"
+        return HOST
+    return GPU if plan.workers == 1 else SEVERAL
 
 
 def noted(kind: Kind) -> FixedSeconds:
@@ -122,7 +124,7 @@ def with_noted(around: SecondsAround, kind: Kind) -> SecondsAround:
 
 def noted_cuda(machine: Machine) -> float | None:
     """Return the seconds to start a machine's GPUs, as runs noted them here, in steady steps."""
-    seconds = noted("gpus" if machine.used_gpus > 1 else "gpu").cuda
+    seconds = noted(SEVERAL if machine.used_gpus > 1 else GPU).cuda
     return None if seconds is None else STEADY_SECONDS * round(seconds / STEADY_SECONDS)
 
 

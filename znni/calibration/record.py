@@ -13,8 +13,9 @@ from znni.calibration.conditions import Conditions
 from znni.calibration.database import CostDatabase, Measurement, today
 from znni.calibration.shapes import Call
 from znni.core.errors import InvalidInput
+from znni.core.processors import HOST, DeviceKind
 from znni.machine.detect import detect_host
-from znni.machine.machine import DeviceKind, Machine
+from znni.machine.machine import Machine
 from znni.plans.primitive import Catalogue, Primitive, on_device
 from znni.plans.segments import Step
 from znni.primitives.catalogue import catalogue
@@ -47,7 +48,7 @@ def record_steps(
     timings: Iterable[tuple[Step, float]],
     machine: Machine,
     database: CostDatabase,
-    device: DeviceKind = "cpu",
+    device: DeviceKind = HOST,
 ) -> None:
     """Keep the seconds of single calls of a plan's steps on this machine.
 
@@ -71,7 +72,7 @@ def record_steps(
 
 
 def refine(
-    timings: Iterable[tuple[Step, float]], machine: Machine, device: DeviceKind = "cpu"
+    timings: Iterable[tuple[Step, float]], machine: Machine, device: DeviceKind = HOST
 ) -> None:
     """Add the times of a run to those of a calibration, if its device has had one.
 

@@ -10,8 +10,8 @@ from random import Random
 from typing import NamedTuple
 
 from planner.cost_model import built_in_seconds
+from znni.core.processors import DeviceKind, has_own_memory
 from znni.core.shapes import Box, Shape5, Vec3
-from znni.machine.machine import DeviceKind
 from znni.machine.packed_arrays import GROUP, packed_bytes
 from znni.network.layers import (
     Add,
@@ -93,7 +93,7 @@ GPU_FULL = replace(GPU_QUICK, calls=12, longest=0.06, budget=300.0)
 
 def effort_for(device: DeviceKind, *, quick: bool) -> Effort:
     """Return the limits for a device; ``quick`` ones take at most a minute."""
-    if device == "gpu":
+    if has_own_memory(device):
         return GPU_QUICK if quick else GPU_FULL
     return QUICK if quick else FULL
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from znni.core.errors import InvalidInput
-from znni.core.options import DeviceChoice
+from znni.core.processors import DeviceChoice
 
 if TYPE_CHECKING:
     from znni.network.network import Network

@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 
 from znni.core.errors import RunFailed
 from znni.core.options import Bits, Choices
+from znni.core.processors import HOST
 from znni.core.shapes import Box
 from znni.engine.tiles import Tile
 from znni.inference.request import Request
@@ -52,7 +53,7 @@ class Limits:
         known = {"ram": self.ram, "threads": self.threads, "gpus": self.gpus or None}
         limits: dict[str, Any] = {name: it for name, it in known.items() if it is not None}
         if self.gpus == 0:
-            limits["device"] = "cpu"
+            limits["device"] = HOST
         return replace(choices, **limits)
 
 

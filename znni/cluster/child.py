@@ -44,6 +44,7 @@ from znni.cluster.calls import (
 from znni.cluster.cluster_plan import plan_to_share
 from znni.core.errors import InvalidInput, RunFailed
 from znni.core.options import Bits, Choices
+from znni.core.processors import HOST
 from znni.core.shapes import Box, Vec3
 from znni.core.version import __version__
 from znni.engine.blocks import Blocks
@@ -136,7 +137,7 @@ class Child:
         try:
             run_volume(self._state, self._processes, self._stopwatch)
         except MemoryError as error:
-            short = memory_ran_out(self._processes.plan, "cpu")
+            short = memory_ran_out(self._processes.plan, HOST)
             short.__cause__ = error
             self._fail_all(short)
         except BaseException as error:

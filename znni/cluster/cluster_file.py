@@ -12,6 +12,7 @@ from pydantic import BeforeValidator, ConfigDict, Field
 
 from znni.core.errors import DoesNotFit, InvalidInput, option
 from znni.core.options import Bits
+from znni.core.processors import has_own_memory
 from znni.core.shipped import MACHINES
 from znni.core.yaml_file import LARGEST, Count, Entry, Name, YamlFile, is_count
 from znni.machine.machine_file import Bandwidth, Memory
@@ -252,7 +253,7 @@ def per_worker(short: DoesNotFit, sharing: int = 0) -> DoesNotFit:
         short: the error about the process that computes.
         sharing: number of workers that share the memory of an option; 0: the file has it.
     """
-    if short.device == "gpu":
+    if has_own_memory(short.device):
         return short
     worker = ceil((short.needed + DASK_BYTES) / 2**20)
     remedy = f"each worker {worker}MiB, by ram: in the cluster file,"

@@ -27,6 +27,7 @@ from znni.cluster.forecast_text import forecast_text
 from znni.cluster.schedule import Schedule
 from znni.core.errors import DoesNotFit, InvalidInput
 from znni.core.options import ANYTHING, Choices, Stored
+from znni.core.processors import HOST
 from znni.core.run_options import RegionOptions, ValueOptions
 from znni.core.shapes import Vec3
 from znni.core.text import duration
@@ -254,7 +255,7 @@ def _worker(group: Group, cluster: Cluster, wanted: Choices) -> tuple[Machine, C
 
     Local workers share the machine. Dask takes a part of a worker's memory.
     """
-    device = wanted.device if group.gpus else "cpu"
+    device = wanted.device if group.gpus else HOST
     choices = replace(
         wanted,
         device=device,

@@ -23,6 +23,7 @@ from znni.cluster.workers import Engine, Tally
 from znni.core.argument_types import checks_types
 from znni.core.errors import DoesNotFit, InvalidInput, option
 from znni.core.options import Bits, Choices, Recheck, check_keywords, check_names
+from znni.core.processors import needs_gpu
 from znni.core.run_options import RunKeywords
 from znni.core.shapes import Box
 from znni.core.text import counted, duration, in_units
@@ -265,7 +266,7 @@ def _with_limits(cluster: Cluster, choices: Choices) -> Cluster:
             f"{option('gpus', gpus)} is about one machine; leave it out, and give gpus: in the "
             f"cluster file"
         )
-    if device in ("gpu", "cpu+gpu") and cluster.groups and not any(g.gpus for g in cluster.groups):
+    if needs_gpu(device) and cluster.groups and not any(g.gpus for g in cluster.groups):
         raise InvalidInput(
             f"{option('device', device)}, and no group of the cluster has GPUs; give gpus: in the "
             f"cluster file, or leave it out"

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import shlex
 from math import ceil
-from typing import Any, Literal
+from typing import Any
 
+from znni.core.processors import HOST, DeviceKind, has_own_memory
 from znni.core.shapes import Vec3
 from znni.core.text import in_units
 
@@ -122,7 +123,7 @@ class DoesNotFit(ZnniError):
     exit_code = 3
 
     def __init__(
-        self, *, needed: int, allowed: int, device: Literal["cpu", "gpu"],
+        self, *, needed: int, allowed: int, device: DeviceKind,
         layer: str, patch: tuple[int, int, int],
         remedy: str = "", sensible: int = 0, without_gpu: int = 0,
         process: int = 0, gpu_libraries: int = 0,
@@ -137,14 +138,14 @@ class DoesNotFit(ZnniError):
         self.layer = layer
         self.patch = patch
         size = "x".join(map(str, patch))
-        limit = "gpu_memory" if device == "gpu" else "ram"
+        limit = "gpu_memory" if has_own_memory(device) else "ram"
         if not remedy:
             remedy = option(limit, f"{ceil(needed / 2**20)}MiB")
         more = "or more"
         if sensible > needed:
             more = f"at least, or {ceil(sensible / 2**20)}MiB for half of the best speed"
         if without_gpu:
-            more += f", or {option('device', 'cpu')}, which needs {in_units(without_gpu)}"
+            more += f", or {option('device', HOST)}, which needs {in_units(without_gpu)}"
         beside = ""
         if process:
             of_gpu = f", those of the GPU {in_units(gpu_libraries)}" if gpu_libraries else ""

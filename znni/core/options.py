@@ -11,6 +11,7 @@ from typing import Literal, NamedTuple, TypeAlias, TypedDict, get_args
 from znni.core.errors import InvalidInput, option
 from znni.core.nearest import nearest
 from znni.core.option_fields import described
+from znni.core.processors import FASTEST, DeviceChoice, DeviceKind
 from znni.core.shapes import Vec3
 
 # Fewer bytes of memory than this are a number whose unit was forgotten.
@@ -22,7 +23,6 @@ OutputType: TypeAlias = Literal["float32", "float16", "uint8"]
 StoredType: TypeAlias = OutputType | Literal["uint16"]
 Accuracy: TypeAlias = Literal["float32", "tf32", "bfloat16"]
 Costs: TypeAlias = Literal["auto", "built-in", "measured"]
-DeviceChoice: TypeAlias = Literal["auto", "cpu", "gpu", "cpu+gpu"]
 # The number of a point in time; ``all``: the points in time are the maps.
 PointInTime: TypeAlias = int | Literal["all"]
 Channel: TypeAlias = int | str  # the number of a map, or its name
@@ -39,7 +39,7 @@ class MapOverTime(NamedTuple):
 
 
 Moment: TypeAlias = PointInTime | MapOverTime  # what formats read of several points in time
-Calibrated: TypeAlias = Literal["all", "cpu", "gpu"]
+Calibrated: TypeAlias = Literal["all", DeviceKind]
 # How coarser resolutions are made: the mean of voxels, or their most frequent label; empty: not.
 Coarsening: TypeAlias = Literal["", "mean", "mode"]
 Compression: TypeAlias = Literal["zstd", "gzip", "none"]
@@ -124,7 +124,7 @@ class Choices:
     )
     threads: int | None = described(None, "Worker threads. Default: all cores.")
     device: DeviceChoice = described(
-        "auto", "Device that runs the layers; auto: the fastest choice."
+        FASTEST, "Device that runs the layers; auto: the fastest choice."
     )
     gpu_memory: int | str | None = described(
         None,
@@ -236,6 +236,8 @@ class Stored:
         dtype: type of the output values; ``uint8`` stores 0..1 as 0..255.
         input_itemsize: bytes of one stored input value.
         scaled_on_gpu: whether a GPU that computes the first layers also scales the input.
+        made_on_gpu: whether a GPU that computes the last layers also makes what is stored: values
+            of its type, or labels.
         output_array: bytes of an array for the whole output, if the run makes one; else 0.
         label_maps: maps of labels that are stored instead of the values; 0: values are stored.
         label_itemsize: bytes of a label.
@@ -255,6 +257,7 @@ class Stored:
     dtype: OutputType = "float32"
     input_itemsize: int = 4
     scaled_on_gpu: bool = False
+    made_on_gpu: bool = True
     output_array: int = 0
     label_maps: int = 0
     label_itemsize: int = 1

@@ -22,6 +22,9 @@ KINDS = (".dist-info", ".egg-info")
 # The group of entry points that bring primitives.
 PRIMITIVES = "znni.primitives"
 
+# The group of entry points that bring backends, for devices of other kinds.
+BACKENDS = "znni.backends"
+
 
 def package_folders() -> list[str]:
     """Return names and versions of all packages that can be imported, such as ``numpy-2.4.6``.
@@ -105,14 +108,22 @@ def offers(group: str) -> tuple[Offer, ...]:
 
 
 @cache  # Python itself does not expect packages to change while it runs
-def _offers_in(places: tuple[str, ...], group: str) -> tuple[Offer, ...]:
-    found: dict[str, list[Offer]] = {}
+def _entry_points_in(places: tuple[str, ...]) -> tuple[tuple[str, bytes], ...]:
+    """Return the folders of the metadata of all packages that have entry points, with the text."""
+    found = []
     for folder in _metadata(places):
         try:
             with open(f"{folder}/entry_points.txt", "rb") as file:  # noqa: PTH123 - Path is slow
-                text = file.read()
+                found.append((folder, file.read()))
         except OSError:  # most packages have none
             continue
+    return tuple(found)
+
+
+@cache
+def _offers_in(places: tuple[str, ...], group: str) -> tuple[Offer, ...]:
+    found: dict[str, list[Offer]] = {}
+    for folder, text in _entry_points_in(places):
         if f"[{group}]".encode() in text:
             from importlib.metadata import Distribution
 

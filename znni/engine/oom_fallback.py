@@ -9,12 +9,12 @@ from contextlib import contextmanager
 from typing import TypeAlias
 
 from znni.core.errors import OutOfDeviceMemory
+from znni.core.processors import GPU, HOST, DeviceKind, has_own_memory
 from znni.core.text import in_units
 from znni.engine.pipeline import Processes, run_volume
 from znni.engine.run_state import RunState
 from znni.engine.stage_chain import nothing_to_do
 from znni.engine.stopwatch import Stopwatch
-from znni.machine.machine import DeviceKind
 from znni.plans.job_seconds import JobSeconds
 from znni.plans.plan import Plan
 
@@ -62,7 +62,7 @@ class VolumeRunner:
                     processes = self._processes = self._processes or self._prepare(self.plans[-1])
                 run_volume(state, processes, stopwatch, last=last)
             except MemoryError as error:
-                return "gpu" if isinstance(error, OutOfDeviceMemory) else "cpu"
+                return GPU if isinstance(error, OutOfDeviceMemory) else HOST
             return None
 
         while remaining.voxels and (short := short_of()):
@@ -105,7 +105,7 @@ def _tell(failed: Plan, found: Plan, short: DeviceKind, left: float) -> None:
     log.warning(
         "memory%s ran out under a plan of %s: going on with one of %s, in patches of %s, for the "
         "%.0f%% of the output that are left",
-        " of the GPU" if short == "gpu" else "",
+        " of the GPU" if has_own_memory(short) else "",
         in_units(failed.memory_on(short).total),
         in_units(found.memory_on(short).total),
         found.patch,

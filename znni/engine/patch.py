@@ -2,39 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
 from numpy.typing import NDArray
 
 from znni.core.options import OutputType
-from znni.engine.backends.cuda.layers import DeviceLayers
-from znni.engine.backends.cuda.windows import DeviceWindows
-from znni.engine.backends.host.layers import HostLayers
+from znni.engine.backends.registry import Layers, PartToRun, backend_of
 from znni.engine.block import Block, Stage, alone, one_stage
 from znni.engine.checks import check_runnable
 from znni.engine.executor import Measured, not_measured
 from znni.engine.labels import Labels
 from znni.engine.stopwatch import Stopwatch
-from znni.engine.tiles import Allocate, allocate_new
-from znni.machine.locked_arrays import LockedArrays
+from znni.engine.tiles import Allocate
 from znni.network.weights import Float32, Weights, conv_weights
-from znni.plans.device_partition import DevicePart, locks_blocks
+from znni.plans.device_partition import DevicePart
 from znni.plans.plan import Plan
 from znni.plans.primitive import Catalogue
 from znni.plans.rewrites.network_rules import weights_after_rules
 
 
-class Layers(Protocol):
-    """A part of a plan, ready to run."""
-
-    def stages(self, stopwatch: Stopwatch, labels: Labels | None = None) -> list[Stage]:
-        """Return the stages for the fragments of a patch, or for a block of windows, in order."""
-
-
 def allocator_for(plan: Plan) -> Allocate:
     """Return what gives the arrays that patches of a plan are read into."""
-    locks = plan.parts[0].device == "gpu" and locks_blocks(plan.network)
-    return LockedArrays().array if locks else allocate_new
+    return backend_of(plan.device_of(plan.parts[0])).allocator(plan)
 
 
 class PatchRunner:
@@ -45,7 +34,7 @@ class PatchRunner:
         catalogue: the primitives that it names.
         weights: the weights of the network as it was given.
         measured: the function that takes the seconds of each step, after it is done.
-        dtype: the type of output from a GPU; output from the host is float32.
+        dtype: the type of output of a backend that converts it; others give float32.
 
     Raises:
         InvalidInput: the primitives are not those of the plan.
@@ -66,15 +55,12 @@ class PatchRunner:
         check_runnable(plan, catalogue)
         self.plan = plan
         head = plan.network.head
-        self._head = conv_weights(head, weights[head.name]) if head else None
+        applied = conv_weights(head, weights[head.name]) if head else None
         parameters = weights_after_rules(plan.network, weights)
 
         def ready(part: DevicePart) -> Layers:
-            if part.device == "cpu":
-                return HostLayers(plan, part, catalogue, parameters, measured, self._head)
-            if plan.network.window:
-                return DeviceWindows(plan, part, catalogue, parameters, measured, self._head)
-            return DeviceLayers(plan, part, catalogue, parameters, measured, dtype)
+            wanted = PartToRun(plan, part, catalogue, parameters, measured, dtype, applied)
+            return backend_of(plan.device_of(part)).layers(wanted)
 
         self._layers = [ready(part) for part in plan.parts]
 

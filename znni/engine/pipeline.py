@@ -9,6 +9,7 @@ from statistics import fmean
 from threading import Lock
 from typing import Any, NamedTuple, Protocol
 
+from znni.engine.backends.registry import backend_of
 from znni.engine.block import Block, Stage
 from znni.engine.labels import Labels
 from znni.engine.last_blocks import LastBlocks
@@ -26,7 +27,6 @@ from znni.engine.stopwatch import SharedStopwatch, Stopwatch
 from znni.engine.tiles import Allocate, Tile, allocate_new
 from znni.engine.timeline import Moments
 from znni.machine.cold_pages import note_warm
-from znni.machine.device_arena import device_peak
 from znni.plans.job_seconds import ReportStage
 from znni.plans.plan import Plan
 
@@ -179,7 +179,7 @@ class ThisProcess:
     @property
     def gpu_peak_memory(self) -> int:
         """The most bytes of a GPU that arrays took."""
-        return device_peak()
+        return backend_of(self.plan.gpu).peak() if self.plan.gpu_memory else 0
 
 
 def run_volume(

@@ -14,6 +14,7 @@ from znni.core.argument_types import checks_types
 from znni.core.array_like import ArrayLike
 from znni.core.errors import InvalidInput, ZnniError
 from znni.core.options import check_keywords
+from znni.core.processors import DeviceKind
 from znni.core.run_options import RunKeywords
 from znni.core.volume import NewOutput, Output, Step
 from znni.engine.blocks import Blocks
@@ -32,7 +33,6 @@ from znni.inference.request import OpenRequest, Request, request_for
 from znni.inference.resuming import agreed_plan, identified, remaining_of, resume_advice
 from znni.inference.session import Session
 from znni.machine.arrays import high_water_mark, reset_high_water_mark
-from znni.machine.machine import DeviceKind
 from znni.network.network import Network
 from znni.network.network_file import load_network
 from znni.network.weights import Weights, load_weights, random_weights

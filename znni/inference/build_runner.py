@@ -7,12 +7,12 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from znni.core.options import OutputType
+from znni.engine.backends.registry import backend_of
 from znni.engine.executor import Measured, not_measured
 from znni.engine.patch import PatchRunner, allocator_for
 from znni.engine.pipeline import Processes, ThisProcess
 from znni.inference.planning import primitives_of, shared_out
 from znni.machine.chosen_gpus import seeing_only
-from znni.machine.gpus import check_gpus
 from znni.network.weights import Weights
 from znni.plans.plan import Plan
 
@@ -68,5 +68,5 @@ def prepare_alone(
         RunFailed: a GPU fails, lacks memory, or is not the one planned for.
     """
     if plan.gpu_memory:
-        check_gpus()
+        backend_of(plan.gpu).check()
     return PatchRunner(plan, primitives_of(plan.network, plan.machine), weights, measured, dtype)

@@ -8,8 +8,19 @@ from functools import cache, partial
 
 from planner.partition import cut_points
 from znni.core.errors import InvalidInput, option
-from znni.core.options import Choices, DeviceChoice
+from znni.core.options import Choices
+from znni.core.packages import BACKENDS, offers
+from znni.core.processors import (
+    FASTEST,
+    GPU,
+    HOST,
+    DeviceChoice,
+    may_use_gpu,
+    may_use_host,
+    needs_gpu,
+)
 from znni.core.text import counted
+from znni.engine.backends.registry import backend_of
 from znni.machine.chosen_gpus import ALL, numbers_of
 from znni.machine.gpus import missing_for_gpu, not_installed_for_gpu, why_no_gpu
 from znni.machine.machine import Machine
@@ -24,7 +35,7 @@ log = logging.getLogger("znni")
 # that looked at the GPUs already has its own share; every worker process takes another.
 CONTEXT_BYTES = 640 * 2**20
 
-CPU = option("device", "cpu")
+CPU = option("device", HOST)
 USE_CPU = f"give {CPU}"
 LEAVE_OUT = "without a GPU, leave it out"
 
@@ -35,7 +46,7 @@ def check_installed(device: DeviceChoice) -> None:
     Raises:
         InvalidInput: a GPU is requested, and its driver or library is missing.
     """
-    if device in ("gpu", "cpu+gpu") and (missing := not_installed_for_gpu()):
+    if needs_gpu(device) and not offers(BACKENDS) and (missing := not_installed_for_gpu()):
         raise InvalidInput(f"{option('device', device)}: {missing}; {USE_CPU}")
 
 
@@ -57,21 +68,21 @@ def primitives_for(
         InvalidInput: a GPU is requested and the machine has none. Or the network cannot be divided
             so.
     """
-    if device == "auto":
+    if device == FASTEST:
         return primitives
-    if device == "cpu":
+    if not may_use_gpu(device):
         return without_gpu(primitives)
     if not machine.gpus:
         raise InvalidInput(f"{option('device', device)}: {why_none(machine)}; {USE_CPU}")
     if not cut_points(network, device):
-        gpu = option("device", "gpu")
+        gpu = option("device", GPU)
         raise InvalidInput(
             f"{option('device', device)}: all layers of this network are computed on one device; "
             f"give {gpu}, or {CPU}"
         )
-    if device == "cpu+gpu":
+    if may_use_host(device):
         return primitives
-    return on_device(primitives, "gpu", partial(_check_all_done, network))
+    return on_device(primitives, GPU, partial(_check_all_done, network))
 
 
 def _check_all_done(network: Network, on_gpu: Catalogue) -> None:
@@ -94,13 +105,13 @@ def choose_gpus(machine: Machine, choices: Choices) -> Machine:
         InvalidInput: the machine has fewer GPUs. Or several GPUs are chosen and layers must run on
             the host too. Or a memory limit is given for a GPU that is not used.
     """
-    if choices.device == "cpu" and choices.gpu_memory is not None:
+    if not may_use_gpu(choices.device) and choices.gpu_memory is not None:
         raise InvalidInput(
             f"{option('gpu_memory', choices.gpu_memory)} limits a GPU, and no layer runs on one "
-            f"with {option('device', 'cpu')}; leave one of them out"
+            f"with {CPU}; leave one of them out"
         )
     there = len(machine.gpus)
-    if choices.device == "auto" and not there and not machine.absent:
+    if choices.device == FASTEST and not there and not machine.absent:
         _warn_of_gpu_libraries_in_vain()
     if choices.gpu_memory is not None and not there:
         raise InvalidInput(
@@ -110,11 +121,11 @@ def choose_gpus(machine: Machine, choices: Choices) -> Machine:
     numbers = numbers_of(choices.gpus, there)
     if numbers == [0] and (there or choices.gpus != ALL):
         return machine
-    if len(numbers) > 1 and choices.device not in ("auto", "gpu"):
+    if len(numbers) > 1 and choices.device not in (FASTEST, GPU):
         raise InvalidInput(
             f"{counted(len(numbers), 'GPU')} compute all layers, and "
             f"{option('device', choices.device)} has some on the host; give {option('gpus', 1)}, "
-            f"or {option('device', 'gpu')}"
+            f"or {option('device', GPU)}"
         )
     if not there:
         raise InvalidInput(f"{option('gpus', choices.gpus)}: {why_none(machine)}; {LEAVE_OUT}")
@@ -126,6 +137,11 @@ def choose_gpus(machine: Machine, choices: Choices) -> Machine:
     gpus = [replace(gpu, number=number) for number, gpu in enumerate(machine.gpus)]
     chosen = [gpus[number] for number in numbers]
     if len(chosen) > 1:
+        if unable := [gpu.name for gpu in chosen if not backend_of(gpu).several]:
+            raise InvalidInput(
+                f"{option('gpus', choices.gpus)}: {unable[0]} computes alone; give "
+                f"{option('gpus', 1)}"
+            )
         taken = 0 if choices.gpu_memory else CONTEXT_BYTES
         least = max(1, min(gpu.memory for gpu in chosen) - taken)
         chosen = [replace(gpu, memory=least) for gpu in chosen]

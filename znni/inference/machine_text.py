@@ -7,8 +7,8 @@ from itertools import groupby
 
 from znni.core.text import in_units
 from znni.inference.devices import why_none
-from znni.machine.cuda_kernels import why_no_compiler
 from znni.machine.machine import Device, Machine
+from znni.machine.nvrtc import why_no_compiler
 from znni.primitives.catalogue import gpu_offers
 from znni.primitives.installed import installed
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from znni.core.errors import DoesNotFit, InvalidInput, MissingLibrary, RunFailed
 from znni.core.logged import telling_if_long
 from znni.core.options import Choices
+from znni.core.processors import HOST
 from znni.core.shapes import Vec3
 from znni.core.text import duration
 from znni.core.user_cache import (
@@ -133,14 +134,14 @@ def open_faster(request: Request) -> OpenRequest:
 
 
 def _threads(choices: Choices) -> int:
-    return detect_for("cpu", choices.ram, choices.threads, choices.gpu_memory).host.threads
+    return detect_for(HOST, choices.ram, choices.threads, choices.gpu_memory).host.threads
 
 
 def _seconds(network: Network, volume: Vec3, choices: Choices) -> float | DoesNotFit:
     """Return the predicted seconds of a network over a volume, or why there is no plan."""
     try:
         search = planning.search(
-            network, volume, ram=choices.ram, threads=choices.threads, device="cpu",
+            network, volume, ram=choices.ram, threads=choices.threads, device=HOST,
             accuracy=choices.accuracy, costs=choices.costs,
         )  # fmt: skip
         with telling_if_long(planning.SEARCH):

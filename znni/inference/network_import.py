@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from znni.core.argument_types import checks_types
+from znni.core.processors import HOST
 from znni.importing import conversion
 from znni.importing.conversion import Imported
 from znni.inference.inferer import Inferer
@@ -68,4 +69,4 @@ def _compute(network: Network, weights: Weights, volume: Float32) -> Float32:
 
     The volume is not padded, as no library pads it. Only the layers' own padding adds zeros.
     """
-    return Inferer(network, weights, border="valid", costs="built-in", device="cpu")(volume)
+    return Inferer(network, weights, border="valid", costs="built-in", device=HOST)(volume)

@@ -10,10 +10,10 @@ from typing import Any
 
 from znni.core.errors import InvalidInput, RunFailed, option
 from znni.core.options import ACCURACIES, Recheck, check_names
+from znni.core.processors import DeviceKind, has_own_memory
 from znni.core.shapes import Box, Vec3
 from znni.core.text import counted, duration, in_units
 from znni.inference.request import OpenRequest
-from znni.machine.machine import DeviceKind
 from znni.plans.plan import Plan
 from znni.volumes.locate import writer_at
 from znni.volumes.writer import Share
@@ -129,7 +129,7 @@ def check_sharing(asked: OpenRequest) -> None:
 
 def memory_ran_out(failed: Plan, short: DeviceKind) -> RunFailed:
     """Return the error of a part whose plan takes more memory than there is."""
-    limit = option("gpu_memory" if short == "gpu" else "ram", "SIZE")
+    limit = option("gpu_memory" if has_own_memory(short) else "ram", "SIZE")
     return RunFailed(
         f"memory ran out under the plan that all parts follow, of "
         f"{in_units(failed.memory_on(short).total)}; end other programs and run this part again, "

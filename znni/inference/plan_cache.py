@@ -14,6 +14,7 @@ from planner.limits import time_of_run
 from planner.search import Search
 from znni.calibration.model import MeasuredModel
 from znni.core import version
+from znni.core.processors import may_use_gpu, may_use_host
 from znni.core.user_cache import state_of_source
 from znni.core.value_cache import load_value, store_value
 from znni.inference.text_cache import plans_folder
@@ -127,7 +128,8 @@ def _key(search: Search) -> str | None:
             return None
     scaling = replace(search.given.scaling, statistics=())
     machine, overhead = search.machine, search.overhead
-    if search.device == "gpu":  # each plan takes as much longer, and none touches the host's memory
+    if not may_use_host(search.device):
+        # Each plan takes as much longer, and none touches the host's memory.
         overhead = replace(overhead, warm=inf, once=replace(overhead.once, cuda=0.0))
     parts: list[object] = [
         replace(search.given, scaling=scaling),
@@ -146,6 +148,6 @@ def _key(search: Search) -> str | None:
         version.__version__,
         *map(state_of_source, version.SOURCES),
     ]
-    if machine.gpus and search.device not in ("cpu", "gpu"):
+    if machine.gpus and may_use_host(search.device) and may_use_gpu(search.device):
         parts.append(machine.gpus[0].memory)  # layers on the host that use it share it out
     return sha256("\n".join(map(repr, parts)).encode()).hexdigest()[:32]

@@ -1,23 +1,88 @@
-"""Checks that an earlier plan suits the network, devices, accuracy and memory of this run."""
+"""Earlier plans: checked that they suit the network, devices, accuracy and memory of this run."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from math import ceil
 
+from planner.limits import memory_of_run, time_of_run
 from znni.core.errors import PLAN_AGAIN, InvalidInput, option
-from znni.core.options import ACCURACIES, Accuracy, DeviceChoice
+from znni.core.options import ACCURACIES, ANYTHING, AS_COMPUTED, Accuracy, Choices, Stored
+from znni.core.processors import FASTEST, DeviceChoice
 from znni.core.text import counted, in_units
-from znni.inference.devices import why_none
+from znni.engine.checks import check_runnable
+from znni.engine.tiles import Job
+from znni.inference.devices import choose_gpus, why_none
+from znni.inference.planning import overhead_of, primitives_of, shared_out
+from znni.machine.cold_pages import warm_bytes
+from znni.machine.detect import detect_for
 from znni.machine.machine import Machine
 from znni.network.network import Network
 from znni.plans.accuracy import class_of
 from znni.plans.plan import Plan
 from znni.plans.primitive import Catalogue
+from znni.plans.rewrites.network_rules import rewritten_alike
+from znni.plans.stage import itemsize_in
 from znni.plans.step_primitive import primitive_of
 from znni.plans.totals import PlanMemory
 
 WHOLE = "computed without windows"
+
+
+def checked_plan(
+    given: Plan,
+    network: Network,
+    choices: Choices = ANYTHING,
+    stored: Stored = AS_COMPUTED,
+    job: Job | None = None,
+) -> Plan:
+    """Return an earlier plan after checking that it suits this network and these limits.
+
+    Args:
+        given: the plan.
+        network: the network to run.
+        choices: limits and choices for the run. Threads and device are checked only if the user
+            chose them.
+        stored: how input and output values are stored.
+        job: the output that is wanted, if it is known.
+
+    Returns:
+        The plan with the memory and the time of this run. These change if input or output have
+        other types than the plan was made for.
+
+    Raises:
+        InvalidInput: the plan is for another network or device, takes more memory or other threads,
+            or uses something that this machine lacks. Or it has a primitive of a lower accuracy
+            class than was chosen.
+    """
+    network = rewritten_alike(network, given.network)
+    if given.network.scaling.rules == network.scaling.rules:
+        given = given.normalized_as(network)
+    check_made_for(given, network, choices.threads)
+    here = detect_for(given.device, choices.ram, choices.threads, choices.gpu_memory)
+    _check_device(given, here, choices.device)
+    here = choose_gpus(here, replace(choices, device=given.device))
+    network = shared_out(network, here.used_gpus).computing(given.network.together)
+    given = replace(given, network=shared_out(given.network, here.used_gpus))
+    host = given.machine.host
+    able = Machine(replace(host, bfloat16=host.bfloat16 and here.host.bfloat16), here.gpus)
+    primitives = primitives_of(network, able)
+    check_runnable(given, primitives)
+    _check_class(given, primitives, choices.accuracy)
+    there = replace(given.machine, gpus=here.gpus, used_gpus=here.used_gpus)
+    overhead = overhead_of(network, job, there, stored, choices.costs, warm_bytes())
+    parts = given.parts
+    on_host, on_gpu = memory_of_run(network, given.patch, parts, overhead)
+    time = time_of_run(network, given.patch, parts, overhead)
+    itemsize = itemsize_in(overhead.stored, on_host=given.on_host is not None)
+    checked = replace(given, memory=on_host, gpu_memory=on_gpu, time=time, input_itemsize=itemsize)
+    array = stored.output_array
+    output = f", {in_units(array)} of it for the output array," * bool(array)
+    _check_allowed("ram", checked.memory, here.host.memory, output)
+    if checked.gpu_memory:
+        _check_allowed("gpu_memory", checked.gpu_memory, here.gpus[0].memory, " of the GPU")
+        return replace(checked, machine=there)
+    return checked
 
 
 def check_made_for(given: Plan, network: Network, threads: int | None) -> None:
@@ -59,14 +124,14 @@ def check_made_for(given: Plan, network: Network, threads: int | None) -> None:
         )
 
 
-def check_device(plan: Plan, here: Machine, device: DeviceChoice) -> None:
+def _check_device(plan: Plan, here: Machine, device: DeviceChoice) -> None:
     """Check that a plan is for devices that this machine has and the user allows.
 
     Raises:
         InvalidInput: the plan is for another device.
     """
     planned = plan.device
-    if device not in ("auto", planned):
+    if device not in (FASTEST, planned):
         raise InvalidInput(
             f"the plan runs the layers on the {planned.upper()}, not the {device.upper()}; give "
             f"{option('device', planned)}, or {PLAN_AGAIN}"
@@ -77,7 +142,7 @@ def check_device(plan: Plan, here: Machine, device: DeviceChoice) -> None:
         )
 
 
-def check_class(given: Plan, primitives: Catalogue, allowed: Accuracy) -> None:
+def _check_class(given: Plan, primitives: Catalogue, allowed: Accuracy) -> None:
     """Check the accuracy of a plan whose primitives all exist on this machine.
 
     Raises:
@@ -92,7 +157,7 @@ def check_class(given: Plan, primitives: Catalogue, allowed: Accuracy) -> None:
             )
 
 
-def check_allowed(limit: str, memory: PlanMemory, allowed: int, what: str) -> None:
+def _check_allowed(limit: str, memory: PlanMemory, allowed: int, what: str) -> None:
     """Check that a plan's memory is within a limit.
 
     Args:

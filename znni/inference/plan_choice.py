@@ -11,15 +11,16 @@ from planner.search import Search
 from znni.core.errors import DoesNotFit, InvalidInput, RunFailed, option
 from znni.core.logged import telling_if_long
 from znni.core.options import Choices
+from znni.core.processors import GPU, HOST, DeviceKind, has_own_memory, may_use_gpu
 from znni.core.shapes import Vec3
 from znni.core.text import counted, in_units
+from znni.engine.backends.registry import backend_of
 from znni.inference import planning
 from znni.inference.devices import choose_gpus
+from znni.inference.plan_checks import checked_plan
 from znni.inference.request import Requirements
 from znni.machine.detect import AVAILABLE_SHARE, detect_for, detect_host
-from znni.machine.device_arena import device_peak
-from znni.machine.gpus import detect_gpus
-from znni.machine.machine import Device, DeviceKind, Machine
+from znni.machine.machine import Device, Machine
 from znni.plans.plan import Plan
 
 log = logging.getLogger("znni")
@@ -29,14 +30,14 @@ NEXT_SHARE = 3 / 4
 
 # Where memory ran out, and the remedy, if no smaller plan exists.
 REMEDIES: dict[DeviceKind, tuple[str, str]] = {
-    "cpu": (
+    HOST: (
         "",
         f"end other programs, or give {option('threads', 1)}, a smaller type of output or a "
         "smaller network",
     ),
-    "gpu": (
+    GPU: (
         " of the GPU",
-        f"end other programs that use it, or give {option('device', 'cpu')}",
+        f"end other programs that use it, or give {option('device', HOST)}",
     ),
 }
 
@@ -79,7 +80,7 @@ def given_or_found(
         _warn_beyond_available(found, held)
         _warn_of_idle_threads(found)
         return found
-    checked = planning.checked_plan(given, required.network, choices, stored, required.job)
+    checked = checked_plan(given, required.network, choices, stored, required.job)
     _warn_beyond_available(checked, held)
     _warn_of_idle_threads(checked)
     return replace(checked, output=required.job.output)
@@ -152,7 +153,7 @@ def smaller_plan(failed: Plan, short: DeviceKind, required: Requirements) -> Pla
 
     def fastest_within(limit: int) -> Plan:
         here = _machine(failed, short, limit, required.choices)
-        stated = here.gpus[0].memory if here.gpus and failed.device != "cpu" else None
+        stated = here.gpus[0].memory if here.gpus and may_use_gpu(failed.device) else None
         among = replace(required.choices, device=failed.device, gpu_memory=stated)
         again = replace(required, choices=among)
         return planning.fastest(planning.search_for(again, choose_gpus(here, among)))[0]
@@ -187,8 +188,8 @@ def _warn_beyond_available(plan: Plan, held: int) -> None:
 
 def _warn_beyond_free(taken: int, gpus: Sequence[Device]) -> None:
     """Warn if a plan takes more GPU memory than is free or already held by this process."""
-    found = detect_gpus()
-    free = min(found[gpu.number].free for gpu in gpus) + device_peak()
+    backend = backend_of(gpus[0])
+    free = min(map(backend.free, gpus)) + backend.peak()
     if taken > free:
         log.warning(
             "the plan takes %s of the GPU and %s are free: the run may have to go on with a plan "
@@ -216,7 +217,7 @@ def _machine(failed: Plan, short: DeviceKind, limit: int, choices: Choices) -> M
     The other device keeps the memory that it had in the failed plan.
     """
     device, threads = failed.device, failed.machine.host.threads
-    if short == "cpu":
+    if not has_own_memory(short):
         return detect_for(device, limit, threads, failed.last_device.memory)
     free = choose_gpus(detect_for(device), replace(choices, device=device)).gpus[0].memory
     return detect_for(device, failed.machine.host.memory, threads, min(limit, free))

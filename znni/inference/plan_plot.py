@@ -90,7 +90,7 @@ def _title(views: Views) -> str:
 
 
 def _limit(device: Device) -> str:
-    threads = f"{counted(device.threads, 'thread')}, " * (device.kind == "cpu")
+    threads = f"{counted(device.threads, 'thread')}, " * (not device.has_own_memory)
     return f"{device.name}, {threads}{in_units(device.memory)} allowed"
 
 

@@ -1,4 +1,4 @@
-"""Plans for a job: find the fastest, or check an earlier one."""
+"""The fastest plans for a job."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Unpack
 from numpy.typing import DTypeLike
 
 from planner.job_places import AxisPlaces, JobPlaces
-from planner.limits import does_not_fit, memory_of_run, time_of_run
+from planner.limits import does_not_fit
 from planner.overhead import Overhead
 from planner.search import Search
 from znni.calibration.choice import cost_model, of_measured_devices
@@ -32,27 +32,23 @@ from znni.core.errors import DoesNotFit, InvalidInput
 from znni.core.loading import without_collections
 from znni.core.logged import telling_if_long
 from znni.core.options import (
-    ANYTHING,
-    AS_COMPUTED,
     Accuracy,
     Border,
     Choices,
+    Costs,
     OutputType,
     PlanOptions,
     Stored,
     check_keywords,
 )
+from znni.core.processors import FASTEST, GPU, HOST, may_use_gpu
 from znni.core.shapes import Region, Vec3, is_extent
-from znni.core.text import in_units
-from znni.engine.checks import check_runnable
 from znni.engine.labels import labels_for
 from znni.engine.tiles import Job, for_job, make_job
 from znni.inference.devices import choose_gpus, primitives_for
 from znni.inference.plan_cache import fastest_cached_or_found, store_plan
-from znni.inference.plan_checks import check_allowed, check_class, check_device, check_made_for
 from znni.inference.request import Requirements, input_type, stored_as
 from znni.machine.cold_pages import cold_share, warm_bytes
-from znni.machine.detect import detect_for
 from znni.machine.machine import Machine
 from znni.machine.machine_choice import machine_for
 from znni.network.network import Network
@@ -63,8 +59,6 @@ from znni.plans.plan import Plan
 from znni.plans.plan_text import explanation
 from znni.plans.primitive import Catalogue
 from znni.plans.rewrites.head_apart import with_head_apart
-from znni.plans.rewrites.network_rules import rewritten_alike
-from znni.plans.stage import itemsize_in
 from znni.primitives.catalogue import catalogue, families
 
 if TYPE_CHECKING:
@@ -210,30 +204,39 @@ def search_for(required: Requirements, machine: Machine) -> Search:
     choices = required.choices
     able = filter_by_class(primitives_of(network, machine), choices.accuracy)
     device, costs = choices.device, choices.costs
-    if device == "auto" and machine.used_gpus > 1:
-        device = "gpu"  # layers on the host would keep several GPUs waiting
+    if device == FASTEST and machine.used_gpus > 1:
+        device = GPU  # layers on the host would keep several GPUs waiting
     primitives = primitives_for(network, able, machine, device)
-    if device == "auto" and costs == "measured":
+    if device == FASTEST and costs == "measured":
         primitives = of_measured_devices(primitives)
     model = cost_model(primitives, costs, absent=machine.absent)
-    touched = replace(machine, gpus=()) if device == "cpu" else machine
+    touched = machine if may_use_gpu(device) else replace(machine, gpus=())
     warm = inf if machine.absent else warm_bytes()
-    handling = handling_times(machine, costs)
-    overhead = run_overhead(touched, required.stored, handling, warm, cold_share())
-    overhead = _for_job(overhead, required.network, required.job, machine, required.stored)
+    overhead = overhead_of(required.network, required.job, touched, required.stored, costs, warm)
     division, output = choices.micro_batches, required.job.output
     return Search(network, output, machine, primitives, overhead, model, division, device)
 
 
-def _for_job(
-    overhead: Overhead, network: Network, job: Job, machine: Machine, stored: Stored
+def overhead_of(
+    network: Network, job: Job | None, machine: Machine, stored: Stored, costs: Costs, warm: float
 ) -> Overhead:
-    """Return the overhead of a run with all that depends on where its job lies.
+    """Return the overhead of a run.
 
-    These are the places of its blocks, and its passes over the whole volume and the whole output.
-    One reads the volume for its statistics. The other writes a file, or coarser resolutions, from
-    all blocks.
+    Some of it depends on where the job lies. These are the places of its blocks, and its passes
+    over the whole volume and the whole output. One reads the volume for its statistics. The other
+    writes a file, or coarser resolutions, from all blocks.
+
+    Args:
+        network: the network for the job's volume.
+        job: the output that is wanted, if it is known.
+        machine: the machine, with the GPUs that the run may touch.
+        stored: how input and output values are stored.
+        costs: the source of predicted times.
+        warm: the bytes of the host whose first touch takes no extra time.
     """
+    overhead = run_overhead(machine, stored, handling_times(machine, costs), warm, cold_share())
+    if job is None:
+        return overhead
     once = overhead.once
     before = statistics_seconds(network, job.volume, stored.input_itemsize, machine, overhead)
     after = last_pass_seconds(network, job.output, machine, stored)
@@ -306,9 +309,9 @@ def _fastest_or_why(search: Search, count: int, *, fresh: bool) -> list[Plan]:
 
 def _least_without_gpu(search: Search) -> int:
     """Return the host's bytes that suffice if no GPU is used; 0 if no such plan fits either."""
-    if search.device != "auto" or not search.machine.gpus:
+    if search.device != FASTEST or not search.machine.gpus:
         return 0
-    alone = search.on("cpu")
+    alone = search.on(HOST)
     alone.overhead = replace(search.overhead, cuda=0)
     least = alone.smallest().memory.total
     return least if least <= search.machine.host.memory else 0
@@ -316,9 +319,9 @@ def _least_without_gpu(search: Search) -> int:
 
 def _warn_of_gpu_without_room(search: Search, plan: Plan) -> None:
     """Warn if the processors compute only because no plan fits on the GPU."""
-    if search.device != "auto" or plan.gpu_memory or not plan.machine.gpus:
+    if search.device != FASTEST or plan.gpu_memory or not plan.machine.gpus:
         return
-    on_gpu = search.on("gpu")  # loads the modules of all primitives
+    on_gpu = search.on(GPU)  # loads the modules of all primitives
     if not on_gpu.cut_points:
         return
     with suppress(InvalidInput):  # GPUs do not compute all layers
@@ -357,65 +360,6 @@ def as_here(plan: Plan, *, searched: bool = False) -> Plan:
         return plan
     around = around_here(plan.time.around, kind_of(plan), searched=searched)
     return replace(plan, time=replace(plan.time, around=around))
-
-
-def checked_plan(
-    given: Plan,
-    network: Network,
-    choices: Choices = ANYTHING,
-    stored: Stored = AS_COMPUTED,
-    job: Job | None = None,
-) -> Plan:
-    """Return an earlier plan after checking that it suits this network and these limits.
-
-    Args:
-        given: the plan.
-        network: the network to run.
-        choices: limits and choices for the run. Threads and device are checked only if the user
-            chose them.
-        stored: how input and output values are stored.
-        job: the output that is wanted, if it is known.
-
-    Returns:
-        The plan with the memory and the time of this run. These change if input or output have
-        other types than the plan was made for.
-
-    Raises:
-        InvalidInput: the plan is for another network or device, takes more memory or other threads,
-            or uses something that this machine lacks. Or it has a primitive of a lower accuracy
-            class than was chosen.
-    """
-    network = rewritten_alike(network, given.network)
-    if given.network.scaling.rules == network.scaling.rules:
-        given = given.normalized_as(network)
-    check_made_for(given, network, choices.threads)
-    here = detect_for(given.device, choices.ram, choices.threads, choices.gpu_memory)
-    check_device(given, here, choices.device)
-    here = choose_gpus(here, replace(choices, device=given.device))
-    network = shared_out(network, here.used_gpus).computing(given.network.together)
-    given = replace(given, network=shared_out(given.network, here.used_gpus))
-    host = given.machine.host
-    able = Machine(replace(host, bfloat16=host.bfloat16 and here.host.bfloat16), here.gpus)
-    primitives = primitives_of(network, able)
-    check_runnable(given, primitives)
-    check_class(given, primitives, choices.accuracy)
-    there = replace(given.machine, gpus=here.gpus, used_gpus=here.used_gpus)
-    handling = handling_times(there, choices.costs)
-    overhead = run_overhead(there, stored, handling, warm_bytes(), cold_share())
-    if job is not None:
-        overhead = _for_job(overhead, network, job, there, stored)
-    parts = given.parts
-    on_host, on_gpu = memory_of_run(network, given.patch, parts, overhead)
-    time = time_of_run(network, given.patch, parts, overhead)
-    itemsize = itemsize_in(given.device, stored)
-    checked = replace(given, memory=on_host, gpu_memory=on_gpu, time=time, input_itemsize=itemsize)
-    array = stored.output_array
-    output = f", {in_units(array)} of it for the output array," * bool(array)
-    check_allowed("ram", checked.memory, here.host.memory, output)
-    if checked.gpu_memory:
-        check_allowed("gpu_memory", checked.gpu_memory, here.gpus[0].memory, " of the GPU")
-        return replace(checked, machine=there)
-    return checked
 
 
 def accuracy_of(plan: Plan) -> Accuracy:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from znni.core.options import DeviceChoice
+from znni.core.processors import DeviceChoice
 from znni.machine.chosen_gpus import seeing_only, several_named
 from znni.machine.gpus import are_known, ask_driver
 

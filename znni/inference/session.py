@@ -16,6 +16,7 @@ from znni.calibration.overhead_figures import cuda_seconds
 from znni.calibration.phase_notes import AROUND, FixedSeconds, kind_of, note
 from znni.calibration.record import StepTimes, refine
 from znni.core.options import ANYTHING, Choices, OutputType
+from znni.core.processors import GPU, HOST, DeviceKind, has_own_memory
 from znni.core.volume import Step
 from znni.engine.executor import Measured, not_measured
 from znni.engine.oom_fallback import VolumeRunner
@@ -27,7 +28,7 @@ from znni.inference.planning import as_here
 from znni.inference.prestart import several_waiting
 from znni.inference.request import Requirements
 from znni.machine.gpus import forget_answer
-from znni.machine.machine import DeviceKind, Machine
+from znni.machine.machine import Machine
 from znni.network.network import Network
 from znni.network.weights import Weights, weights_for
 from znni.plans.plan import Plan
@@ -105,11 +106,11 @@ class Session:
             self._look_up_limits()
             limits = replace(
                 self._choices,
-                ram=self._allowed["cpu"],
-                gpu_memory=self._allowed["gpu"] or self._choices.gpu_memory,
+                ram=self._allowed[HOST],
+                gpu_memory=self._allowed[GPU] or self._choices.gpu_memory,
             )
             here = replace(required, choices=limits)
-            found = given_or_found(given, here, held=self._held("cpu"))
+            found = given_or_found(given, here, held=self._held(HOST))
         self._keep_plan(job, found)
         return found.normalized_as(required.network)
 
@@ -254,8 +255,8 @@ class Session:
         """Return whether a plan runs within the memory allowed, beside all that is kept."""
         on_gpu = plan.gpu_memory.total if plan.gpu_memory else 0
         return (
-            plan.memory.total + self._held("cpu") <= self._allowed["cpu"]
-            and on_gpu + self._held("gpu") <= self._allowed["gpu"]
+            plan.memory.total + self._held(HOST) <= self._allowed[HOST]
+            and on_gpu + self._held(GPU) <= self._allowed[GPU]
         )
 
     def _look_up_limits(self) -> None:
@@ -265,11 +266,11 @@ class Session:
         """
         here = machine_here(self._choices)
         if self._processes:
-            left = here.host.memory + self._held("cpu")
-            self._allowed["cpu"] = min(self._allowed["cpu"], left)
+            left = here.host.memory + self._held(HOST)
+            self._allowed[HOST] = min(self._allowed[HOST], left)
         else:
             on_gpu = here.gpus[0].memory if here.gpus else 0
-            self._allowed = {"cpu": here.host.memory, "gpu": on_gpu}
+            self._allowed = {HOST: here.host.memory, GPU: on_gpu}
 
     def _held(self, device: DeviceKind) -> int:
         """Return the bytes of a device that the kept processes take."""
@@ -286,7 +287,7 @@ def _timed_on(plan: Plan, choices: Choices) -> dict[tuple[int, DeviceKind], Mach
 
 def _idle_memory(plan: Plan, device: DeviceKind) -> int:
     """Return the most bytes that a plan made ready takes, beside the process and the weights."""
-    if device == "gpu":
+    if has_own_memory(device):
         return plan.gpu_memory.total if plan.gpu_memory else 0
     memory = plan.memory
     if plan.workers > 1:  # its processes have weights of their own

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from znni.core.options import OutputType
+from znni.core.processors import GPU
 from znni.engine.patch import PatchRunner
 from znni.network.weights import Weights
 from znni.plans.plan import Plan
@@ -14,4 +15,4 @@ def prepare_on_gpu(plan: Plan, weights: Weights, dtype: OutputType) -> PatchRunn
 
     Arguments and errors are those of ``znni.inference.build_runner.prepare_alone``.
     """
-    return PatchRunner(plan, catalogue(plan.machine, "gpu"), weights, dtype=dtype)
+    return PatchRunner(plan, catalogue(plan.machine, GPU), weights, dtype=dtype)

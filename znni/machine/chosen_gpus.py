@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 
 from znni.core.errors import InvalidInput, option
-from znni.core.options import DeviceChoice
+from znni.core.processors import FASTEST, GPU, DeviceChoice
 from znni.machine.gpus import has_driver
 
 ALL = "all"
@@ -53,7 +53,7 @@ def several_named(device: DeviceChoice, gpus: int | str) -> list[int]:
     Raises:
         InvalidInput: it is no choice.
     """
-    if device not in ("auto", "gpu") or not has_driver():
+    if device not in (FASTEST, GPU) or not has_driver():
         return []
     numbers = numbers_of(gpus, there=0)
     visible = os.environ.get(VISIBLE)

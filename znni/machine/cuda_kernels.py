@@ -1,8 +1,6 @@
-"""Compilation of CUDA C++ kernels by NVRTC.
+"""Kernels of the current GPU: each is compiled once, by NVRTC.
 
-Kernels are compiled to machine code for one architecture. No GPU is needed, so they can be checked
-on any machine. Compiled code is kept in the user's cache, under a hash of everything that it
-depends on.
+Compiled code is kept in the user's cache, under a hash of everything that it depends on.
 
 A module is compiled when one of its kernels is first called, or by ``load_kernels`` together with
 all others that are not compiled yet. A process compiles one module at a time, so several modules
@@ -14,11 +12,9 @@ from __future__ import annotations
 
 import os
 import pickle
-import re
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from fcntl import LOCK_EX, LOCK_NB, flock
 from functools import cache, cached_property
 from hashlib import sha256
@@ -28,26 +24,15 @@ from typing import IO, Any, NamedTuple
 from weakref import WeakSet
 
 from znni.core.child_process import command_of, environment
-from znni.core.errors import InvalidInput
 from znni.core.packages import package_folders
 from znni.core.user_cache import MOST_BYTES_OF_CODE, can_store, load, store, user_cache
 from znni.machine.cuda import (
-    INSTALL,
-    OWN_INSTRUCTIONS,
     compute_capability,
     cupy,
     stands_in,
 )
 from znni.machine.detect import usable_cores
-
-STANDARD = "-std=c++17"
-
-# Targets whose names begin so are translated by the driver, for any later GPU.
-VIRTUAL = "compute_"
-
-# From this version on, NVRTC keeps compiled code where there is a driver. It reports nothing about
-# code that it finds there.
-KEEPS_CODE = 12, 9
+from znni.machine.nvrtc import VIRTUAL, architecture_of, compile_offline, compiler
 
 # Fewer modules than these are compiled by this process: a new process takes as long to start as two
 # modules take to compile.
@@ -59,26 +44,6 @@ COMPILER_BYTES = 256 * 2**20
 # Seconds to wait for another process that compiles, and between two checks whether it is done.
 LONGEST_WAIT = 120.0
 LOOK_SECONDS = 0.02
-
-_ENTRY = re.compile(r"Compiling entry function '(?P<kernel>\w+)'")
-_SPILLS = re.compile(r"(?P<stores>\d+) bytes spill stores, (?P<loads>\d+) bytes spill loads")
-_REGISTERS = re.compile(r"Used (?P<registers>\d+) registers")
-_SHARED = re.compile(r"(?P<bytes>\d+) bytes smem")
-
-
-@dataclass(frozen=True)
-class ResourceUsage:
-    """Resources that a kernel takes, by the compiler's report.
-
-    Attributes:
-        registers: registers per thread.
-        spills: bytes of registers that a thread stores to memory, plus bytes that it loads back.
-        shared: bytes of shared memory per block, without those requested at launch.
-    """
-
-    registers: int
-    spills: int
-    shared: int
 
 
 class Code(NamedTuple):
@@ -225,66 +190,6 @@ def kernel_with_shared(
     return kernel
 
 
-def compile_offline(
-    source: str, architecture: str = "sm_90a", options: tuple[str, ...] = ()
-) -> bytes:
-    """Return the machine code (cubin) of a module of kernels; no device is needed.
-
-    For an architecture such as ``compute_80``, return the PTX.
-
-    Raises:
-        InvalidInput: CuPy, NVRTC or the headers of CUDA are not installed.
-        RuntimeError: NVRTC does not compile it; the message has its log.
-    """
-    return _compile(source, architecture, options)[0]
-
-
-def resource_usage(
-    source: str, architecture: str = "sm_90a", options: tuple[str, ...] = ()
-) -> dict[str, ResourceUsage]:
-    """Return the resources that each kernel of a module takes, by name; no device is needed.
-
-    Raises:
-        InvalidInput, RuntimeError: as ``compile_offline``.
-    """
-    anew = ("-no-cache",) if _nvrtc().getVersion() >= KEEPS_CODE else ()
-    _, report = _compile(source, architecture, (*options, *anew, "-Xptxas=-v"))
-    return parsed_usage(report)
-
-
-def parsed_usage(report: str) -> dict[str, ResourceUsage]:
-    """Return the resources of each kernel, by name, from the output of ``ptxas -v``."""
-    pieces = _ENTRY.split(report)[1:]
-    if not pieces:
-        raise RuntimeError(f"the compiler's report names no kernel: {report.strip()!r}")
-    usage = {}
-    for kernel, text in zip(pieces[::2], pieces[1::2], strict=True):
-        spills, registers, shared = (p.search(text) for p in (_SPILLS, _REGISTERS, _SHARED))
-        if spills is None or registers is None:
-            raise RuntimeError(f"ptxas does not say what kernel {kernel} takes: {text.strip()}")
-        usage[kernel] = ResourceUsage(
-            registers=int(registers["registers"]),
-            spills=int(spills["stores"]) + int(spills["loads"]),
-            shared=int(shared["bytes"]) if shared else 0,
-        )
-    return usage
-
-
-def why_no_compiler() -> str:
-    """Return what is missing to compile kernels, with a remedy; nothing if they can be compiled."""
-    try:
-        _nvrtc()
-        _headers()
-    except InvalidInput as error:
-        return str(error)
-    return ""
-
-
-def architecture_of(capability: int) -> str:
-    """Return NVRTC's name of the architecture of a compute capability, such as 90 for 9.0."""
-    return f"sm_{capability}" + ("a" if capability >= OWN_INSTRUCTIONS else "")
-
-
 def _architecture() -> str:
     """Return NVRTC's name of the current device's architecture, or of the one it stands for."""
     capability = compute_capability(cupy().cuda.Device())
@@ -331,7 +236,7 @@ def _compiler() -> object:
     before those of the system.
     """
     packages = [name for name in package_folders() if name.startswith("nvidia_cuda_nvrtc")]
-    return packages or _nvrtc().getVersion()
+    return packages or compiler().getVersion()
 
 
 def _folder() -> Path:
@@ -421,52 +326,3 @@ def _in_memory(code: bytes) -> Path:
     with os.fdopen(descriptor, "wb", closefd=False) as file:
         file.write(code)
     return Path(f"/proc/self/fd/{descriptor}")
-
-
-def _compile(source: str, architecture: str, options: tuple[str, ...]) -> tuple[bytes, str]:
-    """Return the machine code, or the PTX of a virtual architecture, and the compiler's log."""
-    nvrtc = _nvrtc()
-    program = nvrtc.createProgram(source, "kernels.cu", [], [])
-    try:
-        nvrtc.compileProgram(
-            program, [f"-arch={architecture}", STANDARD, f"-I{_headers()}", *options]
-        )
-        code = (nvrtc.getPTX if architecture.startswith(VIRTUAL) else nvrtc.getCUBIN)(program)
-        return code, nvrtc.getProgramLog(program)
-    except nvrtc.NVRTCError as error:
-        log = nvrtc.getProgramLog(program)
-        raise RuntimeError(
-            f"NVRTC cannot compile for {architecture} ({error}):\n{log.strip()}"
-        ) from None
-    finally:
-        nvrtc.destroyProgram(program)
-
-
-@cache
-def _nvrtc() -> Any:
-    """Return CuPy's binding of NVRTC.
-
-    Raises:
-        InvalidInput: CuPy or NVRTC is not installed.
-    """
-    nvrtc = cupy().cuda.nvrtc
-    try:
-        nvrtc.getVersion()
-    except Exception as error:  # library loaders raise errors of any class
-        raise InvalidInput(f"a GPU needs CUDA's compiler NVRTC ({error}); {INSTALL}") from None
-    return nvrtc
-
-
-@cache
-def _headers() -> str:
-    """Return the folder of CUDA's headers, such as ``cuda_fp16.h``.
-
-    Raises:
-        InvalidInput: the headers are not installed.
-    """
-    from cuda.pathfinder import find_nvidia_header_directory
-
-    folder = find_nvidia_header_directory("cudart")
-    if folder is None:
-        raise InvalidInput(f"a GPU needs the headers of CUDA's runtime; {INSTALL}")
-    return str(folder)

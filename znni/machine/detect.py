@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
-from importlib.util import find_spec
 from math import ceil
 
 import psutil
 
-from znni.core.options import DeviceChoice
+from znni.core.packages import BACKENDS, offers
+from znni.core.processors import GPU, HOST, DeviceChoice, may_use_gpu
 from znni.core.text import in_units
 from znni.machine import control_groups
-from znni.machine.gpus import Gpu, detect_gpus
-from znni.machine.machine import BANDWIDTH_EXPONENT, Device, Machine, limited, nominal_link
+from znni.machine.gpus import detect_gpus
+from znni.machine.machine import BANDWIDTH_EXPONENT, Device, Machine, limited
 from znni.machine.processor import (
     nominal_flops,
     pairs_per_cycle,
@@ -52,7 +53,8 @@ def detect_machine(
     Raises:
         InvalidInput: ``ram`` or ``gpu_memory`` is not a size, or one of these is not positive.
     """
-    gpus = tuple(map(_gpu, detect_gpus()))
+    found = (replace(it, memory=steady(it.memory * AVAILABLE_SHARE)) for it in detect_gpus())
+    gpus = (*found, *_brought())
     made = limited(replace(detect_host(), gpus=gpus), ram, threads, gpu_memory)
     _warn_beyond(made.host.memory)
     return made
@@ -75,7 +77,7 @@ def detect_for(
     Raises:
         InvalidInput: as ``detect_machine``.
     """
-    if device == "cpu":
+    if not may_use_gpu(device):
         return detect_host(ram, threads)
     return detect_machine(ram, threads, gpu_memory)
 
@@ -92,7 +94,7 @@ def detect_host(ram: int | str | None = None, threads: int | None = None) -> Mac
     """
     cores, features = usable_cores(), processor_features()
     host = Device(
-        kind="cpu",
+        kind=HOST,
         name=processor_name(),
         memory=steady(_available_memory() * AVAILABLE_SHARE),
         threads=cores,
@@ -120,18 +122,11 @@ def _warn_beyond(memory: int) -> None:
         )
 
 
-def _gpu(found: Gpu) -> Device:
-    return Device(
-        kind="gpu",
-        name=found.name,
-        memory=steady(found.free * AVAILABLE_SHARE),
-        threads=1,
-        flops=found.flops,
-        bandwidth=found.bandwidth,
-        capability=found.capability,
-        cudnn=find_spec("cudnn") is not None,
-        link=nominal_link(found.capability),
-    )
+def _brought() -> Iterator[Device]:
+    """Yield the devices that installed packages find, each with the name of its backend."""
+    for offer in offers(BACKENDS):
+        for device in offer.load().devices():
+            yield replace(device, kind=GPU, backend=offer.entry.name)
 
 
 def steady(memory: float) -> int:

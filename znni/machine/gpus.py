@@ -14,9 +14,11 @@ from uuid import UUID
 
 from znni.core.background import in_background
 from znni.core.errors import InvalidInput, RunFailed, option
+from znni.core.processors import GPU, HOST
 from znni.machine import nvml
 from znni.machine.cuda import CHOICES, INSTALL, cupy, cupy_packages, device_errors, stood_for
 from znni.machine.known_gpus import KnownGpu, known_gpus, store_gpus
+from znni.machine.machine import Device, nominal_link
 from znni.machine.nvml import Driver
 
 Found = TypeVar("Found")
@@ -34,25 +36,7 @@ SUSTAINED = 0.887
 # difference is part of the memory that CUDA takes.
 ALIKE = 2**30
 
-CPU = option("device", "cpu")
-
-
-class Gpu(NamedTuple):
-    """Nominal figures of a GPU.
-
-    Attributes:
-        name: name by the driver.
-        free: bytes of free memory.
-        flops: float32 operations per second, a multiply-add counted as two.
-        bandwidth: bytes per second to and from its memory.
-        capability: compute capability, 90 for 9.0, or that of the GPU that it stands for.
-    """
-
-    name: str
-    free: int
-    flops: float
-    bandwidth: float
-    capability: int
+CPU = option("device", HOST)
 
 
 class Started(NamedTuple):
@@ -129,8 +113,8 @@ class _Cuda:
 _cuda = _Cuda()
 
 
-def detect_gpus() -> list[Gpu]:
-    """Return all GPUs that CUDA can use now; none if CuPy or a driver is missing.
+def detect_gpus() -> list[Device]:
+    """Return all GPUs that CUDA can use now, with their free memory; none without CuPy or driver.
 
     If CUDA has found the same GPUs before, it is not started. Only the driver is asked.
 
@@ -177,7 +161,7 @@ def forget_answer() -> None:
     _cuda.asked = _cuda.asking = None
 
 
-def look_at_gpus() -> list[Gpu]:
+def look_at_gpus() -> list[Device]:
     """Start CUDA on all GPUs, and return them, as ``detect_gpus``.
 
     Raises:
@@ -382,19 +366,23 @@ def _look_at(number: int) -> tuple[KnownGpu, int]:
         return found, device.mem_info[0]
 
 
-def _nominal(gpu: KnownGpu, free: int) -> Gpu:
-    """Return the nominal figures of a GPU.
+def _nominal(gpu: KnownGpu, free: int) -> Device:
+    """Return a GPU with its nominal figures, and its free memory.
 
     Raises:
         InvalidInput: it should stand for a GPU that it cannot stand for.
     """
     capability = stood_for(gpu.capability)
-    return Gpu(
+    return Device(
+        GPU,
         name=gpu.name,
-        free=free,
+        memory=free,
+        threads=1,
         flops=nominal_flops(capability, gpu.multiprocessors, gpu.kilohertz),
         bandwidth=nominal_bandwidth(gpu.bits, gpu.memory_kilohertz),
         capability=capability,
+        cudnn=find_spec("cudnn") is not None,
+        link=nominal_link(capability),
     )
 
 

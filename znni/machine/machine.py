@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import inf
-from typing import Literal, TypeAlias
 
 from znni.core.errors import InvalidInput, option
 from znni.core.options import memory_size
+from znni.core.processors import GPU, HOST, DeviceKind, has_own_memory
 from znni.machine.processor import PAIRS_PER_CYCLE
 
 # Cores share the memory bandwidth. From 1 to 16 cores, it grew as their number to this power.
@@ -26,10 +26,11 @@ OLDEST_CAPABILITY = 50
 LINKS = ((90, 55e9), (80, 24e9), (0, 12e9))
 
 
-DeviceKind: TypeAlias = Literal["cpu", "gpu"]
+# The backends of znni itself.
+OWN_BACKENDS: dict[DeviceKind, str] = {HOST: "host", GPU: "cuda"}
 
-# Where the layers of a plan run: on the host, on a GPU, or first on the one and then on the other.
-Processors: TypeAlias = Literal["cpu", "gpu", "cpu+gpu"]
+# Files of plans have such a field only if it differs from its default.
+UNLESS_DEFAULT = {"unless default": True}
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,7 @@ class Device:
         cudnn: True if NVIDIA's cuDNN is installed for it.
         link: nominal bytes per second between a GPU and the host's memory, each way.
         number: index of a GPU among those that CUDA sees.
+        backend: name of the backend that runs it, if that is not znni's own of its kind.
 
     Raises:
         InvalidInput: a rate is not positive, or not finite.
@@ -66,6 +68,7 @@ class Device:
     cudnn: bool = False
     link: float = LINKS[-1][1]
     number: int = 0
+    backend: str = field(default="", metadata=UNLESS_DEFAULT)
 
     def __post_init__(self) -> None:
         _check_rates(self.name, flops=self.flops, bandwidth=self.bandwidth, link=self.link)
@@ -74,6 +77,16 @@ class Device:
                 f"{self.name} has pairs_per_cycle {self.pairs_per_cycle!r}; give a positive number "
                 f"of vectors"
             )
+
+    @property
+    def has_own_memory(self) -> bool:
+        """True for a GPU: its arrays lie in a memory of its own, and blocks are copied to it."""
+        return has_own_memory(self.kind)
+
+    @property
+    def backend_name(self) -> str:
+        """The name of the backend that runs it."""
+        return self.backend or OWN_BACKENDS[self.kind]
 
     @property
     def core_bandwidth(self) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from znni.core.errors import InvalidInput, option
-from znni.core.options import DeviceChoice
+from znni.core.processors import FASTEST, DeviceChoice
 from znni.core.text import in_units
 from znni.machine.detect import AVAILABLE_SHARE, detect_for
 from znni.machine.machine import Device, Machine, limited
@@ -16,7 +16,7 @@ def machine_for(
     ram: int | str | None,
     threads: int | None,
     gpu_memory: int | str | None = None,
-    device: DeviceChoice = "auto",
+    device: DeviceChoice = FASTEST,
 ) -> Machine:
     """Return the machine to plan for, within limits.
 

@@ -18,6 +18,7 @@ from typing import Annotated
 from pydantic import BeforeValidator, Field
 
 from znni.core.options import memory_size
+from znni.core.processors import DeviceKind
 from znni.core.shipped import MACHINES
 from znni.core.yaml_file import Count, Entry, Name, YamlFile
 from znni.machine.detect import AVAILABLE_SHARE
@@ -25,7 +26,6 @@ from znni.machine.machine import (
     NOMINAL_STORAGE,
     OLDEST_CAPABILITY,
     Device,
-    DeviceKind,
     Machine,
     Storage,
     nominal_link,

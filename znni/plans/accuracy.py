@@ -51,7 +51,7 @@ def note_on(plan: Plan, primitives: Catalogue, allowed: Accuracy) -> str:
         return f"float32: {allowed} is allowed, but the plan does not use it"
     lacking = (
         "no primitive for the GPU rounds that far; install cuDNN, whose primitive does"
-        if plan.device == "gpu"
+        if not plan.layers_on_host
         else "the processor has no instructions for it"
     )
     return f"float32: {allowed} is allowed, and {lacking}"

@@ -5,13 +5,14 @@ On a GPU a row begins at a sector, because sectors that are written in part take
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
+from znni.core.processors import DeviceKind, has_own_memory
 from znni.core.shapes import round_up
-from znni.machine.machine import DeviceKind
 from znni.machine.packed_arrays import packed_bytes
+from znni.network.layers import PackedLayer
 from znni.network.node import INPUT
 from znni.plans.block_storage import BlockStorage
 from znni.plans.segments import Step
@@ -63,9 +64,18 @@ def storage_bytes(
     shape = storage.storages[name].shape
     if name in packed:
         return packed_bytes(shape, packed[name])
-    if device == "cpu" or name == INPUT:
+    if not has_own_memory(device) or name == INPUT:
         return shape.nbytes
     return shape._replace(x=round_up(shape.x, SECTOR)).nbytes + SECTOR_BYTES
+
+
+def packed_storages(steps: Iterable[Step], storage: BlockStorage) -> Mapping[str, int]:
+    """Return the storages whose values are packed, with the parts of their numbers."""
+    return {
+        storage.locations[step.gives].storage: step.operation.parts
+        for step in steps
+        if isinstance(step.operation, PackedLayer) and step.operation.writes
+    }
 
 
 def bytes_apart(step: Step, storage: BlockStorage, device: DeviceKind) -> int:
@@ -73,15 +83,10 @@ def bytes_apart(step: Step, storage: BlockStorage, device: DeviceKind) -> int:
 
     Some of a GPU's primitives make arrays without gaps.
     """
-    is_apart = device == "gpu" and not storage.fills_storage(step.gives)
+    is_apart = has_own_memory(device) and not storage.fills_storage(step.gives)
     return step.shape_out.nbytes if is_apart else 0
-
-
-def is_staged(step: Step, storage: BlockStorage, device: DeviceKind) -> bool:
-    """Return whether a step's output is made apart, and then copied to its place."""
-    return not step.cost.writes_views and bytes_apart(step, storage, device) > 0
 
 
 def staged_bytes(step: Step, storage: BlockStorage, device: DeviceKind) -> int:
     """Return the bytes of workspace in which a step's output is made before it is copied."""
-    return step.shape_out.nbytes if is_staged(step, storage, device) else 0
+    return 0 if step.cost.writes_views else bytes_apart(step, storage, device)

@@ -11,13 +11,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
 
+from znni.core.processors import DeviceKind, has_own_memory
 from znni.core.shapes import Shape5, round_up
-from znni.machine.machine import DeviceKind
 from znni.network.network import Network
 from znni.network.node import INPUT
-from znni.plans.array_layout import bytes_apart, staged_bytes, storage_bytes
+from znni.plans.array_layout import bytes_apart, packed_storages, staged_bytes, storage_bytes
 from znni.plans.block_storage import BlockStorage
-from znni.plans.packed import packed_storages
 from znni.plans.placement import ArrayUses, Placement, Use
 from znni.plans.segments import Segment, Step, segment_runs
 
@@ -42,6 +41,11 @@ class DevicePart:
     def device(self) -> DeviceKind:
         """The device: ``cpu`` or ``gpu``."""
         return self.segments[0].device
+
+    @property
+    def has_own_memory(self) -> bool:
+        """True if the arrays lie in the memory of a GPU."""
+        return has_own_memory(self.device)
 
     @property
     def steps(self) -> tuple[Step, ...]:
@@ -215,7 +219,7 @@ def bytes_of(parts: Iterable[DevicePart], device: DeviceKind) -> tuple[int, int]
         if part.device == device:
             resident += part.resident
             working += part.working_peak()[0]
-        elif device == "gpu":
+        elif has_own_memory(device):
             resident += part.gpu_resident
             working += part.gpu_working
     return resident, working

@@ -110,7 +110,7 @@ class MicroBatches:
         ]
         calls = list(chain.from_iterable(repeat((p.items, run), p.times) for p, run in runs))
 
-        make_output = new_output if self.device.kind == "cpu" else new_device_output
+        make_output = new_device_output if self.device.has_own_memory else new_output
 
         def run_all(x: Float32) -> Float32:
             y = make_output(out)

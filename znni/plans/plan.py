@@ -16,8 +16,16 @@ from typing import TYPE_CHECKING, Any
 
 from znni.core import html
 from znni.core.errors import PLAN_AGAIN, InvalidInput
+from znni.core.processors import (
+    GPU,
+    HOST,
+    HOST_AND_GPU,
+    DeviceKind,
+    Processors,
+    may_use_gpu,
+)
 from znni.core.shapes import FLOAT_BYTES, Shape5, Vec3
-from znni.machine.machine import Device, DeviceKind, Machine, Processors
+from znni.machine.machine import UNLESS_DEFAULT, Device, Machine
 from znni.network.geometry import input_box
 from znni.network.network import Network
 from znni.plans.block_storage import storage_for
@@ -83,15 +91,19 @@ class Plan:
     @property
     def device(self) -> Processors:
         """The processors of the layers: ``cpu``, ``gpu``, or ``cpu+gpu`` for both."""
-        on_host = self.part("cpu")
-        if on_host and (on_host.uses_gpu or self.part("gpu")):
-            return "cpu+gpu"
+        on_host = self.on_host
+        if on_host and (on_host.uses_gpu or self.on_gpu):
+            return HOST_AND_GPU
         return self.segments[0].device
 
     @property
     def gpu(self) -> Device:
         """The GPU that the plan uses, if it uses one: the machine's first, or an equal one."""
         return self.machine.gpus[0]
+
+    def device_of(self, part: DevicePart) -> Device:
+        """Return the device that runs a part."""
+        return self.gpu if part.has_own_memory else self.machine.host
 
     @property
     def workers(self) -> int:
@@ -102,8 +114,8 @@ class Plan:
     def limits(self) -> dict[DeviceKind, tuple[PlanMemory, Device]]:
         """The memory that the plan takes on each device, beside that device."""
         limits: dict[DeviceKind, tuple[PlanMemory, Device]]
-        limits = {"cpu": (self.memory, self.machine.host)}
-        return limits | ({"gpu": (self.gpu_memory, self.gpu)} if self.gpu_memory else {})
+        limits = {HOST: (self.memory, self.machine.host)}
+        return limits | ({GPU: (self.gpu_memory, self.gpu)} if self.gpu_memory else {})
 
     @property
     def last_device(self) -> Device:
@@ -122,7 +134,7 @@ class Plan:
 
     def memory_on(self, device: DeviceKind) -> PlanMemory:
         """Return the peak bytes on a device; those on the host if the plan does not use the GPU."""
-        return self.gpu_memory if device == "gpu" and self.gpu_memory else self.memory
+        return self.limits.get(device, self.limits[HOST])[0]
 
     @property
     def parts(self) -> tuple[DevicePart, ...]:
@@ -134,9 +146,19 @@ class Plan:
         return next((part for part in self.parts if part.device == device), None)
 
     @property
+    def on_host(self) -> DevicePart | None:
+        """The segments on the host, if there are any."""
+        return self.part(HOST)
+
+    @property
+    def on_gpu(self) -> DevicePart | None:
+        """The segments on the GPU, if there are any."""
+        return self.part(GPU)
+
+    @property
     def layers_on_host(self) -> int:
         """The number of the network's first layers on the host; others, if any, run on the GPU."""
-        on_host = self.part("cpu")
+        on_host = self.on_host
         return sum(len(step.layers) for step in on_host.steps) if on_host else 0
 
     @property
@@ -298,7 +320,7 @@ def _has_its_devices(plan: Plan) -> bool:
     devices = [segment.device for segment in plan.segments]
     on_gpu = bool(plan.machine.gpus) and plan.gpu_memory is not None
     given = bool(devices) and devices == sorted(devices)
-    return given and (plan.device != "cpu") == on_gpu
+    return given and may_use_gpu(plan.device) == on_gpu
 
 
 def _is_positive(plan: Plan) -> bool:
@@ -328,8 +350,13 @@ def _plain(value: object) -> Any:
         case float():
             return value if isfinite(value) else None
         case _ if is_dataclass(value):
-            return {field.name: _of_field(value, field) for field in fields(value)}
+            return {it.name: _of_field(value, it) for it in fields(value) if _is_told(value, it)}
     return value
+
+
+def _is_told(value: object, field: Field[Any]) -> bool:
+    """Return whether JSON has a field, as older versions wrote it."""
+    return field.metadata != UNLESS_DEFAULT or getattr(value, field.name) != field.default
 
 
 def _of_field(value: object, field: Field[Any]) -> Any:

@@ -184,10 +184,10 @@ def _gpus(plan: Plan) -> Iterator[str]:
 
 def _layers(plan: Plan) -> str:
     """Return which layers run where, as far as the GPU, whose name follows."""
-    if plan.device == "gpu":
+    if not plan.layers_on_host:
         return "layers on"
     helped = sum(len(step.layers) for step in plan.steps if step.uses_gpu)
-    if not plan.part("gpu"):
+    if not plan.on_gpu:
         return f"all layers on the host, {helped} of them with the help of"
     on_host = f"the first {counted(plan.layers_on_host, 'layer')} on the host"
     also = f" ({helped} of them with the help of the GPU)" if helped else ""

@@ -11,8 +11,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar, get_args, runtime_checkable
 
+from znni.core.processors import HOST, DeviceKind
 from znni.core.shapes import Shape5, fragments, max_pooling, valid_convolution
-from znni.machine.machine import Device, DeviceKind
+from znni.machine.machine import Device
 from znni.network.layers import (
     Add,
     Concat,
@@ -66,7 +67,7 @@ class Primitive(Protocol):
     def cost(self, layer: Operation, shape: Shape5) -> Cost:
         """Return the exact memory, and the operations, of one call on an input of ``shape``."""
 
-    def build(self, layer: Operation, shape: Shape5, weights: ConvWeights | None) -> Run:
+    def build(self, layer: Operation, shape: Shape5, weights: ConvWeights | None, /) -> Run:
         """Prepare everything that can be done once.
 
         Returns:
@@ -234,9 +235,9 @@ def without_gpu(primitives: Catalogue) -> LazyCatalogue:
     """Return the primitives that run on the host alone."""
 
     def alone(found: Primitive) -> bool:
-        return found.device.kind == "cpu" and not isinstance(found, UsesGpu)
+        return not found.device.has_own_memory and not isinstance(found, UsesGpu)
 
-    return Among(primitives, alone, "on the host alone", {"cpu"})
+    return Among(primitives, alone, "on the host alone", {HOST})
 
 
 def applying(found: Found | None, primitive: Primitive, layer: Operation, shape: Shape5) -> Found:

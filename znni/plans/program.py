@@ -16,10 +16,9 @@ from typing import NamedTuple
 from znni.core.shapes import Box, Shape5, Vec3, offsets
 from znni.network.network import Network
 from znni.network.node import INPUT, Node
-from znni.plans.array_layout import Rows, device_rows, is_staged
+from znni.plans.array_layout import Rows, device_rows, packed_storages, staged_bytes
 from znni.plans.block_storage import BlockStorage
 from znni.plans.device_partition import DevicePart
-from znni.plans.packed import packed_storages
 from znni.plans.segments import Segment, Step
 
 ZERO, ONE = Vec3(0, 0, 0), Vec3(1, 1, 1)
@@ -225,7 +224,7 @@ def program_of(network: Network, part: DevicePart, alignment: int, spare: int) -
             views.made(step.gives),
             room,
             placed.starts[use.writes] if use.late else None,
-            part.storage is not None and is_staged(step, part.storage, part.device),
+            part.storage is not None and staged_bytes(step, part.storage, part.device) > 0,
             part.storage is not None and step.gives in part.storage.cleared,
         )
         for step, use, room in zip(part.steps, arrays.uses, placed.room, strict=True)
@@ -256,12 +255,11 @@ def _arrays(part: DevicePart, starts: Mapping[str, int]) -> dict[str, ArrayPlace
         shapes = {step.gives: step.shape_out for step in steps}
         return {name: ArrayPlace(start, shapes[name]) for name, start in starts.items()}
     packed = packed_storages(steps, storage)
-    on_gpu = part.device == "gpu"
     return {
         name: ArrayPlace(
             start,
             storage.storages[name].shape,
-            device_rows(name, steps, storage) if on_gpu else None,
+            device_rows(name, steps, storage) if part.has_own_memory else None,
             packed.get(name, 0),
         )
         for name, start in starts.items()

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 
+from znni.core.processors import DeviceKind
 from znni.core.shapes import Shape5, Vec3
-from znni.machine.machine import DeviceKind
 from znni.network.layers import Conv, Layer, Operation, Pool, layers_of
 from znni.plans.composition import Chosen
 from znni.plans.cost import Cost

@@ -152,7 +152,7 @@ def shared_out(catalogue: Catalogue, chosen: AtOnce) -> SideBySide | None:
     shares = []
     for share, computes_on_gpu in ((chosen.on_host, False), (chosen.on_gpu, True)):
         primitive = catalogue.get(share.primitive)
-        if primitive is None or primitive.device.kind != "cpu" or share.items < 1:
+        if primitive is None or primitive.device.has_own_memory or share.items < 1:
             return None
         if isinstance(primitive, UsesGpu) != computes_on_gpu:
             return None

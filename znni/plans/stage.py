@@ -15,7 +15,6 @@ import numpy as np
 
 from znni.core.options import AS_COMPUTED, Stored
 from znni.core.shapes import FLOAT_BYTES
-from znni.machine.machine import Processors
 from znni.network.network import Network
 from znni.plans.job_seconds import ReportStage
 from znni.plans.totals import Number
@@ -84,13 +83,6 @@ class Setting:
     stored: Stored = AS_COMPUTED
 
     @property
-    def processors(self) -> Processors:
-        """The processors that run the layers."""
-        if not self.on_host:
-            return "gpu"
-        return "cpu+gpu" if self.uses_gpu else "cpu"
-
-    @property
     def uses_gpu(self) -> bool:
         """True if a GPU computes anything."""
         return self.on_gpu or self.host_uses_gpu
@@ -103,7 +95,7 @@ class Setting:
     @property
     def itemsize_in(self) -> int:
         """The bytes of an input value in a block. A GPU may take values as they are stored."""
-        return itemsize_in(self.processors, self.stored)
+        return itemsize_in(self.stored, on_host=self.on_host)
 
     @property
     def resampled(self) -> bool:
@@ -113,14 +105,20 @@ class Setting:
     @property
     def labels_on_gpu(self) -> bool:
         """True if a GPU makes labels of its outputs, in the process that also writes."""
-        return bool(self.stored.label_maps) and self.gpus == 1
+        return bool(self.stored.label_maps) and self.stored.made_on_gpu and self.gpus == 1
 
     @property
     def takes_float32(self) -> bool:
         """True if the writing process gets dense output as float32, and converts it."""
         if self.network.window or self.workers:
             return False
-        return self.processors != "gpu" or bool(self.stored.label_maps)
+        on_gpu = not self.on_host and self.stored.made_on_gpu
+        return not on_gpu or bool(self.stored.label_maps)
+
+    @property
+    def itemsize_back(self) -> int:
+        """The bytes of an output value that a GPU gives back."""
+        return self.itemsize_out if self.stored.made_on_gpu else FLOAT_BYTES
 
     @property
     def itemsize_out(self) -> int:
@@ -133,10 +131,15 @@ class Setting:
         return self.stored.label_maps or self.network.out_features
 
 
-def itemsize_in(processors: Processors, stored: Stored) -> int:
-    """Return the bytes of an input value in a block for layers on some processors."""
-    scaled_on_gpu = processors == "gpu" and stored.scaled_on_gpu
-    return stored.input_itemsize if scaled_on_gpu else FLOAT_BYTES
+def itemsize_in(stored: Stored, *, on_host: bool) -> int:
+    """Return the bytes of an input value in a block.
+
+    Args:
+        stored: how values are stored.
+        on_host: whether the first layers run on the host.
+    """
+    is_float = on_host or not stored.scaled_on_gpu
+    return FLOAT_BYTES if is_float else stored.input_itemsize
 
 
 def larger(one: Number, other: Number | int) -> Number:

@@ -14,9 +14,10 @@ from functools import cached_property, lru_cache
 from itertools import chain
 from typing import NamedTuple
 
-from znni.core.discovery import member, member_names, members
+from znni.core.discovery import member, member_names, members, subpackages
 from znni.core.packages import PRIMITIVES, offers
-from znni.machine.machine import Device, Machine, Processors
+from znni.core.processors import GPU, HOST, HOST_AND_GPU, Processors, may_use_gpu, may_use_host
+from znni.machine.machine import Device, Machine
 from znni.plans.primitive import Catalogue, LazyCatalogue, Primitive
 from znni.primitives.installed import InstalledMember, installed
 
@@ -52,7 +53,7 @@ class _Member:
 
     def __init__(self, kind: str, name: str, *given: Device | Catalogue) -> None:
         self._kind, self._name, self._given = kind, name, given
-        own = f"gpu_{name}" if kind == "gpu" else name
+        own = f"gpu_{name}" if kind == GPU else name
         self.beginnings = BEGINNINGS.get(f"{kind}/{name}", (own,))
 
     @cached_property
@@ -117,7 +118,7 @@ class _OfMembers(LazyCatalogue):
 
 
 def catalogue(
-    machine: Machine, processors: Processors = "cpu+gpu", *, models: bool = False
+    machine: Machine, processors: Processors = HOST_AND_GPU, *, models: bool = False
 ) -> LazyCatalogue:
     """Return all primitives that the machine's devices can run, by name.
 
@@ -131,15 +132,15 @@ def catalogue(
     """
     found: list[_Member] = []
     devices: list[Device] = []
-    if processors != "gpu":
-        found += _members("cpu", machine.host)
+    if may_use_host(processors):
+        found += _members(HOST, machine.host)
         devices.append(machine.host)
-    for gpu in machine.gpus[:1] if processors != "cpu" else ():
-        on_gpu = _members("gpu", gpu)
+    for gpu in machine.gpus[:1] if may_use_gpu(processors) else ():
+        on_gpu = _members(gpu.backend or GPU, gpu)
         found += on_gpu
         devices.append(gpu)
-        if processors == "cpu+gpu":
-            own = _OfMembers(on_gpu, "gpu", (gpu,))
+        if may_use_host(processors) and not gpu.backend:
+            own = _OfMembers(on_gpu, GPU, (gpu,))
             found += _members("host_and_gpu", machine.host, gpu, own)
     if models:
         found += [_Member("other_library", "primitive", machine.host)]
@@ -151,7 +152,14 @@ def catalogue(
 
 
 def _members(kind: str, *given: Device | Catalogue) -> list[_Member]:
+    if not _is_own(kind):
+        return []
     return [_Member(kind, name, *given) for name in member_names(f"{__package__}.{kind}")]
+
+
+def _is_own(kind: str) -> bool:
+    """Return whether znni has a folder of primitives; an installed package may have others."""
+    return kind in subpackages(__package__)
 
 
 class GpuOffer(NamedTuple):
@@ -170,8 +178,9 @@ class GpuOffer(NamedTuple):
 
 def gpu_offers(gpu: Device) -> list[GpuOffer]:
     """Return what a GPU has of each module of GPU primitives."""
-    found = []
-    for module in members(f"{__package__}.gpu", "primitive"):
+    found = list[GpuOffer]()
+    folder = gpu.backend or GPU
+    for module in members(f"{__package__}.{folder}", "primitive") if _is_own(folder) else ():
         if hasattr(module, "primitives"):
             family = f"gpu_{module.__name__.split('.')[-2]}"
             names = tuple(primitive.name for primitive in module.primitives(gpu))

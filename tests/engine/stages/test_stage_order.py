@@ -12,12 +12,12 @@ from fakes import machine
 import znni
 from planner.overhead import Load, Overhead
 from znni.core.options import AS_COMPUTED, Stored
+from znni.core.processors import Processors
 from znni.core.shapes import Vec3
 from znni.engine.run_state import RunState
 from znni.engine.stage_chain import Work
 from znni.engine.stages import stage_order
 from znni.engine.stages.stage_order import stage_models
-from znni.machine.machine import Processors
 from znni.network.layers import Conv
 from znni.network.network import Network
 from znni.network.weights import random_weights

@@ -17,9 +17,8 @@ from znni.network.layers import Concat, Conv, PackedLayer, Pool
 from znni.network.network import Network
 from znni.network.network_file import network_from_text
 from znni.network.node import INPUT
-from znni.plans.array_layout import storage_bytes
+from znni.plans.array_layout import packed_storages, storage_bytes
 from znni.plans.block_storage import BlockStorage, block_storage
-from znni.plans.packed import packed_storages
 from znni.plans.rewrites.block_steps import BlockSteps
 from znni.plans.rewrites.packed_values import Computes, packed_values
 from znni.plans.rewrites.step_rules import follow_rules

@@ -19,6 +19,7 @@ from znni.core.options import Choices
 from znni.core.shapes import Shape5, Vec3
 from znni.engine.tiles import make_job
 from znni.inference import planning
+from znni.inference.plan_checks import checked_plan
 from znni.machine.detect import detect_machine
 from znni.machine.machine import Device, Machine
 from znni.machine.processor import PAIRS_PER_CYCLE
@@ -260,9 +261,9 @@ def test_a_plan_for_a_machine_with_the_instructions_runs_on_no_other(
 ) -> None:
     plan = plan_of("bfloat16", WITH)
     assert planning.accuracy_note(plan, "bfloat16").startswith("bfloat16 in ")
-    monkeypatch.setattr(planning, "detect_for", lambda *_: WITHOUT)
+    monkeypatch.setattr("znni.inference.plan_checks.detect_for", lambda *_: WITHOUT)
     with pytest.raises(InvalidInput, match=r"fft_tiled_\d+_bfloat16.* this machine does not have"):
-        planning.checked_plan(plan, NETWORK, Choices(accuracy="bfloat16"))
-    monkeypatch.setattr(planning, "detect_for", lambda *_: WITH)
+        checked_plan(plan, NETWORK, Choices(accuracy="bfloat16"))
+    monkeypatch.setattr("znni.inference.plan_checks.detect_for", lambda *_: WITH)
     job = make_job(NETWORK, Vec3.of(60), "valid", "reflect", None)
-    assert planning.checked_plan(plan, NETWORK, Choices(accuracy="bfloat16"), job=job) == plan
+    assert checked_plan(plan, NETWORK, Choices(accuracy="bfloat16"), job=job) == plan

@@ -19,10 +19,10 @@ from layers import assert_accurate, extents, random_case, random_input, random_w
 from znni.core.shapes import Shape5, Vec3, valid_convolution
 from znni.machine.arena import output_into
 from znni.machine.cuda import cupy
-from znni.machine.cuda_kernels import resource_usage
 from znni.machine.device_arena import ALIGNMENT, DeviceArena, allocate
 from znni.machine.io_threads import begin_task, io_threads
 from znni.machine.machine import Device
+from znni.machine.nvrtc import resource_usage
 from znni.network.layers import Activation, Conv
 from znni.network.weights import ConvWeights, Weights
 from znni.primitives import reference

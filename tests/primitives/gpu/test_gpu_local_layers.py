@@ -14,8 +14,8 @@ from local_primitives import DENSE, MODULES, check
 
 from znni.core.shapes import Shape5, Vec3
 from znni.machine.arena import output_into
-from znni.machine.cuda_kernels import resource_usage
 from znni.machine.detect import detect_machine
+from znni.machine.nvrtc import resource_usage
 from znni.network.layers import Conv, GlobalPool, Normalize, Pool, Upsample
 from znni.network.weights import Weights
 from znni.primitives import reference

@@ -83,7 +83,7 @@ class Blend(StageModel):
             masks = SLOTS * MASK_COPIES * each.voxels
             return run.workers * (FLOAT_BYTES * (each.at_once + means) + masks)
         seen = larger(each.values_in, each.at_once)
-        kept = each.tail if run.processors == "cpu" else 0
+        kept = 0 if run.uses_gpu else each.tail
         a_sum = (network.blended_features + 1) * FLOAT_BYTES
         sums = a_sum * (each.blended + 2 * kept) + each.voxels
         written = 0 if run.stored.label_maps or network.head else a_sum * kept

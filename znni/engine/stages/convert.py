@@ -52,7 +52,7 @@ class Convert(StageModel):
 
     def seconds(self, run: Setting, each: Counts[Number], /) -> Seconds[Number]:
         """Return the seconds for a block."""
-        if run.on_gpu or run.network.window:
+        if (run.on_gpu and run.stored.made_on_gpu) or run.network.window:
             return {}
         return {"writing": run.maps_written * each.voxels * self.value}
 

@@ -43,7 +43,7 @@ class Download(StageModel):
             return 0 * each.voxels
         if run.workers:
             return run.workers * self.locked_bytes(run, each)
-        return RETURNED * run.itemsize_out * run.network.out_features * each.voxels
+        return RETURNED * run.itemsize_back * run.network.out_features * each.voxels
 
     def locked_bytes(self, run: Setting, each: Counts[Number], /) -> Number:
         """Return the bytes of two outputs that a GPU copies back."""
@@ -53,7 +53,7 @@ class Download(StageModel):
         """Return the bytes of two outputs as they are stored. Blending has the means of windows."""
         if run.network.window:
             return 0 * each.voxels
-        return RETURNED * run.itemsize_out * run.network.out_features * each.voxels
+        return RETURNED * run.itemsize_back * run.network.out_features * each.voxels
 
 
 def _bytes_returned(run: Setting, each: Counts[Number]) -> Number:
@@ -63,7 +63,7 @@ def _bytes_returned(run: Setting, each: Counts[Number]) -> Number:
         return stored.label_maps * stored.label_itemsize * each.voxels
     if network.window:
         return FLOAT_BYTES * network.blended_features * each.blended
-    return run.itemsize_out * network.out_features * each.voxels
+    return run.itemsize_back * network.out_features * each.voxels
 
 
 def model(machine: Machine, _stored: Stored, _measured: HandlingTimes | None) -> Download:

@@ -51,7 +51,7 @@ class Upload(StageModel):
         """
         if run.workers:
             return 0 * each.voxels
-        copied = each.values_in if run.processors == "gpu" else 0 * each.values_in
+        copied = 0 * each.values_in if run.on_host else each.values_in
         return run.itemsize_in * copied + each.handed
 
     def locked_bytes(self, run: Setting, each: Counts[Number], /) -> Number:

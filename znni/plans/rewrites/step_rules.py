@@ -10,8 +10,8 @@ from typing import Protocol
 
 from znni.network.layers import PackedLayer
 from znni.network.node import Node
+from znni.plans.array_layout import packed_storages
 from znni.plans.block_storage import BlockStorage
-from znni.plans.packed import packed_storages
 from znni.plans.rewrites import left_norm, summing_norm
 from znni.plans.rewrites.block_steps import BlockSteps, Near, Rewrite
 from znni.plans.segments import Step

@@ -49,12 +49,7 @@ class OtherLibrary:
             seconds=window.seconds,
         )
 
-    def build(
-        self,
-        layer: Operation,
-        shape: Shape5,
-        weights: ConvWeights | None,  # noqa: ARG002 - the file has them
-    ) -> Run:
+    def build(self, layer: Operation, shape: Shape5, _weights: ConvWeights | None) -> Run:
         """Return the run, with the file opened."""
         model, out = applied_to(Model, self, layer, shape)
         compute = opened(model, self.device.threads)

@@ -22,17 +22,15 @@ from znni.engine.backends.cuda.labels import DeviceLabels
 from znni.engine.backends.cuda.recombine import DeviceRecombination
 from znni.engine.backends.cuda.scaling import DeviceScaling
 from znni.engine.backends.cuda.transfer import Download, Parts, Span, Upload
+from znni.engine.backends.registry import PartToRun
 from znni.engine.block import Block, Stage
-from znni.engine.executor import Executor, Fragments, Measured, built_operations, fragments_of
+from znni.engine.executor import Executor, Fragments, built_operations, fragments_of
 from znni.engine.labels import Labels
 from znni.engine.stopwatch import Stopwatch
 from znni.machine.cuda import cupy, device_errors
 from znni.machine.cuda_kernels import load_kernels
 from znni.machine.device_arena import ALIGNMENT
-from znni.network.weights import ConvWeights, Weights
-from znni.plans.device_partition import DevicePart
 from znni.plans.plan import Plan
-from znni.plans.primitive import Catalogue
 from znni.plans.program import program_of
 from znni.plans.segments import Step
 
@@ -69,40 +67,26 @@ class DeviceLayers:
     """The layers of a plan on the first GPU, with everything prepared that can be prepared once.
 
     Args:
-        plan: the plan.
-        part: the plan's part on the GPU. Its output is dense.
-        catalogue: the primitives that it names.
-        weights: the network's weights.
-        measured: the function that takes the seconds of each step, as soon as its patch is done.
-        dtype: the type of the output.
-        head: the weights of the last layer, if it is applied to what the others give.
+        wanted: the part to run. Its output is dense.
 
     Raises:
         RunFailed: the GPU does not have enough memory, or it fails in another way.
     """
 
-    def __init__(
-        self,
-        plan: Plan,
-        part: DevicePart,
-        catalogue: Catalogue,
-        weights: Weights,
-        measured: Measured,
-        dtype: OutputType,
-        head: ConvWeights | None = None,
-    ) -> None:
+    def __init__(self, wanted: PartToRun) -> None:
+        plan, part, dtype = wanted.plan, wanted.part, wanted.dtype
         self._name = plan.gpu.name
-        self._head = head
+        self._head = wanted.head
         self._wanted: Labels | None = None
         self._labels: DeviceLabels | None = None
         self._network = plan.network
-        self._measured = measured
+        self._measured = wanted.measured
         with device_errors(self._name):
             self._compute = cupy().cuda.Stream(non_blocking=True)
             self._download = Download()
             with self._compute:
                 program = program_of(plan.network, part, ALIGNMENT, spare_bytes(plan.network))
-                operations = built_operations(program, catalogue, weights)
+                operations = built_operations(program, wanted.catalogue, wanted.weights)
                 load_clearing(program)
                 self._recombine = DeviceRecombination(plan.patch, dtype)
                 itemsize = plan.input_itemsize

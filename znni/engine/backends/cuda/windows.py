@@ -16,19 +16,17 @@ from numpy.typing import NDArray
 from znni.core.shapes import Box
 from znni.engine.backends.cuda.layers import DeviceLayers, Launched
 from znni.engine.backends.cuda.window_sums import DeviceWindowSums, WindowMemory
+from znni.engine.backends.registry import PartToRun
 from znni.engine.blended import Blended, Onto, onto
 from znni.engine.block import Block, Stage
-from znni.engine.executor import Fragments, Measured
+from znni.engine.executor import Fragments
 from znni.engine.labels import Labels
 from znni.engine.stages.label import piece_extents
 from znni.engine.stopwatch import Stopwatch
 from znni.engine.windows import ZERO, BlendedWindows
 from znni.machine.cuda import cupy, device_errors
 from znni.machine.locked_arrays import pinned
-from znni.network.weights import ConvWeights, Float32, Weights
-from znni.plans.device_partition import DevicePart
-from znni.plans.plan import Plan
-from znni.plans.primitive import Catalogue
+from znni.network.weights import ConvWeights, Float32
 from znni.resampling.gpu import DeviceResampling
 
 
@@ -83,28 +81,15 @@ class DeviceWindows(DeviceLayers):
     """The windows of a plan on the first GPU, with everything prepared that can be.
 
     Args:
-        plan: the plan.
-        part: the plan's part on the GPU, which is all of it.
-        catalogue: the primitives that it names.
-        weights: the network's weights.
-        measured: the function that takes the seconds of each step, as soon as its block is done.
-        head: the weights of the last layer, if it is applied to the blended values.
+        wanted: the part to run, which is all of the plan.
 
     Raises:
         RunFailed: the GPU does not have enough memory, or it fails in another way.
     """
 
-    def __init__(
-        self,
-        plan: Plan,
-        part: DevicePart,
-        catalogue: Catalogue,
-        weights: Weights,
-        measured: Measured,
-        head: ConvWeights | None,
-    ) -> None:
-        super().__init__(plan, part, catalogue, weights, measured, "float32", head)
-        network = plan.network
+    def __init__(self, wanted: PartToRun) -> None:
+        super().__init__(wanted._replace(dtype="float32"))
+        plan, network = wanted.plan, wanted.plan.network
         if network.window is None:
             raise ValueError(f"network {network.name} has no windows; use DeviceLayers")
         self._patch = plan.patch

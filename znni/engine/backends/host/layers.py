@@ -10,9 +10,10 @@ import numpy as np
 
 from znni.core.shapes import Box, Vec3
 from znni.engine.backends.host.backend import HostBackend
+from znni.engine.backends.registry import PartToRun, backend_of
 from znni.engine.blended import Blended, onto
 from znni.engine.block import Block, Stage
-from znni.engine.executor import Executor, Fragments, Measured, built_operations, fragments_of
+from znni.engine.executor import Executor, Fragments, built_operations, fragments_of
 from znni.engine.labels import Labels
 from znni.engine.stopwatch import Stopwatch
 from znni.engine.windows import BlendedWindows, BoxSums
@@ -20,11 +21,7 @@ from znni.machine.arena import SPARE
 from znni.machine.arrays import ALIGNMENT
 from znni.machine.cuda import cupy, device_errors
 from znni.machine.device_arena import DeviceArena
-from znni.machine.locked_arrays import pinned
-from znni.network.weights import ConvWeights, Float32, Weights
-from znni.plans.device_partition import DevicePart
-from znni.plans.plan import Plan
-from znni.plans.primitive import Catalogue
+from znni.network.weights import Float32
 from znni.plans.program import program_of
 
 
@@ -39,36 +36,22 @@ class HostLayers:
     locked. These steps share one arena on the GPU.
 
     Args:
-        plan: the plan.
-        part: the plan's part on the host.
-        catalogue: the primitives that it names.
-        weights: the network's weights.
-        measured: the function that takes the seconds of each step, as soon as it is done.
-        head: the weights of the last layer, if it is applied to the blended values of windows.
+        wanted: the part to run.
 
     Raises:
         RunFailed: the GPU is used, and the system or the GPU does not give the memory.
     """
 
-    def __init__(
-        self,
-        plan: Plan,
-        part: DevicePart,
-        catalogue: Catalogue,
-        weights: Weights,
-        measured: Measured,
-        head: ConvWeights | None,
-    ) -> None:
-        self._plan = plan
-        self._part = part
-        self._head = head
+    def __init__(self, wanted: PartToRun) -> None:
+        plan, part, measured = wanted.plan, wanted.part, wanted.measured
+        self._plan, self._part, self._head = plan, part, wanted.head
         self._threads = plan.machine.host.threads
         if part.hands_on:
-            with device_errors(plan.gpu.name):
-                self._tensors = cycle([pinned(part.output_shape) for _ in range(2)])
+            tensor = backend_of(plan.gpu).tensor
+            self._tensors = cycle([tensor(part.output_shape, plan.gpu.name) for _ in range(2)])
         program = program_of(plan.network, part, ALIGNMENT, SPARE)
         self._maps = program.output.maps
-        operations = built_operations(program, catalogue, weights)
+        operations = built_operations(program, wanted.catalogue, wanted.weights)
         self._on_gpu: DeviceArena | None = None
         if not part.uses_gpu:
             backend = HostBackend(program, measured, self._threads)

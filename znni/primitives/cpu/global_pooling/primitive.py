@@ -53,12 +53,7 @@ class GlobalPooling:
             handed=HandedOut(1, share_count(threads, planes, rows.most_tasks(shape))),
         )
 
-    def build(
-        self,
-        layer: Operation,
-        shape: Shape5,
-        weights: ConvWeights | None,  # noqa: ARG002 - a pooling has none
-    ) -> Run:
+    def build(self, layer: Operation, shape: Shape5, _weights: ConvWeights | None) -> Run:
         """Return the run; nothing needs to be prepared."""
         pooling, out = applied_to(GlobalPool, self, layer, shape)
         pool, averages = workers(self.device.threads), pooling.reduce == "average"

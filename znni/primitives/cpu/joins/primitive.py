@@ -57,12 +57,7 @@ class Concatenation:
             handed=rows.handed_out(out, self.device.threads),
         )
 
-    def build(
-        self,
-        layer: Operation,
-        shape: Shape5,
-        weights: ConvWeights | None,  # noqa: ARG002 - a join has none
-    ) -> Run:
+    def build(self, layer: Operation, shape: Shape5, _weights: ConvWeights | None) -> Run:
         """Return the run; nothing needs to be prepared."""
         _, out = applied_to(Concat, self, layer, shape)
         pool = workers(self.device.threads)
@@ -129,12 +124,7 @@ class Elementwise:
         )
         return with_activation(cost, join.activation, out, threads)
 
-    def build(
-        self,
-        layer: Operation,
-        shape: Shape5,
-        weights: ConvWeights | None,  # noqa: ARG002 - a join has none
-    ) -> Run:
+    def build(self, layer: Operation, shape: Shape5, _weights: ConvWeights | None) -> Run:
         """Return the run; nothing needs to be prepared."""
         join, out = applied_to(self.kind, self, layer, shape)
         pool, finish = workers(self.device.threads), row_finish(join, out.f)

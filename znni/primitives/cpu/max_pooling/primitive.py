@@ -49,12 +49,7 @@ class Pooling(ABC):
             handed=HandedOut(1, task_count(shape, out, self.device.threads)),
         )
 
-    def build(
-        self,
-        layer: Operation,
-        shape: Shape5,
-        weights: ConvWeights | None,  # noqa: ARG002 - a pooling has none
-    ) -> Run:
+    def build(self, layer: Operation, shape: Shape5, _weights: ConvWeights | None) -> Run:
         """Return the run; nothing needs to be prepared."""
         layer, out = applied_to(Pool, self, layer, shape)
         pool = workers(self.device.threads)

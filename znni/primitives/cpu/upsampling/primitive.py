@@ -66,12 +66,7 @@ class Upsampling:
             handed=HandedOut(1, share_count(threads, out.n * out.f * out.z, most_tasks(out))),
         )
 
-    def build(
-        self,
-        layer: Operation,
-        shape: Shape5,
-        weights: ConvWeights | None,  # noqa: ARG002 - it has none
-    ) -> Run:
+    def build(self, layer: Operation, shape: Shape5, _weights: ConvWeights | None) -> Run:
         """Return the run, with the neighbours of each sample and their shares."""
         upsample, out = applied_to(Upsample, self, layer, shape)
         pool, factor = workers(self.device.threads), upsample.factor

@@ -59,12 +59,7 @@ class WindowPooling:
             handed=HandedOut(1, share_count(threads, out.n * out.f * out.z, _most_tasks(shape))),
         )
 
-    def build(
-        self,
-        layer: Operation,
-        shape: Shape5,
-        weights: ConvWeights | None,  # noqa: ARG002 - a pooling has none
-    ) -> Run:
+    def build(self, layer: Operation, shape: Shape5, _weights: ConvWeights | None) -> Run:
         """Return the run; nothing needs to be prepared."""
         pool, out = applied_to(Pool, self, layer, shape)
         threads = workers(self.device.threads)

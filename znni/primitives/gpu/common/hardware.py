@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from znni.machine.cuda_kernels import architecture_of
 from znni.machine.machine import Device
+from znni.machine.nvrtc import architecture_of
 
 KIB = 1024
 

@@ -44,12 +44,7 @@ class GpuGlobalPooling:
         memory = Memory.beside(arrays, MapSums(shape).workspace_bytes)
         return Cost(float(shape.elements), arrays, memory, EFFICIENCY, writes_views=True)
 
-    def build(
-        self,
-        layer: Operation,
-        shape: Shape5,
-        weights: ConvWeights | None,  # noqa: ARG002 - a pooling has none
-    ) -> Run:
+    def build(self, layer: Operation, shape: Shape5, _weights: ConvWeights | None) -> Run:
         """Compile the kernels."""
         pool, out = applied_to(GlobalPool, self, layer, shape)
         module = compiled(source(), options(pool))

@@ -38,12 +38,7 @@ class GpuConcatenation:
         _, out = applied_to(Concat, self, layer, shape)
         return cost_by_voxel(shape, out, flops=1, resident=resident_bytes(shape.f))
 
-    def build(
-        self,
-        layer: Operation,
-        shape: Shape5,
-        weights: ConvWeights | None,  # noqa: ARG002 - a join has none
-    ) -> Run:
+    def build(self, layer: Operation, shape: Shape5, _weights: ConvWeights | None) -> Run:
         """Compile the kernel."""
         _, out = applied_to(Concat, self, layer, shape)
         copy = Pointwise("COPY", out.f, "identity", 0.0)
@@ -82,12 +77,7 @@ class GpuElementwise:
         _, out = applied_to(self.kind, self, layer, shape)
         return cost_by_voxel(shape, out, flops=1, resident=resident_bytes(out.f))
 
-    def build(
-        self,
-        layer: Operation,
-        shape: Shape5,
-        weights: ConvWeights | None,  # noqa: ARG002 - a join has none
-    ) -> Run:
+    def build(self, layer: Operation, shape: Shape5, _weights: ConvWeights | None) -> Run:
         """Compile the kernel."""
         join, out = applied_to(self.kind, self, layer, shape)
         combine = Pointwise(self.combination, out.f, join.activation, join.slope)

@@ -54,12 +54,7 @@ class GpuUpsampling:
         _, out = applied_to(Upsample, self, layer, shape)
         return cost_by_voxel(shape, out, FLOPS[self.mode])
 
-    def build(
-        self,
-        layer: Operation,
-        shape: Shape5,
-        weights: ConvWeights | None,  # noqa: ARG002 - it has none
-    ) -> Run:
+    def build(self, layer: Operation, shape: Shape5, _weights: ConvWeights | None) -> Run:
         """Compile the kernel."""
         upsample, out = applied_to(Upsample, self, layer, shape)
         kernel = compiled(source(), options(upsample)).get_function("upsample")

@@ -42,12 +42,7 @@ class GpuWindowPooling:
         pool, out = applied_to(Pool, self, layer, shape)
         return cost_by_voxel(shape, out, flops=2 * pool.window.volume)
 
-    def build(
-        self,
-        layer: Operation,
-        shape: Shape5,
-        weights: ConvWeights | None,  # noqa: ARG002 - a pooling has none
-    ) -> Run:
+    def build(self, layer: Operation, shape: Shape5, _weights: ConvWeights | None) -> Run:
         """Compile the kernel."""
         pool, out = applied_to(Pool, self, layer, shape)
         kernel = compiled(source(), options(pool)).get_function("window_pooling")
