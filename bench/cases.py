@@ -44,6 +44,7 @@ Scans = Annotated[
     Path | None, typer.Option("--scan", help="A CT in NIfTI, in place of the synthetic cases.")
 ]
 Counts = Annotated[list[int], typer.Option("--classes", min=2, help="For --scan; repeatable.")]
+Probabilities = Annotated[bool, typer.Option(help="Have znni save probabilities.")]
 Timed = Annotated[bool, typer.Option(help="Time nnU-Net's command too.")]
 
 
@@ -55,6 +56,7 @@ def cases_command(
     ours: Ours = None,
     scan: Scans = None,
     classes: Counts = [25],  # noqa: B006 - typer reads it
+    probabilities: Probabilities = True,
     timed: Timed = False,
     threads: Threads = None,
     out: Out = None,
@@ -68,7 +70,7 @@ def cases_command(
     cores = machine_with("cpu", threads).host.threads
     rows = []
     with nullcontext(folder) if folder else TemporaryDirectory() as place:
-        runs = _Runs(python, Path(place).resolve(), ours, cores)
+        runs = _Runs(python, Path(place).resolve(), ours, cores, probabilities=probabilities)
         for count in classes if scan else ():
             for torch in (False, True):
                 chosen.append(made := scan_case(count, torch=torch))
@@ -87,10 +89,14 @@ class _Runs:
         folder: of the cases.
         ours: labels that znni made, or None to make them.
         cores: threads of each run.
+        probabilities: whether znni saves them.
     """
 
-    def __init__(self, python: Path, folder: Path, ours: Path | None, cores: int) -> None:
+    def __init__(
+        self, python: Path, folder: Path, ours: Path | None, cores: int, *, probabilities: bool
+    ) -> None:
         self._python, self._folder, self._ours, self._cores = python, folder, ours, cores
+        self._probabilities = probabilities
 
     def make(self, case: Case, *scan: str) -> None:
         """Have nnU-Net save a case and predict it, unless it is there."""
@@ -111,8 +117,7 @@ class _Runs:
             if self._ours is None:
                 ours = self._folder / case.name / "znni" / stage.name
                 shutil.rmtree(ours, ignore_errors=True)
-                about |= _took("", self._run([sys.executable, "-m", "znni", "nnunet", "predict"],
-                               case, stage, ours, "--save_probabilities"))  # fmt: skip
+                about |= _took("", self._znni(case, stage, ours))
             else:
                 ours = self._ours / case.name
             rows += [about | row for row in self._compared(case, stage, ours)]
@@ -122,6 +127,8 @@ class _Runs:
         at = self._folder / case.name
         (model,) = (at / "results").glob(f"*/*__{stage.name}")
         sub = "" if stage is case.stages[-1] else stage.name
+        if case.postprocessing:
+            sub = "postprocessed"
         found = {
             sums: json.loads(self._peer("compare", str(model), str(at / name / sub), str(ours)))
             for sums, name in EXPECTED.items()
@@ -129,6 +136,14 @@ class _Runs:
         for row, shipped in zip(found["float32"], found["as it is"], strict=True):
             row["apart_from_float16"] = shipped.get("labels_apart")
         return list(found["float32"])
+
+    def _znni(self, case: Case, stage: Stage, out: Path) -> tuple[float, int]:
+        removed = self._folder / case.name / "model" / "postprocessing.pkl"
+        return self._run(
+            [sys.executable, "-m", "znni", "nnunet", "predict"], case, stage, out,
+            *["--save_probabilities"] * self._probabilities,
+            *(["-pp_pkl_file", str(removed)] if case.postprocessing else []),
+        )  # fmt: skip
 
     def _nnunet(self, case: Case, stage: Stage) -> tuple[float, int]:
         with TemporaryDirectory() as place:

@@ -253,9 +253,7 @@ BY_NAME = {case.name: case for case in CASES}
 
 def scan_case(count: int, *, torch: bool) -> Case:
     """Return a case for a scan of one's own: 1.5 mm and so many classes."""
-    stage = Stage(
-        patch=(64, 64, 64), features=16, strides=RESIDUAL.strides, kernels=RESIDUAL.kernels
-    )
+    stage = Stage(patch=(64, 64, 64), features=4)
     return Case(
         f"scan-{count}{'-torch' * torch}", f"a scan of one's own, {count} classes at 1.5 mm",
         (), (stage,), classes(count), resampling=TORCH if torch else "",

@@ -78,6 +78,8 @@ def _postprocess(folder: Path, out: Path, case: Case) -> None:
     files = PlansManager(str(folder / "model" / "plans.json")).image_reader_writer_class()
     made = out / "postprocessed"
     made.mkdir()
+    for probabilities in out.glob("*.npz"):
+        (made / probabilities.name).symlink_to(probabilities)
     for path in out.glob(f"*{case.ending}"):
         load_postprocess_save(str(path), str(made / path.name), files, functions, settings)
 
