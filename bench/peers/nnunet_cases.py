@@ -180,13 +180,14 @@ CASES = (
     ),
     Case(
         "small",
-        "scans smaller than a window along all axes, along one, and of one plane",
-        (
-            Scan("all", (13, 17, 20)),
-            Scan("one", (15, 75, 66)),
-            Scan("plane", (5, 40, 46)),
-        ),
+        "scans smaller than a window along all axes, and along one",
+        (Scan("all", (13, 17, 20)), Scan("one", (15, 75, 66))),
         options=(),
+    ),
+    Case(
+        "thin",
+        "a scan of which cropping leaves one plane, and one of zeros alone",
+        (Scan("plane", (6, 40, 46)), Scan("zeros", (5, 40, 46))),
     ),
     Case("torch", "resampled by PyTorch", resampling=TORCH),
     Case(
