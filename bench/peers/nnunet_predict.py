@@ -62,7 +62,7 @@ def _predict_stages(case: Case, folder: Path, out: Path) -> None:
         (model,) = (folder / "results").glob(f"*/*__{stage.name}")
         predictor.initialize_from_trained_model_folder(str(model), case.folds)
         place = out if stage is case.stages[-1] else out / stage.name
-        place.mkdir(parents=True)
+        place.mkdir(parents=True, exist_ok=True)
         predictor.predict_from_files_sequential(
             str(folder / "input"), str(place), save_probabilities=True,
             folder_with_segs_from_prev_stage=earlier,
