@@ -117,7 +117,10 @@ class _Runs:
             if self._ours is None:
                 ours = self._folder / case.name / "znni" / stage.name
                 shutil.rmtree(ours, ignore_errors=True)
-                about |= _took("", self._znni(case, stage, ours))
+                try:
+                    about |= _took("", self._znni(case, stage, ours))
+                except InvalidInput as error:  # the labels that it wrote are judged nonetheless
+                    progress(f"znni: {error}")
             else:
                 ours = self._ours / case.name
             rows += [about | row for row in self._compared(case, stage, ours)]

@@ -29,10 +29,12 @@ def compare(expected: Path, ours: Path, *, regions: bool) -> Row:
         ours: labels to judge.
         regions: whether each map has a threshold of its own.
     """
+    row: Row = {"scan": _stem(expected).name}
+    if not ours.exists():
+        return row | {"skipped": "no labels"}
     theirs, geometry = _read(expected)
     found, our_geometry = _read(ours)
-    row: Row = {
-        "scan": ours.name.split(".")[0],
+    row |= {
         "volume": "x".join(map(str, theirs.shape)),
         "same_geometry": _close(geometry, our_geometry) and found.shape == theirs.shape,
         "same_type": found.dtype == theirs.dtype,
