@@ -25,6 +25,7 @@ class Scan:
         spacing: millimetres (z, y, x).
         affine: how its axes lie in space.
         floating: whether its voxels are float32, else int16.
+        cut: whether a corner is zero too, so that cropping leaves zeros.
     """
 
     name: str
@@ -32,6 +33,7 @@ class Scan:
     spacing: Floats = (2.0, 1.7, 1.7)
     affine: Affine = "straight"
     floating: bool = False
+    cut: bool = False
 
 
 @dataclass(frozen=True)
@@ -163,13 +165,13 @@ CASES = (
     Case(
         "z-score",
         "two channels, z-score over the whole crop",
-        (Scan("case", floating=True),),
+        (Scan("case", floating=True, cut=True),),
         normalizations=(Z_SCORE, Z_SCORE),
     ),
     Case(
         "z-score-masked",
         "two channels, z-score over voxels other than zero, float32 scans",
-        (Scan("case", floating=True),),
+        (Scan("case", floating=True, cut=True),),
         normalizations=(Z_SCORE, Z_SCORE),
         masked=True,
     ),

@@ -232,6 +232,8 @@ def synthetic(scan: Scan, seed: int) -> NDArray[Any]:
         image = np.maximum(image + 1200, 1) / 7
     z, y, x = (extent // 2 for extent in scan.extents)
     image[z - 1 : z + 1, y - 3 : y + 4, x - 3 : x + 4] = 0
+    if scan.cut:
+        image[sum(np.ogrid[tuple(map(slice, scan.extents))]) < sum(scan.extents) / 3] = 0
     for axis, (before, after) in enumerate(BORDER):
         planes = np.moveaxis(image, axis, 0)
         planes[:before] = 0

@@ -57,6 +57,7 @@ def test_scans_have_a_border_and_a_hole_of_zeros() -> None:
     assert (np.array(image.shape) - 1 - inside.max(0)).tolist() == [3, 1, 5]
     assert image[tuple(extent // 2 for extent in scan.extents)] == 0
     assert synthetic(replace(scan, floating=True), 0).dtype == np.float32
+    assert image[3, 5, 1] != 0 == synthetic(replace(scan, cut=True), 0)[3, 5, 1]
 
 
 def test_margins_are_between_the_best_two_or_from_a_threshold() -> None:
