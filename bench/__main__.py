@@ -25,6 +25,7 @@ COMMANDS = {
     "import-families": "bench.import_families",
     "predictors": "bench.predictors",
     "nnunet": "bench.nnunet",
+    "cases": "bench.cases",
     "sliding-windows": "bench.sliding_windows",
     "profile": "bench.profile",
     "top-plans": "bench.top_plans",

@@ -14,10 +14,10 @@ import numpy as np
 import typer
 
 from bench.accuracy import gaps_of_labels
+from bench.peers.nnunet_predict import float32_sums
 from bench.peers.sliding_window import (
     NNUNET,
     NNUNET_IN_FLOAT32,
-    float32_sums,
     in_windows_of_monai,
     nnunet,
 )

@@ -8,10 +8,9 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import SimpleNamespace
@@ -20,6 +19,7 @@ from unittest.mock import patch
 
 import numpy as np
 
+from bench.peers.nnunet_predict import float32_sums
 from bench.peers.whole_windows import peers
 from znni.core.shapes import Vec3
 from znni.network.network import Network
@@ -203,18 +203,6 @@ def nnunet(
             tuple("zyx".index(axis) for axis in window.mirror) or None,
         )  # fmt: skip
     return lambda volume: predictor.predict_logits_from_preprocessed_data(torch.from_numpy(volume))
-
-
-@contextmanager
-def float32_sums() -> Iterator[None]:
-    """Have nnU-Net weigh and add up windows in float32 instead of float16."""
-    import torch
-    from nnunetv2.inference import predict_from_raw_data as source
-
-    weights = partial(source.compute_gaussian, dtype=torch.float32)
-    sums = patch.object(torch, "half", torch.float32)
-    with patch.object(source, "compute_gaussian", weights), sums:
-        yield
 
 
 if __name__ == "__main__":

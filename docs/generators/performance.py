@@ -33,6 +33,7 @@ PAGES = {
             "seams",
             "predictors",
             "nnunet",
+            "cases",
             "sliding-windows",
             "models",
             "import-families",
