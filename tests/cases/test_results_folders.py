@@ -38,13 +38,14 @@ def test_folds_and_mirroring_are_chosen_as_in_nnunet(folder: Path) -> None:
     quick = "-device", "cpu", "--disable_tta"
     done = znni(*LINE, *quick, "-f", "0", "1")
     assert done.code == 0, done.err
-    assert "importing" in done.err
+    assert len(list(folder.glob("cache/znni/imports/nnunet-*"))) == 1
     assert "2 cases in" in done.out
     both = labels(folder / "out" / "a.nii.gz")
     assert both.shape == scan().T.shape
     succeeds(*LINE, *quick, "-f", "0", "1", "--continue_prediction")  # imports and computes nothing
     one = znni(*LINE, *quick, "-f", "1", "-o", "one", "-num_parts", "2", "-part_id", "1")
     assert one.code == 0, one.err
+    assert len(list(folder.glob("cache/znni/imports/nnunet-*"))) == 2
     assert [path.name for path in (folder / "one").iterdir()] == ["b.nii.gz"]
     assert (labels(folder / "one" / "b.nii.gz") != labels(folder / "out" / "b.nii.gz")).any()
 

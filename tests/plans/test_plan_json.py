@@ -31,7 +31,10 @@ def test_a_plan_is_written_without_the_schema_that_reads_it(
 ) -> None:
     as_read = TypeAdapter(Plan).dump_json(plan).decode()
     monkeypatch.setattr(plan_module, "_adapter", lambda: pytest.fail("the schema was made"))
-    assert json.loads(plan.to_json()) == json.loads(as_read)
+    expected = json.loads(as_read)
+    for device in (expected["machine"]["host"], *expected["machine"]["gpus"]):
+        assert device.pop("backend") == ""  # only the name of another package's is written
+    assert json.loads(plan.to_json()) == expected
 
 
 def test_a_plan_that_was_written_is_read(plan: Plan) -> None:
