@@ -21,6 +21,8 @@ QUICK_READY := .venv/quick-ready
 TORCH_READY := .venv/torch-ready
 TEST_READY := .venv/test-ready
 DOCS_READY := .venv/docs-ready
+# The last file that the demo makes.
+DEMO_OUTPUT := demo-output/cells.png
 
 # uv takes a fifth of pip's time. It does not read pip's settings. If uv fails, pip installs.
 install = $(BIN)/uv pip install --quiet --python $(1) $(2) || \
@@ -117,7 +119,11 @@ test: check setup
 coverage: setup
 	@if $(MONITORING); then export COVERAGE_CORE=sysmon; fi; $(PYTEST) $(COVER)
 
-wheel: demo $(QUICK_READY)
+# The demo's output is made again only if a file that it depends on is newer.
+$(DEMO_OUTPUT): $(DEMO_READY) $(shell find znni planner networks -type f ! -name '*.pyc')
+	$(MAKE) demo
+
+wheel: $(DEMO_OUTPUT) $(QUICK_READY)
 	ZNNI_TEST_WHEEL=1 $(BIN)/python -m pytest tests/packaging
 
 docs: $(DOCS_READY)

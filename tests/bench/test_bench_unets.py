@@ -70,7 +70,7 @@ def test_a_window_on_the_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_windows_are_predicted_for_machines_that_are_not_here(tmp_path: Path) -> None:
     out = tmp_path / "unets.json"
-    asked = ["--net", "unet3d", "--net", "nnunet-instance", "--window", "64"]
+    asked = ["--net", "unet3d", "--net", "nnunet-instance", "--window", "32"]
     for name in ("rtx4090", "a100-40"):
         asked += ["--machine", str(MACHINES / f"{name}.yaml")]
     done = CliRunner().invoke(
@@ -85,14 +85,14 @@ def test_windows_are_predicted_for_machines_that_are_not_here(tmp_path: Path) ->
     ]
     for row in found:
         seconds = row["predicted_seconds"]
-        assert row["predicted_voxels_per_s"] * seconds == pytest.approx(64**3)
-        assert (row["window"], row["windows"], row["batch"]) == ("64x64x64", 1, 1)
+        assert row["predicted_voxels_per_s"] * seconds == pytest.approx(32**3)
+        assert (row["window"], row["windows"], row["batch"]) == ("32x32x32", 1, 1)
         assert 0 < row["declared_gib"] < 1
 
 
 def test_several_windows_are_predicted_at_once(tmp_path: Path) -> None:
     out = tmp_path / "unets.json"
-    asked = ["--window", "64", "--batch", "4", "--machine", str(MACHINES / "h200-node.yaml")]
+    asked = ["--window", "32", "--batch", "4", "--machine", str(MACHINES / "h200-node.yaml")]
     for name in ("rsunet", "nnunet-instance"):
         asked += ["--net", name]
     done = CliRunner().invoke(
@@ -102,7 +102,7 @@ def test_several_windows_are_predicted_at_once(tmp_path: Path) -> None:
     found = json.loads(out.read_text())["rows"]
     assert [(row["windows"], row["batch"]) for row in found] == [(4, 4), (4, 4)]
     for row in found:
-        assert row["predicted_voxels_per_s"] * row["predicted_seconds"] == pytest.approx(4 * 64**3)
+        assert row["predicted_voxels_per_s"] * row["predicted_seconds"] == pytest.approx(4 * 32**3)
     assert unets._windows("valid-unet", 140, 4).number == 1
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import product
+from itertools import cycle, product
 from pathlib import Path
 from typing import Any
 
@@ -74,9 +74,14 @@ RULES: list[Normalization] = [ZScore(), Percentiles(3, 97.5), Fixed(50, 12, (1, 
 BOXES = [BOX, Box(Vec3(2, 6, 25), Vec3(18, 9, 30)), Box(Vec3(9, 9, 9), Vec3(10, 10, 10))]
 
 
-@pytest.mark.parametrize("rule", RULES, ids=lambda rule: type(rule).__name__)
-@pytest.mark.parametrize("box", BOXES, ids=str)
-@pytest.mark.parametrize("within", ["all", "nonzero"])
+# All pairs of a rule, a box and what is looked at.
+CROPS = [
+    pytest.param(rule, box, within, id=f"{type(rule).__name__}-{box}-{within}")
+    for (rule, box), within in zip(product(RULES, BOXES), cycle(["all", "nonzero"]), strict=False)
+]
+
+
+@pytest.mark.parametrize(("rule", "box", "within"), CROPS)
 def test_the_output_is_that_of_the_part_alone(rule: Normalization, box: Box, within: Any) -> None:
     values = volume(box)
     net = cropping(rule, within=within)

@@ -83,8 +83,7 @@ def test_exact_networks(monkeypatch: pytest.MonkeyPatch) -> None:
     np.testing.assert_array_equal(shared, alone)
 
 
-@pytest.mark.parametrize("labels", [False, True], ids=["maps", "labels"])
-@pytest.mark.parametrize("masked", [False, True], ids=["all", "masked"])
+@pytest.mark.parametrize(("labels", "masked"), [(True, False), (False, True), (True, True)])
 def test_windows(monkeypatch: pytest.MonkeyPatch, labels: bool, masked: bool) -> None:
     net = windowed(Window(Vec3(8, 8, 8), mirror="x"))
     x = volume(Vec3(13, 22, 19))

@@ -240,9 +240,8 @@ def test_reading_few_planes_without_pieces_takes_what_is_declared(planes: int) -
         {"compression": "zlib"},
     ],
 )  # fmt: skip
-@pytest.mark.parametrize("start", [10, 140])
 def test_reading_a_part_of_large_chunks_takes_what_is_declared(
-    storing: dict[str, Any], start: int, tmp_path: Path
+    storing: dict[str, Any], tmp_path: Path
 ) -> None:
     """A block overlaps one chunk or eight. Each has twenty times as many voxels, but for TIFF."""
     stored = np.random.default_rng(0).integers(0, 255, (200, 200, 200)).astype("<i2")
@@ -268,13 +267,14 @@ def test_reading_a_part_of_large_chunks_takes_what_is_declared(
     volume = open_volume(path)
     of_all = Job(volume.size, Vec3.of(0), volume.size, Vec3.of(0), "reflect")
     read_input(volume, of_all, Box(Vec3.of(0), Vec3.of(2)), InputScaling())  # loads libraries
-    box = Box(Vec3.of(start), Vec3.of(start + 60))
-    tracemalloc.start()
-    try:
-        found = read_input(volume, of_all, box, InputScaling())
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-    np.testing.assert_array_equal(found[0], stored[box.slices])
     told = Stored(input_itemsize=volume.itemsize, input_chunk_bytes=volume.chunk_bytes)
-    assert peak <= 4 * box.size.volume + bytes_of_reading(told, box.size.volume)
+    for start in (10, 140):
+        box = Box(Vec3.of(start), Vec3.of(start + 60))
+        tracemalloc.start()
+        try:
+            found = read_input(volume, of_all, box, InputScaling())
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+        np.testing.assert_array_equal(found[0], stored[box.slices])
+        assert peak <= 4 * box.size.volume + bytes_of_reading(told, box.size.volume)

@@ -123,12 +123,23 @@ class Uneven(CostModel):
     source = "noise"
 
     def factors(self, operation: Operation, shape: Shape5) -> Factors:
+        several = round(log2(shape.n))
+
         def factor(primitive: Primitive) -> Factor:
-            items = 0 if isinstance(primitive, TakesTimePerItem) else round(log2(shape.n))
-            seed = f"{primitive.name} {type(operation).__name__} {shape.f} {items}"
-            return Factor(2 ** random.Random(seed).uniform(-1, 1), 0.1)
+            items = 0 if takes_time_per_item(primitive) else several
+            return uneven_factor(f"{primitive.name} {type(operation).__name__} {shape.f} {items}")
 
         return factor
+
+
+@cache  # Python 3.11 takes 0.1 ms to compare an object with a protocol
+def takes_time_per_item(primitive: Primitive) -> bool:
+    return isinstance(primitive, TakesTimePerItem)
+
+
+@cache
+def uneven_factor(seed: str) -> Factor:
+    return Factor(2 ** random.Random(seed).uniform(-1, 1), 0.1)
 
 
 UNEVEN = Uneven()

@@ -8,7 +8,6 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
-import pytest
 from paths import NETWORKS
 
 from znni.primitives.cpu.common.lazy_kernel import LazyKernel, lazy_njit
@@ -61,12 +60,15 @@ def test_threads_that_call_at_once_make_one_kernel() -> None:
     assert len(made) == 1
 
 
-@pytest.mark.parametrize("module", ["numba", "h5py", "scipy.fft", "pyfftw"])
-def test_planning_imports_no_compiler_and_no_format(module: str) -> None:
-    """A kept plan is shown in half a second, a fifth of which numba would take."""
+def test_a_kept_plan_imports_no_compiler_and_no_format() -> None:
+    """It is shown in half a second, a fifth of which numba would take."""
     code = (
         f"import sys; from znni.inference.planning import fastest, search\n"
         f"fastest(search({str(NETWORKS / 'n337.yaml')!r}, (99, 99, 99), device='cpu', ram=2**30))\n"
-        f"sys.exit({module!r} in sys.modules)"
+        f"print(*{{'numba', 'h5py', 'scipy.fft', 'pyfftw'}} & sys.modules.keys())"
     )
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    for _ in range(2):  # the first process keeps the plan, if there is none
+        done = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        )
+    assert done.stdout == "\n"

@@ -317,7 +317,7 @@ import sys
 from znni.cli import main
 sys.argv = [
     "znni", "infer", "networks/cells.h5", "--net", "networks/cells-unet.yaml", "--out",
-    {out!r}, "--overwrite", "--device", "cpu",
+    {out!r}, "--overwrite", "--device", "cpu", "--roi", "0:32,0:64,0:64",
 ]
 main()
 print(sorted(name for name in sys.modules if name.split(".")[0] == "numba"))

@@ -202,14 +202,13 @@ def test_maxima_ignore_samples_beyond_the_volume(
 @chips
 def test_sums_stay_in_registers(chip: Chip, numbers: TensorFormat) -> None:
     layer = Conv("layer", 80, 80, THREE, "relu")
-    every = (
-        Packing(True, True, 10),
+    every = (  # one that neither adds nor sums does less than these
         Packing(True, True, 10, adds=True),
         Packing(True, True, 10, sums=True),
         Packing(False, True),
         Packing(True, False, 10),
     )
-    for packing in every if chip in (AMPERE, HOPPER) else every[1:2]:
+    for packing in every if chip in (AMPERE, HOPPER) else every[:1]:
         (strip,) = strips_for(layer, numbers, Vec3(64, 64, 64), chip, exact=numbers.parts > 1)
         assert_fits(strip.block, packing=packing)
 

@@ -137,8 +137,7 @@ class TransformShape:
     @property
     def lines_at_work(self) -> float:
         """Lines at work on a multiprocessor, on average over turns, which are equally long."""
-        turns = sum(-(-lines // self.threads) for lines in self.lines)
-        return self.blocks * sum(self.lines) / turns
+        return self.blocks * sum(self.lines) / _turns(self.lines, self.threads)
 
     @property
     def _strides(self) -> tuple[int, int, int]:
@@ -242,20 +241,30 @@ def transform_shape(
 def _shapes(
     tile: Vec3, kernel: Vec3, spectra: SpectrumFormat, chip: Chip, inverse: bool
 ) -> list[TransformShape]:
-    """Return all shapes that shared memory and registers have room for."""
+    """Return the shape with most lines at work for each number of maps, turns and blocks.
+
+    Of several it has the fewest threads. There are shapes for what shared memory and registers have
+    room for.
+    """
     found = []
     least = -(-2 * tile.x // LANES) * LANES
     for maps, turns in _divisions(spectra.group, inverse or chip.has_clusters):
         smallest = TransformShape(chip, spectra, tile, kernel, inverse, maps, turns, LANES, 1)
         room = chip.shared_bytes // (smallest.shared_bytes + RESERVED_SHARED)
         needed = 2 * max(tile) + OTHER_REGISTERS + (TURN_REGISTERS if turns > 1 else 0)
+        lines = smallest.lines
+        taken = {it: _turns(lines, it) for it in range(least, MOST_BLOCK_THREADS + 1, LANES)}
         for blocks in range(1, min(MOST_BLOCKS, room) + 1):
-            found += [
-                replace(smallest, threads=threads, blocks=blocks)
-                for threads in range(least, MOST_BLOCK_THREADS + 1, LANES)
-                if thread_registers(threads * blocks) >= needed
-            ]
+            fitting = [it for it in taken if thread_registers(it * blocks) >= needed]
+            if fitting:
+                threads = min(fitting, key=taken.__getitem__)
+                found.append(replace(smallest, threads=threads, blocks=blocks))
     return found
+
+
+def _turns(lines: tuple[int, int, int], threads: int) -> int:
+    """Return how often threads take a line each, until they have taken those of all passes."""
+    return sum(-(-each // threads) for each in lines)
 
 
 def _divisions(group: int, once: bool) -> Iterator[tuple[int, int]]:

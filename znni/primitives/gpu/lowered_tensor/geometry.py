@@ -260,14 +260,20 @@ def tiling_for(conv: Conv, numbers: TensorFormat, out: Vec3, chip: Chip) -> Tili
 
 
 def _tilings(block: Block, out: Vec3) -> Iterator[Tiling]:
-    """Yield the narrowest tiling for each number of tiles along x, with rows for all voxels."""
+    """Yield the tilings of all widths, the widest first, with rows for all voxels.
+
+    A width is the least with which so many tiles cover the output.
+    """
     beside = block.kernel - 1
-    widest = block.voxels // block.kernel.y - beside.x
-    for tiles in range(-(-out.x // widest), out.x + 1):
-        x = -(-out.x // tiles) + beside.x
+    most = block.voxels // block.kernel.y - beside.x
+    while True:
+        tiles = -(-out.x // most)
+        width = -(-out.x // tiles)
+        x = width + beside.x
         yield Tiling(block, min(block.voxels // x, out.y + beside.y), x)
-        if x - beside.x <= NARROWEST:
+        if width <= NARROWEST:
             return
+        most = width - 1
 
 
 def planes_for(tiling: Tiling, out: Shape5, processors: int) -> int:
