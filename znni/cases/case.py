@@ -169,7 +169,7 @@ def predict(
 
 @dataclass(frozen=True)
 class CaseForecast:
-    """What a case will take at most: a scan may be cropped, and then it takes less.
+    """An upper bound of what a case takes: a scan may be cropped, and then it takes less.
 
     Attributes:
         scan: the extents of the scan.

@@ -39,7 +39,7 @@ class BlendedBlock(Protocol):
 
 
 class Onto(NamedTuple):
-    """Where blended values are resampled to.
+    """The place to which blended values are resampled.
 
     Attributes:
         resampling: the resampling from the volume to the output.

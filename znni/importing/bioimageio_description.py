@@ -91,7 +91,7 @@ class Tensor(BaseModel):
 
     @property
     def processing(self) -> tuple[Processing, ...]:
-        """What is done before the network, or after it."""
+        """A step before the network, or after it."""
         return (*self.preprocessing, *self.postprocessing)
 
     def in_space(self, values: Sequence[int]) -> Vec3:
