@@ -31,7 +31,7 @@ def run_twice_there(monkeypatch: pytest.MonkeyPatch) -> None:
     def twice(machine: Machine, _choices: Choices) -> Machine:
         return replace(machine, gpus=machine.gpus[:1] * 2, used_gpus=2)
 
-    for module in ("planning", "plan_choice"):
+    for module in ("planning", "plan_checks", "plan_choice"):
         monkeypatch.setattr(f"znni.inference.{module}.choose_gpus", twice)
 
 
