@@ -1,7 +1,7 @@
 """Arrays that are composed of other arrays, and compute a part when it is sliced.
 
 All have axes (f, z, y, x), and take one slice of step 1 for each axis. ``pieces`` are the extents
-that threads may read at the same time, as a ``Volume`` has them.
+of parts that threads may read at the same time, as a ``Volume`` has them.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ class Maps:
 
 
 def _box(slices: Sequence[slice], size: Sequence[int]) -> Box:
-    """Return the box of voxels that slices stand for."""
+    """Return the box of voxels that slices select."""
     ends = [part.indices(extent) for part, extent in zip(slices, size, strict=True)]
     return Box(Vec3(*(end[0] for end in ends)), Vec3(*(end[1] for end in ends)))
 
 
 class Stacked:
-    """The maps of several volumes, one volume after the other.
+    """The maps of several volumes: first all maps of the first volume, and so on.
 
     Args:
         arrays: the volumes (f, z, y, x), of equal extents.
@@ -112,7 +112,7 @@ class Turned:
         self.shape = (array.shape[0], *turn.extents(array.shape[1:]))
         self.dtype = np.dtype(array.dtype)
         pieces: Vec3 | None = getattr(array, "pieces", None)
-        # Pieces that end where the volume does may begin elsewhere when an axis is reversed.
+        # On a reversed axis, pieces stay aligned if they span the axis, or one voxel of it.
         planes = pieces and all(
             own in (1, extent) for own, extent in zip(pieces, array.shape[1:], strict=True)
         )
@@ -135,11 +135,11 @@ class Turned:
 
 
 class Pasted:
-    """A volume of zeros, a box of which holds another volume.
+    """A volume of zeros that holds another volume in a box.
 
     Args:
         array: the volume (f, z, y, x) in the box.
-        size: the extents of the whole.
+        size: the extents of the volume of zeros.
         start: the first voxel of the box.
     """
 

@@ -1,7 +1,7 @@
-"""One case: its scan is prepared, run through the network, and its labels are written.
+"""One case: prepare its scan, run the network, and write its labels.
 
-Everything between the scan and the labels lies in a folder beside the labels, ``NAME.case``. A run
-that was stopped goes on there.
+Everything between the scan and the labels lies in a folder beside the labels, ``LABELS.case``. A
+run that was stopped goes on there.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from znni.cases.preparation import (
     rules_of,
     write_input,
 )
-from znni.cases.scan import Scan, look_at_scan, open_scan
+from znni.cases.scan import Scan, decompressed, look_at_scan, open_scan
 from znni.components.postprocessing import postprocess
 from znni.components.rules import Rule
 from znni.core.errors import InvalidInput
@@ -56,9 +56,9 @@ INPUT = "input.npy"
 LABELS = "labels.h5"
 WITHOUT = "without-components.npy"
 
-SLAB_VOXELS = 2**22  # whose components are found at a time
+SLAB_VOXELS = 2**22  # voxels of a slab whose components are found at a time
 
-# Called with the name of a step, and what is done of it and to do.
+# Called with the name of a step, the voxels done, and all voxels of the step.
 StepProgress = Callable[[str, int, int], None]
 
 
@@ -73,7 +73,7 @@ class CaseReport:
     Attributes:
         out: the labels.
         seconds: the seconds of each step, by its name.
-        report: the report of the network's run; None if an earlier run had finished it.
+        report: the report on the network; None if an earlier run had computed its labels.
     """
 
     out: Path
@@ -113,7 +113,34 @@ def predict(
     progress: StepProgress = no_step_progress,
     removing: Sequence[Rule] = (),
 ) -> CaseReport:
-    """Compute the labels of a case.
+    """Compute and write the labels of a case. Arguments and errors are as in ``compute_labels``."""
+    return compute_labels(case, network, weights, session, options, progress, removing)()
+
+
+def begin(case: Case, network: Network) -> None:
+    """Make the folder of a case, and decompress its scan. This takes long, but little memory.
+
+    Args:
+        case: the case.
+        network: the network, whose file describes whole cases.
+
+    Raises:
+        InvalidInput: the scan cannot be read, or its folder cannot be made.
+    """
+    _open_folder(case, network)
+    decompressed(case.files, case.folder)
+
+
+def compute_labels(
+    case: Case,
+    network: Network,
+    weights: Weights,
+    session: Session,
+    options: Options = Options(),
+    progress: StepProgress = no_step_progress,
+    removing: Sequence[Rule] = (),
+) -> Callable[[], CaseReport]:
+    """Compute the labels of a case, and return the function that writes them.
 
     Args:
         case: the case.
@@ -123,6 +150,10 @@ def predict(
         options: what plans may use.
         progress: called as steps go on.
         removing: rules by which connected components are removed, one after the other.
+
+    Returns:
+        A function to call once, in any thread. It writes the labels in the scan's own voxels, and
+        raises ``RunFailed`` if it cannot.
 
     Raises:
         InvalidInput: the scan, the network or an option cannot be used.
@@ -161,15 +192,21 @@ def predict(
     if removing:
         labels = remove_components(scan, labels, removing)
         done("postprocessing")
-    write_labels(scan, prepared, labels, case.out, told("writing"))
-    done("writing")
-    shutil.rmtree(case.folder)
-    return CaseReport(case.out, seconds, report)
+
+    def write() -> CaseReport:
+        nonlocal begun
+        begun = perf_counter()
+        write_labels(scan, prepared, labels, case.out, told("writing"))
+        done("writing")
+        shutil.rmtree(case.folder)
+        return CaseReport(case.out, seconds, report)
+
+    return write
 
 
 @dataclass(frozen=True)
 class CaseForecast:
-    """An upper bound of what a case takes: a scan may be cropped, and then it takes less.
+    """The size and the memory of a case before it runs. A scan that is cropped takes less.
 
     Attributes:
         scan: the extents of the scan.
@@ -189,7 +226,7 @@ class CaseForecast:
         return max(self.preparing, self.plan.memory.total)
 
     def __str__(self) -> str:
-        """Return this in words, without the plan."""
+        """Return sizes and memory in words, without the plan."""
         return (
             f"the scan has {self.scan} voxels, and the network's input at most {self.input}\n"
             f"memory        at most {in_units(self.memory)}: {in_units(self.preparing)} to prepare "
@@ -198,7 +235,7 @@ class CaseForecast:
 
 
 def forecast(case: Case, network: Network, options: Options = Options()) -> CaseForecast:
-    """Return what a case will take, from the headers of its files.
+    """Predict the size and the memory of a case from the headers of its files.
 
     Args:
         case: the case.
@@ -218,10 +255,13 @@ def forecast(case: Case, network: Network, options: Options = Options()) -> Case
 
 
 def running(prepared: Preparation) -> Network:
-    """Return the network for its prepared input, whose output is resampled to the scan."""
+    """Return the network for the prepared input. Its output is resampled to the scan's voxels."""
     network, window = prepared.network, prepared.network.window
     if window is None:
-        raise InvalidInput(f"network {network.name} is not computed in windows; whole cases are")
+        raise InvalidInput(
+            f"network {network.name} has no windows, which whole cases need; add window: to its "
+            f"file"
+        )
     output = prepared.output if prepared.output.changes else None
     return replace(
         network,
@@ -232,7 +272,7 @@ def running(prepared: Preparation) -> Network:
 
 
 def remove_components(scan: Scan, labels: Path, rules: Sequence[Rule]) -> Path:
-    """Write labels without some of their connected components, and return the file.
+    """Write labels without the connected components that rules remove, and return the file.
 
     Args:
         scan: the scan.
@@ -264,7 +304,7 @@ def remove_components(scan: Scan, labels: Path, rules: Sequence[Rule]) -> Path:
 def write_labels(
     scan: Scan, prepared: Preparation, labels: Path, out: Path, progress: Progress = no_progress
 ) -> None:
-    """Write labels of the crop as those of the whole scan, oriented as its files.
+    """Write the labels of the whole scan, oriented as its files. Outside of the crop they are 0.
 
     Args:
         scan: the scan.
@@ -282,7 +322,7 @@ def write_labels(
 
 
 def _open_folder(case: Case, network: Network) -> None:
-    """Make the folder of a case, or empty that of another run.
+    """Make the folder of a case. Empty it first if another scan or network filled it.
 
     Raises:
         InvalidInput: it cannot be made.
@@ -306,7 +346,7 @@ def _open_folder(case: Case, network: Network) -> None:
 
 
 def _stamp(file: Path) -> tuple[int, int]:
-    """Return the size and the time of a file.
+    """Return the size of a file, and the time when it was changed.
 
     Raises:
         InvalidInput: there is no such file.

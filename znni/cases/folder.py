@@ -1,15 +1,24 @@
-"""Folders of cases: which files belong to a case, and one case after the other."""
+"""Folders of cases: find the files of each case, and compute one case after the other."""
 
 from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
 
-from znni.cases.case import Case, CaseReport, StepProgress, no_step_progress, predict
+from znni.cases.case import (
+    Case,
+    CaseReport,
+    StepProgress,
+    begin,
+    compute_labels,
+    no_step_progress,
+)
 from znni.cases.preparation import rules_of
 from znni.components.rules import Rule
 from znni.core.errors import InvalidInput
@@ -23,7 +32,7 @@ from znni.network.weights import weights_for
 
 log = logging.getLogger("znni")
 
-# Called with the number of cases done, and that of all.
+# Called with the number of cases done, and the number of all cases.
 CasesDone = Callable[[int, int], None]
 
 
@@ -36,8 +45,8 @@ class CasesReport:
     """The account of many cases.
 
     Attributes:
-        reports: how each case went, by its labels.
-        finished_before: the labels that were there already.
+        reports: the account of each case, by the file of its labels.
+        finished_before: the files of labels that existed already.
         failures: the cases that failed.
         seconds: the wall time.
     """
@@ -53,7 +62,7 @@ class CasesReport:
         return exit_code_of(self.failures)
 
     def __str__(self) -> str:
-        """Return a line on what was computed."""
+        """Return a line on all cases."""
         said = [f"{counted(len(self.reports), 'case')} in {duration(self.seconds)}"]
         if self.finished_before:
             said.append(f"{len(self.finished_before)} finished before")
@@ -106,14 +115,15 @@ def predict_cases(
 ) -> CasesReport:
     """Compute the labels of cases, one after the other.
 
-    Weights, plans and kernels are kept from case to case. A case that fails does not stop the
-    others.
+    Weights, plans and kernels are kept from case to case. While a case is computed, the scan of the
+    next one is decompressed, and the labels of the one before are written. A case that fails does
+    not stop the others.
 
     Args:
         cases: the cases.
         network: the network, whose file describes whole cases, and names its weights.
         options: what plans may use.
-        skip_finished: whether labels that exist are left as they are. Else they are made again.
+        skip_finished: whether labels that exist stay as they are. Otherwise they are made again.
         removing: rules by which connected components of labels are removed.
         progress: called as the steps of a case go on.
         done: called after each case.
@@ -121,25 +131,89 @@ def predict_cases(
     Raises:
         InvalidInput: the network cannot be used. Errors of single cases are in the report.
     """
-    begun, report = perf_counter(), CasesReport()
+    begun = perf_counter()
     rules_of(network)
     weights = weights_for(network, None, None)
     session = Session(options.limits)
-    try:
-        for number, case in enumerate(cases, start=1):
-            if skip_finished and case.out.exists():
-                report.finished_before.append(case.out)
-            else:
-                try:
-                    found = predict(case, network, weights, session, options, progress, removing)
-                    report.reports[case.out] = found
-                    log.info("%s", found)
-                except ERRORS as error:
-                    report.failures.append(Failure(str(case.files[0]), error))
-                    log.warning("%s", report.failures[-1])
-                    log.info("%s", case.out, exc_info=error)
-            done(number, len(cases))
-    finally:
-        session.close()
-    report.seconds = perf_counter() - begun
-    return report
+    account = _Account(len(cases), done)
+    left = [case for case in cases if not (skip_finished and case.out.exists())]
+    for case in cases:
+        if case not in left:
+            account.finished_before(case)
+    with (
+        ThreadPoolExecutor(1, "znni-read") as reading,
+        ThreadPoolExecutor(1, "znni-write") as writing,
+    ):
+        ahead = [reading.submit(_begin, case, network) for case in left[:1]]
+        try:
+            for number, case in enumerate(left, start=1):
+                ahead.pop().result()
+                ahead += [reading.submit(_begin, it, network) for it in left[number:][:1]]
+                with account.failing(case):
+                    write = compute_labels(
+                        case, network, weights, session, options, progress, removing
+                    )
+                    account.settle()
+                    account.pending = case, writing.submit(write)
+            account.settle()
+        finally:
+            session.close()
+    account.report.seconds = perf_counter() - begun
+    return account.report
+
+
+def _begin(case: Case, network: Network) -> None:
+    """Read ahead for a case. If that fails, it fails again when the case is computed."""
+    with suppress(*ERRORS):
+        begin(case, network)
+
+
+class _Account:
+    """The account of cases while they are computed.
+
+    Args:
+        total: the number of cases.
+        done: called after each case.
+
+    Attributes:
+        report: the account so far.
+        pending: the case whose labels are being written; None if there is none.
+    """
+
+    def __init__(self, total: int, done: CasesDone) -> None:
+        self.report = CasesReport()
+        self.pending: tuple[Case, Future[CaseReport]] | None = None
+        self._total = total
+        self._done = done
+
+    def finished_before(self, case: Case) -> None:
+        """Note a case whose labels exist already."""
+        self.report.finished_before.append(case.out)
+        self._tell()
+
+    def settle(self) -> None:
+        """Wait until the labels that are being written are complete, or have failed."""
+        pending, self.pending = self.pending, None
+        if pending is None:
+            return
+        case, written = pending
+        with self.failing(case):
+            self.report.reports[case.out] = written.result()
+            log.info("%s", self.report.reports[case.out])
+            self._tell()
+
+    @contextmanager
+    def failing(self, case: Case) -> Iterator[None]:
+        """Note an error of a ``with`` block as the failure of a case."""
+        try:
+            yield
+        except ERRORS as error:
+            self.report.failures.append(Failure(str(case.files[0]), error))
+            log.warning("%s", self.report.failures[-1])
+            log.info("%s", case.out, exc_info=error)
+            self._tell()
+
+    def _tell(self) -> None:
+        found = self.report
+        done = len(found.reports) + len(found.finished_before) + len(found.failures)
+        self._done(done, self._total)

@@ -1,6 +1,6 @@
-"""The network's input from a scan: normalized, cropped, and resampled to the voxels of training.
+"""The preparation of a scan: crop, normalize and resample it to the voxels of training.
 
-The scan passes slab by slab. So memory does not grow with its depth.
+The scan is read slab by slab. So memory does not grow with its depth.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from znni.resampling.spline import bounds_of, resample, resample_bytes
 
 MASK = "mask.npy"
 
-MASK_VOXELS = 2**22  # whose holes are found at a time
-SLAB_BYTES = 2**27  # of a slab of the scan and of the network's input, if its rows allow it
+MASK_VOXELS = 2**22  # voxels of a slab in which holes are found
+SLAB_BYTES = 2**28  # of slabs of the scan and of the network's input, if their planes allow it
 
 
 @dataclass(frozen=True)
@@ -45,11 +45,12 @@ class Preparation:
     """The way from a scan to the network's input, and back.
 
     Attributes:
-        network: the network, whose scaling of the scan is known.
+        network: the network, with the numbers that normalize this scan.
         crop: the voxels of the scan that count.
-        mask: which voxels of the crop (z, y, x) are normalized, and not 0. None: all.
-        image: the resampling of these voxels to the network's input.
-        output: the resampling of the network's output to these voxels.
+        mask: true for voxels of the crop (z, y, x) that are normalized. Others become 0. None:
+            all are normalized.
+        image: the resampling from the crop to the network's input.
+        output: the resampling from the network's output to the crop.
     """
 
     network: Network
@@ -62,20 +63,20 @@ class Preparation:
 def preparation_for(
     scan: Scan, network: Network, folder: Path, progress: Progress = no_progress
 ) -> Preparation:
-    """Return how a scan is prepared. The scan is read if its own values are needed.
+    """Return the preparation of a scan. Read the scan if its own values are needed.
 
     Args:
         scan: the scan.
         network: the network, with the steps of whole cases.
-        folder: where a mask of the scan is kept, if one is needed.
-        progress: called with the voxels read, and those to read.
+        folder: the folder for the mask of the scan, if one is needed.
+        progress: called with the voxels read, and all voxels to read.
 
     Raises:
         InvalidInput: the network has no spacing, or its file describes no whole cases.
         UnusableValues: a value is NaN, or infinite as float32.
     """
     rules_of(network)
-    spacing_of(network)  # what is missing is an error before the scan is read
+    spacing_of(network)  # a missing entry is an error before the scan is read
     network = normalized(network, scan.volume, progress)
     crop = network.scaling.box or Box(ZERO, scan.volume.size)
     mask = None
@@ -86,7 +87,7 @@ def preparation_for(
 
 
 def preparation_of_all(scan: Scan, network: Network) -> Preparation:
-    """Return how a scan is prepared if nothing of it is cropped. No value of it is read.
+    """Return the preparation of a scan that is not cropped. None of its values is read.
 
     Raises:
         InvalidInput: the network has no spacing, or its file describes no whole cases.
@@ -97,7 +98,7 @@ def preparation_of_all(scan: Scan, network: Network) -> Preparation:
 def _preparation(
     scan: Scan, network: Network, crop: Box, mask: NDArray[np.bool_] | None
 ) -> Preparation:
-    """Return how the crop of a scan is prepared."""
+    """Return the preparation of a scan's crop."""
     rules, trained = rules_of(network), spacing_of(network)
     target = resampled_extents(crop.size, scan.spacing, trained).maximum(Vec3(1, 1, 1))
     image = _resampling(rules.image, crop.size, scan.spacing, trained, target)
@@ -106,9 +107,9 @@ def _preparation(
 
 
 def _mask(scan: Scan, crop: Box, path: Path) -> NDArray[np.bool_]:
-    """Return where a map is not 0, with the holes between these voxels, written to a file.
+    """Return the mask of voxels where a map is not 0, and of the holes between them.
 
-    nnU-Net normalizes these voxels.
+    nnU-Net normalizes these voxels. The mask lies in a file.
     """
 
     def read(box: Box) -> NDArray[Any]:
@@ -125,7 +126,7 @@ def _mask(scan: Scan, crop: Box, path: Path) -> NDArray[np.bool_]:
 def _scaling_within(
     scan: Scan, crop: Box, mask: NDArray[np.bool_], scaling: InputScaling
 ) -> InputScaling:
-    """Return a scaling with the statistics of a mask's voxels, for all voxels."""
+    """Return a scaling of all voxels, with the statistics of the voxels in a mask."""
     rules = scaling.of_maps(scan.volume.features)
     moments = [Moments() for _ in rules]
     depth = max(1, MASK_VOXELS // (crop.size.y * crop.size.x))
@@ -190,10 +191,10 @@ def write_input(
 
     Args:
         scan: the scan.
-        prepared: how it is prepared.
-        path: the file, which has its name only when it is complete.
+        prepared: its preparation.
+        path: the file. It gets its name when it is complete.
         threads: the number of threads.
-        progress: called with the voxels written, and those to write.
+        progress: called with the voxels written, and all voxels to write.
 
     Raises:
         UnusableValues: a value is NaN, or infinite as float32.
@@ -208,7 +209,7 @@ def write_input(
             file, {"descr": "<f4", "fortran_order": False, "shape": shape}
         )
         begin = file.tell()
-        boxes, target = list(slabs(resampling, maps, threads)), Buffer()
+        boxes, target = list(slabs(resampling, maps)), Buffer()
         needed = [resampling.source_box(box) for box in boxes]
         read = read_ahead(scan, prepared, needed)
         for box, source, normal in zip(boxes, needed, read, strict=True):
@@ -228,13 +229,13 @@ def write_input(
 
 
 class Buffer:
-    """Memory for one array after another. Fresh pages would take longer than the work on them."""
+    """Memory for one array after another. To touch fresh pages would take longer than the work."""
 
     def __init__(self) -> None:
         self._memory = np.empty(0, np.float32)
 
     def __call__(self, shape: tuple[int, ...], dtype: DTypeLike = np.float32) -> NDArray[Any]:
-        """Return an array, which takes the place of the one before if it is float32."""
+        """Return an array. A float32 array lies in the memory of the one before."""
         if dtype != np.float32:
             return np.empty(shape, dtype)
         values = prod(shape)
@@ -244,9 +245,9 @@ class Buffer:
 
 
 def read_ahead(scan: Scan, prepared: Preparation, boxes: Sequence[Box]) -> Iterator[Float32]:
-    """Yield the normalized values of boxes of the crop. A thread reads the next one meanwhile.
+    """Yield the normalized values of boxes of the crop, while a thread reads the next box.
 
-    Values are valid until the next ones are yielded.
+    The values of a box are valid until the next ones are yielded.
     """
     buffers = Buffer(), Buffer()
     with ThreadPoolExecutor(1, "znni-scan") as thread:
@@ -273,35 +274,34 @@ def read_scaled(scan: Scan, prepared: Preparation, box: Box, buffer: Buffer) -> 
     return values
 
 
-def slabs(resampling: Resampling, maps: int, threads: int) -> Iterator[Box]:
+def slabs(resampling: Resampling, maps: int) -> Iterator[Box]:
     """Yield slabs of the network's input, whole planes each, that take about ``SLAB_BYTES``."""
     depth = 1
     while depth < resampling.target.z:
         more = Box(ZERO, resampling.target._replace(z=min(2 * depth, resampling.target.z)))
-        if slab_bytes(resampling, maps, more, threads) > SLAB_BYTES:
+        if slab_bytes(resampling, maps, more) > SLAB_BYTES:
             break
         depth = more.size.z
     return Box(ZERO, resampling.target).cut(resampling.target._replace(z=depth))
 
 
 def preparing_bytes(prepared: Preparation, threads: int) -> int:
-    """Return the bytes that ``write_input`` takes beside those of the process."""
+    """Return the bytes that ``write_input`` takes, beside the memory of the process."""
     maps = prepared.network.in_features
-    largest = next(slabs(prepared.image, maps, threads))
-    return slab_bytes(prepared.image, maps, largest, threads)
+    largest = next(slabs(prepared.image, maps))
+    between = resample_bytes(prepared.image, largest, threads) if prepared.image.changes else 0
+    return slab_bytes(prepared.image, maps, largest) + between
 
 
-def slab_bytes(resampling: Resampling, maps: int, box: Box, threads: int) -> int:
-    """Return the bytes for a slab: of two slabs of the scan, of one of the input, and between."""
-    values = 2 * resampling.source_box(box).size.volume + box.size.volume
-    between = resample_bytes(resampling, box, threads) if resampling.changes else 0
-    return FLOAT_BYTES * maps * values + between
+def slab_bytes(resampling: Resampling, maps: int, box: Box) -> int:
+    """Return the bytes of two slabs of the scan and of one slab of the input."""
+    return FLOAT_BYTES * maps * (2 * resampling.source_box(box).size.volume + box.size.volume)
 
 
 def _bounds(scan: Scan, prepared: Preparation) -> Float32:
     """Return the least and the largest value of the crop, or of each of its slices.
 
-    A spline goes beyond the values that it joins, and is clipped to them.
+    A spline overshoots the values that it joins, so its values are clipped to them.
     """
     separate = prepared.image.separate
     whole = Box(ZERO, prepared.crop.size)

@@ -23,10 +23,10 @@ log = logging.getLogger("znni")
 
 
 def network_of_results(results: Results) -> Network:
-    """Return the network of a results folder. It names its weights.
+    """Return the network of a results folder, which names its weights. Import it if needed.
 
     Args:
-        results: the part of the folder.
+        results: the results folder, with the folds and checkpoints to use.
 
     Raises:
         InvalidInput: the folder is not as nnU-Net writes it, or PyTorch is missing.
@@ -43,7 +43,7 @@ def network_of_results(results: Results) -> Network:
 
 
 def _identity(results: Results) -> str:
-    """Return a text that differs if the folder's files or the code that imports them differ."""
+    """Return a text that changes if the folder's files change, or the code that imports them."""
     place = results.place
     found = sha256(state_of_source(Path(__file__).parent.parent / "importing").encode())
     for name in (PLANS, DATASET):

@@ -22,7 +22,7 @@ from znni.volumes.stored import StoredVolume, reason
 
 COPIED = 2**20  # bytes at a time that are decompressed
 GZIPPED = ".gz"
-CLOSE = 1e-3  # the share by which the voxels of files of one case may differ
+CLOSE = 1e-3  # the share by which voxel sizes in the files of a case may differ
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Scan:
     Attributes:
         volume: their values, oriented as the network was trained.
         spacing: the extents of its voxels (z, y, x).
-        stored: where the voxels lie as they are stored.
+        stored: the grid of the voxels as they are stored.
         turn: how the stored axes were turned.
     """
 
@@ -53,19 +53,19 @@ def open_scan(files: Sequence[Path], rules: CaseRules, folder: Path) -> Scan:
     Args:
         files: the files, one for each channel.
         rules: the steps of the case.
-        folder: where compressed files are decompressed to. What an earlier run decompressed there
-            is taken again.
+        folder: the folder for decompressed files. Files that an earlier run decompressed there
+            are used again.
 
     Raises:
-        InvalidInput: a file cannot be read, there are more or fewer than channels, or their voxels
-            differ.
+        InvalidInput: a file cannot be read, there are more or fewer files than channels, or
+            their voxels differ.
     """
     _check_count(files, rules)
-    return _scan_of(files, [_decompressed(file, folder) for file in files], rules)
+    return _scan_of(files, decompressed(files, folder), rules)
 
 
 def look_at_scan(files: Sequence[Path], rules: CaseRules) -> Scan:
-    """Open the files of a case to look at their headers. Their values take long to read.
+    """Open the files of a case for their headers. To read values from them may take long.
 
     Args:
         files: the files, one for each channel.
@@ -82,7 +82,7 @@ def _check_count(files: Sequence[Path], rules: CaseRules) -> None:
     """Check that there is a file for each channel.
 
     Raises:
-        InvalidInput: there are more or fewer.
+        InvalidInput: there are more or fewer files.
     """
     if len(files) != len(rules.channels):
         raise InvalidInput(
@@ -92,11 +92,11 @@ def _check_count(files: Sequence[Path], rules: CaseRules) -> None:
 
 
 def _scan_of(files: Sequence[Path], opened: Sequence[Path], rules: CaseRules) -> Scan:
-    """Return the scan in some files.
+    """Return the scan that files hold.
 
     Args:
         files: the files, as the user gave them.
-        opened: the files that hold the same, and are read.
+        opened: the files that are read. They hold the same, perhaps decompressed.
         rules: the steps of the case.
     """
     volumes = [open_volume(file) for file in opened]
@@ -116,12 +116,21 @@ def _scan_of(files: Sequence[Path], opened: Sequence[Path], rules: CaseRules) ->
     return Scan(volume, (z, y, x), first.grid, turn)
 
 
-def _decompressed(file: Path, folder: Path) -> Path:
-    """Return a file that can be read in any order: a compressed one is decompressed first.
+def decompressed(files: Sequence[Path], folder: Path) -> list[Path]:
+    """Return files that can be read in any order. Compressed ones are decompressed first.
+
+    Args:
+        files: the files.
+        folder: the folder for decompressed files. Files that are there already are used again.
 
     Raises:
-        InvalidInput: the file cannot be read.
+        InvalidInput: a file cannot be read.
     """
+    return [_decompressed(file, folder) for file in files]
+
+
+def _decompressed(file: Path, folder: Path) -> Path:
+    """Return a file that is not compressed."""
     if file.suffix != GZIPPED:
         return file
     out = folder / file.with_suffix("").name
@@ -139,7 +148,7 @@ def _decompressed(file: Path, folder: Path) -> Path:
 
 
 def _turn_to_ras(grid: Grid) -> Turn:
-    """Return the turn to the axes of space: from left to right, to the front, and to the head."""
+    """Return the turn to the axes of space: to the right, to the front and to the head."""
     if grid.affine is None:
         return UNTURNED
     from nibabel.orientations import io_orientation

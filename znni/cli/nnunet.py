@@ -71,10 +71,10 @@ def predict(
         typer.Option(
             "-pp_pkl_file",
             metavar="FILE",
-            help="Remove components as this postprocessing.pkl says. Default: none is removed.",
+            help="Remove components as this postprocessing.pkl says. Default: remove none.",
         ),
     ] = None,
-    parts: Annotated[int, typer.Option("-num_parts", help="Share the cases out in parts.")] = 1,
+    parts: Annotated[int, typer.Option("-num_parts", help="Divide the cases into parts.")] = 1,
     part: Annotated[int, typer.Option("-part_id", help="The part to compute, from 0.")] = 0,
     device: Annotated[
         Literal["cuda", "cpu"] | None, typer.Option("-device", help="Default: a GPU, if any.")
@@ -119,7 +119,7 @@ def predict(
 
 
 def _in_windows(network: Network, step: float, *, no_mirroring: bool) -> Network:
-    """Return a network with windows at another distance, or without mirroring."""
+    """Return a network whose windows have another step, or are not mirrored."""
     window = network.window
     if window is None:
         return network
@@ -133,7 +133,7 @@ def _results_folder(
     """Return the results folder of a network.
 
     Raises:
-        InvalidInput: options or the environment do not name it, or there is none.
+        InvalidInput: options or the environment do not name it, or there is no such folder.
     """
     if dataset is None or configuration is None:
         raise InvalidInput("give the network by -d and -c, or its results folder by -m")
@@ -152,13 +152,13 @@ def _results_folder(
     if not found.is_dir():
         there = sorted(path.name for path in found.parent.iterdir() if "__" in path.name)
         raise InvalidInput(
-            f"{found}: no such folder; {found.parent} has {', '.join(there) or 'no results'}, by "
-            f"-tr, -p and -c"
+            f"{found}: no such folder; {found.parent} has {', '.join(there) or 'no results'}; "
+            f"choose by -tr, -p and -c"
         )
     return found
 
 
 def _is_number(name: str, dataset: str) -> bool:
-    """Return whether a data set has a number, as ``Dataset003_Liver`` has 3."""
+    """Return whether a data set has this number, as ``Dataset003_Liver`` has 3."""
     number = name.removeprefix("Dataset").partition("_")[0]
     return dataset.isdecimal() and number.isdecimal() and int(number) == int(dataset)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def is_whole_case(net: Path, *, asked: bool) -> bool:
-    """Return whether a whole case is computed: as asked, or because the network is a folder."""
+    """Return whether a whole case is computed: if asked for, or if the network is a folder."""
     return asked or (net.is_dir() and is_results(net))
 
 
@@ -66,7 +66,7 @@ def infer_case(
     overwrite: bool,
     dry_run: bool,
 ) -> None:
-    """Compute the labels of a scan, and print how it went.
+    """Compute the labels of a scan, and print a report.
 
     Args:
         volumes: the files of the scan, one for each channel.
@@ -75,10 +75,10 @@ def infer_case(
         out: the file of the labels; None: one in this folder, named after the scan and the network.
         limits: what plans may use.
         overwrite: whether to replace an existing file.
-        dry_run: whether to print what the run will take, and not to run.
+        dry_run: whether to print the plan and the memory, and not to run.
 
     Raises:
-        InvalidInput: the labels exist, or something given cannot be used.
+        InvalidInput: the labels exist, or an argument cannot be used.
     """
     from znni.cases.case import Case, forecast, predict
     from znni.cases.preparation import rules_of

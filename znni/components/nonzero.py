@@ -1,4 +1,4 @@
-"""The part of a volume that is not 0, with its holes: nnU-Net's mask of what counts."""
+"""The mask of voxels that are not 0, with its holes filled, as nnU-Net makes it."""
 
 from __future__ import annotations
 
@@ -27,9 +27,10 @@ class NonzeroMask:
     the volume.
 
     Attributes:
-        box: the box around all of them; the whole volume if there are none, as in nnU-Net.
+        box: the box around the voxels that are not 0. If there are none, the whole volume, as in
+            nnU-Net.
         read: returns the values of a box.
-        holes: the holes, which become true.
+        holes: the holes, which become true in the mask.
     """
 
     box: Box
@@ -37,10 +38,10 @@ class NonzeroMask:
     holes: Painting
 
     def slab(self, box: Box) -> NDArray[np.bool_]:
-        """Return the mask of a slab (z, y, x), which is read again.
+        """Read a slab again, and return its mask (z, y, x).
 
         Args:
-            box: one of ``slab_boxes``, of the same slabs as before.
+            box: one of ``slab_boxes``, with as many planes as before.
 
         Raises:
             InvalidInput: the slab has other values than before.
@@ -58,17 +59,17 @@ def nonzero_mask(
     threads: int = 1,
     most_components: int = MOST_COMPONENTS,
 ) -> NonzeroMask:
-    """Return the mask of what is not 0 in a volume, with its holes filled.
+    """Return the mask of voxels that are not 0 in a volume, with its holes filled.
 
     Args:
-        read: returns the values (f, z, y, x) of a slab; so many threads call it at once.
+        read: returns the values (f, z, y, x) of a slab. All threads call it at once.
         extents: extents of the volume.
         slab: planes of a slab.
         threads: threads that read slabs.
-        most_components: components of all slabs that are allowed.
+        most_components: the most components of all slabs together.
 
     Raises:
-        InvalidInput: there are more components of voxels that are 0.
+        InvalidInput: the voxels that are 0 have more components.
     """
     occupied: list[Box] = []
 
@@ -112,7 +113,7 @@ def nonzero_bytes(
         maps: the maps of the volume.
         itemsize: bytes of a value.
         threads: threads that read slabs.
-        most_components: components of all slabs that are allowed.
+        most_components: the most components of all slabs together.
     """
     values = threads * min(slab, extents.z) * extents.y * extents.x * maps * itemsize
     masks = components_bytes(extents, slab, 1, threads=threads, most_components=most_components)
@@ -120,7 +121,7 @@ def nonzero_bytes(
 
 
 def occupied_box(mask: NDArray[np.bool_]) -> Box | None:
-    """Return the box around what is true in a mask (z, y, x); None: nothing is."""
+    """Return the box around the true voxels of a mask (z, y, x), or None if there are none."""
     if not mask.any():
         return None
     along = [np.flatnonzero(mask.any(axis=axes)) for axes in ((1, 2), (0, 2), (0, 1))]
@@ -130,7 +131,7 @@ def occupied_box(mask: NDArray[np.bool_]) -> Box | None:
 
 
 def _nonzero(values: NDArray[Any]) -> NDArray[np.bool_]:
-    """Return where a map is not 0; one map after the other, which takes less memory."""
+    """Return where any map is not 0. To compare map after map takes less memory."""
     mask: NDArray[np.bool_] = values[0] != 0
     for one in values[1:]:
         mask |= one != 0

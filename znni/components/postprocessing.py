@@ -1,7 +1,7 @@
 """Rules on components, applied to the labels of a volume slab by slab.
 
-A pass over the volume finds the components of a group of rules. It reads labels as earlier groups
-leave them: their components are found again, slab by slab. The last pass writes.
+Each pass over the volume finds the components for one group of rules. It first applies the groups
+before to each slab, and so finds their components again. The last pass writes.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from znni.components.slabs import (
 from znni.core.errors import InvalidInput
 from znni.core.shapes import Box, Vec3
 
-# Bytes that a group of rules keeps for each component of a slab: whether it is removed, and by what
-# label it is replaced.
+# Bytes that a group of rules keeps for each component of a slab: whether it is removed, and the
+# label that replaces it.
 REMOVAL_BYTES = 1 + 2
 
 
@@ -49,21 +49,20 @@ def postprocess(
     ``postprocess_bytes``.
 
     Args:
-        read: returns the labels (z, y, x) of a slab; so many threads call it at once.
+        read: returns the labels (z, y, x) of a slab. All threads call it at once.
         write: takes the labels of each slab, in order. It may write to the volume that is read.
         extents: extents of the volume.
         rules: the rules.
         slab: planes of a slab.
         threads: threads that read and label slabs.
         voxel_volume: cubic millimetres of a voxel, for rules with volumes.
-        most_components: components of all slabs that are allowed.
+        most_components: the most components of all slabs together.
 
     Raises:
-        InvalidInput: there are more components, or a rule has a volume and that of a voxel is not
-            known. Or a background is too large for the type of the labels, or that type has more
-            than 16 bits.
+        InvalidInput: there are more components, or a rule needs the unknown volume of a voxel. Or
+            the type of the labels cannot hold a background, or has more than 16 bits.
     """
-    for rule in rules:  # those that need the volume of a voxel fail before anything is read
+    for rule in rules:  # if one needs the volume of a voxel, it fails before anything is read
         rule.removed(np.zeros(0, np.int64), voxel_volume)
     highest = max((rule.background for rule in rules), default=0)
     removals: list[Painting] = []
@@ -135,7 +134,7 @@ def postprocess_bytes(
         slab: planes of a slab.
         itemsize: bytes of a label.
         threads: threads that read and label slabs.
-        most_components: components of all slabs that are allowed.
+        most_components: the most components of all slabs together.
     """
     written = min(slab, extents.z) * extents.y * extents.x * itemsize
     each = COMPONENT_BYTES + REMOVAL_BYTES * len(groups_of(rules))

@@ -16,12 +16,12 @@ from znni.core.errors import InvalidInput
 
 @dataclass(frozen=True)
 class KeepLargest:
-    """Removes all but the largest component. Components that are equally large all stay.
+    """A rule that removes all but the largest component. If several are equally large, all stay.
 
     Attributes:
-        labels: the labels whose voxels form components, all together.
+        labels: the labels whose voxels form components together.
         background: the label that removed voxels get.
-        connectivity: voxels that are neighbours: 6, 18 or 26 of each.
+        connectivity: the neighbours of each voxel: 6, 18 or 26.
 
     Raises:
         InvalidInput: a number is out of range.
@@ -46,17 +46,17 @@ class KeepLargest:
 
 @dataclass(frozen=True)
 class RemoveSmall:
-    """Removes components that are smaller than a number of voxels, or than a volume.
+    """A rule that removes components smaller than a number of voxels, or than a volume.
 
     Attributes:
-        labels: the labels whose voxels form components, all together.
+        labels: the labels whose voxels form components together.
         voxels: the least voxels of a component that stays.
-        volume: its least volume instead, in cubic millimetres.
+        volume: the least volume of such a component instead, in cubic millimetres.
         background: the label that removed voxels get.
-        connectivity: voxels that are neighbours: 6, 18 or 26 of each.
+        connectivity: the neighbours of each voxel: 6, 18 or 26.
 
     Raises:
-        InvalidInput: a number is out of range, or there is not one of voxels and volume.
+        InvalidInput: a number is out of range, or not exactly one of voxels and volume is given.
     """
 
     labels: tuple[int, ...]
@@ -82,7 +82,7 @@ class RemoveSmall:
             voxel_volume: cubic millimetres of a voxel.
 
         Raises:
-            InvalidInput: the rule has a volume, and that of a voxel is not known.
+            InvalidInput: the rule has a volume, and the volume of a voxel is not known.
         """
         if not self.volume:
             return np.asarray(voxels < self.voxels)
@@ -99,14 +99,14 @@ NAMES: dict[str, type[Rule]] = {"keep_largest": KeepLargest, "remove_small": Rem
 
 
 def rules_from(entries: object) -> tuple[Rule, ...]:
-    """Return the rules of a list of entries, as a YAML or JSON file has them.
+    """Return the rules that a list of entries of a YAML or JSON file describes.
 
     Example:
         >>> rules_from([{"keep_largest": {"labels": [1, 2]}}])
         (KeepLargest(labels=(1, 2), background=0, connectivity=26),)
 
     Raises:
-        InvalidInput: an entry is no rule, or a number of it is out of range.
+        InvalidInput: an entry is no rule, or one of its numbers is out of range.
     """
     if not isinstance(entries, list):
         raise InvalidInput(f"rules are {entries!r}; give a list of them")
@@ -132,10 +132,10 @@ def _rule(entry: Any) -> Rule:
 
 
 def groups_of(rules: Iterable[Rule]) -> list[tuple[Rule, ...]]:
-    """Return rules in groups whose rules give the same result in any order.
+    """Return rules in groups. Within a group, the order of rules does not matter.
 
-    A rule joins the group before it if neither changes a voxel that the other looks at. So one pass
-    finds the components of a whole group.
+    A rule joins the last group if it and the group's rules never change a voxel that the other
+    reads. So one pass finds the components for a whole group.
     """
     groups: list[tuple[Rule, ...]] = []
     for rule in rules:

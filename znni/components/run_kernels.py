@@ -1,7 +1,7 @@
 """The loops over runs: neighbouring voxels of a row that have the same class.
 
-A row is numbered by its plane and its place in it. Runs are numbered in the order of their voxels,
-over all rows. So a component's first run has the lowest number, and it holds its first voxel.
+Rows are numbered plane by plane. Runs are numbered over all rows, in the order of their voxels.
+ So a component's first run has the lowest number, and it holds its first voxel.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def find_runs(values, classes, flags, words, first, begin, end, kind):  # type: 
         flags: scratch for a row, filled with 0, of a multiple of 8 bytes.
         words: the same scratch in words of 8 bytes, by which equal voxels are skipped.
         first: receives the first run of each row, and the number of runs (rows + 1,).
-        begin: receives the first x of each run; so large that it suffices for all runs.
+        begin: receives the first x of each run. It has room for all runs.
         end: receives the x after each run.
         kind: receives the class of each run.
     """
@@ -71,7 +71,7 @@ def find_runs(values, classes, flags, words, first, begin, end, kind):  # type: 
 
 @lazy_njit(nogil=True)
 def _root(parent, run):  # type: ignore[no-untyped-def]
-    """Return the first run of a tree, and halve the way to it."""
+    """Return the root of a run's tree, and halve the way to it."""
     while parent[run] != run:
         parent[run] = parent[parent[run]]
         run = parent[run]
@@ -123,7 +123,7 @@ def join_runs(first, begin, end, kind, height, steps, parent):  # type: ignore[n
         end: the x after each run.
         kind: the class of each run.
         height: the rows of a plane.
-        steps: the axes along which touching voxels may differ by 1, at most: 1, 2 or 3.
+        steps: the most axes along which touching voxels may differ by 1: 1, 2 or 3.
         parent: receives the tree of each run.
     """
     for run in range(first[first.size - 1]):
@@ -206,8 +206,8 @@ def bound_components(first, begin, end, component, height, start, stop):  # type
         end: the x after each run.
         component: the component of each run.
         height: the rows of a plane.
-        start: receives the least z, y, x of each component; it begins with larger ones.
-        stop: receives the z, y, x after the largest; it begins with 0.
+        start: receives the least z, y, x of each component. It must hold larger numbers before.
+        stop: receives the z, y, x after the largest. It must hold 0 before.
     """
     for row in range(first.size - 1):
         z, y = row // height, row % height

@@ -33,7 +33,7 @@ Classes: TypeAlias = NDArray[np.uint16]
 RUN_BYTES = 4 + 4 + 2 + 4
 ROW_BYTES = 8  # the number of the first run
 
-LABELS = 2**16  # that a type may have
+LABELS = 2**16  # values that a label may have
 
 
 class Runs(NamedTuple):
@@ -78,14 +78,14 @@ class Labelled(NamedTuple):
 
 
 def classes_of(sets: Iterable[Sequence[int]]) -> Classes:
-    """Return the class of every label: 1 for those of the first set, and so on, else 0."""
+    """Return the class of every label: 1 in the first set, 2 in the second, 0 in no set."""
     classes = np.zeros(LABELS, np.uint16)
     for number, labels in enumerate(sets, 1):
         classes[list(labels)] = number
     return classes
 
 
-# Classes of masks: what is true counts, or what is false.
+# Classes of masks: true voxels have components, or false ones.
 TRUE, FALSE = classes_of([(1,)]), classes_of([(0,)])
 
 
@@ -120,10 +120,10 @@ def paint_slab(
         connectivity: which voxels are neighbours.
         chosen: whether each component of the slab is painted.
         paint: the value of each component.
-        values: receives the values, in C order; it may be the labels.
+        values: receives the values, in C order. It may be the same array as ``labels``.
 
     Raises:
-        InvalidInput: the slab has other components than that.
+        InvalidInput: the slab has more or fewer components than ``chosen``.
     """
     runs, component, total = label_slab(labels, classes, connectivity)
     if total != len(chosen):

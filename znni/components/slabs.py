@@ -1,4 +1,4 @@
-"""Components of a volume, from those of its slabs.
+"""Components of a volume, joined from the components of its slabs.
 
 Slabs are labelled in any order, by several threads. Only their tables and their outer planes are
 kept, until all are joined.
@@ -32,7 +32,7 @@ Result = TypeVar("Result")
 # Returns the labels (z, y, x) of a box, or a mask. Several threads call it.
 Read: TypeAlias = Callable[[Box], Labels]
 
-# Components of all slabs together that are allowed, unless told otherwise.
+# The most components of all slabs together, unless the caller sets another number.
 MOST_COMPONENTS = 2**22
 
 # Bytes of a component of a slab: its class, its voxels and its number. Joining copies them.
@@ -45,7 +45,7 @@ JOINED_BYTES = RUN_BYTES + 4
 
 
 def slab_boxes(extents: Vec3, slab: int) -> list[Box]:
-    """Return the slabs of a volume, of so many planes each; the last one may have fewer."""
+    """Return the slabs of a volume. The last one may have fewer planes."""
     starts = range(0, extents.z, slab)
     return [Box(Vec3(z, 0, 0), extents._replace(z=min(z + slab, extents.z))) for z in starts]
 
@@ -56,10 +56,10 @@ def over_slabs(
     """Yield ``task(box)`` for every slab, in order.
 
     Args:
-        task: called by so many threads at once.
+        task: called by all threads at once.
         extents: extents of the volume.
         slab: planes of a slab.
-        threads: the number of threads; 1: the caller's thread does it.
+        threads: the number of threads. 1: the caller's own thread runs the tasks.
     """
     boxes = slab_boxes(extents, slab)
     return map(task, boxes) if threads == 1 else mapped(task, boxes, threads)
@@ -68,7 +68,7 @@ def over_slabs(
 def slab_bytes(extents: Vec3, slab: int, itemsize: int, threads: int = 1) -> int:
     """Return the most bytes that labelling takes for slabs, without its tables of components.
 
-    They are taken if no two neighbouring voxels of a row have the same label.
+    It takes as many if no two neighbouring voxels of a row have the same label.
 
     Args:
         extents: extents of the volume.
@@ -88,7 +88,7 @@ class Tables(NamedTuple):
 
     Attributes:
         voxels: the voxels of each component.
-        kind: the class of each.
+        kind: the class of each component.
         top: the first plane.
         bottom: the last plane.
     """
@@ -105,9 +105,9 @@ class Joined(NamedTuple):
     Attributes:
         first: the first component of each slab, and the number of components of all slabs.
         number: the component of the volume to which each component of a slab belongs, from 0 on.
-            They are numbered by their first voxels.
+            Components are numbered in the order of their first voxels.
         voxels: the voxels of each component of the volume.
-        kind: the class of each.
+        kind: the class of each component.
     """
 
     first: NDArray[np.int64]
@@ -125,7 +125,7 @@ class Painting(NamedTuple):
         connectivity: which voxels are neighbours.
         first: the first component of each slab.
         chosen: whether each component of a slab gets a value.
-        paint: that value.
+        paint: the value of each component.
     """
 
     slab: int
@@ -143,7 +143,7 @@ class Painting(NamedTuple):
             labels: its labels in C order, as they were when the components were found.
 
         Raises:
-            InvalidInput: the slab has other components.
+            InvalidInput: the slab has more or fewer components than before.
         """
         part = slab_part(self.first, box.start.z // self.slab)
         chosen = self.chosen[part]
@@ -153,17 +153,17 @@ class Painting(NamedTuple):
 
 
 def slab_part(first: NDArray[np.int64], index: int) -> slice:
-    """Return which components of all slabs are those of one slab."""
+    """Return the part of all slabs' components that belongs to one slab."""
     return slice(int(first[index]), int(first[index + 1]))
 
 
 def tables_of(labelled: Labelled, planes: int, most: int) -> Tables:
-    """Return what is kept of a slab.
+    """Return the tables that are kept of a slab.
 
     Args:
         labelled: its components.
         planes: its planes.
-        most: components that are allowed.
+        most: the most components.
 
     Raises:
         InvalidInput: there are more components.
@@ -176,12 +176,12 @@ def tables_of(labelled: Labelled, planes: int, most: int) -> Tables:
 
 
 def joined(slabs: Iterable[Tables], connectivity: Connectivity, most: int) -> Joined:
-    """Return the components of a volume, from those of its slabs in order.
+    """Return the components of a volume, joined from the tables of its slabs.
 
     Args:
-        slabs: what is kept of each slab.
+        slabs: the tables of each slab, in order.
         connectivity: which voxels are neighbours.
-        most: components that are allowed.
+        most: the most components.
 
     Raises:
         InvalidInput: there are more components.

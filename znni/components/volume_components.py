@@ -43,12 +43,12 @@ class Components:
 
     Attributes:
         extents: extents of the volume.
-        slab: planes of the slabs in which it is read.
+        slab: planes of a slab.
         classes: the class of each label.
         connectivity: which voxels are neighbours.
         tables: the voxels and the class of each component, and the components of slabs.
         start: the least z, y, x of each component (components, 3).
-        stop: the z, y, x after the largest (components, 3).
+        stop: the z, y, x after the largest of each component (components, 3).
     """
 
     extents: Vec3
@@ -83,14 +83,14 @@ class Components:
         return Box(start, stop)
 
     def numbers(self, box: Box, labels: Labels) -> NDArray[np.signedinteger]:
-        """Return the component of each voxel of a slab, from 1 on, and 0 for no component.
+        """Return the component of each voxel of a slab, from 1 on. 0 means no component.
 
         Args:
             box: the slab.
             labels: its labels, as they were when the components were found.
 
         Raises:
-            InvalidInput: the labels are others.
+            InvalidInput: the labels have more or fewer components than before.
         """
         numbers = np.zeros(labels.shape, index_type(len(self) + 1))
         number = self.tables.number[slab_part(self.tables.first, box.start.z // self.slab)]
@@ -114,13 +114,13 @@ def find_components(
     It takes ``components_bytes``.
 
     Args:
-        read: returns the labels of a slab, or a mask; so many threads call it at once.
+        read: returns the labels of a slab, or a mask. All threads call it at once.
         extents: extents of the volume.
         slab: planes of a slab.
         classes: the class of each label. Voxels of class 0 have no component.
         connectivity: which voxels are neighbours.
         threads: threads that read and label slabs.
-        most_components: components of all slabs that are allowed.
+        most_components: the most components of all slabs together.
 
     Raises:
         InvalidInput: there are more components, or the labels have more than 16 bits.
@@ -161,7 +161,7 @@ def components_bytes(
         slab: planes of a slab.
         itemsize: bytes of a label.
         threads: threads that read and label slabs.
-        most_components: components of all slabs that are allowed.
+        most_components: the most components of all slabs together.
     """
     tables = most_components * (COMPONENT_BYTES + BOX_BYTES)
     return slab_bytes(extents, slab, itemsize, threads) + tables

@@ -1,9 +1,9 @@
-"""The weights by which samples along an axis make the samples of another number of them.
+"""The weights of source samples in each target sample, along one axis.
 
-Each target sample is a sum of a few source samples. A cubic spline needs a recursive filter first.
-Here the filter and the spline are one sum. Its weights fall by 0.268 from one sample to the next,
-so it ends where they no longer matter in float32. Then a target sample depends on a fixed range of
-samples, and its value is the same in every box.
+Each target sample is a weighted sum of a few source samples. A cubic spline usually needs a
+recursive filter first. Here the filter and the spline are one sum. From one sample to the next, its
+weights fall to 0.268 times as much. So the sum ends where weights no longer matter in float32. Then
+a target sample depends on a fixed range of samples, and its value is the same in every box.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class AxisTaps:
 
     Attributes:
         first: the first source sample of each target sample. It never decreases.
-        weights: the weights (target, taps) of that sample and of those after it. All lie inside:
-            samples at the ends have the weights of those beyond them, too.
+        weights: the weights (target, taps) of that sample and of the next ones. All samples lie
+            inside: the samples at the ends also take the weights of samples beyond them.
     """
 
     first: NDArray[np.int64]
@@ -44,7 +44,7 @@ class AxisTaps:
 
     @property
     def taps(self) -> int:
-        """The source samples of each target sample."""
+        """The number of source samples of each target sample."""
         return int(self.weights.shape[1])
 
     def needs(self, begins: Places, ends: Places) -> tuple[Places, Places]:
@@ -52,7 +52,7 @@ class AxisTaps:
 
         Args:
             begins: the first target sample of each range.
-            ends: the sample after its last.
+            ends: the sample after the last one of each range.
         """
         return self.first[begins], self.first[ends - 1] + self.taps
 
@@ -62,12 +62,16 @@ class AxisTaps:
         return int(first.searchsorted(begin)), int(stop.searchsorted(end, side="right"))
 
     def most_needed(self, extent: int) -> int:
-        """Return the most source samples that a range of so many target samples needs."""
+        """Return the most source samples that a range of target samples needs.
+
+        Args:
+            extent: the number of target samples.
+        """
         last = self.first[min(extent, len(self.first)) - 1 :]
         return int((last - self.first[: len(last)]).max()) + self.taps
 
     def shares(self, sample: int) -> list[tuple[int, float]]:
-        """Return the source samples whose weighted sum a target sample is, with their weights."""
+        """Return the source samples and weights whose sum is a target sample."""
         first = int(self.first[sample])
         weights = enumerate(self.weights[sample].tolist(), first)
         return [(at, weight) for at, weight in weights if weight]
@@ -77,7 +81,7 @@ class AxisTaps:
 def axis_taps(source: int, target: int, order: int) -> AxisTaps:
     """Return the sums that make an axis of ``target`` samples from one of ``source``.
 
-    Outside, the nearest sample continues. The ends of the axes lie at the same places.
+    Beyond the ends of the source, its nearest sample continues. Both axes span the same extent.
 
     Args:
         source: the samples of the source.
@@ -90,7 +94,7 @@ def axis_taps(source: int, target: int, order: int) -> AxisTaps:
     if order == 0:
         first = np.floor(place + 0.5).astype(np.int64)
         return AxisTaps(first.clip(0, source - 1), np.ones((target, 1)))
-    if order == 1:  # rounded as scipy does: equal shares of labels are told from unequal ones
+    if order == 1:  # rounded as in scipy, so that shares of labels are equal where scipy's are
         place = place.clip(0, source - 1)
         left = np.floor(place).astype(np.int64)
         before = 1 - (place - left)
@@ -107,7 +111,7 @@ def coordinates(source: int, target: int) -> NDArray[np.float64]:
 
 
 def _inside(first: NDArray[np.int64], weights: NDArray[np.float64], source: int) -> AxisTaps:
-    """Return sums over samples inside; those at the ends take the weights of those beyond."""
+    """Return sums over samples inside. Those at the ends take the weights of samples beyond."""
     target, taps = weights.shape
     kept = min(taps, source)
     begin = first.clip(0, source - kept)

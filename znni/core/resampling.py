@@ -1,4 +1,4 @@
-"""The change from one grid of voxels to another, and which voxels need which."""
+"""The change from one grid of voxels to another, and the source voxels that each target needs."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ X = 2  # the number of the axis along which values are contiguous
 
 @dataclass(frozen=True)
 class Resampling:
-    """A change of the number of voxels; the volume stays where it is.
+    """A change of the number of voxels. The volume keeps its place and extent in space.
 
     Attributes:
-        source: the voxels there are, per axis.
-        target: the voxels wanted, per axis.
+        source: the voxels of the source, per axis.
+        target: the voxels of the target, per axis.
         orders: the order of the spline along each axis: 0, 1 or 3.
-        separate: the axis whose slices are resampled, and then clipped, one by one. Only then the
-            slices are resampled along this axis. None: all axes are resampled together.
+        separate: the axis whose slices are first resampled and clipped, one by one. Then the
+            result is resampled along this axis. None: all axes are resampled together.
 
     Raises:
         ValueError: an axis is empty or does not exist, or an order is not known.
@@ -56,8 +56,8 @@ class Resampling:
     def passes(self) -> tuple[int, ...]:
         """The axes in the order in which they are resampled.
 
-        It is the order with the fewest operations in which x is not the first. It is the same for
-        every box, so the values are the same in every box.
+        This order takes the fewest operations among the orders that do not begin with x. It is the
+        same for every box, so a voxel has the same value in every box.
         """
         orders = [
             order
@@ -74,7 +74,7 @@ class Resampling:
         return total
 
     def source_box(self, target: Box) -> Box:
-        """Return the source voxels that a box of the target is computed from."""
+        """Return the source voxels from which a box of the target is computed."""
         ends = [
             (int(taps.first[start]), int(taps.first[stop - 1]) + taps.taps)
             for taps, start, stop in zip(self.taps, *target, strict=True)
@@ -82,7 +82,7 @@ class Resampling:
         return Box(Vec3(*(start for start, _ in ends)), Vec3(*(stop for _, stop in ends)))
 
     def target_box(self, source: Box) -> Box | None:
-        """Return the target voxels that a box of the source suffices for, or None."""
+        """Return the target voxels that a box of the source determines; None: there are none."""
         ends = [taps.gives(*along) for taps, *along in zip(self.taps, *source, strict=True)]
         if any(start >= stop for start, stop in ends):
             return None
@@ -94,7 +94,7 @@ class Resampling:
         return Vec3(*(taps.most_needed(extent) for taps, extent in pairs))
 
     def shares(self, voxel: Vec3) -> list[tuple[Vec3, float]]:
-        """Return the source voxels whose weighted sum a target voxel is, with their weights."""
+        """Return the source voxels and weights whose sum is a target voxel."""
         along = [taps.shares(at) for taps, at in zip(self.taps, voxel, strict=True)]
         return [
             (Vec3(*(at for at, _ in some)), prod(weight for _, weight in some))

@@ -14,8 +14,8 @@ from znni.core.errors import InvalidInput
 # The order of a spline.
 SplineOrder: TypeAlias = Literal[0, 1, 3]
 
-# When slices across the coarsest axis are resampled one by one: if voxels are so flat, or always,
-# or never.
+# When slices across the coarsest axis are resampled one by one. ``auto``: if voxels are more than
+# three times as long there as along another axis.
 Slices: TypeAlias = Literal["auto", "always", "never"]
 
 # The order of the axes of a scan: as its file stores them, or turned to right, anterior, superior.
@@ -29,7 +29,7 @@ class ResampleRule:
     Attributes:
         order: the order of the spline.
         across: the order across slices that are resampled one by one.
-        slices: when they are.
+        slices: when slices are resampled one by one.
     """
 
     order: SplineOrder = 3

@@ -1,1 +1,1 @@
-"""Volumes with other voxels: splines as scipy and nnU-Net interpolate, box by box."""
+"""Resampling of volumes to other voxels, box by box, by splines as in scipy and nnU-Net."""

@@ -1,4 +1,4 @@
-"""Vector operations within intrinsics of numba, for loops that compilers find no vectors for."""
+"""Vector operations within intrinsics of numba, for loops that compilers do not vectorize."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class BlockCode(VectorCode):
 
         Args:
             array: the number of the argument.
-            places: the parts of its index, to be added up.
+            places: numbers whose sum is the index.
         """
         at, *others = places
         for other in others:

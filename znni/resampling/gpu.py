@@ -19,7 +19,9 @@ MOST_BLOCKS = 2**16  # with more voxels, each thread takes several
 
 
 class DeviceResampling:
-    """Resamples boxes on the current GPU. It keeps 16 bytes for each target sample of an axis.
+    """The resampling of boxes on the current GPU.
+
+    It keeps 16 bytes for each target sample of an axis.
 
     Args:
         resampling: the change of voxels.
@@ -39,9 +41,9 @@ class DeviceResampling:
         """Return the values (f, z, y, x) of a box of the target, on the current stream.
 
         Args:
-            values: values (f, z, y, x) of the source on the GPU, with rows without gaps: those of
-                ``resampling.source_box(box)`` at least.
-            at: the source voxel of the first of them.
+            values: values (f, z, y, x) of the source on the GPU, with rows without gaps. They
+                cover at least ``resampling.source_box(box)``.
+            at: the source voxel of the first value.
             box: the voxels of the target that are wanted.
 
         Raises:

@@ -1,7 +1,7 @@
 """The loops of resampling: one axis of a map (z, y, x) at a time.
 
-Long sums go over tiles: a few columns of all source samples, end to end. So their rows lie in the
-nearest cache, whatever their distance in the volume is.
+Long sums run over a tile: a copy of a few columns of all source samples, row after row. So the rows
+lie in the nearest cache, however far apart they are in the volume.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def resample_rows(  # type: ignore[no-untyped-def]
 def resample_along_x(  # type: ignore[no-untyped-def]
     memory, start, strides, target, target_start, target_strides, extents, first, weights, tile
 ):  # fmt: skip
-    """Resample along x. The arguments are those of ``resample_rows``, but for the axis."""
+    """Resample along x, with the arguments of ``resample_rows`` but ``along``."""
     taps, width = weights.shape[1], extents[2]
     begin = first[0]
     samples = first[width - 1] + taps - begin
@@ -123,7 +123,7 @@ def _copy(source, made):  # type: ignore[no-untyped-def]
 
 @numba_kernel
 def _mix(near, far, weights, made):  # type: ignore[no-untyped-def]
-    """Make a row of the two that it lies between."""
+    """Make a row from the two rows on its sides."""
     a, b = weights[0], weights[1]
     for x in range(made.size):
         made[x] = a * near[x] + b * far[x]
@@ -131,6 +131,6 @@ def _mix(near, far, weights, made):  # type: ignore[no-untyped-def]
 
 @numba_kernel
 def _pick(source, first, made):  # type: ignore[no-untyped-def]
-    """Make the samples of a row of one of another row each."""
+    """Copy one source sample to each sample of a row."""
     for x in range(made.size):
         made[x] = source[first[x]]

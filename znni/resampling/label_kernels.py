@@ -1,4 +1,4 @@
-"""The loops of resampling that give labels: a row of the target at a time."""
+"""The loops of resampling that give labels, for rows of the target."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def label_rows(  # type: ignore[no-untyped-def]
     memory, start, strides, maps, width, first, stop, extents, along_z, along_y, along_x, labels,
     scratch, number, out,
 ):  # fmt: skip
-    """Write the label of the largest map for some groups of rows. NaN is largest, as in NumPy.
+    """Write the label of the largest map for some groups of rows. NaN is the largest, as in NumPy.
 
     Args:
         memory: the memory of the values (f, z, y, x).
@@ -20,14 +20,14 @@ def label_rows(  # type: ignore[no-untyped-def]
         strides: the elements from one index to the next.
         maps: the number of maps.
         width: the samples of a source row.
-        first: the number of the first group: ``ROWS`` rows of a plane, or those that are left.
+        first: the number of the first group. A group is ``ROWS`` rows of a plane, or the rest.
         stop: the number of the group after the last.
         extents: the extents of the target.
         along_z: the samples before and after each target sample along z, and their weights.
         along_y: the same along y.
         along_x: the same along x.
         labels: the label of each map.
-        scratch: scratch for ``2 * ROWS`` rows of the source, and as many of the target.
+        scratch: scratch for ``2 * ROWS`` rows of the source, and as many rows of the target.
         number: scratch for the numbers of the maps of a group.
         out: the labels (z, y, x).
     """
@@ -57,7 +57,7 @@ def label_rows(  # type: ignore[no-untyped-def]
 
 @numba_kernel
 def _keep_largest(value, f, largest, number):  # type: ignore[no-untyped-def]
-    """Note the number of a map where it is larger than those before it."""
+    """Note the number of a map where it is larger than all maps before it."""
     for i in range(value.size):
         here, before = value[i], largest[i]
         is_larger = (not here <= before) & (before == before)  # noqa: PLR0124 - no NaN
@@ -79,7 +79,7 @@ def vote_rows(  # type: ignore[no-untyped-def]
         along_y: the same along y.
         along_x: the same along x.
         nearest: the nearest sample of each target sample, along each axis.
-        needs_half: whether only a share of a half counts, and the largest label of them.
+        needs_half: whether labels need a share of a half. The largest of these then counts.
         labels: scratch for the labels around a voxel.
         shares: scratch for their shares.
         out: the labels (z, y, x) of the target.
@@ -119,7 +119,7 @@ def vote_rows(  # type: ignore[no-untyped-def]
 
 @lazy_njit(nogil=True)
 def _add_share(labels, shares, count, label, share):  # type: ignore[no-untyped-def]
-    """Add a share to that of its label, and return how many labels there are."""
+    """Add to the share of a label, and return the number of labels."""
     place = 0
     while place < count and labels[place] != label:
         place += 1
@@ -142,7 +142,10 @@ def _largest_half(labels, shares, count):  # type: ignore[no-untyped-def]
 
 @lazy_njit(nogil=True)
 def _most(labels, shares, count, closest):  # type: ignore[no-untyped-def]
-    """Return the label with the largest share: of equal ones the closest, else the smallest."""
+    """Return the label with the largest share.
+
+    If shares are equal, the closest label counts, or else the smallest.
+    """
     chosen, most = labels[0], shares[0]
     for place in range(1, count):
         is_equal = shares[place] == most and labels[place] < chosen

@@ -1,4 +1,4 @@
-"""Labels of a resampled volume: of its largest map, or of another volume of labels."""
+"""Labels of a resampled volume: from its largest maps, or from a volume of labels."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from znni.resampling.linear_kernels import ROWS, group_floats
 from znni.resampling.neighbours import neighbours
 from znni.resampling.spline import part_needed
 
-# The rule by which the labels around a voxel decide on its label. Versions of batchgenerators have
-# two. ``largest``, since 0.25.4, takes the label with the largest share. If shares are equal, the
-# nearest voxel's label is taken, or else the smallest. ``half``, before, takes the largest label
-# with a share of a half or more, or else 0.
+# The rule by which the labels around a voxel decide on its label. batchgenerators has had two.
+# ``largest`` (since 0.25.4) takes the label with the largest share. If shares are equal, the label
+# of the nearest voxel counts, or else the smallest. ``half`` (before) takes the largest label with
+# a share of at least a half, or else 0.
 VoteRule: TypeAlias = Literal["largest", "half"]
 
 
@@ -36,17 +36,17 @@ def label_largest(
     threads: int,
     out: NDArray[Any] | None = None,
 ) -> NDArray[Any]:
-    """Return the labels (z, y, x) of the largest maps of a box of the target.
+    """Return the label of the largest map for each voxel (z, y, x) of a box of the target.
 
     The resampled maps are never stored. If several maps are equally large, the first one counts.
 
     Args:
-        values: values (f, z, y, x) of the source: those of ``resampling.source_box(box)`` at least.
-        at: the source voxel of the first of them.
+        values: values (f, z, y, x) of the source, at least in ``resampling.source_box(box)``.
+        at: the source voxel of the first value.
         resampling: the change of voxels, of orders 0 or 1.
         box: the voxels of the target that are wanted.
-        labels: the label of each map, of the type wanted.
-        threads: the threads that compute them.
+        labels: the label of each map. Their type is the type of the output.
+        threads: the number of threads.
         out: takes the labels. Default: a new array.
 
     Raises:
@@ -71,7 +71,7 @@ def label_largest(
 
 
 def label_bytes(resampling: Resampling, box: Box, threads: int) -> int:
-    """Return the bytes that ``label_largest`` takes, beside values and labels of a box."""
+    """Return the bytes that ``label_largest`` takes for a box, beside its values and labels."""
     width = resampling.source_box(box).size.x
     return FLOAT_BYTES * threads * (_label_floats(width, box) + ROWS * box.size.x)
 
@@ -86,14 +86,14 @@ def resample_labels(
     rule: VoteRule = "largest",
     out: NDArray[Any] | None = None,
 ) -> NDArray[Any]:
-    """Return the labels (z, y, x) of a box of the target.
+    """Return labels (z, y, x) resampled to a box of the target.
 
     Args:
-        labels: labels (z, y, x) of the source: those of ``resampling.source_box(box)`` at least.
-        at: the source voxel of the first of them.
+        labels: labels (z, y, x) of the source, at least in ``resampling.source_box(box)``.
+        at: the source voxel of the first label.
         resampling: the change of voxels, of orders 0 or 1.
         box: the voxels of the target that are wanted.
-        threads: the threads that compute them.
+        threads: the number of threads.
         rule: how labels around a voxel decide, if they differ.
         out: takes the labels. Default: a new array.
 

@@ -1,7 +1,7 @@
-"""The loops of linear interpolation along all axes at once: some rows of the target at a time.
+"""The loops of linear interpolation along all axes at once, for groups of rows of the target.
 
-Rows of the source are mixed along z and y. They are transposed before they are mixed along x: then
-the same samples of all rows lie side by side.
+Rows of the source are mixed along z and y. They are transposed before they are mixed along x, so
+that the same samples of all rows lie side by side.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ def interpolate_groups(  # type: ignore[no-untyped-def]
         target_strides: the elements from one index to the next.
         extents: the extents (z, y, x) of the target.
         width: the samples of a source row.
-        first: the number of the first group: ``ROWS`` rows of a plane, or those that are left.
+        first: the number of the first group. A group is ``ROWS`` rows of a plane, or the rest.
         stop: the number of the group after the last.
         along_z: the samples before and after each target sample along z, and their weights.
         along_y: the same along y.
         along_x: the same along x.
-        scratch: scratch of ``group_floats``.
+        scratch: scratch of ``group_floats`` floats.
     """
     mixed, turned = scratch[: ROWS * width], scratch[ROWS * width : 2 * ROWS * width]
     value = scratch[2 * ROWS * width :]
@@ -73,9 +73,9 @@ def interpolate_group(  # type: ignore[no-untyped-def]
         strides: the elements from one index to the next.
         width: the samples of a source row.
         z: the plane of the group.
-        y: its first row.
-        count: its number of rows.
-        along_z: as ``interpolate_groups`` has it.
+        y: the first row of the group.
+        count: the number of its rows.
+        along_z: as in ``interpolate_groups``.
         along_y: the same along y.
         along_x: the same along x.
         mixed: scratch for ``ROWS`` rows of the source.
@@ -102,7 +102,7 @@ def interpolate_group(  # type: ignore[no-untyped-def]
 
 @numba_kernel
 def _mix_four(a, b, c, d, above, below, near, far, made):  # type: ignore[no-untyped-def]
-    """Make a row of the four that it lies between."""
+    """Make a row from the four rows around it."""
     weight_a, weight_b, weight_c, weight_d = above * near, above * far, below * near, below * far
     for x in range(made.size):
         made[x] = weight_a * a[x] + weight_b * b[x] + weight_c * c[x] + weight_d * d[x]

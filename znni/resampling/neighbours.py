@@ -16,7 +16,7 @@ class Neighbours(NamedTuple):
 
     Attributes:
         left: the sample before.
-        right: the sample after. It is inside, too.
+        right: the sample after. It also lies in the source.
         weight_left: the weight of the sample before.
         weight_right: the weight of the sample after.
     """
@@ -38,7 +38,7 @@ def neighbours(
         dtype: the type of the weights.
 
     Raises:
-        ValueError: an order is higher.
+        ValueError: an order is higher than 1.
     """
     if max(resampling.orders) > 1:
         raise ValueError(f"this needs splines of orders 0 or 1, not {resampling.orders}")

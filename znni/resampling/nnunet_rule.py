@@ -5,17 +5,17 @@ from __future__ import annotations
 from znni.core.resampling import Resampling
 from znni.core.shapes import Vec3
 
-# A spacing is anisotropic if its largest number is more than so many times its smallest.
+# A spacing is anisotropic if its largest number is more than this many times its smallest.
 ANISOTROPY_THRESHOLD = 3.0
 
 Spacing = tuple[float, float, float]
 
 
 def resampled_extents(shape: Vec3, spacing: Spacing, new_spacing: Spacing) -> Vec3:
-    """Return the voxels that a volume has with another spacing, rounded to even at a half.
+    """Return the extents of a volume with another spacing. Halves are rounded to even.
 
     Args:
-        shape: the voxels that it has.
+        shape: the extents that the volume has.
         spacing: the distances between them, in the same order.
         new_spacing: the distances wanted.
     """
@@ -36,19 +36,19 @@ def nnunet_resampling(
 ) -> Resampling:
     """Return how nnU-Net resamples a volume.
 
-    Along the axis with the largest spacing, another order may hold. Its slices are then resampled
-    one by one.
+    If slices across the axis with the largest spacing are resampled one by one, this axis may have
+    another order.
 
     Args:
-        shape: the voxels that the volume has.
+        shape: the extents that the volume has.
         spacing: the distances between them, in the same order.
         new_spacing: the distances wanted.
         order: the order of the spline.
-        order_z: the order along the axis with the largest spacing, if that is resampled apart.
+        order_z: the order along the axis with the largest spacing, if it is resampled apart.
         force_separate_z: whether that axis is resampled apart. None: if the spacing before or
             after is anisotropic.
-        threshold: from which ratio on a spacing is anisotropic.
-        new_shape: the voxels wanted. Default: as many as follow from the spacings.
+        threshold: the ratio above which a spacing is anisotropic.
+        new_shape: the extents wanted. Default: the extents that follow from the spacings.
     """
     target = new_shape or resampled_extents(shape, spacing, new_spacing)
     separate = _separate_axis(spacing, new_spacing, force_separate_z, threshold)
@@ -59,7 +59,7 @@ def nnunet_resampling(
 def _separate_axis(
     spacing: Spacing, new_spacing: Spacing, force: bool | None, threshold: float
 ) -> int | None:
-    """Return the axis to resample apart; None if there is none, or more than one is coarsest."""
+    """Return the axis to resample apart; None if there is none, or if several are coarsest."""
     if force is not None:
         decisive = spacing if force else None
     else:

@@ -1,4 +1,4 @@
-// Maps with other voxels, by splines of orders 0 or 1. A thread computes all maps of a voxel.
+// Resamples maps by splines of orders 0 or 1. A thread computes all maps of a voxel.
 
 typedef long long Index;
 
@@ -10,9 +10,9 @@ struct Neighbours {
 
 // Computes a box of the target.
 //
-// values: (map, z, y, x), whose first sample is (at_z, at_y, at_x), counted as neighbours are; map,
-// plane and row are their strides in elements. along: the neighbours of all axes; z, y and x are
-// the places of the box's first voxel there. out: (map, voxel).
+// values: (map, z, y, x). map, plane and row are their strides in elements. Their first sample is
+// (at_z, at_y, at_x), counted as the neighbours are. along: the neighbours of all axes, one axis
+// after the other. z, y and x: the places of the box's first voxel in it. out: (map, voxel).
 extern "C" __global__ void __launch_bounds__(256)
     resample(const float* __restrict__ values, Index map, Index plane, Index row, int maps,
              const Neighbours* __restrict__ along, int z, int y, int x, int at_z, int at_y,

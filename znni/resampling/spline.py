@@ -1,4 +1,4 @@
-"""Boxes of a resampled volume, each computed from the source values that it needs."""
+"""Resampling of boxes of a volume by splines, from the source values that each box needs."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ def resample(
 ) -> Float32:
     """Return the values (f, z, y, x) of a box of the target.
 
-    They are the same numbers in whatever box they are computed.
+    A voxel has the same value in every box.
 
     Args:
-        values: values (f, z, y, x) of the source: those of ``resampling.source_box(box)`` at least.
-        at: the source voxel of the first of them.
+        values: values (f, z, y, x) of the source, at least in ``resampling.source_box(box)``.
+        at: the source voxel of the first value.
         resampling: the change of voxels.
         box: the voxels of the target that are wanted.
-        threads: the threads that compute them.
+        threads: the number of threads.
         bounds: the lowest and the highest value (f, 1, 2) of each map of the whole source. Values
-            are clipped to them, as scikit-image does. If slices are resampled apart, they are
-            those (f, slices, 2) of each of the source's slices. None: nothing is clipped.
-        out: takes the values, with rows without gaps. Default: a new array.
+            are clipped to them, as in scikit-image. If slices are resampled apart, each slice of
+            the source has its own bounds (f, slices, 2). None: nothing is clipped.
+        out: receives the values. Its rows have no gaps. Default: a new array.
 
     Raises:
         ValueError: the values do not cover the box's source.
@@ -55,7 +55,7 @@ def resample(
     values = values[:, *part_needed(values.shape[1:], at, resampling, box).slices]
     if out is None:
         out = np.empty((len(values), *box.size), np.float32)
-    if _is_linear(resampling):  # between values there are: nothing to clip
+    if _is_linear(resampling):  # values lie between source values, so nothing is clipped
         _interpolate(values, resampling, box, out, threads)
         return out
     pool, work = workers(threads), _BoxWork(resampling, box)
@@ -86,7 +86,7 @@ def _is_linear(resampling: Resampling) -> bool:
 def _interpolate(
     values: Float32, resampling: Resampling, box: Box, out: Float32, threads: int
 ) -> None:
-    """Compute a box by linear interpolation along all axes at once, from the values it needs."""
+    """Compute a box by linear interpolation along all axes at once."""
     along, (z, y, x), width = neighbours(resampling, box), box.size, values.shape[3]
     scratch = workspace((threads, group_floats(width, x)), np.float32)
     pool = workers(threads)
@@ -101,7 +101,7 @@ def _interpolate(
 
 
 class _BoxWork:
-    """The work of a box of one map, in slabs that need no values of each other.
+    """The work of a box of one map, in slabs that need no values from each other.
 
     Slabs lie along the axis of the first pass. So no value between two passes is computed twice.
 
@@ -137,7 +137,7 @@ class _BoxWork:
         return round_up(2 * self._between * self._slices + max(tiles), LINE)
 
     def slabs(self) -> Iterator[slice]:
-        """Return the slices of each slab."""
+        """Yield the slices of each slab."""
         extent = self._box.size[self._slabbed]
         for start in range(0, extent, self._slices):
             yield slice(start, min(start + self._slices, extent))
@@ -156,7 +156,7 @@ class _BoxWork:
             values: the values (z, y, x) of the source that the box needs.
             out: takes the values of the box.
             slab: the slices to compute.
-            bounds: what values are clipped to, as ``resample`` has them.
+            bounds: the bounds of values, as in ``resample``.
             scratch: the worker's scratch.
         """
         current = values
@@ -196,16 +196,16 @@ class _BoxWork:
 
 
 def part_needed(size: tuple[int, ...], at: Vec3, resampling: Resampling, box: Box) -> Box:
-    """Return the part of values that a box is computed from.
+    """Return the part of the given values from which a box is computed.
 
     Args:
         size: the extents (z, y, x) of the values.
-        at: the source voxel of the first of them.
+        at: the source voxel of the first value.
         resampling: the change of voxels.
         box: the voxels of the target.
 
     Raises:
-        ValueError: they do not cover the box's source.
+        ValueError: the values do not cover the box's source.
     """
     needed, there = resampling.source_box(box), Box(at, at + Vec3(*size))
     if not needed.within(there):

@@ -1,4 +1,4 @@
-"""Transposition of a matrix of floats, 16 x 16 at a time in registers."""
+"""Transposition of a matrix of floats in registers, in parts of 16 x 16."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def transpose_matrix(  # type: ignore[no-untyped-def]
 ):  # fmt: skip
     """Set ``target[to + j * to_step + i] = source[at + i * step + j]`` for all rows and columns.
 
-    The last 16 rows or columns may be those that were done before.
+    If their number is no multiple of 16, some rows or columns are done twice.
     """
     if rows < LANES or columns < LANES:
         for i in range(rows):

@@ -16,7 +16,7 @@ from znni.resampling.block_code import BlockCode
 def sum_rows(rows, at, step, weights, made, to, count):  # type: ignore[no-untyped-def]
     """Set ``made[to + x]`` to the sum of ``weights[k] * rows[at + k * step + x]``, k in order.
 
-    All x below ``count`` have the same roundings, wherever they are.
+    All x below ``count`` are rounded in the same way.
     """
     x = 0
     while x + 4 * LANES <= count:
@@ -25,7 +25,7 @@ def sum_rows(rows, at, step, weights, made, to, count):  # type: ignore[no-untyp
     while x + LANES <= count:
         _sum_one(rows, at + x, step, weights, made, to + x)
         x += LANES
-    if x < count and count >= LANES:  # once more those before
+    if x < count and count >= LANES:  # some columns before are computed again
         x = count - LANES
         _sum_one(rows, at + x, step, weights, made, to + x)
         x = count
@@ -43,7 +43,7 @@ def sum_rows_of_32(rows, at, step, weights, made, to):  # type: ignore[no-untype
 
 
 def _summing(vectors: int) -> LazyKernel:
-    """Return an intrinsic that sums rows of so many vectors of 16 floats."""
+    """Return an intrinsic that sums rows of ``vectors`` times 16 floats."""
 
     @lazy_intrinsic()
     def sum_vectors(

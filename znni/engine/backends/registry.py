@@ -1,7 +1,7 @@
-"""The backends, found by name: each runs layers on the devices that name it.
+"""The registry of backends. Each runs layers on the devices that name it.
 
 A backend is a folder beside this module. Its module ``device`` has the value ``BACKEND``. Installed
-packages bring others, by entry points of the group ``znni.backends``.
+packages bring other backends, by entry points of the group ``znni.backends``.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from znni.plans.primitive import Catalogue
 
 
 class PartToRun(NamedTuple):
-    """A part of a plan, with all that its layers need to be made ready.
+    """A part of a plan, with everything that makes its layers ready.
 
     Attributes:
         plan: the plan.
@@ -40,7 +40,7 @@ class PartToRun(NamedTuple):
         catalogue: the primitives that it names.
         weights: the weights of the plan's network.
         measured: the function that takes the seconds of each step, as soon as they are known.
-        dtype: the type of output of a backend that converts it; others give float32.
+        dtype: the type of the output, if the backend converts it. Other backends give float32.
         head: the weights of the last layer, if it is applied to the blended values of windows.
     """
 
@@ -62,19 +62,20 @@ class Layers(Protocol):
 
 @dataclass(frozen=True)
 class DeviceBackend:
-    """A backend: what the engine asks about its devices.
+    """A backend, as the engine uses it.
 
     Attributes:
         layers: makes a part of a plan ready on the current device.
-        devices: returns the devices of an installed package's backend that are there now.
-            ``machine/detect.py`` finds those of znni's own.
-        allocator: returns what gives the arrays that blocks are read into.
-        tensor: makes an array for what layers on the host hand on to a device of some name.
-        check: checks that the devices are those that plans were made for, or raises ``RunFailed``.
-        free: returns the free bytes of a device now, without what this process holds.
-        peak: returns the most bytes that arrays of this process took.
-        stores: whether it takes stored integers, and gives output as it is stored, or labels. Else
-            the host scales, converts and labels, and layers take and give float32.
+        devices: returns the devices that are there now, for the backend of an installed package.
+            ``machine/detect.py`` finds the devices of znni's own backends.
+        allocator: returns the function that allocates arrays for blocks to be read into.
+        tensor: makes the array in which layers on the host hand values on to a device. It takes a
+            shape and the device's name.
+        check: raises ``RunFailed`` if the devices are not the ones that plans were made for.
+        free: returns the free bytes of a device now. The memory of this process is not free.
+        peak: returns the most bytes that arrays of this process have taken.
+        stores: whether it takes integers as they are stored, and gives labels, or output as it is
+            stored. If not, layers take and give float32, and the host does the rest.
         several: whether several of its devices may compute, each in a process of its own.
         host_bytes: the bytes of the host that its libraries take in each process.
         device_bytes: the bytes of a device that a run takes beside its arrays.
