@@ -20,11 +20,17 @@ WIDTH = {"COLUMNS": "100", "TERMINAL_WIDTH": "100", "TERM": "dumb"}
 
 def commands() -> list[str]:
     """Return the names of all commands, in the order of the program's help."""
-    return [
+    own = [
         command.name or command.callback.__name__
         for command in app.registered_commands
         if command.callback is not None
     ]
+    of_groups = [
+        f"{group.name} {command.name}"
+        for group in app.registered_groups
+        for command in (group.typer_instance.registered_commands if group.typer_instance else ())
+    ]
+    return own + of_groups
 
 
 def help_of(*command: str) -> str:
@@ -43,7 +49,7 @@ def command_line_page() -> str:
     """Return the page, with a section for each command."""
     version = CliRunner().invoke(app, ["--version"]).output.split()[-1]
     sections = [_section("znni")]
-    sections += [_section(f"znni {command}", command) for command in commands()]
+    sections += [_section(f"znni {command}", *command.split()) for command in commands()]
     return "\n".join([HEADER.format(version=version), *sections])
 
 

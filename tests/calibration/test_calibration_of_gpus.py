@@ -49,7 +49,7 @@ def both_here(monkeypatch: pytest.MonkeyPatch) -> None:
     here = Machine(BOTH["conv"].device, (gpu(),))
     for module in ("inference.planning", "calibration.campaign", "calibration.record"):
         monkeypatch.setattr(f"znni.{module}.catalogue", lambda _machine: BOTH)
-    for module in ("inference.planning", "calibration.campaign", "inference.plan_choice"):
+    for module in ("inference.plan_checks", "calibration.campaign", "inference.plan_choice"):
         monkeypatch.setattr(f"znni.{module}.detect_for", lambda *_, **__: here)
     for module in ("inference.planning", "machine.machine_choice"):
         monkeypatch.setattr(f"znni.{module}.machine_for", lambda *_: here)

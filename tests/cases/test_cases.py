@@ -264,6 +264,71 @@ def test_a_case_that_fails_does_not_stop_the_others(tmp_path: Path) -> None:
     assert len(again.finished_before) == 2
 
 
+def test_channels_may_have_files_of_one_name(tmp_path: Path) -> None:
+    net = network(case="{channels: [T1, T2]}", in_features="2")
+    net = replace(net, scaling=replace(net.scaling, normalize=net.scaling.normalize * 2))
+    files = []
+    for folder, seed in (("t1", 1), ("t2", 2)):
+        (tmp_path / folder).mkdir()
+        files.append(write(tmp_path / folder / "img.nii.gz", scan(seed=seed)))
+    renamed = [path.rename(path.with_name(f"{path.parent.name}.nii.gz")) for path in files]
+    expected = run(net, tuple(renamed), tmp_path / "expected.nii.gz")
+    for path, old in zip(files, renamed, strict=True):
+        old.rename(path)
+    np.testing.assert_array_equal(run(net, tuple(files), tmp_path / "labels.nii.gz"), expected)
+
+
+def test_other_weights_start_afresh(tmp_path: Path) -> None:
+    net, case = network(), Case((write(tmp_path / "scan.nii", scan()),), tmp_path / "labels.nii")
+
+    def stopped(name: str, _done: int, _total: int) -> None:
+        if name == "writing":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        predict(case, net, random_weights(net, 8), Session(), OPTIONS, stopped)
+    check(net, run(net, case.files, case.out), scan(), (2.5, 1.2, 1.0))
+
+
+def test_voxels_are_taken_in_the_unit_of_the_network(tmp_path: Path) -> None:
+    expected = run(network(), (write(tmp_path / "scan.nii", scan()),), tmp_path / "expected.nii")
+    net = network(spacing="2000,1500,1500um")
+    image = nibabel.load(tmp_path / "scan.nii")
+    image.header.set_xyzt_units("mm")
+    nibabel.save(image, tmp_path / "mm.nii")
+    np.testing.assert_array_equal(
+        run(net, (tmp_path / "mm.nii",), tmp_path / "labels.nii"), expected
+    )
+    np.save(tmp_path / "bare.npy", scan())
+    with pytest.raises(InvalidInput, match=r"bare.npy does not say how large its voxels are"):
+        run(net, (tmp_path / "bare.npy",), tmp_path / "bare.nii")
+
+
+def test_what_is_in_the_way_is_named_before_anything_is_computed(tmp_path: Path) -> None:
+    net, file = network(), write(tmp_path / "scan.nii", scan())
+    weights = random_weights(net, 7)
+
+    def refused(out: str) -> str:
+        with pytest.raises(InvalidInput) as error:
+            predict(Case((file,), tmp_path / out), net, weights, Session(), OPTIONS)
+        return str(error.value)
+
+    assert "scan.nii" in refused("scan.nii")
+    assert "labels.txt" in refused("labels.txt")
+    (tmp_path / "mine.nii.case").mkdir()
+    (tmp_path / "mine.nii.case" / "thesis.txt").touch()
+    assert "this folder is not znni's" in refused("mine.nii")
+    assert (tmp_path / "mine.nii.case" / "thesis.txt").exists()
+    case = Case((file,), tmp_path / "labels.nii")
+
+    def again(name: str, _done: int, _total: int) -> None:
+        if name == "writing":
+            predict(case, net, weights, Session(), OPTIONS)
+
+    with pytest.raises(InvalidInput, match="is in use, maybe by another run"):
+        predict(case, net, weights, Session(), OPTIONS, again)
+
+
 def test_what_is_missing_is_named(tmp_path: Path) -> None:
     net = network()
     assert net.case is not None

@@ -65,5 +65,8 @@ def test_a_results_folder_is_a_network_of_infer(folder: Path) -> None:
 
 @pytest.mark.usefixtures("folder")
 def test_what_is_wrong_is_named() -> None:
-    assert "there is fold_0, fold_1" in refused(*LINE, "-f", "7")
+    assert "its folds are 0, 1" in refused(*LINE, "-f", "7")
+    assert "folds follow -f" in refused(*LINE, "7")
+    assert "leave out -d and -c" in refused(*LINE, "-m", "results")
+    assert "-step_size 0.0: give a share" in refused(*LINE, "-step_size", "0")
     assert "-part_id 2 of -num_parts 2" in refused(*LINE, "-num_parts", "2", "-part_id", "2")

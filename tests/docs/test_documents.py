@@ -98,7 +98,12 @@ def commands(block: Block) -> Iterator[list[str]]:
 
 @cache
 def parsers() -> dict[str, Any]:
-    return dict(typer.main.get_command(app).commands)  # type: ignore[attr-defined]
+    """Return the parser of each command, by its name; groups have commands of their own."""
+    found = dict[str, Any]()
+    for name, command in typer.main.get_command(app).commands.items():  # type: ignore[attr-defined]
+        within = getattr(command, "commands", {})
+        found |= {f"{name} {own}": parser for own, parser in within.items()} or {name: command}
+    return found
 
 
 def check_understood(words: list[str], block: Block) -> None:
@@ -113,14 +118,17 @@ def check_understood(words: list[str], block: Block) -> None:
         known = set(settings["optional-dependencies"])
         assert {name for group in extras for name in group.split(",")} <= known, str(block)
     elif program == "znni":
-        command = parsers()[arguments[0]]
+        name = " ".join(arguments[:2])
+        name = name if name in parsers() else arguments[0]
+        arguments = arguments[name.count(" ") :]
+        command = parsers()[name]
         try:
             with command.make_context(arguments[0], arguments[1:]):
                 pass
         except typer.TyperException as error:
             pytest.fail(f"{block}: {' '.join(words)}: {error.format_message()}")
     else:
-        assert program in {"python", "git", "dask", "docker", "apptainer"}, (
+        assert program in {"python", "git", "dask", "docker", "apptainer", "nnUNetv2_predict"}, (
             f"{block}: an unknown program, {program}"
         )
 

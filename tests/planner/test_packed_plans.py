@@ -229,7 +229,7 @@ def residual() -> Network:
 def packed_steps(network: Network, storage: BlockStorage, options: StepOptions) -> BlockSteps:
     """The steps of a block, of which as many as can be take and make packed values."""
     steps = BlockSteps.layer_by_layer(network.nodes, storage)
-    return steps.after(packed_values(steps, options.applies, parts=1))
+    return steps.after(packed_values(steps, options.prices.applies, parts=1))
 
 
 def test_the_choice_of_packed_sums_is_the_fastest_of_all() -> None:

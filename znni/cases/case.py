@@ -6,9 +6,10 @@ run that was stopped goes on there.
 
 from __future__ import annotations
 
-import json
+import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from math import prod
@@ -26,6 +27,7 @@ from znni.cases.preparation import (
     preparation_of_all,
     preparing_bytes,
     rules_of,
+    unit_of,
     write_input,
 )
 from znni.cases.scan import Scan, decompressed, look_at_scan, open_scan
@@ -35,10 +37,11 @@ from znni.core.errors import InvalidInput
 from znni.core.run_options import Options
 from znni.core.shapes import Box, Vec3
 from znni.core.text import duration, in_units
+from znni.core.user_cache import state_of_source, write_whole
 from znni.engine.report import Report
 from znni.engine.run_state import Progress, no_progress
 from znni.inference.api import compute
-from znni.inference.exporting import copy_labels
+from znni.inference.exporting import LABELS_ROOM, copy_labels
 from znni.inference.plan_choice import machine_here
 from znni.inference.planning import plan
 from znni.inference.request import Request
@@ -48,10 +51,11 @@ from znni.network.network import Network
 from znni.network.network_as_text import network_text
 from znni.network.weights import Weights
 from znni.plans.plan import Plan
-from znni.volumes.locate import open_volume
+from znni.volumes.locate import open_volume, writer_at
+from znni.volumes.partial_file import hold
 from znni.volumes.stored import StoredVolume
 
-IDENTITY = "case.json"
+IDENTITY = "case"  # the file that says which scan and network a folder is of
 INPUT = "input.npy"
 LABELS = "labels.h5"
 WITHOUT = "without-components.npy"
@@ -117,18 +121,22 @@ def predict(
     return compute_labels(case, network, weights, session, options, progress, removing)()
 
 
-def begin(case: Case, network: Network) -> None:
+def begin(case: Case, network: Network, weights: Weights, options: Options) -> None:
     """Make the folder of a case, and decompress its scan. This takes long, but little memory.
 
     Args:
         case: the case.
         network: the network, whose file describes whole cases.
+        weights: its parameters.
+        options: what plans may use.
 
     Raises:
         InvalidInput: the scan cannot be read, or its folder cannot be made.
     """
-    _open_folder(case, network)
-    decompressed(case.files, case.folder)
+    _check_output(case)
+    _open_folder(case, network, weights, options)
+    with _held(case):
+        decompressed(case.files, case.folder)
 
 
 def compute_labels(
@@ -160,8 +168,8 @@ def compute_labels(
         DoesNotFit: no plan stays within the memory.
         RunFailed: reading, computing or writing failed.
     """
-    rules = rules_of(network)
-    _open_folder(case, network)
+    rules, unit = rules_of(network), unit_of(network)
+    begin(case, network, weights, options)
     seconds: dict[str, float] = {}
     begun = perf_counter()
 
@@ -173,32 +181,36 @@ def compute_labels(
     def told(step: str) -> Progress:
         return lambda done, total: progress(step, done, total)
 
-    scan = open_scan(case.files, rules, case.folder)
-    prepared = preparation_for(scan, network, case.folder, told("reading"))
-    done("reading")
-    image = case.folder / INPUT
-    if not image.exists():
-        threads = machine_here(options.limits).host.threads
-        write_input(scan, prepared, image, threads, told("resampling"))
-    done("resampling")
-    labels, report = case.folder / LABELS, None
-    if not labels.exists():
-        values = replace(options.values, labels=True)
-        request = Request(
-            image, running(prepared), labels, replace(options, values=values), weights
-        )
-        report = compute(request, session, progress=told("network"))()
-    done("network")
-    if removing:
-        labels = remove_components(scan, labels, removing)
-        done("postprocessing")
+    with ExitStack() as holding:
+        holding.enter_context(_held(case))
+        scan = open_scan(case.files, rules, case.folder, unit)
+        prepared = preparation_for(scan, network, case.folder, told("reading"))
+        done("reading")
+        image = case.folder / INPUT
+        if not image.exists():
+            threads = machine_here(options.limits).host.threads
+            write_input(scan, prepared, image, threads, told("resampling"))
+        done("resampling")
+        labels, report = case.folder / LABELS, None
+        if not labels.exists():
+            values = replace(options.values, labels=True)
+            request = Request(
+                image, running(prepared), labels, replace(options, values=values), weights
+            )
+            report = compute(request, session, progress=told("network"))()
+        done("network")
+        if removing:
+            labels = remove_components(scan, labels, removing)
+            done("postprocessing")
+        held = holding.pop_all()
 
     def write() -> CaseReport:
         nonlocal begun
         begun = perf_counter()
-        write_labels(scan, prepared, labels, case.out, told("writing"))
-        done("writing")
-        shutil.rmtree(case.folder)
+        with held:
+            write_labels(scan, prepared, labels, case.out, told("writing"))
+            done("writing")
+            shutil.rmtree(case.folder)
         return CaseReport(case.out, seconds, report)
 
     return write
@@ -223,7 +235,7 @@ class CaseForecast:
     @property
     def memory(self) -> int:
         """The peak bytes on the host."""
-        return max(self.preparing, self.plan.memory.total)
+        return max(self.preparing, self.plan.memory.total) + LABELS_ROOM
 
     def __str__(self) -> str:
         """Return sizes and memory in words, without the plan."""
@@ -246,7 +258,8 @@ def forecast(case: Case, network: Network, options: Options = Options()) -> Case
         InvalidInput: the scan, the network or an option cannot be used.
         DoesNotFit: no plan stays within the memory.
     """
-    scan = look_at_scan(case.files, rules_of(network))
+    _check_output(case)
+    scan = look_at_scan(case.files, rules_of(network), unit_of(network))
     prepared = preparation_of_all(scan, network)
     found = plan(running(prepared), prepared.image.target, labels=True, **vars(options.limits))
     threads = machine_here(options.limits).host.threads
@@ -321,28 +334,58 @@ def write_labels(
     copy_labels(volume, out, {}, overwrite=True, progress=progress)
 
 
-def _open_folder(case: Case, network: Network) -> None:
+def _open_folder(case: Case, network: Network, weights: Weights, options: Options) -> None:
     """Make the folder of a case. Empty it first if another scan or network filled it.
 
     Raises:
-        InvalidInput: it cannot be made.
+        InvalidInput: it cannot be made, or something else lies there.
     """
     files = [(str(file.resolve()), *_stamp(file)) for file in case.files]
     rules = repr((network.case, network.spacing, network.has_regions, network.labels))
-    content = repr((files, network_text(network), rules))
-    identity = {"identity": sha256(content.encode()).hexdigest()}
+    code = state_of_source(Path(__file__).parents[1])
+    accuracy = options.limits.accuracy
+    content = repr((files, network_text(network), rules, weights.sha256, accuracy, code))
+    identity = sha256(content.encode())
     noted = case.folder / IDENTITY
     try:
-        if noted.exists() and json.loads(noted.read_text()) == identity:
+        if noted.exists() and noted.read_bytes() == identity.digest():
             return
         if case.folder.exists():
+            if not noted.exists() and any(case.folder.iterdir()):
+                raise InvalidInput(
+                    f"{case.folder}: this folder is not znni's; remove it, or write elsewhere"
+                )
             shutil.rmtree(case.folder)
-        case.folder.mkdir(parents=True)
-        noted.write_text(json.dumps(identity))
+        write_whole(noted, identity.digest())
     except OSError as error:
         raise InvalidInput(
             f"{case.folder}: this folder cannot be made: {error.strerror}; write elsewhere"
         ) from None
+
+
+@contextmanager
+def _held(case: Case) -> Iterator[None]:
+    """Keep other runs from the folder of a case within a ``with`` block.
+
+    Raises:
+        InvalidInput: another run holds it.
+    """
+    descriptor = os.open(case.folder, os.O_RDONLY)
+    try:
+        hold(descriptor, case.folder)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _check_output(case: Case) -> None:
+    """Check that the labels can be written, before anything takes long.
+
+    Raises:
+        InvalidInput: the file would replace the scan, or no format has such an ending.
+    """
+    for file in case.files:
+        writer_at(case.out, file)
 
 
 def _stamp(file: Path) -> tuple[int, int]:

@@ -28,7 +28,7 @@ from znni.inference.many import ERRORS, Failure, exit_code_of
 from znni.inference.session import Session
 from znni.network.case_rules import CaseRules
 from znni.network.network import Network
-from znni.network.weights import weights_for
+from znni.network.weights import Weights, weights_for
 
 log = logging.getLogger("znni")
 
@@ -144,11 +144,15 @@ def predict_cases(
         ThreadPoolExecutor(1, "znni-read") as reading,
         ThreadPoolExecutor(1, "znni-write") as writing,
     ):
-        ahead = [reading.submit(_begin, case, network) for case in left[:1]]
+
+        def read(cases: Sequence[Case]) -> list[Future[None]]:
+            return [reading.submit(_begin, case, network, weights, options) for case in cases]
+
+        ahead = read(left[:1])
         try:
             for number, case in enumerate(left, start=1):
                 ahead.pop().result()
-                ahead += [reading.submit(_begin, it, network) for it in left[number:][:1]]
+                ahead += read(left[number : number + 1])
                 with account.failing(case):
                     write = compute_labels(
                         case, network, weights, session, options, progress, removing
@@ -162,10 +166,10 @@ def predict_cases(
     return account.report
 
 
-def _begin(case: Case, network: Network) -> None:
+def _begin(case: Case, network: Network, weights: Weights, options: Options) -> None:
     """Read ahead for a case. If that fails, it fails again when the case is computed."""
     with suppress(*ERRORS):
-        begin(case, network)
+        begin(case, network, weights, options)
 
 
 class _Account:

@@ -157,6 +157,11 @@ def rules_of(network: Network) -> CaseRules:
     return network.case
 
 
+def unit_of(network: Network) -> str | None:
+    """Return the unit of the voxels that a network was trained on; None: millimetres."""
+    return network.spacing.unit if network.spacing else None
+
+
 def spacing_of(network: Network) -> Point:
     """Return the extents of the voxels that a network was trained on.
 

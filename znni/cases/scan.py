@@ -11,10 +11,11 @@ from pathlib import Path
 import numpy as np
 
 from znni.cases.arrays import UNTURNED, Maps, Stacked, Turn, Turned
-from znni.core.errors import InvalidInput
+from znni.core.errors import InvalidInput, option
 from znni.core.shapes import Vec3
 from znni.core.text import counted
 from znni.core.volume import Grid, Point
+from znni.core.voxel_size import LENGTHS
 from znni.network.case_rules import CaseRules
 from znni.volumes.array import ArrayVolume
 from znni.volumes.locate import open_volume
@@ -47,7 +48,9 @@ class Scan:
         return self.turn.inverse.extents(self.volume.size)
 
 
-def open_scan(files: Sequence[Path], rules: CaseRules, folder: Path) -> Scan:
+def open_scan(
+    files: Sequence[Path], rules: CaseRules, folder: Path, unit: str | None = None
+) -> Scan:
     """Open the files of a case.
 
     Args:
@@ -55,27 +58,29 @@ def open_scan(files: Sequence[Path], rules: CaseRules, folder: Path) -> Scan:
         rules: the steps of the case.
         folder: the folder for decompressed files. Files that an earlier run decompressed there
             are used again.
+        unit: the unit of the network's voxels; None: millimetres.
 
     Raises:
         InvalidInput: a file cannot be read, there are more or fewer files than channels, or
             their voxels differ.
     """
     _check_count(files, rules)
-    return _scan_of(files, decompressed(files, folder), rules)
+    return _scan_of(files, decompressed(files, folder), rules, unit)
 
 
-def look_at_scan(files: Sequence[Path], rules: CaseRules) -> Scan:
+def look_at_scan(files: Sequence[Path], rules: CaseRules, unit: str | None = None) -> Scan:
     """Open the files of a case for their headers. To read values from them may take long.
 
     Args:
         files: the files, one for each channel.
         rules: the steps of the case.
+        unit: as for ``open_scan``.
 
     Raises:
         InvalidInput: as for ``open_scan``.
     """
     _check_count(files, rules)
-    return _scan_of(files, files, rules)
+    return _scan_of(files, files, rules, unit)
 
 
 def _check_count(files: Sequence[Path], rules: CaseRules) -> None:
@@ -91,17 +96,26 @@ def _check_count(files: Sequence[Path], rules: CaseRules) -> None:
         )
 
 
-def _scan_of(files: Sequence[Path], opened: Sequence[Path], rules: CaseRules) -> Scan:
+def _scan_of(
+    files: Sequence[Path], opened: Sequence[Path], rules: CaseRules, unit: str | None
+) -> Scan:
     """Return the scan that files hold.
 
     Args:
         files: the files, as the user gave them.
         opened: the files that are read. They hold the same, perhaps decompressed.
         rules: the steps of the case.
+        unit: as for ``open_scan``.
     """
     volumes = [open_volume(file) for file in opened]
     first = volumes[0]
+    spacing = _spacing(first, files[0], unit)
     for file, other in zip(files, volumes, strict=True):
+        if other.features != 1:
+            raise InvalidInput(
+                f"{file} has {counted(other.features, 'map')}; give a file of one map for each "
+                f"channel"
+            )
         if other.size != first.size or not np.allclose(
             other.grid.scale, first.grid.scale, rtol=CLOSE
         ):
@@ -112,8 +126,31 @@ def _scan_of(files: Sequence[Path], opened: Sequence[Path], rules: CaseRules) ->
     turn = _turn_to_ras(first.grid) if rules.orientation == "RAS" else UNTURNED
     array = Stacked([Maps(volume) for volume in volumes])
     volume = StoredVolume(array if turn == UNTURNED else Turned(array, turn), str(files[0]))
-    z, y, x = (first.grid.scale[axis] for axis in turn.axes)
+    z, y, x = (spacing[axis] for axis in turn.axes)
     return Scan(volume, (z, y, x), first.grid, turn)
+
+
+def _spacing(volume: ArrayVolume, file: Path, unit: str | None) -> Point:
+    """Return the extents of a scan's voxels, in the unit of the network.
+
+    Args:
+        volume: the scan.
+        file: its file.
+        unit: the unit; None: millimetres, if the file names a unit of length.
+
+    Raises:
+        InvalidInput: the file does not say how large its voxels are.
+    """
+    grid = volume.grid
+    if grid == Grid() or volume.assumed:
+        raise InvalidInput(
+            f"{file} does not say how large its voxels are along every axis; write a copy that "
+            f"says so, by znni export and {option('voxel_size', '3,1,1mm')}"
+        )
+    wanted = LENGTHS[unit or "millimeter"]
+    factors = (LENGTHS.get(each or "", wanted) / wanted for each in grid.units)
+    z, y, x = (extent * factor for extent, factor in zip(grid.scale, factors, strict=True))
+    return z, y, x
 
 
 def decompressed(files: Sequence[Path], folder: Path) -> list[Path]:
@@ -126,14 +163,16 @@ def decompressed(files: Sequence[Path], folder: Path) -> list[Path]:
     Raises:
         InvalidInput: a file cannot be read.
     """
-    return [_decompressed(file, folder) for file in files]
+    return [
+        _decompressed(file, folder / f"channel-{number}{file.with_suffix('').suffix}")
+        for number, file in enumerate(files)
+    ]
 
 
-def _decompressed(file: Path, folder: Path) -> Path:
-    """Return a file that is not compressed."""
+def _decompressed(file: Path, out: Path) -> Path:
+    """Return a file that is not compressed: the given one, or what is in it."""
     if file.suffix != GZIPPED:
         return file
-    out = folder / file.with_suffix("").name
     if out.exists():
         return out
     partial = out.with_name(f"{out.name}.partial")

@@ -131,6 +131,7 @@ def infer(
         check_suits_cases(
             read, region, values, storage, plan=plan, random_weights=random_weights, suffix=suffix,
             part=part, cluster=cluster, bits=bits, recheck=recheck,
+            resume=None if existing.resume else False,
         )  # fmt: skip
         infer_case(
             volumes,

@@ -76,6 +76,12 @@ def predict(
     ] = None,
     parts: Annotated[int, typer.Option("-num_parts", help="Divide the cases into parts.")] = 1,
     part: Annotated[int, typer.Option("-part_id", help="The part to compute, from 0.")] = 0,
+    _preparing: Annotated[
+        int, typer.Option("-npp", help="Makes no difference: znni chooses its threads itself.")
+    ] = 3,
+    _writing: Annotated[
+        int, typer.Option("-nps", help="Makes no difference: znni chooses its threads itself.")
+    ] = 3,
     device: Annotated[
         Literal["cuda", "cpu"] | None, typer.Option("-device", help="Default: a GPU, if any.")
     ] = None,
@@ -90,16 +96,25 @@ def predict(
     from znni.cli.progress import show_progress
     from znni.core.options import Choices
     from znni.core.run_options import Options
-    from znni.importing.nnunet_folder import Results
+    from znni.importing.nnunet_folder import PLANS, Results
     from znni.importing.nnunet_postprocessing import read_postprocessing
 
+    if not 0 <= part < parts:
+        raise InvalidInput(f"-part_id {part} of -num_parts {parts}: give one from 0 to {parts - 1}")
+    if not 0 < step <= 1:
+        raise InvalidInput(f"-step_size {step}: give a share of a window, above 0 and up to 1")
+    if more_folds and not folds:
+        raise InvalidInput(f"{more_folds[0]}: no option takes this; folds follow -f")
+    if model and (dataset or configuration):
+        raise InvalidInput("-m names the results folder itself; leave out -d and -c")
+    removing = read_postprocessing(postprocessing) if postprocessing else ()
     place = model or _results_folder(dataset, trainer, plans, configuration)
     names = (*(folds or ()), *(more_folds or ()))
+    if names and not (place / PLANS).is_file():
+        raise InvalidInput(f"{place} is one fold already; leave out -f, or give the folder above")
     network = network_of_results(Results(place, names, checkpoint))
     network = _in_windows(network, step, no_mirroring=no_mirroring)
     cases = cases_in(scans, out, rules_of(network))
-    if not 0 <= part < parts:
-        raise InvalidInput(f"-part_id {part} of -num_parts {parts}: give one from 0 to {parts - 1}")
     out.mkdir(parents=True, exist_ok=True)
     limits = Choices(device=DEVICES[device], ram=ram)
     with show_progress("cases") as done:
@@ -108,7 +123,7 @@ def predict(
             network,
             Options(limits=limits),
             skip_finished=go_on,
-            removing=read_postprocessing(postprocessing) if postprocessing else (),
+            removing=removing,
             done=done,
         )
     typer.echo(f"{out}: {report}")

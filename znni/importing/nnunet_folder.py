@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from znni.core.errors import InvalidInput
+from znni.core.logged import warn_once
 
 PLANS, DATASET = "plans.json", "dataset.json"
 CHECKPOINT = "checkpoint_final.pth"
@@ -46,18 +47,21 @@ class Results:
         if self.folds:
             found = [path / f"fold_{fold}" / name for fold in self.folds]
             if missing := [file for file in found if not file.is_file()]:
-                there = sorted(file.parent.name for file in path.glob(f"fold_*/{name}"))
+                folders = sorted(file.parent.name for file in path.glob(f"fold_*/{name}"))
+                there = ", ".join(folder.removeprefix("fold_") for folder in folders)
                 raise InvalidInput(
-                    f"has no {missing[0].relative_to(path)}; give other folds: there is "
-                    f"{', '.join(there) or 'none'}"
+                    f"{path} has no {missing[0].relative_to(path)}; its folds are {there or 'none'}"
                 )
             return found
         found = sorted(path.glob(f"fold_*/{name}"))
         numbered = [each for each in found if each.parent.name != "fold_all"]
+        for folder in sorted(path.glob("fold_[0-9]*")):
+            if numbered and not (folder / name).is_file():
+                warn_once(f"{folder} has no {name}, and is left out: the others are averaged")
         if not found:
             raise InvalidInput(
-                f"has no {name}, which a finished training writes; finish one, or give the file "
-                f"of another checkpoint, such as fold_0/checkpoint_best.pth"
+                f"{path} has no {name}, which a finished training writes; finish one, or give the "
+                f"file of another checkpoint, such as fold_0/checkpoint_best.pth"
             )
         return numbered or found
 

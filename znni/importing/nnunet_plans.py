@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, TypeVar
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -22,8 +22,6 @@ READERS: dict[str, Orientation] = {
     "SimpleITKIOWithReorient": "RAS",
     "NibabelIO": "stored",
     "NibabelIOWithReorient": "RAS",
-    "Tiff3DIO": "stored",
-    "NaturalImage2DIO": "stored",
 }
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -37,11 +35,18 @@ class Architecture(BaseModel):
 
 
 class Resampler(BaseModel):
-    """The arguments of nnU-Net's resampling."""
+    """The arguments of nnU-Net's resampling. The last ones do not change the result."""
+
+    model_config = ConfigDict(extra="forbid")
 
     order: SplineOrder = 3
     order_z: SplineOrder = 0
     force_separate_z: bool | None = None
+    separate_z_anisotropy_threshold: Literal[3] = 3
+    is_seg: bool = False
+    num_threads: int = 4
+    memefficient_seg_resampling: bool = False
+    device: object = None
 
 
 class Configuration(BaseModel):
@@ -92,7 +97,7 @@ class Dataset(BaseModel):
     def channels(self) -> tuple[str, ...]:
         """The names of the input maps, in order."""
         names = self.channel_names or self.modality or {}
-        return tuple(names[key] for key in sorted(names, key=int))
+        return tuple(names[key] for key in sorted(names, key=lambda key: (len(key), key)))
 
     @property
     def maps(self) -> int:
@@ -228,27 +233,27 @@ def heads_of(dataset: Dataset) -> Heads:
     return Heads(tuple(sorted(labels.items(), key=lambda item: item[1])), False)
 
 
-def case_of(plans: Plans, dataset: Dataset, configuration: Configuration) -> CaseRules:
-    """Return the steps of a whole case.
+def case_of(
+    plans: Plans, dataset: Dataset, configuration: Configuration
+) -> tuple[CaseRules | None, tuple[str, ...]]:
+    """Return the steps of a whole case, and notes for the user.
 
-    Raises:
-        InvalidInput: images are read or resampled in a way that is not known here.
+    There are no steps if images are read or resampled in a way that is not known here.
     """
+    unknown = "so it runs over prepared volumes, and not over whole cases"
     if (reader := plans.image_reader_writer) not in READERS:
-        raise InvalidInput(
-            f"{PLANS} reads images by {reader}; those known here are {', '.join(READERS)}"
-        )
-    image, output = (
-        _resample_rule(*each)
-        for each in (
-            (configuration.resampling_fn_data, configuration.resampling_fn_data_kwargs),
-            (
-                configuration.resampling_fn_probabilities,
-                configuration.resampling_fn_probabilities_kwargs,
-            ),
-        )
+        return None, (f"{PLANS} reads images by {reader}, which znni does not, {unknown}",)
+    if foreign := {
+        configuration.resampling_fn_data, configuration.resampling_fn_probabilities
+    } - {SPLINE, TORCH}:  # fmt: skip
+        return None, (f"{PLANS} resamples by {min(foreign)}, which znni does not, {unknown}",)
+    image = _resample_rule(
+        configuration.resampling_fn_data, configuration.resampling_fn_data_kwargs
     )
-    return CaseRules(dataset.channels, dataset.file_ending, READERS[reader], image, output)
+    output = _resample_rule(
+        configuration.resampling_fn_probabilities, configuration.resampling_fn_probabilities_kwargs
+    )
+    return CaseRules(dataset.channels, dataset.file_ending, READERS[reader], image, output), ()
 
 
 def _resample_rule(function: str, arguments: Resampler) -> ResampleRule:
@@ -256,13 +261,9 @@ def _resample_rule(function: str, arguments: Resampler) -> ResampleRule:
     slices: Slices = "auto"
     if arguments.force_separate_z is not None:
         slices = "always" if arguments.force_separate_z else "never"
-    if function == SPLINE:
-        return ResampleRule(arguments.order, arguments.order_z, slices)
-    if function == TORCH:
+    if function == TORCH:  # it has no orders: it is linear, and nearest across slices
         return ResampleRule(1, 0, slices)
-    raise InvalidInput(
-        f"{PLANS} resamples by {function}; those known here are {SPLINE} and {TORCH}"
-    )
+    return ResampleRule(arguments.order, arguments.order_z, slices)
 
 
 def scaling_of(
@@ -288,7 +289,10 @@ def scaling_of(
             f"{PLANS} normalizes some maps where they are not 0, and others everywhere, which "
             f"znni does not; normalize the volume yourself"
         )
-    holes = "nnU-Net also normalizes voxels of 0 that others surround; znni leaves them 0"
+    holes = (
+        "nnU-Net also normalizes voxels of 0 that others surround; znni does so for whole cases "
+        "alone"
+    )
     return InputScaling(normalize=rules, within="nonzero", crop="nonzero"), (holes,)
 
 

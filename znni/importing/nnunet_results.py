@@ -99,15 +99,15 @@ def read_results(results: Results) -> Found:
         like="nnunet",
     )
     spacing = spacing_of(configuration, to_input)
-    case = case_of(plans, dataset, configuration)
+    case, unknown = case_of(plans, dataset, configuration)
     notes = (
         *more,
-        f"it expects voxels of {spacing} (z, y, x, as a rule in millimetres). Whole cases are "
-        f"resampled to them; znni infer refuses other volumes",
+        *unknown,
+        f"it expects voxels of {spacing} (z, y, x, as a rule in millimetres). znni infer refuses "
+        f"others, unless it runs over whole cases, which are resampled",
     )
     notes += tuple(
-        f"{file.relative_to(place)} is not applied: after the run, give labels in NIfTI to "
-        f"nnUNetv2_apply_postprocessing"
+        f"{file.relative_to(place)} is not applied; znni nnunet predict does so with -pp_pkl_file"
         for file in sorted(place.glob(f"*/{POSTPROCESSING}"))
     )
     if len(folds) > 1:

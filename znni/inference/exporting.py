@@ -35,6 +35,7 @@ from znni.volumes.planes import planes
 from znni.volumes.staged_output import Content, StagedWriter
 
 ROOM = 2**30  # bytes of memory beside those of the process at the start, unless the user says more
+LABELS_ROOM = 2**27  # bytes of memory to copy labels
 COPIES = 4  # of a block: as read, converted, and on its way through codecs
 LEAST = 2**26  # bytes: less makes blocks too small to be quick
 ZERO = Vec3(0, 0, 0)
@@ -174,7 +175,7 @@ def copy_labels(
     values = ExportedValues(volume.dtype.name)
     copy = _Copy(volume, Box(ZERO, volume.size), values, wanted)
     known = {**attributes, **grid_attributes(wanted.grid)}
-    _write(target, volume.name, copy, known, ROOM, progress)
+    _write(target, volume.name, copy, known, LABELS_ROOM, progress)
 
 
 def _write(

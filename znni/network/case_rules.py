@@ -49,7 +49,7 @@ class CaseRules:
         output: how the network's output is resampled back.
 
     Raises:
-        InvalidInput: there is no channel, or the ending has no dot.
+        InvalidInput: there is no channel, the output has an order above 1, or the ending no dot.
     """
 
     channels: tuple[str, ...]
@@ -61,6 +61,11 @@ class CaseRules:
     def __post_init__(self) -> None:
         if not self.channels:
             raise InvalidInput("a case has no channels; name each of its files")
+        if max(self.output.order, self.output.across) > 1:
+            raise InvalidInput(
+                f"the output of a case is resampled by order {self.output.order}, and "
+                f"{self.output.across} across slices; give 0 or 1"
+            )
         if not self.file_ending.startswith("."):
             raise InvalidInput(
                 f"the files of a case end in {self.file_ending!r}; give an ending, such as .nii.gz"

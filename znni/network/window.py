@@ -232,7 +232,8 @@ class Window:
             return (-((size - volume) // 2),)
         last = volume - size
         if self.like == "nnunet":
-            count = ceil(last / (size * (1 - self.overlap))) + 1
+            step = size * round(1 - self.overlap, 12)  # the step that nnU-Net was given
+            count = ceil(last / step) + 1
             return tuple(round(last / (count - 1) * index) for index in range(count))
         step = self.step[axis]
         return tuple(min(index * step, last) for index in range(-(-last // step) + 1))
