@@ -56,7 +56,7 @@ def cases_command(
     ours: Ours = None,
     scan: Scans = None,
     classes: Counts = [25],  # noqa: B006 - typer reads it
-    probabilities: Probabilities = True,
+    probabilities: Probabilities = False,
     timed: Timed = False,
     threads: Threads = None,
     out: Out = None,
