@@ -115,12 +115,17 @@ def _mask(scan: Scan, crop: Box, path: Path) -> NDArray[np.bool_]:
     def read(box: Box) -> NDArray[Any]:
         return scan.volume.read(box.shifted(crop.start))
 
-    depth = max(1, MASK_VOXELS // (crop.size.y * crop.size.x))
+    depth = _mask_depth(crop)
     found = nonzero_mask(read, crop.size, depth)
     made = np.lib.format.open_memmap(path, "w+", np.bool_, crop.size)
     for box in slab_boxes(crop.size, depth):
         made[box.slices] = found.slab(box)
     return made
+
+
+def _mask_depth(crop: Box) -> int:
+    """Return the planes of a slab whose mask is found at a time."""
+    return max(1, MASK_VOXELS // (crop.size.y * crop.size.x))
 
 
 def _scaling_within(
@@ -129,8 +134,7 @@ def _scaling_within(
     """Return a scaling of all voxels, with the statistics of the voxels in a mask."""
     rules = scaling.of_maps(scan.volume.features)
     moments = [Moments() for _ in rules]
-    depth = max(1, MASK_VOXELS // (crop.size.y * crop.size.x))
-    for box in slab_boxes(crop.size, depth):
+    for box in slab_boxes(crop.size, _mask_depth(crop)):
         values = scan.volume.read(box.shifted(crop.start))
         for moment, each in zip(moments, values, strict=True):
             moment.add(each[mask[box.slices]])

@@ -12,7 +12,6 @@ import numpy as np
 
 from znni.cases.arrays import UNTURNED, Maps, Stacked, Turn, Turned
 from znni.core.errors import InvalidInput, option
-from znni.core.shapes import Vec3
 from znni.core.text import counted
 from znni.core.volume import Grid, Point
 from znni.core.voxel_size import LENGTHS
@@ -41,11 +40,6 @@ class Scan:
     spacing: Point
     stored: Grid
     turn: Turn = UNTURNED
-
-    @property
-    def stored_size(self) -> Vec3:
-        """The extents of the scan as it is stored."""
-        return self.turn.inverse.extents(self.volume.size)
 
 
 def open_scan(

@@ -66,15 +66,12 @@ class BlendedOnGpu(NamedTuple):
 
     def maps(self) -> Float32:
         """Return the output's maps (f', z, y, x)."""
-        return self._on_host().maps()
+        mean = Blended(self.bring(None), self.head, self.wanted, self.threads, self.onto)
+        return mean.maps()
 
     def labels(self, labels: Labels) -> NDArray[Any]:
         """Return the labels (1 or f', z, y, x) of the output."""
         return self.bring(labels)
-
-    def _on_host(self) -> Blended:
-        """Return the mean on the host."""
-        return Blended(self.bring(None), self.head, self.wanted, self.threads, self.onto)
 
 
 class DeviceWindows(DeviceLayers):
