@@ -61,9 +61,7 @@ Cases = Annotated[
 ]
 Resamplings = Annotated[
     list[str] | None,
-    typer.Option(
-        "--peer", help="default or torch: nnU-Net's resampling; repeatable."
-    ),
+    typer.Option("--peer", help="default or torch: nnU-Net's resampling; repeatable."),
 ]
 
 
