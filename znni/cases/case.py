@@ -24,33 +24,29 @@ from znni.cases.arrays import Maps, Pasted, Turned
 from znni.cases.preparation import (
     Preparation,
     preparation_for,
-    preparation_of_all,
-    preparing_bytes,
     rules_of,
     unit_of,
     write_input,
 )
-from znni.cases.scan import Scan, decompressed, look_at_scan, open_scan
+from znni.cases.scan import Scan, decompressed, open_scan
 from znni.components.postprocessing import postprocess
 from znni.components.rules import Rule
 from znni.core.errors import InvalidInput
 from znni.core.run_options import Options
-from znni.core.shapes import Box, Vec3
-from znni.core.text import duration, in_units
+from znni.core.shapes import Box
+from znni.core.text import duration
 from znni.core.user_cache import state_of_source, write_whole
 from znni.engine.report import Report
 from znni.engine.run_state import Progress, no_progress
 from znni.inference.api import compute
-from znni.inference.exporting import LABELS_ROOM, copy_labels
+from znni.inference.exporting import copy_labels
 from znni.inference.plan_choice import machine_here
-from znni.inference.planning import plan
 from znni.inference.request import Request
 from znni.inference.session import Session
 from znni.network.input_scaling import AS_STORED
 from znni.network.network import Network
 from znni.network.network_as_text import network_text
 from znni.network.weights import Weights
-from znni.plans.plan import Plan
 from znni.volumes.locate import open_volume, writer_at
 from znni.volumes.partial_file import hold
 from znni.volumes.stored import StoredVolume
@@ -133,7 +129,7 @@ def begin(case: Case, network: Network, weights: Weights, options: Options) -> N
     Raises:
         InvalidInput: the scan cannot be read, or its folder cannot be made.
     """
-    _check_output(case)
+    check_output(case)
     _open_folder(case, network, weights, options)
     with _held(case):
         decompressed(case.files, case.folder)
@@ -214,57 +210,6 @@ def compute_labels(
         return CaseReport(case.out, seconds, report)
 
     return write
-
-
-@dataclass(frozen=True)
-class CaseForecast:
-    """The size and the memory of a case before it runs. A scan that is cropped takes less.
-
-    Attributes:
-        scan: the extents of the scan.
-        input: the extents of the network's input.
-        plan: the plan of the network.
-        preparing: the peak bytes on the host while the scan is prepared.
-    """
-
-    scan: Vec3
-    input: Vec3
-    plan: Plan
-    preparing: int
-
-    @property
-    def memory(self) -> int:
-        """The peak bytes on the host."""
-        return max(self.preparing, self.plan.memory.total) + LABELS_ROOM
-
-    def __str__(self) -> str:
-        """Return sizes and memory in words, without the plan."""
-        return (
-            f"the scan has {self.scan} voxels, and the network's input at most {self.input}\n"
-            f"memory        at most {in_units(self.memory)}: {in_units(self.preparing)} to prepare "
-            f"the scan, {in_units(self.plan.memory.total)} for the network"
-        )
-
-
-def forecast(case: Case, network: Network, options: Options = Options()) -> CaseForecast:
-    """Predict the size and the memory of a case from the headers of its files.
-
-    Args:
-        case: the case.
-        network: the network, whose file describes whole cases.
-        options: what plans may use.
-
-    Raises:
-        InvalidInput: the scan, the network or an option cannot be used.
-        DoesNotFit: no plan stays within the memory.
-    """
-    _check_output(case)
-    scan = look_at_scan(case.files, rules_of(network), unit_of(network))
-    prepared = preparation_of_all(scan, network)
-    found = plan(running(prepared), prepared.image.target, labels=True, **vars(options.limits))
-    threads = machine_here(options.limits).host.threads
-    preparing = found.memory.process + preparing_bytes(prepared, threads)
-    return CaseForecast(scan.volume.size, prepared.image.target, found, preparing)
 
 
 def running(prepared: Preparation) -> Network:
@@ -378,7 +323,7 @@ def _held(case: Case) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _check_output(case: Case) -> None:
+def check_output(case: Case) -> None:
     """Check that the labels can be written, before anything takes long.
 
     Raises:
