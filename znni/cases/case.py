@@ -29,6 +29,7 @@ from znni.cases.preparation import (
     write_input,
 )
 from znni.cases.scan import Scan, decompressed, open_scan
+from znni.cases.spacing_file import spacing_file, write_spacing
 from znni.components.postprocessing import postprocess
 from znni.components.rules import Rule
 from znni.core.errors import InvalidInput
@@ -204,6 +205,8 @@ def compute_labels(
         nonlocal begun
         begun = perf_counter()
         with held:
+            if rules.voxels == "json":
+                write_spacing(case.out, scan.spacing)
             write_labels(scan, prepared, labels, case.out, told("writing"))
             done("writing")
             shutil.rmtree(case.folder)
@@ -286,6 +289,9 @@ def _open_folder(case: Case, network: Network, weights: Weights, options: Option
         InvalidInput: it cannot be made, or something else lies there.
     """
     files = [(str(file.resolve()), *_stamp(file)) for file in case.files]
+    beside = spacing_file(case.files[0])
+    if rules_of(network).voxels == "json" and beside.exists():
+        files.append((str(beside.resolve()), *_stamp(beside)))
     rules = repr((network.case, network.spacing, network.has_regions, network.labels))
     code = state_of_source(Path(__file__).parents[1])
     accuracy = options.limits.accuracy
