@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from scipy import ndimage
 from window_networks import blended
 
-from znni.cases import preparation
+from znni.cases import slabs
 from znni.cases.case import Case, predict
 from znni.cases.folder import cases_in, predict_cases
 from znni.components.rules import KeepLargest
@@ -123,7 +123,7 @@ def test_holes_of_a_masked_scan_are_normalized(
     tmp_path: Path, slab: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Zeros that others surround count; zeros outside stay 0."""
-    monkeypatch.setattr(preparation, "MASK_VOXELS", slab)
+    monkeypatch.setattr(slabs, "SLAB_VOXELS", slab)
     net = network(input="{normalize: zscore, within: nonzero, crop: nonzero}")
     values = scan()
     values[5:9, 8:13, 7:12] = 0  # a hole

@@ -21,14 +21,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from znni.cases.arrays import Maps, Pasted, Turned
+from znni.cases.memory import Room, check_network, room_of_files
 from znni.cases.preparation import (
     Preparation,
     preparation_for,
     rules_of,
+    running,
     unit_of,
     write_input,
 )
 from znni.cases.scan import Scan, decompressed, open_scan
+from znni.cases.slabs import components_slab
 from znni.cases.spacing_file import spacing_file, write_spacing
 from znni.components.postprocessing import postprocess
 from znni.components.rules import Rule
@@ -41,10 +44,8 @@ from znni.engine.report import Report
 from znni.engine.run_state import Progress, no_progress
 from znni.inference.api import compute
 from znni.inference.exporting import copy_labels
-from znni.inference.plan_choice import machine_here
 from znni.inference.request import Request
 from znni.inference.session import Session
-from znni.network.input_scaling import AS_STORED
 from znni.network.network import Network
 from znni.network.network_as_text import network_text
 from znni.network.weights import Weights
@@ -56,8 +57,6 @@ IDENTITY = "case"  # the file that says which scan and network a folder is of
 INPUT = "input.npy"
 LABELS = "labels.h5"
 WITHOUT = "without-components.npy"
-
-SLAB_VOXELS = 2**22  # voxels of a slab whose components are found at a time
 
 # Called with the name of a step, the voxels done, and all voxels of the step.
 StepProgress = Callable[[str, int, int], None]
@@ -118,22 +117,38 @@ def predict(
     return compute_labels(case, network, weights, session, options, progress, removing)()
 
 
-def begin(case: Case, network: Network, weights: Weights, options: Options) -> None:
+def begin(
+    case: Case,
+    network: Network,
+    weights: Weights,
+    options: Options,
+    removing: Sequence[Rule] = (),
+) -> Room:
     """Make the folder of a case, and decompress its scan. This takes long, but little memory.
+
+    If the case needs more memory than is allowed, nothing is made.
 
     Args:
         case: the case.
         network: the network, whose file describes whole cases.
         weights: its parameters.
         options: what plans may use.
+        removing: as for ``compute_labels``.
+
+    Returns:
+        The memory for the case.
 
     Raises:
         InvalidInput: the scan cannot be read, or its folder cannot be made.
+        DoesNotFit: no plan stays within the memory.
+        StepDoesNotFit: another step does not.
     """
     check_output(case)
+    room = room_of_files(case.files, network, options.limits, removing)
     _open_folder(case, network, weights, options)
     with _held(case):
         decompressed(case.files, case.folder)
+    return room
 
 
 def compute_labels(
@@ -163,10 +178,12 @@ def compute_labels(
     Raises:
         InvalidInput: the scan, the network or an option cannot be used.
         DoesNotFit: no plan stays within the memory.
+        StepDoesNotFit: another step does not.
         RunFailed: reading, computing or writing failed.
     """
     rules, unit = rules_of(network), unit_of(network)
-    begin(case, network, weights, options)
+    room = begin(case, network, weights, options, removing)
+    session.make_room(room.process + room.steps.preparing, room.allowed)
     seconds: dict[str, float] = {}
     begun = perf_counter()
 
@@ -181,12 +198,13 @@ def compute_labels(
     with ExitStack() as holding:
         holding.enter_context(_held(case))
         scan = open_scan(case.files, rules, case.folder, unit)
-        prepared = preparation_for(scan, network, case.folder, told("reading"))
+        prepared = preparation_for(scan, network, case.folder, told("reading"), room.free)
+        if network.scaling.crops:
+            check_network(prepared, options.limits)
         done("reading")
         image = case.folder / INPUT
         if not image.exists():
-            threads = machine_here(options.limits).host.threads
-            write_input(scan, prepared, image, threads, told("resampling"))
+            write_input(scan, prepared, image, room.threads, told("resampling"), room.free)
         done("resampling")
         labels, report = case.folder / LABELS, None
         if not labels.exists():
@@ -197,7 +215,8 @@ def compute_labels(
             report = compute(request, session, progress=told("network"))()
         done("network")
         if removing:
-            labels = remove_components(scan, labels, removing)
+            session.make_room(room.process + room.steps.components, room.allowed)
+            labels = remove_components(scan, labels, removing, room.free)
             done("postprocessing")
         held = holding.pop_all()
 
@@ -215,50 +234,36 @@ def compute_labels(
     return write
 
 
-def running(prepared: Preparation) -> Network:
-    """Return the network for the prepared input. Its output is resampled to the scan's voxels."""
-    network, window = prepared.network, prepared.network.window
-    if window is None:
-        raise InvalidInput(
-            f"network {network.name} has no windows, which whole cases need; add window: to its "
-            f"file"
-        )
-    output = prepared.output if prepared.output.changes else None
-    return replace(
-        network,
-        scaling=AS_STORED,
-        spacing=None,
-        window=replace(window, volume=None, inside=None, resampled=output),
-    )
-
-
-def remove_components(scan: Scan, labels: Path, rules: Sequence[Rule]) -> Path:
+def remove_components(scan: Scan, labels: Path, rules: Sequence[Rule], room: int) -> Path:
     """Write labels without the connected components that rules remove, and return the file.
 
     Args:
         scan: the scan.
         labels: the labels of its crop.
         rules: the rules, one after the other.
+        room: the bytes for this step.
 
     Raises:
         InvalidInput: there are too many components.
     """
     volume, path = open_volume(labels), labels.with_name(WITHOUT)
-    made = np.lib.format.open_memmap(path, "w+", volume.dtype, (1, *volume.size))
+    slab = components_slab(volume.size, rules, room)
+    header = {"descr": volume.dtype.str, "fortran_order": False, "shape": volume.shape}
+    with path.open("wb") as file:
+        np.lib.format.write_array_header_1_0(file, header)
 
-    def write(box: Box, values: NDArray[Any]) -> None:
-        made[0][box.slices] = values
+        def write(_box: Box, values: NDArray[Any]) -> None:
+            file.write(np.ascontiguousarray(values).data)
 
-    slab = max(1, SLAB_VOXELS // (volume.size.y * volume.size.x))
-    postprocess(
-        lambda box: volume.read(box)[0],
-        write,
-        volume.size,
-        rules,
-        slab,
-        voxel_volume=prod(scan.spacing),
-    )
-    made.flush()
+        postprocess(
+            lambda box: volume.read(box)[0],
+            write,
+            volume.size,
+            rules,
+            slab.planes,
+            voxel_volume=prod(scan.spacing),
+            most_components=slab.components,
+        )
     return path
 
 

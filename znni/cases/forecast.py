@@ -1,68 +1,112 @@
-"""The size and the memory of a case, before it runs."""
+"""The size, the memory and the time of a case, before it runs."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from znni.cases.case import Case, check_output, running
-from znni.cases.preparation import preparation_of_all, preparing_bytes, rules_of, unit_of
-from znni.cases.scan import look_at_scan
+from znni.cases.case import Case, check_output
+from znni.cases.memory import Room, room_for, search_for
+from znni.cases.preparation import Preparation, preparation_of_all, rules_of, unit_of
+from znni.cases.scan import Scan, look_at_scan
+from znni.components.rules import Rule
 from znni.core.run_options import Options
 from znni.core.shapes import Vec3
-from znni.core.text import in_units
-from znni.inference.exporting import LABELS_ROOM
-from znni.inference.plan_choice import machine_here
-from znni.inference.planning import plan
+from znni.core.text import aligned, duration, in_units
+from znni.inference.planning import as_here, fastest
 from znni.network.network import Network
 from znni.plans.plan import Plan
+
+# Seconds of one core for a value, on cores that move 14 GB/s: to unpack it from a file, to look at
+# it, to resample it by splines of order 3 or linearly, and to find components of labels.
+UNPACKED, SEEN, SPLINE, LINEAR, JOINED = 8e-9, 3e-9, 30e-9, 8e-9, 30e-9
+WRITTEN = 15e-9  # seconds to compress and write a label
 
 
 @dataclass(frozen=True)
 class CaseForecast:
-    """The size and the memory of a case before it runs. A scan that is cropped takes less.
+    """The size, the memory and the time of a case. A scan that is cropped takes less.
 
     Attributes:
         scan: the extents of the scan.
         input: the extents of the network's input.
         plan: the plan of the network.
-        preparing: the peak bytes on the host while the scan is prepared.
+        allowed: the bytes that the process may take.
+        memory: the peak bytes of the process in each step.
+        seconds: the seconds of each step.
     """
 
     scan: Vec3
     input: Vec3
     plan: Plan
-    preparing: int
-
-    @property
-    def memory(self) -> int:
-        """The peak bytes on the host."""
-        return max(self.preparing, self.plan.memory.total) + LABELS_ROOM
+    allowed: int
+    memory: dict[str, int]
+    seconds: dict[str, float]
 
     def __str__(self) -> str:
-        """Return sizes and memory in words, without the plan."""
-        return (
-            f"the scan has {self.scan} voxels, and the network's input at most {self.input}\n"
-            f"memory        at most {in_units(self.memory)}: {in_units(self.preparing)} to prepare "
-            f"the scan, {in_units(self.plan.memory.total)} for the network"
+        """Return a table of the steps, without the plan."""
+        steps = [
+            (name, in_units(taken), duration(self.seconds[name]))
+            for name, taken in self.memory.items()
+        ]
+        most, all_seconds = max(self.memory.values()), sum(self.seconds.values())
+        steps.append(("all", in_units(most), duration(all_seconds)))
+        return "\n".join(
+            [
+                f"the scan has {self.scan} voxels, and the network's input at most {self.input}",
+                *aligned([("step", "memory", "time"), *steps], left=1),
+                f"memory and time are at most these; {in_units(self.allowed)} are allowed",
+            ]
         )
 
 
-def forecast(case: Case, network: Network, options: Options = Options()) -> CaseForecast:
-    """Predict the size and the memory of a case from the headers of its files.
+def forecast(
+    case: Case, network: Network, options: Options = Options(), removing: Sequence[Rule] = ()
+) -> CaseForecast:
+    """Predict the size, the memory and the time of a case from the headers of its files.
 
     Args:
         case: the case.
         network: the network, whose file describes whole cases.
         options: what plans may use.
+        removing: the rules by which components are removed.
 
     Raises:
         InvalidInput: the scan, the network or an option cannot be used.
         DoesNotFit: no plan stays within the memory.
+        StepDoesNotFit: another step does not.
     """
     check_output(case)
     scan = look_at_scan(case.files, rules_of(network), unit_of(network))
     prepared = preparation_of_all(scan, network)
-    found = plan(running(prepared), prepared.image.target, labels=True, **vars(options.limits))
-    threads = machine_here(options.limits).host.threads
-    preparing = found.memory.process + preparing_bytes(prepared, threads)
-    return CaseForecast(scan.volume.size, prepared.image.target, found, preparing)
+    search = search_for(prepared, options.limits)
+    plan = as_here(fastest(search)[0])
+    room = room_for(scan, prepared, search, removing)
+    memory = {name: room.process + taken for name, taken in room.steps._asdict().items() if taken}
+    order = ("reading", "resampling", "network", "components", "writing")
+    memory["network"] = plan.memory.total
+    seconds = _seconds(scan, prepared, room) | {"network": plan.seconds}
+    return CaseForecast(
+        scan.volume.size,
+        prepared.image.target,
+        plan,
+        room.allowed,
+        {name: memory[name] for name in order if name in memory},
+        {name: seconds[name] for name in order if name in memory},
+    )
+
+
+def _seconds(scan: Scan, prepared: Preparation, room: Room) -> dict[str, float]:
+    """Return the seconds of all steps but the network."""
+    voxels, maps = scan.volume.size.volume, scan.volume.features
+    looks = not prepared.network.scaling.is_fixed
+    packed = scan.volume.pieces is None  # then it cannot be read in parts
+    change = prepared.image
+    each = (SPLINE if 3 in change.orders else LINEAR) if change.changes else SEEN
+    values = maps * max(change.target.volume, change.source.volume)
+    return {
+        "reading": voxels * maps * (packed * UNPACKED + looks * SEEN),
+        "resampling": values * each / room.threads,
+        "components": voxels * JOINED,
+        "writing": voxels * WRITTEN,
+    }
