@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from math import prod
@@ -228,7 +228,7 @@ def compute_labels(
                 write_spacing(case.out, scan.spacing)
             write_labels(scan, prepared, labels, case.out, told("writing"))
             done("writing")
-            shutil.rmtree(case.folder)
+            _discard(case)
         return CaseReport(case.out, seconds, report)
 
     return write
@@ -287,6 +287,28 @@ def write_labels(
     copy_labels(volume, out, {}, overwrite=True, progress=progress)
 
 
+def discard_left(case: Case) -> None:
+    """Remove the folder of a case whose labels are complete, if a run was killed before it did."""
+    if (case.folder / IDENTITY).exists():
+        with suppress(InvalidInput), _held(case):
+            _discard(case)
+
+
+def _discard(case: Case) -> None:
+    """Remove the folder of a case. The file that says whose it is goes last, in case of a kill."""
+    for path in case.folder.iterdir():
+        if path.is_dir():
+            shutil.rmtree(path)
+        elif path.name != IDENTITY:
+            path.unlink()
+    shutil.rmtree(case.folder)
+
+
+def _is_partial(path: Path) -> bool:
+    """Return whether a file of the folder was not complete when its run was killed."""
+    return path.suffix == ".partial"
+
+
 def _open_folder(case: Case, network: Network, weights: Weights, options: Options) -> None:
     """Make the folder of a case. Empty it first if another scan or network filled it.
 
@@ -307,11 +329,11 @@ def _open_folder(case: Case, network: Network, weights: Weights, options: Option
         if noted.exists() and noted.read_bytes() == identity.digest():
             return
         if case.folder.exists():
-            if not noted.exists() and any(case.folder.iterdir()):
+            if not noted.exists() and not all(map(_is_partial, case.folder.iterdir())):
                 raise InvalidInput(
                     f"{case.folder}: this folder is not znni's; remove it, or write elsewhere"
                 )
-            shutil.rmtree(case.folder)
+            _discard(case)
         write_whole(noted, identity.digest())
     except OSError as error:
         raise InvalidInput(
@@ -329,7 +351,13 @@ def _held(case: Case) -> Iterator[None]:
     descriptor = os.open(case.folder, os.O_RDONLY)
     try:
         hold(descriptor, case.folder)
-        yield
+        try:
+            yield
+        except BaseException as error:
+            error.add_note(
+                f"{case.folder} keeps what is finished, and the same command goes on there"
+            )
+            raise
     finally:
         os.close(descriptor)
 

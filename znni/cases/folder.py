@@ -17,6 +17,7 @@ from znni.cases.case import (
     StepProgress,
     begin,
     compute_labels,
+    discard_left,
     no_step_progress,
 )
 from znni.cases.preparation import rules_of
@@ -142,6 +143,7 @@ def predict_cases(
     left = [case for case in cases if not (skip_finished and case.out.exists())]
     for case in cases:
         if case not in left:
+            discard_left(case)
             account.finished_before(case)
     with (
         ThreadPoolExecutor(1, "znni-read") as reading,

@@ -258,7 +258,7 @@ def write_input(
         np.lib.format.write_array_header_1_0(
             file, {"descr": "<f4", "fortran_order": False, "shape": shape}
         )
-        begin = file.tell()
+        begin, done = file.tell(), 0
         boxes, target = list(slabs(scan, prepared, threads, room)), Buffer()
         needed = [resampling.source_box(box) for box in boxes]
         read = read_ahead(scan, prepared, needed)
@@ -270,9 +270,11 @@ def write_input(
                     normal, source.start, resampling, box, threads=threads, bounds=bounds, out=out
                 )
             for index, values in enumerate(made):
-                file.seek(begin + plane * (index * resampling.target.z + box.start.z))
+                row = FLOAT_BYTES * box.start.y * box.size.x  # 0 unless a slab is a part of a plane
+                file.seek(begin + plane * (index * resampling.target.z + box.start.z) + row)
                 file.write(np.ascontiguousarray(values, "<f4").data)
-            progress(box.stop.z * box.size.y * box.size.x, resampling.target.volume)
+            done += box.size.volume
+            progress(done, resampling.target.volume)
         file.flush()
         os.fsync(file.fileno())
     partial.rename(path)
@@ -329,43 +331,57 @@ def read_scaled(scan: Scan, prepared: Preparation, box: Box, buffer: Buffer) -> 
 def slabs(scan: Scan, prepared: Preparation, threads: int, room: int) -> Iterator[Box]:
     """Yield slabs of the network's input: whole planes, as many as the memory allows.
 
+    If it does not allow one plane, they are rows of a plane.
+
     Args:
         scan: the scan.
         prepared: its preparation.
         threads: the number of threads.
         room: the bytes for them.
     """
-    target, planes = prepared.image.target, 1
-    while planes < target.z:
-        more = min(2 * planes, target.z)
-        if slab_bytes(scan, prepared, threads, more) > min(room, SLAB_BYTES):
+    target = prepared.image.target
+    return Box(ZERO, target).cut(slab_extents(scan, prepared, threads, room))
+
+
+def slab_extents(scan: Scan, prepared: Preparation, threads: int, room: int) -> Vec3:
+    """Return the extents of a slab. Arguments are as for ``slabs``."""
+    target = prepared.image.target
+
+    def taken(extents: Vec3) -> int:
+        return slab_bytes(scan, prepared, threads, extents)
+
+    slab = target._replace(z=1)
+    while slab.y > 1 and taken(slab) > room:
+        slab = slab._replace(y=-(-slab.y // 2))
+    while slab.y == target.y and slab.z < target.z:
+        more = slab._replace(z=min(2 * slab.z, target.z))
+        if taken(more) > min(room, SLAB_BYTES):
             break
-        planes = more
-    return Box(ZERO, target).cut(target._replace(z=planes))
+        slab = more
+    return slab
 
 
 def preparing_bytes(scan: Scan, prepared: Preparation, threads: int, room: int) -> int:
     """Return the bytes that ``write_input`` takes, beside the memory of the process."""
-    largest = next(slabs(scan, prepared, threads, room))
-    taken = slab_bytes(scan, prepared, threads, largest.size.z)
+    taken = slab_bytes(scan, prepared, threads, slab_extents(scan, prepared, threads, room))
     if 3 in prepared.image.orders and prepared.image.changes:
         plane = bounded_bytes(scan, prepared.crop.size._replace(z=1))
         taken = max(taken, min(plane * prepared.crop.size.z, max(plane, min(room, SLAB_BYTES))))
     return taken
 
 
-def slab_bytes(scan: Scan, prepared: Preparation, threads: int, planes: int) -> int:
+def slab_bytes(scan: Scan, prepared: Preparation, threads: int, extents: Vec3) -> int:
     """Return the bytes of two slabs of the scan, of one slab of the input, and beside them.
 
     Args:
         scan: the scan.
         prepared: its preparation.
         threads: the number of threads.
-        planes: the planes of a slab of the input.
+        extents: the extents of a slab of the input.
     """
     resampling, maps = prepared.image, scan.volume.features
-    first = Vec3((resampling.target.z - planes) // 2, 0, 0)  # most voxels are needed in the middle
-    box = Box(first, resampling.target._replace(z=first.z + planes))
+    first = (resampling.target - extents) // 2  # most voxels are needed in the middle
+    box = Box(first, first + extents)
     needed = resampling.most_needed(box.size).minimum(resampling.source)
     taken = bounded_bytes(scan, needed) + FLOAT_BYTES * maps * box.size.volume
     return taken + (resample_bytes(resampling, box, threads) if resampling.changes else 0)
