@@ -250,8 +250,9 @@ def test_damaged_files() -> None:
         with pytest.raises(InvalidInput, match=r"its last \d+ bytes are missing; give a whole"):
             open_volume(path)
         cut(str(path), 0)
-        with pytest.raises(InvalidInput, match=r"it does not begin with NRRD|it has no header"):
-            open_volume(path)
+        for act in (open_volume, describe_volume, lambda path: not_compressed(path, Path("copy"))):
+            with pytest.raises(InvalidInput, match=r"it does not begin with NRRD|it has no header"):
+                act(str(path))
     packed = zlib.compress(np.random.default_rng(0).bytes(VALUES.nbytes))
     for content in (packed[: len(packed) // 2], packed[:99] + b"\xff" * 200):
         volume = open_volume(mha(content=content, CompressedData="True"))

@@ -76,6 +76,18 @@ class ValuesInFile(NamedTuple):
         return StoredVolume(named, place, grid, attributes, chunks=("mapped", None, array.row))
 
 
+def extents(text: str) -> tuple[int, ...]:
+    """Return the extents that a header gives.
+
+    Raises:
+        ValueError: one of them is no integer above 0.
+    """
+    found = tuple(map(int, text.split()))
+    if min(found, default=0) < 1:
+        raise ValueError(f"its extents are {text}; integers above 0 are expected")
+    return found
+
+
 def beside(header: Path, name: str) -> Path:
     """Return the file of the values that a header names.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,13 @@ from znni.volumes.formats import Functions, described
 from znni.volumes.formats.metaimage import NAME
 from znni.volumes.formats.metaimage.header import Header, read_header
 from znni.volumes.orientation import affine_from_lps, in_words, origin_of
-from znni.volumes.stored import StoredVolume, check_no_dataset, local_file, reason
+from znni.volumes.stored import (
+    StoredVolume,
+    check_no_dataset,
+    errors_as,
+    local_file,
+    reason,
+)
 from znni.volumes.values_in_file import ValuesInFile, unpacked
 
 MARK = b"\nznni:"  # behind the values, how an output was made begins like this
@@ -29,19 +36,21 @@ def open_metaimage(place: str, dataset: str | None, time: Moment | None = None) 
         InvalidInput: there is no such file, or it is no MetaImage, damaged, or of a kind that znni
             does not read; or a dataset was named.
     """
-    path = local_file(place, NAME)
     check_no_dataset(place, dataset)
-    try:
-        header = read_header(path)
+    with _damage(place):
+        header = read_header(local_file(place, NAME))
         values = header.values(fourth="t" if time is not None or header.maps > 1 else "c")
         attributes = stored_in(header, values).get("attributes", {})
         return values.volume(place, _grid(header, attributes), attributes, time)
-    except InvalidInput:
-        raise
-    except Exception as error:  # damaged numbers lead to all kinds
-        raise InvalidInput(
+
+
+def _damage(place: str) -> AbstractContextManager[None]:
+    """Turn all errors about a damaged file into one."""
+    return errors_as(
+        lambda error: InvalidInput(
             f"{place}: cannot be read as MetaImage: {reason(error)}; give a whole .mha or .mhd file"
-        ) from error
+        )
+    )
 
 
 def _grid(header: Header, attributes: dict[str, Any]) -> Grid:
@@ -65,8 +74,9 @@ def stored_in(header: Header, values: ValuesInFile) -> dict[str, Any]:
 
 def describe_metaimage(place: str, dataset: str | None) -> str:
     """Describe a file: its shape, type, voxels, orientation, and how outputs were made."""
-    header = read_header(local_file(place, NAME))
-    time = 0 if header.maps > 1 and len(header.sizes) > 3 else None
+    with _damage(place):
+        header = read_header(local_file(place, NAME))
+        time = 0 if header.maps > 1 and len(header.sizes) > 3 else None
     volume = open_metaimage(place, dataset, time)
     lines = [place, f"  {volume.shape} {volume.dtype}, {volume.grid}"]
     if affine := volume.grid.affine:
@@ -76,8 +86,9 @@ def describe_metaimage(place: str, dataset: str | None) -> str:
 
 def unpack_metaimage(place: str, copy: Path) -> Path:
     """Return a file with the same image that is not compressed, as ``Functions`` has it."""
-    header = read_header(local_file(place, NAME))
-    values = header.values(fourth="c")
+    with _damage(place):
+        header = read_header(local_file(place, NAME))
+        values = header.values(fourth="c")
     if not values.packed:
         return Path(place)
     return unpacked(place, copy.with_suffix(".mha"), header.plain, values)

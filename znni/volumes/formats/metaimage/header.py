@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from znni.core.voxel_size import UNITS_BY_SYMBOL
-from znni.volumes.values_in_file import LARGEST_HEADER, ValuesInFile, beside
+from znni.volumes.values_in_file import LARGEST_HEADER, ValuesInFile, beside, extents
 
 TYPES = {
     "MET_CHAR": "int8", "MET_UCHAR": "uint8", "MET_SHORT": "int16", "MET_USHORT": "uint16",
@@ -49,7 +49,7 @@ class Header(NamedTuple):
         Raises:
             ValueError: there are too few or too many.
         """
-        sizes = tuple(map(int, self._needed("DimSize").split()))
+        sizes = extents(self._needed("DimSize"))
         if len(sizes) != int(self._needed("NDims")) or len(sizes) not in (2, 3, 4):
             raise ValueError(
                 f"its DimSize is {self.fields['DimSize']}; two to four extents are expected"

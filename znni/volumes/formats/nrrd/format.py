@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,13 @@ from znni.volumes.formats.nrrd import NAME
 from znni.volumes.formats.nrrd.header import Header, read_header
 from znni.volumes.grid_attributes import grid_of
 from znni.volumes.orientation import affine_from_lps, in_words, origin_of
-from znni.volumes.stored import StoredVolume, check_no_dataset, local_file, reason
+from znni.volumes.stored import (
+    StoredVolume,
+    check_no_dataset,
+    errors_as,
+    local_file,
+    reason,
+)
 from znni.volumes.values_in_file import unpacked
 
 KEY = "znni"  # under which an output notes how it was made
@@ -32,18 +39,20 @@ def open_nrrd(place: str, dataset: str | None, time: Moment | None = None) -> St
         InvalidInput: there is no such file, or it is not NRRD, damaged, or of a kind that znni does
             not read; or a dataset was named.
     """
-    path = local_file(place, NAME)
     check_no_dataset(place, dataset)
-    try:
-        header = read_header(path)
+    with _damage(place):
+        header = read_header(local_file(place, NAME))
         attributes = stored_in(header).get("attributes", {})
         return header.values.volume(place, _grid(header, attributes), attributes, time)
-    except InvalidInput:
-        raise
-    except Exception as error:  # damaged numbers lead to all kinds
-        raise InvalidInput(
+
+
+def _damage(place: str) -> AbstractContextManager[None]:
+    """Turn all errors about a damaged file into one."""
+    return errors_as(
+        lambda error: InvalidInput(
             f"{place}: cannot be read as NRRD: {reason(error)}; give a whole .nrrd or .nhdr file"
-        ) from error
+        )
+    )
 
 
 def _grid(header: Header, attributes: dict[str, Any]) -> Grid:
@@ -71,8 +80,9 @@ def stored_in(header: Header) -> dict[str, Any]:
 
 def describe_nrrd(place: str, dataset: str | None) -> str:
     """Describe a file: its shape, type, voxels, orientation, and how outputs were made."""
-    header = read_header(local_file(place, NAME))
-    sizes = dict(zip(header.axes, header.sizes, strict=True))
+    with _damage(place):
+        header = read_header(local_file(place, NAME))
+        sizes = dict(zip(header.axes, header.sizes, strict=True))
     time = 0 if sizes.get("t", 1) > 1 else None
     volume = open_nrrd(place, dataset, time)
     lines = [place, f"  {volume.shape} {volume.dtype}, {volume.grid}"]
@@ -85,8 +95,9 @@ def describe_nrrd(place: str, dataset: str | None) -> str:
 
 def unpack_nrrd(place: str, copy: Path) -> Path:
     """Return a file with the same image that is not compressed, as ``Functions`` has it."""
-    header = read_header(local_file(place, NAME))
-    values = header.values
+    with _damage(place):
+        header = read_header(local_file(place, NAME))
+        values = header.values
     if not values.packed:
         return Path(place)
     return unpacked(place, copy.with_suffix(".nrrd"), header.plain, values)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from znni.core.voxel_size import UNITS_BY_SYMBOL
 from znni.volumes.orientation import FLIPPED
-from znni.volumes.values_in_file import LARGEST_HEADER, ValuesInFile, beside
+from znni.volumes.values_in_file import LARGEST_HEADER, ValuesInFile, beside, extents
 
 # The names of each type.
 NAMES = {
@@ -67,8 +67,12 @@ class Header(NamedTuple):
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """The extents of the axes, the fastest first."""
-        return tuple(map(int, self._needed("sizes").split()))
+        """The extents of the axes, the fastest first.
+
+        Raises:
+            ValueError: one of them is no extent.
+        """
+        return extents(self._needed("sizes"))
 
     @property
     def values(self) -> ValuesInFile:
