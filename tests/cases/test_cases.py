@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from scipy import ndimage
 from window_networks import blended
 
-from znni.cases import preparation
+from znni.cases import slabs
 from znni.cases.case import Case, predict
 from znni.cases.folder import cases_in, predict_cases
 from znni.components.rules import KeepLargest
@@ -123,7 +123,7 @@ def test_holes_of_a_masked_scan_are_normalized(
     tmp_path: Path, slab: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Zeros that others surround count; zeros outside stay 0."""
-    monkeypatch.setattr(preparation, "MASK_VOXELS", slab)
+    monkeypatch.setattr(slabs, "SLAB_VOXELS", slab)
     net = network(input="{normalize: zscore, within: nonzero, crop: nonzero}")
     values = scan()
     values[5:9, 8:13, 7:12] = 0  # a hole
@@ -259,7 +259,13 @@ def test_a_case_that_fails_does_not_stop_the_others(tmp_path: Path) -> None:
     assert counts == [(1, 3), (2, 3), (3, 3)]
     assert report.exit_code == 2
     write(damaged, scan(seed=3))
+    assert "b.nii.gz.case keeps what is finished" in str(report.failures[0])
+    left = Case((), out / "a.nii.gz").folder
+    left.mkdir()
+    (left / "case").touch()
+    (left / "labels.h5").touch()
     again = predict_cases(cases, net, OPTIONS, skip_finished=True)
+    assert sorted(path.name for path in out.iterdir()) == ["a.nii.gz", "b.nii.gz", "c.nii.gz"]
     assert [path.name for path in again.reports] == ["b.nii.gz"]
     assert len(again.finished_before) == 2
 
@@ -315,6 +321,9 @@ def test_what_is_in_the_way_is_named_before_anything_is_computed(tmp_path: Path)
 
     assert "scan.nii" in refused("scan.nii")
     assert "labels.txt" in refused("labels.txt")
+    (tmp_path / "begun.nii.case").mkdir()
+    (tmp_path / "begun.nii.case" / "tmp1.partial").touch()  # of a run that was killed
+    predict(Case((file,), tmp_path / "begun.nii"), net, weights, Session(), OPTIONS)
     (tmp_path / "mine.nii.case").mkdir()
     (tmp_path / "mine.nii.case" / "thesis.txt").touch()
     assert "this folder is not znni's" in refused("mine.nii")
@@ -348,5 +357,5 @@ def test_what_is_missing_is_named(tmp_path: Path) -> None:
     other = write(tmp_path / "other.nii", scan((15, 22, 21)))
     with pytest.raises(InvalidInput, match="the files of a case need equal voxels"):
         run(two, (tmp_path / "scan.nii", other), tmp_path / "labels.nii")
-    with pytest.raises(InvalidInput, match="No such file or directory; check the path"):
+    with pytest.raises(InvalidInput, match="no such file; check the path"):
         run(net, (tmp_path / "none.nii",), tmp_path / "labels.nii")

@@ -176,7 +176,7 @@ def test_the_steps_of_whole_cases(
     ("changes", "reader", "note"),
     [
         ({"resampling_fn_data": "no_resampling_hack"}, "NibabelIO", "resamples by no_resampling"),
-        ({}, "Tiff3DIO", "reads images by Tiff3DIO, which znni does not"),
+        ({}, "NaturalImage2DIO", "reads images by NaturalImage2DIO, which znni does not"),
     ],
 )
 def test_a_network_with_unknown_steps_runs_over_no_whole_cases(

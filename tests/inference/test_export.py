@@ -24,6 +24,7 @@ from znni.core.errors import InvalidInput
 from znni.core.shapes import Box, Vec3
 from znni.core.volume import Affine, Grid
 from znni.inference import exporting
+from znni.volumes.grid_attributes import in_unit
 from znni.volumes.locate import open_volume
 from znni.volumes.partial_file import PartialFile
 
@@ -120,7 +121,7 @@ def test_zarr_to_zarr_keeps_the_origin() -> None:
 
 
 @pytest.mark.usefixtures("small_case", "fake_primitives")
-@pytest.mark.parametrize("name", ["o.zarr", "o.tif", "o.nii.gz", "o.npy"])
+@pytest.mark.parametrize("name", ["o.zarr", "o.tif", "o.nii.gz", "o.nrrd", "o.mha", "o.npy"])
 def test_a_run_writes_what_its_output_is_exported_to(name: str) -> None:
     write_source()
     run = ("infer", "volume.h5", "--net", "tiny.yaml")
@@ -129,7 +130,9 @@ def test_a_run_writes_what_its_output_is_exported_to(name: str) -> None:
     np.testing.assert_array_equal(all_of(name), read_main("o.h5"))
     if name == "o.npy":
         return
-    np.testing.assert_allclose(open_volume(name).grid.scale, GRID.scale)
+    np.testing.assert_allclose(
+        in_unit(open_volume(name).grid, "micrometer").scale, in_unit(GRID, "micrometer").scale
+    )
     assert f"{name}.html" in succeeds("view", "volume.h5", name)
     assert "32 voxels" in succeeds("verify", name)
 

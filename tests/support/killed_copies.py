@@ -29,7 +29,7 @@ from znni.volumes.formats.zarr import pyramid
 
 IMAGE = "image.zarr"
 COPIED = (200, 70, 66)
-EXPORTS = ("zarr", "h5", "tif", "nii.gz", "npy")
+EXPORTS = ("zarr", "h5", "tif", "nii.gz", "nrrd", "mha", "npy")
 KINDS = ("pyramid", "pyramid --overwrite", "infer --pyramid", *(f"export .{e}" for e in EXPORTS))
 
 

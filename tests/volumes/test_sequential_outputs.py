@@ -28,7 +28,7 @@ PATCH = Vec3(9, 128, 13)
 BOXES = list(Box(Vec3(0, 0, 0), SIZE).cut(PATCH))
 VALUES = np.random.default_rng(0).random((2, *SIZE), np.float32)
 GRID = Grid((40, 4, 2), (8, 0.5, 1), ("nanometer",) * 3)
-NAMES = ("out.nii", "out.nii.gz", "out.tif", "out.npy")
+NAMES = ("out.nii", "out.nii.gz", "out.tif", "out.npy", "out.nrrd", "out.mha")
 
 pytestmark = pytest.mark.usefixtures("own_folder")
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from math import prod
@@ -21,36 +21,34 @@ import numpy as np
 from numpy.typing import NDArray
 
 from znni.cases.arrays import Maps, Pasted, Turned
+from znni.cases.memory import Room, check_network, room_of_files
 from znni.cases.preparation import (
     Preparation,
     preparation_for,
-    preparation_of_all,
-    preparing_bytes,
     rules_of,
+    running,
     unit_of,
     write_input,
 )
-from znni.cases.scan import Scan, decompressed, look_at_scan, open_scan
+from znni.cases.scan import Scan, decompressed, open_scan
+from znni.cases.slabs import components_slab
+from znni.cases.spacing_file import spacing_file, write_spacing
 from znni.components.postprocessing import postprocess
 from znni.components.rules import Rule
 from znni.core.errors import InvalidInput
 from znni.core.run_options import Options
-from znni.core.shapes import Box, Vec3
-from znni.core.text import duration, in_units
+from znni.core.shapes import Box
+from znni.core.text import duration
 from znni.core.user_cache import state_of_source, write_whole
 from znni.engine.report import Report
 from znni.engine.run_state import Progress, no_progress
 from znni.inference.api import compute
-from znni.inference.exporting import LABELS_ROOM, copy_labels
-from znni.inference.plan_choice import machine_here
-from znni.inference.planning import plan
+from znni.inference.exporting import copy_labels
 from znni.inference.request import Request
 from znni.inference.session import Session
-from znni.network.input_scaling import AS_STORED
 from znni.network.network import Network
 from znni.network.network_as_text import network_text
 from znni.network.weights import Weights
-from znni.plans.plan import Plan
 from znni.volumes.locate import open_volume, writer_at
 from znni.volumes.partial_file import hold
 from znni.volumes.stored import StoredVolume
@@ -59,8 +57,6 @@ IDENTITY = "case"  # the file that says which scan and network a folder is of
 INPUT = "input.npy"
 LABELS = "labels.h5"
 WITHOUT = "without-components.npy"
-
-SLAB_VOXELS = 2**22  # voxels of a slab whose components are found at a time
 
 # Called with the name of a step, the voxels done, and all voxels of the step.
 StepProgress = Callable[[str, int, int], None]
@@ -121,22 +117,38 @@ def predict(
     return compute_labels(case, network, weights, session, options, progress, removing)()
 
 
-def begin(case: Case, network: Network, weights: Weights, options: Options) -> None:
+def begin(
+    case: Case,
+    network: Network,
+    weights: Weights,
+    options: Options,
+    removing: Sequence[Rule] = (),
+) -> Room:
     """Make the folder of a case, and decompress its scan. This takes long, but little memory.
+
+    If the case needs more memory than is allowed, nothing is made.
 
     Args:
         case: the case.
         network: the network, whose file describes whole cases.
         weights: its parameters.
         options: what plans may use.
+        removing: as for ``compute_labels``.
+
+    Returns:
+        The memory for the case.
 
     Raises:
         InvalidInput: the scan cannot be read, or its folder cannot be made.
+        DoesNotFit: no plan stays within the memory.
+        StepDoesNotFit: another step does not.
     """
-    _check_output(case)
+    check_output(case)
+    room = room_of_files(case.files, network, options.limits, removing)
     _open_folder(case, network, weights, options)
     with _held(case):
         decompressed(case.files, case.folder)
+    return room
 
 
 def compute_labels(
@@ -166,10 +178,12 @@ def compute_labels(
     Raises:
         InvalidInput: the scan, the network or an option cannot be used.
         DoesNotFit: no plan stays within the memory.
+        StepDoesNotFit: another step does not.
         RunFailed: reading, computing or writing failed.
     """
     rules, unit = rules_of(network), unit_of(network)
-    begin(case, network, weights, options)
+    room = begin(case, network, weights, options, removing)
+    session.make_room(room.process + room.steps.preparing, room.allowed)
     seconds: dict[str, float] = {}
     begun = perf_counter()
 
@@ -184,12 +198,13 @@ def compute_labels(
     with ExitStack() as holding:
         holding.enter_context(_held(case))
         scan = open_scan(case.files, rules, case.folder, unit)
-        prepared = preparation_for(scan, network, case.folder, told("reading"))
+        prepared = preparation_for(scan, network, case.folder, told("reading"), room.free)
+        if network.scaling.crops:
+            check_network(prepared, options.limits)
         done("reading")
         image = case.folder / INPUT
         if not image.exists():
-            threads = machine_here(options.limits).host.threads
-            write_input(scan, prepared, image, threads, told("resampling"))
+            write_input(scan, prepared, image, room.threads, told("resampling"), room.free)
         done("resampling")
         labels, report = case.folder / LABELS, None
         if not labels.exists():
@@ -200,7 +215,8 @@ def compute_labels(
             report = compute(request, session, progress=told("network"))()
         done("network")
         if removing:
-            labels = remove_components(scan, labels, removing)
+            session.make_room(room.process + room.steps.components, room.allowed)
+            labels = remove_components(scan, labels, removing, room.free)
             done("postprocessing")
         held = holding.pop_all()
 
@@ -208,109 +224,46 @@ def compute_labels(
         nonlocal begun
         begun = perf_counter()
         with held:
+            if rules.voxels == "json":
+                write_spacing(case.out, scan.spacing)
             write_labels(scan, prepared, labels, case.out, told("writing"))
             done("writing")
-            shutil.rmtree(case.folder)
+            _discard(case)
         return CaseReport(case.out, seconds, report)
 
     return write
 
 
-@dataclass(frozen=True)
-class CaseForecast:
-    """The size and the memory of a case before it runs. A scan that is cropped takes less.
-
-    Attributes:
-        scan: the extents of the scan.
-        input: the extents of the network's input.
-        plan: the plan of the network.
-        preparing: the peak bytes on the host while the scan is prepared.
-    """
-
-    scan: Vec3
-    input: Vec3
-    plan: Plan
-    preparing: int
-
-    @property
-    def memory(self) -> int:
-        """The peak bytes on the host."""
-        return max(self.preparing, self.plan.memory.total) + LABELS_ROOM
-
-    def __str__(self) -> str:
-        """Return sizes and memory in words, without the plan."""
-        return (
-            f"the scan has {self.scan} voxels, and the network's input at most {self.input}\n"
-            f"memory        at most {in_units(self.memory)}: {in_units(self.preparing)} to prepare "
-            f"the scan, {in_units(self.plan.memory.total)} for the network"
-        )
-
-
-def forecast(case: Case, network: Network, options: Options = Options()) -> CaseForecast:
-    """Predict the size and the memory of a case from the headers of its files.
-
-    Args:
-        case: the case.
-        network: the network, whose file describes whole cases.
-        options: what plans may use.
-
-    Raises:
-        InvalidInput: the scan, the network or an option cannot be used.
-        DoesNotFit: no plan stays within the memory.
-    """
-    _check_output(case)
-    scan = look_at_scan(case.files, rules_of(network), unit_of(network))
-    prepared = preparation_of_all(scan, network)
-    found = plan(running(prepared), prepared.image.target, labels=True, **vars(options.limits))
-    threads = machine_here(options.limits).host.threads
-    preparing = found.memory.process + preparing_bytes(prepared, threads)
-    return CaseForecast(scan.volume.size, prepared.image.target, found, preparing)
-
-
-def running(prepared: Preparation) -> Network:
-    """Return the network for the prepared input. Its output is resampled to the scan's voxels."""
-    network, window = prepared.network, prepared.network.window
-    if window is None:
-        raise InvalidInput(
-            f"network {network.name} has no windows, which whole cases need; add window: to its "
-            f"file"
-        )
-    output = prepared.output if prepared.output.changes else None
-    return replace(
-        network,
-        scaling=AS_STORED,
-        spacing=None,
-        window=replace(window, volume=None, inside=None, resampled=output),
-    )
-
-
-def remove_components(scan: Scan, labels: Path, rules: Sequence[Rule]) -> Path:
+def remove_components(scan: Scan, labels: Path, rules: Sequence[Rule], room: int) -> Path:
     """Write labels without the connected components that rules remove, and return the file.
 
     Args:
         scan: the scan.
         labels: the labels of its crop.
         rules: the rules, one after the other.
+        room: the bytes for this step.
 
     Raises:
         InvalidInput: there are too many components.
     """
     volume, path = open_volume(labels), labels.with_name(WITHOUT)
-    made = np.lib.format.open_memmap(path, "w+", volume.dtype, (1, *volume.size))
+    slab = components_slab(volume.size, rules, room)
+    header = {"descr": volume.dtype.str, "fortran_order": False, "shape": volume.shape}
+    with path.open("wb") as file:
+        np.lib.format.write_array_header_1_0(file, header)
 
-    def write(box: Box, values: NDArray[Any]) -> None:
-        made[0][box.slices] = values
+        def write(_box: Box, values: NDArray[Any]) -> None:
+            file.write(np.ascontiguousarray(values).data)
 
-    slab = max(1, SLAB_VOXELS // (volume.size.y * volume.size.x))
-    postprocess(
-        lambda box: volume.read(box)[0],
-        write,
-        volume.size,
-        rules,
-        slab,
-        voxel_volume=prod(scan.spacing),
-    )
-    made.flush()
+        postprocess(
+            lambda box: volume.read(box)[0],
+            write,
+            volume.size,
+            rules,
+            slab.planes,
+            voxel_volume=prod(scan.spacing),
+            most_components=slab.components,
+        )
     return path
 
 
@@ -334,6 +287,28 @@ def write_labels(
     copy_labels(volume, out, {}, overwrite=True, progress=progress)
 
 
+def discard_left(case: Case) -> None:
+    """Remove the folder of a case whose labels are complete, if a run was killed before it did."""
+    if (case.folder / IDENTITY).exists():
+        with suppress(InvalidInput), _held(case):
+            _discard(case)
+
+
+def _discard(case: Case) -> None:
+    """Remove the folder of a case. The file that says whose it is goes last, in case of a kill."""
+    for path in case.folder.iterdir():
+        if path.is_dir():
+            shutil.rmtree(path)
+        elif path.name != IDENTITY:
+            path.unlink()
+    shutil.rmtree(case.folder)
+
+
+def _is_partial(path: Path) -> bool:
+    """Return whether a file of the folder was not complete when its run was killed."""
+    return path.suffix == ".partial"
+
+
 def _open_folder(case: Case, network: Network, weights: Weights, options: Options) -> None:
     """Make the folder of a case. Empty it first if another scan or network filled it.
 
@@ -341,6 +316,9 @@ def _open_folder(case: Case, network: Network, weights: Weights, options: Option
         InvalidInput: it cannot be made, or something else lies there.
     """
     files = [(str(file.resolve()), *_stamp(file)) for file in case.files]
+    beside = spacing_file(case.files[0])
+    if rules_of(network).voxels == "json" and beside.exists():
+        files.append((str(beside.resolve()), *_stamp(beside)))
     rules = repr((network.case, network.spacing, network.has_regions, network.labels))
     code = state_of_source(Path(__file__).parents[1])
     accuracy = options.limits.accuracy
@@ -351,11 +329,11 @@ def _open_folder(case: Case, network: Network, weights: Weights, options: Option
         if noted.exists() and noted.read_bytes() == identity.digest():
             return
         if case.folder.exists():
-            if not noted.exists() and any(case.folder.iterdir()):
+            if not noted.exists() and not all(map(_is_partial, case.folder.iterdir())):
                 raise InvalidInput(
                     f"{case.folder}: this folder is not znni's; remove it, or write elsewhere"
                 )
-            shutil.rmtree(case.folder)
+            _discard(case)
         write_whole(noted, identity.digest())
     except OSError as error:
         raise InvalidInput(
@@ -373,12 +351,18 @@ def _held(case: Case) -> Iterator[None]:
     descriptor = os.open(case.folder, os.O_RDONLY)
     try:
         hold(descriptor, case.folder)
-        yield
+        try:
+            yield
+        except BaseException as error:
+            error.add_note(
+                f"{case.folder} keeps what is finished, and the same command goes on there"
+            )
+            raise
     finally:
         os.close(descriptor)
 
 
-def _check_output(case: Case) -> None:
+def check_output(case: Case) -> None:
     """Check that the labels can be written, before anything takes long.
 
     Raises:

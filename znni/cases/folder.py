@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import perf_counter
 
@@ -17,6 +17,7 @@ from znni.cases.case import (
     StepProgress,
     begin,
     compute_labels,
+    discard_left,
     no_step_progress,
 )
 from znni.cases.preparation import rules_of
@@ -24,7 +25,9 @@ from znni.components.rules import Rule
 from znni.core.errors import InvalidInput
 from znni.core.run_options import Options
 from znni.core.text import counted, duration
+from znni.inference.exporting import LABELS_ROOM
 from znni.inference.many import ERRORS, Failure, exit_code_of
+from znni.inference.plan_choice import machine_here
 from znni.inference.session import Session
 from znni.network.case_rules import CaseRules
 from znni.network.network import Network
@@ -134,11 +137,13 @@ def predict_cases(
     begun = perf_counter()
     rules_of(network)
     weights = weights_for(network, None, None)
+    options = beside_writing(options)
     session = Session(options.limits)
     account = _Account(len(cases), done)
     left = [case for case in cases if not (skip_finished and case.out.exists())]
     for case in cases:
         if case not in left:
+            discard_left(case)
             account.finished_before(case)
     with (
         ThreadPoolExecutor(1, "znni-read") as reading,
@@ -146,7 +151,9 @@ def predict_cases(
     ):
 
         def read(cases: Sequence[Case]) -> list[Future[None]]:
-            return [reading.submit(_begin, case, network, weights, options) for case in cases]
+            return [
+                reading.submit(_begin, case, network, weights, options, removing) for case in cases
+            ]
 
         ahead = read(left[:1])
         try:
@@ -166,10 +173,24 @@ def predict_cases(
     return account.report
 
 
-def _begin(case: Case, network: Network, weights: Weights, options: Options) -> None:
+def beside_writing(options: Options) -> Options:
+    """Return options that leave memory to write the labels of the case before.
+
+    If the user gives no limit, znni leaves enough of the available memory anyway.
+    """
+    limits = options.limits
+    if limits.ram is None:
+        return options
+    left = machine_here(limits).host.memory - LABELS_ROOM
+    return replace(options, limits=replace(limits, ram=max(left, LABELS_ROOM)))
+
+
+def _begin(
+    case: Case, network: Network, weights: Weights, options: Options, removing: Sequence[Rule]
+) -> None:
     """Read ahead for a case. If that fails, it fails again when the case is computed."""
     with suppress(*ERRORS):
-        begin(case, network, weights, options)
+        begin(case, network, weights, options, removing)
 
 
 class _Account:

@@ -17,27 +17,31 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from znni.cases.scan import Scan
+from znni.cases.slabs import ROOM, mask_slab, slab_planes
 from znni.components.nonzero import nonzero_mask
 from znni.components.slabs import slab_boxes
+from znni.core.array_like import ArrayLike
 from znni.core.errors import InvalidInput
 from znni.core.resampling import Resampling
 from znni.core.shapes import FLOAT_BYTES, Box, Vec3
 from znni.core.volume import Point
 from znni.engine.reading import read_input
 from znni.engine.run_state import Progress, no_progress
+from znni.engine.stages.read import COPIES_READ
 from znni.engine.statistics import Moments, normalized
 from znni.engine.tiles import ZERO, Job
 from znni.network.case_rules import CaseRules, ResampleRule
-from znni.network.input_scaling import Fixed, InputScaling, ZScore
+from znni.network.input_scaling import AS_STORED, Fixed, InputScaling, ZScore
 from znni.network.network import Network
 from znni.network.weights import Float32
 from znni.resampling.nnunet_rule import nnunet_resampling, resampled_extents
 from znni.resampling.spline import bounds_of, resample, resample_bytes
+from znni.volumes.mapped_array import MappedArray
 
 MASK = "mask.npy"
 
-MASK_VOXELS = 2**22  # voxels of a slab in which holes are found
-SLAB_BYTES = 2**28  # of slabs of the scan and of the network's input, if their planes allow it
+SLAB_BYTES = 2**29  # to prepare a slab, if a plane takes no more; more makes nothing faster
+COUNTED_BYTES = 8 * 2  # of a value while its mean and deviation are computed
 
 
 @dataclass(frozen=True)
@@ -55,13 +59,17 @@ class Preparation:
 
     network: Network
     crop: Box
-    mask: NDArray[np.bool_] | None
+    mask: ArrayLike | None
     image: Resampling
     output: Resampling
 
 
 def preparation_for(
-    scan: Scan, network: Network, folder: Path, progress: Progress = no_progress
+    scan: Scan,
+    network: Network,
+    folder: Path,
+    progress: Progress = no_progress,
+    room: int = ROOM,
 ) -> Preparation:
     """Return the preparation of a scan. Read the scan if its own values are needed.
 
@@ -70,6 +78,7 @@ def preparation_for(
         network: the network, with the steps of whole cases.
         folder: the folder for the mask of the scan, if one is needed.
         progress: called with the voxels read, and all voxels to read.
+        room: the bytes for this step.
 
     Raises:
         InvalidInput: the network has no spacing, or its file describes no whole cases.
@@ -81,7 +90,7 @@ def preparation_for(
     crop = network.scaling.box or Box(ZERO, scan.volume.size)
     mask = None
     if network.scaling.within == "nonzero":
-        mask = _mask(scan, crop, folder / MASK)
+        mask = _mask(scan, crop, folder / MASK, room)
         network = network.scaled_by(_scaling_within(scan, crop, mask, network.scaling))
     return _preparation(scan, network, crop, mask)
 
@@ -95,9 +104,7 @@ def preparation_of_all(scan: Scan, network: Network) -> Preparation:
     return _preparation(scan, network, Box(ZERO, scan.volume.size), None)
 
 
-def _preparation(
-    scan: Scan, network: Network, crop: Box, mask: NDArray[np.bool_] | None
-) -> Preparation:
+def _preparation(scan: Scan, network: Network, crop: Box, mask: ArrayLike | None) -> Preparation:
     """Return the preparation of a scan's crop."""
     rules, trained = rules_of(network), spacing_of(network)
     target = resampled_extents(crop.size, scan.spacing, trained).maximum(Vec3(1, 1, 1))
@@ -106,38 +113,56 @@ def _preparation(
     return Preparation(network, crop, mask, image, output)
 
 
-def _mask(scan: Scan, crop: Box, path: Path) -> NDArray[np.bool_]:
+def running(prepared: Preparation) -> Network:
+    """Return the network for the prepared input. Its output is resampled to the scan's voxels."""
+    network, window = prepared.network, prepared.network.window
+    if window is None:
+        raise InvalidInput(
+            f"network {network.name} has no windows, which whole cases need; add window: to its "
+            f"file"
+        )
+    output = prepared.output if prepared.output.changes else None
+    return replace(
+        network,
+        scaling=AS_STORED,
+        spacing=None,
+        window=replace(window, volume=None, inside=None, resampled=output),
+    )
+
+
+def _mask(scan: Scan, crop: Box, path: Path, room: int) -> ArrayLike:
     """Return the mask of voxels where a map is not 0, and of the holes between them.
 
     nnU-Net normalizes these voxels. The mask lies in a file.
     """
+    volume = scan.volume
 
     def read(box: Box) -> NDArray[Any]:
-        return scan.volume.read(box.shifted(crop.start))
+        return volume.read(box.shifted(crop.start))
 
-    depth = _mask_depth(crop)
-    found = nonzero_mask(read, crop.size, depth)
-    made = np.lib.format.open_memmap(path, "w+", np.bool_, crop.size)
-    for box in slab_boxes(crop.size, depth):
-        made[box.slices] = found.slab(box)
-    return made
+    slab = mask_slab(crop.size, volume.features, volume.itemsize, room)
+    found = nonzero_mask(read, crop.size, slab.planes, most_components=slab.components)
+    with path.open("wb") as file:
+        np.lib.format.write_array_header_1_0(
+            file, {"descr": "|b1", "fortran_order": False, "shape": tuple(crop.size)}
+        )
+        begin = file.tell()
+        for box in slab_boxes(crop.size, slab.planes):
+            file.write(np.ascontiguousarray(found.slab(box)).data)
+    return MappedArray(path, np.bool_, begin, crop.size)
 
 
-def _mask_depth(crop: Box) -> int:
-    """Return the planes of a slab whose mask is found at a time."""
-    return max(1, MASK_VOXELS // (crop.size.y * crop.size.x))
+def _scaling_within(scan: Scan, crop: Box, mask: ArrayLike, scaling: InputScaling) -> InputScaling:
+    """Return a scaling of all voxels, with the statistics of the voxels in a mask.
 
-
-def _scaling_within(
-    scan: Scan, crop: Box, mask: NDArray[np.bool_], scaling: InputScaling
-) -> InputScaling:
-    """Return a scaling of all voxels, with the statistics of the voxels in a mask."""
+    Slabs do not depend on the memory, because sums depend on them.
+    """
     rules = scaling.of_maps(scan.volume.features)
     moments = [Moments() for _ in rules]
-    for box in slab_boxes(crop.size, _mask_depth(crop)):
-        values = scan.volume.read(box.shifted(crop.start))
+    for box in slab_boxes(crop.size, slab_planes(crop.size)):
+        values, counted = scan.volume.read(box.shifted(crop.start)), np.asarray(mask[box.slices])
         for moment, each in zip(moments, values, strict=True):
-            moment.add(each[mask[box.slices]])
+            moment.add(each[counted])
     known = scaling.statistics or rules
     fixed = (
         moment.result() if isinstance(rule, ZScore) else number
@@ -145,6 +170,18 @@ def _scaling_within(
         if isinstance(number, Fixed)
     )
     return replace(scaling, within="all", statistics=tuple(fixed))
+
+
+def scaling_bytes(size: Vec3, maps: int, itemsize: int) -> int:
+    """Return the bytes that the statistics of the voxels in a mask take.
+
+    Args:
+        size: the extents of the crop.
+        maps: the maps of the scan.
+        itemsize: the bytes of a stored value.
+    """
+    voxels = slab_planes(size) * size.y * size.x
+    return voxels * ((2 * maps + 1) * itemsize + 1 + COUNTED_BYTES)
 
 
 def rules_of(network: Network) -> CaseRules:
@@ -195,6 +232,7 @@ def write_input(
     path: Path,
     threads: int,
     progress: Progress = no_progress,
+    room: int = ROOM,
 ) -> None:
     """Write the network's input to a ``.npy`` file, float32 (f, z, y, x).
 
@@ -204,12 +242,15 @@ def write_input(
         path: the file. It gets its name when it is complete.
         threads: the number of threads.
         progress: called with the voxels written, and all voxels to write.
+        room: the bytes for this step.
 
     Raises:
         UnusableValues: a value is NaN, or infinite as float32.
     """
     resampling, maps = prepared.image, scan.volume.features
-    bounds = _bounds(scan, prepared) if 3 in resampling.orders and resampling.changes else None
+    bounds = (
+        _bounds(scan, prepared, room) if 3 in resampling.orders and resampling.changes else None
+    )
     partial = path.with_name(f"{path.name}.partial")
     shape = (maps, *resampling.target)
     plane = FLOAT_BYTES * resampling.target.y * resampling.target.x
@@ -217,8 +258,8 @@ def write_input(
         np.lib.format.write_array_header_1_0(
             file, {"descr": "<f4", "fortran_order": False, "shape": shape}
         )
-        begin = file.tell()
-        boxes, target = list(slabs(resampling, maps)), Buffer()
+        begin, done = file.tell(), 0
+        boxes, target = list(slabs(scan, prepared, threads, room)), Buffer()
         needed = [resampling.source_box(box) for box in boxes]
         read = read_ahead(scan, prepared, needed)
         for box, source, normal in zip(boxes, needed, read, strict=True):
@@ -229,9 +270,11 @@ def write_input(
                     normal, source.start, resampling, box, threads=threads, bounds=bounds, out=out
                 )
             for index, values in enumerate(made):
-                file.seek(begin + plane * (index * resampling.target.z + box.start.z))
+                row = FLOAT_BYTES * box.start.y * box.size.x  # 0 unless a slab is a part of a plane
+                file.seek(begin + plane * (index * resampling.target.z + box.start.z) + row)
                 file.write(np.ascontiguousarray(values, "<f4").data)
-            progress(box.stop.z * box.size.y * box.size.x, resampling.target.volume)
+            done += box.size.volume
+            progress(done, resampling.target.volume)
         file.flush()
         os.fsync(file.fileno())
     partial.rename(path)
@@ -279,43 +322,94 @@ def read_scaled(scan: Scan, prepared: Preparation, box: Box, buffer: Buffer) -> 
     at = box.shifted(prepared.crop.start)
     values = read_input(scan.volume, job, at, prepared.network.scaling, buffer)
     if prepared.mask is not None:
-        values[:, ~prepared.mask[box.slices]] = 0
+        outside = ~np.asarray(prepared.mask[box.slices])
+        for one in values:
+            np.copyto(one, 0, where=outside)
     return values
 
 
-def slabs(resampling: Resampling, maps: int) -> Iterator[Box]:
-    """Yield slabs of the network's input, whole planes each, that take about ``SLAB_BYTES``."""
-    depth = 1
-    while depth < resampling.target.z:
-        more = Box(ZERO, resampling.target._replace(z=min(2 * depth, resampling.target.z)))
-        if slab_bytes(resampling, maps, more) > SLAB_BYTES:
+def slabs(scan: Scan, prepared: Preparation, threads: int, room: int) -> Iterator[Box]:
+    """Yield slabs of the network's input: whole planes, as many as the memory allows.
+
+    If it does not allow one plane, they are rows of a plane.
+
+    Args:
+        scan: the scan.
+        prepared: its preparation.
+        threads: the number of threads.
+        room: the bytes for them.
+    """
+    target = prepared.image.target
+    return Box(ZERO, target).cut(slab_extents(scan, prepared, threads, room))
+
+
+def slab_extents(scan: Scan, prepared: Preparation, threads: int, room: int) -> Vec3:
+    """Return the extents of a slab. Arguments are as for ``slabs``."""
+    target = prepared.image.target
+
+    def taken(extents: Vec3) -> int:
+        return slab_bytes(scan, prepared, threads, extents)
+
+    slab = target._replace(z=1)
+    while slab.y > 1 and taken(slab) > room:
+        slab = slab._replace(y=-(-slab.y // 2))
+    while slab.y == target.y and slab.z < target.z:
+        more = slab._replace(z=min(2 * slab.z, target.z))
+        if taken(more) > min(room, SLAB_BYTES):
             break
-        depth = more.size.z
-    return Box(ZERO, resampling.target).cut(resampling.target._replace(z=depth))
+        slab = more
+    return slab
 
 
-def preparing_bytes(prepared: Preparation, threads: int) -> int:
+def preparing_bytes(scan: Scan, prepared: Preparation, threads: int, room: int) -> int:
     """Return the bytes that ``write_input`` takes, beside the memory of the process."""
-    maps = prepared.network.in_features
-    largest = next(slabs(prepared.image, maps))
-    between = resample_bytes(prepared.image, largest, threads) if prepared.image.changes else 0
-    return slab_bytes(prepared.image, maps, largest) + between
+    taken = slab_bytes(scan, prepared, threads, slab_extents(scan, prepared, threads, room))
+    if 3 in prepared.image.orders and prepared.image.changes:
+        plane = bounded_bytes(scan, prepared.crop.size._replace(z=1))
+        taken = max(taken, min(plane * prepared.crop.size.z, max(plane, min(room, SLAB_BYTES))))
+    return taken
 
 
-def slab_bytes(resampling: Resampling, maps: int, box: Box) -> int:
-    """Return the bytes of two slabs of the scan and of one slab of the input."""
-    return FLOAT_BYTES * maps * (2 * resampling.source_box(box).size.volume + box.size.volume)
+def slab_bytes(scan: Scan, prepared: Preparation, threads: int, extents: Vec3) -> int:
+    """Return the bytes of two slabs of the scan, of one slab of the input, and beside them.
+
+    Args:
+        scan: the scan.
+        prepared: its preparation.
+        threads: the number of threads.
+        extents: the extents of a slab of the input.
+    """
+    resampling, maps = prepared.image, scan.volume.features
+    first = (resampling.target - extents) // 2  # most voxels are needed in the middle
+    box = Box(first, first + extents)
+    needed = resampling.most_needed(box.size).minimum(resampling.source)
+    taken = bounded_bytes(scan, needed) + FLOAT_BYTES * maps * box.size.volume
+    return taken + (resample_bytes(resampling, box, threads) if resampling.changes else 0)
 
 
-def _bounds(scan: Scan, prepared: Preparation) -> Float32:
+def bounded_bytes(scan: Scan, size: Vec3) -> int:
+    """Return the bytes of two boxes of the scan, and what reading one of them takes.
+
+    Args:
+        scan: the scan.
+        size: the extents of a box.
+    """
+    volume = scan.volume
+    copies = COPIES_READ + (volume.pieces is None)  # one of turned axes
+    stored = copies * volume.itemsize * volume.features
+    masks = 2
+    return size.volume * (2 * FLOAT_BYTES * volume.features + stored + masks)
+
+
+def _bounds(scan: Scan, prepared: Preparation, room: int) -> Float32:
     """Return the least and the largest value of the crop, or of each of its slices.
 
     A spline overshoots the values that it joins, so its values are clipped to them.
     """
     separate = prepared.image.separate
     whole = Box(ZERO, prepared.crop.size)
-    row = 2 * FLOAT_BYTES * scan.volume.features * whole.size.y * whole.size.x
-    depth = max(1, SLAB_BYTES // row)
+    plane = bounded_bytes(scan, whole.size._replace(z=1))
+    depth = max(1, min(room, SLAB_BYTES) // plane)
     boxes = list(whole.cut(whole.size._replace(z=depth)))
     pieces = [bounds_of(values, separate) for values in read_ahead(scan, prepared, boxes)]
     if separate == 0:  # each piece has slices of its own

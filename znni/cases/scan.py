@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,17 +9,17 @@ from pathlib import Path
 import numpy as np
 
 from znni.cases.arrays import UNTURNED, Maps, Stacked, Turn, Turned
+from znni.cases.spacing_file import read_spacing
 from znni.core.errors import InvalidInput, option
 from znni.core.text import counted
 from znni.core.volume import Grid, Point
 from znni.core.voxel_size import LENGTHS
 from znni.network.case_rules import CaseRules
 from znni.volumes.array import ArrayVolume
-from znni.volumes.locate import open_volume
-from znni.volumes.stored import StoredVolume, reason
+from znni.volumes.locate import not_compressed, open_volume
+from znni.volumes.orientation import nearest_axes
+from znni.volumes.stored import StoredVolume
 
-COPIED = 2**20  # bytes at a time that are decompressed
-GZIPPED = ".gz"
 CLOSE = 1e-3  # the share by which voxel sizes in the files of a case may differ
 
 
@@ -103,16 +101,16 @@ def _scan_of(
     """
     volumes = [open_volume(file) for file in opened]
     first = volumes[0]
-    spacing = _spacing(first, files[0], unit)
+    noted = read_spacing(files[0]) if rules.voxels == "json" else None
+    spacing = noted or _spacing(first, files[0], unit)
     for file, other in zip(files, volumes, strict=True):
         if other.features != 1:
             raise InvalidInput(
                 f"{file} has {counted(other.features, 'map')}; give a file of one map for each "
                 f"channel"
             )
-        if other.size != first.size or not np.allclose(
-            other.grid.scale, first.grid.scale, rtol=CLOSE
-        ):
+        alike = noted or np.allclose(other.grid.scale, first.grid.scale, rtol=CLOSE)
+        if other.size != first.size or not alike:
             raise InvalidInput(
                 f"{file} has {other.size} {other.grid}, and {files[0]} has {first.size} "
                 f"{first.grid}; the files of a case need equal voxels"
@@ -121,7 +119,7 @@ def _scan_of(
     array = Stacked([Maps(volume) for volume in volumes])
     volume = StoredVolume(array if turn == UNTURNED else Turned(array, turn), str(files[0]))
     z, y, x = (spacing[axis] for axis in turn.axes)
-    return Scan(volume, (z, y, x), first.grid, turn)
+    return Scan(volume, (z, y, x), Grid(noted) if noted else first.grid, turn)
 
 
 def _spacing(volume: ArrayVolume, file: Path, unit: str | None) -> Point:
@@ -157,38 +155,15 @@ def decompressed(files: Sequence[Path], folder: Path) -> list[Path]:
     Raises:
         InvalidInput: a file cannot be read.
     """
-    return [
-        _decompressed(file, folder / f"channel-{number}{file.with_suffix('').suffix}")
-        for number, file in enumerate(files)
-    ]
-
-
-def _decompressed(file: Path, out: Path) -> Path:
-    """Return a file that is not compressed: the given one, or what is in it."""
-    if file.suffix != GZIPPED:
-        return file
-    if out.exists():
-        return out
-    partial = out.with_name(f"{out.name}.partial")
-    try:
-        with gzip.open(file) as packed, partial.open("wb") as plain:
-            shutil.copyfileobj(packed, plain, COPIED)
-    except (OSError, EOFError, gzip.BadGzipFile) as error:
-        raise InvalidInput(
-            f"{file}: cannot be decompressed: {reason(error)}; check or copy the file again"
-        ) from None
-    return partial.rename(out)
+    return [not_compressed(file, folder / f"channel-{number}") for number, file in enumerate(files)]
 
 
 def _turn_to_ras(grid: Grid) -> Turn:
     """Return the turn to the axes of space: to the right, to the front and to the head."""
     if grid.affine is None:
         return UNTURNED
-    from nibabel.orientations import io_orientation
-
-    affine = np.vstack([np.reshape(grid.affine.rows, (3, 4)), (0, 0, 0, 1)])
-    # For each stored axis x, y and z: the axis of space, and 1 or -1.
-    found = io_orientation(affine)
-    stored = {int(axis): (2 - at, sign < 0) for at, (axis, sign) in enumerate(found)}
+    stored = {
+        along: (2 - at, sign < 0) for at, (along, sign) in enumerate(nearest_axes(grid.affine))
+    }
     z, y, x = (stored[axis] for axis in (2, 1, 0))
     return Turn((z[0], y[0], x[0]), (z[1], y[1], x[1]))

@@ -23,7 +23,8 @@ def export(
     target: Annotated[
         str,
         typer.Argument(
-            metavar="OUT", help="File to make: .h5, .zarr, .tif, .nii, .nii.gz or .npy."
+            metavar="OUT",
+            help="File to make: .h5, .zarr, .tif, .nii, .nii.gz, .nrrd, .mha or .npy.",
         ),
     ],
     *,

@@ -61,7 +61,8 @@ def infer(
         str | None,
         typer.Option(
             metavar="FILE",
-            help="Output file: .h5, .hdf5, .zarr, .tif, .nii, .nii.gz, .npy or the URL of a Zarr. "
+            help="Output file: .h5, .hdf5, .zarr, .tif, .nii, .nii.gz, .nrrd, .mha, .npy or "
+            "the URL of a Zarr. "
             "Default: VOLUME-NETWORK.h5 in this folder. For several volumes: a folder.",
         ),
     ] = None,

@@ -27,6 +27,15 @@ def verify(
         str | None, typer.Option(metavar="FILE", help="The mask, if it was moved.")
     ] = None,
     weights: Annotated[Path | None, typer.Option(help="The weights, if they were moved.")] = None,
+    case: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="FILE", help="For labels of a whole case: its scan, once for each channel."
+        ),
+    ] = None,
+    net: Annotated[
+        Path | None, typer.Option(help="For a whole case: its network file or results folder.")
+    ] = None,
 ) -> None:
     """Recompute random voxels of an output in float64, from its input and network alone.
 
@@ -34,9 +43,20 @@ def verify(
     block cannot be read. Exit with 4 if the input or the output cannot be opened.
     """
     from znni.cli.progress import show_progress
-    from znni.core.errors import OutputDiffers
+    from znni.core.errors import InvalidInput, OutputDiffers, option
     from znni.inference.verify import verify as verify_output
 
+    if case or net:
+        given = {"source": source, "mask": mask, "blocks": blocks}
+        if other := next((name for name, value in given.items() if value is not None), None):
+            raise InvalidInput(f"{option(other, given[other])} does not apply to a whole case")
+        if not (case and net):
+            raise InvalidInput(
+                f"a whole case has a scan and a network; give {option('case', 'ct.nii.gz')} and "
+                f"{option('net', 'net.yaml')}"
+            )
+        verify_labels(Path(out), case, net, weights, voxels, seed)
+        return
     with show_progress() as progress:
         found = verify_output(
             out,
@@ -53,4 +73,31 @@ def verify(
         if found.unreadable or found.blocks.unreadable:
             remedy = f"check the disk, or copy the output again; if that does not help, {remedy}"
         raise OutputDiffers(f"{found}; {remedy}")
+    typer.echo(found)
+
+
+def verify_labels(
+    out: Path, files: list[Path], net: Path, weights: Path | None, voxels: int, seed: int | None
+) -> None:
+    """Compute random voxels of a case's labels again.
+
+    Raises:
+        OutputDiffers: a label is wrong.
+    """
+    from znni.cases.case import Case
+    from znni.cases.verification import verify_case
+    from znni.cli.progress import show_progress
+    from znni.cli.whole_case import case_network
+    from znni.core.errors import OutputDiffers
+    from znni.network.weights import weights_for
+
+    network, case = case_network(net), Case(tuple(files), out)
+    parameters = weights_for(network, weights, None)
+    with show_progress() as progress:
+        found = verify_case(case, network, parameters, voxels=voxels, seed=seed, progress=progress)
+    if not found.agrees:
+        raise OutputDiffers(
+            f"{found}; if nothing was removed from the labels, compute them again, after deleting "
+            f"them"
+        )
     typer.echo(found)

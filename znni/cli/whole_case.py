@@ -80,7 +80,8 @@ def infer_case(
     Raises:
         InvalidInput: the labels exist, or an argument cannot be used.
     """
-    from znni.cases.case import Case, forecast, predict
+    from znni.cases.case import Case, predict
+    from znni.cases.forecast import forecast
     from znni.cases.preparation import rules_of
     from znni.cli.progress import show_progress
     from znni.core.run_options import Options

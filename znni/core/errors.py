@@ -157,6 +157,27 @@ class DoesNotFit(ZnniError):
         )
 
 
+class StepDoesNotFit(ZnniError):
+    """A step of a whole case does not stay within the memory allowed.
+
+    Attributes:
+        step: the step.
+        needed: bytes that the process would take at least.
+        allowed: bytes that it may take.
+        process: bytes, among the needed ones, for its libraries and the weights.
+    """
+
+    exit_code = 3
+
+    def __init__(self, step: str, *, needed: int, allowed: int, process: int) -> None:
+        self.step, self.needed, self.allowed, self.process = step, needed, allowed, process
+        super().__init__(
+            f"a case does not fit: {step} needs {in_units(needed)} (the process and the weights "
+            f"take {in_units(process)} of it), and {in_units(allowed)} are allowed; give "
+            f"{option('ram', f'{ceil(needed / 2**20)}MiB')} or more"
+        )
+
+
 class RunFailed(ZnniError):
     """A run that stopped part-way: disk full, output not writable, or interrupted."""
 

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from znni.components.nonzero import occupied_box
 from znni.core.errors import InvalidInput, UnusableValues
-from znni.core.shapes import Box, Vec3
+from znni.core.shapes import FLOAT_BYTES, Box, Vec3
 from znni.core.volume import Volume
 from znni.network.input_scaling import LEAST_DEVIATION, Fixed, Percentiles, Within, ZScore
 from znni.network.network import Network
@@ -30,6 +30,9 @@ log = logging.getLogger("znni")
 
 BLOCK = Vec3(64, 256, 256)  # of one map; with more maps, blocks have fewer planes
 READERS = 2  # blocks that are read while one is counted
+MASKS = 2  # bytes that say whether a value, and its voxel, are 0
+# Bytes of a value while it is counted: its distance from the mean and the square, or its keys.
+MOMENT_BYTES, RANK_BYTES = 16, 28
 HALF = 16  # bits of a key that one pass over the volume counts
 LOW = np.uint32(2**HALF - 1)
 
@@ -115,6 +118,19 @@ def normalized(
     made = replace(scaling, statistics=() if scaling.has_numbers else fixed, box=crop)
     log.info("the input is %s", made)
     return network.scaled_by(made)
+
+
+def statistics_bytes(network: Network, volume: Volume) -> int:
+    """Return the most bytes that ``normalized`` takes for a volume."""
+    stored, maps = volume.itemsize, volume.features
+    seen = min(stored, FLOAT_BYTES)
+    depth = min(max(1, BLOCK.z // maps), volume.size.z)
+    voxels = BLOCK._replace(z=depth).minimum(volume.size).volume
+    # A value as two arrays are stacked, or with its float32, or with the one that counts.
+    reading = max(2 * stored, stored + seen, 2 * seen + MASKS)
+    ranked = any(isinstance(rule, Percentiles) for rule in network.scaling.normalize)
+    counting = RANK_BYTES if ranked else MOMENT_BYTES
+    return voxels * (maps * (READERS * reading + seen) + counting)
 
 
 class Moments:

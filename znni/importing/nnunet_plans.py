@@ -12,16 +12,26 @@ from znni.core.errors import InvalidInput
 from znni.core.text import counted
 from znni.core.voxel_size import VoxelSize
 from znni.importing.nnunet_folder import DATASET, PLANS
-from znni.network.case_rules import CaseRules, Orientation, ResampleRule, Slices, SplineOrder
+from znni.network.case_rules import (
+    CaseRules,
+    Orientation,
+    ResampleRule,
+    Slices,
+    SplineOrder,
+    VoxelsFrom,
+)
 from znni.network.input_scaling import Fixed, InputScaling, Normalization, Percentiles, ZScore
 
 # nnU-Net's functions that resample, and its readers of images with the orientation that they give.
+# The reader of TIFF takes the size of voxels from a file beside the image.
 SPLINE, TORCH = "resample_data_or_seg_to_shape", "resample_torch_fornnunet"
+TIFF = "Tiff3DIO"
 READERS: dict[str, Orientation] = {
     "SimpleITKIO": "stored",
     "SimpleITKIOWithReorient": "RAS",
     "NibabelIO": "stored",
     "NibabelIOWithReorient": "RAS",
+    TIFF: "stored",
 }
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -253,7 +263,11 @@ def case_of(
     output = _resample_rule(
         configuration.resampling_fn_probabilities, configuration.resampling_fn_probabilities_kwargs
     )
-    return CaseRules(dataset.channels, dataset.file_ending, READERS[reader], image, output), ()
+    voxels: VoxelsFrom = "json" if reader == TIFF else "file"
+    rules = CaseRules(
+        dataset.channels, dataset.file_ending, READERS[reader], image, output, voxels=voxels
+    )
+    return rules, ()
 
 
 def _resample_rule(function: str, arguments: Resampler) -> ResampleRule:

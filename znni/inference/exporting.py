@@ -91,7 +91,8 @@ def export(
 
     Args:
         source: a volume in any format that znni reads, or an array.
-        target: the file to make: ``.h5``, ``.zarr``, ``.tif``, ``.nii``, ``.nii.gz`` or ``.npy``.
+        target: the file to make: ``.h5``, ``.zarr``, ``.tif``, ``.nii``, ``.nii.gz``, ``.nrrd``,
+            ``.mha`` or ``.npy``.
         dataset: dataset to copy, if the file has several.
         channel: the only map to copy: its number, or its name if the file has names.
         time: number of the point in time, if there are several; ``all``: they are the maps.
@@ -100,7 +101,7 @@ def export(
         dtype: type of the copy; by default the source's. Floats become uint8 as 0..1 to 0..255.
         labels: store the label of the largest map instead of the values.
         threshold: store 1 where a value is above it, and else 0.
-        compression: ``zstd`` (Zarr only), ``gzip`` (Zarr, TIFF) or ``none``.
+        compression: ``zstd`` (Zarr only), ``gzip`` (Zarr, TIFF, NRRD, MetaImage) or ``none``.
         sharded: store many chunks of a Zarr in one file.
         pyramid: also store coarser resolutions of an OME-Zarr or OME-TIFF; by default if it is
             large.

@@ -150,6 +150,17 @@ class Session:
         """
         return nullcontext() if self.keeps else runner.released()
 
+    def make_room(self, needed: int, allowed: int) -> None:
+        """Release plans until other work fits beside those that are kept, the oldest first.
+
+        Args:
+            needed: the bytes of the host that the work takes, with those of the process.
+            allowed: the bytes that may be taken.
+        """
+        while self._processes and self._held(HOST) + needed > allowed:
+            self._processes.popitem(last=False)
+        gc.collect()
+
     def begin_to_wait(self, wait: Step) -> Step:
         """Wait for the disk in a thread if runs follow. Return the step that waits for the end."""
         if not self.keeps:

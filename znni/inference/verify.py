@@ -185,7 +185,7 @@ def verify(
     chosen = _voxels(voxels, output.size, origin, masked, generator)
     compute = _computing(volume, origin, parameters)
     places, stored = _readable(output, chosen)
-    _warn_of_time(_over(volume, origin), len(places))
+    warn_of_time(_over(volume, origin), len(places))
     computed = np.zeros((len(places), origin.network.out_features))
     unneeded_places: list[int] = []
     largest_sum = 0.0
@@ -235,7 +235,13 @@ def seconds_per_voxel(network: Network, host: Device) -> float:
     return 2 * multiplications_at_voxel(network) / (host.flops / host.threads / 2 * SHARE_OF_RATE)
 
 
-def _warn_of_time(network: Network, voxels: int) -> None:
+def warn_of_time(network: Network, voxels: int) -> None:
+    """Warn if so many voxels take long.
+
+    Args:
+        network: a chain, or a network for a volume.
+        voxels: the number of voxels.
+    """
     each = seconds_per_voxel(network, detect_host().host)
     if voxels * each <= LONG_SECONDS:
         return

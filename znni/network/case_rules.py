@@ -21,6 +21,10 @@ Slices: TypeAlias = Literal["auto", "always", "never"]
 # The order of the axes of a scan: as its file stores them, or turned to right, anterior, superior.
 Orientation: TypeAlias = Literal["stored", "RAS"]
 
+# The file that says how large a scan's voxels are: its own, or a JSON file beside it, in which
+# nnU-Net notes those of TIFF.
+VoxelsFrom: TypeAlias = Literal["file", "json"]
+
 
 @dataclass(frozen=True)
 class ResampleRule:
@@ -47,6 +51,7 @@ class CaseRules:
         orientation: how the axes of a scan are turned before all other steps.
         image: how the normalized scan is resampled to the voxels that the network was trained on.
         output: how the network's output is resampled back.
+        voxels: the file that says how large voxels are.
 
     Raises:
         InvalidInput: there is no channel, the output has an order above 1, or the ending no dot.
@@ -57,6 +62,7 @@ class CaseRules:
     orientation: Orientation = "stored"
     image: ResampleRule = ResampleRule()
     output: ResampleRule = ResampleRule(order=1)
+    voxels: VoxelsFrom = "file"
 
     def __post_init__(self) -> None:
         if not self.channels:

@@ -17,7 +17,14 @@ from znni.core.shapes import Vec3
 from znni.core.text import counted
 from znni.core.voxel_size import VoxelSize, voxel_size
 from znni.core.yaml_file import Count, Entry, Name, YamlFile
-from znni.network.case_rules import CaseRules, Orientation, ResampleRule, Slices, SplineOrder
+from znni.network.case_rules import (
+    CaseRules,
+    Orientation,
+    ResampleRule,
+    Slices,
+    SplineOrder,
+    VoxelsFrom,
+)
 from znni.network.geometry import context
 from znni.network.geometry import with_window as windowed
 from znni.network.input_entry import InputEntry
@@ -137,6 +144,7 @@ class _CaseEntry(Entry):
     channels: Annotated[list[str], Field(min_length=1)]
     file_ending: str = ".nii.gz"
     orientation: Orientation = "stored"
+    voxels: VoxelsFrom = "file"
     image: _ResampleEntry = _ResampleEntry()
     output: _ResampleEntry = _ResampleEntry(order=1)
 
@@ -145,7 +153,9 @@ class _CaseEntry(Entry):
         """The steps that the entry describes."""
         image, output = (ResampleRule(**dict(it)) for it in (self.image, self.output))
         names = tuple(self.channels)
-        return CaseRules(names, self.file_ending, self.orientation, image, output)
+        return CaseRules(
+            names, self.file_ending, self.orientation, image, output, voxels=self.voxels
+        )
 
 
 class _ResampledEntry(Entry):

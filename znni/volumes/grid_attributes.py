@@ -24,6 +24,24 @@ def in_micrometers(grid: Grid) -> Point | None:
     return z, y, x
 
 
+def in_unit(grid: Grid, unit: str) -> Grid:
+    """Return a grid in another unit of length.
+
+    It stays as it is if a unit is unknown or no length, or if an affine has several units.
+    """
+    known = [each for each in grid.units if each in LENGTHS]
+    if len(known) < 3 or (grid.affine and len(set(known)) > 1) or set(known) == {unit}:
+        return grid
+    factors = [LENGTHS[each] / LENGTHS[unit] for each in known]
+    z, y, x = (extent * factor for extent, factor in zip(grid.scale, factors, strict=True))
+    starts = zip(grid.translation, factors, strict=True)
+    at_z, at_y, at_x = (start * factor for start, factor in starts)
+    affine = grid.affine and Affine(
+        tuple(number * factors[0] for number in grid.affine.rows), grid.affine.code
+    )
+    return Grid((z, y, x), (at_z, at_y, at_x), (unit,) * 3, affine)
+
+
 def grid_attributes(grid: Grid) -> dict[str, Any]:
     """Return the attributes that place an output in space, if its place is known."""
     if grid == Grid():

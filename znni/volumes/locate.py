@@ -86,6 +86,20 @@ def _opened(
     return _format_to_read(place).functions.open(place, inside or dataset, time)
 
 
+def not_compressed(file: Path, copy: Path) -> Path:
+    """Return a file whose values are read in any order: the given one, or a copy of what is in it.
+
+    Args:
+        file: a volume.
+        copy: the path of the copy without its ending. A copy that is there already is used again.
+
+    Raises:
+        InvalidInput: the file cannot be read.
+    """
+    unpack = _format_to_read(str(file)).functions.unpack
+    return unpack(str(file), copy) if unpack else file
+
+
 def describe_volume(source: str) -> str:
     """Describe a file, folder or URL in lines for people.
 

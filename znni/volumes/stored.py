@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import IO, Any
 
 from numpy.typing import NDArray
 
@@ -17,7 +18,16 @@ from znni.core.shapes import Box, Vec3
 from znni.core.volume import Grid
 from znni.volumes.array import ALL, ArrayVolume
 
-USUAL = (".tif", ".tiff", ".h5", ".nii", ".gz", ".npy")  # endings of volumes, for an example
+USUAL = (
+    ".tif",
+    ".tiff",
+    ".h5",
+    ".nii",
+    ".gz",
+    ".npy",
+    ".nrrd",
+    ".mha",
+)  # endings of volumes, for an example
 
 # Errors by which the system says that data is out of reach, not damaged. Libraries raise other
 # kinds of OSError for damage in local files.
@@ -152,6 +162,40 @@ def no_such_file(place: str) -> InvalidInput:
             f"give {partial} for what there is"
         )
     return InvalidInput(f"{place}: no such file; check the path")
+
+
+def check_no_dataset(place: str, dataset: str | None) -> None:
+    """Refuse a dataset of a file that holds one image.
+
+    Raises:
+        InvalidInput: a dataset was named.
+    """
+    if dataset:
+        raise InvalidInput(f"{place}: holds one image, and no dataset {dataset!r}; leave it out")
+
+
+def decompressed(place: str, copy: Path, write: Callable[[IO[bytes]], object]) -> Path:
+    """Return a copy of a file that is not compressed. An earlier copy is used again.
+
+    Args:
+        place: the compressed file.
+        copy: the copy.
+        write: writes it.
+
+    Raises:
+        InvalidInput: the file is damaged, or the copy cannot be written.
+    """
+    if copy.exists():
+        return copy
+    partial = copy.with_name(f"{copy.name}.partial")
+    try:
+        with partial.open("wb") as file:
+            write(file)
+    except (OSError, EOFError, zlib.error) as error:
+        raise InvalidInput(
+            f"{place}: cannot be decompressed: {reason(error)}; check or copy the file again"
+        ) from None
+    return partial.rename(copy)
 
 
 def is_url(place: str) -> bool:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, fields
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
+from pathlib import Path
 from types import ModuleType
 from typing import Any, Protocol, TypeVar
 
@@ -38,10 +39,13 @@ class Functions:
         open: opens the volume at a path or URL; takes the chosen dataset or None, and the point in
             time or None.
         describe: describes a path or URL in lines for people; takes a dataset too.
+        unpack: returns a file with the same image that is not compressed: the given file, or a copy
+            with the given path and an ending. None: files are never compressed as a whole.
     """
 
     open: Callable[[str, str | None, Moment | None], ArrayVolume]
     describe: Callable[[str, str | None], str]
+    unpack: Callable[[str, Path], Path] | None = None
 
 
 @dataclass(frozen=True)

@@ -2,27 +2,35 @@
 
 from __future__ import annotations
 
+import gzip
 import json
-from collections.abc import Mapping
+import shutil
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from znni.core.errors import InvalidInput
 from znni.core.options import Moment
-from znni.core.volume import Affine, Grid, Point
+from znni.core.volume import Affine, Grid
 from znni.volumes.formats import Functions, described, library
 from znni.volumes.formats.nifti import NAME
-from znni.volumes.grid_attributes import grid_of
 from znni.volumes.mapped_array import MappedArray
 from znni.volumes.named_axes import NamedAxes
-from znni.volumes.stored import StoredVolume, local_file, reason
+from znni.volumes.orientation import in_words, origin_of
+from znni.volumes.stored import (
+    StoredVolume,
+    check_no_dataset,
+    decompressed,
+    local_file,
+    reason,
+)
 
 UNITS = {"meter": "meter", "mm": "millimeter", "micron": "micrometer"}
 COMMENT = 6  # NIfTI's number of a header extension that is a comment
 MARK = "znni:"  # a comment with an output's attributes begins like this
+COPIED = 2**20  # bytes at a time that are decompressed
 AXES = "xyztc"  # a file has the first three to five of them
 MAPS_FOURTH = "xyzc"  # those of a file that says nothing about time
 
@@ -63,8 +71,7 @@ def open_nifti(place: str, dataset: str | None, time: Moment | None = None) -> S
     """
     nibabel = library("nibabel", "nifti")
     path = local_file(place, NAME)
-    if dataset:
-        raise InvalidInput(f"{place}: holds one image, and no dataset {dataset!r}; leave it out")
+    check_no_dataset(place, dataset)
     try:
         image = nibabel.load(path)
         zooms = [float(zoom) for zoom in image.header.get_zooms()]
@@ -78,8 +85,7 @@ def open_nifti(place: str, dataset: str | None, time: Moment | None = None) -> S
     axes = _axes(image, time)
     z, y, x = (zooms[axes.index(axis)] if axis in axes else 1.0 for axis in "zyx")
     attributes = stored.get("attributes", {})
-    origin = _origin(affine, (x, y, z)) or _noted_origin(affine, attributes)
-    grid = Grid((z, y, x), origin, (unit, unit, unit), affine)
+    grid = Grid((z, y, x), origin_of(affine, (z, y, x), attributes), (unit, unit, unit), affine)
     if mapped:
         values = NamedAxes(mapped, axes[::-1], place, time)
         return StoredVolume(values, place, grid, attributes, chunks=("mapped", None, mapped.row))
@@ -95,44 +101,12 @@ def _axes(image: Any, time: Moment | None) -> str:
     return MAPS_FOURTH if image.ndim == len(MAPS_FOURTH) and not has_time else AXES[: image.ndim]
 
 
-def _origin(affine: Affine | None, zooms: tuple[float, float, float]) -> Point | None:
-    """Return the place of the first voxel, if the axes of the volume are those of space.
-
-    Otherwise only the affine says it, and outputs their place in the input: a grid has neither
-    turns nor reflections.
-    """
-    if affine is None:
-        return None
-    rows = np.reshape(affine.rows, (3, 4))
-    if not np.allclose(rows[:, :3], np.diag(zooms), rtol=1e-5, atol=1e-5 * min(zooms)):
-        return None
-    x, y, z = map(float, rows[:, 3])
-    return z, y, x
-
-
-def _noted_origin(affine: Affine | None, attributes: Mapping[str, Any]) -> Point:
-    """Return the place of the first voxel that an output notes, if it is still about this image."""
-    noted = grid_of(attributes)
-    if affine and noted.affine and np.allclose(affine.rows, noted.affine.rows, rtol=1e-5):
-        return noted.translation
-    return 0.0, 0.0, 0.0
-
-
 def _affine(image: Any) -> Affine | None:
     """Return the orientation of an image, if its header gives one."""
     for found, code in (image.header.get_sform(coded=True), image.header.get_qform(coded=True)):
         if code > 0:
             return Affine(tuple(float(number) for number in found[:3].ravel()), int(code))
     return None
-
-
-def _orientation(affine: Affine) -> str:
-    """Return in words how the axes of an image run in space, and where its first voxel lies."""
-    nibabel = library("nibabel", "nifti")
-    rows = np.vstack([np.reshape(affine.rows, (3, 4)), (0, 0, 0, 1)])
-    letters = "".join(letter or "?" for letter in nibabel.aff2axcodes(rows))
-    place = ", ".join(f"{number:g}" for number in rows[:3, 3])
-    return f"orientation {letters} of its axes x, y and z, first voxel at ({place}) in that space"
 
 
 def stored_in(image: Any) -> dict[str, Any]:
@@ -154,10 +128,22 @@ def describe_nifti(place: str, dataset: str | None) -> str:
     volume = open_nifti(place, dataset, time)
     lines = [place, f"  {volume.shape} {volume.dtype}, {volume.grid}"]
     if affine := volume.grid.affine:
-        lines.append(f"    {_orientation(affine)}")
+        lines.append(f"    {in_words(affine)}")
     if time is not None:
         lines.append(f"    at each of {image.shape[AXES.index('t')]} points in time")
     return "\n".join([*lines, *described(volume.attributes())])
 
 
-FUNCTIONS = Functions(open_nifti, describe_nifti)
+def unpack_nifti(place: str, copy: Path) -> Path:
+    """Return a file with the same image that is not compressed, as ``Functions`` has it."""
+    if not place.lower().endswith(".gz"):
+        return Path(place)
+
+    def write(file: IO[bytes]) -> None:
+        with gzip.open(place) as packed:
+            shutil.copyfileobj(packed, file, COPIED)
+
+    return decompressed(place, copy.with_suffix(".nii"), write)
+
+
+FUNCTIONS = Functions(open_nifti, describe_nifti, unpack_nifti)

@@ -11,11 +11,11 @@ import numpy as np
 
 from znni.core.errors import InvalidInput, option
 from znni.core.options import Packing
-from znni.core.volume import Affine, Grid, NewOutput
+from znni.core.volume import Grid, NewOutput
 from znni.volumes.formats import check_plain, library
 from znni.volumes.formats.nifti import NAME
 from znni.volumes.formats.nifti.format import COMMENT, MARK, UNITS, stored_in
-from znni.volumes.grid_attributes import in_micrometers
+from znni.volumes.grid_attributes import in_unit
 from znni.volumes.parallel_gzip import gzipped
 from znni.volumes.staged_output import Content, StagedWriter
 from znni.volumes.stored import local_file
@@ -100,13 +100,5 @@ def _in_one_unit(grid: Grid) -> tuple[Grid, str]:
     known = {unit: name for name, unit in UNITS.items()}
     if len(set(grid.units)) == 1 and grid.units[0] in known:
         return grid, known[grid.units[0]]
-    micrometers = in_micrometers(grid)
-    if micrometers is None or (grid.affine and len(set(grid.units)) > 1):
-        return grid, "unknown"
-    factors = (new / old for new, old in zip(micrometers, grid.scale, strict=True))
-    z, y, x = (at * factor for at, factor in zip(grid.translation, factors, strict=True))
-    affine = grid.affine and Affine(
-        tuple(number * micrometers[0] / grid.scale[0] for number in grid.affine.rows),
-        grid.affine.code,
-    )
-    return Grid(micrometers, (z, y, x), affine=affine), "micron"
+    found = in_unit(grid, "micrometer")
+    return found, "micron" if found.units[0] == "micrometer" else "unknown"

@@ -1,0 +1,130 @@
+"""Each step of a case takes no more memory than it declares, and a case that cannot fit says so."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from case_scans import NET, write
+
+from znni.cases import preparation, slabs
+from znni.cases.case import Case, predict, remove_components
+from znni.cases.memory import room_for, room_of_files, search_for
+from znni.cases.preparation import preparation_for, preparation_of_all, write_input
+from znni.cases.scan import open_scan
+from znni.cases.slabs import LEAST_COMPONENTS, Slab, slab_within
+from znni.components.rules import KeepLargest
+from znni.components.slabs import MOST_COMPONENTS
+from znni.core.errors import DoesNotFit, StepDoesNotFit
+from znni.core.options import Choices
+from znni.core.run_options import Options
+from znni.core.shapes import Vec3
+from znni.inference.session import Session
+from znni.network.network import Network
+from znni.network.network_file import network_from_text
+from znni.network.weights import random_weights
+
+SIZE = (40, 160, 150)
+RULES = [KeepLargest(labels=(1,))]
+SMALL = 2**20  # bytes of Python's own objects, which are not declared
+
+
+def network(normalize: str = "zscore, within: nonzero") -> Network:
+    text = NET.replace("[{mean: 20, std: 50, clip: [-100, 150]}]", normalize)
+    return network_from_text(text, "organs.yaml")
+
+
+def noise(dtype: str = "float32") -> np.ndarray[Any, np.dtype[Any]]:
+    values = np.random.default_rng(0).integers(1, 300, SIZE).astype(dtype)
+    values[:, :20] = values[:, :, :9] = 0
+    return values
+
+
+def peak_of(step: Callable[[], object]) -> int:
+    """Return the most bytes that arrays of a step take."""
+    tracemalloc.start()
+    try:
+        step()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("dtype", ["int16", "float32", "float64"])
+@pytest.mark.parametrize("normalize", ["zscore, within: nonzero", "zscore", "percentiles"])
+@pytest.mark.parametrize("orientation", ["stored", "RAS"])
+def test_preparing_takes_what_it_declares(
+    tmp_path: Path, dtype: str, normalize: str, orientation: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if normalize == "percentiles":
+        normalize = "{percentiles: [0, 100]}"
+    net = network(normalize)
+    assert net.case is not None
+    net = replace(net, case=replace(net.case, orientation=orientation))
+    affine = np.array([[0, 0, 2.5, 0], [-1.2, 0, 0, 0], [0, 1.0, 0, 0], [0, 0, 0, 1]])
+    file = write(tmp_path / "scan.nii", noise(dtype), affine)
+    monkeypatch.setattr(slabs, "SLAB_VOXELS", 2**16)
+    monkeypatch.setattr(preparation, "SLAB_BYTES", 2**22)
+    scan = open_scan([file], net.case, tmp_path)
+    known = preparation_of_all(scan, net)
+    limits = Choices(device="cpu", threads=2, costs="built-in")
+    declared = room_for(scan, known, search_for(known, limits)).steps
+    prepared = preparation_for(scan, net, tmp_path)  # code is loaded and compiled
+    write_input(scan, prepared, tmp_path / "input.npy", 2)
+    reading = peak_of(lambda: preparation_for(scan, net, tmp_path))
+    resampling = peak_of(lambda: write_input(scan, prepared, tmp_path / "again.npy", 2))
+    assert reading <= declared.reading + SMALL
+    assert resampling <= declared.resampling + SMALL
+
+
+def test_removing_components_takes_what_it_declares(tmp_path: Path) -> None:
+    net = network()
+    file = write(tmp_path / "scan.nii", noise())
+    assert net.case is not None
+    scan = open_scan([file], net.case, tmp_path)
+    known = preparation_of_all(scan, net)
+    limits = Choices(device="cpu", threads=2, costs="built-in")
+    room = room_for(scan, known, search_for(known, limits), RULES)
+    labels = np.random.default_rng(1).integers(0, 3, (1, *SIZE), np.uint8)
+    np.save(tmp_path / "labels.npy", labels.repeat(4, axis=-1)[..., : SIZE[2]])
+
+    def remove() -> None:
+        remove_components(scan, tmp_path / "labels.npy", RULES, room.free)
+
+    remove()
+    assert peak_of(remove) <= room.steps.components + SMALL
+
+
+def test_slabs_follow_from_the_memory() -> None:
+    def nbytes(planes: int, components: int) -> int:
+        return 1000 * planes + 10 * components
+
+    size = Vec3(64, 10, 10)
+    assert slab_within(2**40, size, nbytes) == Slab(64, MOST_COMPONENTS, 64_000 + 10 * 2**22)
+    some = slab_within(100_000, size, nbytes)
+    assert (some.planes, some.components, some.nbytes) == (32, 6_800, 100_000)
+    least = slab_within(10_000, size, nbytes)
+    assert (least.planes, least.components) == (1, LEAST_COMPONENTS)
+
+
+@pytest.mark.parametrize("normalize", ["zscore, within: nonzero", "zscore"])
+def test_a_case_that_cannot_fit_says_so_before_anything_is_written(
+    tmp_path: Path, normalize: str
+) -> None:
+    net, file = network(normalize), write(tmp_path / "scan.nii", noise())
+    case = Case((file,), tmp_path / "labels.nii")
+    for ram, kind, said in (
+        ("400MiB", DoesNotFit, "no plan fits"),
+        ("600MiB", StepDoesNotFit, r"a case does not fit: writing needs \d+ MiB \(the process"),
+    ):
+        options = Options(limits=Choices(device="cpu", ram=ram, costs="built-in"))
+        with pytest.raises(kind, match=said):
+            predict(case, net, random_weights(net, 7), Session(), options)
+    assert [path.name for path in tmp_path.iterdir()] == ["scan.nii"]
+    needed = room_of_files(case.files, net, Choices(device="cpu", costs="built-in")).process
+    assert needed > 512 * 2**20

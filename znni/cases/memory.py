@@ -1,0 +1,161 @@
+"""The memory that the steps of a case take on the host.
+
+All steps but the network work slab by slab: on whole planes, as many as the memory allows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NamedTuple
+
+from planner.limits import does_not_fit
+from planner.search import Search
+from znni.cases.preparation import (
+    Preparation,
+    preparation_of_all,
+    preparing_bytes,
+    rules_of,
+    running,
+    scaling_bytes,
+    unit_of,
+)
+from znni.cases.scan import Scan, look_at_scan
+from znni.cases.slabs import components_slab, mask_slab
+from znni.components.rules import Rule
+from znni.core.errors import StepDoesNotFit
+from znni.core.options import Choices
+from znni.core.resampling import Resampling
+from znni.core.shapes import FLOAT_BYTES, Vec3
+from znni.engine.statistics import statistics_bytes
+from znni.inference.exporting import LABELS_ROOM
+from znni.inference.planning import search
+from znni.network.network import Network
+
+# The least that is left of a scan that is cropped.
+ONE_VOXEL = Resampling(Vec3(1, 1, 1), Vec3(1, 1, 1), (0, 0, 0))
+
+
+@dataclass(frozen=True)
+class Room:
+    """The memory for a case.
+
+    Attributes:
+        allowed: the bytes that the whole process may take.
+        process: the bytes of the process, its libraries and the weights, during any step.
+        threads: the number of threads.
+        steps: the bytes that each step but the network takes beside them.
+    """
+
+    allowed: int
+    process: int
+    threads: int
+    steps: StepBytes
+
+    @property
+    def free(self) -> int:
+        """The bytes for a step."""
+        return self.allowed - self.process
+
+
+class StepBytes(NamedTuple):
+    """The bytes that steps take beside the process and the weights. 0: there is no such step.
+
+    Attributes:
+        reading: to find the box and the mask of voxels that are not 0, and statistics.
+        resampling: to normalize and resample the scan.
+        components: to remove connected components.
+        writing: to write the labels.
+    """
+
+    reading: int
+    resampling: int
+    components: int
+    writing: int
+
+    @property
+    def preparing(self) -> int:
+        """The bytes of the steps before the network."""
+        return max(self.reading, self.resampling)
+
+
+def room_of_files(
+    files: Sequence[Path], network: Network, limits: Choices, removing: Sequence[Rule] = ()
+) -> Room:
+    """Return the memory for a case, from the headers of its files.
+
+    Args:
+        files: the files of the scan.
+        network: the network, whose file describes whole cases.
+        limits: the memory that is allowed, and what plans may use.
+        removing: the rules by which components are removed.
+
+    Raises:
+        InvalidInput: the scan, the network or an option cannot be used.
+        DoesNotFit: no plan stays within the memory.
+        StepDoesNotFit: another step does not.
+    """
+    scan = look_at_scan(files, rules_of(network), unit_of(network))
+    prepared = preparation_of_all(scan, network)
+    least = replace(prepared, image=ONE_VOXEL, output=ONE_VOXEL)
+    check_network(least if network.scaling.crops else prepared, limits)
+    return room_for(scan, prepared, search_for(prepared, limits), removing)
+
+
+def check_network(prepared: Preparation, limits: Choices) -> None:
+    """Check that a plan of a case's network stays within the memory.
+
+    Raises:
+        DoesNotFit: none does.
+    """
+    found = search_for(prepared, limits)
+    smallest = found.smallest()
+    if any(taken.total > on.memory for taken, on in smallest.limits.values()):
+        raise does_not_fit(smallest, found.overhead)
+
+
+def search_for(prepared: Preparation, limits: Choices) -> Search:
+    """Return the search for the plan of a case's network."""
+    return search(running(prepared), prepared.image.target, labels=True, **vars(limits))
+
+
+def room_for(
+    scan: Scan, prepared: Preparation, found: Search, removing: Sequence[Rule] = ()
+) -> Room:
+    """Return the memory for a case.
+
+    Args:
+        scan: the scan.
+        prepared: its preparation. If it was not cropped, each step takes what any crop takes, or
+            more.
+        found: the search for the plan of its network.
+        removing: the rules by which components are removed.
+
+    Raises:
+        StepDoesNotFit: a step takes more than is allowed, even with slabs of one plane.
+    """
+    host, size = found.machine.host, prepared.crop.size
+    weights = FLOAT_BYTES * prepared.network.held_parameters
+    process = found.overhead.process + found.overhead.cuda + weights
+    free = host.memory - process
+    steps = StepBytes(
+        _reading_bytes(scan, prepared.network, size, free),
+        preparing_bytes(scan, prepared, host.threads, free),
+        components_slab(size, removing, free).nbytes if removing else 0,
+        LABELS_ROOM,
+    )
+    for name, taken in steps._asdict().items():
+        if process + taken > host.memory:
+            needed = process + taken
+            raise StepDoesNotFit(name, needed=needed, allowed=host.memory, process=process)
+    return Room(host.memory, process, host.threads, steps)
+
+
+def _reading_bytes(scan: Scan, network: Network, size: Vec3, room: int) -> int:
+    maps, itemsize = scan.volume.features, scan.volume.itemsize
+    found = 0 if network.scaling.is_fixed else statistics_bytes(network, scan.volume)
+    if network.scaling.within == "nonzero":
+        mask = mask_slab(size, maps, itemsize, room).nbytes
+        found = max(found, mask, scaling_bytes(size, maps, itemsize))
+    return found

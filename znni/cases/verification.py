@@ -1,0 +1,169 @@
+"""Verification of a case's labels: some voxels are computed again, by NumPy and SciPy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+
+from znni.cases.arrays import Maps, Turned
+from znni.cases.case import Case
+from znni.cases.preparation import preparation_for, rules_of, running, unit_of
+from znni.cases.reference import ResampledScan, ScanInMemory
+from znni.cases.scan import Scan, open_scan
+from znni.core.errors import InvalidInput
+from znni.core.shapes import Box, Vec3
+from znni.core.text import counted
+from znni.engine.labels import labels_for
+from znni.engine.run_state import Progress, no_progress
+from znni.engine.tiles import windows_over
+from znni.inference.brute_force import WindowsAt
+from znni.inference.verify import tolerance, warn_of_time
+from znni.network.network import Network
+from znni.network.weights import Weights
+from znni.volumes.array import ArrayVolume
+from znni.volumes.locate import open_volume
+from znni.volumes.stored import StoredVolume
+
+VOXELS = 16
+TOGETHER = 4  # voxels that lie side by side, mostly in the same windows, which take long
+TRIES = 200  # random voxels among which those with a label other than 0 are preferred
+
+
+@dataclass(frozen=True)
+class CaseVerification:
+    """Comparison of labels with those computed again.
+
+    Attributes:
+        out: the labels.
+        voxels: the number of voxels.
+        outside: the number of them outside of the crop, where labels are 0.
+        ties: the number of other labels whose maps are equal but for rounding.
+        wrong: the number of wrong labels.
+        at: a voxel with a wrong label (z, y, x) of the file; None if there is none.
+        seed: the seed of the choice of voxels.
+    """
+
+    out: Path
+    voxels: int
+    outside: int
+    ties: int
+    wrong: int
+    at: Vec3 | None
+    seed: int
+
+    @property
+    def agrees(self) -> bool:
+        """True if no label is wrong."""
+        return not self.wrong
+
+    def __str__(self) -> str:
+        """Return the account in words."""
+        about = f"{counted(self.voxels, 'voxel')} computed again in float64"
+        if self.outside:
+            about += f", {self.outside} of them outside of the crop"
+        if self.ties:
+            about += f"; at {self.ties}, another map is as large but for rounding"
+        if self.at is None:
+            return f"{self.out}: {about}; all labels agree (seed {self.seed})"
+        z, y, x = self.at
+        return (
+            f"{self.out}: {about}; {counted(self.wrong, 'label')} differ, as that at z={z}, y={y}, "
+            f"x={x} (seed {self.seed})"
+        )
+
+
+def verify_case(
+    case: Case,
+    network: Network,
+    weights: Weights,
+    *,
+    voxels: int = VOXELS,
+    seed: int | None = None,
+    progress: Progress = no_progress,
+) -> CaseVerification:
+    """Compute some voxels of a case's labels again, and compare them.
+
+    The whole scan is read into memory. Each voxel takes up to eight windows of the network, in
+    NumPy. Labels whose components were removed cannot be verified.
+
+    Args:
+        case: the scan, and its labels.
+        network: the network, whose file describes whole cases.
+        weights: its parameters.
+        voxels: the number of voxels.
+        seed: the seed of the choice of voxels; None: a new one.
+        progress: called with the voxels that are done, and all voxels.
+
+    Raises:
+        InvalidInput: scan, labels or network cannot be used, or the labels have other voxels.
+    """
+    rules = rules_of(network)
+    if seed is None:
+        seed = int(np.random.default_rng().integers(2**32))
+    generator = np.random.default_rng(seed)
+    with TemporaryDirectory(dir=case.out.parent, prefix=".znni-") as folder:
+        scan = open_scan(case.files, rules, Path(folder), unit_of(network))
+        labels = _labels(case.out, scan)
+        known = ScanInMemory(scan, network)
+        prepared = preparation_for(scan, known.network, Path(folder))
+    over = running(prepared)
+    over = replace(over, window=windows_over(over, prepared.image.target))
+    compute = WindowsAt(over, weights, ResampledScan(known, prepared.image))
+    rule = labels_for(over, True, None)
+    assert rule is not None
+    chosen = _voxels(labels, voxels, generator)
+    warn_of_time(over, len(chosen))
+    outside = ties = 0
+    wrong: list[Vec3] = []
+    for number, at in enumerate(chosen, start=1):
+        stored = labels.read(Box(at, at + 1))[:, 0, 0, 0][np.newaxis]
+        if not Box(at, at + 1).within(known.crop):
+            outside += 1
+            wrong += [at] * bool(stored.any())
+        else:
+            values, largest = compute(at - known.crop.start)
+            misfit = float(rule.misfit(stored, values[np.newaxis]).max())
+            near = 2 * tolerance(over, "float32", largest)
+            ties += 0 < misfit <= near
+            wrong += [at] * (not misfit <= near)
+        progress(number, len(chosen))
+    first = _as_stored(wrong[0], scan) if wrong else None
+    return CaseVerification(case.out, len(chosen), outside, ties, len(wrong), first, seed)
+
+
+def _labels(path: Path, scan: Scan) -> ArrayVolume:
+    """Return labels, oriented as the scan."""
+    volume = open_volume(path)
+    turned = StoredVolume(Turned(Maps(volume), scan.turn), str(path))
+    if turned.size != scan.volume.size or volume.features != 1:
+        raise InvalidInput(
+            f"{path} has {counted(volume.features, 'map')} of {volume.size}, and the scan has "
+            f"{scan.volume.size} voxels; give the labels of this scan"
+        )
+    return turned
+
+
+def _voxels(labels: ArrayVolume, count: int, generator: np.random.Generator) -> list[Vec3]:
+    """Return random voxels, some side by side, half of them with labels other than 0."""
+    found: list[Vec3] = []
+    while len(found) < count:
+        at = Vec3(*map(int, generator.integers(labels.size)))
+        for _ in range(TRIES if len(found) // TOGETHER % 2 == 0 else 0):
+            if labels.read(Box(at, at + 1)).any():
+                break
+            at = Vec3(*map(int, generator.integers(labels.size)))
+        together = min(TOGETHER, count - len(found), labels.size.x - at.x)
+        found += [at._replace(x=at.x + step) for step in range(together)]
+    return found
+
+
+def _as_stored(at: Vec3, scan: Scan) -> Vec3:
+    """Return a voxel of a scan in the order of its file's axes."""
+    turn, size = scan.turn, scan.volume.size
+    place = [0, 0, 0]
+    for axis, own in enumerate(turn.axes):
+        place[own] = size[axis] - 1 - at[axis] if turn.reversed[axis] else at[axis]
+    return Vec3(*place)

@@ -1,0 +1,4 @@
+"""Volumes in MetaImage files, which ITK writes."""
+
+NAME = "MetaImage"
+ENDINGS = (".mha", ".mhd")

@@ -1,0 +1,97 @@
+"""Reading MetaImage files as volumes, and the entry for this format."""
+
+from __future__ import annotations
+
+import json
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+from znni.core.errors import InvalidInput
+from znni.core.options import Moment
+from znni.core.volume import Grid
+from znni.volumes.formats import Functions, described
+from znni.volumes.formats.metaimage import NAME
+from znni.volumes.formats.metaimage.header import Header, read_header
+from znni.volumes.orientation import affine_from_lps, in_words, origin_of
+from znni.volumes.stored import (
+    StoredVolume,
+    check_no_dataset,
+    errors_as,
+    local_file,
+    reason,
+)
+from znni.volumes.values_in_file import ValuesInFile, unpacked
+
+MARK = b"\nznni:"  # behind the values, how an output was made begins like this
+
+
+def open_metaimage(place: str, dataset: str | None, time: Moment | None = None) -> StoredVolume:
+    """Open the image of a file, with its axes in the order (c, z, y, x).
+
+    Voxels keep their stored order, whatever orientation the file gives. The orientation is kept for
+    outputs. A fourth axis is maps, unless the user says time.
+
+    Raises:
+        InvalidInput: there is no such file, or it is no MetaImage, damaged, or of a kind that znni
+            does not read; or a dataset was named.
+    """
+    check_no_dataset(place, dataset)
+    with _damage(place):
+        header = read_header(local_file(place, NAME))
+        values = header.values(fourth="t" if time is not None or header.maps > 1 else "c")
+        attributes = stored_in(header, values).get("attributes", {})
+        return values.volume(place, _grid(header, attributes), attributes, time)
+
+
+def _damage(place: str) -> AbstractContextManager[None]:
+    """Turn all errors about a damaged file into one."""
+    return errors_as(
+        lambda error: InvalidInput(
+            f"{place}: cannot be read as MetaImage: {reason(error)}; give a whole .mha or .mhd file"
+        )
+    )
+
+
+def _grid(header: Header, attributes: dict[str, Any]) -> Grid:
+    """Return the place of an image's voxels."""
+    if not header.has_spacing:
+        return Grid()
+    unit = header.unit
+    x, y, z = map(abs, map(float, header.spacing))
+    affine = affine_from_lps(header.steps, header.origin)
+    return Grid((z, y, x), origin_of(affine, (z, y, x), attributes), (unit, unit, unit), affine)
+
+
+def stored_in(header: Header, values: ValuesInFile) -> dict[str, Any]:
+    """Return how an output was made, as it says behind its values."""
+    with header.path.open("rb") as file:
+        file.seek(header.behind(values))
+        if file.read(len(MARK)) != MARK:
+            return {}
+        return dict(json.loads(file.read()))
+
+
+def describe_metaimage(place: str, dataset: str | None) -> str:
+    """Describe a file: its shape, type, voxels, orientation, and how outputs were made."""
+    with _damage(place):
+        header = read_header(local_file(place, NAME))
+        time = 0 if header.maps > 1 and len(header.sizes) > 3 else None
+    volume = open_metaimage(place, dataset, time)
+    lines = [place, f"  {volume.shape} {volume.dtype}, {volume.grid}"]
+    if affine := volume.grid.affine:
+        lines.append(f"    {in_words(affine)}")
+    return "\n".join([*lines, *described(volume.attributes())])
+
+
+def unpack_metaimage(place: str, copy: Path) -> Path:
+    """Return a file with the same image that is not compressed, as ``Functions`` has it."""
+    with _damage(place):
+        header = read_header(local_file(place, NAME))
+        values = header.values(fourth="c")
+    if not values.packed:
+        return Path(place)
+    return unpacked(place, copy.with_suffix(".mha"), header.plain, values)
+
+
+FUNCTIONS = Functions(open_metaimage, describe_metaimage, unpack_metaimage)

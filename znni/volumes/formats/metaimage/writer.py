@@ -1,0 +1,78 @@
+"""Writing MetaImage files."""
+
+from __future__ import annotations
+
+import zlib
+from typing import IO, ClassVar
+
+import numpy as np
+
+from znni.core.options import Packing
+from znni.volumes.formats.metaimage import NAME
+from znni.volumes.formats.metaimage.format import MARK, stored_in
+from znni.volumes.formats.metaimage.header import LAST, LOCAL, TYPES, read_header
+from znni.volumes.grid_attributes import in_unit
+from znni.volumes.header_writer import HeaderWriter
+from znni.volumes.orientation import steps_in_lps
+from znni.volumes.staged_output import Content
+from znni.volumes.stored import local_file
+
+NAMES = {dtype: name for name, dtype in reversed(TYPES.items())}  # the first name of each type
+GAP = " " * 20  # for the bytes of compressed values, which are known when they are written
+
+
+class MetaImageWriter(HeaderWriter):
+    """Writes header and values in one file. If there are several maps, they are a fourth axis."""
+
+    name = NAME
+    ending = ".mha"
+    types = tuple(NAMES)
+    wbits = zlib.MAX_WBITS
+    kind: ClassVar[Packing] = "deflate"
+
+    def header(self, content: Content, *, packed: bool) -> bytes:
+        """Return what comes before the values. It has a gap for the bytes of compressed values."""
+        wanted = content.wanted
+        sizes = [*wanted.size[::-1], *[wanted.features] * (wanted.features > 1)]
+        grid = in_unit(wanted.grid, "millimeter")
+        steps, origin = steps_in_lps(grid)
+        spacing = np.ones(len(sizes))
+        spacing[:3] = grid.scale[::-1]
+        directions, place = np.eye(len(sizes)), np.zeros(len(sizes))
+        directions[:3, :3] = steps / np.linalg.norm(steps, axis=1, keepdims=True)
+        place[:3] = origin
+        fields = {
+            "ObjectType": "Image",
+            "NDims": len(sizes),
+            "BinaryData": True,
+            "BinaryDataByteOrderMSB": False,
+            "CompressedData": packed,
+            **({"CompressedDataSize": GAP} if packed else {}),
+            "TransformMatrix": _text(directions.ravel()),
+            "Offset": _text(place),
+            "ElementSpacing": _text(spacing),
+            "DimSize": " ".join(map(str, sizes)),
+            "ElementType": NAMES[np.dtype(wanted.dtype).name],
+            LAST: LOCAL,
+        }
+        return "".join(f"{name} = {value}\n" for name, value in fields.items()).encode()
+
+    def write_rest(self, file: IO[bytes], content: Content, packed: int | None) -> None:
+        """Write how the values were made, and how many bytes they take."""
+        if notes := content.notes:
+            file.write(MARK + notes.encode())
+        if packed is not None:
+            file.seek(self.header(content, packed=True).index(GAP.encode()))
+            file.write(f"{packed:{len(GAP)}d}".encode())
+
+    def kept_ledger(self) -> bytes:
+        """Return the ledger in a whole output."""
+        header = read_header(local_file(self.place, NAME))
+        return str(stored_in(header, header.values(fourth="c")).get("ledger", "")).encode()
+
+
+WRITER = MetaImageWriter
+
+
+def _text(numbers: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> str:
+    return " ".join(f"{number:.17g}" for number in numbers + 0.0)

@@ -1,0 +1,86 @@
+"""Writing NRRD files."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable
+from typing import ClassVar
+
+import numpy as np
+
+from znni.core.options import Packing
+from znni.core.volume import Grid
+from znni.volumes.formats.nrrd import NAME
+from znni.volumes.formats.nrrd.format import KEY, stored_in
+from znni.volumes.formats.nrrd.header import NAMES, PACKED, RAW, SYMBOLS, read_header
+from znni.volumes.grid_attributes import in_unit
+from znni.volumes.header_writer import HeaderWriter
+from znni.volumes.orientation import steps_in_lps
+from znni.volumes.staged_output import Content
+from znni.volumes.stored import local_file
+
+GZIP = 16 + zlib.MAX_WBITS  # zlib's number of gzip's streams
+
+
+class NrrdWriter(HeaderWriter):
+    """Writes header and values in one file. If there are several maps, they are a list."""
+
+    name = NAME
+    ending = ".nrrd"
+    types = tuple(NAMES)
+    wbits = GZIP
+    kind: ClassVar[Packing] = "gzip"
+
+    def header(self, content: Content, *, packed: bool) -> bytes:
+        """Return what comes before the values."""
+        wanted = content.wanted
+        several = wanted.features > 1
+        dtype = np.dtype(wanted.dtype)
+        fields = {
+            "type": NAMES[dtype.name][0],
+            "dimension": str(3 + several),
+            "sizes": " ".join(map(str, wanted.shape[:0:-1] + wanted.shape[: int(several)])),
+            "kinds": "domain domain domain" + " list" * several,
+            **_placed(wanted.grid, several=several),
+            **({"endian": "little"} if dtype.itemsize > 1 else {}),
+            "encoding": (PACKED if packed else RAW)[0],
+        }
+        lines = ["NRRD0005", *(f"{name}: {value}" for name, value in fields.items())]
+        if notes := content.notes:
+            escaped = notes.replace("\\", "\\\\")
+            lines.append(f"{KEY}:={escaped}")
+        return "\n".join([*lines, "", ""]).encode()
+
+    def kept_ledger(self) -> bytes:
+        """Return the ledger in a whole output."""
+        header = read_header(local_file(self.place, NAME))
+        return str(stored_in(header).get("ledger", "")).encode()
+
+
+WRITER = NrrdWriter
+
+
+def _placed(grid: Grid, *, several: bool) -> dict[str, str]:
+    """Return the fields that say where the voxels lie.
+
+    Without an affine, nothing says how the axes run in the space of a patient.
+    """
+    if grid == Grid():
+        return {}
+    if grid.affine is None:
+        extents = [*map(repr, grid.scale[::-1]), *["nan"] * several]
+        units = [*(SYMBOLS.get(unit or "", "") for unit in grid.units[::-1]), *[""] * several]
+        return {"spacings": " ".join(extents), "units": " ".join(f'"{unit}"' for unit in units)}
+    grid = in_unit(grid, "millimeter")
+    steps, origin = steps_in_lps(grid)
+    known = {"space units": '"mm" "mm" "mm"'} if grid.units[0] == "millimeter" else {}
+    return {
+        "space": "left-posterior-superior",
+        "space directions": " ".join([*map(_vector, steps), *["none"] * several]),
+        "space origin": _vector(origin),
+        **known,
+    }
+
+
+def _vector(numbers: Iterable[float]) -> str:
+    return f"({','.join(repr(float(number)) for number in numbers)})"

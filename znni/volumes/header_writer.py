@@ -1,0 +1,85 @@
+"""Writing files that have a header of text, and then values, which may be compressed."""
+
+from __future__ import annotations
+
+import zlib
+from abc import abstractmethod
+from contextlib import closing
+from dataclasses import replace
+from typing import IO, ClassVar
+
+import numpy as np
+
+from znni.core.errors import InvalidInput, option
+from znni.core.options import Packing
+from znni.core.volume import NewOutput
+from znni.volumes.formats import check_plain
+from znni.volumes.staged_output import Content, StagedWriter
+
+LEVEL = 1  # of deflate
+
+
+class HeaderWriter(StagedWriter):
+    """Writes a file with a header of text, and then the values: first those of the first map.
+
+    Attributes:
+        name: the name of the format.
+        ending: the ending of files with header and values.
+        types: the types of values that the format has.
+        wbits: zlib's number of the kind of stream.
+        kind: the name of this compression.
+    """
+
+    name: ClassVar[str]
+    ending: ClassVar[str]
+    types: ClassVar[tuple[str, ...]]
+    wbits: ClassVar[int]
+    kind: ClassVar[Packing]
+
+    @abstractmethod
+    def header(self, content: Content, *, packed: bool) -> bytes:
+        """Return what comes before the values."""
+
+    def write_rest(self, file: IO[bytes], content: Content, packed: int | None) -> None:
+        """Write what comes after the values.
+
+        Args:
+            file: the file.
+            content: what it holds.
+            packed: the bytes of the compressed values; None: they are not compressed.
+        """
+
+    def check(self, wanted: NewOutput) -> None:
+        """Refuse an output that such a file cannot hold."""
+        if not self.place.lower().endswith(self.ending):
+            raise InvalidInput(
+                f"{self.place}: znni writes {self.name} as one file; give a name that ends in "
+                f"{self.ending}"
+            )
+        given = "" if wanted.compression == "gzip" else wanted.compression
+        check_plain(self.place, replace(wanted, compression=given or None), self.name)
+        if np.dtype(wanted.dtype).name not in self.types:
+            raise InvalidInput(
+                f"{self.place}: {self.name} has no {wanted.dtype}; give "
+                f"{option('dtype', 'float32')}, or write to a name that ends in .zarr or .h5"
+            )
+
+    def packing(self, wanted: NewOutput) -> Packing:
+        """Return how the values are compressed: integers are, unless the output says otherwise."""
+        is_float = np.dtype(wanted.dtype).kind == "f"
+        compression = wanted.compression or ("none" if is_float else "gzip")
+        return "none" if compression == "none" else self.kind
+
+    def save(self, file: IO[bytes], content: Content) -> None:
+        """Write the header, and then the values."""
+        packed = self.packing(content.wanted) != "none"
+        file.write(self.header(content, packed=packed))
+        encoder = zlib.compressobj(LEVEL, wbits=self.wbits) if packed else None
+        first = file.tell()
+        with closing(content.planes()) as planes:
+            for plane in planes:
+                values = np.ascontiguousarray(plane, plane.dtype.newbyteorder("<")).data
+                file.write(encoder.compress(values) if encoder else values)
+        if encoder:
+            file.write(encoder.flush())
+        self.write_rest(file, content, file.tell() - first if encoder else None)
