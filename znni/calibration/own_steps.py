@@ -80,7 +80,7 @@ def unmeasured_calls(plan: Plan, catalogue: Catalogue, model: CostModel) -> Unme
 
     def calls(steps: Iterable[_Priced]) -> list[tuple[Primitive, Call]]:
         unknown = (step for step in steps if _is_unknown(*step, model))
-        parts = ((primitive, _part_of(primitive, *call)) for primitive, *call in unknown)
+        parts = ((step[0], _part_of(*step)) for step in unknown)
         return [part for part in parts if _memory(*part) <= allowed]
 
     return Unmeasured(calls(chosen), calls(dict.fromkeys(rivals)))
