@@ -92,6 +92,7 @@ def test_each_primitive_of_a_step_in_pieces_is_measured() -> None:
     ]
     calls = unmeasured_calls(replace(plan, segments=tuple(segments)), CATALOGUE, BUILT_IN).own
     assert {(it.name, call.shape.n) for it, call in calls} >= {("rival", 1), ("slow", 2)}
+    assert set(names(calls[:2])) == {"rival", "slow"}, "each kind comes once before one comes twice"
 
 
 @pytest.mark.usefixtures("twice_as_slow")

@@ -7,7 +7,9 @@ as those of a calibration. They correct the predicted time, and the choice of th
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from operator import itemgetter
 from typing import NamedTuple, TypeAlias
 
 from planner.cost_model import CostModel, built_in_seconds
@@ -29,7 +31,7 @@ from znni.primitives.cpu.common.lazy_kernel import compiled_seconds
 _Priced: TypeAlias = tuple[Primitive, Operation, Shape5]
 
 # The most seconds that a measured call takes by the built-in model, and how often it is timed.
-CALL_SECONDS = 0.1
+CALL_SECONDS = 0.05
 REPEATS = 2
 
 # The share of an extent that is left in one step to a smaller image. Rows stay as long as they are.
@@ -43,7 +45,9 @@ RIVALS = 1.5
 
 
 class Unmeasured(NamedTuple):
-    """Calls of kinds of primitives that were never measured. The longest steps come first.
+    """Calls of kinds of primitives that were never measured: first one of each, then another one.
+
+    The longest steps come first.
 
     Attributes:
         own: calls that tell the speed of a plan's steps on the host.
@@ -81,7 +85,7 @@ def unmeasured_calls(plan: Plan, catalogue: Catalogue, model: CostModel) -> Unme
     def calls(steps: Iterable[_Priced]) -> list[tuple[Primitive, Call]]:
         unknown = (step for step in steps if _is_unknown(*step, model))
         parts = ((step[0], _part_of(*step)) for step in unknown)
-        return [part for part in parts if _memory(*part) <= allowed]
+        return _in_rounds(part for part in parts if _memory(*part) <= allowed)
 
     return Unmeasured(calls(chosen), calls(dict.fromkeys(rivals)))
 
@@ -110,6 +114,16 @@ def measure(
             break
         times.append((primitive, call, workbench.measure(primitive, call, REPEATS).median))
     record(times, CostDatabase())
+
+
+def _in_rounds(calls: Iterable[tuple[Primitive, Call]]) -> list[tuple[Primitive, Call]]:
+    """Return calls with the first one of each kind before the second ones, and so on."""
+    before = Counter[type]()
+    ranked = []
+    for call in calls:
+        ranked.append((before[type(call[0])], call))
+        before[type(call[0])] += 1
+    return [call for _, call in sorted(ranked, key=itemgetter(0))]
 
 
 def pieces_of(step: Step) -> Iterator[tuple[str, int]]:
