@@ -9,6 +9,7 @@ from typing import NamedTuple, TypeAlias
 
 from znni.core.shapes import Shape5
 from znni.network.layers import Operation
+from znni.plans.band import FLOPS_AND_BYTES
 from znni.plans.cost import Cost
 from znni.plans.nominal_time import nominal_time
 from znni.plans.primitive import Primitive
@@ -21,7 +22,6 @@ GPU_CALL_SECONDS = 1e-5  # the start of a few kernels
 # clocks.
 BUILT_IN_ERROR = 0.3
 
-FLOPS_AND_BYTES = "a model of flops and bytes"
 NOT_MEASURED = f"{FLOPS_AND_BYTES}, not yet measured on this machine"
 NOT_HERE = f"{FLOPS_AND_BYTES}, for a machine that is not this one"
 

@@ -18,7 +18,7 @@ from fakes import fake_catalogue
 from hypothesis import settings
 
 from planner.cost_model import BUILT_IN
-from znni.calibration import phase_notes
+from znni.calibration import compiled_notes, phase_notes
 from znni.calibration.cost_file import VARIABLE
 from znni.calibration.database import CostDatabase
 from znni.calibration.measure import Workbench
@@ -56,6 +56,7 @@ def no_measured_costs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None
         patch.setenv(text_cache.FOLDER_VARIABLE, str(tmp_path_factory.mktemp("plans")))
         patch.setattr(cold_pages, "PROCESSORS", Path("/no/such/file"))  # of no virtual machine
         patch.setattr(phase_notes, "NOTES", NO_NOTES)  # tests start long before their runs
+        patch.setattr(compiled_notes, "STEP_SECONDS", 0.0)  # whatever was compiled here before
         yield
 
 

@@ -17,10 +17,10 @@ import znni
 from znni.core.errors import InvalidInput, OutputDiffers
 from znni.core.shapes import Box, Vec3
 from znni.engine.tiles import for_job, make_job
-from znni.inference.brute_force import multiplications_at_voxel
+from znni.inference.brute_force import multiplications_at
 from znni.inference.provenance import Attributes, origin_attributes
 from znni.inference.request import open_request, request_for
-from znni.inference.verify import compared, seconds_per_voxel
+from znni.inference.verify import compared, seconds_for
 from znni.machine.detect import detect_host
 from znni.volumes.block_checks import check_blocks
 from znni.volumes.formats.hdf5.new_file import LEDGER
@@ -81,16 +81,20 @@ def test_a_long_verification_says_how_long_it_takes(
     )
     network = znni.load_network("net.yaml")
     count = 4**3 * 3**3 * 2 + 2**3 * 2 * 3  # the first layer makes 4^3 voxels, the last one
-    assert multiplications_at_voxel(network) == count
+    somewhere = [Vec3(9, 9, 9)] * 3
+    assert multiplications_at(network, somewhere) == 3 * count
     slow = replace(detect_host().host, flops=8e9, threads=2)
-    assert seconds_per_voxel(network, slow) == pytest.approx(2 * count / 2e8)
+    assert seconds_for(network, somewhere, slow) == pytest.approx(3 * 2 * count / 2e8)
     succeeds(*INFER, "--out", "out.h5")
     znni.verify("out.h5", voxels=4)
     assert not caplog.messages
     monkeypatch.setattr("znni.inference.verify.LONG_SECONDS", 1e-9)
     znni.verify("out.h5", voxels=4)
     (said,) = caplog.messages
-    assert said.startswith("4 voxels take about 0.0 s, 0.0 s each; give voxels=1 (--voxels 1)")
+    assert said == "4 voxels take about 0.0 s; give voxels=1 (--voxels 1) for fewer"
+    caplog.clear()
+    znni.verify("out.h5", voxels=1)
+    assert caplog.messages == ["1 voxel takes about 0.0 s"]
 
 
 UNET = """
@@ -112,7 +116,7 @@ def test_the_work_of_an_exact_network_is_counted() -> None:
     pooled = 1  # the voxel needs one sample of the lower level, which needs 3^3 before it
     seen = (3 * 2) ** 3  # samples of the first layer that are pooled, with the voxel among them
     count = seen * 27 * 2 + pooled * 27 * 2 * 4 + pooled * 8 * 4 * 2 + 4 * 3
-    assert multiplications_at_voxel(for_job(network, job)) == count
+    assert multiplications_at(for_job(network, job), [Vec3(10, 10, 10)]) == count
 
 
 def test_the_work_of_windows_is_counted() -> None:
@@ -124,8 +128,11 @@ def test_the_work_of_windows_is_counted() -> None:
     assert network.window
     volume = Vec3(16, 12, 8)  # 3 x 2 x 1 windows
     over = replace(network, window=network.window.over(volume))
-    of_all = 3 * 2 * 1 * 4 * 8**3 * 27 * 2
-    assert multiplications_at_voxel(over) == of_all * 8**3 // volume.volume
+    of_window = 4 * 8**3 * 27 * 2
+    corner, middle = Vec3(0, 0, 0), Vec3(5, 5, 0)  # of the windows from 0 and from 4 along z and y
+    assert multiplications_at(over, [corner]) == of_window
+    assert multiplications_at(over, [corner, middle, middle + 1]) == 4 * of_window
+    assert multiplications_at(over, [middle, corner, middle]) == (4 + 3) * of_window
 
 
 def test_padding_that_is_wider_than_the_volume() -> None:

@@ -11,8 +11,10 @@ from planner_cases import CHOICES, CONV, CONVOLUTIONS, NETWORK, NO_OVERHEAD
 from planner.cost_model import BUILT_IN, BUILT_IN_ERROR, NOT_MEASURED, CostModel, Factor, Factors
 from planner.search import Search
 from znni.core.shapes import Shape5, Vec3
+from znni.core.text import duration
 from znni.network.layers import Operation, Pool
 from znni.network.network import Network
+from znni.plans.band import NOT_CALIBRATED
 from znni.plans.plan_text import plan_table
 from znni.plans.primitive import convolved_and_pooled
 
@@ -83,4 +85,9 @@ def test_a_plans_error_is_that_of_its_steps_by_their_time() -> None:
     assert {"25%", "50%"} <= set(table.split())
     default = Search(NETWORK, Vec3(12, 20, 24), machine(10**9), CHOICES, NO_OVERHEAD).fastest()[0]
     assert default.costs == NOT_MEASURED
+    band = NOT_CALIBRATED.around(default.seconds)
+    assert f"{duration(default.seconds)}, {band}, predicted ({NOT_MEASURED})\n" in str(default)
+    assert "+- 30%" not in str(default)
+    there = replace(default, machine=replace(default.machine, absent=True))
+    assert f"{duration(default.seconds)} +- 30% predicted ({NOT_MEASURED})\n" in str(there)
     assert default.error == pytest.approx(BUILT_IN_ERROR)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 
-from planner.cost_model import BUILT_IN, FLOPS_AND_BYTES, NOT_HERE, BuiltInModel, CostModel
+from planner.cost_model import BUILT_IN, NOT_HERE, BuiltInModel, CostModel
 from znni.calibration.conditions import Conditions
 from znni.calibration.database import CostDatabase, Measurement
 from znni.calibration.model import MeasuredModel
 from znni.core.errors import InvalidInput, option
 from znni.core.options import Costs
 from znni.core.processors import GPU
+from znni.plans.band import FLOPS_AND_BYTES
 from znni.plans.primitive import Among, Catalogue, Primitive, devices_of
 
 log = logging.getLogger("znni")

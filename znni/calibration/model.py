@@ -18,7 +18,7 @@ from znni.core.processors import DeviceKind
 from znni.core.shapes import Shape5
 from znni.core.text import aligned
 from znni.network.layers import Operation
-from znni.plans.plan import MEASURED_HERE
+from znni.plans.band import MEASURED_HERE
 from znni.plans.primitive import Catalogue, Primitive, TakesTimePerItem
 
 # Latest measurements that count for each kind of primitives. Recorded runs add some for every new
@@ -120,6 +120,10 @@ class MeasuredModel(CostModel):
                 )
             }
         return self._known[kind, where]
+
+    def has_measured(self, primitive: Primitive) -> bool:
+        """Return whether a primitive of the same kind was measured."""
+        return bool(self._samples.get(type(primitive)))
 
     def known(self) -> Iterator[Fitted]:
         """Yield the accuracy of predictions for each primitive of the catalogue."""

@@ -115,7 +115,8 @@ def verify_case(
     rule = labels_for(over, True, None)
     assert rule is not None
     chosen = _voxels(labels, voxels, generator)
-    warn_of_time(over, len(chosen))
+    inside = [at for at in chosen if Box(at, at + 1).within(known.crop)]
+    warn_of_time(over, [at - known.crop.start for at in inside])
     outside = ties = 0
     wrong: list[Vec3] = []
     for number, at in enumerate(chosen, start=1):

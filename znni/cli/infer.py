@@ -149,7 +149,7 @@ def infer(
     with loading(begin=begin):
         network = in_windows(_loaded(net), windows)
         begun = _weights_ahead(network, weights, random_weights, out) if alone else None
-        from znni.cli.progress import show_progress
+        from znni.cli.progress import show_progress, telling
         from znni.inference.api import compute
         from znni.inference.request import Request, open_input
         from znni.inference.session import Session
@@ -207,7 +207,9 @@ def infer(
             report = compute_on_cluster(request, cluster, bits, progress, recheck or "sample")
         else:
             session = Session(waiting=waiting, weights=begun)
-            report = compute(request, session, waited=waited, progress=progress)()
+            report = compute(
+                request, session, waited=waited, progress=progress, begun=telling(progress)
+            )()
     typer.echo(f"{out}{f', part {part}' * bool(part)}: {report}")
     if part:
         typer.echo(f"when all parts are finished: {shlex.join(['znni', 'finish', out])}")

@@ -118,6 +118,7 @@ def plan(
         typer.echo(known)
         return
     with loading():
+        from znni.calibration.compiled_notes import about_compiling
         from znni.inference import planning
         from znni.network.network_file import load_network
 
@@ -149,7 +150,7 @@ def plan(
 
         save_plans(out, plans, overwrite=overwrite)
     typer.echo(str(text))
-    if file and not models and not warnings:
+    if file and not models and not warnings and not about_compiling(best):
         text_cache.store_text(file, text)
     if alternatives:
         from znni.plans.plan_text import ranking
@@ -214,11 +215,12 @@ def plan_text(plan: Plan, allowed: Accuracy) -> str:
 
 def _text(plan: Plan, allowed: Accuracy) -> PlanText:
     """Return what ``plan_text`` returns, without the figures that depend on what runs note."""
+    from znni.calibration.compiled_notes import about_compiling
     from znni.inference.planning import accuracy_note
     from znni.plans.plan_text import text_of
 
-    note = accuracy_note(plan, allowed)
-    return text_of(plan, f"accuracy      {note}" if note else "")
+    notes = {"first run": about_compiling(plan), "accuracy": accuracy_note(plan, allowed)}
+    return text_of(plan, [f"{name:<14}{note}" for name, note in notes.items() if note])
 
 
 def _cached_text(plan: Plan, allowed: Accuracy) -> CachedText:

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Protocol
+from math import ceil
+from typing import TYPE_CHECKING, Protocol
 
 from znni.cli.notebook_bar import Bar, NotebookBar, display_of_notebook
+from znni.core.text import duration
+
+if TYPE_CHECKING:
+    from znni.plans.plan import Plan
 
 LINE_EVERY_SECONDS = 60
 
@@ -44,18 +49,18 @@ def show_progress(unit: str = "voxels") -> Iterator[Advance]:
         yield _line_a_minute(unit)
         return
     from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, Progress, TextColumn
 
     bar = Progress(
         BarColumn(),
         TextColumn("{task.percentage:>3.0f}%"),
         TextColumn("{task.fields[rate]}"),
-        TimeRemainingColumn(),
+        TextColumn("{task.fields[left]}"),
         TextColumn("{task.fields[beside]}"),
         console=Console(stderr=True),
     )
     with bar:
-        task = bar.add_task("", total=None, rate="", beside="")
+        task = bar.add_task("", total=None, rate="", left="", beside="")
         rate_of = _Rate()
 
         def advance(done: int, total: int, beside: str = "", /) -> None:
@@ -64,11 +69,29 @@ def show_progress(unit: str = "voxels") -> Iterator[Advance]:
                 task,
                 completed=done,
                 total=total,
-                rate=f"{_few_digits(rate)} {unit}/s",
+                rate=f"{_few_digits(rate)} {unit}/s" if rate else "",
+                left=f"{duration((total - done) / rate)} left" if rate and done < total else "",
                 beside=beside,
             )
 
         yield advance
+
+
+def telling(progress: Advance) -> Callable[[Plan, int, int], None]:
+    """Return a function that shows the beginning of a run, and the time that its plan predicts.
+
+    As soon as some blocks are measured, progress tells the time that is left by their rate.
+    """
+    from znni.calibration.compiled_notes import about_compiling  # few progresses are of runs
+
+    def begun(plan: Plan, done: int, total: int) -> None:
+        blocks = ceil((total - done) / max(1, total) * plan.patches)
+        seconds = plan.time.for_job(blocks).running if blocks else 0.0
+        first = about_compiling(plan)
+        more = f", and {first}" if first else ""
+        progress(done, total, f"{plan.time_in_words(seconds)}, as predicted{more}")
+
+    return begun
 
 
 def _few_digits(rate: float) -> str:

@@ -108,7 +108,8 @@ class Choices:
             up to 2e-3 per layer, and ``bfloat16`` up to 1e-2, where that is faster.
         costs: source of predicted times. ``measured`` uses the results of znni calibrate on this
             machine, and ``built-in`` the cost model. ``auto`` uses measured times if there are
-            any. Except with ``built-in``, the times of a run are added to the measured ones.
+            any. If there are none, a long run first measures the layers of its plan. Except with
+            ``built-in``, the times of a run are added to the measured ones.
         micro_batches: allowed sizes of the pieces in which a layer's batch is computed when memory
             is short: ``none`` (only the whole batch), ``power-of-two``, or ``all``.
 

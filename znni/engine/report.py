@@ -10,12 +10,13 @@ from typing import Any
 from znni.core import html
 from znni.core.text import aligned, counted, duration, in_units
 from znni.engine.blocks import Skipped
+from znni.plans.band import MEASURED_HERE, Band
 from znni.plans.job_seconds import JobSeconds, in_words
-from znni.plans.plan import MEASURED_HERE, Plan
+from znni.plans.plan import Plan
 
 LONG = 5.0  # seconds of running from which predictions are compared
 NOTED = 1.0  # seconds of compilation from which the report names them
-FAR = 2.0  # the factor from which a wrong prediction is named
+FAR = Band(0.5, 2.0)  # the shares of a measured prediction beyond which a run is named
 
 
 @dataclass(frozen=True)
@@ -74,8 +75,8 @@ class Report:
             said.append(skipped)
         if self.accuracy_note:
             said.append(f"accuracy {self.accuracy_note}")
-        predicted = f"time predicted +- {self.plan.error:.0%} ({self.plan.costs})"
-        lines = ["; ".join([*said, predicted]), *aligned(self._rows(), left=1), *self._advice()]
+        said.append(f"time predicted {self._how_sure()} ({self.plan.costs})")
+        lines = ["; ".join(said), *aligned(self._rows(), left=1), *self._advice()]
         return "\n".join(map(str.rstrip, lines))
 
     def _repr_html_(self) -> str:
@@ -85,19 +86,25 @@ class Report:
         advice = "".join(map(html.text, self._advice()))
         return html.text(first) + html.table(self._rows()) + html.bars("busy", stages) + advice
 
+    def _how_sure(self) -> str:
+        """Return the band of the predicted time, or its error."""
+        if band := self.plan.band:
+            return band.around(self._predicted().total)
+        return f"+- {self.plan.error:.0%}"
+
     def _advice(self) -> Iterator[str]:
         """Yield what to do if the blocks took far longer than predicted, or far less."""
         taken, predicted = self.time.running - self.compiling, self._expected().running
         masked_windows = self.plan.network.window and self.attributes.get("mask")
         if max(taken, predicted) < LONG or self.fallbacks or masked_windows or not self.voxels:
             return  # the plan says nothing about such runs
-        stage = self.time.busy.bottleneck
-        if taken > FAR * predicted:
+        stage, band = self.time.busy.bottleneck, self.plan.band or FAR
+        if taken > band.most * predicted:
             said = f"running took {taken / predicted:.1f} times as long as predicted"
             if stage in ("reading", "writing"):
                 yield f"{said}: {stage} set the pace; look for a faster disk or network"
                 return
-        elif predicted > FAR * taken:
+        elif taken < band.least * predicted:
             said = f"running took {taken / predicted:.0%} of the time predicted"
         else:
             return
@@ -116,15 +123,15 @@ class Report:
     def _rate(self, time: JobSeconds) -> str:
         return f"{self.voxels / time.total:,.0f}" if self.voxels else ""
 
-    def _rows(self) -> list[tuple[str, ...]]:
+    def _predicted(self) -> JobSeconds:
+        """Return what is predicted of the time that was measured, which ends before the exit."""
         expected = self._expected()
+        start = expected.around.start if self.time.around.start else 0.0  # else it began before
+        return replace(expected, around=replace(expected.around, start=start, exit=0.0))
+
+    def _rows(self) -> list[tuple[str, ...]]:
+        expected, exit_seconds = self._predicted(), self._expected().around.exit
         promised = self.plan.memory.total
-        exit_seconds = expected.around.exit
-        if self.time.around.start:
-            around = replace(expected.around, exit=0.0)
-        else:  # the process went on before and after
-            around = replace(expected.around, start=0.0, exit=0.0)
-        expected = replace(expected, around=around)
         times = (self.time, expected)
         return [
             ("", "measured", "predicted", "waiting"),

@@ -62,6 +62,10 @@ log = logging.getLogger("znni")
 SHARES = ("sigmoid", "softmax")
 
 
+def _told_to_nobody(_plan: Plan, _done: int, _total: int) -> None:
+    pass
+
+
 @checks_types
 def infer(
     source: str | Path | ArrayLike,
@@ -155,6 +159,7 @@ def compute(
     waited: float | SecondsAround = 0.0,
     progress: Progress = no_progress,
     opened: Step = nothing_to_do,
+    begun: Callable[[Plan, int, int], None] = _told_to_nobody,
 ) -> Callable[[], Report]:
     """Run a network over a volume, with the errors of ``infer``.
 
@@ -164,6 +169,8 @@ def compute(
         waited: as for ``infer``.
         progress: as for ``infer``.
         opened: called when input and output are open, and before anything is computed.
+        begun: called once, before the first block is computed. It takes the plan, the voxels that
+            are written already, and those wanted.
 
     Returns:
         A function that waits for the disk, completes the output and returns the report. It is to be
@@ -194,6 +201,7 @@ def compute(
             output.describe(attributes, plan.patch)
             remaining = remaining_of(output, job, progress, share and share(plan.patch))
         left = remaining.voxels
+        begun(expected, remaining.total - left, remaining.total)
         state = RunState(blocks, output, dtype, remaining, progress, asked.labels)
 
         smaller = partial(_smaller, session, output, asked)

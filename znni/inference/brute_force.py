@@ -8,7 +8,7 @@ planes as its kernel or window is deep, however large the field of view is.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import product, tee
 from math import prod
 from typing import NamedTuple, TypeAlias
@@ -22,6 +22,7 @@ from znni.network.layers import Conv, ConvTranspose, Layer, Model, Normalize, Po
 from znni.network.network import Network
 from znni.network.node import INPUT
 from znni.network.weights import ConvWeights, Weights
+from znni.network.window import Window
 from znni.primitives.reference import activation, exact, local
 
 Float64: TypeAlias = NDArray[np.float64]
@@ -73,14 +74,34 @@ def at_voxel(network: Network, weights: Weights, window: NDArray[np.floating]) -
     return AtVoxel(plane[:, 0, 0], max(float(np.abs(plane).max()) for plane in sums))
 
 
-def multiplications_at_voxel(network: Network) -> int:
-    """Return the multiplications for a voxel in the middle, or for windows the mean of all voxels.
+def multiplications_at(network: Network, places: Sequence[Vec3]) -> int:
+    """Return the multiplications to compute voxels one after another.
 
     Args:
         network: a chain of layers, or a network for a volume: exact, or with windows over it.
+        places: the voxels of the volume in their order, which counts for windows. Without windows,
+            all voxels take as long as one in the middle.
     """
-    if network.window:
-        return _multiplications_of_windows(network)
+    if network.window is None:
+        return len(places) * _multiplications_at_voxel(network)
+    computed, kept = 0, list[Vec3]()
+    for at in places:
+        for voxel in _blended_at(network.window, at):
+            starts = list(network.window.touching(Box(voxel, voxel + 1)))
+            computed += sum(start not in kept for start in starts)
+            kept = starts or kept
+    return computed * _multiplications_of_window(network, network.window)
+
+
+def _blended_at(window: Window, at: Vec3) -> list[Vec3]:
+    """Return the voxels of the volume whose means of windows make a voxel of the output."""
+    if window.resampled is None:
+        return [at]
+    return [voxel for voxel, _ in window.resampled.shares(at)]
+
+
+def _multiplications_at_voxel(network: Network) -> int:
+    """Return the multiplications for a voxel in the middle of a network without windows."""
     if network.whole is not None:
         return _multiplications_in_boxes(network, network.whole)
     size, count = network.field_of_view, 0
@@ -93,18 +114,13 @@ def multiplications_at_voxel(network: Network) -> int:
     return count
 
 
-def _multiplications_of_windows(network: Network) -> int:
-    """Return the multiplications for a voxel by the mean number of windows that contain it."""
-    window = network.window
-    if window is None or window.volume is None:
-        raise ValueError(f"network {network.name} has no windows over a volume")
-    windows = prod(map(len, window.starts)) * len(window.flips)
+def _multiplications_of_window(network: Network, window: Window) -> int:
+    """Return the multiplications for a window and its mirrored copies."""
     sizes = whole_sizes(network, window.size)
-    of_one = sum(
+    return len(window.flips) * sum(
         _multiplications(node.layer, sizes[node.name], sizes[node.inputs[0]])
         for node in network.nodes
     )
-    return of_one * windows * window.size.minimum(window.volume).volume // window.volume.volume
 
 
 def _multiplications_in_boxes(network: Network, whole: Vec3) -> int:

@@ -8,7 +8,7 @@ from math import ceil
 
 from znni.core.errors import ZnniError
 from znni.core.shapes import Box
-from znni.core.text import counted, duration
+from znni.core.text import counted
 from znni.core.volume import Begun, Volume
 from znni.engine.blocks import outside_mask
 from znni.engine.tiles import Job, Remaining
@@ -56,16 +56,16 @@ class DryRun:
     @property
     def lines(self) -> list[str]:
         """Lines to print beside the plan."""
-        share = 100 * self.finished / self.voxels
+        share, time = 100 * self.finished / self.voxels, self.plan.time_in_words(self.seconds)
         goes_on = (
             f"finished      {counted(self.finished, 'voxel')} ({share:.0f}%) by an earlier run, "
-            f"which this one continues: the rest takes {duration(self.seconds)}, as predicted"
+            f"which this one continues: the rest takes {time}, as predicted"
         )
         masked = f"masked        it reaches into every block ({self.blocks:,}), and skips none"
         if self.outside:
             masked = (
                 f"masked        {self.outside:.0%} of the blocks lie outside of the mask: with the "
-                f"others, it takes {duration(self.seconds)}, as predicted"
+                f"others, it takes {time}, as predicted"
             )
         refused = [f"refused now   {obstacle}" for obstacle in self.obstacles]
         told = [goes_on] * bool(self.finished) + [masked] * (self.outside is not None)

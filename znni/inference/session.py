@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from znni.calibration.compiled_notes import note_compiled
 from znni.calibration.overhead_figures import cuda_seconds
 from znni.calibration.phase_notes import AROUND, FixedSeconds, kind_of, note
 from znni.calibration.record import StepTimes, refine
@@ -23,6 +24,7 @@ from znni.engine.oom_fallback import VolumeRunner
 from znni.engine.pipeline import Processes
 from znni.engine.report import Report
 from znni.inference.build_runner import prepare
+from znni.inference.first_measurement import fastest_measured
 from znni.inference.plan_choice import given_or_found, machine_here, smaller_plan
 from znni.inference.planning import as_here
 from znni.inference.prestart import several_waiting
@@ -60,6 +62,7 @@ class Session:
         keeps: whether processes stay for a further run.
         times: collects the times of steps.
         searching: the seconds of searches for the plan of one run.
+        measured: whether this machine was measured for a plan.
     """
 
     def __init__(
@@ -72,12 +75,14 @@ class Session:
         self.keeps = choices is not None
         self.times = StepTimes()
         self.searching = 0.0
+        self.measured = False
         self._choices = choices or ANYTHING
         self._waiting = waiting
         self._ahead = weights
         self._allowed: dict[DeviceKind, int] = {}
         self._measured: dict[tuple[int, DeviceKind], Machine] = {}
         self._warned: set[str] = set()
+        self._compiled: set[Hashable] = set()
         self._weights: tuple[object, object, Weights] | None = None
         self._plans: OrderedDict[Hashable, Plan] = OrderedDict()
         self._processes: OrderedDict[Hashable, Processes] = OrderedDict()
@@ -97,9 +102,10 @@ class Session:
     def plan_for(self, given: Plan | None, required: Requirements) -> Plan:
         """Return the plan kept for such a job; else check the given one, or find the fastest."""
         if not self.keeps:
-            return given_or_found(
+            fastest = given_or_found(
                 given, required, tell=self._add_search, tell_machine=self._start_processes
             )
+            return fastest if given else self._measured_plan(fastest, required)
         job = _job(required), given is None
         found = self._plans.pop(job, None)
         if found is None:
@@ -111,6 +117,8 @@ class Session:
             )
             here = replace(required, choices=limits)
             found = given_or_found(given, here, held=self._held(HOST))
+            if given is None:
+                found = self._measured_plan(found, here)
         self._keep_plan(job, found)
         return found.normalized_as(required.network)
 
@@ -188,19 +196,23 @@ class Session:
                 on with an earlier one.
         """
         plan, spent = report.plan, report.time
+        if plan.computation not in self._compiled:
+            note_compiled(plan)
+            self._compiled.add(plan.computation)
         if report.fallbacks or not whole or not spent.around.start:
             return
         cuda = None
         if plan.gpu_memory:
             known = cuda_seconds(plan.machine)
             cuda = max(0.0, spent.building - plan.time.building + known)
+        planning = spent.around.planning - self.searching
         passes = found.time.around.finishing > AROUND.finishing
         note(
             kind_of(plan),
             FixedSeconds(
                 start=spent.around.start,
-                planning=max(0.0, spent.around.planning - self.searching),
-                searching=self.searching or None,
+                planning=None if self.measured else max(0.0, planning),
+                searching=None if self.measured else self.searching or None,
                 cuda=cuda,
                 finishing=None if passes else spent.around.finishing,
             ),
@@ -218,6 +230,12 @@ class Session:
             self._waiting_thread.shutdown()
         self._processes.clear()
         self._refine()
+
+    def _measured_plan(self, found: Plan, required: Requirements) -> Plan:
+        """Return the fastest plan of a long run, for which this machine may be measured first."""
+        measured = fastest_measured(found, required)
+        self.measured |= measured is not found
+        return measured
 
     def _add_search(self, seconds: float) -> None:
         self.searching += seconds

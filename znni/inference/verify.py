@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -23,7 +23,7 @@ from znni.engine.tiles import for_job, windows_over
 from znni.inference.brute_force import (
     AtVoxel,
     WindowsAt,
-    multiplications_at_voxel,
+    multiplications_at,
 )
 from znni.inference.model_choice import shared_form
 from znni.inference.provenance import Origin, input_of, mask_of, origin_of, weights_of
@@ -185,7 +185,8 @@ def verify(
     chosen = _voxels(voxels, output.size, origin, masked, generator)
     compute = _computing(volume, origin, parameters)
     places, stored = _readable(output, chosen)
-    warn_of_time(_over(volume, origin), len(places))
+    offset = Vec3(*origin.attributes.voxel_offset)
+    warn_of_time(_over(volume, origin), [at + offset for at in places])
     computed = np.zeros((len(places), origin.network.out_features))
     unneeded_places: list[int] = []
     largest_sum = 0.0
@@ -221,40 +222,39 @@ def verify(
     )
 
 
-def seconds_per_voxel(network: Network, host: Device) -> float:
-    """Return the seconds to expect for a voxel; 0 if another library computes the network.
+def seconds_for(network: Network, places: Sequence[Vec3], host: Device) -> float:
+    """Return the seconds to expect for voxels; 0 if another library computes the network.
 
     NumPy computes in float64 on one core, and reaches a tenth of the half of its float32 rate.
 
     Args:
         network: a chain, or a network for a volume.
+        places: the voxels of the volume, in the order in which they are computed.
         host: the processors.
     """
     if network.models:
         return 0.0
-    return 2 * multiplications_at_voxel(network) / (host.flops / host.threads / 2 * SHARE_OF_RATE)
+    rate = host.flops / host.threads / 2 * SHARE_OF_RATE
+    return 2 * multiplications_at(network, places) / rate
 
 
-def warn_of_time(network: Network, voxels: int) -> None:
-    """Warn if so many voxels take long.
+def warn_of_time(network: Network, places: Sequence[Vec3]) -> None:
+    """Warn if voxels take long.
 
     Args:
         network: a chain, or a network for a volume.
-        voxels: the number of voxels.
+        places: the voxels of the volume, in the order in which they are computed.
     """
-    each = seconds_per_voxel(network, detect_host().host)
-    if voxels * each <= LONG_SECONDS:
+    host = detect_host().host
+    seconds = seconds_for(network, places, host)
+    if seconds <= LONG_SECONDS:
         return
-    if voxels == 1:
-        log.warning("a voxel of this network takes about %s", duration(each))
-        return
-    log.warning(
-        "%s take about %s, %s each; give %s for fewer",
-        counted(voxels, "voxel"),
-        duration(voxels * each),
-        duration(each),
-        option("voxels", max(1, int(LONG_SECONDS / each))),
-    )
+    fewer = len(places)
+    while fewer > 1 and seconds_for(network, places[:fewer], host) > LONG_SECONDS:
+        fewer //= 2
+    advice = f"; give {option('voxels', fewer)} for fewer" if fewer < len(places) else ""
+    takes = "takes" if len(places) == 1 else "take"
+    log.warning("%s %s about %s%s", counted(len(places), "voxel"), takes, duration(seconds), advice)
 
 
 def _how(network: Network) -> Iterator[str]:

@@ -25,9 +25,11 @@ from znni.core.processors import (
     may_use_gpu,
 )
 from znni.core.shapes import FLOAT_BYTES, Shape5, Vec3
+from znni.core.text import duration
 from znni.machine.machine import UNLESS_DEFAULT, Device, Machine
 from znni.network.geometry import input_box
 from znni.network.network import Network
+from znni.plans.band import FLOPS_AND_BYTES, NOT_CALIBRATED, Band
 from znni.plans.block_storage import storage_for
 from znni.plans.device_partition import DevicePart, parts_of
 from znni.plans.plan_text import plan_table
@@ -42,9 +44,6 @@ ONE = Vec3(1, 1, 1)
 
 # The types of fields that hold numbers with a fraction.
 FLOATS = ("float", "float | None")
-
-
-MEASURED_HERE = "measured on this machine"  # begins the source of such times
 
 
 @dataclass(frozen=True)
@@ -217,6 +216,20 @@ class Plan:
         """
         steps = [(n * step.seconds, step.error) for part, n in self.runs() for step in part.steps]
         return sum(seconds * error for seconds, error in steps) / self.patch_seconds
+
+    @property
+    def band(self) -> Band | None:
+        """The band of a time that no measurement of this machine confirms; None if one does.
+
+        A machine that is not here has none, because nobody knows how busy it is.
+        """
+        unsure = self.costs.startswith(FLOPS_AND_BYTES) and not self.machine.absent
+        return NOT_CALIBRATED if unsure else None
+
+    def time_in_words(self, seconds: float) -> str:
+        """Return predicted seconds in words, with their band if there is one."""
+        band = f", {self.band.around(seconds)}" if self.band else ""
+        return f"{duration(seconds)}{band}"
 
     @property
     def voxels_per_second(self) -> float:

@@ -11,6 +11,7 @@ from znni.machine.machine import NOMINAL_STORAGE
 from znni.plans.job_seconds import in_words
 
 if TYPE_CHECKING:
+    from znni.plans.band import Band
     from znni.plans.plan import Plan
     from znni.plans.segments import Alternative, Step
     from znni.plans.totals import PlanMemory
@@ -29,12 +30,14 @@ class PlanText(NamedTuple):
         voxels: the output voxels of the job.
         seconds: the predicted seconds of the job without those that runs note.
         once: those of them that are not of its patches.
+        band: the band of the job's seconds; None if the text has their error.
     """
 
     pieces: tuple[str, ...]
     voxels: int
     seconds: float
     once: float
+    band: Band | None = None
 
     def around(self, noted: float) -> str:
         """Return the text with all figures.
@@ -44,8 +47,9 @@ class PlanText(NamedTuple):
         """
         seconds = noted + self.seconds
         rate, once = f"{self.voxels / seconds:,.0f}", f"{noted + self.once:.1f}"
+        time = duration(seconds) + (f", {self.band.around(seconds)}," if self.band else "")
         first, *others = self.pieces
-        figures = zip((rate, duration(seconds), once), others, strict=True)
+        figures = zip((rate, time, once), others, strict=True)
         return first + "".join(figure + piece for figure, piece in figures)
 
 
@@ -54,12 +58,12 @@ def plan_table(plan: Plan) -> str:
     return text_of(plan).around(plan.time.around.noted)
 
 
-def text_of(plan: Plan, note: str = "") -> PlanText:
+def text_of(plan: Plan, notes: Sequence[str] = ()) -> PlanText:
     """Return a table of the plan's layers, and its totals.
 
     Args:
         plan: the plan.
-        note: a last line; empty if there is none.
+        notes: the last lines.
 
     ``runs``, ``Gflop`` and ``s`` are per patch. ``working`` and ``resident`` are per call. ``+-``
     is the expected error of the seconds.
@@ -75,17 +79,19 @@ def text_of(plan: Plan, note: str = "") -> PlanText:
         lines.insert(index, rule)
     totals = [*lines, rule, *_totals(plan), "throughput    "]
     noted = plan.time.around.noted
+    error = "" if plan.band else f" +- {plan.error:.0%}"
     return PlanText(
         pieces=(
             "\n".join(totals),
-            f" voxels/s +- {plan.error:.0%} predicted, {plan.wasted_work:.0%} of the work on "
+            f" voxels/s{error} predicted, {plan.wasted_work:.0%} of the work on "
             f"borders and repetition\ntime          ",
-            f" +- {plan.error:.0%} predicted ({plan.costs})\n              ",
-            "\n".join([_parts(plan), *_assumed_rate(plan), *filter(None, [note])]),
+            f"{error} predicted ({plan.costs})\n              ",
+            "\n".join([_parts(plan), *_assumed_rate(plan), *notes]),
         ),
         voxels=plan.output.volume,
         seconds=plan.seconds - noted,
         once=plan.time.once - noted,
+        band=plan.band,
     )
 
 

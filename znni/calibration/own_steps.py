@@ -1,0 +1,187 @@
+"""A first measurement of a machine: the steps of one plan and their rivals, on small images.
+
+A long run on a machine without a calibration is worth some seconds of it. The measurements are kept
+as those of a calibration. They correct the predicted time, and the choice of the plan.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from operator import itemgetter
+from typing import NamedTuple, TypeAlias
+
+from planner.cost_model import CostModel, built_in_seconds
+from znni.calibration.database import CostDatabase
+from znni.calibration.measure import Workbench
+from znni.calibration.model import MeasuredModel
+from znni.calibration.record import record
+from znni.calibration.shapes import Call
+from znni.core.processors import HOST
+from znni.core.shapes import Shape5
+from znni.network.layers import Operation
+from znni.plans.composition import InTurn
+from znni.plans.plan import Plan
+from znni.plans.primitive import Catalogue, Primitive, TakesTimePerItem, on_device
+from znni.plans.segments import Step
+from znni.primitives.cpu.common.lazy_kernel import compiled_seconds
+
+# A primitive that computes an operation on a shape.
+_Priced: TypeAlias = tuple[Primitive, Operation, Shape5]
+
+# The most seconds that a measured call takes by the built-in model, and how often it is timed.
+CALL_SECONDS = 0.05
+REPEATS = 2
+
+# The share of an extent that is left in one step to a smaller image. Rows stay as long as they are.
+SMALLER = 0.8
+
+# The share of a patch's seconds from which a step is measured.
+LEAST_SHARE = 0.02
+
+# Rivals of a step's primitive may take so many times as long, as far as is known.
+RIVALS = 1.5
+
+
+class Unmeasured(NamedTuple):
+    """Calls of kinds of primitives that were never measured: first one of each, then another one.
+
+    The longest steps come first.
+
+    Attributes:
+        own: calls that tell the speed of a plan's steps on the host.
+        rivals: calls of other primitives for these steps, which may be about as fast.
+    """
+
+    own: list[tuple[Primitive, Call]]
+    rivals: list[tuple[Primitive, Call]]
+
+
+def unmeasured_calls(plan: Plan, catalogue: Catalogue, model: CostModel) -> Unmeasured:
+    """Return the calls by which the speed of a plan becomes known.
+
+    Args:
+        plan: the plan.
+        catalogue: the primitives that it was chosen from.
+        model: the model of times that it was chosen by.
+    """
+    part = plan.on_host
+    if part is None or part.uses_gpu:
+        return Unmeasured([], [])
+    taken: dict[tuple[str, Operation, Shape5], float] = {}
+    for segment, runs in part.runs():
+        for step in segment.steps:
+            for name, items in pieces_of(step):
+                key = name, step.operation, step.shape_in._replace(n=items)
+                taken[key] = taken.get(key, 0.0) + runs * step.seconds
+    long = [key for key in taken if taken[key] >= LEAST_SHARE * sum(taken.values())]
+    long.sort(key=lambda key: -taken[key])
+    chosen = [(catalogue[name], operation, shape) for name, operation, shape in long]
+    on_host = on_device(catalogue, HOST)
+    rivals = [rival for each in chosen for rival in _rivals(*each, on_host, model)]
+    allowed = plan.memory.resident + plan.memory.working
+
+    def calls(steps: Iterable[_Priced]) -> list[tuple[Primitive, Call]]:
+        unknown = (step for step in steps if _is_unknown(*step, model))
+        parts = ((step[0], _part_of(*step)) for step in unknown)
+        return _in_rounds(part for part in parts if _memory(*part) <= allowed)
+
+    return Unmeasured(calls(chosen), calls(dict.fromkeys(rivals)))
+
+
+def measure(
+    calls: Sequence[tuple[Primitive, Call]], seconds: float, *, needed: bool = False
+) -> None:
+    """Measure calls for so many seconds, and keep the times as those of a calibration.
+
+    Args:
+        calls: the calls.
+        seconds: the seconds after which no other call is begun.
+        needed: whether the run needs their kernels anyway. Then the time to compile them does not
+            count.
+
+    Raises:
+        InvalidInput: the times cannot be kept.
+    """
+    if not calls or seconds <= 0:
+        return
+    workbench, times, begun = Workbench(calls), [], time.perf_counter()
+    compiled = compiled_seconds()
+    for primitive, call in calls:
+        spent = time.perf_counter() - begun
+        if spent - (compiled_seconds() - compiled if needed else 0.0) > seconds:
+            break
+        times.append((primitive, call, workbench.measure(primitive, call, REPEATS).median))
+    record(times, CostDatabase())
+
+
+def _in_rounds(calls: Iterable[tuple[Primitive, Call]]) -> list[tuple[Primitive, Call]]:
+    """Return calls with the first one of each kind before the second ones, and so on."""
+    before = Counter[type]()
+    ranked = []
+    for call in calls:
+        ranked.append((before[type(call[0])], call))
+        before[type(call[0])] += 1
+    return [call for _, call in sorted(ranked, key=itemgetter(0))]
+
+
+def pieces_of(step: Step) -> Iterator[tuple[str, int]]:
+    """Yield the names of the primitives that compute a step, with the items that each takes."""
+    match step.primitive:
+        case str(name):
+            yield name, step.shape_in.n
+        case InTurn(pieces):
+            yield from ((piece.primitive, piece.items) for piece in pieces)
+
+
+def _rivals(
+    chosen: Primitive, operation: Operation, shape: Shape5, catalogue: Catalogue, model: CostModel
+) -> Iterator[_Priced]:
+    """Yield the fastest primitive of each other kind that may be about as fast as a chosen one."""
+
+    def seconds(primitive: Primitive) -> float:
+        cost = primitive.cost(operation, shape)
+        return model.estimate(primitive, operation, shape, cost).seconds
+
+    made, most = chosen.out_shape(operation, shape), RIVALS * seconds(chosen)
+    able = (it for it in catalogue.values() if it.out_shape(operation, shape) == made)
+    kinds = {type(chosen)}
+    for primitive in sorted(able, key=seconds):
+        if seconds(primitive) <= most and type(primitive) not in kinds:
+            kinds.add(type(primitive))
+            yield primitive, operation, shape
+
+
+def _is_unknown(
+    primitive: Primitive, operation: Operation, shape: Shape5, model: CostModel
+) -> bool:
+    """Return whether neither measurements nor the primitive itself tell the time of a call."""
+    if primitive.cost(operation, shape).seconds is not None:
+        return False
+    return not (isinstance(model, MeasuredModel) and model.has_measured(primitive))
+
+
+def _part_of(primitive: Primitive, operation: Operation, shape: Shape5) -> Call:
+    """Return a call of fewer items, or of smaller images, that takes at most ``CALL_SECONDS``."""
+
+    def is_long() -> bool:
+        return built_in_seconds(primitive, primitive.cost(operation, shape)) > CALL_SECONDS
+
+    while is_long() and shape.n > 1 and isinstance(primitive, TakesTimePerItem):
+        shape = shape._replace(n=shape.n // 2)
+    while is_long():
+        longer = "z" if shape.z >= shape.y else "y"
+        extents = range(int(SMALLER * getattr(shape, longer)), 0, -1)
+        parts = (shape._replace(**{longer: extent}) for extent in extents)
+        part = next((it for it in parts if primitive.out_shape(operation, it)), None)
+        if part is None:
+            break
+        shape = part
+    return Call(operation, shape)
+
+
+def _memory(primitive: Primitive, call: Call) -> int:
+    """Return the bytes that measuring a call takes."""
+    memory = primitive.cost(*call).memory
+    return memory.resident + memory.working
