@@ -8,7 +8,13 @@ import numpy as np
 import pytest
 from case_scans import nibabel, scan, write
 from command_line import refused, succeeds, znni
-from nnunet_folders import results_module, results_plans, write_results
+from nnunet_folders import (
+    planar_module,
+    planar_plans,
+    results_module,
+    results_plans,
+    write_results,
+)
 
 
 @pytest.fixture
@@ -61,6 +67,16 @@ def test_a_results_folder_is_a_network_of_infer(folder: Path) -> None:
     np.testing.assert_array_equal(
         labels(folder / "seg.nii.gz"), labels(folder / "out" / "a.nii.gz")
     )
+
+
+def test_a_2d_configuration_is_computed_slice_by_slice(folder: Path) -> None:
+    place = folder / "results" / "Dataset003_Liver" / "nnUNetTrainer__nnUNetPlans__2d"
+    write_results(
+        place, planar_plans((0, 1, 2), ["CTNormalization"]), [planar_module(0)], mirrored=(0, 1)
+    )
+    done = znni(*LINE[:-1], "2d", "-device", "cpu", "--disable_tta")
+    assert done.code == 0, done.err
+    assert labels(folder / "out" / "a.nii.gz").shape == scan().T.shape
 
 
 @pytest.mark.usefixtures("folder")

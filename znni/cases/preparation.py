@@ -23,6 +23,7 @@ from znni.core.errors import InvalidInput
 from znni.core.resampling import Resampling
 from znni.core.shapes import FLOAT_BYTES, Box, Vec3
 from znni.core.volume import Point
+from znni.core.voxel_size import VoxelSize
 from znni.engine.reading import read_input
 from znni.engine.run_state import Progress, no_progress
 from znni.engine.statistics import Moments, normalized
@@ -99,7 +100,7 @@ def _preparation(
     scan: Scan, network: Network, crop: Box, mask: NDArray[np.bool_] | None
 ) -> Preparation:
     """Return the preparation of a scan's crop."""
-    rules, trained = rules_of(network), spacing_of(network)
+    rules, trained = rules_of(network), spacing_of(network).over(scan.spacing).extents
     target = resampled_extents(crop.size, scan.spacing, trained).maximum(Vec3(1, 1, 1))
     image = _resampling(rules.image, crop.size, scan.spacing, trained, target)
     output = _resampling(rules.output, target, trained, scan.spacing, crop.size)
@@ -166,7 +167,7 @@ def unit_of(network: Network) -> str | None:
     return network.spacing.unit if network.spacing else None
 
 
-def spacing_of(network: Network) -> Point:
+def spacing_of(network: Network) -> VoxelSize:
     """Return the extents of the voxels that a network was trained on.
 
     Raises:
@@ -177,7 +178,7 @@ def spacing_of(network: Network) -> Point:
             f"network {network.name} does not say on which voxels it was trained; write them in "
             f"its file, such as spacing: 1.5,1,1mm"
         )
-    return network.spacing.extents
+    return network.spacing
 
 
 def _resampling(

@@ -108,6 +108,7 @@ class Dataset(BaseModel):
 class _Older(BaseModel):
     """The architecture in plans that were written before version 2.4."""
 
+    patch_size: list[int]
     UNet_class_name: str
     UNet_base_num_features: int
     unet_max_num_features: int
@@ -140,8 +141,8 @@ def configuration_of(plans: Plans, name: str) -> Configuration:
     """Return a configuration of the plans, with what it inherits.
 
     Raises:
-        InvalidInput: there is none of this name, or it is wrong. Or it is of two dimensions, or the
-            second stage of a cascade.
+        InvalidInput: there is none of this name, or it is wrong. Or it is the second stage of a
+            cascade.
     """
     entry: dict[str, Any] = {}
     at: Any = name
@@ -155,10 +156,9 @@ def configuration_of(plans: Plans, name: str) -> Configuration:
     if "architecture" not in entry and "UNet_class_name" in entry:
         entry["architecture"] = _older_architecture(_valid(_Older, entry, name))
     found = _valid(Configuration, entry, name)
-    if len(found.patch_size) == 2:
-        raise InvalidInput(f"configuration {name} is of two dimensions; give a 3D configuration")
+    axes = 2 if len(found.patch_size) == 2 else 3
     for key, values in (("patch_size", found.patch_size), ("spacing", found.spacing)):
-        if len(values) != 3:
+        if len(values) != axes:
             raise InvalidInput(f"{PLANS}: configuration {name} has a wrong {key}: {values}")
     if found.previous_stage:
         raise InvalidInput(
@@ -180,6 +180,7 @@ def _older_architecture(older: _Older) -> dict[str, Any]:
     """Return the architecture of plans that were written before version 2.4."""
     convolutions = older.n_conv_per_stage_encoder
     stages = len(convolutions)
+    axes = len(older.patch_size)
     base, most = older.UNet_base_num_features, older.unet_max_num_features
     plain = older.UNet_class_name == "PlainConvUNet"
     return {
@@ -187,13 +188,13 @@ def _older_architecture(older: _Older) -> dict[str, Any]:
         "arch_kwargs": {
             "n_stages": stages,
             "features_per_stage": [min(base * 2**stage, most) for stage in range(stages)],
-            "conv_op": "Conv3d",
+            "conv_op": f"Conv{axes}d",
             "kernel_sizes": older.conv_kernel_sizes,
             "strides": older.pool_op_kernel_sizes,
             "n_conv_per_stage" if plain else "n_blocks_per_stage": convolutions,
             "n_conv_per_stage_decoder": older.n_conv_per_stage_decoder,
             "conv_bias": True,
-            "norm_op": "InstanceNorm3d",
+            "norm_op": f"InstanceNorm{axes}d",
             "norm_op_kwargs": {"eps": 1e-5, "affine": True},
             "nonlin": "LeakyReLU",
             "nonlin_kwargs": {"inplace": True},
@@ -318,13 +319,18 @@ def _rule(scheme: str, plans: Plans, index: int) -> Normalization:
     raise InvalidInput(f"{PLANS}: map {index} is normalized by {scheme}, which is not known here")
 
 
-def spacing_of(configuration: Configuration, to_input: Sequence[int]) -> VoxelSize:
+def spacing_of(configuration: Configuration, to_input: Sequence[int], *, planar: bool) -> VoxelSize:
     """Return the extents of the voxels that a network was trained on.
 
     nnU-Net stores no unit. Medical images are in millimetres, and others in units of their own.
+
+    Args:
+        configuration: a 3D configuration.
+        to_input: the axis of the network that each axis of the input becomes.
+        planar: whether the network is 2D. Then slices may lie at any distance.
     """
     z, y, x = (configuration.spacing[axis] for axis in to_input)
-    return VoxelSize((z, y, x))
+    return VoxelSize((z, y, x), free="zyx"[to_input.index(0)] if planar else "")
 
 
 def inverse(permutation: Sequence[int]) -> tuple[int, ...]:

@@ -15,7 +15,7 @@ from znni.core.options import Blend, WindowRules
 from znni.core.resampling import Resampling
 from znni.core.shapes import Vec3
 from znni.core.text import counted
-from znni.core.voxel_size import VoxelSize, voxel_size
+from znni.core.voxel_size import VoxelSize, trained_size
 from znni.core.yaml_file import Count, Entry, Name, YamlFile
 from znni.network.case_rules import CaseRules, Orientation, ResampleRule, Slices, SplineOrder
 from znni.network.geometry import context
@@ -85,12 +85,12 @@ def _labels(value: object) -> object:
 
 
 def _spacing(value: object) -> object:
-    """Read the extents of voxels: a text, or three numbers."""
+    """Read the extents of voxels: a text, or three of numbers and ``any``."""
     if value is None or isinstance(value, VoxelSize):
         return value
     text = ",".join(map(str, value)) if isinstance(value, list) else str(value)
     try:
-        return voxel_size(text, "spacing: {}".format)
+        return trained_size(text, "spacing: {}".format)
     except InvalidInput as error:
         raise ValueError(str(error)) from None
 
