@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from znni.cases.arrays import Pasted, Stacked, Turn, Turned
+from znni.cases.arrays import OneHot, Pasted, Stacked, Turn, Turned
 from znni.core.shapes import Vec3
 
 
@@ -51,6 +51,17 @@ def test_pasted(data: st.DataObject) -> None:
     pasted = Pasted(inner, size, start)
     key = part_of(data.draw, pasted.shape)
     np.testing.assert_array_equal(pasted[key], expected[key])
+
+
+@given(st.data())
+def test_one_hot(data: st.DataObject) -> None:
+    labels = numbered(1, 3, 4, 5) % 4
+    maps = OneHot(labels, (3, 1, 7))
+    expected = np.stack([labels[0] == label for label in (3, 1, 7)])
+    assert maps.shape == expected.shape
+    key = part_of(data.draw, maps.shape)
+    assert maps[key].dtype == np.float32
+    np.testing.assert_array_equal(maps[key], expected[key])
 
 
 @given(st.data())

@@ -29,7 +29,7 @@ from znni.importing import parity
 from znni.importing.nnunet_folder import Results, is_results
 from znni.importing.parity import Parity
 from znni.machine.detect import detect_host
-from znni.network.case_rules import CaseRules, ResampleRule
+from znni.network.case_rules import CaseRules, PreviousStage, ResampleRule
 from znni.network.input_scaling import Fixed, InputScaling, Percentiles, ZScore
 from znni.network.network_file import load_network
 from znni.network.window import Window
@@ -98,6 +98,22 @@ def test_a_2d_network_sees_slices(tmp_path: Path) -> None:
     found = znni.Inferer(network, border="same", threads=1, costs="built-in")(x)
     wanted = wanted.transpose(1, 2, 3, 0)
     assert np.abs(found - wanted).max() < 1e-5 * np.abs(wanted).max()
+
+
+def test_a_later_stage_takes_maps_of_labels(tmp_path: Path) -> None:
+    plans = results_plans((0, 1, 2), ["CTNormalization"], previous_stage="3d_lowres")
+    regions = {"background": 0, "cell": [1, 2], "nucleus": 2, "rim": [1, 3]}
+    folder = write_results(
+        tmp_path / "results", plans, [results_module(0, maps=4)], regions, regions=[1, 2, 3]
+    )
+    made = znni.import_network(folder, tmp_path / "net.yaml")
+    assert isinstance(made.parity, Parity)
+    network = load_network(tmp_path / "net.yaml")
+    assert network.in_features == 4
+    assert network.scaling.normalize[1:] == (Fixed(0, 1),) * 3
+    assert network.case == CaseRules(
+        ("image",), previous_stage=PreviousStage("3d_lowres", (1, 2, 3), ResampleRule(order=1))
+    )
 
 
 def test_one_fold_is_given_by_its_folder(tmp_path: Path) -> None:
@@ -336,7 +352,7 @@ def _of_another_kind(folder: Path) -> None:
     ("spoil", "message"),
     [
         (_changed(patch_size=[16, 16]), "wrong spacing"),
-        (_changed(previous_stage="3d_lowres"), "labels of 3d_lowres"),
+        (_changed(previous_stage="3d_lowres"), "fold_0 has other parameters"),
         (_changed(normalization_schemes=["NoNormalization"] * 2), "normalizes 2 maps"),
         (_changed(normalization_schemes=["OwnNormalization"]), "OwnNormalization"),
         (_changed(spacing="no"), "wrong or no spacing"),

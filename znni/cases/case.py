@@ -12,55 +12,46 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from hashlib import sha256
-from math import prod
 from pathlib import Path
 from time import perf_counter
-from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from znni.cases.arrays import Maps, Pasted, Turned
+from znni.cases.labels import remove_components, write_labels
 from znni.cases.preparation import (
-    Preparation,
     preparation_for,
     preparation_of_all,
     preparing_bytes,
     rules_of,
+    running,
     unit_of,
-    write_input,
 )
-from znni.cases.scan import Scan, decompressed, look_at_scan, open_scan
-from znni.components.postprocessing import postprocess
+from znni.cases.previous_stage import PreviousNetwork, network_input, open_labels
+from znni.cases.scan import decompressed, look_at_scan, open_scan
 from znni.components.rules import Rule
+from znni.core.array_like import ArrayLike
 from znni.core.errors import InvalidInput
 from znni.core.run_options import Options
-from znni.core.shapes import Box, Vec3
+from znni.core.shapes import Vec3
 from znni.core.text import duration, in_units
 from znni.core.user_cache import state_of_source, write_whole
 from znni.engine.report import Report
-from znni.engine.run_state import Progress, no_progress
+from znni.engine.run_state import Progress
 from znni.inference.api import compute
-from znni.inference.exporting import LABELS_ROOM, copy_labels
+from znni.inference.exporting import LABELS_ROOM
 from znni.inference.plan_choice import machine_here
 from znni.inference.planning import plan
 from znni.inference.request import Request
 from znni.inference.session import Session
-from znni.network.input_scaling import AS_STORED
+from znni.network.case_rules import PreviousStage
 from znni.network.network import Network
 from znni.network.network_as_text import network_text
 from znni.network.weights import Weights
 from znni.plans.plan import Plan
-from znni.volumes.locate import open_volume, writer_at
+from znni.volumes.locate import writer_at
 from znni.volumes.partial_file import hold
-from znni.volumes.stored import StoredVolume
 
 IDENTITY = "case"  # the file that says which scan and network a folder is of
-INPUT = "input.npy"
 LABELS = "labels.h5"
-WITHOUT = "without-components.npy"
-
-SLAB_VOXELS = 2**22  # voxels of a slab whose components are found at a time
+BEFORE = "labels-before.npy"  # of the previous stage, over the scan
 
 # Called with the name of a step, the voxels done, and all voxels of the step.
 StepProgress = Callable[[str, int, int], None]
@@ -97,10 +88,18 @@ class Case:
     Attributes:
         files: the files of the scan, one for each channel.
         out: the labels to make.
+        previous: the labels of the previous stage of a cascade, or the network that computes them.
+            None: the network is no later stage.
     """
 
     files: tuple[Path, ...]
     out: Path
+    previous: Path | PreviousNetwork | None = None
+
+    @property
+    def inputs(self) -> tuple[Path, ...]:
+        """All files that are read: those of the scan, and labels of the previous stage."""
+        return (*self.files, self.previous) if isinstance(self.previous, Path) else self.files
 
     @property
     def folder(self) -> Path:
@@ -136,7 +135,7 @@ def begin(case: Case, network: Network, weights: Weights, options: Options) -> N
     _check_output(case)
     _open_folder(case, network, weights, options)
     with _held(case):
-        decompressed(case.files, case.folder)
+        decompressed(case.inputs, case.folder)
 
 
 def compute_labels(
@@ -184,18 +183,21 @@ def compute_labels(
     with ExitStack() as holding:
         holding.enter_context(_held(case))
         scan = open_scan(case.files, rules, case.folder, unit)
-        prepared = preparation_for(scan, network, case.folder, told("reading"))
+        before: ArrayLike | None = None
+        if stage := rules.previous_stage:
+            file = _labels_before(case, stage, session, options, progress)
+            before = open_labels(file, scan, stage)
+            done(stage.name)
+        prepared = preparation_for(scan, network, case.folder, told("reading"), before)
         done("reading")
-        image = case.folder / INPUT
-        if not image.exists():
-            threads = machine_here(options.limits).host.threads
-            write_input(scan, prepared, image, threads, told("resampling"))
+        threads = machine_here(options.limits).host.threads
+        source = network_input(case.folder, scan, prepared, before, threads, told("resampling"))
         done("resampling")
         labels, report = case.folder / LABELS, None
         if not labels.exists():
             values = replace(options.values, labels=True)
             request = Request(
-                image, running(prepared), labels, replace(options, values=values), weights
+                source, running(prepared), labels, replace(options, values=values), weights
             )
             report = compute(request, session, progress=told("network"))()
         done("network")
@@ -264,74 +266,35 @@ def forecast(case: Case, network: Network, options: Options = Options()) -> Case
     found = plan(running(prepared), prepared.image.target, labels=True, **vars(options.limits))
     threads = machine_here(options.limits).host.threads
     preparing = found.memory.process + preparing_bytes(prepared, threads)
+    if isinstance(stage := case.previous, PreviousNetwork):
+        earlier = Case(case.files, case.folder / BEFORE, stage.previous)
+        preparing = max(preparing, forecast(earlier, stage.network, options).memory)
     return CaseForecast(scan.volume.size, prepared.image.target, found, preparing)
 
 
-def running(prepared: Preparation) -> Network:
-    """Return the network for the prepared input. Its output is resampled to the scan's voxels."""
-    network, window = prepared.network, prepared.network.window
-    if window is None:
+def _labels_before(
+    case: Case, stage: PreviousStage, session: Session, options: Options, progress: StepProgress
+) -> Path:
+    """Return the file of the previous stage's labels. Compute it if need be.
+
+    Raises:
+        InvalidInput: neither the file nor the network is given.
+    """
+    found = case.previous
+    if found is None:
         raise InvalidInput(
-            f"network {network.name} has no windows, which whole cases need; add window: to its "
-            f"file"
+            f"{case.files[0]}: the network takes the labels of {stage.name} too; give their file "
+            f"after those of the scan, or the network as a results folder that lies beside the one "
+            f"of {stage.name}"
         )
-    output = prepared.output if prepared.output.changes else None
-    return replace(
-        network,
-        scaling=AS_STORED,
-        spacing=None,
-        window=replace(window, volume=None, inside=None, resampled=output),
-    )
-
-
-def remove_components(scan: Scan, labels: Path, rules: Sequence[Rule]) -> Path:
-    """Write labels without the connected components that rules remove, and return the file.
-
-    Args:
-        scan: the scan.
-        labels: the labels of its crop.
-        rules: the rules, one after the other.
-
-    Raises:
-        InvalidInput: there are too many components.
-    """
-    volume, path = open_volume(labels), labels.with_name(WITHOUT)
-    made = np.lib.format.open_memmap(path, "w+", volume.dtype, (1, *volume.size))
-
-    def write(box: Box, values: NDArray[Any]) -> None:
-        made[0][box.slices] = values
-
-    slab = max(1, SLAB_VOXELS // (volume.size.y * volume.size.x))
-    postprocess(
-        lambda box: volume.read(box)[0],
-        write,
-        volume.size,
-        rules,
-        slab,
-        voxel_volume=prod(scan.spacing),
-    )
-    made.flush()
-    return path
-
-
-def write_labels(
-    scan: Scan, prepared: Preparation, labels: Path, out: Path, progress: Progress = no_progress
-) -> None:
-    """Write the labels of the whole scan, oriented as its files. Outside of the crop they are 0.
-
-    Args:
-        scan: the scan.
-        prepared: how it was prepared.
-        labels: the labels of the crop.
-        out: the file to make.
-        progress: called with the voxels written, and those to write.
-
-    Raises:
-        RunFailed: reading or writing failed.
-    """
-    whole = Pasted(Maps(open_volume(labels)), scan.volume.size, prepared.crop.start)
-    volume = StoredVolume(Turned(whole, scan.turn.inverse), str(labels), scan.stored)
-    copy_labels(volume, out, {}, overwrite=True, progress=progress)
+    files = decompressed(case.inputs, case.folder)
+    if isinstance(found, Path):
+        return files[-1]
+    made = case.folder / BEFORE
+    if not made.exists():
+        earlier = Case(tuple(files), made, found.previous)
+        predict(earlier, found.network, found.weights, session, options, progress)
+    return made
 
 
 def _open_folder(case: Case, network: Network, weights: Weights, options: Options) -> None:
@@ -340,11 +303,13 @@ def _open_folder(case: Case, network: Network, weights: Weights, options: Option
     Raises:
         InvalidInput: it cannot be made, or something else lies there.
     """
-    files = [(str(file.resolve()), *_stamp(file)) for file in case.files]
-    rules = repr((network.case, network.spacing, network.has_regions, network.labels))
+    files = [(str(file.resolve()), *_stamp(file)) for file in case.inputs]
+    networks, stage = [_described(network, weights)], case.previous
+    while isinstance(stage, PreviousNetwork):
+        networks.append(_described(stage.network, stage.weights))
+        stage = stage.previous
     code = state_of_source(Path(__file__).parents[1])
-    accuracy = options.limits.accuracy
-    content = repr((files, network_text(network), rules, weights.sha256, accuracy, code))
+    content = repr((files, networks, options.limits.accuracy, code))
     identity = sha256(content.encode())
     noted = case.folder / IDENTITY
     try:
@@ -361,6 +326,12 @@ def _open_folder(case: Case, network: Network, weights: Weights, options: Option
         raise InvalidInput(
             f"{case.folder}: this folder cannot be made: {error.strerror}; write elsewhere"
         ) from None
+
+
+def _described(network: Network, weights: Weights) -> tuple[str, ...]:
+    """Return all on which the labels of a network depend, beside its input."""
+    rules = repr((network.case, network.spacing, network.has_regions, network.labels))
+    return network_text(network), rules, weights.sha256
 
 
 @contextmanager

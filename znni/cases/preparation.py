@@ -5,7 +5,6 @@ The scan is read slab by slab. So memory does not grow with its depth.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -16,9 +15,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from znni.cases.npy_file import new_array_file
 from znni.cases.scan import Scan
 from znni.components.nonzero import nonzero_mask
 from znni.components.slabs import slab_boxes
+from znni.core.array_like import ArrayLike
 from znni.core.errors import InvalidInput
 from znni.core.resampling import Resampling
 from znni.core.shapes import FLOAT_BYTES, Box, Vec3
@@ -29,7 +30,7 @@ from znni.engine.run_state import Progress, no_progress
 from znni.engine.statistics import Moments, normalized
 from znni.engine.tiles import ZERO, Job
 from znni.network.case_rules import CaseRules, ResampleRule
-from znni.network.input_scaling import Fixed, InputScaling, ZScore
+from znni.network.input_scaling import AS_STORED, Fixed, InputScaling, Normalization, ZScore
 from znni.network.network import Network
 from znni.network.weights import Float32
 from znni.resampling.nnunet_rule import nnunet_resampling, resampled_extents
@@ -62,7 +63,11 @@ class Preparation:
 
 
 def preparation_for(
-    scan: Scan, network: Network, folder: Path, progress: Progress = no_progress
+    scan: Scan,
+    network: Network,
+    folder: Path,
+    progress: Progress = no_progress,
+    labels: ArrayLike | None = None,
 ) -> Preparation:
     """Return the preparation of a scan. Read the scan if its own values are needed.
 
@@ -71,6 +76,8 @@ def preparation_for(
         network: the network, with the steps of whole cases.
         folder: the folder for the mask of the scan, if one is needed.
         progress: called with the voxels read, and all voxels to read.
+        labels: labels (1, z, y, x) of the previous stage over the scan; None: there are none. Where
+            one is not 0, the scan is normalized too.
 
     Raises:
         InvalidInput: the network has no spacing, or its file describes no whole cases.
@@ -82,7 +89,7 @@ def preparation_for(
     crop = network.scaling.box or Box(ZERO, scan.volume.size)
     mask = None
     if network.scaling.within == "nonzero":
-        mask = _mask(scan, crop, folder / MASK)
+        mask = filled_mask(scan, crop, folder, labels)
         network = network.scaled_by(_scaling_within(scan, crop, mask, network.scaling))
     return _preparation(scan, network, crop, mask)
 
@@ -102,15 +109,23 @@ def _preparation(
     """Return the preparation of a scan's crop."""
     rules, trained = rules_of(network), spacing_of(network).over(scan.spacing).extents
     target = resampled_extents(crop.size, scan.spacing, trained).maximum(Vec3(1, 1, 1))
-    image = _resampling(rules.image, crop.size, scan.spacing, trained, target)
-    output = _resampling(rules.output, target, trained, scan.spacing, crop.size)
+    image = resampling_by(rules.image, crop.size, scan.spacing, trained, target)
+    output = resampling_by(rules.output, target, trained, scan.spacing, crop.size)
     return Preparation(network, crop, mask, image, output)
 
 
-def _mask(scan: Scan, crop: Box, path: Path) -> NDArray[np.bool_]:
+def filled_mask(
+    scan: Scan, crop: Box, folder: Path, labels: ArrayLike | None = None
+) -> NDArray[np.bool_]:
     """Return the mask of voxels where a map is not 0, and of the holes between them.
 
     nnU-Net normalizes these voxels. The mask lies in a file.
+
+    Args:
+        scan: the scan.
+        crop: its voxels that count.
+        folder: the folder for the file.
+        labels: labels (1, z, y, x) over the scan. Voxels with one are in the mask, too.
     """
 
     def read(box: Box) -> NDArray[Any]:
@@ -118,9 +133,11 @@ def _mask(scan: Scan, crop: Box, path: Path) -> NDArray[np.bool_]:
 
     depth = _mask_depth(crop)
     found = nonzero_mask(read, crop.size, depth)
-    made = np.lib.format.open_memmap(path, "w+", np.bool_, crop.size)
+    made = np.lib.format.open_memmap(folder / MASK, "w+", np.bool_, crop.size)
     for box in slab_boxes(crop.size, depth):
         made[box.slices] = found.slab(box)
+        if labels is not None:
+            made[box.slices] |= labels[slice(None), *box.shifted(crop.start).slices][0] != 0
     return made
 
 
@@ -133,19 +150,21 @@ def _scaling_within(
     scan: Scan, crop: Box, mask: NDArray[np.bool_], scaling: InputScaling
 ) -> InputScaling:
     """Return a scaling of all voxels, with the statistics of the voxels in a mask."""
-    rules = scaling.of_maps(scan.volume.features)
+    maps = scan.volume.features
+    rules = scaling.first(maps).of_maps(maps)
     moments = [Moments() for _ in rules]
     for box in slab_boxes(crop.size, _mask_depth(crop)):
         values = scan.volume.read(box.shifted(crop.start))
         for moment, each in zip(moments, values, strict=True):
             moment.add(each[mask[box.slices]])
-    known = scaling.statistics or rules
+    known: Sequence[Normalization] = scaling.statistics or (*rules, *scaling.normalize[maps:])
     fixed = (
         moment.result() if isinstance(rule, ZScore) else number
-        for rule, number, moment in zip(rules, known, moments, strict=True)
+        for rule, number, moment in zip(rules, known, moments, strict=False)
         if isinstance(number, Fixed)
     )
-    return replace(scaling, within="all", statistics=tuple(fixed))
+    further = (number for number in known[maps:] if isinstance(number, Fixed))
+    return replace(scaling, within="all", statistics=(*fixed, *further))
 
 
 def rules_of(network: Network) -> CaseRules:
@@ -181,12 +200,30 @@ def spacing_of(network: Network) -> VoxelSize:
     return network.spacing
 
 
-def _resampling(
+def resampling_by(
     rule: ResampleRule, source: Vec3, spacing: Point, new_spacing: Point, target: Vec3
 ) -> Resampling:
+    """Return the resampling from voxels of one spacing to those of another, by a rule."""
     force = {"auto": None, "always": True, "never": False}[rule.slices]
     return nnunet_resampling(
         source, spacing, new_spacing, rule.order, rule.across, force, new_shape=target
+    )
+
+
+def running(prepared: Preparation) -> Network:
+    """Return the network for the prepared input. Its output is resampled to the scan's voxels."""
+    network, window = prepared.network, prepared.network.window
+    if window is None:
+        raise InvalidInput(
+            f"network {network.name} has no windows, which whole cases need; add window: to its "
+            f"file"
+        )
+    output = prepared.output if prepared.output.changes else None
+    return replace(
+        network,
+        scaling=AS_STORED,
+        spacing=None,
+        window=replace(window, volume=None, inside=None, resampled=output),
     )
 
 
@@ -211,13 +248,8 @@ def write_input(
     """
     resampling, maps = prepared.image, scan.volume.features
     bounds = _bounds(scan, prepared) if 3 in resampling.orders and resampling.changes else None
-    partial = path.with_name(f"{path.name}.partial")
-    shape = (maps, *resampling.target)
     plane = FLOAT_BYTES * resampling.target.y * resampling.target.x
-    with partial.open("wb") as file:
-        np.lib.format.write_array_header_1_0(
-            file, {"descr": "<f4", "fortran_order": False, "shape": shape}
-        )
+    with new_array_file(path, "<f4", (maps, *resampling.target)) as file:
         begin = file.tell()
         boxes, target = list(slabs(resampling, maps)), Buffer()
         needed = [resampling.source_box(box) for box in boxes]
@@ -233,9 +265,6 @@ def write_input(
                 file.seek(begin + plane * (index * resampling.target.z + box.start.z))
                 file.write(np.ascontiguousarray(values, "<f4").data)
             progress(box.stop.z * box.size.y * box.size.x, resampling.target.volume)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.rename(path)
 
 
 class Buffer:
@@ -278,7 +307,8 @@ def read_scaled(scan: Scan, prepared: Preparation, box: Box, buffer: Buffer) -> 
     size = scan.volume.size
     job = Job(size, ZERO, size, ZERO, "edge")
     at = box.shifted(prepared.crop.start)
-    values = read_input(scan.volume, job, at, prepared.network.scaling, buffer)
+    scaling = prepared.network.scaling.first(scan.volume.features)
+    values = read_input(scan.volume, job, at, scaling, buffer)
     if prepared.mask is not None:
         values[:, ~prepared.mask[box.slices]] = 0
     return values
@@ -297,7 +327,7 @@ def slabs(resampling: Resampling, maps: int) -> Iterator[Box]:
 
 def preparing_bytes(prepared: Preparation, threads: int) -> int:
     """Return the bytes that ``write_input`` takes, beside the memory of the process."""
-    maps = prepared.network.in_features
+    maps = len(rules_of(prepared.network).channels)
     largest = next(slabs(prepared.image, maps))
     between = resample_bytes(prepared.image, largest, threads) if prepared.image.changes else 0
     return slab_bytes(prepared.image, maps, largest) + between

@@ -12,7 +12,14 @@ from znni.core.errors import InvalidInput
 from znni.core.text import counted
 from znni.core.voxel_size import VoxelSize
 from znni.importing.nnunet_folder import DATASET, PLANS
-from znni.network.case_rules import CaseRules, Orientation, ResampleRule, Slices, SplineOrder
+from znni.network.case_rules import (
+    CaseRules,
+    Orientation,
+    PreviousStage,
+    ResampleRule,
+    Slices,
+    SplineOrder,
+)
 from znni.network.input_scaling import Fixed, InputScaling, Normalization, Percentiles, ZScore
 
 # nnU-Net's functions that resample, and its readers of images with the orientation that they give.
@@ -23,6 +30,8 @@ READERS: dict[str, Orientation] = {
     "NibabelIO": "stored",
     "NibabelIOWithReorient": "RAS",
 }
+
+AS_IT_IS = Fixed(0.0, 1.0)  # the normalization that changes nothing
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -62,6 +71,8 @@ class Configuration(BaseModel):
     previous_stage: str | None = None
     resampling_fn_data: str = SPLINE
     resampling_fn_data_kwargs: Resampler = Resampler()
+    resampling_fn_seg: str = SPLINE
+    resampling_fn_seg_kwargs: dict[str, Any] = {"order": 1}
     resampling_fn_probabilities: str = SPLINE
     resampling_fn_probabilities_kwargs: Resampler = Resampler(order=1)
 
@@ -100,9 +111,15 @@ class Dataset(BaseModel):
         return tuple(names[key] for key in sorted(names, key=lambda key: (len(key), key)))
 
     @property
-    def maps(self) -> int:
-        """The number of input maps."""
-        return len(self.channels)
+    def foreground(self) -> tuple[int, ...]:
+        """All labels but that of the background, in order."""
+        given = (label for name, label in self.labels.items() if name != "ignore")
+        each = (label if isinstance(label, list) else [label] for label in given)
+        return tuple(sorted({label for labels in each for label in labels if label}))
+
+    def labels_before(self, configuration: Configuration) -> tuple[int, ...]:
+        """Return the labels of the previous stage, each of which is a further input map."""
+        return self.foreground if configuration.previous_stage else ()
 
 
 class _Older(BaseModel):
@@ -141,8 +158,7 @@ def configuration_of(plans: Plans, name: str) -> Configuration:
     """Return a configuration of the plans, with what it inherits.
 
     Raises:
-        InvalidInput: there is none of this name, or it is wrong. Or it is the second stage of a
-            cascade.
+        InvalidInput: there is none of this name, or it is wrong.
     """
     entry: dict[str, Any] = {}
     at: Any = name
@@ -160,11 +176,6 @@ def configuration_of(plans: Plans, name: str) -> Configuration:
     for key, values in (("patch_size", found.patch_size), ("spacing", found.spacing)):
         if len(values) != axes:
             raise InvalidInput(f"{PLANS}: configuration {name} has a wrong {key}: {values}")
-    if found.previous_stage:
-        raise InvalidInput(
-            f"configuration {name} also takes the labels of {found.previous_stage}; give a network "
-            f"that takes the image alone, such as 3d_fullres"
-        )
     return found
 
 
@@ -244,9 +255,10 @@ def case_of(
     unknown = "so it runs over prepared volumes, and not over whole cases"
     if (reader := plans.image_reader_writer) not in READERS:
         return None, (f"{PLANS} reads images by {reader}, which znni does not, {unknown}",)
-    if foreign := {
-        configuration.resampling_fn_data, configuration.resampling_fn_probabilities
-    } - {SPLINE, TORCH}:  # fmt: skip
+    functions = {configuration.resampling_fn_data, configuration.resampling_fn_probabilities}
+    if configuration.previous_stage:
+        functions.add(configuration.resampling_fn_seg)
+    if foreign := functions - {SPLINE, TORCH}:
         return None, (f"{PLANS} resamples by {min(foreign)}, which znni does not, {unknown}",)
     image = _resample_rule(
         configuration.resampling_fn_data, configuration.resampling_fn_data_kwargs
@@ -254,7 +266,13 @@ def case_of(
     output = _resample_rule(
         configuration.resampling_fn_probabilities, configuration.resampling_fn_probabilities_kwargs
     )
-    return CaseRules(dataset.channels, dataset.file_ending, READERS[reader], image, output), ()
+    stage = None
+    if name := configuration.previous_stage:
+        given = _valid(Resampler, configuration.resampling_fn_seg_kwargs, name)
+        labels = _resample_rule(configuration.resampling_fn_seg, given)
+        stage = PreviousStage(name, dataset.foreground, labels)
+    ending, orientation = dataset.file_ending, READERS[reader]
+    return CaseRules(dataset.channels, ending, orientation, image, output, stage), ()
 
 
 def _resample_rule(function: str, arguments: Resampler) -> ResampleRule:
@@ -268,14 +286,17 @@ def _resample_rule(function: str, arguments: Resampler) -> ResampleRule:
 
 
 def scaling_of(
-    plans: Plans, configuration: Configuration, maps: int
+    plans: Plans, configuration: Configuration, dataset: Dataset
 ) -> tuple[InputScaling, tuple[str, ...]]:
     """Return how the input is normalized, and notes for the user.
+
+    Maps of the previous stage's labels stay as they are.
 
     Raises:
         InvalidInput: a normalization is unknown, or nothing here does the same.
     """
     schemes, masked = configuration.normalization_schemes, configuration.use_mask_for_norm
+    maps = len(dataset.channels)
     if not len(schemes) == len(masked) == maps:
         raise InvalidInput(
             f"{PLANS} normalizes {counted(len(schemes), 'map')}, says of {len(masked)} whether a "
@@ -283,6 +304,7 @@ def scaling_of(
         )
     rules = tuple(_rule(scheme, plans, index) for index, scheme in enumerate(schemes))
     scored = [by for rule, by in zip(rules, masked, strict=True) if isinstance(rule, ZScore)]
+    rules += (AS_IT_IS,) * len(dataset.labels_before(configuration))
     if not any(scored):
         return InputScaling(normalize=rules, crop="nonzero"), ()
     if not all(scored) or not all(isinstance(rule, ZScore) or _keeps_0(rule) for rule in rules):
@@ -306,7 +328,7 @@ def _rule(scheme: str, plans: Plans, index: int) -> Normalization:
         case "ZScoreNormalization":
             return ZScore()
         case "NoNormalization":
-            return Fixed(0.0, 1.0)
+            return AS_IT_IS
         case "RescaleTo01Normalization":
             return Percentiles(0.0, 100.0)
         case "RGBTo01Normalization":

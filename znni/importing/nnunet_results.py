@@ -76,7 +76,7 @@ def read_results(results: Results) -> Found:
 
     Raises:
         InvalidInput: a file is missing, or is not as nnU-Net writes it. Or the network is of an
-            unknown class, or the second stage of a cascade.
+            unknown class.
     """
     missing = [name for name in ("torch", "dynamic_network_architectures") if not find_spec(name)]
     if missing:
@@ -94,8 +94,9 @@ def read_results(results: Results) -> Found:
         folds = [replace(fold, tensors=tensors_in_space(fold.tensors)) for fold in folds]
     to_input = inverse(plans.transpose_forward)
     heads = heads_of(dataset)
-    scaling, more = scaling_of(plans, configuration, dataset.maps)
-    modules = [_module(configuration, dataset.maps, len(heads.labels), fold) for fold in folds]
+    scaling, more = scaling_of(plans, configuration, dataset)
+    maps = len(dataset.channels) + len(dataset.labels_before(configuration))
+    modules = [_module(configuration, maps, len(heads.labels), fold) for fold in folds]
     found = [read_module(module) for module in modules]
     mirrored = [axis + planar for axis in first.mirrored]
     if max(mirrored, default=0) > 2:
