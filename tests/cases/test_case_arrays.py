@@ -48,7 +48,9 @@ def test_pasted(data: st.DataObject) -> None:
     inner, size = 1 + numbered(1, 2, 3, 4), Vec3(5, 5, 6)
     expected = np.zeros((1, *size), np.int32)
     expected[0, start.z : start.z + 2, start.y : start.y + 3, start.x : start.x + 4] = inner[0]
-    pasted = Pasted(inner, size, start)
+    around = data.draw(st.sampled_from([None, (9,)]))
+    expected[expected == 0] = around[0] if around else 0
+    pasted = Pasted(inner, size, start, around)
     key = part_of(data.draw, pasted.shape)
     np.testing.assert_array_equal(pasted[key], expected[key])
 

@@ -87,7 +87,7 @@ def test_a_cascade_runs_its_earlier_stage_itself(folder: Path) -> None:
     quick = "-device", "cpu", "--disable_tta"
     low = znni(*LINE[:-1], "3d_lowres", *quick, "-o", "low")
     assert low.code == 0, low.err
-    both = znni(*LINE, *quick)
+    both = znni(*LINE, *quick, "--save_probabilities")
     assert both.code == 0, both.err
     given = znni(*LINE, *quick, "-prev_stage_predictions", "low", "-o", "second")
     assert given.code == 0, given.err
@@ -98,7 +98,8 @@ def test_a_cascade_runs_its_earlier_stage_itself(folder: Path) -> None:
     for file in ("second/a.nii.gz", "seg.nii.gz", "given.nii.gz"):
         np.testing.assert_array_equal(labels(folder / file), expected)
     made = {path.name for path in (folder / "out").iterdir()}
-    assert made == {"a.nii.gz", "b.nii.gz"}
+    beside = {"plans.json", "dataset.json", "a.npz", "a.pkl", "b.npz", "b.pkl"}
+    assert made == {"a.nii.gz", "b.nii.gz"} | beside
     assert "has no previous stage; leave out" in refused(
         *LINE[:-1], "3d_lowres", "-prev_stage_predictions", "low"
     )

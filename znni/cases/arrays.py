@@ -163,15 +163,19 @@ class Turned:
 
 
 class Pasted:
-    """A volume of zeros that holds another volume in a box.
+    """A volume that holds another volume in a box, and a value for each map around it.
 
     Args:
         array: the volume (f, z, y, x) in the box.
-        size: the extents of the volume of zeros.
+        size: the extents of the larger volume.
         start: the first voxel of the box.
+        around: the value of each map around the box; None: 0.
     """
 
-    def __init__(self, array: ArrayLike, size: Vec3, start: Vec3) -> None:
+    def __init__(
+        self, array: ArrayLike, size: Vec3, start: Vec3, around: Sequence[float] | None = None
+    ) -> None:
+        self._around = around or (0,) * array.shape[0]
         self._array = array
         self._box = Box(start, start + Vec3(*array.shape[1:]))
         self.shape = (array.shape[0], *size)
@@ -181,8 +185,10 @@ class Pasted:
         """Return a part (f, z, y, x)."""
         maps, *box = key
         wanted = _box(box, self.shape[1:])
-        count = len(range(*maps.indices(self.shape[0])))
-        found = np.zeros((count, *wanted.size), self.dtype)
+        around = self._around[maps]
+        found = np.empty((len(around), *wanted.size), self.dtype)
+        for one, value in zip(found, around, strict=True):
+            one.fill(value)
         if common := wanted.intersection(self._box):
             inside = common.shifted(Vec3(0, 0, 0) - self._box.start)
             at = common.shifted(Vec3(0, 0, 0) - wanted.start)

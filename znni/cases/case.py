@@ -25,6 +25,7 @@ from znni.cases.preparation import (
     unit_of,
 )
 from znni.cases.previous_stage import PreviousNetwork, network_input, open_labels
+from znni.cases.probabilities import MAPS, write_labels_of_maps, write_probabilities
 from znni.cases.scan import decompressed, look_at_scan, open_scan
 from znni.components.rules import Rule
 from znni.core.array_like import ArrayLike
@@ -90,11 +91,20 @@ class Case:
         out: the labels to make.
         previous: the labels of the previous stage of a cascade, or the network that computes them.
             None: the network is no later stage.
+        probabilities: a file ``NAME.npz`` to make, as nnU-Net's, with ``NAME.pkl`` beside it. None:
+            none are saved.
     """
 
     files: tuple[Path, ...]
     out: Path
     previous: Path | PreviousNetwork | None = None
+    probabilities: Path | None = None
+
+    @property
+    def is_finished(self) -> bool:
+        """True if all that it makes exists."""
+        made = (self.out, self.probabilities) if self.probabilities else (self.out,)
+        return all(path.exists() for path in made)
 
     @property
     def inputs(self) -> tuple[Path, ...]:
@@ -193,14 +203,17 @@ def compute_labels(
         threads = machine_here(options.limits).host.threads
         source = network_input(case.folder, scan, prepared, before, threads, told("resampling"))
         done("resampling")
-        labels, report = case.folder / LABELS, None
+        values = replace(options.values, labels=case.probabilities is None)
+        options = replace(options, values=values)
+        labels = case.folder / (MAPS if case.probabilities else LABELS)
+        report: Report | None = None
         if not labels.exists():
-            values = replace(options.values, labels=True)
-            request = Request(
-                source, running(prepared), labels, replace(options, values=values), weights
-            )
+            request = Request(source, running(prepared), labels, options, weights)
             report = compute(request, session, progress=told("network"))()
         done("network")
+        if case.probabilities:
+            labels = write_labels_of_maps(case.folder, network, told("labels"))
+            done("labels")
         if removing:
             labels = remove_components(scan, labels, removing)
             done("postprocessing")
@@ -210,6 +223,10 @@ def compute_labels(
         nonlocal begun
         begun = perf_counter()
         with held:
+            if case.probabilities:
+                told_of = told("probabilities")
+                write_probabilities(scan, prepared, case.folder, case.probabilities, told_of)
+                done("probabilities")
             write_labels(scan, prepared, labels, case.out, told("writing"))
             done("writing")
             shutil.rmtree(case.folder)

@@ -136,7 +136,7 @@ def predict_cases(
     weights = weights_for(network, None, None)
     session = Session(options.limits)
     account = _Account(len(cases), done)
-    left = [case for case in cases if not (skip_finished and case.out.exists())]
+    left = [case for case in cases if not (skip_finished and case.is_finished)]
     for case in cases:
         if case not in left:
             account.finished_before(case)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -74,6 +75,13 @@ def predict(
             help="Remove components as this postprocessing.pkl says. Default: remove none.",
         ),
     ] = None,
+    save_probabilities: Annotated[
+        bool,
+        typer.Option(
+            "--save_probabilities",
+            help="Also write NAME.npz and NAME.pkl, which nnUNetv2_ensemble reads.",
+        ),
+    ] = False,
     before: Annotated[
         Path | None,
         typer.Option(
@@ -104,7 +112,7 @@ def predict(
     from znni.cli.progress import show_progress
     from znni.core.options import Choices
     from znni.core.run_options import Options
-    from znni.importing.nnunet_folder import PLANS, Results
+    from znni.importing.nnunet_folder import DATASET, PLANS, Results
     from znni.importing.nnunet_postprocessing import read_postprocessing
 
     if not 0 <= part < parts:
@@ -131,7 +139,15 @@ def predict(
         raise InvalidInput(f"{place} has no previous stage; leave out -prev_stage_predictions")
     stage = None if before else previous_network(results, network, in_windows)
     cases = [replace(case, previous=before / case.out.name if before else stage) for case in cases]
+    if save_probabilities:
+        ending = rules_of(network).file_ending
+        cases = [
+            replace(case, probabilities=out / f"{case.out.name.removesuffix(ending)}.npz")
+            for case in cases
+        ]
     out.mkdir(parents=True, exist_ok=True)
+    for name in (PLANS, DATASET):  # nnUNetv2_ensemble and nnUNetv2_apply_postprocessing read them
+        shutil.copyfile(results.place / name, out / name)
     limits = Choices(device=DEVICES[device], ram=ram)
     with show_progress("cases") as done:
         report = predict_cases(
