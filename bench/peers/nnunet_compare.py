@@ -21,19 +21,20 @@ TIE = 1e-4  # between the two best probabilities: closer ones are a near-tie
 SAME = 1e-4  # millimetres, or of a direction: closer ones are the same geometry
 
 
-def compare(expected: Path, ours: Path, *, regions: bool) -> Row:
+def compare(expected: Path, ours: Path, *, regions: bool, turned: bool = False) -> Row:
     """Return how far a file of labels is from nnU-Net's, and probabilities beside it if it has any.
 
     Args:
         expected: nnU-Net's labels, with probabilities in ``.npz`` beside them.
         ours: labels to judge.
         regions: whether each map has a threshold of its own.
+        turned: whether nnU-Net's reader turns scans to RAS. Then probabilities are turned, too.
     """
     row: Row = {"scan": _stem(expected).name}
     if not ours.exists():
         return row | {"skipped": "no labels"}
-    theirs, geometry = _read(expected)
-    found, our_geometry = _read(ours)
+    theirs, geometry = _read(expected, turned=turned)
+    found, our_geometry = _read(ours, turned=turned)
     row |= {
         "volume": "x".join(map(str, theirs.shape)),
         "same_geometry": _close(geometry, our_geometry) and found.shape == theirs.shape,
@@ -77,10 +78,12 @@ def _probabilities(labels: Path) -> Probabilities:
         return np.asarray(file["probabilities"])
 
 
-def _read(path: Path) -> tuple[Labels, tuple[tuple[float, ...], ...]]:
+def _read(path: Path, *, turned: bool) -> tuple[Labels, tuple[tuple[float, ...], ...]]:
     import SimpleITK
 
     file = SimpleITK.ReadImage(str(path))
+    if turned:
+        file = SimpleITK.DICOMOrient(file, "RAS")
     geometry = (file.GetSpacing(), file.GetOrigin(), file.GetDirection())
     return SimpleITK.GetArrayFromImage(file), geometry
 
@@ -97,9 +100,11 @@ def main() -> None:
     parser.add_argument("ours", type=Path, help="Labels to judge, and probabilities if there are.")
     given = parser.parse_args()
     dataset = json.loads((given.model / "dataset.json").read_text())
+    reader = json.loads((given.model / "plans.json").read_text())["image_reader_writer"]
     ending, regions = dataset["file_ending"], "regions_class_order" in dataset
+    turned = reader.endswith("WithReorient")
     rows = [
-        compare(path, given.ours / path.name, regions=regions)
+        compare(path, given.ours / path.name, regions=regions, turned=turned)
         for path in sorted(given.expected.glob(f"*{ending}"))
     ]
     print(json.dumps(rows))

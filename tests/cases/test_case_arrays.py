@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from znni.cases.arrays import Pasted, Stacked, Turn, Turned
+from znni.cases.arrays import OneHot, Pasted, Stacked, Turn, Turned
 from znni.core.shapes import Vec3
 
 
@@ -48,9 +48,22 @@ def test_pasted(data: st.DataObject) -> None:
     inner, size = 1 + numbered(1, 2, 3, 4), Vec3(5, 5, 6)
     expected = np.zeros((1, *size), np.int32)
     expected[0, start.z : start.z + 2, start.y : start.y + 3, start.x : start.x + 4] = inner[0]
-    pasted = Pasted(inner, size, start)
+    around = data.draw(st.sampled_from([None, (9,)]))
+    expected[expected == 0] = around[0] if around else 0
+    pasted = Pasted(inner, size, start, around)
     key = part_of(data.draw, pasted.shape)
     np.testing.assert_array_equal(pasted[key], expected[key])
+
+
+@given(st.data())
+def test_one_hot(data: st.DataObject) -> None:
+    labels = numbered(1, 3, 4, 5) % 4
+    maps = OneHot(labels, (3, 1, 7))
+    expected = np.stack([labels[0] == label for label in (3, 1, 7)])
+    assert maps.shape == expected.shape
+    key = part_of(data.draw, maps.shape)
+    assert maps[key].dtype == np.float32
+    np.testing.assert_array_equal(maps[key], expected[key])
 
 
 @given(st.data())

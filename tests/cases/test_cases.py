@@ -2,109 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from case_scans import NET, nibabel, scan, weights_file, write
-from numpy.typing import NDArray
+from case_reference import OPTIONS, check, network, run, scores_within
+from case_scans import nibabel, scan, weights_file, write
 from scipy import ndimage
-from window_networks import blended
 
 from znni.cases import slabs
 from znni.cases.case import Case, predict
 from znni.cases.folder import cases_in, predict_cases
 from znni.components.rules import KeepLargest
 from znni.core.errors import InvalidInput
-from znni.core.options import Choices
-from znni.core.run_options import Options
 from znni.inference.session import Session
-from znni.network.input_scaling import AS_STORED
 from znni.network.network import Network
-from znni.network.network_file import network_from_text
 from znni.network.weights import random_weights
-
-OPTIONS = Options(limits=Choices(device="cpu", threads=1, costs="built-in"))
-
-
-def network(**changes: str) -> Network:
-    text = NET
-    for key, value in changes.items():
-        line = next(line for line in NET.splitlines() if line.startswith(f"{key}:"))
-        text = text.replace(line, f"{key}: {value}")
-    return network_from_text(text, "organs.yaml")
-
-
-def resized(
-    values: NDArray[np.float64], extents: tuple[int, ...], order: int
-) -> NDArray[np.float64]:
-    zoom = [new / old for new, old in zip(extents, values.shape, strict=True)]
-    made = ndimage.zoom(values, zoom, order=order, mode="nearest", grid_mode=True)
-    return np.asarray(made.clip(values.min(), values.max()))
-
-
-def ct(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    return (values.clip(-100, 150) - 20) / 50
-
-
-def scores_within(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return values by the mean and standard deviation of those in the filled mask."""
-    mask = ndimage.binary_fill_holes(values != 0)
-    inside = values[mask]
-    return np.asarray(np.where(mask, (values - inside.mean()) / inside.std(), 0))
-
-
-def reference(
-    net: Network,
-    values: NDArray[np.int16],
-    spacing: tuple[float, float, float],
-    normalize: Callable[[NDArray[np.float64]], NDArray[np.float64]] = ct,
-) -> NDArray[np.float64]:
-    """Return the output's maps (f, z, y, x) over the crop, and NaN around it."""
-    inside = np.argwhere(values)
-    low, high = inside.min(axis=0), inside.max(axis=0) + 1
-    box = tuple(slice(a, b) for a, b in zip(low, high, strict=True))
-    crop = normalize(values[box].astype(np.float64))
-    assert net.spacing is not None
-    extents = tuple(
-        round(old / new * extent)
-        for extent, old, new in zip(crop.shape, spacing, net.spacing.extents, strict=True)
-    )
-    image = resized(crop, extents, 3).astype(np.float32)
-    made = blended(replace(net, scaling=AS_STORED), image[np.newaxis])
-    maps = np.full((len(made), *values.shape), np.nan)
-    for target, one in zip(maps, made, strict=True):
-        target[box] = resized(one, crop.shape, 1)
-    return maps
-
-
-def check(
-    net: Network,
-    labels: NDArray[Any],
-    values: NDArray[np.int16],
-    spacing: tuple[float, ...],
-    normalize: Callable[[NDArray[np.float64]], NDArray[np.float64]] = ct,
-) -> None:
-    """Check labels (z, y, x): those of the reference, unless two of its maps are nearly equal."""
-    z, y, x = spacing
-    maps = reference(net, values, (z, y, x), normalize)
-    two = np.sort(maps, axis=0)[-2:]
-    outside = np.isnan(maps[0])
-    clear = ~outside & (two[1] - two[0] > 1e-4)
-    assert clear.mean() > 0.3
-    assert len(np.unique(labels)) == 3
-    np.testing.assert_array_equal(labels[clear], maps.argmax(axis=0)[clear])
-    assert not labels[outside].any()
-
-
-def run(net: Network, files: tuple[Path, ...], out: Path) -> NDArray[Any]:
-    """Return the labels (z, y, x) of a case."""
-    predict(Case(files, out), net, random_weights(net, 7), Session(), OPTIONS)
-    assert not list(out.parent.glob("*.case"))
-    return np.asarray(nibabel.load(out).dataobj).T
 
 
 @pytest.mark.parametrize("ending", [".nii.gz", ".nii"])
@@ -137,6 +51,17 @@ def test_a_scan_in_the_voxels_of_training_is_not_resampled(tmp_path: Path) -> No
     net, values = network(spacing="2.5,1.2,1"), scan()
     labels = run(net, (write(tmp_path / "scan.nii", values),), tmp_path / "labels.nii")
     check(net, labels, values, (2.5, 1.2, 1.0))
+
+
+@pytest.mark.parametrize("planes", [slice(None), 7])
+def test_a_2d_network_sees_each_slice_by_itself(tmp_path: Path, planes: int | slice) -> None:
+    """Slices are not resampled across. A file may have a single one."""
+    net = network(spacing="any,1.5,1.5", window="{size: [1, 8, 8], like: nnunet, mirror: yx}")
+    values = scan()[planes]
+    file = write(tmp_path / "scan.nii", values, np.diag([1.0, 1.2, 2.5, 1.0]))
+    labels = run(net, (file,), tmp_path / "labels.nii")
+    shape = (-1, *values.shape[-2:])
+    check(net, labels.reshape(shape), values.reshape(shape), (2.5, 1.2, 1.0))
 
 
 def test_a_scan_of_zeros_is_not_cropped(tmp_path: Path) -> None:

@@ -8,7 +8,13 @@ import numpy as np
 import pytest
 from case_scans import nibabel, scan, write
 from command_line import refused, succeeds, znni
-from nnunet_folders import results_module, results_plans, write_results
+from nnunet_folders import (
+    planar_module,
+    planar_plans,
+    results_module,
+    results_plans,
+    write_results,
+)
 
 
 @pytest.fixture
@@ -46,7 +52,7 @@ def test_folds_and_mirroring_are_chosen_as_in_nnunet(folder: Path) -> None:
     one = znni(*LINE, *quick, "-f", "1", "-o", "one", "-num_parts", "2", "-part_id", "1")
     assert one.code == 0, one.err
     assert len(list(folder.glob("cache/znni/imports/nnunet-*"))) == 2
-    assert [path.name for path in (folder / "one").iterdir()] == ["b.nii.gz"]
+    assert [path.name for path in (folder / "one").glob("*.nii.gz")] == ["b.nii.gz"]
     assert (labels(folder / "one" / "b.nii.gz") != labels(folder / "out" / "b.nii.gz")).any()
 
 
@@ -61,6 +67,44 @@ def test_a_results_folder_is_a_network_of_infer(folder: Path) -> None:
     np.testing.assert_array_equal(
         labels(folder / "seg.nii.gz"), labels(folder / "out" / "a.nii.gz")
     )
+
+
+def test_a_2d_configuration_is_computed_slice_by_slice(folder: Path) -> None:
+    place = folder / "results" / "Dataset003_Liver" / "nnUNetTrainer__nnUNetPlans__2d"
+    write_results(
+        place, planar_plans((0, 1, 2), ["CTNormalization"]), [planar_module(0)], mirrored=(0, 1)
+    )
+    done = znni(*LINE[:-1], "2d", "-device", "cpu", "--disable_tta")
+    assert done.code == 0, done.err
+    assert labels(folder / "out" / "a.nii.gz").shape == scan().T.shape
+
+
+def test_a_cascade_runs_its_earlier_stage_itself(folder: Path) -> None:
+    earlier = next(folder.glob("results/*/*"))
+    place = earlier.rename(earlier.with_name("nnUNetTrainer__nnUNetPlans__3d_lowres"))
+    plans = results_plans((0, 1, 2), ["CTNormalization"], previous_stage="3d_lowres")
+    write_results(earlier, plans, [results_module(2, maps=3), results_module(3, maps=3)])
+    quick = "-device", "cpu", "--disable_tta"
+    low = znni(*LINE[:-1], "3d_lowres", *quick, "-o", "low")
+    assert low.code == 0, low.err
+    both = znni(*LINE, *quick, "--save_probabilities")
+    assert both.code == 0, both.err
+    given = znni(*LINE, *quick, "-prev_stage_predictions", "low", "-o", "second")
+    assert given.code == 0, given.err
+    one = "infer", "scans/a_0000.nii.gz", "--net", earlier, "--device", "cpu", "--mirror", "none"
+    succeeds(*one, "--out", "seg.nii.gz")
+    succeeds("infer", one[1], "low/a.nii.gz", *one[2:], "--out", "given.nii.gz")
+    expected = labels(folder / "out" / "a.nii.gz")
+    for file in ("second/a.nii.gz", "seg.nii.gz", "given.nii.gz"):
+        np.testing.assert_array_equal(labels(folder / file), expected)
+    made = {path.name for path in (folder / "out").iterdir()}
+    beside = {"plans.json", "dataset.json", "a.npz", "a.pkl", "b.npz", "b.pkl"}
+    assert made == {"a.nii.gz", "b.nii.gz"} | beside
+    assert "has no previous stage; leave out" in refused(
+        *LINE[:-1], "3d_lowres", "-prev_stage_predictions", "low"
+    )
+    place.rename(folder / "elsewhere")
+    assert "takes the labels of 3d_lowres, and there is no" in refused(*LINE, *quick)
 
 
 @pytest.mark.usefixtures("folder")

@@ -21,7 +21,7 @@ import znni as package
 from znni.core.errors import InvalidInput
 from znni.core.logged import warn_once
 from znni.core.volume import Grid
-from znni.core.voxel_size import voxel_size
+from znni.core.voxel_size import VoxelSize, differ, trained_size, voxel_size
 from znni.volumes.locate import open_volume
 
 pytestmark = pytest.mark.usefixtures("fake_primitives", "small_case")
@@ -51,6 +51,21 @@ def forgotten_warnings() -> None:
 def test_extents_are_read(text: str, extents: Any, unit: str | None) -> None:
     found = voxel_size(text)
     assert (found.extents, found.unit) == (extents, unit)
+
+
+@pytest.mark.parametrize("text", ["any,0.5,2mm", "any,0.5,2", "0.5,2,anymm", "1,any,any"])
+def test_a_network_may_take_voxels_of_any_extent_along_an_axis(text: str) -> None:
+    assert trained_size(text).text.replace("millimeter", "mm") == text
+
+
+def test_free_axes_are_not_compared() -> None:
+    trained = trained_size("any,0.5,2")
+    assert str(trained) == "any, 0.5, 2"
+    assert trained.over((7.0, 8.0, 9.0)) == VoxelSize((7.0, 0.5, 2.0))
+    assert not differ(trained, Grid((7.0, 0.5, 2.0)))
+    assert differ(trained, Grid((0.5, 7.0, 2.0)))
+    with pytest.raises(InvalidInput, match="no size of a voxel"):
+        trained_size("any")
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,8 @@ import pytest
 from nnunet_folders import (
     KERNELS,
     STRIDES,
+    planar_module,
+    planar_plans,
     results_module,
     results_plans,
     torch,
@@ -27,7 +29,7 @@ from znni.importing import parity
 from znni.importing.nnunet_folder import Results, is_results
 from znni.importing.parity import Parity
 from znni.machine.detect import detect_host
-from znni.network.case_rules import CaseRules, ResampleRule
+from znni.network.case_rules import CaseRules, PreviousStage, ResampleRule
 from znni.network.input_scaling import Fixed, InputScaling, Percentiles, ZScore
 from znni.network.network_file import load_network
 from znni.network.window import Window
@@ -76,6 +78,42 @@ def test_folds_are_averaged_in_the_order_of_the_input_s_axes(tmp_path: Path) -> 
     wanted = torch.stack(copies).mean(0).numpy().transpose(0, 2, 3, 1)
     found = znni.Inferer(network, border="same", threads=1, costs="built-in")(x)
     assert np.abs(found - wanted).max() < 1e-5 * np.abs(wanted).max()
+
+
+def test_a_2d_network_sees_slices(tmp_path: Path) -> None:
+    order, module = (2, 0, 1), planar_module(0)  # slices lie across the volume's last axis
+    plans = planar_plans(order, ["NoNormalization"])
+    folder = write_results(tmp_path / "results", plans, [module], mirrored=(0,))
+    made = znni.import_network(folder, tmp_path / "net.yaml")
+    assert isinstance(made.parity, Parity)
+    network = load_network(tmp_path / "net.yaml")
+    assert network.window == Window(Vec3(16, 12, 1), 0.5, mirror="z", like="nnunet")
+    assert network.spacing == VoxelSize((1.0, 0.5, 1.0), free="x")
+    assert "it expects voxels of 1, 0.5, any" in str(made)
+
+    x = np.random.default_rng(0).standard_normal((16, 12, 5)).astype(np.float32)
+    given = torch.from_numpy(x.transpose(order).copy())[:, None]
+    with torch.inference_mode():
+        wanted = (module(given)[0] + module(given.flip(2))[0].flip(2)).numpy() / 2
+    found = znni.Inferer(network, border="same", threads=1, costs="built-in")(x)
+    wanted = wanted.transpose(1, 2, 3, 0)
+    assert np.abs(found - wanted).max() < 1e-5 * np.abs(wanted).max()
+
+
+def test_a_later_stage_takes_maps_of_labels(tmp_path: Path) -> None:
+    plans = results_plans((0, 1, 2), ["CTNormalization"], previous_stage="3d_lowres")
+    regions = {"background": 0, "cell": [1, 2], "nucleus": 2, "rim": [1, 3]}
+    folder = write_results(
+        tmp_path / "results", plans, [results_module(0, maps=4)], regions, regions=[1, 2, 3]
+    )
+    made = znni.import_network(folder, tmp_path / "net.yaml")
+    assert isinstance(made.parity, Parity)
+    network = load_network(tmp_path / "net.yaml")
+    assert network.in_features == 4
+    assert network.scaling.normalize[1:] == (Fixed(0, 1),) * 3
+    assert network.case == CaseRules(
+        ("image",), previous_stage=PreviousStage("3d_lowres", (1, 2, 3), ResampleRule(order=1))
+    )
 
 
 def test_one_fold_is_given_by_its_folder(tmp_path: Path) -> None:
@@ -297,6 +335,11 @@ def _of_code(folder: Path) -> None:
     torch.save(held, folder / "fold_0" / "checkpoint_final.pth")
 
 
+def _planar(folder: Path) -> None:
+    plans = planar_plans((0, 1, 2), ["NoNormalization"])
+    write_results(folder, plans, [planar_module(0)], mirrored=(0, 2))
+
+
 def _not_json(folder: Path) -> None:
     (folder / "dataset.json").write_text("{")
 
@@ -308,8 +351,8 @@ def _of_another_kind(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (_changed(patch_size=[16, 16]), "two dimensions"),
-        (_changed(previous_stage="3d_lowres"), "labels of 3d_lowres"),
+        (_changed(patch_size=[16, 16]), "wrong spacing"),
+        (_changed(previous_stage="3d_lowres"), "fold_0 has other parameters"),
         (_changed(normalization_schemes=["NoNormalization"] * 2), "normalizes 2 maps"),
         (_changed(normalization_schemes=["OwnNormalization"]), "OwnNormalization"),
         (_changed(spacing="no"), "wrong or no spacing"),
@@ -327,6 +370,7 @@ def _of_another_kind(folder: Path) -> None:
         (_changed(inherits_from=["base"]), "no configuration ['base']"),
         (_changed(architecture=None), "wrong or no architecture"),
         (_held(inference_allowed_mirroring_axes=(0, 5)), "not as nnU-Net 2 writes it"),
+        (_planar, "mirrored along an axis that its network does not have"),
         (_held(network_weights={"a": 1.0}), "not as nnU-Net 2 writes it"),
         (_without_labels, "wrong or missing at labels"),
         (_without_checkpoint, "no checkpoint_final.pth"),

@@ -65,6 +65,11 @@ def test_places_are_those_of_the_framework(
     assert window.starts == starts
 
 
+def test_windows_of_one_slice_follow_each_other() -> None:
+    window = Window(Vec3(1, 4, 4), 0.5, like="nnunet", volume=Vec3(5, 6, 4))
+    assert window.starts == ((0, 1, 2, 3, 4), (0, 2), (0,))
+
+
 # By MONAI 1.6 (compute_importance_map) and nnU-Net 2.8 (compute_gaussian).
 @pytest.mark.parametrize(
     ("like", "voxels"),

@@ -20,6 +20,29 @@ PATCH = [4, 16, 12]
 INTENSITIES = {"mean": 100.0, "std": 20.0, "percentile_00_5": 60.0, "percentile_99_5": 150.0}
 
 
+def planar_plans(order: tuple[int, int, int], schemes: list[str]) -> dict[str, Any]:
+    """Return plans whose network is 2D."""
+    plans = results_plans(order, schemes, patch_size=PATCH[1:], spacing=[1.0, 0.5])
+    arguments = plans["configurations"]["base"]["architecture"]["arch_kwargs"]
+    arguments |= {
+        "conv_op": "torch.nn.modules.conv.Conv2d",
+        "norm_op": "torch.nn.modules.instancenorm.InstanceNorm2d",
+        "kernel_sizes": [3, [3, 3]],
+        "strides": [[1, 1], [2, 2]],
+    }
+    return plans
+
+
+def planar_module(seed: int) -> Any:
+    torch.manual_seed(seed)
+    nn = torch.nn
+    return unet.PlainConvUNet(
+        1, 2, [4, 6], nn.Conv2d, [3, 3], [1, 2], [1, 1], 3, [1],
+        conv_bias=True, norm_op=nn.InstanceNorm2d, norm_op_kwargs={"eps": 1e-5, "affine": True},
+        nonlin=nn.LeakyReLU, deep_supervision=True,
+    ).eval()  # fmt: skip
+
+
 def results_plans(
     order: tuple[int, int, int], schemes: list[str], **changes: Any
 ) -> dict[str, Any]:

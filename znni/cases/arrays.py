@@ -63,13 +63,41 @@ class Stacked:
         """Return a part (f, z, y, x)."""
         wanted, *box = key
         maps = range(*wanted.indices(self.shape[0]))
-        parts, before = [], 0
+        found = np.empty((len(maps), *_box(box, self.shape[1:]).size), self.dtype)
+        before = 0
         for array, count in zip(self._arrays, self._maps, strict=True):
             own = slice(max(maps.start - before, 0), min(maps.stop - before, count))
             if own.start < own.stop:
-                parts.append(np.asarray(array[own, *box]))
+                at = before + own.start - maps.start
+                found[at : at + own.stop - own.start] = array[own, *box]
             before += count
-        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+        return found
+
+
+class OneHot:
+    """A volume of labels as maps of 0 and 1. Each map is 1 where the volume has its label.
+
+    Args:
+        array: the labels (1, z, y, x).
+        labels: the label of each map.
+    """
+
+    def __init__(self, array: ArrayLike, labels: Sequence[int]) -> None:
+        self._array = array
+        self._labels = labels
+        self.shape = (len(labels), *array.shape[1:])
+        self.dtype = np.dtype(np.float32)
+        self.pieces = getattr(array, "pieces", None)
+
+    def __getitem__(self, key: Slices, /) -> NDArray[Any]:
+        """Return a part (f, z, y, x)."""
+        maps, *box = key
+        labels = np.asarray(self._array[slice(None), *box])[0]
+        wanted = self._labels[maps]
+        found = np.empty((len(wanted), *labels.shape), self.dtype)
+        for one, label in zip(found, wanted, strict=True):
+            np.equal(labels, label, out=one)
+        return found
 
 
 class Turn(NamedTuple):
@@ -135,15 +163,19 @@ class Turned:
 
 
 class Pasted:
-    """A volume of zeros that holds another volume in a box.
+    """A volume that holds another volume in a box, and a value for each map around it.
 
     Args:
         array: the volume (f, z, y, x) in the box.
-        size: the extents of the volume of zeros.
+        size: the extents of the larger volume.
         start: the first voxel of the box.
+        around: the value of each map around the box; None: 0.
     """
 
-    def __init__(self, array: ArrayLike, size: Vec3, start: Vec3) -> None:
+    def __init__(
+        self, array: ArrayLike, size: Vec3, start: Vec3, around: Sequence[float] | None = None
+    ) -> None:
+        self._around = around or (0,) * array.shape[0]
         self._array = array
         self._box = Box(start, start + Vec3(*array.shape[1:]))
         self.shape = (array.shape[0], *size)
@@ -153,8 +185,10 @@ class Pasted:
         """Return a part (f, z, y, x)."""
         maps, *box = key
         wanted = _box(box, self.shape[1:])
-        count = len(range(*maps.indices(self.shape[0])))
-        found = np.zeros((count, *wanted.size), self.dtype)
+        around = self._around[maps]
+        found = np.empty((len(around), *wanted.size), self.dtype)
+        for one, value in zip(found, around, strict=True):
+            one.fill(value)
         if common := wanted.intersection(self._box):
             inside = common.shifted(Vec3(0, 0, 0) - self._box.start)
             at = common.shifted(Vec3(0, 0, 0) - wanted.start)

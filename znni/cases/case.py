@@ -12,51 +12,42 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from hashlib import sha256
-from math import prod
 from pathlib import Path
 from time import perf_counter
-from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from znni.cases.arrays import Maps, Pasted, Turned
+from znni.cases.labels import remove_components, write_labels
 from znni.cases.memory import Room, check_network, room_of_files
 from znni.cases.preparation import (
-    Preparation,
     preparation_for,
     rules_of,
     running,
     unit_of,
-    write_input,
 )
-from znni.cases.scan import Scan, decompressed, open_scan
-from znni.cases.slabs import components_slab
+from znni.cases.previous_stage import PreviousNetwork, network_input, open_labels
+from znni.cases.probabilities import MAPS, write_labels_of_maps, write_probabilities
+from znni.cases.scan import decompressed, open_scan
 from znni.cases.spacing_file import spacing_file, write_spacing
-from znni.components.postprocessing import postprocess
 from znni.components.rules import Rule
+from znni.core.array_like import ArrayLike
 from znni.core.errors import InvalidInput
 from znni.core.run_options import Options
-from znni.core.shapes import Box
 from znni.core.text import duration
 from znni.core.user_cache import state_of_source, write_whole
 from znni.engine.report import Report
-from znni.engine.run_state import Progress, no_progress
+from znni.engine.run_state import Progress
 from znni.inference.api import compute
-from znni.inference.exporting import copy_labels
 from znni.inference.request import Request
 from znni.inference.session import Session
+from znni.network.case_rules import PreviousStage
 from znni.network.network import Network
 from znni.network.network_as_text import network_text
 from znni.network.weights import Weights
-from znni.volumes.locate import open_volume, writer_at
+from znni.volumes.locate import writer_at
 from znni.volumes.partial_file import hold
-from znni.volumes.stored import StoredVolume
 
 IDENTITY = "case"  # the file that says which scan and network a folder is of
-INPUT = "input.npy"
 LABELS = "labels.h5"
-WITHOUT = "without-components.npy"
+BEFORE = "labels-before.npy"  # of the previous stage, over the scan
 
 # Called with the name of a step, the voxels done, and all voxels of the step.
 StepProgress = Callable[[str, int, int], None]
@@ -93,10 +84,27 @@ class Case:
     Attributes:
         files: the files of the scan, one for each channel.
         out: the labels to make.
+        previous: the labels of the previous stage of a cascade, or the network that computes them.
+            None: the network is no later stage.
+        probabilities: a file ``NAME.npz`` to make, as nnU-Net's, with ``NAME.pkl`` beside it. None:
+            none are saved.
     """
 
     files: tuple[Path, ...]
     out: Path
+    previous: Path | PreviousNetwork | None = None
+    probabilities: Path | None = None
+
+    @property
+    def is_finished(self) -> bool:
+        """True if all that it makes exists."""
+        made = (self.out, self.probabilities) if self.probabilities else (self.out,)
+        return all(path.exists() for path in made)
+
+    @property
+    def inputs(self) -> tuple[Path, ...]:
+        """All files that are read: those of the scan, and labels of the previous stage."""
+        return (*self.files, self.previous) if isinstance(self.previous, Path) else self.files
 
     @property
     def folder(self) -> Path:
@@ -147,7 +155,7 @@ def begin(
     room = room_of_files(case.files, network, options.limits, removing)
     _open_folder(case, network, weights, options)
     with _held(case):
-        decompressed(case.files, case.folder)
+        decompressed(case.inputs, case.folder)
     return room
 
 
@@ -183,7 +191,6 @@ def compute_labels(
     """
     rules, unit = rules_of(network), unit_of(network)
     room = begin(case, network, weights, options, removing)
-    session.make_room(room.process + room.steps.preparing, room.allowed)
     seconds: dict[str, float] = {}
     begun = perf_counter()
 
@@ -198,22 +205,29 @@ def compute_labels(
     with ExitStack() as holding:
         holding.enter_context(_held(case))
         scan = open_scan(case.files, rules, case.folder, unit)
-        prepared = preparation_for(scan, network, case.folder, told("reading"), room.free)
+        before: ArrayLike | None = None
+        if stage := rules.previous_stage:
+            file = _labels_before(case, stage, session, options, progress)
+            before = open_labels(file, scan, stage)
+            done(stage.name)
+        session.make_room(room.process + room.steps.preparing, room.allowed)
+        prepared = preparation_for(scan, network, case.folder, told("reading"), room.free, before)
         if network.scaling.crops:
             check_network(prepared, options.limits)
         done("reading")
-        image = case.folder / INPUT
-        if not image.exists():
-            write_input(scan, prepared, image, room.threads, told("resampling"), room.free)
+        source = network_input(case.folder, scan, prepared, before, room, told("resampling"))
         done("resampling")
-        labels, report = case.folder / LABELS, None
+        values = replace(options.values, labels=case.probabilities is None)
+        options = replace(options, values=values)
+        labels = case.folder / (MAPS if case.probabilities else LABELS)
+        report: Report | None = None
         if not labels.exists():
-            values = replace(options.values, labels=True)
-            request = Request(
-                image, running(prepared), labels, replace(options, values=values), weights
-            )
+            request = Request(source, running(prepared), labels, options, weights)
             report = compute(request, session, progress=told("network"))()
         done("network")
+        if case.probabilities:
+            labels = write_labels_of_maps(case.folder, network, told("labels"))
+            done("labels")
         if removing:
             session.make_room(room.process + room.steps.components, room.allowed)
             labels = remove_components(scan, labels, removing, room.free)
@@ -226,6 +240,10 @@ def compute_labels(
         with held:
             if rules.voxels == "json":
                 write_spacing(case.out, scan.spacing)
+            if case.probabilities:
+                told_of = told("probabilities")
+                write_probabilities(scan, prepared, case.folder, case.probabilities, told_of)
+                done("probabilities")
             write_labels(scan, prepared, labels, case.out, told("writing"))
             done("writing")
             _discard(case)
@@ -234,57 +252,29 @@ def compute_labels(
     return write
 
 
-def remove_components(scan: Scan, labels: Path, rules: Sequence[Rule], room: int) -> Path:
-    """Write labels without the connected components that rules remove, and return the file.
-
-    Args:
-        scan: the scan.
-        labels: the labels of its crop.
-        rules: the rules, one after the other.
-        room: the bytes for this step.
+def _labels_before(
+    case: Case, stage: PreviousStage, session: Session, options: Options, progress: StepProgress
+) -> Path:
+    """Return the file of the previous stage's labels. Compute it if need be.
 
     Raises:
-        InvalidInput: there are too many components.
+        InvalidInput: neither the file nor the network is given.
     """
-    volume, path = open_volume(labels), labels.with_name(WITHOUT)
-    slab = components_slab(volume.size, rules, room)
-    header = {"descr": volume.dtype.str, "fortran_order": False, "shape": volume.shape}
-    with path.open("wb") as file:
-        np.lib.format.write_array_header_1_0(file, header)
-
-        def write(_box: Box, values: NDArray[Any]) -> None:
-            file.write(np.ascontiguousarray(values).data)
-
-        postprocess(
-            lambda box: volume.read(box)[0],
-            write,
-            volume.size,
-            rules,
-            slab.planes,
-            voxel_volume=prod(scan.spacing),
-            most_components=slab.components,
+    found = case.previous
+    if found is None:
+        raise InvalidInput(
+            f"{case.files[0]}: the network takes the labels of {stage.name} too; give their file "
+            f"after those of the scan, or the network as a results folder that lies beside the one "
+            f"of {stage.name}"
         )
-    return path
-
-
-def write_labels(
-    scan: Scan, prepared: Preparation, labels: Path, out: Path, progress: Progress = no_progress
-) -> None:
-    """Write the labels of the whole scan, oriented as its files. Outside of the crop they are 0.
-
-    Args:
-        scan: the scan.
-        prepared: how it was prepared.
-        labels: the labels of the crop.
-        out: the file to make.
-        progress: called with the voxels written, and those to write.
-
-    Raises:
-        RunFailed: reading or writing failed.
-    """
-    whole = Pasted(Maps(open_volume(labels)), scan.volume.size, prepared.crop.start)
-    volume = StoredVolume(Turned(whole, scan.turn.inverse), str(labels), scan.stored)
-    copy_labels(volume, out, {}, overwrite=True, progress=progress)
+    files = decompressed(case.inputs, case.folder)
+    if isinstance(found, Path):
+        return files[-1]
+    made = case.folder / BEFORE
+    if not made.exists():
+        earlier = Case(tuple(files), made, found.previous)
+        predict(earlier, found.network, found.weights, session, options, progress)
+    return made
 
 
 def discard_left(case: Case) -> None:
@@ -315,14 +305,16 @@ def _open_folder(case: Case, network: Network, weights: Weights, options: Option
     Raises:
         InvalidInput: it cannot be made, or something else lies there.
     """
-    files = [(str(file.resolve()), *_stamp(file)) for file in case.files]
+    files = [(str(file.resolve()), *_stamp(file)) for file in case.inputs]
     beside = spacing_file(case.files[0])
     if rules_of(network).voxels == "json" and beside.exists():
         files.append((str(beside.resolve()), *_stamp(beside)))
-    rules = repr((network.case, network.spacing, network.has_regions, network.labels))
+    networks, stage = [_described(network, weights)], case.previous
+    while isinstance(stage, PreviousNetwork):
+        networks.append(_described(stage.network, stage.weights))
+        stage = stage.previous
     code = state_of_source(Path(__file__).parents[1])
-    accuracy = options.limits.accuracy
-    content = repr((files, network_text(network), rules, weights.sha256, accuracy, code))
+    content = repr((files, networks, options.limits.accuracy, code))
     identity = sha256(content.encode())
     noted = case.folder / IDENTITY
     try:
@@ -339,6 +331,12 @@ def _open_folder(case: Case, network: Network, weights: Weights, options: Option
         raise InvalidInput(
             f"{case.folder}: this folder cannot be made: {error.strerror}; write elsewhere"
         ) from None
+
+
+def _described(network: Network, weights: Weights) -> tuple[str, ...]:
+    """Return all on which the labels of a network depend, beside its input."""
+    rules = repr((network.case, network.spacing, network.has_regions, network.labels))
+    return network_text(network), rules, weights.sha256
 
 
 @contextmanager

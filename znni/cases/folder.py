@@ -140,7 +140,7 @@ def predict_cases(
     options = beside_writing(options)
     session = Session(options.limits)
     account = _Account(len(cases), done)
-    left = [case for case in cases if not (skip_finished and case.out.exists())]
+    left = [case for case in cases if not (skip_finished and case.is_finished)]
     for case in cases:
         if case not in left:
             discard_left(case)

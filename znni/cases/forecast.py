@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from znni.cases.case import Case, check_output
+from znni.cases.case import BEFORE, Case, check_output
 from znni.cases.memory import Room, room_for, search_for
 from znni.cases.preparation import Preparation, preparation_of_all, rules_of, unit_of
+from znni.cases.previous_stage import PreviousNetwork
 from znni.cases.scan import Scan, look_at_scan
 from znni.components.rules import Rule
 from znni.core.run_options import Options
@@ -16,6 +17,8 @@ from znni.core.text import aligned, duration, in_units
 from znni.inference.planning import as_here, fastest
 from znni.network.network import Network
 from znni.plans.plan import Plan
+
+PREVIOUS = "previous stage"  # the step of a cascade's earlier network
 
 # Seconds of a core of 14 GB/s, as measured. To unpack a byte of a compressed scan:
 UNPACKED = 11e-9
@@ -87,9 +90,15 @@ def forecast(
     plan = as_here(fastest(search)[0])
     room = room_for(scan, prepared, search, removing)
     memory = {name: room.process + taken for name, taken in room.steps._asdict().items() if taken}
-    order = ("reading", "resampling", "network", "components", "writing")
+    order = (PREVIOUS, "reading", "resampling", "network", "components", "writing")
     memory["network"] = plan.memory.total
     seconds = _seconds(scan, prepared, room) | {"network": plan.seconds}
+    if isinstance(stage := case.previous, PreviousNetwork):
+        earlier = forecast(
+            Case(case.files, case.folder / BEFORE, stage.previous), stage.network, options
+        )
+        memory[PREVIOUS] = max(earlier.memory.values())
+        seconds[PREVIOUS] = sum(earlier.seconds.values())
     return CaseForecast(
         scan.volume.size,
         prepared.image.target,

@@ -5,7 +5,6 @@ The scan is read slab by slab. So memory does not grow with its depth.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -16,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from znni.cases.npy_file import new_array_file, write_header
 from znni.cases.scan import Scan
 from znni.cases.slabs import ROOM, mask_slab, slab_planes
 from znni.components.nonzero import nonzero_mask
@@ -25,13 +25,14 @@ from znni.core.errors import InvalidInput
 from znni.core.resampling import Resampling
 from znni.core.shapes import FLOAT_BYTES, Box, Vec3
 from znni.core.volume import Point
+from znni.core.voxel_size import VoxelSize
 from znni.engine.reading import read_input
 from znni.engine.run_state import Progress, no_progress
 from znni.engine.stages.read import COPIES_READ
 from znni.engine.statistics import Moments, normalized
 from znni.engine.tiles import ZERO, Job
 from znni.network.case_rules import CaseRules, ResampleRule
-from znni.network.input_scaling import AS_STORED, Fixed, InputScaling, ZScore
+from znni.network.input_scaling import AS_STORED, Fixed, InputScaling, Normalization, ZScore
 from znni.network.network import Network
 from znni.network.weights import Float32
 from znni.resampling.nnunet_rule import nnunet_resampling, resampled_extents
@@ -70,6 +71,7 @@ def preparation_for(
     folder: Path,
     progress: Progress = no_progress,
     room: int = ROOM,
+    labels: ArrayLike | None = None,
 ) -> Preparation:
     """Return the preparation of a scan. Read the scan if its own values are needed.
 
@@ -79,6 +81,8 @@ def preparation_for(
         folder: the folder for the mask of the scan, if one is needed.
         progress: called with the voxels read, and all voxels to read.
         room: the bytes for this step.
+        labels: labels (1, z, y, x) of the previous stage over the scan; None: there are none. Where
+            one is not 0, the scan is normalized too.
 
     Raises:
         InvalidInput: the network has no spacing, or its file describes no whole cases.
@@ -90,7 +94,7 @@ def preparation_for(
     crop = network.scaling.box or Box(ZERO, scan.volume.size)
     mask = None
     if network.scaling.within == "nonzero":
-        mask = _mask(scan, crop, folder / MASK, room)
+        mask = filled_mask(scan, crop, folder, room, labels)
         network = network.scaled_by(_scaling_within(scan, crop, mask, network.scaling))
     return _preparation(scan, network, crop, mask)
 
@@ -106,49 +110,42 @@ def preparation_of_all(scan: Scan, network: Network) -> Preparation:
 
 def _preparation(scan: Scan, network: Network, crop: Box, mask: ArrayLike | None) -> Preparation:
     """Return the preparation of a scan's crop."""
-    rules, trained = rules_of(network), spacing_of(network)
+    rules, trained = rules_of(network), spacing_of(network).over(scan.spacing).extents
     target = resampled_extents(crop.size, scan.spacing, trained).maximum(Vec3(1, 1, 1))
-    image = _resampling(rules.image, crop.size, scan.spacing, trained, target)
-    output = _resampling(rules.output, target, trained, scan.spacing, crop.size)
+    image = resampling_by(rules.image, crop.size, scan.spacing, trained, target)
+    output = resampling_by(rules.output, target, trained, scan.spacing, crop.size)
     return Preparation(network, crop, mask, image, output)
 
 
-def running(prepared: Preparation) -> Network:
-    """Return the network for the prepared input. Its output is resampled to the scan's voxels."""
-    network, window = prepared.network, prepared.network.window
-    if window is None:
-        raise InvalidInput(
-            f"network {network.name} has no windows, which whole cases need; add window: to its "
-            f"file"
-        )
-    output = prepared.output if prepared.output.changes else None
-    return replace(
-        network,
-        scaling=AS_STORED,
-        spacing=None,
-        window=replace(window, volume=None, inside=None, resampled=output),
-    )
-
-
-def _mask(scan: Scan, crop: Box, path: Path, room: int) -> ArrayLike:
+def filled_mask(
+    scan: Scan, crop: Box, folder: Path, room: int, labels: ArrayLike | None = None
+) -> ArrayLike:
     """Return the mask of voxels where a map is not 0, and of the holes between them.
 
     nnU-Net normalizes these voxels. The mask lies in a file.
+
+    Args:
+        scan: the scan.
+        crop: its voxels that count.
+        folder: the folder for the file.
+        room: the bytes for this step.
+        labels: labels (1, z, y, x) over the scan. Voxels with one are in the mask, too.
     """
     volume = scan.volume
 
     def read(box: Box) -> NDArray[Any]:
         return volume.read(box.shifted(crop.start))
 
-    slab = mask_slab(crop.size, volume.features, volume.itemsize, room)
+    slab, path = mask_slab(crop.size, volume.features, volume.itemsize, room), folder / MASK
     found = nonzero_mask(read, crop.size, slab.planes, most_components=slab.components)
     with path.open("wb") as file:
-        np.lib.format.write_array_header_1_0(
-            file, {"descr": "|b1", "fortran_order": False, "shape": tuple(crop.size)}
-        )
+        write_header(file, np.bool_, tuple(crop.size))
         begin = file.tell()
         for box in slab_boxes(crop.size, slab.planes):
-            file.write(np.ascontiguousarray(found.slab(box)).data)
+            part = found.slab(box)
+            if labels is not None:
+                part = part | (labels[slice(None), *box.shifted(crop.start).slices][0] != 0)
+            file.write(np.ascontiguousarray(part).data)
     return MappedArray(path, np.bool_, begin, crop.size)
 
 
@@ -157,19 +154,21 @@ def _scaling_within(scan: Scan, crop: Box, mask: ArrayLike, scaling: InputScalin
 
     Slabs do not depend on the memory, because sums depend on them.
     """
-    rules = scaling.of_maps(scan.volume.features)
+    maps = scan.volume.features
+    rules = scaling.first(maps).of_maps(maps)
     moments = [Moments() for _ in rules]
     for box in slab_boxes(crop.size, slab_planes(crop.size)):
         values, counted = scan.volume.read(box.shifted(crop.start)), np.asarray(mask[box.slices])
         for moment, each in zip(moments, values, strict=True):
             moment.add(each[counted])
-    known = scaling.statistics or rules
+    known: Sequence[Normalization] = scaling.statistics or (*rules, *scaling.normalize[maps:])
     fixed = (
         moment.result() if isinstance(rule, ZScore) else number
-        for rule, number, moment in zip(rules, known, moments, strict=True)
+        for rule, number, moment in zip(rules, known, moments, strict=False)
         if isinstance(number, Fixed)
     )
-    return replace(scaling, within="all", statistics=tuple(fixed))
+    further = (number for number in known[maps:] if isinstance(number, Fixed))
+    return replace(scaling, within="all", statistics=(*fixed, *further))
 
 
 def scaling_bytes(size: Vec3, maps: int, itemsize: int) -> int:
@@ -203,7 +202,7 @@ def unit_of(network: Network) -> str | None:
     return network.spacing.unit if network.spacing else None
 
 
-def spacing_of(network: Network) -> Point:
+def spacing_of(network: Network) -> VoxelSize:
     """Return the extents of the voxels that a network was trained on.
 
     Raises:
@@ -214,15 +213,33 @@ def spacing_of(network: Network) -> Point:
             f"network {network.name} does not say on which voxels it was trained; write them in "
             f"its file, such as spacing: 1.5,1,1mm"
         )
-    return network.spacing.extents
+    return network.spacing
 
 
-def _resampling(
+def resampling_by(
     rule: ResampleRule, source: Vec3, spacing: Point, new_spacing: Point, target: Vec3
 ) -> Resampling:
+    """Return the resampling from voxels of one spacing to those of another, by a rule."""
     force = {"auto": None, "always": True, "never": False}[rule.slices]
     return nnunet_resampling(
         source, spacing, new_spacing, rule.order, rule.across, force, new_shape=target
+    )
+
+
+def running(prepared: Preparation) -> Network:
+    """Return the network for the prepared input. Its output is resampled to the scan's voxels."""
+    network, window = prepared.network, prepared.network.window
+    if window is None:
+        raise InvalidInput(
+            f"network {network.name} has no windows, which whole cases need; add window: to its "
+            f"file"
+        )
+    output = prepared.output if prepared.output.changes else None
+    return replace(
+        network,
+        scaling=AS_STORED,
+        spacing=None,
+        window=replace(window, volume=None, inside=None, resampled=output),
     )
 
 
@@ -251,13 +268,8 @@ def write_input(
     bounds = (
         _bounds(scan, prepared, room) if 3 in resampling.orders and resampling.changes else None
     )
-    partial = path.with_name(f"{path.name}.partial")
-    shape = (maps, *resampling.target)
     plane = FLOAT_BYTES * resampling.target.y * resampling.target.x
-    with partial.open("wb") as file:
-        np.lib.format.write_array_header_1_0(
-            file, {"descr": "<f4", "fortran_order": False, "shape": shape}
-        )
+    with new_array_file(path, "<f4", (maps, *resampling.target)) as file:
         begin, done = file.tell(), 0
         boxes, target = list(slabs(scan, prepared, threads, room)), Buffer()
         needed = [resampling.source_box(box) for box in boxes]
@@ -275,9 +287,6 @@ def write_input(
                 file.write(np.ascontiguousarray(values, "<f4").data)
             done += box.size.volume
             progress(done, resampling.target.volume)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.rename(path)
 
 
 class Buffer:
@@ -320,7 +329,8 @@ def read_scaled(scan: Scan, prepared: Preparation, box: Box, buffer: Buffer) -> 
     size = scan.volume.size
     job = Job(size, ZERO, size, ZERO, "edge")
     at = box.shifted(prepared.crop.start)
-    values = read_input(scan.volume, job, at, prepared.network.scaling, buffer)
+    scaling = prepared.network.scaling.first(scan.volume.features)
+    values = read_input(scan.volume, job, at, scaling, buffer)
     if prepared.mask is not None:
         outside = ~np.asarray(prepared.mask[box.slices])
         for one in values:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 
+from znni.cases.preparation import rules_of
+from znni.cases.previous_stage import PreviousNetwork
 from znni.core.errors import InvalidInput
 from znni.core.user_cache import (
     MOST_BYTES_OF_IMPORTS,
@@ -18,6 +22,7 @@ from znni.importing.nnunet_folder import DATASET, PLANS, Results
 from znni.inference.network_import import import_network
 from znni.network.network import Network
 from znni.network.network_file import load_network
+from znni.network.weights import weights_for
 
 log = logging.getLogger("znni")
 
@@ -40,6 +45,38 @@ def network_of_results(results: Results) -> Network:
         log.info("%s", import_network(results, imported, overwrite=True))
         delete_unused_once(imports, MOST_BYTES_OF_IMPORTS)
     return load_network(imported)
+
+
+def previous_network(
+    results: Results, network: Network, adapted: Callable[[Network], Network]
+) -> PreviousNetwork | None:
+    """Return the network of the previous stage, whose results folder lies beside.
+
+    Args:
+        results: the results folder of a network, with the folds and checkpoints to use.
+        network: that network.
+        adapted: returns a network in the windows that the user chose.
+
+    Returns:
+        The previous stage; None if the network takes a scan alone.
+
+    Raises:
+        InvalidInput: there is no such folder, or its network cannot be imported.
+    """
+    stage = rules_of(network).previous_stage
+    if stage is None:
+        return None
+    place = results.place
+    before = place.with_name("__".join([*place.name.split("__")[:-1], stage.name]))
+    if not before.is_dir():
+        raise InvalidInput(
+            f"{place} takes the labels of {stage.name}, and there is no {before}; put the results "
+            f"of {stage.name} there, or give its labels"
+        )
+    earlier = replace(results, path=before)
+    found = adapted(network_of_results(earlier))
+    weights = weights_for(found, None, None)
+    return PreviousNetwork(found, weights, previous_network(earlier, found, adapted))
 
 
 def _identity(results: Results) -> str:

@@ -101,6 +101,11 @@ def verify_case(
         InvalidInput: scan, labels or network cannot be used, or the labels have other voxels.
     """
     rules = rules_of(network)
+    if rules.previous_stage:
+        raise InvalidInput(
+            f"network {network.name} takes the labels of {rules.previous_stage.name} too, which "
+            f"verify cannot compute; verify the labels of {rules.previous_stage.name}"
+        )
     if seed is None:
         seed = int(np.random.default_rng().integers(2**32))
     generator = np.random.default_rng(seed)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -74,6 +75,21 @@ def predict(
             help="Remove components as this postprocessing.pkl says. Default: remove none.",
         ),
     ] = None,
+    save_probabilities: Annotated[
+        bool,
+        typer.Option(
+            "--save_probabilities",
+            help="Also write NAME.npz and NAME.pkl, which nnUNetv2_ensemble reads.",
+        ),
+    ] = False,
+    before: Annotated[
+        Path | None,
+        typer.Option(
+            "-prev_stage_predictions",
+            metavar="FOLDER",
+            help="Labels of the previous stage of a cascade. Default: they are computed.",
+        ),
+    ] = None,
     parts: Annotated[int, typer.Option("-num_parts", help="Divide the cases into parts.")] = 1,
     part: Annotated[int, typer.Option("-part_id", help="The part to compute, from 0.")] = 0,
     _preparing: Annotated[
@@ -92,11 +108,11 @@ def predict(
     """Compute the labels of a folder of scans, as nnUNetv2_predict does."""
     from znni.cases.folder import cases_in, predict_cases
     from znni.cases.preparation import rules_of
-    from znni.cases.results_folder import network_of_results
+    from znni.cases.results_folder import network_of_results, previous_network
     from znni.cli.progress import show_progress
     from znni.core.options import Choices
     from znni.core.run_options import Options
-    from znni.importing.nnunet_folder import PLANS, Results
+    from znni.importing.nnunet_folder import DATASET, PLANS, Results
     from znni.importing.nnunet_postprocessing import read_postprocessing
 
     if not 0 <= part < parts:
@@ -112,14 +128,30 @@ def predict(
     names = (*(folds or ()), *(more_folds or ()))
     if names and not (place / PLANS).is_file():
         raise InvalidInput(f"{place} is one fold already; leave out -f, or give the folder above")
-    network = network_of_results(Results(place, names, checkpoint))
-    network = _in_windows(network, step, no_mirroring=no_mirroring)
-    cases = cases_in(scans, out, rules_of(network))
+
+    def in_windows(network: Network) -> Network:
+        return _in_windows(network, step, no_mirroring=no_mirroring)
+
+    results = Results(place, names, checkpoint)
+    network = in_windows(network_of_results(results))
+    cases = cases_in(scans, out, rules_of(network))[part::parts]
+    if before and not rules_of(network).previous_stage:
+        raise InvalidInput(f"{place} has no previous stage; leave out -prev_stage_predictions")
+    stage = None if before else previous_network(results, network, in_windows)
+    cases = [replace(case, previous=before / case.out.name if before else stage) for case in cases]
+    if save_probabilities:
+        ending = rules_of(network).file_ending
+        cases = [
+            replace(case, probabilities=out / f"{case.out.name.removesuffix(ending)}.npz")
+            for case in cases
+        ]
     out.mkdir(parents=True, exist_ok=True)
+    for name in (PLANS, DATASET):  # nnUNetv2_ensemble and nnUNetv2_apply_postprocessing read them
+        shutil.copyfile(results.place / name, out / name)
     limits = Choices(device=DEVICES[device], ram=ram)
     with show_progress("cases") as done:
         report = predict_cases(
-            cases[part::parts],
+            cases,
             network,
             Options(limits=limits),
             skip_finished=go_on,

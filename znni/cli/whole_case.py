@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ from znni.core.options import Choices
 from znni.importing.nnunet_folder import Results, is_results
 
 if TYPE_CHECKING:
+    from znni.cases.case import Case
     from znni.network.network import Network
 
 
@@ -58,7 +60,8 @@ def check_suits_cases(*groups: Any, **others: object) -> None:
 
 def infer_case(
     volumes: Sequence[str],
-    network: Network,
+    net: Path,
+    adapted: Callable[[Network], Network],
     weights: Path | None,
     out: str | None,
     limits: Choices,
@@ -69,8 +72,10 @@ def infer_case(
     """Compute the labels of a scan, and print a report.
 
     Args:
-        volumes: the files of the scan, one for each channel.
-        network: the network.
+        volumes: the files of the scan, one for each channel. The labels of the previous stage of a
+            cascade may follow.
+        net: the file of the network, or a results folder of nnU-Net.
+        adapted: returns a network in the windows that the user chose.
         weights: the file of its weights; None: the file that the network names.
         out: the file of the labels; None: one in this folder, named after the scan and the network.
         limits: what plans may use.
@@ -80,19 +85,15 @@ def infer_case(
     Raises:
         InvalidInput: the labels exist, or an argument cannot be used.
     """
-    from znni.cases.case import Case, predict
+    from znni.cases.case import predict
     from znni.cases.forecast import forecast
-    from znni.cases.preparation import rules_of
     from znni.cli.progress import show_progress
     from znni.core.run_options import Options
     from znni.inference.session import Session
     from znni.network.weights import weights_for
-    from znni.volumes.locate import stem
 
-    ending = rules_of(network).file_ending
-    case = Case(
-        tuple(map(Path, volumes)), Path(out or f"{stem(volumes[0])}-{network.name}{ending}")
-    )
+    network = adapted(case_network(net))
+    case = _case_of(volumes, net, network, adapted, out)
     if case.out.exists() and not overwrite:
         raise InvalidInput(
             f"{case.out}: exists; give {option('overwrite', True)} to replace it, or another output"
@@ -112,3 +113,30 @@ def infer_case(
             lambda _step, done, total: progress(done, total),
         )
     typer.echo(str(report))
+
+
+def _case_of(
+    volumes: Sequence[str],
+    net: Path,
+    network: Network,
+    adapted: Callable[[Network], Network],
+    out: str | None,
+) -> Case:
+    """Return the case of these files. The arguments are those of ``infer_case``."""
+    from znni.cases.case import Case
+    from znni.cases.preparation import rules_of
+    from znni.cases.results_folder import previous_network
+    from znni.volumes.locate import stem
+
+    rules = rules_of(network)
+    case = Case(
+        tuple(map(Path, volumes)),
+        Path(out or f"{stem(volumes[0])}-{network.name}{rules.file_ending}"),
+    )
+    if not rules.previous_stage:
+        return case
+    if len(volumes) > len(rules.channels):
+        return replace(case, files=case.files[:-1], previous=case.files[-1])
+    if not is_results(net):
+        return case
+    return replace(case, previous=previous_network(Results(net), network, adapted))

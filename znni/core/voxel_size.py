@@ -27,6 +27,7 @@ UNITS_BY_SYMBOL = {  # by the symbols in OME-TIFF, ImageJ and ilastik's attribut
 }
 
 NUMBER = r"\d*\.?\d+(?:[eE][+-]?\d+)?|\d+\."
+ANY = "any"  # stands for an extent along an axis where voxels of any extent will do
 # Returns the text of an option of the command line, or of a keyword argument.
 OPTION = partial(option, "voxel_size")
 
@@ -45,10 +46,25 @@ class VoxelSize:
     Attributes:
         extents: along z, y and x.
         unit: unit of length; None for that of the file.
+        free: axes along which voxels of any extent will do, such as ``z``. Their numbers in
+            ``extents`` mean nothing.
     """
 
     extents: Point
     unit: str | None = None
+    free: str = ""
+
+    def over(self, extents: Point) -> VoxelSize:
+        """Return these extents, with others along free axes.
+
+        Args:
+            extents: the other extents, in the same unit.
+        """
+        z, y, x = (
+            other if axis in self.free else own
+            for axis, own, other in zip("zyx", self.extents, extents, strict=True)
+        )
+        return VoxelSize((z, y, x), self.unit)
 
     def given_to(self, grid: Grid, finest: Grid | None = None) -> Grid:
         """Return a grid whose voxels have these extents.
@@ -93,10 +109,15 @@ class VoxelSize:
     @property
     def text(self) -> str:
         """The extents as an option or a network file gives them."""
-        return ",".join(f"{extent:.9g}" for extent in self.extents) + (self.unit or "")
+        return ",".join(self._each(".9g")) + (self.unit or "")
 
     def __str__(self) -> str:
-        return f"{', '.join(f'{extent:g}' for extent in self.extents)} {self.unit or ''}".rstrip()
+        return f"{', '.join(self._each('g'))} {self.unit or ''}".rstrip()
+
+    def _each(self, form: str) -> list[str]:
+        """Return the text of each extent."""
+        pairs = zip("zyx", self.extents, strict=True)
+        return [ANY if axis in self.free else f"{extent:{form}}" for axis, extent in pairs]
 
 
 def voxel_size(text: str, named: Callable[[str], str] = OPTION) -> VoxelSize:
@@ -124,6 +145,20 @@ def voxel_size(text: str, named: Callable[[str], str] = OPTION) -> VoxelSize:
     return VoxelSize((z, y, x), unit or None)
 
 
+def trained_size(text: str, named: Callable[[str], str] = OPTION) -> VoxelSize:
+    """Return the extents in a text as ``voxel_size`` does. ``any`` stands for those of free axes.
+
+    Raises:
+        InvalidInput: as for ``voxel_size``.
+    """
+    parts = text.split(",")
+    if len(parts) != 3:
+        return voxel_size(text, named)
+    pairs = zip("zyx", parts, strict=True)
+    free = "".join(axis for axis, part in pairs if part.strip().startswith(ANY))
+    return replace(voxel_size(text.replace(ANY, "1"), named), free=free)
+
+
 def differ(expected: VoxelSize, grid: Grid) -> bool:
     """Return whether a volume's voxels are not of the size that a network expects.
 
@@ -137,7 +172,9 @@ def differ(expected: VoxelSize, grid: Grid) -> bool:
         extent * _factor(unit, expected.unit)
         for extent, unit in zip(grid.scale, grid.units, strict=True)
     ]
-    return not np.allclose(np.abs(there), expected.extents, rtol=TOLERANCE, atol=0.0)
+    there_z, there_y, there_x = map(abs, there)
+    wanted = expected.over((there_z, there_y, there_x)).extents
+    return not np.allclose((there_z, there_y, there_x), wanted, rtol=TOLERANCE, atol=0.0)
 
 
 def _factor(old: str | None, new: str | None) -> float:

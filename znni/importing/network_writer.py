@@ -107,7 +107,8 @@ def _lines(folded: Folded, weights: str, source: str) -> Iterator[str]:
     if network.has_regions:
         yield "regions: true"
     if network.case:
-        yield f"case: {_flow(asdict(network.case))}"
+        case = {key: value for key, value in asdict(network.case).items() if value is not None}
+        yield f"case: {_flow(case)}"
     if network.spacing:
         yield f"spacing: {network.spacing.text}"
     if network.window:

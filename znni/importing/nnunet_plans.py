@@ -15,6 +15,7 @@ from znni.importing.nnunet_folder import DATASET, PLANS
 from znni.network.case_rules import (
     CaseRules,
     Orientation,
+    PreviousStage,
     ResampleRule,
     Slices,
     SplineOrder,
@@ -33,6 +34,8 @@ READERS: dict[str, Orientation] = {
     "NibabelIOWithReorient": "RAS",
     TIFF: "stored",
 }
+
+AS_IT_IS = Fixed(0.0, 1.0)  # the normalization that changes nothing
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -72,6 +75,8 @@ class Configuration(BaseModel):
     previous_stage: str | None = None
     resampling_fn_data: str = SPLINE
     resampling_fn_data_kwargs: Resampler = Resampler()
+    resampling_fn_seg: str = SPLINE
+    resampling_fn_seg_kwargs: dict[str, Any] = {"order": 1}
     resampling_fn_probabilities: str = SPLINE
     resampling_fn_probabilities_kwargs: Resampler = Resampler(order=1)
 
@@ -110,14 +115,21 @@ class Dataset(BaseModel):
         return tuple(names[key] for key in sorted(names, key=lambda key: (len(key), key)))
 
     @property
-    def maps(self) -> int:
-        """The number of input maps."""
-        return len(self.channels)
+    def foreground(self) -> tuple[int, ...]:
+        """All labels but that of the background, in order."""
+        given = (label for name, label in self.labels.items() if name != "ignore")
+        each = (label if isinstance(label, list) else [label] for label in given)
+        return tuple(sorted({label for labels in each for label in labels if label}))
+
+    def labels_before(self, configuration: Configuration) -> tuple[int, ...]:
+        """Return the labels of the previous stage, each of which is a further input map."""
+        return self.foreground if configuration.previous_stage else ()
 
 
 class _Older(BaseModel):
     """The architecture in plans that were written before version 2.4."""
 
+    patch_size: list[int]
     UNet_class_name: str
     UNet_base_num_features: int
     unet_max_num_features: int
@@ -150,8 +162,7 @@ def configuration_of(plans: Plans, name: str) -> Configuration:
     """Return a configuration of the plans, with what it inherits.
 
     Raises:
-        InvalidInput: there is none of this name, or it is wrong. Or it is of two dimensions, or the
-            second stage of a cascade.
+        InvalidInput: there is none of this name, or it is wrong.
     """
     entry: dict[str, Any] = {}
     at: Any = name
@@ -165,16 +176,10 @@ def configuration_of(plans: Plans, name: str) -> Configuration:
     if "architecture" not in entry and "UNet_class_name" in entry:
         entry["architecture"] = _older_architecture(_valid(_Older, entry, name))
     found = _valid(Configuration, entry, name)
-    if len(found.patch_size) == 2:
-        raise InvalidInput(f"configuration {name} is of two dimensions; give a 3D configuration")
+    axes = 2 if len(found.patch_size) == 2 else 3
     for key, values in (("patch_size", found.patch_size), ("spacing", found.spacing)):
-        if len(values) != 3:
+        if len(values) != axes:
             raise InvalidInput(f"{PLANS}: configuration {name} has a wrong {key}: {values}")
-    if found.previous_stage:
-        raise InvalidInput(
-            f"configuration {name} also takes the labels of {found.previous_stage}; give a network "
-            f"that takes the image alone, such as 3d_fullres"
-        )
     return found
 
 
@@ -190,6 +195,7 @@ def _older_architecture(older: _Older) -> dict[str, Any]:
     """Return the architecture of plans that were written before version 2.4."""
     convolutions = older.n_conv_per_stage_encoder
     stages = len(convolutions)
+    axes = len(older.patch_size)
     base, most = older.UNet_base_num_features, older.unet_max_num_features
     plain = older.UNet_class_name == "PlainConvUNet"
     return {
@@ -197,13 +203,13 @@ def _older_architecture(older: _Older) -> dict[str, Any]:
         "arch_kwargs": {
             "n_stages": stages,
             "features_per_stage": [min(base * 2**stage, most) for stage in range(stages)],
-            "conv_op": "Conv3d",
+            "conv_op": f"Conv{axes}d",
             "kernel_sizes": older.conv_kernel_sizes,
             "strides": older.pool_op_kernel_sizes,
             "n_conv_per_stage" if plain else "n_blocks_per_stage": convolutions,
             "n_conv_per_stage_decoder": older.n_conv_per_stage_decoder,
             "conv_bias": True,
-            "norm_op": "InstanceNorm3d",
+            "norm_op": f"InstanceNorm{axes}d",
             "norm_op_kwargs": {"eps": 1e-5, "affine": True},
             "nonlin": "LeakyReLU",
             "nonlin_kwargs": {"inplace": True},
@@ -253,9 +259,10 @@ def case_of(
     unknown = "so it runs over prepared volumes, and not over whole cases"
     if (reader := plans.image_reader_writer) not in READERS:
         return None, (f"{PLANS} reads images by {reader}, which znni does not, {unknown}",)
-    if foreign := {
-        configuration.resampling_fn_data, configuration.resampling_fn_probabilities
-    } - {SPLINE, TORCH}:  # fmt: skip
+    functions = {configuration.resampling_fn_data, configuration.resampling_fn_probabilities}
+    if configuration.previous_stage:
+        functions.add(configuration.resampling_fn_seg)
+    if foreign := functions - {SPLINE, TORCH}:
         return None, (f"{PLANS} resamples by {min(foreign)}, which znni does not, {unknown}",)
     image = _resample_rule(
         configuration.resampling_fn_data, configuration.resampling_fn_data_kwargs
@@ -263,11 +270,14 @@ def case_of(
     output = _resample_rule(
         configuration.resampling_fn_probabilities, configuration.resampling_fn_probabilities_kwargs
     )
+    stage = None
+    if name := configuration.previous_stage:
+        given = _valid(Resampler, configuration.resampling_fn_seg_kwargs, name)
+        labels = _resample_rule(configuration.resampling_fn_seg, given)
+        stage = PreviousStage(name, dataset.foreground, labels)
+    ending, orientation = dataset.file_ending, READERS[reader]
     voxels: VoxelsFrom = "json" if reader == TIFF else "file"
-    rules = CaseRules(
-        dataset.channels, dataset.file_ending, READERS[reader], image, output, voxels=voxels
-    )
-    return rules, ()
+    return CaseRules(dataset.channels, ending, orientation, image, output, stage, voxels), ()
 
 
 def _resample_rule(function: str, arguments: Resampler) -> ResampleRule:
@@ -281,14 +291,17 @@ def _resample_rule(function: str, arguments: Resampler) -> ResampleRule:
 
 
 def scaling_of(
-    plans: Plans, configuration: Configuration, maps: int
+    plans: Plans, configuration: Configuration, dataset: Dataset
 ) -> tuple[InputScaling, tuple[str, ...]]:
     """Return how the input is normalized, and notes for the user.
+
+    Maps of the previous stage's labels stay as they are.
 
     Raises:
         InvalidInput: a normalization is unknown, or nothing here does the same.
     """
     schemes, masked = configuration.normalization_schemes, configuration.use_mask_for_norm
+    maps = len(dataset.channels)
     if not len(schemes) == len(masked) == maps:
         raise InvalidInput(
             f"{PLANS} normalizes {counted(len(schemes), 'map')}, says of {len(masked)} whether a "
@@ -296,6 +309,7 @@ def scaling_of(
         )
     rules = tuple(_rule(scheme, plans, index) for index, scheme in enumerate(schemes))
     scored = [by for rule, by in zip(rules, masked, strict=True) if isinstance(rule, ZScore)]
+    rules += (AS_IT_IS,) * len(dataset.labels_before(configuration))
     if not any(scored):
         return InputScaling(normalize=rules, crop="nonzero"), ()
     if not all(scored) or not all(isinstance(rule, ZScore) or _keeps_0(rule) for rule in rules):
@@ -319,7 +333,7 @@ def _rule(scheme: str, plans: Plans, index: int) -> Normalization:
         case "ZScoreNormalization":
             return ZScore()
         case "NoNormalization":
-            return Fixed(0.0, 1.0)
+            return AS_IT_IS
         case "RescaleTo01Normalization":
             return Percentiles(0.0, 100.0)
         case "RGBTo01Normalization":
@@ -332,13 +346,18 @@ def _rule(scheme: str, plans: Plans, index: int) -> Normalization:
     raise InvalidInput(f"{PLANS}: map {index} is normalized by {scheme}, which is not known here")
 
 
-def spacing_of(configuration: Configuration, to_input: Sequence[int]) -> VoxelSize:
+def spacing_of(configuration: Configuration, to_input: Sequence[int], *, planar: bool) -> VoxelSize:
     """Return the extents of the voxels that a network was trained on.
 
     nnU-Net stores no unit. Medical images are in millimetres, and others in units of their own.
+
+    Args:
+        configuration: a 3D configuration.
+        to_input: the axis of the network that each axis of the input becomes.
+        planar: whether the network is 2D. Then slices may lie at any distance.
     """
     z, y, x = (configuration.spacing[axis] for axis in to_input)
-    return VoxelSize((z, y, x))
+    return VoxelSize((z, y, x), free="zyx"[to_input.index(0)] if planar else "")
 
 
 def inverse(permutation: Sequence[int]) -> tuple[int, ...]:

@@ -8,7 +8,7 @@ network that averages their outputs, as nnU-Net's predictor does.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from znni.core.errors import InvalidInput
 from znni.core.text import counted
 from znni.importing.axis_order import in_order, reordered
 from znni.importing.nnunet_folder import DATASET, PLANS, Results
+from znni.importing.nnunet_planes import in_space, is_planar, tensors_in_space
 from znni.importing.nnunet_plans import (
     Configuration,
     Dataset,
@@ -75,7 +76,7 @@ def read_results(results: Results) -> Found:
 
     Raises:
         InvalidInput: a file is missing, or is not as nnU-Net writes it. Or the network is of an
-            unknown class, of two dimensions, or the second stage of a cascade.
+            unknown class.
     """
     missing = [name for name in ("torch", "dynamic_network_architectures") if not find_spec(name)]
     if missing:
@@ -87,18 +88,26 @@ def read_results(results: Results) -> Found:
         raise InvalidInput("its folds differ in configuration or mirroring; give one of them")
     first = folds[0]
     configuration = configuration_of(plans, first.configuration)
+    planar = is_planar(configuration)
+    if planar:
+        configuration = in_space(configuration)
+        folds = [replace(fold, tensors=tensors_in_space(fold.tensors)) for fold in folds]
     to_input = inverse(plans.transpose_forward)
     heads = heads_of(dataset)
-    scaling, more = scaling_of(plans, configuration, dataset.maps)
-    modules = [_module(configuration, dataset.maps, len(heads.labels), fold) for fold in folds]
+    scaling, more = scaling_of(plans, configuration, dataset)
+    maps = len(dataset.channels) + len(dataset.labels_before(configuration))
+    modules = [_module(configuration, maps, len(heads.labels), fold) for fold in folds]
     found = [read_module(module) for module in modules]
+    mirrored = [axis + planar for axis in first.mirrored]
+    if max(mirrored, default=0) > 2:
+        raise InvalidInput(f"{first.name} is mirrored along an axis that its network does not have")
     window = Window(
         in_order(configuration.patch_size, to_input),
         OVERLAP,
-        mirror="".join("zyx"[plans.transpose_forward[axis]] for axis in first.mirrored),
+        mirror="".join("zyx"[plans.transpose_forward[axis]] for axis in mirrored),
         like="nnunet",
     )
-    spacing = spacing_of(configuration, to_input)
+    spacing = spacing_of(configuration, to_input, planar=planar)
     case, unknown = case_of(plans, dataset, configuration)
     notes = (
         *more,

@@ -257,7 +257,8 @@ def _check_spacing(volume: ArrayVolume, network: Network, *, is_given: bool) -> 
     elif differ(expected, grid):
         there = VoxelSize(grid.scale, grid.units[0])
         if expected.unit:
-            remedy = f"give {option('voxel_size', expected.text)} if its file is wrong"
+            wanted = expected.over(grid.scale).text
+            remedy = f"give {option('voxel_size', wanted)} if its file is wrong"
         else:
             remedy = f"write spacing: {expected.text}mm in the network file if only units differ"
         raise InvalidInput(

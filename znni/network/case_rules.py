@@ -42,6 +42,32 @@ class ResampleRule:
 
 
 @dataclass(frozen=True)
+class PreviousStage:
+    """An earlier network of a cascade, whose labels are further maps of the input.
+
+    Each further map is 1 where the earlier network gives its label, and else 0.
+
+    Attributes:
+        name: the name of the earlier network, such as ``3d_lowres``.
+        labels: the label of each further map.
+        resampled: how the labels are resampled to the voxels that the network was trained on. Each
+            label's share counts.
+
+    Raises:
+        InvalidInput: there is no label, or the order is above 1.
+    """
+
+    name: str
+    labels: tuple[int, ...]
+    resampled: ResampleRule = ResampleRule(order=1)
+
+    def __post_init__(self) -> None:
+        if not self.labels:
+            raise InvalidInput(f"the previous stage {self.name} has no labels; give some")
+        _check_linear("labels of the previous stage are", self.resampled)
+
+
+@dataclass(frozen=True)
 class CaseRules:
     """The steps of whole cases.
 
@@ -51,6 +77,7 @@ class CaseRules:
         orientation: how the axes of a scan are turned before all other steps.
         image: how the normalized scan is resampled to the voxels that the network was trained on.
         output: how the network's output is resampled back.
+        previous_stage: the earlier network of a cascade; None: there is none.
         voxels: the file that says how large voxels are.
 
     Raises:
@@ -62,17 +89,22 @@ class CaseRules:
     orientation: Orientation = "stored"
     image: ResampleRule = ResampleRule()
     output: ResampleRule = ResampleRule(order=1)
+    previous_stage: PreviousStage | None = None
     voxels: VoxelsFrom = "file"
 
     def __post_init__(self) -> None:
         if not self.channels:
             raise InvalidInput("a case has no channels; name each of its files")
-        if max(self.output.order, self.output.across) > 1:
-            raise InvalidInput(
-                f"the output of a case is resampled by order {self.output.order}, and "
-                f"{self.output.across} across slices; give 0 or 1"
-            )
+        _check_linear("the output of a case is", self.output)
         if not self.file_ending.startswith("."):
             raise InvalidInput(
                 f"the files of a case end in {self.file_ending!r}; give an ending, such as .nii.gz"
             )
+
+
+def _check_linear(what: str, rule: ResampleRule) -> None:
+    """Check that a rule has no order above 1."""
+    if max(rule.order, rule.across) > 1:
+        raise InvalidInput(
+            f"{what} resampled by order {rule.order}, and {rule.across} across slices; give 0 or 1"
+        )

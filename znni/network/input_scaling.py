@@ -152,6 +152,11 @@ class InputScaling:
         """The same scaling for any volume."""
         return replace(self, statistics=(), box=None)
 
+    def first(self, maps: int) -> InputScaling:
+        """Return the scaling of the first maps alone."""
+        rules, known = self.normalize[:maps], self.statistics[:maps]
+        return replace(self, normalize=rules, statistics=known)
+
     def of_maps(self, maps: int) -> tuple[Normalization, ...]:
         """Return how each of the input's maps is normalized; nothing if none is.
 

@@ -15,11 +15,12 @@ from znni.core.options import Blend, WindowRules
 from znni.core.resampling import Resampling
 from znni.core.shapes import Vec3
 from znni.core.text import counted
-from znni.core.voxel_size import VoxelSize, voxel_size
+from znni.core.voxel_size import VoxelSize, trained_size
 from znni.core.yaml_file import Count, Entry, Name, YamlFile
 from znni.network.case_rules import (
     CaseRules,
     Orientation,
+    PreviousStage,
     ResampleRule,
     Slices,
     SplineOrder,
@@ -92,12 +93,12 @@ def _labels(value: object) -> object:
 
 
 def _spacing(value: object) -> object:
-    """Read the extents of voxels: a text, or three numbers."""
+    """Read the extents of voxels: a text, or three of numbers and ``any``."""
     if value is None or isinstance(value, VoxelSize):
         return value
     text = ",".join(map(str, value)) if isinstance(value, list) else str(value)
     try:
-        return voxel_size(text, "spacing: {}".format)
+        return trained_size(text, "spacing: {}".format)
     except InvalidInput as error:
         raise ValueError(str(error)) from None
 
@@ -139,6 +140,17 @@ class _ResampleEntry(Entry):
     across: SplineOrder = 0
     slices: Slices = "auto"
 
+    @property
+    def rule(self) -> ResampleRule:
+        """The rule that the entry describes."""
+        return ResampleRule(**dict(self))
+
+
+class _PreviousEntry(Entry):
+    name: str
+    labels: Annotated[list[int], Field(min_length=1)]
+    resampled: _ResampleEntry = _ResampleEntry(order=1)
+
 
 class _CaseEntry(Entry):
     channels: Annotated[list[str], Field(min_length=1)]
@@ -147,14 +159,17 @@ class _CaseEntry(Entry):
     voxels: VoxelsFrom = "file"
     image: _ResampleEntry = _ResampleEntry()
     output: _ResampleEntry = _ResampleEntry(order=1)
+    previous_stage: _PreviousEntry | None = None
 
     @property
     def rules(self) -> CaseRules:
         """The steps that the entry describes."""
-        image, output = (ResampleRule(**dict(it)) for it in (self.image, self.output))
-        names = tuple(self.channels)
+        names, stage, before = tuple(self.channels), None, self.previous_stage
+        if before:
+            stage = PreviousStage(before.name, tuple(before.labels), before.resampled.rule)
+        image, output = self.image.rule, self.output.rule
         return CaseRules(
-            names, self.file_ending, self.orientation, image, output, voxels=self.voxels
+            names, self.file_ending, self.orientation, image, output, stage, self.voxels
         )
 
 
@@ -227,6 +242,9 @@ def network_of(file: YamlFile) -> Network:
                 stride_of(nodes[-1], strides)
     with file.errors_at("input"):
         scaling = entries.input.scaling
+    with file.errors_at("case"):
+        rules = entries.case.rules if entries.case else None
+        _check_previous_stage(entries, rules)
     with file.errors_at("layers"):
         network = Network(
             name=entries.name,
@@ -240,7 +258,7 @@ def network_of(file: YamlFile) -> Network:
             expects=entries.expects,
             spacing=entries.spacing,
             has_regions=entries.regions,
-            case=entries.case.rules if entries.case else None,
+            case=rules,
         )
         if network.is_exact:
             context(network)  # raises an error if its layers do not fit together
@@ -256,6 +274,28 @@ def network_of(file: YamlFile) -> Network:
         )
         raise file.refusal(("labels",), problem)
     return network
+
+
+def _check_previous_stage(entries: _NetworkFile, rules: CaseRules | None) -> None:
+    """Check that there is an input map for each label of the previous stage of a cascade.
+
+    Raises:
+        InvalidInput: there are more or fewer, or they are normalized as the image is.
+    """
+    if rules is None or (stage := rules.previous_stage) is None:
+        return
+    needed = len(rules.channels) + len(stage.labels)
+    if entries.in_features != needed:
+        raise InvalidInput(
+            f"{counted(len(rules.channels), 'channel')} and {counted(len(stage.labels), 'label')} "
+            f"of {stage.name} make {counted(needed, 'map')}, and in_features is "
+            f"{entries.in_features}; give one of them for each map"
+        )
+    if len(entries.input.scaling.normalize) not in (0, needed):
+        raise InvalidInput(
+            f"maps of labels are not normalized as an image is; give a normalization for each of "
+            f"the {needed} maps, and {{mean: 0, std: 1}} for those of labels"
+        )
 
 
 def _use_model(file: YamlFile, entries: _NetworkFile, model: str) -> None:

@@ -232,7 +232,8 @@ class Window:
             return (-((size - volume) // 2),)
         last = volume - size
         if self.like == "nnunet":
-            step = size * round(1 - self.overlap, 12)  # the step that nnU-Net was given
+            # The step that nnU-Net was given. Windows of one slice follow each other.
+            step = size * round(1 - self.overlap, 12) if size > 1 else 1
             count = ceil(last / step) + 1
             return tuple(round(last / (count - 1) * index) for index in range(count))
         step = self.step[axis]

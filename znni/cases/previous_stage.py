@@ -1,0 +1,172 @@
+"""The labels of the previous stage of a cascade, as further maps of the network's input.
+
+They are stored as one map of small integers, and become a map for each label when they are read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from znni.cases.arrays import Maps, OneHot, Stacked, Turned
+from znni.cases.memory import Room
+from znni.cases.npy_file import new_array_file
+from znni.cases.preparation import (
+    Preparation,
+    filled_mask,
+    resampling_by,
+    rules_of,
+    slabs,
+    spacing_of,
+    write_input,
+)
+from znni.cases.scan import CLOSE, Scan
+from znni.core.array_like import ArrayLike
+from znni.core.errors import InvalidInput
+from znni.core.volume import Grid
+from znni.engine.run_state import Progress
+from znni.network.case_rules import PreviousStage
+from znni.network.network import Network
+from znni.network.weights import Weights
+from znni.resampling.labels import resample_labels
+from znni.volumes.array import ArrayVolume
+from znni.volumes.locate import open_volume
+
+INPUT = "input.npy"  # the image
+LABELS = "input-labels.npy"  # in the voxels of the image
+
+OUTSIDE = 0  # stands for voxels outside of the mask; a label is stored as its number plus 1
+
+
+@dataclass(frozen=True)
+class PreviousNetwork:
+    """A network whose labels the next stage of a cascade takes.
+
+    Attributes:
+        network: the network.
+        weights: its parameters.
+        previous: the stage before it; None: it is the first.
+    """
+
+    network: Network
+    weights: Weights
+    previous: PreviousNetwork | None = None
+
+
+def open_labels(file: Path, scan: Scan, stage: PreviousStage) -> ArrayLike:
+    """Return the labels (1, z, y, x) of the previous stage, oriented as the scan is.
+
+    Args:
+        file: the labels, in the scan's own voxels.
+        scan: the scan.
+        stage: the previous stage.
+
+    Raises:
+        InvalidInput: the file cannot be read, or has other voxels.
+    """
+    volume = open_volume(file)
+    if volume.features != 1 or not _lies_over(volume, scan):
+        raise InvalidInput(
+            f"{file} has {volume.features} x {volume.size} {volume.grid}; the labels of "
+            f"{stage.name} need the voxels of the scan"
+        )
+    return Turned(Maps(volume), scan.turn)
+
+
+def write_labels_before(
+    scan: Scan,
+    prepared: Preparation,
+    labels: ArrayLike,
+    path: Path,
+    room: Room,
+) -> None:
+    """Write the labels of the previous stage in the voxels of the network's input.
+
+    Args:
+        scan: the scan.
+        prepared: its preparation.
+        labels: the labels (1, z, y, x) over the scan.
+        path: the file to make, of small integers (1, z, y, x).
+        room: the memory for the case.
+
+    Raises:
+        InvalidInput: there is a label that the previous stage does not have.
+    """
+    crop, mask, network = prepared.crop, prepared.mask, prepared.network
+    stage = _stage_of(network)
+    if mask is None and network.scaling.crops:
+        mask = filled_mask(scan, crop, path.parent, room.free)
+    target, trained = prepared.image.target, spacing_of(network).over(scan.spacing).extents
+    resampling = resampling_by(stage.resampled, crop.size, scan.spacing, trained, target)
+    dtype = np.min_scalar_type(max(stage.labels) + 1)
+    with new_array_file(path, dtype, (1, *target)) as file:
+        alike = replace(prepared, image=resampling)
+        for box in slabs(scan, alike, room.threads, room.free):
+            source = resampling.source_box(box)
+            found = np.asarray(labels[slice(None), *source.shifted(crop.start).slices])[0]
+            _check_labels(found, stage)
+            numbers = found.astype(dtype) + dtype.type(1)
+            if mask is not None:  # nnU-Net counts these voxels as a label of their own
+                numbers[(found == 0) & ~np.asarray(mask[source.slices])] = OUTSIDE
+            made = numbers
+            if resampling.changes:
+                made = resample_labels(numbers, source.start, resampling, box, threads=room.threads)
+            file.write(np.ascontiguousarray(made).data)
+
+
+def network_input(
+    folder: Path,
+    scan: Scan,
+    prepared: Preparation,
+    before: ArrayLike | None,
+    room: Room,
+    progress: Progress,
+) -> Path | ArrayLike:
+    """Return the network's input. Write what an earlier run has not written.
+
+    Args:
+        folder: the folder for its files.
+        scan: the scan.
+        prepared: its preparation.
+        before: the labels of the previous stage over the scan; None: there are none.
+        room: the memory for the case.
+        progress: called with the voxels written, and all voxels to write.
+    """
+    image, labels = folder / INPUT, folder / LABELS
+    if not image.exists():
+        write_input(scan, prepared, image, room.threads, progress, room.free)
+    if before is None:
+        return image
+    if not labels.exists():
+        write_labels_before(scan, prepared, before, labels, room)
+    numbers = [label + 1 for label in _stage_of(prepared.network).labels]
+    further = OneHot(Maps(open_volume(labels)), numbers)
+    return Stacked([Maps(open_volume(image)), further])
+
+
+def _stage_of(network: Network) -> PreviousStage:
+    """Return the previous stage, whose labels the network takes."""
+    stage = rules_of(network).previous_stage
+    assert stage is not None
+    return stage
+
+
+def _lies_over(volume: ArrayVolume, scan: Scan) -> bool:
+    """Return whether a volume has the voxels of a scan as it is stored."""
+    size = scan.turn.inverse.extents(scan.volume.size)
+    known = volume.grid != Grid()
+    alike = np.allclose(volume.grid.scale, scan.stored.scale, rtol=CLOSE)
+    return volume.size == size and (alike or not known)
+
+
+def _check_labels(found: NDArray[Any], stage: PreviousStage) -> None:
+    low, high = found.min(), found.max()
+    if low < 0 or high > max(stage.labels):
+        raise InvalidInput(
+            f"there is a label {low if low < 0 else high}, and {stage.name} gives labels up to "
+            f"{max(stage.labels)}; give the labels of {stage.name}"
+        )

@@ -1,0 +1,160 @@
+"""Probabilities of a case, as nnU-Net saves them: ``NAME.npz``, and ``NAME.pkl`` beside it.
+
+The maps of the whole scan are never in memory. The network writes them to a file, and they become
+probabilities part by part.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TypeAlias
+from zipfile import ZIP_DEFLATED, ZipFile
+
+import numpy as np
+from numpy.typing import NDArray
+
+from znni.cases.arrays import Maps, Pasted, Slices
+from znni.cases.npy_file import new_array_file, write_header
+from znni.cases.preparation import Preparation
+from znni.cases.scan import Scan
+from znni.cases.scan_geometry import geometry_of
+from znni.core.array_like import ArrayLike
+from znni.core.errors import RunFailed
+from znni.core.shapes import Box, Vec3
+from znni.engine.labels import labels_for
+from znni.engine.run_state import Progress, no_progress
+from znni.engine.tiles import ZERO
+from znni.network.network import Network
+from znni.volumes.locate import open_volume
+from znni.volumes.stored import errors_as, reason
+
+Float32: TypeAlias = NDArray[np.float32]
+
+MAPS = "maps.h5"  # the network's output over the crop
+LABELS = "labels.npy"  # of these maps
+SUMS = "sums.npy"  # the logarithm of the sum of exponentials of all maps
+
+KEY = "probabilities"  # of the array in the archive
+PART_VALUES = 2**22  # values of all maps that are computed at a time
+
+
+def write_labels_of_maps(folder: Path, network: Network, progress: Progress = no_progress) -> Path:
+    """Write the labels of the network's maps, and return their file.
+
+    What turns maps into probabilities is written beside it.
+
+    Args:
+        folder: the folder of the case, with the maps.
+        network: the network.
+        progress: called with the voxels done, and all voxels.
+    """
+    maps, made = open_volume(folder / MAPS), folder / LABELS
+    rule = labels_for(network, True, None)
+    assert rule is not None
+    shape, done = (1, *maps.size), 0
+    with (
+        new_array_file(made, rule.dtype, shape) as labels,
+        new_array_file(folder / SUMS, np.float32, shape) as sums,
+    ):
+        for box in _parts(maps.size, maps.features):
+            values = maps.read(box)
+            labels.write(rule.apply(values).data)
+            sums.write(_log_of_sum(values).data)
+            done += box.size.volume
+            progress(done, maps.size.volume)
+    return made
+
+
+def write_probabilities(
+    scan: Scan,
+    prepared: Preparation,
+    folder: Path,
+    out: Path,
+    progress: Progress = no_progress,
+) -> None:
+    """Write the probabilities of the whole scan, and how it lies in space.
+
+    Around the crop, the background has the probability 1.
+
+    Args:
+        scan: the scan.
+        prepared: how it was prepared.
+        folder: the folder of the case, with its maps.
+        out: the file ``NAME.npz``. ``NAME.pkl`` is written beside it.
+        progress: called with the values written, and those to write.
+
+    Raises:
+        RunFailed: reading or writing failed.
+    """
+    array = _Probabilities(folder, regions=prepared.network.has_regions)
+    background = not prepared.network.has_regions
+    around = (float(background), *(0.0 for _ in range(array.shape[0] - 1)))
+    whole = Pasted(array, scan.volume.size, prepared.crop.start, around)
+    with errors_as(lambda error: RunFailed(f"{out}: cannot be written: {reason(error)}")):
+        out.with_suffix(".pkl").write_bytes(pickle.dumps(geometry_of(scan, prepared.crop)))
+        partial = out.with_name(f"{out.name}.partial")
+        _write_archive(whole, partial, progress)
+        partial.replace(out)
+
+
+def _write_archive(array: ArrayLike, path: Path, progress: Progress) -> None:
+    """Write an array (f, z, y, x) as ``numpy.savez_compressed`` does, part by part."""
+    size, done = Vec3(*array.shape[1:]), 0
+    with (
+        ZipFile(path, "w", ZIP_DEFLATED) as archive,
+        archive.open(f"{KEY}.npy", "w", force_zip64=True) as file,
+    ):
+        write_header(file, array.dtype, array.shape)
+        for number in range(array.shape[0]):
+            for box in _parts(size, 1):
+                part = array[number : number + 1, *box.slices]
+                file.write(np.ascontiguousarray(part).data)
+                done += box.size.volume
+                progress(done, size.volume * array.shape[0])
+
+
+class _Probabilities:
+    """The probabilities (f, z, y, x) of a crop, computed from its maps when they are read.
+
+    Args:
+        folder: the folder of the case.
+        regions: whether each map is of a region, which has a probability of its own.
+    """
+
+    def __init__(self, folder: Path, *, regions: bool) -> None:
+        self._maps = Maps(open_volume(folder / MAPS))
+        self._sums = None if regions else Maps(open_volume(folder / SUMS))
+        self.shape = self._maps.shape
+        self.dtype = np.dtype(np.float32)
+
+    def __getitem__(self, key: Slices, /) -> Float32:
+        """Return a part (f, z, y, x)."""
+        _, z, y, x = key
+        values = np.array(self._maps[key], np.float32)
+        with np.errstate(over="ignore"):  # the probability is 0 then
+            if self._sums is not None:
+                values -= self._sums[slice(None), z, y, x]
+                return np.exp(values, out=values)
+            np.exp(np.negative(values, out=values), out=values)
+        values += 1
+        return np.reciprocal(values, out=values)
+
+
+def _parts(size: Vec3, maps: int) -> Iterator[Box]:
+    """Yield parts of a volume in the order of memory, each of whole planes or whole rows."""
+    row = maps * size.x
+    rows = max(1, PART_VALUES // row)
+    depth = max(1, rows // size.y)
+    return Box(ZERO, size).cut(Vec3(depth, min(rows, size.y), size.x))
+
+
+def _log_of_sum(values: Float32) -> Float32:
+    """Return the logarithm of the sum of the maps' exponentials (z, y, x)."""
+    top = values.max(axis=0)
+    total = np.zeros_like(top)
+    for one in values:
+        total += np.exp(one - top)
+    found: Float32 = top + np.log(total)
+    return found
