@@ -217,13 +217,15 @@ def compute_labels(
         done("reading")
         source = network_input(case.folder, scan, prepared, before, room, told("resampling"))
         done("resampling")
-        values = replace(options.values, labels=case.probabilities is None)
-        options = replace(options, values=values)
-        labels = case.folder / (MAPS if case.probabilities else LABELS)
-        report: Report | None = None
-        if not labels.exists():
-            request = Request(source, running(prepared), labels, options, weights)
-            report = compute(request, session, progress=told("network"))()
+        asked = replace(options.values, labels=case.probabilities is None)
+        request = Request(
+            source,
+            running(prepared),
+            case.folder / (MAPS if case.probabilities else LABELS),
+            replace(options, values=asked),
+            weights,
+        )
+        labels, report = _computed(request, session, told("network"))
         done("network")
         if case.probabilities:
             labels = write_labels_of_maps(case.folder, network, told("labels"))
@@ -250,6 +252,13 @@ def compute_labels(
         return CaseReport(case.out, seconds, report)
 
     return write
+
+
+def _computed(request: Request, session: Session, progress: Progress) -> tuple[Path, Report | None]:
+    """Return the output of a network, and the report; None if an earlier run has computed it."""
+    out = Path(str(request.out))
+    report = None if out.exists() else compute(request, session, progress=progress)()
+    return out, report
 
 
 def _labels_before(
