@@ -142,6 +142,8 @@ def test_what_is_wrong_with_labels_before_is_named(tmp_path: Path) -> None:
     assert "the labels of low need the voxels of the scan" in refused(wide)
     many = write(tmp_path / "many.nii", blobs() * 3)
     assert "there is a label 6, and low gives labels up to 2" in refused(many)
+    empty = write(tmp_path / "nan.nii", np.full(blobs().shape, np.nan, np.float32))
+    assert "there is a label nan, and low gives labels up to 2" in refused(empty)
     assert "No such file" in refused(tmp_path / "none.nii")
 
 

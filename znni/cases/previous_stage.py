@@ -165,7 +165,7 @@ def _lies_over(volume: ArrayVolume, scan: Scan) -> bool:
 
 def _check_labels(found: NDArray[Any], stage: PreviousStage) -> None:
     low, high = found.min(), found.max()
-    if low < 0 or high > max(stage.labels):
+    if not (low >= 0 and high <= max(stage.labels)):  # NaN is neither
         raise InvalidInput(
             f"there is a label {low if low < 0 else high}, and {stage.name} gives labels up to "
             f"{max(stage.labels)}; give the labels of {stage.name}"
