@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from scipy import ndimage
 
 from znni.cases import preparation
-from znni.cases.case import Case, forecast, predict
+from znni.cases.case import Case, predict
+from znni.cases.forecast import forecast
 from znni.cases.previous_stage import PreviousNetwork
 from znni.core.errors import InvalidInput
 from znni.inference.session import Session
