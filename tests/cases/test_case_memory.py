@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from case_scans import NET, write
 
-from znni.cases import preparation, slabs
+from znni.cases import input_slabs, slabs
 from znni.cases.case import Case, predict, remove_components
 from znni.cases.memory import room_for, room_of_files, search_for
 from znni.cases.preparation import preparation_for, preparation_of_all, write_input
@@ -69,7 +69,7 @@ def test_preparing_takes_what_it_declares(
     affine = np.array([[0, 0, 2.5, 0], [-1.2, 0, 0, 0], [0, 1.0, 0, 0], [0, 0, 0, 1]])
     file = write(tmp_path / "scan.nii", noise(dtype), affine)
     monkeypatch.setattr(slabs, "SLAB_VOXELS", 2**16)
-    monkeypatch.setattr(preparation, "SLAB_BYTES", 2**22)
+    monkeypatch.setattr(input_slabs, "SLAB_BYTES", 2**22)
     scan = open_scan([file], net.case, tmp_path)
     known = preparation_of_all(scan, net)
     limits = Choices(device="cpu", threads=2, costs="built-in")

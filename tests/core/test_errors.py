@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from znni.core.errors import DoesNotFit, UnusableValues, ZnniError
+from znni.core.errors import DoesNotFit, StepDoesNotFit, UnusableValues, ZnniError
 from znni.core.shapes import Vec3
 
 MADE_WITH: dict[type[ZnniError], tuple[tuple[Any, ...], dict[str, Any]]] = {
@@ -18,6 +18,7 @@ MADE_WITH: dict[type[ZnniError], tuple[tuple[Any, ...], dict[str, Any]]] = {
         (),
         {"needed": 3 << 20, "allowed": 2, "device": "gpu", "layer": "conv", "patch": (1, 2, 3)},
     ),
+    StepDoesNotFit: (("reading",), {"needed": 3 << 20, "allowed": 2, "process": 1}),
 }
 
 

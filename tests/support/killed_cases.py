@@ -28,7 +28,7 @@ from killed_runs import NEVER, run
 
 import znni.cases.results_folder
 from bench.record import circumstances
-from znni.cases import preparation
+from znni.cases import input_slabs
 from znni.network.network_file import load_network
 
 POLL = 5e-4  # seconds between two looks at a command
@@ -81,7 +81,7 @@ def write_files(extents: tuple[int, int, int]) -> None:
 
 def in_slabs(size: int) -> None:
     """Have scans prepared in many slabs."""
-    preparation.SLAB_BYTES = size
+    input_slabs.SLAB_BYTES = size
 
 
 def labels_in(folder: Path) -> dict[str, bytes]:

@@ -12,10 +12,10 @@ from typing import NamedTuple
 
 from planner.limits import does_not_fit
 from planner.search import Search
+from znni.cases.input_slabs import InputSlabs
 from znni.cases.preparation import (
     Preparation,
     preparation_of_all,
-    preparing_bytes,
     rules_of,
     running,
     scaling_bytes,
@@ -141,7 +141,7 @@ def room_for(
     free = host.memory - process
     steps = StepBytes(
         _reading_bytes(scan, prepared.network, size, free),
-        preparing_bytes(scan, prepared, host.threads, free),
+        InputSlabs(scan.volume, prepared.image, host.threads, free).nbytes,
         components_slab(size, removing, free).nbytes if removing else 0,
         LABELS_ROOM,
     )

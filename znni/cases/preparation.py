@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from znni.cases.input_slabs import InputSlabs
 from znni.cases.npy_file import new_array_file, write_header
 from znni.cases.scan import Scan
 from znni.cases.slabs import ROOM, mask_slab, slab_planes
@@ -28,7 +29,6 @@ from znni.core.volume import Point
 from znni.core.voxel_size import VoxelSize
 from znni.engine.reading import read_input
 from znni.engine.run_state import Progress, no_progress
-from znni.engine.stages.read import COPIES_READ
 from znni.engine.statistics import Moments, normalized
 from znni.engine.tiles import ZERO, Job
 from znni.network.case_rules import CaseRules, ResampleRule
@@ -36,12 +36,11 @@ from znni.network.input_scaling import AS_STORED, Fixed, InputScaling, Normaliza
 from znni.network.network import Network
 from znni.network.weights import Float32
 from znni.resampling.nnunet_rule import nnunet_resampling, resampled_extents
-from znni.resampling.spline import bounds_of, resample, resample_bytes
+from znni.resampling.spline import bounds_of, resample
 from znni.volumes.mapped_array import MappedArray
 
 MASK = "mask.npy"
 
-SLAB_BYTES = 2**29  # to prepare a slab, if a plane takes no more; more makes nothing faster
 COUNTED_BYTES = 8 * 2  # of a value while its mean and deviation are computed
 
 
@@ -265,13 +264,13 @@ def write_input(
         UnusableValues: a value is NaN, or infinite as float32.
     """
     resampling, maps = prepared.image, scan.volume.features
-    bounds = (
-        _bounds(scan, prepared, room) if 3 in resampling.orders and resampling.changes else None
-    )
+    slabs = InputSlabs(scan.volume, resampling, threads, room)
+    clips = 3 in resampling.orders and resampling.changes
+    bounds = _bounds(scan, prepared, slabs.bound_planes) if clips else None
     plane = FLOAT_BYTES * resampling.target.y * resampling.target.x
     with new_array_file(path, "<f4", (maps, *resampling.target)) as file:
         begin, done = file.tell(), 0
-        boxes, target = list(slabs(scan, prepared, threads, room)), Buffer()
+        boxes, target = list(slabs.boxes), Buffer()
         needed = [resampling.source_box(box) for box in boxes]
         read = read_ahead(scan, prepared, needed)
         for box, source, normal in zip(boxes, needed, read, strict=True):
@@ -338,89 +337,14 @@ def read_scaled(scan: Scan, prepared: Preparation, box: Box, buffer: Buffer) -> 
     return values
 
 
-def slabs(scan: Scan, prepared: Preparation, threads: int, room: int) -> Iterator[Box]:
-    """Yield slabs of the network's input: whole planes, as many as the memory allows.
-
-    If it does not allow one plane, they are rows of a plane.
-
-    Args:
-        scan: the scan.
-        prepared: its preparation.
-        threads: the number of threads.
-        room: the bytes for them.
-    """
-    target = prepared.image.target
-    return Box(ZERO, target).cut(slab_extents(scan, prepared, threads, room))
-
-
-def slab_extents(scan: Scan, prepared: Preparation, threads: int, room: int) -> Vec3:
-    """Return the extents of a slab. Arguments are as for ``slabs``."""
-    target = prepared.image.target
-
-    def taken(extents: Vec3) -> int:
-        return slab_bytes(scan, prepared, threads, extents)
-
-    slab = target._replace(z=1)
-    while slab.y > 1 and taken(slab) > room:
-        slab = slab._replace(y=-(-slab.y // 2))
-    while slab.y == target.y and slab.z < target.z:
-        more = slab._replace(z=min(2 * slab.z, target.z))
-        if taken(more) > min(room, SLAB_BYTES):
-            break
-        slab = more
-    return slab
-
-
-def preparing_bytes(scan: Scan, prepared: Preparation, threads: int, room: int) -> int:
-    """Return the bytes that ``write_input`` takes, beside the memory of the process."""
-    taken = slab_bytes(scan, prepared, threads, slab_extents(scan, prepared, threads, room))
-    if 3 in prepared.image.orders and prepared.image.changes:
-        plane = bounded_bytes(scan, prepared.crop.size._replace(z=1))
-        taken = max(taken, min(plane * prepared.crop.size.z, max(plane, min(room, SLAB_BYTES))))
-    return taken
-
-
-def slab_bytes(scan: Scan, prepared: Preparation, threads: int, extents: Vec3) -> int:
-    """Return the bytes of two slabs of the scan, of one slab of the input, and beside them.
-
-    Args:
-        scan: the scan.
-        prepared: its preparation.
-        threads: the number of threads.
-        extents: the extents of a slab of the input.
-    """
-    resampling, maps = prepared.image, scan.volume.features
-    first = (resampling.target - extents) // 2  # most voxels are needed in the middle
-    box = Box(first, first + extents)
-    needed = resampling.most_needed(box.size).minimum(resampling.source)
-    taken = bounded_bytes(scan, needed) + FLOAT_BYTES * maps * box.size.volume
-    return taken + (resample_bytes(resampling, box, threads) if resampling.changes else 0)
-
-
-def bounded_bytes(scan: Scan, size: Vec3) -> int:
-    """Return the bytes of two boxes of the scan, and what reading one of them takes.
-
-    Args:
-        scan: the scan.
-        size: the extents of a box.
-    """
-    volume = scan.volume
-    copies = COPIES_READ + (volume.pieces is None)  # one of turned axes
-    stored = copies * volume.itemsize * volume.features
-    masks = 2
-    return size.volume * (2 * FLOAT_BYTES * volume.features + stored + masks)
-
-
-def _bounds(scan: Scan, prepared: Preparation, room: int) -> Float32:
+def _bounds(scan: Scan, prepared: Preparation, planes: int) -> Float32:
     """Return the least and the largest value of the crop, or of each of its slices.
 
     A spline overshoots the values that it joins, so its values are clipped to them.
     """
     separate = prepared.image.separate
     whole = Box(ZERO, prepared.crop.size)
-    plane = bounded_bytes(scan, whole.size._replace(z=1))
-    depth = max(1, min(room, SLAB_BYTES) // plane)
-    boxes = list(whole.cut(whole.size._replace(z=depth)))
+    boxes = list(whole.cut(whole.size._replace(z=planes)))
     pieces = [bounds_of(values, separate) for values in read_ahead(scan, prepared, boxes)]
     if separate == 0:  # each piece has slices of its own
         return np.concatenate(pieces, axis=1)

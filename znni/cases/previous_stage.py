@@ -5,7 +5,7 @@ They are stored as one map of small integers, and become a map for each label wh
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from znni.cases.arrays import Maps, OneHot, Stacked, Turned
+from znni.cases.input_slabs import InputSlabs
 from znni.cases.memory import Room
 from znni.cases.npy_file import new_array_file
 from znni.cases.preparation import (
@@ -20,7 +21,6 @@ from znni.cases.preparation import (
     filled_mask,
     resampling_by,
     rules_of,
-    slabs,
     spacing_of,
     write_input,
 )
@@ -104,8 +104,7 @@ def write_labels_before(
     resampling = resampling_by(stage.resampled, crop.size, scan.spacing, trained, target)
     dtype = np.min_scalar_type(max(stage.labels) + 1)
     with new_array_file(path, dtype, (1, *target)) as file:
-        alike = replace(prepared, image=resampling)
-        for box in slabs(scan, alike, room.threads, room.free):
+        for box in InputSlabs(scan.volume, resampling, room.threads, room.free).boxes:
             source = resampling.source_box(box)
             found = np.asarray(labels[slice(None), *source.shifted(crop.start).slices])[0]
             _check_labels(found, stage)
