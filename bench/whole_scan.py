@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 
 from bench.nnunet import timed_command
 from bench.peers.nnunet_cases import FULL_WINDOW, Case, scan_case
+from bench.peers.nnunet_folders import plans_of
 from bench.record import Row
 from bench.session import (
     Device,
@@ -123,9 +125,14 @@ class _Runs:
 
     def make(self, scan: Path, window: int) -> None:
         """Have nnU-Net's trainer save the networks, unless they are there."""
-        if (self._folder / "model").exists():
+        model, case = self._folder / "model", self._case
+        if model.exists():
             return
-        case = self._case
+        default = self._folder.with_name(self._folder.name.removesuffix(f"-{TORCH}"))
+        if default != self._folder and default.exists():  # only the plans are others
+            shutil.copytree(default, self._folder, symlinks=True)
+            (model / "plans.json").write_text(json.dumps(plans_of(case), indent=1))
+            return
         progress(f"making {case.name}")
         command = [
             str(self._python), "-m", "bench.peers.nnunet_folders", str(self._folder.parent),
