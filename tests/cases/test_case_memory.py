@@ -128,3 +128,18 @@ def test_a_case_that_cannot_fit_says_so_before_anything_is_written(
     assert [path.name for path in tmp_path.iterdir()] == ["scan.nii"]
     needed = room_of_files(case.files, net, Choices(device="cpu", costs="built-in")).process
     assert needed > 512 * 2**20
+
+
+def test_plans_that_are_kept_make_room_for_the_next_case(tmp_path: Path) -> None:
+    net = network("zscore")
+    session = Session(Choices(device="cpu", threads=1, costs="built-in"))
+    options = Options(limits=Choices(device="cpu", threads=1, costs="built-in"))
+    case = Case((write(tmp_path / "scan.nii", noise()[:8, 20:60, 20:60]),), tmp_path / "a.nii")
+    predict(case, net, random_weights(net, 7), session, options)
+    held = session._held("cpu")
+    assert held > 0
+    session.make_room(100, held + 100)
+    assert session._held("cpu") == held
+    session.make_room(101, held + 100)
+    assert session._held("cpu") == 0
+    session.close()

@@ -18,6 +18,7 @@ import tifffile
 from command_line import cut, read_main, refused, succeeds, voxels
 from numpy.typing import NDArray
 
+import znni
 from znni.core.errors import InvalidInput, RunFailed
 from znni.core.options import PointInTime
 from znni.core.shapes import Box, Vec3
@@ -57,6 +58,11 @@ def write_nifti(
     image.header.set_xyzt_units("mm", time)
     image.header.set_slope_inter(slope, 0)
     nibabel.save(image, path)
+
+
+def write_by_export(path: str, values: NDArray[Any]) -> None:
+    """Write compressed values, which are read from the start."""
+    znni.export(values, path, compression="gzip")
 
 
 def write_tiff(path: str, values: NDArray[Any], **options: Any) -> None:
@@ -303,13 +309,17 @@ def test_the_table_of_formats() -> None:
     assert staged == {"MetaImage", "NIfTI", "NRRD", "NumPy", "TIFF"}
 
 
-@pytest.mark.parametrize("name", ["volume.npy", "volume.nii.gz", "volume.tif"])
+@pytest.mark.parametrize(
+    "name", ["volume.npy", "volume.nii.gz", "volume.tif", "volume.nrrd", "volume.mha"]
+)
 @pytest.mark.usefixtures("small_case", "fake_primitives")
 def test_a_run_over_any_format_gives_the_same(name: str) -> None:
     writers: dict[str, Callable[..., object]] = {
         "volume.npy": np.save,
         "volume.nii.gz": write_nifti,
         "volume.tif": write_tiff,
+        "volume.nrrd": write_by_export,
+        "volume.mha": write_by_export,
     }
     writers[name](name, voxels())
     succeeds("infer", "volume.h5", "--net", "tiny.yaml", "--out", "out.h5")

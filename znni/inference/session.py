@@ -167,7 +167,7 @@ class Session:
         """
         while self._processes and self._held(HOST) + needed > allowed:
             self._processes.popitem(last=False)
-        gc.collect()
+            gc.collect()
 
     def begin_to_wait(self, wait: Step) -> Step:
         """Wait for the disk in a thread if runs follow. Return the step that waits for the end."""
