@@ -1,4 +1,4 @@
-"""How busy other programs keep the cores now."""
+"""The load that other programs put on the cores now."""
 
 from __future__ import annotations
 
