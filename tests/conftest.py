@@ -24,7 +24,7 @@ from znni.calibration.database import CostDatabase
 from znni.calibration.measure import Workbench
 from znni.calibration.shapes import Call
 from znni.inference import text_cache
-from znni.machine import cold_pages
+from znni.machine import busy, cold_pages
 from znni.machine.detect import detect_machine
 from znni.machine.machine import Machine
 from znni.machine.timing import Timing
@@ -56,6 +56,7 @@ def no_measured_costs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None
         patch.setenv(text_cache.FOLDER_VARIABLE, str(tmp_path_factory.mktemp("plans")))
         patch.setattr(cold_pages, "PROCESSORS", Path("/no/such/file"))  # of no virtual machine
         patch.setattr(phase_notes, "NOTES", NO_NOTES)  # tests start long before their runs
+        patch.setattr(busy, "LOADS", Path("/no/such/file"))  # whatever runs beside tests
         patch.setattr(compiled_notes, "STEP_SECONDS", 0.0)  # whatever was compiled here before
         yield
 

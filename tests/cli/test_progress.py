@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from io import StringIO
+from itertools import count
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -15,7 +16,7 @@ import pytest
 from command_line import INFER, SMALL_NET, succeeds
 from paths import ROOT
 
-from znni.cli.progress import show_progress
+from znni.cli.progress import show_progress, telling
 
 
 class Terminal(StringIO):
@@ -86,6 +87,39 @@ def test_progress_in_a_notebook_replaces_itself(
         '<progress value="1000" max="2000"></progress> <code>50%, 100 voxels/s, 10.0 s left</code>'
     )
     assert capsys.readouterr() == ("", "")
+
+
+def test_a_run_begins_with_its_prediction_and_goes_on_by_its_blocks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    displayed = notebook(monkeypatch, SimpleNamespace(kernel=object()))
+    clock = iter([0.0, 100.0])  # the first block tells the rate, however long it takes
+    monkeypatch.setattr("znni.cli.progress.time.perf_counter", lambda: next(clock))
+    plan: Any = SimpleNamespace(
+        patches=8,
+        time=SimpleNamespace(for_job=lambda blocks: SimpleNamespace(running=2.0 * blocks)),
+        time_in_words=lambda seconds: f"{seconds} s, between 5 s and 20 s",
+        on_host=None,
+        machine=SimpleNamespace(absent=False),
+    )
+    with show_progress() as progress:
+        telling(progress)(plan, 500, 2000)
+        progress(1000, 2000)
+    assert displayed[1::2] == [
+        "25%, 12.0 s, between 5 s and 20 s, as predicted",
+        "50%, 5 voxels/s, 3 min 20 s left",
+    ]
+
+
+def test_a_terminal_tells_the_time_that_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal, clock = Terminal(), count(0.0, 100.0)
+    monkeypatch.setattr("sys.stderr", terminal)
+    monkeypatch.setattr("znni.cli.progress.time", SimpleNamespace(perf_counter=clock.__next__))
+    with show_progress() as progress:
+        progress(0, 1000)
+        progress(400, 1000)
+    assert "4 voxels/s" in terminal.getvalue()
+    assert "2 min 30 s left" in terminal.getvalue()
 
 
 @pytest.mark.parametrize("shell", [None, SimpleNamespace()])

@@ -13,6 +13,7 @@ from planner.cost_model import BUILT_IN, NOT_MEASURED
 from znni.calibration.cost_file import VARIABLE
 from znni.calibration.database import CostDatabase
 from znni.calibration.measure import Workbench
+from znni.calibration.phase_notes import FixedSeconds
 from znni.calibration.shapes import Call
 from znni.machine.timing import Timing
 from znni.plans.primitive import Primitive, convolved
@@ -56,7 +57,11 @@ def long(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("long")
-def test_a_long_run_measures_its_steps_and_takes_what_is_faster(measured: list[str]) -> None:
+def test_a_long_run_measures_its_steps_and_takes_what_is_faster(
+    measured: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    noted: list[FixedSeconds] = []
+    monkeypatch.setattr("znni.inference.session.note", lambda _, taken: noted.append(taken))
     show = ("plan", "--net", "tiny.yaml", "--volume", "volume.h5")
     before = succeeds(*show)
     assert NOT_MEASURED in before
@@ -69,6 +74,9 @@ def test_a_long_run_measures_its_steps_and_takes_what_is_faster(measured: list[s
     assert re.search(r"\+- \d+% predicted \(measured on this machine on 20", after)
     succeeds(*INFER, "--overwrite")
     assert len(measured) == 5, "what is known is not measured again"
+    first, second = noted
+    assert (first.planning, first.searching) == (None, None), "no run takes as long to plan"
+    assert second.planning is not None
 
 
 def test_a_short_run_measures_nothing(measured: list[str], database: CostDatabase) -> None:

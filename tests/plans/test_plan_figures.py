@@ -15,6 +15,7 @@ from znni.core.text import duration
 from znni.network.layers import Operation, Pool
 from znni.network.network import Network
 from znni.plans.band import NOT_CALIBRATED
+from znni.plans.plan import Plan
 from znni.plans.plan_text import plan_table
 from znni.plans.primitive import convolved_and_pooled
 
@@ -88,6 +89,10 @@ def test_a_plans_error_is_that_of_its_steps_by_their_time() -> None:
     band = NOT_CALIBRATED.around(default.seconds)
     assert f"{duration(default.seconds)}, {band}, predicted ({NOT_MEASURED})\n" in str(default)
     assert "+- 30%" not in str(default)
+    busy = replace(default, slowdown=4.0)
+    most = duration(4.0 * NOT_CALIBRATED.most * default.seconds)
+    assert f" and {most} nine times of ten beside the programs that run now, predicted" in str(busy)
+    assert Plan.from_json(busy.to_json()) == busy
     there = replace(default, machine=replace(default.machine, absent=True))
     assert f"{duration(default.seconds)} +- 30% predicted ({NOT_MEASURED})\n" in str(there)
     assert default.error == pytest.approx(BUILT_IN_ERROR)

@@ -99,7 +99,7 @@ class Report:
         if max(taken, predicted) < LONG or self.fallbacks or masked_windows or not self.voxels:
             return  # the plan says nothing about such runs
         stage, band = self.time.busy.bottleneck, self.plan.band or FAR
-        if taken > band.most * predicted:
+        if taken > band.longest * predicted:
             said = f"running took {taken / predicted:.1f} times as long as predicted"
             if stage in ("reading", "writing"):
                 yield f"{said}: {stage} set the pace; look for a faster disk or network"

@@ -48,6 +48,7 @@ from znni.engine.tiles import Job, for_job, make_job
 from znni.inference.devices import choose_gpus, primitives_for
 from znni.inference.plan_cache import fastest_cached_or_found, store_plan
 from znni.inference.request import Requirements, input_type, stored_as
+from znni.machine.busy import slowdown
 from znni.machine.cold_pages import cold_share, warm_bytes
 from znni.machine.machine import Machine
 from znni.machine.machine_choice import machine_for
@@ -359,7 +360,8 @@ def as_here(plan: Plan, *, searched: bool = False) -> Plan:
     if plan.machine.absent:
         return plan
     around = around_here(plan.time.around, kind_of(plan), searched=searched)
-    return replace(plan, time=replace(plan.time, around=around))
+    slowed = slowdown() if plan.band else 1.0
+    return replace(plan, time=replace(plan.time, around=around), slowdown=slowed)
 
 
 def accuracy_of(plan: Plan) -> Accuracy:

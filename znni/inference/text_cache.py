@@ -26,6 +26,7 @@ from znni.core.packages import PRIMITIVES, offers, package_folders
 from znni.core.shipped import NETWORKS
 from znni.core.user_cache import state_of_source, user_cache
 from znni.core.value_cache import load_value, store_value
+from znni.machine.busy import slowdown
 from znni.machine.cold_pages import warm_bytes
 from znni.machine.machine import Machine
 from znni.machine.processor import processor_features
@@ -60,8 +61,9 @@ class CachedText(NamedTuple):
 
     def __str__(self) -> str:
         """Return the text, with the seconds around a run as they are noted now."""
-        around = self.around if self.kind is None else with_noted(self.around, self.kind)
-        return self.text.around(around.noted)
+        if self.kind is None:
+            return self.text.around(self.around.noted)
+        return self.text.around(with_noted(self.around, self.kind).noted, slowdown())
 
 
 def plans_folder() -> Path | None:

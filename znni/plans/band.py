@@ -16,21 +16,32 @@ class Band(NamedTuple):
 
     Attributes:
         least: the lower share.
-        most: the upper share.
+        most: the upper share, if no other program runs.
+        slowdown: how many times as long a job takes beside the programs that run now.
     """
 
     least: float
     most: float
+    slowdown: float = 1.0
+
+    @property
+    def longest(self) -> float:
+        """The upper share, beside the programs that run now."""
+        return self.most * self.slowdown
 
     def around(self, seconds: float) -> str:
         """Return the band around predicted seconds in words."""
+        beside = " beside the programs that run now" * (self.slowdown >= TOLD_SLOWDOWN)
         return (
-            f"between {duration(self.least * seconds)} and {duration(self.most * seconds)} "
-            f"nine times of ten"
+            f"between {duration(self.least * seconds)} and {duration(self.longest * seconds)} "
+            f"nine times of ten{beside}"
         )
 
 
+# Less slowdown is not worth a word.
+TOLD_SLOWDOWN = 1.25
+
 # The band of jobs on a machine that was never measured. Cores of an EPYC and of two Xeons worked
 # 1.0 to 1.5 times the predicted seconds, and an H200 0.9 to 1.2 times. The rest is for processors
-# that are further from the nominal rates, and for another program beside the run.
+# that are further from the nominal rates.
 NOT_CALIBRATED = Band(0.7, 2.5)

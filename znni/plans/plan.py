@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Hashable, Iterator
-from dataclasses import Field, dataclass, fields, is_dataclass, replace
+from dataclasses import Field, dataclass, field, fields, is_dataclass, replace
 from functools import cache, cached_property
 from math import inf, isfinite
 from pathlib import Path
@@ -63,6 +63,8 @@ class Plan:
         gpu_memory: the peak bytes on the GPU, if the plan uses one.
         input_itemsize: the bytes of a block's input value: 4 of float32, or fewer of a stored
             integer, which a GPU scales.
+        slowdown: how many times as long the job takes beside the programs that run now, if that is
+            not known from measurements.
     """
 
     network: Network
@@ -75,6 +77,7 @@ class Plan:
     costs: str
     gpu_memory: PlanMemory | None = None
     input_itemsize: int = FLOAT_BYTES
+    slowdown: float = field(default=1.0, metadata=UNLESS_DEFAULT)
 
     @property
     def takes_stored(self) -> bool:
@@ -224,7 +227,7 @@ class Plan:
         A machine that is not here has none, because nobody knows how busy it is.
         """
         unsure = self.costs.startswith(FLOPS_AND_BYTES) and not self.machine.absent
-        return NOT_CALIBRATED if unsure else None
+        return NOT_CALIBRATED._replace(slowdown=self.slowdown) if unsure else None
 
     def time_in_words(self, seconds: float) -> str:
         """Return predicted seconds in words, with their band if there is one."""

@@ -39,15 +39,20 @@ class PlanText(NamedTuple):
     once: float
     band: Band | None = None
 
-    def around(self, noted: float) -> str:
+    def around(self, noted: float, slowdown: float | None = None) -> str:
         """Return the text with all figures.
 
         Args:
             noted: the seconds around the run that runs note, as ``SecondsAround.noted``.
+            slowdown: how many times as long the job takes beside the programs that run now; None:
+                as the plan has it.
         """
         seconds = noted + self.seconds
         rate, once = f"{self.voxels / seconds:,.0f}", f"{noted + self.once:.1f}"
-        time = duration(seconds) + (f", {self.band.around(seconds)}," if self.band else "")
+        time, band = duration(seconds), self.band
+        if band:
+            band = band if slowdown is None else band._replace(slowdown=slowdown)
+            time += f", {band.around(seconds)},"
         first, *others = self.pieces
         figures = zip((rate, time, once), others, strict=True)
         return first + "".join(figure + piece for figure, piece in figures)
