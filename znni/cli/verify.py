@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from znni.cli.words import echo
+
 
 def verify(
     out: Annotated[str, typer.Argument(help="An output of znni infer.")],
@@ -53,4 +55,4 @@ def verify(
         if found.unreadable or found.blocks.unreadable:
             remedy = f"check the disk, or copy the output again; if that does not help, {remedy}"
         raise OutputDiffers(f"{found}; {remedy}")
-    typer.echo(found)
+    echo(found)
