@@ -138,7 +138,7 @@ def test_measured_devices_are_told_apart() -> None:
 @pytest.mark.usefixtures("both_here", "small_case")
 def test_plans_for_a_gpu_are_made_from_what_was_measured_of_it() -> None:
     show = ("plan", "--net", "tiny.yaml", "--volume", "volume.h5")
-    assert "run znni calibrate with device='gpu' (--device gpu)" in refused(
+    assert "run znni calibrate with --device gpu" in refused(
         *show, "--device", "gpu", "--costs", "measured"
     )
     succeeds("calibrate", "--quick", "--device", "cpu")
@@ -175,9 +175,7 @@ def test_a_machine_without_a_gpu_says_why(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr("znni.calibration.campaign.detect_for", lambda *_, **__: detect_host())
     monkeypatch.setattr("znni.calibration.campaign.why_no_gpu", lambda: "CUDA finds no GPU")
     said = refused("calibrate", "--device", "gpu")
-    assert (
-        said == "device='gpu' (--device gpu): CUDA finds no GPU; give device='cpu' (--device cpu)"
-    )
+    assert said == "--device gpu: CUDA finds no GPU; give --device cpu"
     with pytest.raises(InvalidInput, match="nothing was measured yet on fake GPU"):
         cost_model(fake_gpu_catalogue(), "measured")
 

@@ -52,7 +52,7 @@ def test_a_plan_of_less_accuracy_is_run_only_where_that_is_allowed(
     for arguments in ((), ("--dry-run",)):
         assert refused(*INFER, "--plan", "inexact.json", *arguments).startswith(
             "the plan runs layer conv1 by inexact, whose accuracy is bfloat16; give "
-            "accuracy='bfloat16' (--accuracy bfloat16) to allow that, or plan again with znni.plan"
+            "--accuracy bfloat16 to allow that, or plan again with znni plan --out"
         )
     allowed = (*INFER, "--plan", "inexact.json", "--accuracy", "bfloat16")
     assert "accuracy      bfloat16 in conv1" in succeeds(*allowed, "--dry-run")

@@ -72,12 +72,12 @@ def test_a_volume_of_an_empty_dataspace() -> None:
         (
             ".",
             None,
-            "is a folder; give its files, as ./*.h5, or a Zarr by",
+            "to run over each volume in it, give ./*.h5",
         ),
         (
             "empty",
             None,
-            "by a name that ends in .zarr; if they are slices of one volume, join them",
+            "give a file, a folder with one image for each plane, or a Zarr",
         ),
     ],
 )

@@ -39,7 +39,7 @@ def test_the_volume_is_of_the_default_name_and_replaced_only_if_asked() -> None:
     np.testing.assert_array_equal(first, synthetic_cells(SEED, (20, 30, 40)).raw)
 
     said = refused("example", "--size", "20,30,40", "--seed", 5)
-    assert said.startswith("volume.h5: exists; give overwrite=True (--overwrite) to replace it")
+    assert said.startswith("volume.h5: exists; give --overwrite to replace it")
     np.testing.assert_array_equal(raw_of("volume.h5"), first)
     succeeds("example", "--size", "20,30,40", "--seed", 5, "--overwrite")
     assert (raw_of("volume.h5") != first).any()

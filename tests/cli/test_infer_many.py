@@ -99,7 +99,7 @@ def test_a_dry_run_lists_what_would_be_refused() -> None:
 
 def test_a_dry_run_names_the_folder_that_a_run_would_make() -> None:
     given = ("infer", "a.npy", *NET, "--out", "out/", "--sharded", "--dry-run")
-    assert "out/a-tiny.h5: HDF5 takes no sharded=True" in znni(*given).out
+    assert "out/a-tiny.h5: HDF5 takes no --sharded" in znni(*given).out
     assert not Path("out").exists()
 
 
@@ -129,7 +129,7 @@ def test_a_damaged_output_is_called_so() -> None:
     done = znni(*run)
     assert done.code == 2
     assert "out/a-tiny.h5: cannot be read as HDF5" in done.err
-    assert "; delete it, or give overwrite=True (--overwrite) to replace it" in done.err
+    assert "; delete it, or give --overwrite to replace it" in done.err
     assert "does not say what" not in done.err
     Path("out/a-tiny.h5").unlink()
     assert "1 volume finished before" in succeeds(*run)
@@ -175,7 +175,7 @@ def test_a_dry_run_looks_at_the_disk_of_the_folder(monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize("suffix", ["tif", "-cells", "-cells.png"])
 def test_a_suffix_has_the_ending_of_a_format(suffix: str) -> None:
     said = refused("infer", "a.npy", *NET, "--out", "out/", f"--suffix={suffix}")
-    assert f"suffix is '{suffix}', and znni writes no format with this ending" in said
+    assert f"--suffix {suffix}: znni writes no format with this ending" in said
     assert "--suffix -cells.tif" in said
 
 

@@ -61,6 +61,6 @@ def test_a_dry_run_says_what_would_stop_a_run() -> None:
     missing, there = shown.splitlines()[-2:]
     assert missing.startswith("refused now   ")
     assert "tiny.npz" in missing
-    assert there.startswith("refused now   out.h5: exists; give overwrite=True (--overwrite)")
+    assert there.startswith("refused now   out.h5: exists; give --overwrite")
     ready = ("--dry-run", "--overwrite", "--random-weights", "1")
     assert "refused now" not in succeeds(*INFER, *ready)

@@ -16,6 +16,7 @@ import pytest
 from command_line import INFER, SMALL_NET, succeeds
 from paths import ROOT
 
+import znni
 from znni.cli.progress import show_progress, telling
 
 
@@ -47,6 +48,28 @@ def test_progress_elsewhere_is_a_line_a_minute(
         "25% done, 10 voxels/s, 3 min left",
         "50% done, 10 voxels/s, 2 min left",
     ]
+
+
+def test_a_step_without_output_shows_no_rate(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clock = iter([0.0, 10.0, 71.0, 72.0, 140.0])
+    monkeypatch.setattr("znni.cli.progress.time.perf_counter", lambda: next(clock))
+    with show_progress() as progress:
+        for done in (0, 61_000_000):
+            progress(done, 122_000_000, "reading", rated=False)
+        for done in (0, 680):
+            progress(done, 1360)
+    said = capsys.readouterr().err.splitlines()
+    assert said == ["50% done, 1 min left, reading", "50% done, 10 voxels/s, 1 min left"]
+
+
+@pytest.mark.usefixtures("small_case", "fake_primitives", "nothing_partial")
+def test_the_first_block_counts_in_the_rate() -> None:
+    seen: list[tuple[int, int]] = []
+    znni.infer("volume.h5", "tiny.yaml", "out.h5", progress=lambda *both: seen.append(both))
+    assert seen[0] == (0, seen[-1][1])
+    assert seen[-1][0] == seen[-1][1]
 
 
 def notebook(monkeypatch: pytest.MonkeyPatch, shell: object) -> list[str]:

@@ -388,7 +388,7 @@ def test_too_little_memory_for_a_worker_names_what_all_need() -> None:
     few = [argument for argument in ARGUMENTS if argument not in ("--plan", "plan.json")]
     more = ("--out", "out.zarr", "--cluster", "local:2", "--ram", "600MiB")
     said = refused(*few, *more, code=3)
-    assert "44 MiB are allowed; give all workers together ram='1538MiB'" in said
+    assert "44 MiB are allowed; give all workers together --ram 1538MiB" in said
 
 
 def test_gpus_that_no_machine_has_are_refused() -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from import_cases import numbers, pooled, read_back, relative, torch_or_skip
+from import_cases import numbers, pooled, read_back, refusal, relative, torch_or_skip
 
 import znni
 from znni.importing.parity import Parity
@@ -179,3 +179,54 @@ def test_networks_with_norms(norm: Any, ending: str, tmp_path: Path) -> None:
     with torch.no_grad():
         wanted = module.double()(torch.from_numpy(numbers(1, 32, 32, 32)).double()[None])[0]
     assert relative(y, wanted.numpy()) < 1e-5
+
+
+class Windowed(nn.Module):
+    """A network with a layer that znni does not have, and extents that an export must prove."""
+
+    def __init__(self, layer: Any) -> None:
+        super().__init__()
+        self.first, self.layer = nn.Conv3d(1, 4, 3, padding=1), layer
+
+    def forward(self, x: Any) -> Any:
+        return self.layer(self.first(x))
+
+
+class OverMaps(nn.Module):
+    def forward(self, x: Any) -> Any:
+        return nn.functional.layer_norm(x.movedim(1, -1), (4,)).movedim(-1, 1)
+
+
+class Cumulative(nn.Module):
+    def forward(self, x: Any) -> Any:
+        return x.cumsum(2)
+
+
+@pytest.mark.parametrize(
+    ("layer", "why"),
+    [
+        (OverMaps(), "depends on a whole window in a way that this version does not run; replace"),
+        (Cumulative(), "cannot be represented; networks here have 3D convolutions"),
+    ],
+)
+def test_a_refusal_comes_after_one_export_and_says_first_what_runs(
+    layer: Any, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exports = list[Any]()
+    export = torch.export.export
+
+    def counted(*args: Any, **options: Any) -> Any:
+        exports.append(options)
+        return export(*args, **options)
+
+    monkeypatch.setattr("torch.export.export", counted)
+    module = Windowed(layer).eval()
+    said = refusal(module, tmp_path)
+    assert len(exports) == 1
+    assert said.startswith("Windowed: is not imported, but runs as it is, in windows")
+    assert said.index("(--net model.pt2 --window Z,Y,X)") < said.index(why)
+    source = tmp_path / "model.pt2"
+    torch.export.save(export(module, (torch.zeros(1, 1, 8, 8, 8),)), source)
+    said = refusal(source, tmp_path)
+    assert "give the file itself to a run as network=" in said
+    assert said.index("--window Z,Y,X)") < said.index(why)

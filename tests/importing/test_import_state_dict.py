@@ -343,3 +343,23 @@ def test_norms_too_few(tmp_path: Path) -> None:
     (tmp_path / "like.yaml").write_text(NORMS)
     with pytest.raises(InvalidInput, match=r"has 1 instance or group normalization \(1\), and"):
         znni.import_network(state, tmp_path / "net.yaml", like=tmp_path / "like.yaml")
+
+
+def test_the_network_file_also_gives_what_a_state_dict_cannot_say(tmp_path: Path) -> None:
+    torch = torch_or_skip()
+    more = (
+        'about: "Cells"\nexpects: "grey levels"\nlabels: {a: 0, b: 3, c: 4, d: 5}\n'
+        "spacing: 1.5,1,1mm\n"
+        "window: {size: [8, 16, 16], overlap: 0.25, blend: constant}\n"
+    )
+    path = tmp_path / "like.yaml"
+    path.write_text(
+        f"name: known\nin_features: 1\ninput: {{normalize: zscore}}\n{more}layers:\n"
+        "  - conv: {features: 4, kernel: 3, padding: same}\n  - group_norm: {groups: 2}\n"
+    )
+    state = torch.nn.Sequential(torch.nn.Conv3d(1, 4, 3), torch.nn.GroupNorm(2, 4)).state_dict()
+    found = znni.import_network(state, tmp_path / "net.yaml", like=path).network
+    known = znni.load_network(path)
+    for name in ("about", "expects", "labels", "has_regions", "spacing", "window", "scaling"):
+        assert getattr(found, name) == getattr(known, name), name
+    assert dict(found.labels) == {"a": 0, "b": 3, "c": 4, "d": 5}

@@ -401,9 +401,10 @@ def test_a_module_with_what_cannot_be_represented(
     layer: Callable[[], Any], named: str, tmp_path: Path
 ) -> None:
     message = refusal(built(layer), tmp_path)
-    assert message.startswith("Sequential: 1")
-    assert "(aten." in message
-    assert named in message
+    assert message.startswith("Sequential: ")
+    why = message.removeprefix("Sequential: ").rpartition("Why it is not imported: ")[2]
+    assert why.startswith("1")
+    assert named in why
 
 
 @pytest.mark.parametrize(("layer", "named"), REFUSED)

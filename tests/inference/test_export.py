@@ -242,7 +242,7 @@ def test_a_region_beyond_a_volume_names_the_volume_alone() -> None:
         (("--time", "0"), "has no dataset with axes (t, z, y, x) or (t, c, z, y, x)"),
         (("--ram", "1MiB"), "an export needs 64 MiB beside the"),
         (("--ram", "16"), "16 is 16 bytes; did you mean 16GiB?"),
-        (("--sharded",), "TIFF takes no sharded=True"),
+        (("--sharded",), "TIFF takes no --sharded"),
         (("--dataset", "none"), "has no dataset 'none'"),
     ],
 )
@@ -257,7 +257,7 @@ def test_a_copy_does_not_replace_its_source_or_another_file() -> None:
     before = Path("volume.h5").read_bytes()
     assert "is the input" in refused("export", "volume.h5", "volume.h5", "--overwrite")
     Path("v.npy").touch()
-    assert "exists; give overwrite=True" in refused("export", "volume.h5", "v.npy")
+    assert "exists; give --overwrite" in refused("export", "volume.h5", "v.npy")
     assert Path("volume.h5").read_bytes() == before
 
 

@@ -122,7 +122,7 @@ def test_parts_and_resuming_give_the_same_labels() -> None:
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        (("--labels", "--threshold", "0.5"), "leave out threshold=0.5 (--threshold 0.5)"),
+        (("--labels", "--threshold", "0.5"), "leave out --threshold 0.5"),
         (("--labels", "--dtype", "uint8"), "labels are stored as uint16; leave out"),
         (("--threshold", "nan"), "give a finite number"),
     ],

@@ -129,7 +129,7 @@ def test_starting_afresh_and_replacing(out: str, caplog: pytest.LogCaptureFixtur
     os.rename(out, "kept-" + out)  # noqa: PTH104
     interrupt(out)
     os.rename("kept-" + out, out)  # noqa: PTH104
-    assert "exists; give overwrite=True" in refused(*RUN, "--out", out)
+    assert "exists; give --overwrite" in refused(*RUN, "--out", out)
     resumed(caplog, out, "--overwrite")
 
 

@@ -63,7 +63,7 @@ def test_another_run_is_not_mixed_with(
     said = refused(*RUN, "--out", out, *options)
     assert said.startswith(f"{partial}: holds 3 finished blocks of another run, which differs in")
     assert re.search(named, said), said
-    again = "resume=False (--no-resume) or overwrite=True (--overwrite) to start afresh"
+    again = "--no-resume or --overwrite to start afresh"
     assert f"; give what that run was given to go on with it, {again}, or write" in said
     assert len(read_ledger(str(partial)).checksums) == 3
     outcome = znni(*RUN, "--out", out, *options, "--overwrite")
@@ -87,7 +87,7 @@ def test_a_change_that_no_sample_sees_is_found_by_a_block(monkeypatch: pytest.Mo
     change_input()
     said = refused(*RUN, "--out", "out.h5")
     assert re.match(r"the finished block \d+:\d+,0:15,0:16 comes out differently now, by ", said)
-    assert "resume=False (--no-resume) to start afresh" in said
+    assert "--no-resume to start afresh" in said
     assert len(read_ledger(str(partial)).checksums) == 3
 
 
@@ -111,7 +111,7 @@ def test_a_mended_input_is_another_one(out: str) -> None:
     write_volume(values)
     said = refused(*RUN, "--out", out)
     assert "the volume holds nan at voxel z=130, y=10, x=11; " in said
-    assert " finished blocks; with the input mended, start afresh by resume=False (--no-r" in said
+    assert " finished blocks; with the input mended, start afresh by --no-resume" in said
     values[130, 10, 11] = 0
     write_volume(values)
     assert "of another run, which differs in the input's " in refused(*RUN, "--out", out)

@@ -8,10 +8,11 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
-from command_line import SMALL_NET, refused
+from command_line import SMALL_NET, refused, succeeds
 
 import znni
 from znni.core.errors import InvalidInput
+from znni.core.logged import warn_once
 from znni.network.description import describe
 from znni.network.network_file import load_network, network_from_text
 
@@ -93,6 +94,49 @@ def test_a_volume_of_unknown_voxels_runs_with_a_warning(
         znni.infer(source, net, out, overwrite=True, voxel_size="1mm", **OPTIONS)
     znni.infer(source, net, out, overwrite=True, voxel_size="1.5mm", **OPTIONS)
     assert "does not say" not in caplog.text
+
+
+def test_a_plan_for_a_file_looks_at_its_voxels(tmp_path: Path) -> None:
+    net = network(tmp_path, "1.5mm")
+    source = volume(tmp_path, voxel_size=(3.0, 1.5, 1.5), voxel_units=",".join(["millimeter"] * 3))
+    command = ("plan", "--net", net, "--volume", source, "--threads", "1", "--costs", "built-in")
+    assert "has voxels of 3, 1.5, 1.5 millimeter" in refused(*command)
+    assert "has voxels of" in refused(*command)  # no text of a plan is kept
+    assert "--any-spacing to run all the same" in refused(*command)
+    for allowed in (("--any-spacing",), ("--voxel-size", "1.5mm")):
+        assert "network" in succeeds(*command, *allowed)
+    assert "has voxels of" in refused(*command)
+    assert "has voxels of 1, 1, 1" in refused(*command, "--voxel-size", "1mm")
+
+
+def test_a_plan_warns_of_unknown_voxels_each_time(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    net, source = network(tmp_path, "1.5mm"), volume(tmp_path)
+    command = ("plan", "--net", net, "--volume", source, "--threads", "1", "--costs", "built-in")
+    for _ in range(2):
+        warn_once.cache_clear()
+        caplog.clear()
+        succeeds(*command)
+        assert "does not say how large its voxels are" in caplog.text
+
+
+def test_an_inferer_compares_the_voxels_that_it_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    net = load_network(network(tmp_path, "1.5mm"))
+    weights = znni.random_weights(net, 0)
+    options: Any = {"threads": 1, "costs": "built-in"}
+    with pytest.raises(InvalidInput, match="the array has voxels of 1, 1, 1 millimeter"):
+        znni.Inferer(net, weights, voxel_size="1mm", **options)
+    with pytest.raises(InvalidInput, match="voxel_size='nothing'"):
+        znni.Inferer(net, weights, voxel_size="nothing", **options)
+    for told in ({"voxel_size": "1.5mm"}, {"voxel_size": "1mm", "any_spacing": True}):
+        znni.Inferer(net, weights, **told, **options)
+    assert not caplog.text
+    warn_once.cache_clear()
+    znni.Inferer(net, weights, **options)
+    assert "the array does not say how large its voxels are" in caplog.text
 
 
 @pytest.mark.parametrize("wrong", ["1,2", "0", "3 parsecs", "{z: 1}"])

@@ -11,7 +11,8 @@ from unittest.mock import MagicMock
 import h5py
 import numpy as np
 import pytest
-from command_line import read_main, succeeds, voxels
+from command_line import read_main, refused, succeeds, voxels
+from command_line import znni as run_command
 
 import znni
 from znni.inference.viewing import LazyArray
@@ -137,3 +138,23 @@ def test_the_line_for_napari_gives_all_resolutions(monkeypatch: pytest.MonkeyPat
     assert made.kwargs["multiscale"]
     assert [level.shape for level in made.args[0]] == [(2, 6, 15, 16), (2, 3, 8, 8)]
     np.testing.assert_array_equal(made.args[0][0][:], read_main("out.h5"))
+
+
+def test_the_commands_are_short_and_open_the_viewer(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = succeeds("view", "volume.h5", "out.h5", "--dataset", "raw", "--values")
+    command = "znni view volume.h5 out.h5 --dataset raw --values --viewer"
+    for viewer in ("napari", "neuroglancer"):
+        assert f"{viewer}: {command} {viewer}\n" in said
+    assert len(max(said.splitlines(), key=len)) < 100
+    assert "napari is not installed beside znni: pip install 'napari[all]'" in refused(
+        "view", "volume.h5", "out.h5", "--viewer", "napari"
+    )
+    monkeypatch.setattr("znni.cli.view.find_spec", lambda _name: True)
+    run = MagicMock(return_value=MagicMock(returncode=3))
+    monkeypatch.setattr("znni.cli.view.subprocess.run", run)
+    done = run_command(*command.split()[1:], "napari")
+    assert done.code == 3
+    (python, option, program), *_ = run.call_args.args
+    assert (python, option) == (sys.executable, "-c")
+    page = znni.view("volume.h5", "out.h5", "other.html", dataset="raw", labels=False)
+    assert shlex.split(page.napari)[-1] == program

@@ -33,7 +33,7 @@ def test_pictures_are_png(shape: tuple[int, int]) -> None:
 
 def test_a_page_holds_input_and_output() -> None:
     said = succeeds("view", "volume.h5", "out.h5")
-    assert said.startswith("out.h5.html: 1,440 input voxels, 0:6,2:17,3:19\nnapari:\n  python -c ")
+    assert said.startswith("out.h5.html: 1,440 input voxels, 0:6,2:17,3:19\nnapari: znni view ")
     data, (given, *maps) = read_page("out.h5.html")
     assert (data["title"], data["start"], data["stride"]) == (
         "out.h5 over volume.h5",
@@ -79,7 +79,7 @@ def test_scaled_values_of_uint8() -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ((), "out.h5.html: exists; give overwrite=True (--overwrite)"),
+        ((), "out.h5.html: exists; give --overwrite"),
         (("--out", "p.html", "--roi", "0:7,:,:"), "region 0:7,2:17,3:19 is not within"),
         (("--out", "p.html", "--roi", "3:3,:,:"), "is not within 0:6,2:17,3:19"),
         (("--out", "none/p.html"), "cannot be written"),
@@ -121,7 +121,7 @@ def test_dataset_and_voxel_size_are_those_of_the_run(named: tuple[str, ...]) -> 
         file["a"], file["b/raw"] = np.zeros((2, 3, 4)), voxels()
     size = ("--voxel-size", "5,1,2um")
     succeeds("infer", *named, "--net", "tiny.yaml", "--out", "second.h5", *size)
-    said = succeeds("view", "two.h5", "second.h5")
+    said = znni.view("two.h5", "second.h5").napari
     assert "scale=[5.0, 1.0, 2.0]" in said
     assert "scale=[1.0, 5.0, 1.0, 2.0]" in said  # of two maps
     assert 'units=["micrometer", "micrometer", "micrometer"]' in said
@@ -130,8 +130,8 @@ def test_dataset_and_voxel_size_are_those_of_the_run(named: tuple[str, ...]) -> 
     low, high = data["input"]["low"], data["input"]["high"]
     wanted = voxels()[:6, 2:17, 3:19].clip(low, high)
     np.testing.assert_allclose(low + given / 255 * (high - low), wanted, rtol=0, atol=0.5)
-    other = ("--voxel-size", "7um", "--overwrite")
-    assert "scale=[7.0, 7.0, 7.0]" in succeeds("view", "two.h5:/b/raw", "second.h5", *other)
+    page = znni.view("two.h5:/b/raw", "second.h5", voxel_size="7um", overwrite=True)
+    assert "scale=[7.0, 7.0, 7.0]" in page.napari
 
 
 def test_a_file_of_another_name_may_have_its_own_datasets() -> None:
@@ -279,3 +279,11 @@ def test_shades() -> None:
     grid = planes_in_grid(np.ones((5, 2, 3), np.uint8))
     assert grid.shape == (6, 6)
     assert grid.sum() == 5 * 2 * 3
+
+
+def test_a_page_lies_beside_its_output() -> None:
+    Path("results").mkdir()
+    for name in ("out.h5", "out.zarr"):
+        succeeds("infer", "volume.h5", "--net", "tiny.yaml", "--out", f"results/{name}")
+        assert f"results/{name}.html: " in succeeds("view", "volume.h5", f"results/{name}")
+        assert Path(f"results/{name}.html").exists()

@@ -45,7 +45,7 @@ def test_they_are_listed() -> None:
     assert [line.split(":")[0] for line in said.splitlines() if line[0] != " "] == NAMES
     assert "cells-unet: 1 map in, 1 out, trained\n" in said
     assert "n537: 1 map in, 3 out, trained\n" in said
-    assert "n726: 1 map in, 3 out, without weights: give --random-weights 0\n" in said
+    assert "n726: 1 map in, 3 out, a benchmark without weights: give --random-weights 0\n" in said
     assert "expects grey levels 0 to 255 with dark membranes; give --invert" in said
     assert "/cells-unet.png" in said
 
@@ -85,8 +85,8 @@ def test_missing_weights_are_looked_for_somewhere() -> None:
     write_case(Path())
     np.save("large.npy", np.zeros((120, 120, 120), np.uint8))
     said = refused("infer", "large.npy", "--net", "n726.yaml")
-    assert said.startswith("network n726 names no weights; give weights='FILE' (--weights FILE) or")
-    assert said.endswith("weights=znni.random_weights(network, 0) (--random-weights 0)")
+    assert said.startswith("network n726 names no weights (A benchmark of ZNNi (SC'16) without wei")
+    assert said.endswith("; give --weights FILE or, to try the network out, --random-weights 0")
     place = Path("tiny.npz").absolute()
     Path("tiny.npz").unlink()
     said = refused("infer", "volume.h5", "--net", "tiny.yaml")

@@ -68,8 +68,7 @@ def test_costs_measured_here_are_not_those_of_another_machine(primitives: Catalo
     assert plan.costs == "a model of flops and bytes, for a machine that is not this one"
     assert cost_model(primitives, "built-in", absent=True).source == NOT_HERE
     assert refused(*PLAN, "--costs", "measured") == (
-        "measured costs hold for this machine, and the plan is for another; give "
-        "costs='built-in' (--costs built-in)"
+        "measured costs hold for this machine, and the plan is for another; give --costs built-in"
     )
 
 
@@ -100,8 +99,8 @@ def test_mistakes() -> None:
 def test_a_plan_for_another_machine_is_checked_where_it_is_run() -> None:
     succeeds(*PLAN, "--out", "plan.json")
     run = (*INFER, "--plan", "plan.json")
-    assert "1 MiB are allowed; give ram=" in refused(*run, "--ram", "1MiB")
-    assert "the plan is for 3 threads, not 2; give threads=3" in refused(*run, "--threads", 2)
+    assert "1 MiB are allowed; give --ram " in refused(*run, "--ram", "1MiB")
+    assert "the plan is for 3 threads, not 2; give --threads 3" in refused(*run, "--threads", 2)
     assert "for a machine that is not this one" in succeeds(*run)
     there = read_main("out.h5")
     succeeds(*INFER, "--overwrite")

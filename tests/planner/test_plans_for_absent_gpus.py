@@ -132,7 +132,7 @@ def test_a_plan_for_a_gpu_needs_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("znni.inference.devices.why_no_gpu", lambda: "CUDA finds no GPU")
     run = ("infer", "volume.h5", "--net", "tiny.yaml", "--plan", "plan.json")
     assert "the plan runs layers on Card: CUDA finds no GPU; or plan again" in refused(*run)
-    assert "runs the layers on the GPU, not the CPU; give device='gpu'" in refused(
+    assert "runs the layers on the GPU, not the CPU; give --device gpu" in refused(
         *run, "--device", "cpu"
     )
 
@@ -170,10 +170,10 @@ def test_plans_with_layers_on_both() -> None:
     blocks = plan.memory.blocks
     alone = znni.plan("tiny.yaml", (7, 20, 23), machine="there.yaml", device="cpu").memory.blocks
     assert blocks == alone + on_gpu.input_shape.nbytes  # as one is made, another is taken
-    assert "device='cpu+gpu' (--device cpu+gpu): " in refused(*PLAN[:5], "--device", "cpu+gpu")
+    assert "--device cpu+gpu: " in refused(*PLAN[:5], "--device", "cpu+gpu")
     assert "gpu_conv" in succeeds(*PLAN, "--device", "cpu+gpu", "--explain")
     run = ("infer", "volume.h5", "--net", "tiny.yaml", "--plan", "plan.json", "--device", "gpu")
-    assert "runs the layers on the CPU+GPU, not the GPU; give device='cpu+gpu'" in refused(*run)
+    assert "runs the layers on the CPU+GPU, not the GPU; give --device cpu+gpu" in refused(*run)
 
 
 def test_a_plan_never_goes_back_to_the_host() -> None:

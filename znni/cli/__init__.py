@@ -12,6 +12,7 @@ import typer
 from znni.cli.commands import app
 from znni.cli.signals import Stopped, stopping_on_signals
 from znni.cli.values import usage_error
+from znni.cli.words import echo, on_command_line
 from znni.core.errors import ZnniError, in_one_line
 from znni.core.logged import log_of_waits
 
@@ -43,6 +44,10 @@ def main() -> None:
 class _ToStderr(logging.StreamHandler[TextIO]):
     """Writes to what is stderr at that time: a bar of progress stands in for it meanwhile."""
 
+    def format(self, record: logging.LogRecord) -> str:
+        """Return a record as text in the words of the command line."""
+        return on_command_line(super().format(record))
+
     def emit(self, record: logging.LogRecord) -> None:
         """Write a record."""
         self.setStream(sys.stderr)
@@ -65,5 +70,5 @@ def _log_to_stderr(debug: bool) -> None:
 def _fail(message: str, code: int, error: BaseException, debug: bool) -> NoReturn:
     if debug:
         traceback.print_exception(error)
-    typer.echo(f"znni: error: {message}", err=True)
+    echo(f"znni: error: {message}", err=True)
     sys.exit(code)

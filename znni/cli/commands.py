@@ -118,6 +118,8 @@ def info(
 ) -> None:
     """Describe a network or a volume; or this machine, and the primitives that its GPUs have."""
     from znni.core.shipped import NETWORKS
+    from znni.importing.bioimageio_files import is_package
+    from znni.importing.nnunet_folder import is_results
 
     if file is None:
         from znni.inference.machine_text import describe_machine
@@ -143,6 +145,11 @@ def info(
                 typer.echo(formed.why)
                 network = formed.network
         typer.echo(describe(network))
+    elif is_results(Path(file)) or (is_package(Path(file)) and Path(file).exists()):
+        raise InvalidInput(
+            f"{file}: is a network of another library; make a network file of it first: znni "
+            f"import {file} --out NET.yaml"
+        )
     else:
         from znni.volumes.locate import describe_volume
 

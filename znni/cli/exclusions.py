@@ -59,6 +59,7 @@ def are_several(
 
 def _without_folder(volumes: Sequence[str]) -> InvalidInput:
     """Return the error about several volumes without a folder; the last may be the output."""
+    from znni.volumes.formats.slices.files import is_slice
     from znni.volumes.locate import split_dataset
     from znni.volumes.stored import is_url
 
@@ -66,6 +67,13 @@ def _without_folder(volumes: Sequence[str]) -> InvalidInput:
     if len(volumes) == 2 and not is_url(last) and not Path(split_dataset(last)[0]).exists():
         return InvalidInput(
             f"{last}: there is no such volume; if it is the output, give --out {last}"
+        )
+    folder = Path(last).parent
+    if all(Path(volume).parent == folder and is_slice(Path(volume).name) for volume in volumes):
+        return InvalidInput(
+            f"several volumes need a folder for their outputs; give --out FOLDER/; if these "
+            f"{len(volumes)} files are the slices of one volume, give their folder instead, "
+            f"{folder}/"
         )
     return InvalidInput(
         f"several volumes need a folder for their outputs; give --out FOLDER/, or --out {last} "

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from znni.cli.options import grouped, helped, only
+from znni.cli.words import echo
 from znni.core.options import Choices
 from znni.core.run_options import (
     ExistingOptions,
@@ -69,4 +70,4 @@ def export(
             progress=progress,
             **vars(storage),
         )
-    typer.echo(made)
+    echo(made)

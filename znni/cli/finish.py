@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from znni.cli import options
+from znni.cli.words import echo
 from znni.core.options import Recheck
 
 
@@ -20,4 +21,4 @@ def finish(
     """
     from znni.inference import parts
 
-    typer.echo(f"{out}: {parts.finish(out, recheck=recheck)}")
+    echo(f"{out}: {parts.finish(out, recheck=recheck)}")

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from znni.cli.words import echo
+
 
 def import_network(
     source: Annotated[
@@ -42,4 +44,4 @@ def import_network(
     """Convert a network of PyTorch, ONNX, nnU-Net, bioimage.io or ZNN to a network file."""
     from znni.inference.network_import import import_network
 
-    typer.echo(import_network(source, out, like=like, axes=axes, overwrite=overwrite))
+    echo(import_network(source, out, like=like, axes=axes, overwrite=overwrite))

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,7 +20,9 @@ from znni.cli.options import WindowOptions
 from znni.cli.plan import plan_text
 from znni.cli.values import in_windows
 from znni.cli.whole_case import check_suits_cases, infer_case, is_whole_case
+from znni.cli.words import echo
 from znni.core.loading import loading, nothing
+from znni.core.logged import READING
 from znni.core.options import Bits, Choices, Recheck
 from znni.core.run_options import (
     ExistingOptions,
@@ -33,6 +36,7 @@ from znni.core.run_options import (
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
+    from znni.cli.progress import Advance
     from znni.cluster.run import ClusterReport
     from znni.core.shapes import Vec3
     from znni.engine.report import Report
@@ -196,7 +200,7 @@ def infer(
         from znni.inference.dry_run import rehearse
 
         found = rehearse(request)
-        typer.echo("\n".join([plan_text(found.plan, limits.accuracy), *found.lines]))
+        echo("\n".join([plan_text(found.plan, limits.accuracy), *found.lines]))
         if found.obstacles:
             sys.exit(found.obstacles[0].exit_code)  # the exit code that the run would have
         return
@@ -205,23 +209,30 @@ def infer(
         if cluster:
             from znni.cluster.run import compute_on_cluster
 
-            report = compute_on_cluster(request, cluster, bits, progress, recheck or "sample")
+            show = partial(_show, progress)
+            report = compute_on_cluster(request, cluster, bits, show, recheck or "sample")
         else:
             session = Session(waiting=waiting, weights=begun)
             report = compute(
-                request, session, waited=waited, progress=progress, begun=telling(progress)
-            )()
-    typer.echo(f"{out}{f', part {part}' * bool(part)}: {report}")
+                request, session, waited=waited, progress=progress,
+                reading=partial(_show, progress), begun=telling(progress),
+            )()  # fmt: skip
+    echo(f"{out}{f', part {part}' * bool(part)}: {report}")
     if part:
-        typer.echo(f"when all parts are finished: {shlex.join(['znni', 'finish', out])}")
+        echo(f"when all parts are finished: {shlex.join(['znni', 'finish', out])}")
     else:
         _lead_to_picture(volume, out)
+
+
+def _show(progress: Advance, done: int, total: int, beside: str = READING) -> None:
+    """Show progress. A rate of reading is not one of the run."""
+    progress(done, total, beside, rated=beside != READING)
 
 
 def _lead_to_picture(volume: str, out: str) -> None:
     """Tell a person at a terminal how to look at an output."""
     if sys.stdout.isatty():
-        typer.echo(f"look at it: {shlex.join(['znni', 'view', volume, out])}")
+        echo(f"look at it: {shlex.join(['znni', 'view', volume, out])}")
 
 
 def _infer_many(volumes: list[str], request: Request, suffix: str | None, *, dry_run: bool) -> None:
@@ -290,7 +301,7 @@ def _formed(network: Network, size: Vec3, limits: Choices, *, shared: bool) -> N
 
     choice = shared_form(network) if shared else chosen(network, size, limits)
     if choice.why:
-        typer.echo("; ".join(map(str, filter(None, (choice.why, choice.network.window)))))
+        echo("; ".join(map(str, filter(None, (choice.why, choice.network.window)))))
     if network.scaling == AS_STORED:
-        typer.echo("it takes voxels as they are stored; a network file may say how to scale them")
+        echo("it takes voxels as they are stored; a network file may say how to scale them")
     return choice.network

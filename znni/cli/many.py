@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-import typer
+from znni.cli.words import echo
 
 if TYPE_CHECKING:
     from znni.inference.many import ManyReport
@@ -14,15 +14,15 @@ if TYPE_CHECKING:
 
 def show_many(report: ManyReport, folder: str) -> None:
     """Print how runs over many volumes went. If some failed, list them and exit with a code."""
-    typer.echo(f"{folder}: {report}")
+    echo(f"{folder}: {report}")
     for failure in report.failures:
-        typer.echo(f"znni: error: {failure}", err=True)
+        echo(f"znni: error: {failure}", err=True)
     if report.failures:
         sys.exit(report.exit_code)
 
 
 def show_dry_run(found: ManyDryRun) -> None:
     """Print what runs over many volumes would take. If some are refused, exit with a code."""
-    typer.echo("\n".join(found.lines))
+    echo("\n".join(found.lines))
     if found.failures:
         sys.exit(found.exit_code)

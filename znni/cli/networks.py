@@ -9,6 +9,8 @@ PICTURES = {
     "cells-unet": "https://github.com/znni/znni/blob/main/networks/cells-unet.png",
 }
 
+WITHOUT_WEIGHTS = "a benchmark without weights: give --random-weights 0"
+
 
 def networks() -> None:
     """List the networks that come with znni, which --net takes by name."""
@@ -19,7 +21,7 @@ def networks() -> None:
     for name in NETWORKS.names:
         network = load_network(name)
         maps = f"{counted(network.in_features, 'map')} in, {network.out_features} out"
-        weights = "trained" if network.weights else "without weights: give --random-weights 0"
+        weights = "trained" if network.weights else WITHOUT_WEIGHTS
         typer.echo(f"{name}: {maps}, {weights}")
         seen = PICTURES.get(name)
         for line in (network.about, network.expects and f"expects {network.expects}", seen):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from znni.cli.words import echo
 from znni.core.errors import InvalidInput
 from znni.core.processors import DeviceChoice
 
@@ -158,9 +159,9 @@ def predict(
             removing=removing,
             done=done,
         )
-    typer.echo(f"{out}: {report}")
+    echo(f"{out}: {report}")
     for failure in report.failures:
-        typer.echo(f"znni: error: {failure}", err=True)
+        echo(f"znni: error: {failure}", err=True)
     if report.failures:
         sys.exit(report.exit_code)
 

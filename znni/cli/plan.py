@@ -14,6 +14,7 @@ from znni.core.errors import InvalidInput, option
 from znni.core.loading import is_own_process, loading, nothing
 from znni.core.options import Accuracy, Choices
 from znni.core.run_options import InputOptions, RegionOptions, ValueOptions
+from znni.importing.nnunet_folder import is_results
 
 if TYPE_CHECKING:
     from znni.core.shapes import Vec3
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from znni.network.network import Network
     from znni.plans.plan import Plan
     from znni.plans.plan_text import PlanText
+    from znni.volumes.array import ArrayVolume
 
 
 @options.grouped
@@ -33,7 +35,7 @@ def plan(
         ),
     ],
     *,
-    read: InputOptions = only("dataset", "channel", "time"),
+    read: InputOptions = only("dataset", "channel", "time", "voxel_size", "any_spacing"),
     region: RegionOptions = only("roi", "border"),
     windows: WindowOptions,
     values: ValueOptions,
@@ -106,13 +108,13 @@ def plan(
         )
     if plot:
         _check_drawable(plot)
-    size, stored = _size_of(volume, read)
+    size, stored, given = _opened(volume, read)
     here = None
     if not cluster:
         here = machine_for(machine, limits.ram, limits.threads, limits.gpu_memory, limits.device)
     file = None
     if here and is_own_process() and not (explain or alternatives or plot or out):
-        asked = (size, stored, region, values, windows, limits, as_json)
+        asked = (size, stored, _voxels(given, read), region, values, windows, limits, as_json)
         file = text_cache.text_file(net, here, asked, exact=as_json)
     if file and not fresh and (known := text_cache.cached_text(file)):
         typer.echo(known)
@@ -120,9 +122,8 @@ def plan(
     with loading():
         from znni.calibration.compiled_notes import about_compiling
         from znni.inference import planning
-        from znni.network.network_file import load_network
 
-    network = in_windows(load_network(net), windows)
+    network, warned = _loaded(net, windows, given, read)
     if models := bool(network.models):
         network = _formed(network, size, limits, as_json=as_json)
     if cluster:
@@ -150,7 +151,7 @@ def plan(
 
         save_plans(out, plans, overwrite=overwrite)
     typer.echo(str(text))
-    if file and not models and not warnings and not about_compiling(best):
+    if file and not (models or warnings or warned or about_compiling(best)):
         text_cache.store_text(file, text)
     if alternatives:
         from znni.plans.plan_text import ranking
@@ -164,18 +165,51 @@ def plan(
         plot_plan(planning.look_around(search, best), plot)
 
 
-def _size_of(volume: str, read: InputOptions) -> tuple[Vec3, str]:
-    """Return the extents of the volume to plan for, and the type of its stored values."""
+def _opened(volume: str, read: InputOptions) -> tuple[Vec3, str, ArrayVolume | None]:
+    """Return the extents of the volume to plan for, the type of its values, and the opened file."""
     if are_extents(volume):
-        return three_extents(volume), "float32"
+        return three_extents(volume), "float32", None
     if look_like_extents(volume) and not Path(volume).exists():
         raise InvalidInput(
             f"--volume {volume} is no file, and has no extents; give a volume, or {EXTENTS}"
         )
     from znni.volumes.locate import open_volume
 
-    source = open_volume(volume, read.dataset, channel=read.channel, time=read.time)
-    return source.size, source.dtype.name
+    source = open_volume(
+        volume, read.dataset, channel=read.channel, time=read.time, voxel_size=read.voxel_size
+    )
+    return source.size, source.dtype.name, source
+
+
+def _voxels(volume: ArrayVolume | None, read: InputOptions) -> object:
+    """Return all that the check of a volume's voxels depends on."""
+    if volume is None:
+        return None
+    return volume.grid.scale, volume.grid.units, volume.assumed, read.any_spacing
+
+
+def _loaded(
+    net: Path, windows: WindowOptions, volume: ArrayVolume | None, read: InputOptions
+) -> tuple[Network, list[str]]:
+    """Return the network, and the warnings about the voxels of its volume.
+
+    Raises:
+        InvalidInput: the network was trained on voxels of another size.
+    """
+    from znni.inference.spacing import check_spacing
+    from znni.inference.text_cache import warnings_of_znni
+    from znni.network.network_file import load_network
+
+    if net.is_dir() and is_results(net):
+        raise InvalidInput(
+            f"{net}: is a folder of nnU-Net's results, whose plan depends on a whole scan; give "
+            f"znni infer SCAN --net {net} --dry-run"
+        )
+    network = in_windows(load_network(net), windows)
+    with warnings_of_znni() as warned:
+        if volume:
+            check_spacing(network, volume, read)
+    return network, warned
 
 
 def _check_drawable(plot: Path) -> None:

@@ -19,9 +19,13 @@ LINE_EVERY_SECONDS = 60
 
 
 class Advance(Protocol):
-    """Takes the number of things done, the total, and what else is to be said."""
+    """Takes the number of things done, the total, and what else is to be said.
 
-    def __call__(self, done: int, total: int, beside: str = "", /) -> None:
+    The rate is that of the run, which its report also gives. So a step that makes no output, such
+    as reading before the run, is not ``rated``.
+    """
+
+    def __call__(self, done: int, total: int, beside: str = "", /, *, rated: bool = True) -> None:
         """Show it."""
 
 
@@ -63,14 +67,15 @@ def show_progress(unit: str = "voxels") -> Iterator[Advance]:
         task = bar.add_task("", total=None, rate="", left="", beside="")
         rate_of = _Rate()
 
-        def advance(done: int, total: int, beside: str = "", /) -> None:
+        def advance(done: int, total: int, beside: str = "", /, *, rated: bool = True) -> None:
             rate = rate_of(done, time.perf_counter())
+            left = f"{duration((total - done) / rate)} left" if rate and done < total else ""
             bar.update(
                 task,
                 completed=done,
                 total=total,
-                rate=f"{_few_digits(rate)} {unit}/s" if rate else "",
-                left=f"{duration((total - done) / rate)} left" if rate and done < total else "",
+                rate=_said(rate, unit) if rated else "",
+                left=left if rated else "",
                 beside=beside,
             )
 
@@ -94,8 +99,11 @@ def telling(progress: Advance) -> Callable[[Plan, int, int], None]:
     return begun
 
 
-def _few_digits(rate: float) -> str:
-    return f"{rate:,.0f}" if rate >= 10 else f"{rate:.2g}"
+def _said(rate: float, unit: str) -> str:
+    """Return a rate in words; nothing if it is not known yet."""
+    if not rate:
+        return ""
+    return f"{rate:,.0f} {unit}/s" if rate >= 10 else f"{rate:.2g} {unit}/s"
 
 
 class _Rate:
@@ -121,10 +129,10 @@ class _Rate:
 def _in_notebook(unit: str, shown: NotebookBar) -> Advance:
     rate_of = _Rate()
 
-    def advance(done: int, total: int, beside: str = "", /) -> None:
+    def advance(done: int, total: int, beside: str = "", /, *, rated: bool = True) -> None:
         now = time.perf_counter()
         rate = rate_of(done, now)
-        shown.show(Bar(done, total, rate, f"{_few_digits(rate)} {unit}/s", beside), now)
+        shown.show(Bar(done, total, rate, _said(rate, unit) if rated else "", beside), now)
 
     return advance
 
@@ -132,18 +140,16 @@ def _in_notebook(unit: str, shown: NotebookBar) -> Advance:
 def _line_a_minute(unit: str) -> Advance:
     last, rate_of = time.perf_counter(), _Rate()
 
-    def advance(done: int, total: int, beside: str = "", /) -> None:
+    def advance(done: int, total: int, beside: str = "", /, *, rated: bool = True) -> None:
         nonlocal last
         now = time.perf_counter()
         rate = rate_of(done, now)
         if now - last < LINE_EVERY_SECONDS or not rate:
             return
         last = now
-        left = (total - done) / rate
-        sys.stderr.write(
-            f"{done / total:.0%} done, {_few_digits(rate)} {unit}/s, {left / 60:.0f} min left"
-            f"{', ' * bool(beside)}{beside}\n"
-        )
+        left = f"{(total - done) / rate / 60:.0f} min left"
+        parts = (f"{done / total:.0%} done", _said(rate, unit) if rated else "", left, beside)
+        sys.stderr.write(f"{', '.join(filter(None, parts))}\n")
         sys.stderr.flush()
 
     return advance

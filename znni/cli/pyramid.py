@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from znni.cli.words import echo
+
 
 def pyramid(
     image: Annotated[str, typer.Argument(metavar="OUT.zarr", help="OME-Zarr, a folder or a URL.")],
@@ -24,4 +26,4 @@ def pyramid(
     """Give an OME-Zarr coarser resolutions, so that viewers show all of it at once."""
     from znni.inference.pyramids import build_pyramid
 
-    typer.echo(build_pyramid(image, labels=labels, overwrite=overwrite))
+    echo(build_pyramid(image, labels=labels, overwrite=overwrite))

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from znni.cli.words import echo
+
 
 def verify(
     out: Annotated[str, typer.Argument(help="An output of znni infer.")],
@@ -73,7 +75,7 @@ def verify(
         if found.unreadable or found.blocks.unreadable:
             remedy = f"check the disk, or copy the output again; if that does not help, {remedy}"
         raise OutputDiffers(f"{found}; {remedy}")
-    typer.echo(found)
+    echo(found)
 
 
 def verify_labels(
@@ -100,4 +102,4 @@ def verify_labels(
             f"{found}; if nothing was removed from the labels, compute them again, after deleting "
             f"them"
         )
-    typer.echo(found)
+    echo(found)

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from znni.cli.options import grouped, only
+from znni.cli.words import echo
+from znni.core.errors import MissingLibrary
+from znni.core.options import Viewer
 from znni.core.run_options import ExistingOptions, InputOptions, RegionOptions
+
+PACKAGES = {"napari": "'napari[all]'", "neuroglancer": "neuroglancer"}  # as pip knows them
 
 
 @grouped
@@ -20,7 +28,7 @@ def view(
         typer.Option(
             "--out",
             metavar="PAGE.html",
-            help="Page to write. Default: OUT and .html, in this folder.",
+            help="Page to write. Default: OUT and .html, beside OUT.",
         ),
     ] = None,
     *,
@@ -41,14 +49,23 @@ def view(
         ),
     ] = None,
     existing: ExistingOptions = only(overwrite="Replace an existing page."),
+    viewer: Annotated[
+        Viewer | None,
+        typer.Option(help="Open both volumes in this viewer instead. It has to be installed."),
+    ] = None,
 ) -> None:
     """Write a page of sections through an output and its input.
 
-    The page is one HTML file that loads nothing from elsewhere. The
-    command also prints how to open both volumes in napari and Neuroglancer.
+    The page is one HTML file that loads nothing from elsewhere. Or
+    open both volumes in napari or Neuroglancer.
     """
     from znni.inference import viewing
 
+    if viewer:
+        program = viewing.viewer_program(
+            viewer, volume, out, dataset=read.dataset, voxel_size=read.voxel_size, labels=labels
+        )
+        sys.exit(_run(viewer, program))
     made = viewing.view(
         volume,
         out,
@@ -60,4 +77,17 @@ def view(
         labels=labels,
         overwrite=existing.overwrite,
     )
-    typer.echo(made)
+    echo(made)
+
+
+def _run(viewer: Viewer, program: str) -> int:
+    """Run a viewer's program until the viewer is closed, and return its exit code.
+
+    Raises:
+        MissingLibrary: the viewer is not installed beside znni.
+    """
+    if find_spec(viewer) is None:
+        raise MissingLibrary(
+            f"{viewer} is not installed beside znni: pip install {PACKAGES[viewer]}"
+        )
+    return subprocess.run([sys.executable, "-c", program], check=False).returncode

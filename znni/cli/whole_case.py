@@ -7,9 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import typer
-
 from znni.cli.plan import plan_text
+from znni.cli.words import echo
 from znni.core.errors import InvalidInput, option
 from znni.core.options import Choices
 from znni.importing.nnunet_folder import Results, is_results
@@ -101,7 +100,7 @@ def infer_case(
     options = Options(limits=limits)
     if dry_run:
         found = forecast(case, network, options)
-        typer.echo(f"{plan_text(found.plan, limits.accuracy)}\n{found}")
+        echo(f"{plan_text(found.plan, limits.accuracy)}\n{found}")
         return
     with show_progress() as progress:
         report = predict(
@@ -110,9 +109,9 @@ def infer_case(
             weights_for(network, weights, None),
             Session(),
             options,
-            lambda _step, done, total: progress(done, total),
+            lambda step, done, total: progress(done, total, step, rated=False),
         )
-    typer.echo(str(report))
+    echo(report)
 
 
 def _case_of(

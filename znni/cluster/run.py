@@ -22,6 +22,7 @@ from znni.cluster.output_claim import OutputClaim
 from znni.cluster.workers import Engine, Tally
 from znni.core.argument_types import checks_types
 from znni.core.errors import DoesNotFit, InvalidInput, option
+from znni.core.logged import READING
 from znni.core.options import Bits, Choices, Recheck, check_keywords, check_names
 from znni.core.processors import needs_gpu
 from znni.core.run_options import RunKeywords
@@ -46,8 +47,6 @@ log = logging.getLogger("znni")
 
 # Called with the voxels done, those wanted, and a word on the workers.
 ClusterProgress: TypeAlias = Callable[[int, int, str], None]
-
-READING = "reading the volume for its statistics"
 
 
 def no_progress(_done: int, _total: int, _workers: str) -> None:

@@ -13,6 +13,9 @@ log = logging.getLogger("znni")
 # Where work that takes long says so. The command line shows it on a terminal.
 log_of_waits = logging.getLogger("znni.waits")
 
+# What a run does before it computes, if its network normalizes by the whole volume.
+READING = "reading the volume for its statistics"
+
 # Seconds after which work takes long: users begin to wonder what it does.
 LONG_SECONDS = 2.0
 

@@ -52,6 +52,7 @@ Form: TypeAlias = Literal["hdf5", "zarr", "mapped"]
 Division: TypeAlias = Literal["none", "power-of-two", "all"]
 Recheck: TypeAlias = Literal["none", "sample", "all"]
 Bits: TypeAlias = Literal["same", "class"]
+Viewer: TypeAlias = Literal["napari", "neuroglancer"]
 Blend: TypeAlias = Literal["gaussian", "constant"]
 WindowRules: TypeAlias = Literal["monai", "nnunet"]
 

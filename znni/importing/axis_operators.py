@@ -46,7 +46,7 @@ def reshaping(call: Call, size: object = None, shape: object = None) -> None:
     fits = len(axes) == len(own) or (call.held.is_pooled and len(axes) > 1)
     known = zip(axes, own if len(axes) == len(own) else (*own[:2], *(1,) * 9), strict=False)
     if not fits or any(axis not in (-1, extent) for axis, extent in known):
-        call.refuse(
+        call.cannot_express(
             f"changes the axes of {own} to {tuple(axes)}; only globally "
             f"pooled values change their axes here, and keep their maps: {checks.LAYERS}"
         )
@@ -166,7 +166,7 @@ def _thin(call: Call, axis: int, kept: range) -> None:
                 by[axis] //= kept.step
                 call.add(Layered(Upsample(f"{made.name}, {call.origin}", Vec3(*by))), *reads)
                 return
-    call.refuse(
+    call.cannot_express(
         f"takes every {kept.step}th sample along axis {'zyx'[axis]}; give the layer before it "
         f"a stride"
     )
@@ -186,7 +186,7 @@ def padding(call: Call, pad: object, mode: object = "constant", value: object = 
     before, after = Vec3(*given[4::-2]), Vec3(*given[5::-2])
     added = Padding(before.maximum(ZERO), after.maximum(ZERO))
     if added.total != ZERO and (mode != "constant" or value):
-        call.refuse(
+        call.cannot_express(
             f"puts {added.before} samples before and {added.after} after its input that "
             f"are no zeros; pad with zeros, or not at all, and train again"
         )
@@ -217,9 +217,8 @@ def resizing(
         InvalidInput: the factors are not whole, or corners are aligned.
     """
     if align_corners:
-        call.refuse(
-            f"has align_corners, and so {checks.WINDOWS}; train it with align_corners=False, "
-            f"{checks.AS_IT_IS}"
+        call.cannot_express(
+            f"has align_corners, and so {checks.WINDOWS}; train it with align_corners=False"
         )
     if scale_factors is None and scales_d is not None:
         scale_factors = [scales_d, scales_h, scales_w]

@@ -60,7 +60,7 @@ class Call:
     def named(self, given: object) -> str:
         """Return the name of an array of the graph."""
         if not isinstance(given, Value):
-            self.refuse(f"has no array of the network there; {checks.LAYERS}")
+            self.cannot_express(f"has no array of the network there; {checks.LAYERS}")
         return given.name
 
     def add(self, operation: Operation, *reads: str, value: str = "") -> None:
@@ -80,6 +80,10 @@ class Call:
     def refuse(self, why: str) -> NoReturn:
         """Raise an error about the call."""
         checks.refuse(self.origin, why)
+
+    def cannot_express(self, why: str) -> NoReturn:
+        """Raise an error about the call, which only the network's own library computes."""
+        checks.cannot_express(self.origin, why)
 
 
 # A reader adds the steps of a call. A maker takes a call's origin and returns its only operation.

@@ -30,7 +30,23 @@ WINDOWS = "depends on a whole window in a way that this version does not run"
 # Ends of such messages, by the kind of operation.
 NORMS = "replace it by batch normalization (BatchNorm3d) and train again"
 ATTENTION = "replace it by convolutions and train again"
-AS_IT_IS = "or give the file itself as the network, which its own library then computes in windows"
+
+
+class NotExpressed(InvalidInput):
+    """A layer that networks here cannot have, although the network's own library computes it.
+
+    Attributes:
+        why: the layer, its problem, and what a new training would change.
+    """
+
+    def __init__(self, message: str, why: str = "") -> None:
+        self.why = why or message
+        super().__init__(message)
+
+
+def cannot_express(origin: str, why: str) -> NoReturn:
+    """Raise an error about a layer that only the network's own library computes."""
+    raise NotExpressed(f"{origin} {why}")
 
 
 def refuse(origin: str, why: str) -> NoReturn:
@@ -40,7 +56,7 @@ def refuse(origin: str, why: str) -> NoReturn:
 
 def unknown(origin: str) -> NoReturn:
     """Refuse a layer of a type that networks here do not have."""
-    refuse(origin, f"cannot be represented; {LAYERS}")
+    cannot_express(origin, f"cannot be represented; {LAYERS}")
 
 
 def per_map(origin: str, constant: object, maps: int) -> Float64:

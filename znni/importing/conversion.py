@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from znni.core.errors import InvalidInput, option
+from znni.importing.as_it_is import as_it_is
 from znni.importing.axis_order import AXES, order_of, reordered
 from znni.importing.bioimageio_files import is_package
 from znni.importing.bioimageio_model import read_model
+from znni.importing.checks import NotExpressed
 from znni.importing.exported_program import of_live_program, read_exported_program
 from znni.importing.folding import Folded, fold
 from znni.importing.network_writer import check_writable, weights_beside, write_network
@@ -23,6 +25,7 @@ from znni.importing.nnunet_folder import Results, is_results
 from znni.importing.nnunet_results import read_results
 from znni.importing.onnx_graph import read_onnx
 from znni.importing.parity import Compute, Parity, compare, compare_sample
+from znni.importing.pytorch_3dunet import SUFFIX, read_3dunet
 from znni.importing.state_dict import fill, read_safetensors
 from znni.importing.steps import Found, Original, Settings
 from znni.importing.torch_checkpoint import arrays_of, read_checkpoint
@@ -35,7 +38,7 @@ from znni.network.network import Network
 from znni.network.network_file import load_network
 from znni.network.weights import Weights
 
-PICKLES = (".pt", ".pth", ".ckpt", ".bin")  # state dicts of torch.save
+PICKLES = (".pt", ".pth", ".ckpt", ".bin", SUFFIX)  # state dicts of torch.save
 READERS: Mapping[str, Callable[[Path], Found]] = {
     ".pt2": read_exported_program,
     ".onnx": read_onnx,
@@ -43,8 +46,9 @@ READERS: Mapping[str, Callable[[Path], Found]] = {
     ".hdf5": read_znn,
 }
 KINDS = (
-    ".pt, .pth, .safetensors (state dicts), .pt2 (exported programs), .onnx, .h5 (ZNN), .zip or "
-    "rdf.yaml (bioimage.io), or a folder of nnU-Net's results or of a bioimage.io package"
+    ".pt, .pth, .safetensors (state dicts), .pytorch (pytorch-3dunet), .pt2 (exported programs), "
+    ".onnx, .h5 (ZNN), .zip or rdf.yaml (bioimage.io), or a folder of nnU-Net's results or of a "
+    "bioimage.io package"
 )
 WITHOUT_CROP = (
     "the original crops values by more samples than it needs to join them. This crop is left out, "
@@ -89,7 +93,7 @@ class Imported:
                 f"it takes voxels as they are stored: if it was trained on scaled ones, add to "
                 f"{self.path.name} input: {{scale: 0.00392157}}, or input: {{normalize: zscore}}"
             )
-            if self.axes == AXES and isinstance(self.parity, Parity):
+            if self.axes == AXES and isinstance(self.parity, Parity) and self.sample is None:
                 lines.append(
                     f"its axes are z, y, x: if it was trained on x, y, z, as nibabel and MONAI "
                     f"read NIfTI, import it with {option('axes', 'xyz')}"
@@ -159,10 +163,12 @@ def _made(
     """Return a source as a network, its comparisons with the original, and the assumptions made."""
     try:
         found = _in_axes(_found(source, like), axes)
-        given = found.settings.scaling
-        scaling = like.scaling if like and given == AS_STORED else given
-        made = fold(name, found.graph, "its weights", scaling)
-        made = replace(made, network=_with(made.network, found.settings))
+        settings = _completed(found.settings, like) if like else found.settings
+        made = fold(name, found.graph, "its weights", settings.scaling)
+        made = replace(made, network=_with(made.network, settings))
+    except NotExpressed as error:
+        said = f"{_named(source)}: {as_it_is(source)}{error.why}"
+        raise NotExpressed(said, error.why) from error.__cause__
     except InvalidInput as error:
         raise InvalidInput(f"{_named(source)}: {error}") from error.__cause__
     original, notes = found.original, found.notes
@@ -186,6 +192,21 @@ def _in_axes(found: Found, axes: str) -> Found:
     return replace(reordered(found, order), notes=(*found.notes, note))
 
 
+def _completed(settings: Settings, like: Network) -> Settings:
+    """Return settings, with those of a network file where the source says nothing."""
+    by_like = not settings.labels
+    return Settings(
+        like.scaling if settings.scaling == AS_STORED else settings.scaling,
+        settings.window or like.window,
+        like.labels if by_like else settings.labels,
+        like.has_regions if by_like else settings.regions,
+        settings.spacing or like.spacing,
+        settings.case or like.case,
+        settings.about or like.about,
+        settings.expects or like.expects,
+    )
+
+
 def _with(network: Network, settings: Settings) -> Network:
     """Return a network with the windows, labels and spacing that its source names."""
     labelled = replace(
@@ -194,6 +215,8 @@ def _with(network: Network, settings: Settings) -> Network:
         has_regions=settings.regions,
         spacing=settings.spacing,
         case=settings.case,
+        about=settings.about,
+        expects=settings.expects,
     )
     return with_window(labelled, settings.window) if settings.window else labelled
 
@@ -234,6 +257,8 @@ def _read_path(path: Path, like: Network | None) -> Found:
         raise InvalidInput("no such file; check the path")
     if path.suffix == ".safetensors":
         return fill(read_safetensors(path), like, ordered=False)
+    if path.suffix == SUFFIX and like is None:
+        return read_3dunet(path)
     if path.suffix in PICKLES:
         return fill(read_checkpoint(path), like, ordered=True)
     _check_alone(like)

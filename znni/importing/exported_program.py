@@ -38,6 +38,8 @@ NUMBERS: Mapping[str, Callable[..., Any]] = {
     "torch.sym_float": float,
 }
 LARGEST_NUMBER = 2**62
+# Operators of the network's values that are read, or that have an error of their own.
+KNOWN = {*OPERATORS, *DECOMPOSED, "max_pool3d_with_indices", "sym_size"}
 
 
 def read_exported_program(file: Path | io.BytesIO) -> Found:
@@ -64,6 +66,41 @@ def of_live_program(program: Any) -> Found:
     saved = io.BytesIO()
     torch.export.save(program, saved)
     return read_exported_program(saved)
+
+
+def check_operators(program: Any) -> None:
+    """Check that all operators of a ``torch.export.ExportedProgram`` are known here.
+
+    It reads the program in memory, because to save a large one takes as long as to export it.
+
+    Raises:
+        NotExpressed: an operator is not known, so the network is not imported for any size.
+    """
+    of_input, calls = set(program.graph_signature.user_inputs), list[tuple[str, str]]()
+    for node in program.graph.nodes:
+        if of_input.isdisjoint(read.name for read in node.all_input_nodes):
+            continue  # it computes with parameters only
+        of_input.add(node.name)
+        library, _, operator = getattr(node.target, "name", str)().partition("::")
+        if node.op == "call_function" and library == "aten":
+            path = [path for path, _ in node.meta.get("nn_module_stack", {}).values()]
+            origin = checks.origin(path[-1] if path else node.name, str(node.target))
+            calls.append((origin, operator.partition(".")[0].removesuffix("_")))
+    for origin, operator in calls:
+        check_local(origin, operator)
+    for origin, operator in calls:
+        if operator not in KNOWN:
+            checks.unknown(origin)
+
+
+def cut_or_added(program: Any) -> list[object]:
+    """Return by how much a ``torch.export.ExportedProgram`` crops and pads, node by node."""
+    nodes = [node for node in program.graph.nodes if node.op == "call_function"]
+    return [
+        (node.name, [each for each in node.args if not hasattr(each, "op")])
+        for node in nodes
+        if str(node.target).split(".")[1:2] in (["pad"], ["constant_pad_nd"], ["slice"])
+    ]
 
 
 def _found(archive: Archive) -> Found:

@@ -98,6 +98,9 @@ def _lines(folded: Folded, weights: str, source: str) -> Iterator[str]:
     network = folded.network
     yield f"# {_printable(source)}, imported by znni {__version__}; comments name its layers."
     yield f"name: {_text(network.name)}"
+    for key, text in (("about", network.about), ("expects", network.expects)):
+        if text:
+            yield f"{key}: {_text(text)}"
     yield f"in_features: {network.in_features}"
     if network.scaling != InputScaling():
         yield f"input: {_flow(input_entry(network.scaling))}"

@@ -47,7 +47,8 @@ MODULES = (
     "SiLU",
 )  # fmt: skip
 CLASSES = ("conv_op", "norm_op", "dropout_op", "nonlin")  # arguments that are classes
-NNUNET = "pip install 'znni[nnunet]'"
+# Its dependencies may replace PyTorch, and nothing here needs them.
+NNUNET = "pip install 'znni[torch]', and pip install --no-deps dynamic-network-architectures"
 OVERLAP = 0.5  # of windows, in nnU-Net's predictor unless told otherwise
 
 

@@ -27,9 +27,8 @@ def connection(call: Call, weight: object, bias: object = None) -> None:
     """Read ``linear``: each map of a globally pooled value from all maps."""
     factors = checks.floats(call.origin, "weight", weight)
     if not call.held.is_pooled or factors.ndim != 2:
-        call.refuse(
-            f"multiplies by a matrix what is not globally pooled; {checks.ATTENTION}, "
-            f"{checks.AS_IT_IS}"
+        call.cannot_express(
+            f"multiplies by a matrix what is not globally pooled; {checks.ATTENTION}"
         )
     call.add(operations.convolution(call.origin, factors[:, :, None, None, None], bias))
 

@@ -61,7 +61,7 @@ class Reading(ABC, Generic[Details]):
 def check_local(origin: str, operator: str) -> None:
     """Refuse an operator that computes a voxel from all of its input."""
     if remedy := WINDOWED.get(operator):
-        checks.refuse(origin, f"{checks.WINDOWS}; {remedy}, {checks.AS_IT_IS}")
+        checks.cannot_express(origin, f"{checks.WINDOWS}; {remedy}")
 
 
 def first_maps(operations: Sequence[Operation[Details]], weight: Callable[[Details], Any]) -> int:

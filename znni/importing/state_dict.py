@@ -76,8 +76,10 @@ def fill(arrays: Arrays, like: Network | None, *, ordered: bool) -> Found:
         found = "; ".join(_described(arrays, prefix) for prefix in parts.convolutions)
         raise InvalidInput(
             f"is a state dict with {counted(len(parts.convolutions), 'convolution')} ({found}); "
-            f"it does not say which activations and pooling are between them: write a network "
-            f"file with all layers and give it with {option('like', 'NET.yaml')}"
+            f"it does not say which activations and pooling are between them: build the model in "
+            f"Python, load these tensors into it, and call znni.import_network(model.eval(), "
+            f"'net.yaml'), or write a network file with all layers and give it with "
+            f"{option('like', 'NET.yaml')}"
         )
     filling, steps, values = _Filling(arrays, parts, like), Steps(), {INPUT: INPUT}
     for node in like.nodes:

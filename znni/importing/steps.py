@@ -225,6 +225,8 @@ class Settings:
         regions: whether these maps are of regions, which may overlap.
         spacing: the extents of the voxels that it was trained on; None if they are not known.
         case: the steps of whole cases; None if they are not known.
+        about: the purpose of the network, for people.
+        expects: what its input should look like, for people.
     """
 
     scaling: InputScaling = AS_STORED
@@ -233,6 +235,8 @@ class Settings:
     regions: bool = False
     spacing: VoxelSize | None = None
     case: CaseRules | None = None
+    about: str = ""
+    expects: str = ""
 
 
 UNSAID = Settings()

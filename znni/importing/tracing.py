@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeVar
 
 from znni.core.errors import InvalidInput
 from znni.core.shapes import Vec3
-from znni.importing.checks import refuse
+from znni.importing.checks import NotExpressed, refuse
 from znni.importing.margins import Joined, Unsuited, margin_after, margin_of_join, unneeded_crop
 from znni.importing.steps import Graph, Layered, Nonlinearity, Operation, Step
 from znni.network.layer_geometry import NO_PADDING
@@ -93,7 +93,7 @@ class Tracer:
         for end in ends:
             self._check_around("the output", end)
         if self._problems:
-            raise InvalidInput(self._problems[0])
+            raise NotExpressed(self._problems[0])
         maps = self.values[INPUT].maps
         distinct = tuple(dict.fromkeys(end.value for end in ends))
         margin = ends[0].margin if ends else NO_PADDING

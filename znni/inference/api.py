@@ -96,8 +96,9 @@ def infer(
         command: the command line, which is noted in the output.
         waited: the seconds that the user waited before this call, or those of each phase. They
             count in the times of the report and the output.
-        progress: called after each block with the output voxels written and those wanted. If the
-            volume is read for its statistics before, it is called with the voxels read and to read.
+        progress: called before the first block, and after each block, with the output voxels
+            written and those wanted. If the volume is read for its statistics first, it is called
+            with the voxels read and to read.
         part: compute one part of the output, as ``0/8``: the first of eight. Each part may be
             computed by a process of its own, on any machine that sees input and output. When all
             are finished, ``znni.finish`` completes the output, an OME-Zarr.
@@ -158,6 +159,7 @@ def compute(
     *,
     waited: float | SecondsAround = 0.0,
     progress: Progress = no_progress,
+    reading: Progress | None = None,
     opened: Step = nothing_to_do,
     begun: Callable[[Plan, int, int], None] = _told_to_nobody,
 ) -> Callable[[], Report]:
@@ -168,6 +170,7 @@ def compute(
         session: finds the plan and makes it ready. It may wait for the disk in a thread.
         waited: as for ``infer``.
         progress: as for ``infer``.
+        reading: called instead while the volume is read for its statistics; None: ``progress``.
         opened: called when input and output are open, and before anything is computed.
         begun: called once, before the first block is computed. It takes the plan, the voxels that
             are written already, and those wanted.
@@ -191,7 +194,7 @@ def compute(
     with _abandoning(output), ExitStack() as ending:
         opened()
         plan, earlier, asked = agreed_plan(
-            output, made, asked, session.plan_for, stopwatch, progress
+            output, made, asked, session.plan_for, stopwatch, reading or progress
         )
         with stopwatch.during("opening"):
             blocks = Blocks(asked.volume, job, asked.network, weights, asked.mask)

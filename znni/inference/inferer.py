@@ -22,6 +22,7 @@ from znni.engine.tiles import Remaining, for_job, make_job
 from znni.inference.devices import check_installed
 from znni.inference.request import Requirements, stored_as
 from znni.inference.session import Session
+from znni.inference.spacing import check_array_spacing
 from znni.network.network import Network
 from znni.network.network_file import load_network
 from znni.network.weights import Float32, Weights, weights_for
@@ -43,6 +44,10 @@ class Inferer:
     ``gpus``, ``accuracy``, ``costs`` and ``micro_batches``, as in ``znni.core.options.Choices``.
     ``ram`` limits the memory of the process, with the output but without the given array.
 
+    The network file may have a ``spacing``, the extents of the voxels that it was trained on. It is
+    compared with ``voxel_size``, the extents of the arrays' voxels, as ``1.5,1,1mm`` (z, y, x).
+    ``any_spacing`` runs over voxels of any size.
+
     Inferers can run side by side in threads of one process. ``ram`` limits each of them alone, so
     give each its own ``ram``, such that all of them fit. Calls of one inferer take turns, because
     its memory is for one array at a time. A copy, also in another process, prepares itself again.
@@ -53,8 +58,9 @@ class Inferer:
         >>> probability = inferer(volume)
 
     Raises:
-        InvalidInput: network, weights, plan or array cannot be used as given. Or a GPU is
-            requested, and its driver or library is not installed.
+        InvalidInput: network, weights, plan or array cannot be used as given, or voxels have
+            another size than the network was trained on. Or a GPU is requested, and its driver or
+            library is not installed.
         DoesNotFit: no plan stays within ``ram`` and ``gpu_memory``.
         RunFailed: the GPU failed.
     """
@@ -68,6 +74,8 @@ class Inferer:
         *,
         border: Border = "valid",
         pad: Pad | None = None,
+        voxel_size: str | None = None,
+        any_spacing: bool = False,
         **options: Unpack[PlanOptions],
     ) -> None:
         check_keywords(Inferer, PlanOptions, options)
@@ -77,6 +85,8 @@ class Inferer:
             from znni.inference.model_choice import shared_form
 
             self.network = shared_form(self.network).network
+        if not any_spacing:
+            check_array_spacing(self.network, voxel_size)
         self.weights = weights_for(self.network, weights, None)
         self.plan = plan
         self._border: Border = border

@@ -25,6 +25,7 @@ from znni.inference.planning import accuracy_of
 from znni.inference.request import OpenRequest, Request, request_for
 from znni.inference.resuming import identified
 from znni.inference.session import Session
+from znni.inference.single_planes import refuse_slices
 from znni.network.network import Network
 from znni.network.weights import Weights, weights_for
 from znni.plans.plan import Plan
@@ -288,9 +289,12 @@ def requests_for(
         suffix: the end of each output's name; None: the network's name and the usual format.
 
     Raises:
-        InvalidInput: the outputs cannot have such names, or network or weights cannot be used.
+        InvalidInput: the outputs cannot have such names, or network or weights cannot be used. Or
+            the volumes are the slices of one.
     """
     network = request.loaded
+    if sources:
+        refuse_slices(sources, network)
     request = replace(request, network=network)
     if not network.models:
         weights = weights_for(network, request.weights, request.random_seed)
@@ -322,12 +326,12 @@ def output_names(sources: Sequence[str | Path], folder: str | Path, end: str) ->
             f"volume to a call of its own"
         )
     if "/" in end:
-        raise InvalidInput(f"suffix is {end!r}; give the end of a name without /")
+        raise InvalidInput(f"{option('suffix', end)}: give the end of a name without /")
     try:
         writer_at(f"volume{end}")
     except InvalidInput:
         raise InvalidInput(
-            f"suffix is {end!r}, and znni writes no format with this ending; give one with .h5, "
+            f"{option('suffix', end)}: znni writes no format with this ending; give one with .h5, "
             f".zarr, .tif, .nii.gz or .npy at its end, as {option('suffix', '-cells.tif')}"
         ) from None
     by_output: dict[Path, str] = {}

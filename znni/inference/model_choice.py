@@ -25,6 +25,7 @@ from znni.core.user_cache import (
     warn_not_stored,
 )
 from znni.core.value_cache import ValueCache
+from znni.importing.checks import NotExpressed
 from znni.inference import planning
 from znni.inference.request import OpenRequest, Request, open_request
 from znni.machine.detect import detect_for
@@ -180,7 +181,8 @@ def _expressed(model: Model, network: Network) -> Network | str:
         if isinstance(failed, OSError):  # verifying and going on need what is imported
             warn_not_stored(imported, failed)
             return f"what znni imports cannot be kept in {imported.parent}: {failed.strerror}"
-        reason = str(error).removeprefix(f"{model.file}: ").partition(";")[0]
+        said = error.why if isinstance(error, NotExpressed) else str(error)
+        reason = said.removeprefix(f"{model.file}: ").partition(";")[0]
         why = f"znni does not, because {reason}"
         if load(imported) is None and not isinstance(error, MissingLibrary):
             REASONS.store(_told(model), why)

@@ -170,8 +170,9 @@ class SlidingWindowInferer:
                     known = known if isinstance(known, Network) else load_network(known)
                     known = with_window(known, self._window)
                 inferer = Inferer(
-                    known, weights, border=self._border, pad=self._pad, **self._options
-                )
+                    known, weights, border=self._border, pad=self._pad, any_spacing=True,
+                    **self._options,
+                )  # fmt: skip
                 self._inferer, self._made_of = inferer, state
             return inferer
 

@@ -69,4 +69,7 @@ def _compute(network: Network, weights: Weights, volume: Float32) -> Float32:
 
     The volume is not padded, as no library pads it. Only the layers' own padding adds zeros.
     """
-    return Inferer(network, weights, border="valid", costs="built-in", device=HOST)(volume)
+    inferer = Inferer(
+        network, weights, border="valid", any_spacing=True, costs="built-in", device=HOST
+    )
+    return inferer(volume)

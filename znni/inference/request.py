@@ -15,14 +15,14 @@ from znni.core.logged import warn_once
 from znni.core.options import Choices, Compression, OutputType, Stored
 from znni.core.run_options import InputOptions, Options, RegionOptions, RunKeywords
 from znni.core.shapes import FLOAT_BYTES, Box
-from znni.core.volume import Grid, NewOutput, Volume
-from znni.core.voxel_size import VoxelSize, differ
+from znni.core.volume import NewOutput, Volume
 from znni.core.voxel_size import voxel_size as parsed_voxel_size
 from znni.engine.blocks import check_mask
 from znni.engine.checks import check_features
 from znni.engine.labels import Labels, labels_for
 from znni.engine.scaling import scaled_on_gpu
 from znni.engine.tiles import Job, for_job, make_job
+from znni.inference.spacing import check_spacing
 from znni.inference.value_range import warn_of_range
 from znni.network.network import Network
 from znni.network.network_file import load_network
@@ -192,11 +192,10 @@ def open_request(request: Request) -> OpenRequest:
     border, pad, dtype = region.border, region.pad, options.values.dtype
     volume = open_input(read, source)
     check_features(volume, network)
-    if not read.any_spacing:
-        _check_spacing(volume, network, is_given=read.voxel_size is not None)
+    check_spacing(network, volume, read)
     if network.window and border == "valid" and pad == "reflect":
         raise InvalidInput(
-            f"pad is {pad!r}, and windows see zeros beyond the edges; give "
+            f"{option('pad', pad)}: windows see zeros beyond the edges; give "
             f"{option('border', 'same')} to mirror the volume there, or leave out pad"
         )
     job = make_job(network, volume.size, border, pad, region.roi)
@@ -230,42 +229,6 @@ def open_request(request: Request) -> OpenRequest:
     request = replace(request, network=network, options=replace(options, read=read))
     formed = for_job(network, job)
     return OpenRequest(formed, job, options.limits, stored, request, volume, mask, wanted, labels)
-
-
-def _check_spacing(volume: ArrayVolume, network: Network, *, is_given: bool) -> None:
-    """Check that a volume's voxels are of the size that its network was trained on.
-
-    Args:
-        volume: the volume.
-        network: the network.
-        is_given: whether the user gives the size of the volume's voxels.
-
-    Raises:
-        InvalidInput: they are of another size.
-    """
-    expected, grid = network.spacing, volume.grid
-    if expected is None:
-        return
-    trained = f"network {network.name} was trained on voxels of {expected} (z, y, x)"
-    says = grid != Grid() and not volume.assumed and len(set(grid.units)) == 1
-    if not says and not is_given:
-        warn_once(
-            f"{volume.name} does not say how large its voxels are along every axis, and {trained}; "
-            f"give {option('voxel_size', '1.5,1,1mm')} to have them compared, or "
-            f"{option('any_spacing', True)}"
-        )
-    elif differ(expected, grid):
-        there = VoxelSize(grid.scale, grid.units[0])
-        if expected.unit:
-            wanted = expected.over(grid.scale).text
-            remedy = f"give {option('voxel_size', wanted)} if its file is wrong"
-        else:
-            remedy = f"write spacing: {expected.text}mm in the network file if only units differ"
-        raise InvalidInput(
-            f"{volume.name} has voxels of {there}, and {trained}, so the output would be wrong; "
-            f"resample the volume first, {remedy}, or give {option('any_spacing', True)} to run "
-            f"all the same"
-        )
 
 
 def _open_mask(options: Options, volume: ArrayVolume) -> ArrayVolume | None:

@@ -19,7 +19,7 @@ from znni.network.network import Network
 from znni.network.window import Window
 
 # Files that ``znni import`` turns into network files.
-IMPORTED = (".pt", ".pth", ".safetensors")
+IMPORTED = (".pt", ".pth", ".ckpt", ".pytorch", ".safetensors", ".zip")
 
 # Networks that commands read before.
 READ = ValueCache("networks", 1, Network)
@@ -45,7 +45,8 @@ def load_network(path: str | Path) -> Network:
             f"znni.load_network returns (znni.import_network makes a network file of a PyTorch "
             f"module)"
         )
-    if Path(path).suffix in IMPORTED and Path(path).exists():
+    is_folder = Path(path).is_dir() and NETWORKS.file(str(path)) is None
+    if is_folder or (Path(path).suffix in IMPORTED and Path(path).exists()):
         raise InvalidInput(
             f"{path}: is to be imported first; run znni import {path}, and give the network file "
             f"that it writes"

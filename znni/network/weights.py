@@ -228,9 +228,10 @@ def weights_for(
             f"{network.weights.absolute()}; put them there, or give {option('weights', 'FILE')}"
         )
     if path is None:
+        about = f" ({network.about.rstrip('.')})" * bool(network.about)
         raise InvalidInput(
-            f"network {network.name} names no weights; give {option('weights', 'FILE')} or, to "
-            f"try the network out, weights=znni.random_weights(network, 0) (--random-weights 0)"
+            f"network {network.name} names no weights{about}; give {option('weights', 'FILE')} or, "
+            f"to try the network out, weights=znni.random_weights(network, 0) (--random-weights 0)"
         )
     return load_weights(path, network)
 

@@ -17,6 +17,7 @@ from znni.core.volume import NewOutput, Output
 from znni.core.voxel_size import voxel_size as parsed_voxel_size
 from znni.volumes.array import ArrayOutput, ArrayVolume
 from znni.volumes.formats import Format, check_plain, formats
+from znni.volumes.formats.slices import NAME as SLICES
 from znni.volumes.ledger_entries import Ledger, parse
 from znni.volumes.named_axes import at_time
 from znni.volumes.partial_file import partial_name
@@ -229,7 +230,8 @@ def stem(source: str) -> str:
             for ending in form.endings:
                 if part.lower().endswith(ending):
                     return part[: -len(ending)]
-    return Path(place).stem
+    path = Path(place)
+    return path.resolve().name if path.is_dir() else path.stem
 
 
 def names_folder(out: str, *, several: bool = False) -> bool:
@@ -256,10 +258,11 @@ def _bare(place: str) -> str:
 def _format_to_read(place: str) -> Format:
     """Return the format of the innermost name with a known ending.
 
-    Many kinds of files are HDF5 under endings of their own, so HDF5 is assumed for any other. The
-    blocks of an unfinished output lie in a Zarr if its format needs all of them at once.
+    Many kinds of files are HDF5 under endings of their own, so HDF5 is assumed for any other. Any
+    other folder is one of slices. The blocks of an unfinished output lie in a Zarr if its format
+    needs all of them at once.
     """
-    name = "HDF5"
+    name = SLICES if not is_url(place) and Path(place).is_dir() else "HDF5"
     for part in reversed(PurePosixPath(place).parts):
         for form in formats():
             if form.has(part):

@@ -18,17 +18,6 @@ from znni.core.shapes import Box, Vec3
 from znni.core.volume import Grid
 from znni.volumes.array import ALL, ArrayVolume
 
-USUAL = (
-    ".tif",
-    ".tiff",
-    ".h5",
-    ".nii",
-    ".gz",
-    ".npy",
-    ".nrrd",
-    ".mha",
-)  # endings of volumes, for an example
-
 # Errors by which the system says that data is out of reach, not damaged. Libraries raise other
 # kinds of OSError for damage in local files.
 OUT_OF_REACH = (ConnectionError, TimeoutError, PermissionError)
@@ -142,13 +131,9 @@ def local_file(place: str, format_name: str) -> Path:
     if not path.exists():
         raise no_such_file(place)
     if path.is_dir():
-        endings = [one.suffix for one in sorted(path.iterdir()) if one.suffix in USUAL]
-        example = (endings or [".tif"])[0]
-        tiffs = example in (".tif", ".tiff")
-        slices = "; if they are slices of one volume, join them in one TIFF first" if tiffs else ""
         raise InvalidInput(
-            f"{place}: is a folder; give its files, as {path}/*{example}, or a Zarr by a name that "
-            f"ends in .zarr{slices}"
+            f"{place}: is a folder, and this ending is one of {format_name} files; give a file, "
+            f"or rename the folder if it holds the slices of a volume"
         )
     return path
 

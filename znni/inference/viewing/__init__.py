@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
@@ -14,12 +15,13 @@ from numpy.typing import NDArray
 
 from znni.core.argument_types import checks_types
 from znni.core.errors import InvalidInput, option
+from znni.core.options import Viewer
 from znni.core.run_options import InputOptions
 from znni.core.shapes import Box, Region, Vec3
 from znni.core.text import counted
 from znni.core.volume import Point
-from znni.inference.viewing.chosen_input import open_input_of
 from znni.inference.viewing.lazy import LazyArray
+from znni.inference.viewing.pair import Pair
 from znni.inference.viewing.pictures import (
     Picture,
     grid_columns,
@@ -27,15 +29,14 @@ from znni.inference.viewing.pictures import (
     picture_of_labels,
     range_of,
 )
-from znni.inference.viewing.region import names_input, offset_of, quick_steps, shown
+from znni.inference.viewing.region import names_input, quick_steps, shown
 from znni.inference.viewing.resolutions import Resolutions
-from znni.inference.viewing.viewers import Opened, napari_line, neuroglancer_line
+from znni.inference.viewing.viewers import command
 from znni.volumes.array import ArrayVolume
-from znni.volumes.label_values import holds_labels
-from znni.volumes.locate import open_volume, split_dataset, stem
+from znni.volumes.locate import split_dataset, stem
 from znni.volumes.stored import is_url
 
-__all__ = ["LazyArray", "Page", "view"]
+__all__ = ["LazyArray", "Page", "view", "viewer_program"]
 
 MOST_MAPS = 4  # maps of an output on a page
 UNKNOWN_INPUT = (
@@ -52,25 +53,33 @@ class Page:
         path: the HTML file.
         region: the input voxels that the page shows.
         stride: step between the voxels shown, along each axis (z, y, x).
-        napari: shell command that opens input and output in napari.
-        neuroglancer: shell command that opens them in Neuroglancer.
+        programs: Python programs that open input and output in other viewers, by viewer.
+        command: the command that makes such a page.
         notes: assumptions about input and output.
     """
 
     path: Path
     region: Box
     stride: Vec3
-    napari: str
-    neuroglancer: str
+    programs: Mapping[Viewer, str]
+    command: str
     notes: tuple[str, ...] = ()
 
+    @property
+    def napari(self) -> str:
+        """Shell command that opens input and output in napari."""
+        return command(self.programs["napari"])
+
+    @property
+    def neuroglancer(self) -> str:
+        """Shell command that opens them in Neuroglancer."""
+        return command(self.programs["neuroglancer"])
+
     def __str__(self) -> str:
-        """Return the page's place, the notes and the commands."""
-        notes = "".join(f"note: {note}\n" for note in self.notes)
-        return (
-            f"{self.path}: {_of_input(self.region, self.stride)}\n{notes}"
-            f"napari:\n  {self.napari}\nNeuroglancer:\n  {self.neuroglancer}"
-        )
+        """Return the page's place, the notes and the commands of other viewers."""
+        notes = [f"note: {note}" for note in self.notes]
+        viewers = [f"{viewer}: {self.command} --viewer {viewer}" for viewer in self.programs]
+        return "\n".join([f"{self.path}: {_of_input(self.region, self.stride)}", *notes, *viewers])
 
 
 @checks_types
@@ -97,8 +106,8 @@ def view(
             do not say otherwise.
         out: the output of that input. An output of another program is shown with a note. It has
             the input's extents, or an origin that tells where it lies.
-        page: the HTML file to write; by default the output's name and ``.html``, in this folder, as
-            ``cells.zarr.html``.
+        page: the HTML file to write; by default the output's name and ``.html``, beside the output,
+            as ``cells.zarr.html``. For an output at a URL, it lies in this folder.
         dataset: dataset of the input, if its file has several.
         voxel_size: extents of the input's voxels, as ``0.5,0.1,0.1um``, if the files have none or
             wrong ones.
@@ -114,10 +123,9 @@ def view(
             region has no output. Or the page exists already or cannot be written.
         RunFailed: a volume cannot be read.
     """
-    output = open_volume(out)
-    read, volume = open_input_of(output, source, dataset, voxel_size)
-    offset, by_origin = offset_of(output, volume)
-    given, made = Resolutions(volume), Resolutions(output)
+    both = Pair.opened(source, out, dataset, voxel_size)
+    read, volume, output, offset = both.read, both.volume, both.output, both.offset
+    given, made = both.given, both.made
 
     def apart(box: Box) -> Box:
         return box.shifted(Vec3(0, 0, 0) - offset)
@@ -133,16 +141,15 @@ def view(
 
     whole = Box(offset, offset + output.size)
     box, step = shown(whole, region, stride, quick)
-    path = Path(page) if page else Path(f"{_name(out)}.html")
+    path = Path(page) if page else _beside(out)
     if path.exists() and not overwrite:
         raise InvalidInput(
             f"{path}: exists; give {option('overwrite', True)} to replace it, or name another page"
         )
     size = box.size.ceil_div(step)
     seen = _input(given, box, step)
-    if labels is None:
-        labels = holds_labels(output.attributes(), output.dtype)
-    maps = _maps(made, apart(box), step, labels=labels)
+    shown_labels = both.holds_labels if labels is None else labels
+    maps = _maps(made, apart(box), step, labels=shown_labels)
     content = {
         "title": f"{_name(out)} over {_name(source)}",
         "subtitle": _subtitle(volume, read, box, step),
@@ -155,22 +162,6 @@ def view(
         "maps": [picture.description for picture in maps],
     }
     _write(path, content, [seen, *maps])
-    given_to_open = {"dataset": read.dataset, "channel": read.channel, "time": read.time}
-    opened = Opened(
-        _anywhere(source),
-        volume.grid,
-        volume.size,
-        volume.features,
-        len(given),
-        {name: value for name, value in given_to_open.items() if value is not None},
-    )
-    over = Opened(
-        _anywhere(out),
-        volume.grid.starting_at(offset),
-        output.size,
-        output.features,
-        len(made),
-    )
     notes = []
     for place, volumes, part in ((source, given, whole), (out, made, apart(whole))):
         if (coarse := volumes.at(step)).volume is not volumes.volume:
@@ -180,13 +171,35 @@ def view(
             notes.append(f"to see all of it at once, run {_to_see_all(str(place))}")
     if str(out).rstrip("/").endswith(".partial"):
         notes.append(f"{out} is not finished: blocks that are missing are shown as 0")
-    if by_origin:
+    if both.by_origin:
         notes.append(f"{out} is placed by its origin: its first voxel is {offset} of the input")
     if not names_input(output):
         notes.append(f"{out} {UNKNOWN_INPUT}")
-    napari = napari_line(opened, over, labels=labels)
-    neuroglancer = neuroglancer_line(opened, over, offset, labels=labels)
-    return Page(path, box, step, napari, neuroglancer, tuple(notes))
+    again = ["znni", "view", str(source), str(out)]
+    for name, value in (("--dataset", dataset), ("--voxel-size", voxel_size)):
+        again += [name, value] if value else []
+    if labels is not None:
+        again.append("--labels" if labels else "--values")
+    return Page(path, box, step, both.programs(labels), shlex.join(again), tuple(notes))
+
+
+def viewer_program(
+    viewer: Viewer,
+    source: str | Path,
+    out: str | Path,
+    *,
+    dataset: str | None = None,
+    voxel_size: str | None = None,
+    labels: bool | None = None,
+) -> str:
+    """Return the Python program that opens an output over its input in a viewer.
+
+    The arguments are those of ``view``.
+
+    Raises:
+        InvalidInput: a volume cannot be opened, or input and output do not belong together.
+    """
+    return Pair.opened(source, out, dataset, voxel_size).programs(labels)[viewer]
 
 
 def _to_see_all(place: str) -> str:
@@ -240,10 +253,11 @@ def _name(place: str | Path) -> str:
     return f"{name}-{inside.strip('/').replace('/', '-')}" if inside else name
 
 
-def _anywhere(place: object) -> str:
-    """Return a path or URL that holds in any folder."""
-    text = str(place)
-    return text if is_url(text) else str(Path(text).absolute())
+def _beside(out: str | Path) -> Path:
+    """Return the page's path if none is given: beside a local output."""
+    place = split_dataset(str(out))[0]
+    folder = Path() if is_url(place) else Path(place).parent
+    return folder / f"{_name(out)}.html"
 
 
 def _check_labels(name: str, values: NDArray[Any]) -> None:

@@ -1,4 +1,4 @@
-"""Shell commands that open an input and its output in other viewers."""
+"""Programs and commands that open an input and its output in other viewers."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ class Opened:
         return f"LazyArray({', '.join([json.dumps(self.place), *said])})"
 
 
-def napari_line(source: Opened, out: Opened, *, labels: bool) -> str:
-    """Return a shell command that opens both in napari, the output over the input.
+def napari_program(source: Opened, out: Opened, *, labels: bool) -> str:
+    """Return a Python program that opens both in napari, the output over the input.
 
     A volume of one map gets no axis of maps: napari then shows it beside each map of the other.
     The viewer begins at the middle of the output, which may be small.
@@ -69,7 +69,7 @@ def napari_line(source: Opened, out: Opened, *, labels: bool) -> str:
         shown = f"viewer.add_labels({made})"
     else:
         shown = f'viewer.add_image({made}, blending="additive", colormap="magma")'
-    return _python(
+    return _program(
         "import napari",
         "from znni.inference.viewing import LazyArray",
         "viewer = napari.Viewer()",
@@ -81,8 +81,8 @@ def napari_line(source: Opened, out: Opened, *, labels: bool) -> str:
     )
 
 
-def neuroglancer_line(source: Opened, out: Opened, offset: Vec3, *, labels: bool) -> str:
-    """Return a shell command that serves both to Neuroglancer and prints the address.
+def neuroglancer_program(source: Opened, out: Opened, offset: Vec3, *, labels: bool) -> str:
+    """Return a Python program that serves both to Neuroglancer and prints the address.
 
     The viewer begins at the middle of the output.
 
@@ -101,7 +101,7 @@ def neuroglancer_line(source: Opened, out: Opened, offset: Vec3, *, labels: bool
         if labels
         else f'ImageLayer(source=made, opacity=0.7, shader="{SHADER}")'
     )
-    return _python(
+    return _program(
         "import neuroglancer as ng",
         "from znni.inference.viewing import LazyArray",
         "viewer = ng.Viewer()",
@@ -151,5 +151,10 @@ def _short(number: float) -> float:
     return float(f"{number:.12g}")
 
 
-def _python(*statements: str) -> str:
-    return f"python -c {shlex.quote('; '.join(statements))}"
+def _program(*statements: str) -> str:
+    return "; ".join(statements)
+
+
+def command(program: str) -> str:
+    """Return the shell command that runs a program."""
+    return f"python -c {shlex.quote(program)}"

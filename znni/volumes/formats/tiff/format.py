@@ -48,10 +48,10 @@ def _open_level(place: str, dataset: str | None, time: Moment | None, index: int
     file = opened(place)
     try:
         series = _series(file, place, dataset)
-        _check_codec(series, place)
+        check_codec(series, place)
         name = _name(place, dataset)
         level, count = series.levels[index], len(series.levels)
-        array, axes = _values(series, index, place), _axes(level.axes)
+        array, axes = values_of(series, index, place), _axes(level.axes)
         channels = _channels(file, series)
         named = NamedAxes(array, axes, name, time, channels)
         attributes = stored_in(file).get("attributes", {})
@@ -68,7 +68,7 @@ def _open_level(place: str, dataset: str | None, time: Moment | None, index: int
                 grid,
                 attributes,
                 lambda: [_open_level(place, dataset, time, other) for other in others],
-                _chunks(array, level.keyframe),
+                chunks_of(array, level.keyframe),
                 array.chunk_bytes if isinstance(array, ChunkedZarr) else 0,
             )
         volume.assumed = assumed
@@ -102,8 +102,12 @@ def describe_tiff(place: str, dataset: str | None) -> str:
     return "\n".join([place, *lines])
 
 
-def opened(place: str) -> Any:
+def opened(place: str, **forms: bool) -> Any:
     """Return tifffile's object of a file.
+
+    Args:
+        place: the file.
+        forms: forms of TIFF that it has not, as ``is_ome=False``.
 
     Raises:
         InvalidInput: the file is damaged, or is no TIFF.
@@ -114,7 +118,7 @@ def opened(place: str) -> Any:
     complaints: list[str] = []
     try:
         with _complaints(complaints):
-            file = tifffile.TiffFile(path)
+            file = tifffile.TiffFile(path, **forms)
             if not len(file.series):
                 complaints.append("it has no pages")
     except Exception as error:  # tifffile raises whatever damaged numbers lead to
@@ -162,7 +166,8 @@ def _series(file: Any, place: str, dataset: str | None) -> Any:
     raise InvalidInput(f"{place}: has no dataset {dataset!r}; it has {told}")
 
 
-def _check_codec(series: Any, place: str) -> None:
+def check_codec(series: Any, place: str) -> None:
+    """Refuse a series whose codec is not installed."""
     compression = series.keyframe.compression
     try:
         library("tifffile", "tiff").TIFF.DECOMPRESSORS[compression]
@@ -173,7 +178,7 @@ def _check_codec(series: Any, place: str) -> None:
         ) from None
 
 
-def _values(series: Any, index: int, place: str) -> ChunkedZarr | MappedArray:
+def values_of(series: Any, index: int, place: str) -> ChunkedZarr | MappedArray:
     """Return the array of a resolution: mapped if it lies in one piece, else read page by page."""
     level = series.levels[index]
     if level.dataoffset is None or level.is_multifile:
@@ -189,7 +194,7 @@ def _values(series: Any, index: int, place: str) -> ChunkedZarr | MappedArray:
         ) from None
 
 
-def _chunks(
+def chunks_of(
     array: ChunkedZarr | MappedArray, page: Any
 ) -> tuple[Form, Codec | None, tuple[int, ...]]:
     """Return what reads the chunks of an array, their codec, and their extents."""

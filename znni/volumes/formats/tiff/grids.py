@@ -23,7 +23,7 @@ def grid_of(file: Any, series: Any) -> Grid:
     Plain TIFF has no tag for the distance of planes; it is taken to be a pixel's width.
     """
     if file.is_ome:
-        return _of_ome(file.ome_metadata, file.series.index(series))
+        return of_ome(file.ome_metadata, file.series.index(series))
     if file.is_imagej:
         return _of_imagej(file.imagej_metadata, series)
     return _of_resolution(series)
@@ -33,6 +33,11 @@ def assumed_of(file: Any, series: Any, grid: Grid) -> str:
     """Return what a grid assumes beyond what the file tells; empty if nothing."""
     if file.is_ome or file.is_imagej or grid == Grid() or len(series.pages) < 2:
         return ""
+    return assumed_distance(grid)
+
+
+def assumed_distance(grid: Grid) -> str:
+    """Return that planes are taken to be as far apart as pixels are wide."""
     z, y, x = (f"{extent:g}" for extent in grid.scale)
     example = option("voxel_size", f"{3 * grid.scale[2]:g},{y},{x}um")
     return (
@@ -41,7 +46,8 @@ def assumed_of(file: Any, series: Any, grid: Grid) -> str:
     )
 
 
-def _of_ome(xml: str, index: int) -> Grid:
+def of_ome(xml: str, index: int) -> Grid:
+    """Return the grid that OME-TIFF's metadata has of one of its images."""
     images = ElementTree.fromstring(xml).findall("{*}Image/{*}Pixels")
     given = images[index].attrib if index < len(images) else {}
     extents = [given.get(f"PhysicalSize{axis}") for axis in "ZYX"]

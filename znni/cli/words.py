@@ -1,0 +1,37 @@
+"""Texts of the library in the words of the command line.
+
+The library names an option as Python and the command line have it, as ``border='same' (--border
+same)``. The command line prints its own form alone.
+"""
+
+from __future__ import annotations
+
+import re
+
+import typer
+
+# A keyword argument, with or without its value, or a function of Python.
+PYTHON = r"""[\w.]+(?:=(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^\s()]+))?(?:\([^()]*\))?"""
+# Its form on the command line, which may have a value in parentheses.
+COMMAND_LINE = r"\(((?:znni [a-z]+ )?--[^()]*(?:\([^()]*\)[^()]*)*)\)"
+BOTH = re.compile(f"{PYTHON} {COMMAND_LINE}")
+
+
+def on_command_line(text: str) -> str:
+    """Return a text whose options are named as the command line has them.
+
+    Example:
+        >>> on_command_line("exists; give overwrite=True (--overwrite) to replace it")
+        'exists; give --overwrite to replace it'
+    """
+    return BOTH.sub(r"\1", text) if "--" in text else text
+
+
+def echo(text: object, *, err: bool = False) -> None:
+    """Print a text in the words of the command line.
+
+    Args:
+        text: the text, or a value that prints itself.
+        err: whether it goes to stderr.
+    """
+    typer.echo(on_command_line(str(text)), err=err)
