@@ -91,7 +91,7 @@ def test_a_long_verification_says_how_long_it_takes(
     monkeypatch.setattr("znni.inference.verify.LONG_SECONDS", 1e-9)
     znni.verify("out.h5", voxels=4)
     (said,) = caplog.messages
-    assert said == "4 voxels take about 0.0 s; give --voxels 1 for fewer"
+    assert said == "4 voxels take about 0.0 s; give voxels=1 (--voxels 1) for fewer"
     caplog.clear()
     znni.verify("out.h5", voxels=1)
     assert caplog.messages == ["1 voxel takes about 0.0 s"]
