@@ -46,6 +46,7 @@ from znni.inference.api import compute
 from znni.inference.exporting import copy_labels
 from znni.inference.request import Request
 from znni.inference.session import Session
+from znni.machine.arrays import return_freed_memory
 from znni.network.network import Network
 from znni.network.network_as_text import network_text
 from znni.network.weights import Weights
@@ -214,6 +215,7 @@ def compute_labels(
             )
             report = compute(request, session, progress=told("network"))()
         done("network")
+        return_freed_memory()
         if removing:
             session.make_room(room.process + room.steps.components, room.allowed)
             labels = remove_components(scan, labels, removing, room.free)
@@ -223,6 +225,7 @@ def compute_labels(
     def write() -> CaseReport:
         nonlocal begun
         begun = perf_counter()
+        return_freed_memory()
         with held:
             if rules.voxels == "json":
                 write_spacing(case.out, scan.spacing)
