@@ -38,6 +38,7 @@ from znni.engine.run_state import Progress
 from znni.inference.api import compute
 from znni.inference.request import Request
 from znni.inference.session import Session
+from znni.machine.arrays import return_freed_memory
 from znni.network.case_rules import PreviousStage
 from znni.network.network import Network
 from znni.network.network_as_text import network_text
@@ -230,6 +231,7 @@ def compute_labels(
         if case.probabilities:
             labels = write_labels_of_maps(case.folder, network, told("labels"))
             done("labels")
+        return_freed_memory()
         if removing:
             session.make_room(room.process + room.steps.components, room.allowed)
             labels = remove_components(scan, labels, removing, room.free)
@@ -239,6 +241,7 @@ def compute_labels(
     def write() -> CaseReport:
         nonlocal begun
         begun = perf_counter()
+        return_freed_memory()
         with held:
             if rules.voxels == "json":
                 write_spacing(case.out, scan.spacing)

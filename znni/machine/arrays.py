@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import os
 import sys
@@ -120,3 +121,9 @@ def _content(path: str) -> bytes:
         return os.read(descriptor, MOST_TOLD)
     finally:
         os.close(descriptor)
+
+
+def return_freed_memory() -> None:
+    """Return freed memory to the system, where the C library can. It keeps some of it otherwise."""
+    if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):
+        trim(0)
