@@ -31,7 +31,8 @@ from znni.primitives.cpu.common.lazy_kernel import compiled_seconds
 _Priced: TypeAlias = tuple[Primitive, Operation, Shape5]
 
 # The most seconds that a measured call takes by the built-in model, and how often it is timed.
-CALL_SECONDS = 0.05
+# Other programs slow down shorter calls less than they slow down a run.
+CALL_SECONDS = 0.1
 REPEATS = 2
 
 # The share of an extent that is left in one step to a smaller image. Rows stay as long as they are.
