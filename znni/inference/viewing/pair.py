@@ -73,7 +73,7 @@ class Pair:
 
     @property
     def holds_labels(self) -> bool:
-        """Whether the output says that it holds labels."""
+        """True if the output says that it holds labels."""
         return holds_labels(self.output.attributes(), self.output.dtype)
 
     def programs(self, labels: bool | None) -> Mapping[Viewer, str]:

@@ -46,12 +46,12 @@ class Plane:
 
     @property
     def is_png(self) -> bool:
-        """Whether its file is a PNG."""
+        """True if its file is a PNG."""
         return self.path.suffix.lower() == PNG
 
     @property
     def is_small(self) -> bool:
-        """Whether it takes little memory to decode it whole."""
+        """True if it takes little memory to decode it whole."""
         return prod(self.shape) * self.dtype.itemsize <= LEAST_ROOM
 
     @property
