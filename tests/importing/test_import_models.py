@@ -224,7 +224,7 @@ def test_a_refusal_comes_after_one_export_and_says_first_what_runs(
     said = refusal(module, tmp_path)
     assert len(exports) == 1
     assert said.startswith("Windowed: is not imported, but runs as it is, in windows")
-    assert said.index("(--net model.pt2 --window Z,Y,X)") < said.index(why)
+    assert said.index("(--net model.pt2), with the window") < said.index(why)
     source = tmp_path / "model.pt2"
     torch.export.save(export(module, (torch.zeros(1, 1, 8, 8, 8),)), source)
     said = refusal(source, tmp_path)

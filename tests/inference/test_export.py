@@ -237,7 +237,7 @@ def test_a_region_beyond_a_volume_names_the_volume_alone() -> None:
         (("--roi", "0:8,:,:"), "roi 0:8,0:20,0:23 is not within 0:7,0:20,0:23"),
         (("--dtype", "complex64"), "dtype is 'complex64'; choose one of uint8"),
         (("--labels",), "has 1 map, whose labels need a threshold"),
-        (("--labels", "--threshold", "1"), "without a threshold; leave out threshold=1.0"),
+        (("--labels", "--threshold", "1"), "without a threshold; leave out --threshold 1.0"),
         (("--channel", "1"), "volume.h5:/raw has 1 map; leave it out"),
         (("--time", "0"), "has no dataset with axes (t, z, y, x) or (t, c, z, y, x)"),
         (("--ram", "1MiB"), "an export needs 64 MiB beside the"),

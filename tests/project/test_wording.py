@@ -71,7 +71,7 @@ def flags_alone(source: str) -> list[str]:
 def test_the_library_names_no_option_for_the_command_line_alone() -> None:
     assert flags_alone('raise InvalidInput(f"{path}: exists; give --overwrite")')
     assert not flags_alone('"""As --border same."""\nx = "border=1 (--border 1)"')
-    of_other_programs = ("dask_clusters.py", "kubernetes.py", "slurm.py")
+    of_other_programs = ("dask_clusters.py", "kubernetes.py", "slurm.py", "nnunet_results.py")
     with_help = ("run_options.py",)  # of the command line
     paths = [
         path

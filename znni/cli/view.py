@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -78,6 +79,13 @@ def view(
         overwrite=existing.overwrite,
     )
     echo(made)
+    again = ["znni", "view", volume, out]
+    for name, value in (("--dataset", read.dataset), ("--voxel-size", read.voxel_size)):
+        again += [name, value] if value else []
+    if labels is not None:
+        again.append("--labels" if labels else "--values")
+    for name in PACKAGES:
+        echo(f"{name}: {shlex.join([*again, '--viewer', name])}")
 
 
 def _run(viewer: Viewer, program: str) -> int:

@@ -34,7 +34,7 @@ def as_it_is(source: Any) -> str:
 
 def _advice(what: str, file: str) -> str:
     return (
-        f"is not imported, but runs as it is, in windows of the extents that it was trained on: "
-        f"{what} to a run as network={file!r} (--net {file} --window Z,Y,X). Why it is not "
+        f"is not imported, but runs as it is, in windows: {what} to a run as network={file!r} "
+        f"(--net {file}), with the window (--window Z,Y,X) that it was trained on. Why it is not "
         f"imported: "
     )

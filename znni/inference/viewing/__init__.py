@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
@@ -54,7 +53,6 @@ class Page:
         region: the input voxels that the page shows.
         stride: step between the voxels shown, along each axis (z, y, x).
         programs: Python programs that open input and output in other viewers, by viewer.
-        command: the command that makes such a page.
         notes: assumptions about input and output.
     """
 
@@ -62,7 +60,6 @@ class Page:
     region: Box
     stride: Vec3
     programs: Mapping[Viewer, str]
-    command: str
     notes: tuple[str, ...] = ()
 
     @property
@@ -76,10 +73,9 @@ class Page:
         return command(self.programs["neuroglancer"])
 
     def __str__(self) -> str:
-        """Return the page's place, the notes and the commands of other viewers."""
+        """Return the page's place and the notes."""
         notes = [f"note: {note}" for note in self.notes]
-        viewers = [f"{viewer}: {self.command} --viewer {viewer}" for viewer in self.programs]
-        return "\n".join([f"{self.path}: {_of_input(self.region, self.stride)}", *notes, *viewers])
+        return "\n".join([f"{self.path}: {_of_input(self.region, self.stride)}", *notes])
 
 
 @checks_types
@@ -175,12 +171,7 @@ def view(
         notes.append(f"{out} is placed by its origin: its first voxel is {offset} of the input")
     if not names_input(output):
         notes.append(f"{out} {UNKNOWN_INPUT}")
-    again = ["znni", "view", str(source), str(out)]
-    for name, value in (("--dataset", dataset), ("--voxel-size", voxel_size)):
-        again += [name, value] if value else []
-    if labels is not None:
-        again.append("--labels" if labels else "--values")
-    return Page(path, box, step, both.programs(labels), shlex.join(again), tuple(notes))
+    return Page(path, box, step, both.programs(labels), tuple(notes))
 
 
 def viewer_program(
