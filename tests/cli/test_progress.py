@@ -16,7 +16,6 @@ import pytest
 from command_line import INFER, SMALL_NET, succeeds
 from paths import ROOT
 
-import znni
 from znni.cli.progress import show_progress, telling
 
 
@@ -62,14 +61,6 @@ def test_a_step_without_output_shows_no_rate(
             progress(done, 1360)
     said = capsys.readouterr().err.splitlines()
     assert said == ["50% done, 1 min left, reading", "50% done, 10 voxels/s, 1 min left"]
-
-
-@pytest.mark.usefixtures("small_case", "fake_primitives", "nothing_partial")
-def test_the_first_block_counts_in_the_rate() -> None:
-    seen: list[tuple[int, int]] = []
-    znni.infer("volume.h5", "tiny.yaml", "out.h5", progress=lambda *both: seen.append(both))
-    assert seen[0] == (0, seen[-1][1])
-    assert seen[-1][0] == seen[-1][1]
 
 
 def notebook(monkeypatch: pytest.MonkeyPatch, shell: object) -> list[str]:

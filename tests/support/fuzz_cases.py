@@ -135,9 +135,8 @@ def unfinished_case(out: str) -> None:
     """Write an output with the first of two blocks, and the ledger that lists it."""
     small_case()
 
-    def stop(done: int, _all: int) -> None:
-        if done:
-            raise InterruptedError
+    def stop(_done: int, _all: int) -> None:
+        raise InterruptedError
 
     with pytest.raises(InterruptedError):
         api.infer("volume.h5", "tiny.yaml", out, plan=two_blocks(), progress=stop)

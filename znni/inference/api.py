@@ -96,9 +96,8 @@ def infer(
         command: the command line, which is noted in the output.
         waited: the seconds that the user waited before this call, or those of each phase. They
             count in the times of the report and the output.
-        progress: called before the first block, and after each block, with the output voxels
-            written and those wanted. If the volume is read for its statistics first, it is called
-            with the voxels read and to read.
+        progress: called after each block with the output voxels written and those wanted. If the
+            volume is read for its statistics before, it is called with the voxels read and to read.
         part: compute one part of the output, as ``0/8``: the first of eight. Each part may be
             computed by a process of its own, on any machine that sees input and output. When all
             are finished, ``znni.finish`` completes the output, an OME-Zarr.

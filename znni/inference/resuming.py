@@ -229,7 +229,7 @@ def remaining_of(
     Args:
         output: the output.
         job: which output is wanted.
-        progress: is told of the finished blocks, so that it knows where and when a run begins.
+        progress: is told of the finished blocks.
         share: the boxes that this process writes; None if it writes all.
     """
     history = output.begun.history
@@ -243,7 +243,7 @@ def remaining_of(
             "the output" if share is None else "this part",
             afresh,
         )
-    progress(remaining.total - remaining.voxels, remaining.total)
+        progress(finished, remaining.total)
     return remaining
 
 
