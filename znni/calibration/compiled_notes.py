@@ -1,4 +1,4 @@
-"""Notes of the steps whose kernels this machine has compiled, to predict the first run of others.
+"""Notes of the steps whose kernels this machine has compiled. They predict first runs.
 
 The first run of a network compiles kernels for seconds, and later ones load them. So each run notes
 its steps in the user's cache.
@@ -55,5 +55,5 @@ def _known() -> set[str]:
 
 
 def _about() -> object:
-    """Return all on which kernels depend beside their steps."""
+    """Return what kernels depend on, apart from the steps."""
     return environment(), state_of_source(PACKAGE)

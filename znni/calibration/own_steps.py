@@ -1,7 +1,7 @@
 """A first measurement of a machine: the steps of one plan and their rivals, on small images.
 
-A long run on a machine without a calibration is worth some seconds of it. The measurements are kept
-as those of a calibration. They correct the predicted time, and the choice of the plan.
+It is made before a long run on a machine without a calibration. The measurements are kept as those
+of a calibration. They correct the predicted time, and the choice of the plan.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Unmeasured(NamedTuple):
     The longest steps come first.
 
     Attributes:
-        own: calls that tell the speed of a plan's steps on the host.
+        own: calls that measure the speed of a plan's steps on the host.
         rivals: calls of other primitives for these steps, which may be about as fast.
     """
 
@@ -60,7 +60,7 @@ class Unmeasured(NamedTuple):
 
 
 def unmeasured_calls(plan: Plan, catalogue: Catalogue, model: CostModel) -> Unmeasured:
-    """Return the calls by which the speed of a plan becomes known.
+    """Return the calls that measure the speed of a plan and of its rivals.
 
     Args:
         plan: the plan.

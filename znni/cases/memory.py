@@ -63,7 +63,7 @@ class StepBytes(NamedTuple):
     """The bytes that steps take beside the process and the weights. 0: there is no such step.
 
     Attributes:
-        reading: to find the box and the mask of voxels that are not 0, and statistics.
+        reading: to find the box and the mask of voxels that are not 0, and to compute statistics.
         resampling: to normalize and resample the scan.
         components: to remove connected components.
         writing: to write the labels.

@@ -14,7 +14,7 @@ from numpy.typing import DTypeLike
 
 @contextmanager
 def new_array_file(path: Path, dtype: DTypeLike, shape: tuple[int, ...]) -> Iterator[IO[bytes]]:
-    """Give the file of an array, at its first value. It gets its name when it is complete.
+    """Yield a new file of an array, at its first value. It gets its name when it is complete.
 
     Args:
         path: the file.

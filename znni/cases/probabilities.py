@@ -43,7 +43,7 @@ PART_VALUES = 2**22  # values of all maps that are computed at a time
 def write_labels_of_maps(folder: Path, network: Network, progress: Progress = no_progress) -> Path:
     """Write the labels of the network's maps, and return their file.
 
-    What turns maps into probabilities is written beside it.
+    The sums that turn maps into probabilities are written beside it.
 
     Args:
         folder: the folder of the case, with the maps.

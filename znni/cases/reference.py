@@ -1,7 +1,7 @@
 """The input of a case's network, computed again by NumPy and SciPy in float64.
 
-Verification compares labels with it. The module shares no code with the preparation of cases, but
-for the reading of scans and the numbers of voxels.
+Verification compares labels with it. The module shares no code with the preparation of cases,
+except for reading scans and computing extents.
 """
 
 from __future__ import annotations

@@ -79,7 +79,7 @@ def turned_affine(affine: Matrix, turn: Turn, size: Vec3) -> Matrix:
 
 
 def _letters(affine: Matrix) -> str:
-    """Return to where the axes x, y and z of a scan run, such as ``LPS``."""
+    """Return the directions of a scan's axes x, y and z, such as ``LPS``."""
     from nibabel import aff2axcodes
 
     return "".join(letter or "?" for letter in aff2axcodes(affine))

@@ -1,4 +1,4 @@
-"""Checkpoints of pytorch-3dunet: the network is built from the configuration that lies beside."""
+"""Checkpoints of pytorch-3dunet: the configuration beside them says how the network is built."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def read_3dunet(path: Path) -> Found:
     """Return the network of a checkpoint, with the window and normalization of its training.
 
     Raises:
-        InvalidInput: no configuration lies beside, or several do, or the network cannot be built
-            or represented.
+        InvalidInput: there is no configuration beside the checkpoint, or several, or the network
+            cannot be built or represented.
     """
     config = _configuration(path)
     model = dict(config["model"])

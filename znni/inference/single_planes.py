@@ -13,7 +13,7 @@ from znni.volumes.stored import is_url
 
 
 def refuse_slices(sources: Sequence[str | Path], network: Network) -> None:
-    """Refuse the planes of one folder as volumes for a network that sees several planes at once.
+    """Refuse single planes of one folder if the network sees several planes at once.
 
     Only the first file is opened.
 

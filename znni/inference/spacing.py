@@ -1,4 +1,4 @@
-"""Voxels of a volume beside those that a network was trained on."""
+"""Comparison of a volume's voxels with those that a network was trained on."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def check_spacing(network: Network, volume: ArrayVolume, read: InputOptions) -> 
         read: the options. The caller may give the size of voxels, or allow any.
 
     Raises:
-        InvalidInput: they are of another size.
+        InvalidInput: the voxels are of another size.
     """
     grid = volume.grid
     says = grid != Grid() and not volume.assumed and len(set(grid.units)) == 1
@@ -36,7 +36,7 @@ def check_array_spacing(network: Network, size: str | None) -> None:
         size: the extents of a voxel, as ``1.5,1,1mm``; None if they are unknown.
 
     Raises:
-        InvalidInput: they are of another size, or the text has another form.
+        InvalidInput: the voxels are of another size, or the text has another form.
     """
     grid = None if size is None else voxel_size(size).given_to(Grid())
     _check(network, "the array", grid)

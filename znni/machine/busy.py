@@ -13,8 +13,9 @@ def slowdown() -> float:
     """Return how many times as long a run on all cores takes beside the programs that run now.
 
     The system shares the cores evenly among all threads that compute. A program that has just ended
-    still counts in the average of a minute, and one that begins counts among the threads of now. So
-    the smaller number counts. The result is 1 on systems without these figures.
+    still counts in the average of a minute, but not among the threads of now. A program that has
+    just begun counts there, but little in the average. So the smaller number counts. The result is
+    1 on systems without these figures.
     """
     try:
         average, _, _, running, *_ = LOADS.read_text().split()

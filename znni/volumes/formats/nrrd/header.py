@@ -70,7 +70,7 @@ class Header(NamedTuple):
         """The extents of the axes, the fastest first.
 
         Raises:
-            ValueError: one of them is no extent.
+            ValueError: one of them is not an extent.
         """
         return extents(self._needed("sizes"))
 

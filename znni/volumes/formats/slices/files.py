@@ -14,7 +14,7 @@ VOLUMES = (".h5", ".nii", ".gz", ".npy")  # endings of volumes, for an example
 
 
 def is_slice(name: str) -> bool:
-    """Return whether a file may be a slice, by its name. Hidden files are none."""
+    """Return whether a file may be a slice, by its name. Hidden files are not slices."""
     return name.lower().endswith(SUFFIXES) and not name.startswith(".")
 
 

@@ -62,8 +62,8 @@ def open_slices(place: str, dataset: str | None, time: Moment | None = None) -> 
     """Open a folder of slices, in the natural order of their names.
 
     Raises:
-        InvalidInput: the folder has no slices, they differ in extents or type, one of them is
-            damaged or has several planes, or a dataset was named.
+        InvalidInput: the folder has no slices, or a dataset was named. Slices differ in extents or
+            type, or one of them is damaged or has several planes.
     """
     if dataset:
         raise InvalidInput(
