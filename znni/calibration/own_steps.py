@@ -94,7 +94,7 @@ def unmeasured_calls(plan: Plan, catalogue: Catalogue, model: CostModel) -> Unme
 def measure(
     calls: Sequence[tuple[Primitive, Call]], seconds: float, *, needed: bool = False
 ) -> None:
-    """Measure calls for so many seconds, and keep the times as those of a calibration.
+    """Measure calls for some seconds, and keep the times as those of a calibration.
 
     Args:
         calls: the calls.

@@ -1,7 +1,7 @@
 """One case: prepare its scan, run the network, and write its labels.
 
-Everything between the scan and the labels lies in a folder beside the labels, ``LABELS.case``. A
-run that was stopped goes on there.
+All intermediate files lie in a folder beside the labels, ``LABELS.case``. A run that was stopped
+continues from them.
 """
 
 from __future__ import annotations

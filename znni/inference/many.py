@@ -144,8 +144,8 @@ def infer_many(
         options: those of ``znni.infer``, for all volumes. A mask must suit each of them.
 
     Raises:
-        InvalidInput: nothing was computed, because no volume was given, two outputs would have the
-            same name, the folder cannot be made, or network, weights or plan cannot be used.
+        InvalidInput: no volume was given, two outputs would have the same name, the folder cannot
+            be made, or network, weights or plan cannot be used. Then nothing was computed.
     Errors of single volumes are in the report.
     """
     check_keywords(infer_many, RunKeywords, options)

@@ -32,8 +32,7 @@ KEY = "znni"  # under which an output notes how it was made
 def open_nrrd(place: str, dataset: str | None, time: Moment | None = None) -> StoredVolume:
     """Open the image of a file, with its axes in the order (c, z, y, x).
 
-    Voxels keep their stored order, whatever orientation the file gives. The orientation is kept for
-    outputs.
+    Voxels keep their stored order. The orientation of the file is kept for outputs.
 
     Raises:
         InvalidInput: there is no such file, or it is not NRRD, damaged, or of a kind that znni does

@@ -28,7 +28,7 @@ COLOURS = {0: 1, 2: 3, 4: 2, 6: 4}  # values of a pixel, by the kind of colours
 
 @dataclass(frozen=True)
 class Plane:
-    """A slice, of which only the header has been read.
+    """A slice. Only its header has been read.
 
     Attributes:
         path: its file.
