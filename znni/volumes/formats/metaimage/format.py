@@ -29,7 +29,8 @@ MARK = b"\nznni:"  # behind the values, how an output was made begins like this
 def open_metaimage(place: str, dataset: str | None, time: Moment | None = None) -> StoredVolume:
     """Open the image of a file, with its axes in the order (c, z, y, x).
 
-    Voxels keep their stored order. The orientation of the file is kept for outputs. A fourth axis is maps, unless the user says time.
+    Voxels keep their stored order. The orientation of the file is kept for outputs. A fourth
+    axis is maps, unless the user says time.
 
     Raises:
         InvalidInput: there is no such file, or it is no MetaImage, damaged, or of a kind that znni
