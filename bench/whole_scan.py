@@ -102,7 +102,7 @@ def whole_scan_command(
         for name in PEERS:
             case = scan_case(classes, torch=name == TORCH, networks=networks, window=window)
             runs = _Runs(python, at / case.name, case, device, cores)
-            runs.make(scan, window)
+            runs.make(scan.resolve(), window)
             chosen = peer is None or name in peer
             rows += runs.rows(cases, repeats, own=name == DEFAULT, peer=name if chosen else None)
     report_all("whole-scan", [rows], [ceilings_with(device, cores)], out)
@@ -152,7 +152,10 @@ class _Runs:
         for count in sorted({1, cases}):
             inputs = self._inputs(count)
             if own:
-                first = [self._znni(inputs)] if count == 1 else []
+                first = []
+                if count == 1:
+                    shutil.rmtree(self._folder / "cache", ignore_errors=True)
+                    first.append(self._znni(inputs))
                 runs = [self._znni(inputs) for _ in range(repeats)]
                 rows.append(self._row("znni", count, runs, first))
             if peer:

@@ -100,8 +100,8 @@ def test_names_and_places_that_cannot_be_written() -> None:
     for name in ("out", "out.mrc"):
         said = refused(*INFER[:-1], name)
         assert said == (
-            f"{name}: znni writes no format with this ending; use one of .h5, .hdf5, .nii, "
-            f".nii.gz, .npy, .tif, .tiff, .zarr"
+            f"{name}: znni writes no format with this ending; use one of .h5, .hdf5, .mha, "
+            f".mhd, .nii, .nii.gz, .nrrd, .nhdr, .npy, .tif, .tiff, .zarr"
         )
     plan = ("plan", "--net", "tiny.yaml", "--volume", "7,20,23", "--out")
     assert "none/plan.json: cannot be written" in refused(*plan, "none/plan.json")

@@ -378,7 +378,7 @@ def check_output(case: Case) -> None:
     Raises:
         InvalidInput: the file would replace the scan, or no format has such an ending.
     """
-    for file in case.files:
+    for file in case.inputs:
         writer_at(case.out, file)
 
 

@@ -27,7 +27,7 @@ from znni.cases.preparation import (
 from znni.cases.scan import CLOSE, Scan
 from znni.core.array_like import ArrayLike
 from znni.core.errors import InvalidInput
-from znni.core.volume import Grid
+from znni.core.volume import Affine, Grid
 from znni.engine.run_state import Progress
 from znni.network.case_rules import PreviousStage
 from znni.network.network import Network
@@ -159,7 +159,15 @@ def _lies_over(volume: ArrayVolume, scan: Scan) -> bool:
     size = scan.turn.inverse.extents(scan.volume.size)
     known = volume.grid != Grid()
     alike = np.allclose(volume.grid.scale, scan.stored.scale, rtol=CLOSE)
+    if volume.grid.affine and scan.stored.affine:
+        near = CLOSE * min(scan.stored.scale)
+        alike &= np.allclose(_steps(volume.grid.affine), _steps(scan.stored.affine), atol=near)
     return volume.size == size and (alike or not known)
+
+
+def _steps(affine: Affine) -> NDArray[np.float64]:
+    """Return the way from voxel to voxel along each axis."""
+    return np.reshape(affine.rows, (3, 4))[:, :3]
 
 
 def _check_labels(found: NDArray[Any], stage: PreviousStage) -> None:

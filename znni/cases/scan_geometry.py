@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from znni.cases.arrays import UNTURNED, Turn
 from znni.cases.scan import Scan
 from znni.core.shapes import Box, Vec3
-from znni.core.volume import Grid
+from znni.core.volume import Affine, Grid
+from znni.volumes.orientation import SCANNER, letters
 
 Matrix: TypeAlias = NDArray[np.float64]
 
@@ -80,6 +81,4 @@ def turned_affine(affine: Matrix, turn: Turn, size: Vec3) -> Matrix:
 
 def _letters(affine: Matrix) -> str:
     """Return the directions of a scan's axes x, y and z, such as ``LPS``."""
-    from nibabel import aff2axcodes
-
-    return "".join(letter or "?" for letter in aff2axcodes(affine))
+    return letters(Affine(tuple(map(float, affine[:3].ravel())), SCANNER))

@@ -23,7 +23,7 @@ class _Content(BaseModel):
 
 
 def spacing_file(scan: Path) -> Path:
-    """Return the JSON file of a scan or of labels: ``NAME.json`` of ``NAME_0000.tif``."""
+    """Return the JSON file of a scan: ``NAME.json`` of ``NAME_0000.tif``."""
     return scan.with_name(f"{CHANNEL.sub('', scan.stem)}.json")
 
 
@@ -46,5 +46,5 @@ def read_spacing(scan: Path) -> Point:
 
 
 def write_spacing(labels: Path, spacing: Point) -> None:
-    """Write the JSON file of labels."""
-    spacing_file(labels).write_text(json.dumps({"spacing": spacing}))
+    """Write the JSON file of labels, whose name is the name of the case."""
+    labels.with_suffix(".json").write_text(json.dumps({"spacing": spacing}))

@@ -35,9 +35,9 @@ class Bar:
 
     def __repr__(self) -> str:
         said = [f"{self.done / self.total:.0%}"]
-        if self.rate:
+        if self.rate and self.speed:
             said.append(self.speed)
-        if self.rate and self.done < self.total:
+        if self.rate and self.speed and self.done < self.total:
             said.append(f"{duration((self.total - self.done) / self.rate)} left")
         return ", ".join([*said, self.beside] if self.beside else said)
 

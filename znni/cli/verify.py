@@ -99,7 +99,7 @@ def verify_labels(
         found = verify_case(case, network, parameters, voxels=voxels, seed=seed, progress=progress)
     if not found.agrees:
         raise OutputDiffers(
-            f"{found}; if nothing was removed from the labels, compute them again, after deleting "
-            f"them"
+            f"{found}; labels of other windows, folds or mirroring differ, and so do labels from "
+            f"which components were removed; otherwise compute them again, after deleting them"
         )
     echo(found)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,6 @@ def as_it_is(source: Any) -> str:
 def _advice(what: str, file: str) -> str:
     return (
         f"is not imported, but runs as it is, in windows: {what} to a run as network={file!r} "
-        f"(--net {file}), with the window (--window Z,Y,X) that it was trained on. Why it is not "
-        f"imported: "
+        f"(--net {shlex.quote(str(file))}), with the window (--window Z,Y,X) that it was trained "
+        f"on. Why it is not imported: "
     )

@@ -162,8 +162,11 @@ def _made(
 ) -> tuple[Folded, Parity | str, Parity | str | None, tuple[str, ...]]:
     """Return a source as a network, its comparisons with the original, and the assumptions made."""
     try:
-        found = _in_axes(_found(source, like), axes)
-        settings = _completed(found.settings, like) if like else found.settings
+        found = _found(source, like)
+        if like:
+            found = replace(found, settings=_completed(found.settings, like))
+        found = _in_axes(found, axes)
+        settings = found.settings
         made = fold(name, found.graph, "its weights", settings.scaling)
         made = replace(made, network=_with(made.network, settings))
     except NotExpressed as error:
@@ -184,7 +187,8 @@ def _in_axes(found: Found, axes: str) -> Found:
     order = order_of(axes)
     if axes == AXES:
         return found
-    if found.settings.window or found.sample:
+    said = found.settings
+    if said.window or said.spacing or said.case or found.sample:
         raise InvalidInput(
             f"says itself in which order its axes are; leave out {option('axes', axes)}"
         )

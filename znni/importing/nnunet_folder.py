@@ -76,4 +76,6 @@ def _results_of(path: Path) -> Path | None:
     if path.is_file() and path.suffix != Path(CHECKPOINT).suffix:
         return None
     folder = path.resolve().parent if path.is_file() else path.resolve()
-    return next((each for each in (folder, folder.parent) if (each / PLANS).is_file()), None)
+    is_fold = path.is_file() or any(folder.glob(f"*{Path(CHECKPOINT).suffix}"))
+    places = (folder, folder.parent) if is_fold else (folder,)
+    return next((each for each in places if (each / PLANS).is_file()), None)

@@ -72,7 +72,8 @@ def _configuration(path: Path) -> Mapping[str, Any]:
             f"may be of {', '.join(found)}, which lie beside it and have different models; leave "
             f"one of them there"
         )
-    return next(iter(found.values()))
+    # A configuration of tests has the same model, and not the input of the training.
+    return max(found.values(), key=lambda content: _at(content, "loaders", "train") is not None)
 
 
 def _content(file: Path) -> Mapping[str, Any]:

@@ -8,6 +8,7 @@ from time import perf_counter
 from znni.calibration.own_steps import measure, unmeasured_calls
 from znni.core.errors import InvalidInput
 from znni.core.logged import telling_if_long
+from znni.core.volume import Step
 from znni.inference import planning
 from znni.inference.plan_choice import machine_here
 from znni.inference.request import Requirements
@@ -27,7 +28,7 @@ MOST_SECONDS = 60.0
 MOST_PLANS = 3
 
 
-def fastest_measured(plan: Plan, required: Requirements) -> Plan:
+def fastest_measured(plan: Plan, required: Requirements, make_room: Step) -> Plan:
     """Return the fastest plan for a long run, by times of this machine.
 
     If kinds of primitives were never measured, the steps that they compute are measured first. Then
@@ -36,6 +37,7 @@ def fastest_measured(plan: Plan, required: Requirements) -> Plan:
     Args:
         plan: the fastest plan by what is known.
         required: requirements that it meets.
+        make_room: called before anything is measured, to release what else takes memory.
     """
     budget = min(plan.seconds / WORTH, MOST_SECONDS)
     if budget < LEAST_SECONDS or required.choices.costs != "auto" or plan.machine.absent:
@@ -48,6 +50,7 @@ def fastest_measured(plan: Plan, required: Requirements) -> Plan:
             left = budget - (perf_counter() - begun) + (compiled_seconds() - compiled)
             if not own or left < 0:
                 break
+            make_room()
             try:
                 measure(own, left, needed=True)
                 measure(rivals, budget - (perf_counter() - begun))

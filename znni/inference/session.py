@@ -28,7 +28,7 @@ from znni.inference.first_measurement import fastest_measured
 from znni.inference.plan_choice import given_or_found, machine_here, smaller_plan
 from znni.inference.planning import as_here
 from znni.inference.prestart import several_waiting
-from znni.inference.request import Requirements
+from znni.inference.request import OpenRequest, Requirements
 from znni.machine.gpus import forget_answer
 from znni.machine.machine import Machine
 from znni.network.network import Network
@@ -57,6 +57,7 @@ class Session:
         choices: limits and choices for all plans of many runs; None: there is one run.
         waiting: processes for several GPUs that have started already.
         weights: weights of the run that a thread reads or draws already (``weights_ahead``).
+        measures: whether this machine may be measured before a long run. A dry run measures none.
 
     Attributes:
         keeps: whether processes stay for a further run.
@@ -71,6 +72,7 @@ class Session:
         *,
         waiting: WaitingProcesses | None = None,
         weights: Future[Weights] | None = None,
+        measures: bool = True,
     ) -> None:
         self.keeps = choices is not None
         self.times = StepTimes()
@@ -79,6 +81,7 @@ class Session:
         self._choices = choices or ANYTHING
         self._waiting = waiting
         self._ahead = weights
+        self._measures = measures
         self._allowed: dict[DeviceKind, int] = {}
         self._measured: dict[tuple[int, DeviceKind], Machine] = {}
         self._warned: set[str] = set()
@@ -232,8 +235,14 @@ class Session:
         self._refine()
 
     def _measured_plan(self, found: Plan, required: Requirements) -> Plan:
-        """Return the fastest plan of a long run, for which this machine may be measured first."""
-        measured = fastest_measured(found, required)
+        """Return the fastest plan of a long run, for which this machine may be measured first.
+
+        A part of a run does not measure: all parts follow one plan.
+        """
+        is_part = isinstance(required, OpenRequest) and required.request.part
+        if is_part or not self._measures:
+            return found
+        measured = fastest_measured(found, required, self._processes.clear)
         self.measured |= measured is not found
         return measured
 

@@ -39,6 +39,8 @@ def refuse_slices(sources: Sequence[str | Path], network: Network) -> None:
 
 def _sees_one_plane(network: Network) -> bool:
     """Return whether no layer joins planes."""
+    if network.window:
+        return network.window.size.z == 1
     reached = (
         getattr(layer, name).z
         for layer in network.layers

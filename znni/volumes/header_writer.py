@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import zlib
 from abc import abstractmethod
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from typing import IO, ClassVar
@@ -26,19 +26,19 @@ class HeaderWriter(StagedWriter):
         name: the name of the format.
         ending: the ending of files with header and values.
         types: the types of values that the format has.
-        wbits: zlib's number of the kind of stream.
-        kind: the name of this compression.
     """
 
     name: ClassVar[str]
     ending: ClassVar[str]
     types: ClassVar[tuple[str, ...]]
-    wbits: ClassVar[int]
-    kind: ClassVar[Packing]
 
     @abstractmethod
     def header(self, content: Content, *, packed: bool) -> bytes:
         """Return what comes before the values."""
+
+    @abstractmethod
+    def pack(self, pieces: Iterable[memoryview]) -> Iterator[bytes]:
+        """Return the stream of compressed bytes."""
 
     def write_rest(self, file: IO[bytes], content: Content, packed: int | None) -> None:
         """Write what comes after the values.
@@ -68,18 +68,16 @@ class HeaderWriter(StagedWriter):
         """Return how the values are compressed: integers are, unless the output says otherwise."""
         is_float = np.dtype(wanted.dtype).kind == "f"
         compression = wanted.compression or ("none" if is_float else "gzip")
-        return "none" if compression == "none" else self.kind
+        return "none" if compression == "none" else "gzip"
 
     def save(self, file: IO[bytes], content: Content) -> None:
         """Write the header, and then the values."""
         packed = self.packing(content.wanted) != "none"
         file.write(self.header(content, packed=packed))
-        encoder = zlib.compressobj(LEVEL, wbits=self.wbits) if packed else None
         first = file.tell()
         with closing(content.planes()) as planes:
-            for plane in planes:
-                values = np.ascontiguousarray(plane, plane.dtype.newbyteorder("<")).data
-                file.write(encoder.compress(values) if encoder else values)
-        if encoder:
-            file.write(encoder.flush())
-        self.write_rest(file, content, file.tell() - first if encoder else None)
+            values = (
+                np.ascontiguousarray(plane, plane.dtype.newbyteorder("<")).data for plane in planes
+            )
+            file.writelines(self.pack(values) if packed else values)
+        self.write_rest(file, content, file.tell() - first if packed else None)

@@ -37,11 +37,16 @@ def nearest_axes(affine: Affine) -> list[tuple[int, int]]:
     return [found[axis] for axis in range(3)]
 
 
+def letters(affine: Affine) -> str:
+    """Return the directions in space of the axes x, y and z of a volume, such as ``LPS``."""
+    return "".join(LETTERS[along][sign > 0] for along, sign in nearest_axes(affine))
+
+
 def in_words(affine: Affine) -> str:
     """Return in words how the axes of a volume run in space, and where its first voxel lies."""
-    letters = "".join(LETTERS[along][sign > 0] for along, sign in nearest_axes(affine))
     place = ", ".join(f"{number:g}" for number in affine.rows[3::4])
-    return f"orientation {letters} of its axes x, y and z, first voxel at ({place}) in that space"
+    axes = f"orientation {letters(affine)} of its axes x, y and z"
+    return f"{axes}, first voxel at ({place}) in that space"
 
 
 def origin_of(affine: Affine | None, scale: Point, attributes: Mapping[str, Any]) -> Point:

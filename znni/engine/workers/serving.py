@@ -201,15 +201,19 @@ def _compute(runner: PatchStages, control: Connection, slots: dict[Connection, S
         _put(made, front(slot.dense, made.shape), slot.shape.dtype)
         patch.socket.send(made.shape)
 
-    while True:
+    never, _open = Pipe(duplex=False)
+    for block in asked(never):  # the first block says whether labels are made
+        first.append(block)
+        break
+    while first:
         failed, failing = Pipe(duplex=False)
         stages = list(runner.stages(stopwatch, labels))
         if runner.plan.network.window:  # in one stage: the means lie where those of later blocks do
             stages[-1] = one_stage([stages[-1], partial(stored, labels=labels)])
         works: list[Work] = [*map(through, stages), partial(answer, labels=labels)]
         run_stages(asked(failed), works, here=0, stop=failing.close)
-        if not first:
-            return
+        stages.clear()  # their memory is free before the next run's stages take theirs
+        works.clear()
 
 
 def _put(made: NDArray[Any], into: NDArray[Any], dtype: SlotType) -> None:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import zlib
-from typing import IO, ClassVar
+from collections.abc import Iterable, Iterator
+from typing import IO
 
 import numpy as np
 
-from znni.core.options import Packing
 from znni.volumes.formats.metaimage import NAME
 from znni.volumes.formats.metaimage.format import MARK, stored_in
 from znni.volumes.formats.metaimage.header import LAST, LOCAL, TYPES, read_header
 from znni.volumes.grid_attributes import in_unit
-from znni.volumes.header_writer import HeaderWriter
+from znni.volumes.header_writer import LEVEL, HeaderWriter
 from znni.volumes.orientation import steps_in_lps
+from znni.volumes.parallel_gzip import zlibbed
 from znni.volumes.staged_output import Content
 from znni.volumes.stored import local_file
 
@@ -27,8 +27,6 @@ class MetaImageWriter(HeaderWriter):
     name = NAME
     ending = ".mha"
     types = tuple(NAMES)
-    wbits = zlib.MAX_WBITS
-    kind: ClassVar[Packing] = "deflate"
 
     def header(self, content: Content, *, packed: bool) -> bytes:
         """Return what comes before the values. It has a gap for the bytes of compressed values."""
@@ -64,6 +62,10 @@ class MetaImageWriter(HeaderWriter):
         if packed is not None:
             file.seek(self.header(content, packed=True).index(GAP.encode()))
             file.write(f"{packed:{len(GAP)}d}".encode())
+
+    def pack(self, pieces: Iterable[memoryview]) -> Iterator[bytes]:
+        """Return the stream of compressed bytes."""
+        return zlibbed(pieces, LEVEL)
 
     def kept_ledger(self) -> bytes:
         """Return the ledger in a whole output."""

@@ -101,4 +101,4 @@ def _in_one_unit(grid: Grid) -> tuple[Grid, str]:
     if len(set(grid.units)) == 1 and grid.units[0] in known:
         return grid, known[grid.units[0]]
     found = in_unit(grid, "micrometer")
-    return found, "micron" if found.units[0] == "micrometer" else "unknown"
+    return found, "micron" if set(found.units) == {"micrometer"} else "unknown"

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import zlib
-from collections.abc import Iterable
-from typing import ClassVar
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from znni.core.options import Packing
 from znni.core.volume import Grid
 from znni.volumes.formats.nrrd import NAME
 from znni.volumes.formats.nrrd.format import KEY, stored_in
 from znni.volumes.formats.nrrd.header import NAMES, PACKED, RAW, SYMBOLS, read_header
 from znni.volumes.grid_attributes import in_unit
-from znni.volumes.header_writer import HeaderWriter
+from znni.volumes.header_writer import LEVEL, HeaderWriter
 from znni.volumes.orientation import steps_in_lps
+from znni.volumes.parallel_gzip import gzipped
 from znni.volumes.staged_output import Content
 from znni.volumes.stored import local_file
-
-GZIP = 16 + zlib.MAX_WBITS  # zlib's number of gzip's streams
 
 
 class NrrdWriter(HeaderWriter):
@@ -28,8 +24,6 @@ class NrrdWriter(HeaderWriter):
     name = NAME
     ending = ".nrrd"
     types = tuple(NAMES)
-    wbits = GZIP
-    kind: ClassVar[Packing] = "gzip"
 
     def header(self, content: Content, *, packed: bool) -> bytes:
         """Return what comes before the values."""
@@ -50,6 +44,10 @@ class NrrdWriter(HeaderWriter):
             escaped = notes.replace("\\", "\\\\")
             lines.append(f"{KEY}:={escaped}")
         return "\n".join([*lines, "", ""]).encode()
+
+    def pack(self, pieces: Iterable[memoryview]) -> Iterator[bytes]:
+        """Return the stream of compressed bytes."""
+        return gzipped(pieces, LEVEL)
 
     def kept_ledger(self) -> bytes:
         """Return the ledger in a whole output."""
