@@ -208,8 +208,9 @@ def compute_labels(
         scan = open_scan(case.files, rules, case.folder, unit)
         before: ArrayLike | None = None
         if stage := rules.previous_stage:
-            file = _labels_before(case, stage, session, options, progress)
-            before = open_labels(file, scan, stage)
+            before = open_labels(
+                _labels_before(case, stage, session, options, progress), scan, stage
+            )
             done(stage.name)
         session.make_room(room.process + room.steps.preparing, room.allowed)
         prepared = preparation_for(scan, network, case.folder, told("reading"), room.free, before)
@@ -246,8 +247,9 @@ def compute_labels(
             if rules.voxels == "json":
                 write_spacing(case.out, scan.spacing)
             if case.probabilities:
-                told_of = told("probabilities")
-                write_probabilities(scan, prepared, case.folder, case.probabilities, told_of)
+                write_probabilities(
+                    scan, prepared, case.folder, case.probabilities, told("probabilities")
+                )
                 done("probabilities")
             write_labels(scan, prepared, labels, case.out, told("writing"))
             done("writing")
