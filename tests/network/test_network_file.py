@@ -163,7 +163,7 @@ def test_not_text(tmp_path: Path) -> None:
 def test_not_a_file(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="no such network file"):
         load_network(tmp_path / "none.yaml")
-    with pytest.raises(InvalidInput, match="cannot be read"):
+    with pytest.raises(InvalidInput, match="is a folder, and no network file"):
         load_network(tmp_path)
 
 

@@ -113,8 +113,8 @@ def test_a_plan_whose_package_is_gone_is_refused(
     said = refused(*INFER, "--plan", saved_plan)
     assert said == (
         f"the plan runs layer conv1 by primitive '{NAME}', which this machine does not have; if an "
-        f"installed package brought it, install that again, or plan again with znni.plan "
-        f"(znni plan --out); out.h5 was not made"
+        f"installed package brought it, install that again, or plan again with "
+        f"znni plan --out; out.h5 was not made"
     )
     assert not Path("out.h5").exists()
 

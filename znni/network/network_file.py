@@ -47,9 +47,10 @@ def load_network(path: str | Path) -> Network:
         )
     is_folder = Path(path).is_dir() and NETWORKS.file(str(path)) is None
     if is_folder or (Path(path).suffix in IMPORTED and Path(path).exists()):
+        what = "is a folder, and no network file; one of another library " if is_folder else ""
         raise InvalidInput(
-            f"{path}: is to be imported first; run znni import {path}, and give the network file "
-            f"that it writes"
+            f"{path}: {what}is to be imported first; run znni import {path}, and give the network "
+            f"file that it writes"
         )
     if is_model_file(Path(path)):
         if not Path(path).exists():
