@@ -11,13 +11,13 @@ from pydantic import BeforeValidator, Field
 
 from znni.core.errors import InvalidInput
 from znni.core.nearest import nearest
-from znni.core.options import Blend, WindowRules
+from znni.core.options import Blend, BlendedActivation, WindowRules
 from znni.core.resampling import Resampling
 from znni.core.shapes import Vec3
 from znni.core.text import counted
 from znni.core.voxel_size import VoxelSize, voxel_size
 from znni.core.yaml_file import Count, Entry, Name, YamlFile
-from znni.network.case_rules import CaseRules, Orientation, ResampleRule, Slices, SplineOrder
+from znni.network.case_entry import CaseEntry
 from znni.network.geometry import context
 from znni.network.geometry import with_window as windowed
 from znni.network.input_entry import InputEntry
@@ -71,7 +71,7 @@ def _is_label(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**16
 
 
-def _labels(value: object) -> object:
+def check_labels(value: object) -> object:
     """Check the label of each map: integers that differ, from 0 on."""
     known = list(value.values()) if isinstance(value, dict) else []
     if not known or not all(_is_label(label) for label in known):
@@ -127,37 +127,23 @@ class _LayerEntry(Entry):
         return {kind: entry for kind, entry in given if isinstance(entry, LayerKind)}
 
 
-class _ResampleEntry(Entry):
-    order: SplineOrder = 3
-    across: SplineOrder = 0
-    slices: Slices = "auto"
-
-
-class _CaseEntry(Entry):
-    channels: Annotated[list[str], Field(min_length=1)]
-    file_ending: str = ".nii.gz"
-    orientation: Orientation = "stored"
-    image: _ResampleEntry = _ResampleEntry()
-    output: _ResampleEntry = _ResampleEntry(order=1)
-
-    @property
-    def rules(self) -> CaseRules:
-        """The steps that the entry describes."""
-        image, output = (ResampleRule(**dict(it)) for it in (self.image, self.output))
-        names = tuple(self.channels)
-        return CaseRules(names, self.file_ending, self.orientation, image, output)
-
-
 class _ResampledEntry(Entry):
     source: Annotated[Extents, Field(alias="from")]
     target: Annotated[Extents, Field(alias="to")]
     order: list[Literal[0, 1]] = Field(default=[1, 1, 1], min_length=3, max_length=3)
+    steps: list[Annotated[float, Field(gt=0)]] | None = Field(
+        default=None, min_length=3, max_length=3
+    )
+    starts: list[Finite] = Field(default=[0.0, 0.0, 0.0], min_length=3, max_length=3)
 
     @property
     def resampling(self) -> Resampling:
         """The resampling that the entry describes."""
         z, y, x = self.order
-        return Resampling(Vec3(*self.source), Vec3(*self.target), (z, y, x))
+        steps = (self.steps[0], self.steps[1], self.steps[2]) if self.steps else None
+        starts = self.starts[0], self.starts[1], self.starts[2]
+        source, target = Vec3(*self.source), Vec3(*self.target)
+        return Resampling(source, target, (z, y, x), steps=steps, starts=starts)
 
 
 class _WindowEntry(Entry):
@@ -167,6 +153,7 @@ class _WindowEntry(Entry):
     mirror: Annotated[str, BeforeValidator(_axes)] = ""
     like: WindowRules = "monai"
     resampled: _ResampledEntry | None = None
+    activation: BlendedActivation = "identity"
 
 
 class _NetworkFile(Entry):
@@ -178,9 +165,9 @@ class _NetworkFile(Entry):
     layers: Annotated[list[_LayerEntry], Field(min_length=1)] | None = None
     model: FileName | None = None
     outputs: Sources | None = None
-    labels: Annotated[dict[str, int], BeforeValidator(_labels)] = Field(default_factory=dict)
+    labels: Annotated[dict[str, int], BeforeValidator(check_labels)] = Field(default_factory=dict)
     regions: bool = False
-    case: _CaseEntry | None = None
+    case: CaseEntry | None = None
     weights: FileName | None = None
     input: InputEntry = InputEntry()
     window: _WindowEntry | None = None
@@ -217,6 +204,8 @@ def network_of(file: YamlFile) -> Network:
                 stride_of(nodes[-1], strides)
     with file.errors_at("input"):
         scaling = entries.input.scaling
+    with file.errors_at("case"):
+        case = entries.case.rules if entries.case else None
     with file.errors_at("layers"):
         network = Network(
             name=entries.name,
@@ -230,7 +219,7 @@ def network_of(file: YamlFile) -> Network:
             expects=entries.expects,
             spacing=entries.spacing,
             has_regions=entries.regions,
-            case=entries.case.rules if entries.case else None,
+            case=case,
         )
         if network.is_exact:
             context(network)  # raises an error if its layers do not fit together
