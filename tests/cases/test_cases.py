@@ -154,8 +154,7 @@ def test_slices_far_apart_are_resampled_one_by_one(tmp_path: Path) -> None:
         Case((file,), tmp_path / "labels.nii"), net, random_weights(net, 7), session, OPTIONS,
         lambda step, _done, _total: seen.append(step),
     )  # fmt: skip
-    assert report.report is not None
-    window = report.report.plan.network.window
+    window = report.reports[0].plan.network.window
     assert window is not None
     assert window.resampled is not None
     assert window.resampled.orders == (0, 1, 1)

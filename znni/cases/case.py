@@ -12,55 +12,43 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from hashlib import sha256
-from math import prod
 from pathlib import Path
 from time import perf_counter
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from znni.cases.arrays import Maps, Pasted, Turned
+from znni.cases.labels import Part, joined_labels, without_components, write_labels
+from znni.cases.networks import NetworkSet, alone, beside_weights
 from znni.cases.preparation import (
     Preparation,
     preparation_for,
-    preparation_of_all,
-    preparing_bytes,
     rules_of,
     unit_of,
     write_input,
 )
-from znni.cases.scan import Scan, decompressed, look_at_scan, open_scan
-from znni.components.postprocessing import postprocess
+from znni.cases.scan import decompressed, open_scan
 from znni.components.rules import Rule
 from znni.core.errors import InvalidInput
-from znni.core.run_options import Options
-from znni.core.shapes import Box, Vec3
-from znni.core.text import duration, in_units
+from znni.core.run_options import Options, ValueOptions
+from znni.core.text import duration
 from znni.core.user_cache import state_of_source, write_whole
 from znni.engine.report import Report
-from znni.engine.run_state import Progress, no_progress
+from znni.engine.run_state import Progress
 from znni.inference.api import compute
-from znni.inference.exporting import LABELS_ROOM, copy_labels
 from znni.inference.plan_choice import machine_here
-from znni.inference.planning import plan
 from znni.inference.request import Request
 from znni.inference.session import Session
 from znni.network.input_scaling import AS_STORED
 from znni.network.network import Network
 from znni.network.network_as_text import network_text
 from znni.network.weights import Weights
-from znni.plans.plan import Plan
-from znni.volumes.locate import open_volume, writer_at
+from znni.volumes.locate import writer_at
 from znni.volumes.partial_file import hold
-from znni.volumes.stored import StoredVolume
 
 IDENTITY = "case"  # the file that says which scan and network a folder is of
 INPUT = "input.npy"
 LABELS = "labels.h5"
 WITHOUT = "without-components.npy"
-
-SLAB_VOXELS = 2**22  # voxels of a slab whose components are found at a time
 
 # Called with the name of a step, the voxels done, and all voxels of the step.
 StepProgress = Callable[[str, int, int], None]
@@ -77,12 +65,12 @@ class CaseReport:
     Attributes:
         out: the labels.
         seconds: the seconds of each step, by its name.
-        report: the report on the network; None if an earlier run had computed its labels.
+        reports: the report on each network, but for those whose labels an earlier run computed.
     """
 
     out: Path
     seconds: dict[str, float]
-    report: Report | None
+    reports: tuple[Report, ...]
 
     def __str__(self) -> str:
         """Return a line on the case."""
@@ -110,39 +98,44 @@ class Case:
 
 def predict(
     case: Case,
-    network: Network,
-    weights: Weights,
+    networks: Network | NetworkSet,
+    weights: Weights | Sequence[Weights],
     session: Session,
     options: Options = Options(),
     progress: StepProgress = no_step_progress,
     removing: Sequence[Rule] = (),
 ) -> CaseReport:
-    """Compute and write the labels of a case. Arguments and errors are as in ``compute_labels``."""
-    return compute_labels(case, network, weights, session, options, progress, removing)()
+    """Compute and write the labels of a case.
+
+    Arguments and errors are as in ``compute_labels``, but a single network may be given.
+    """
+    asked = alone(networks) if isinstance(networks, Network) else networks
+    given = (weights,) if isinstance(weights, Weights) else weights
+    return compute_labels(case, asked, given, session, options, progress, removing)()
 
 
-def begin(case: Case, network: Network, weights: Weights, options: Options) -> None:
+def begin(case: Case, networks: NetworkSet, weights: Sequence[Weights], options: Options) -> None:
     """Make the folder of a case, and decompress its scan. This takes long, but little memory.
 
     Args:
         case: the case.
-        network: the network, whose file describes whole cases.
-        weights: its parameters.
+        networks: the networks, whose files describe whole cases.
+        weights: the parameters of each.
         options: what plans may use.
 
     Raises:
         InvalidInput: the scan cannot be read, or its folder cannot be made.
     """
-    _check_output(case)
-    _open_folder(case, network, weights, options)
+    check_output(case)
+    _open_folder(case, networks, weights, options)
     with _held(case):
         decompressed(case.files, case.folder)
 
 
 def compute_labels(
     case: Case,
-    network: Network,
-    weights: Weights,
+    networks: NetworkSet,
+    weights: Sequence[Weights],
     session: Session,
     options: Options = Options(),
     progress: StepProgress = no_step_progress,
@@ -150,10 +143,12 @@ def compute_labels(
 ) -> Callable[[], CaseReport]:
     """Compute the labels of a case, and return the function that writes them.
 
+    The networks are computed one after the other. Those that take the same input share it.
+
     Args:
         case: the case.
-        network: the network, whose file describes whole cases.
-        weights: its parameters.
+        networks: the networks, whose files describe whole cases.
+        weights: the parameters of each.
         session: finds plans and keeps them ready.
         options: what plans may use.
         progress: called as steps go on.
@@ -164,43 +159,50 @@ def compute_labels(
         raises ``RunFailed`` if it cannot.
 
     Raises:
-        InvalidInput: the scan, the network or an option cannot be used.
+        InvalidInput: the scan, a network or an option cannot be used.
         DoesNotFit: no plan stays within the memory.
         RunFailed: reading, computing or writing failed.
     """
-    rules, unit = rules_of(network), unit_of(network)
-    begin(case, network, weights, options)
+    rules, unit = networks.rules, unit_of(networks.networks[0])
+    begin(case, networks, weights, options)
+    options, _ = beside_weights(options, networks)
     seconds: dict[str, float] = {}
     begun = perf_counter()
 
     def done(step: str) -> None:
         nonlocal begun
         now = perf_counter()
-        seconds[step], begun = now - begun, now
+        seconds[step], begun = seconds.get(step, 0.0) + now - begun, now
 
     def told(step: str) -> Progress:
         return lambda done, total: progress(step, done, total)
 
+    reports: list[Report] = []
+    parts: list[Part] = []
     with ExitStack() as holding:
         holding.enter_context(_held(case))
         scan = open_scan(case.files, rules, case.folder, unit)
-        prepared = preparation_for(scan, network, case.folder, told("reading"))
-        done("reading")
-        image = case.folder / INPUT
-        if not image.exists():
-            threads = machine_here(options.limits).host.threads
-            write_input(scan, prepared, image, threads, told("resampling"))
-        done("resampling")
-        labels, report = case.folder / LABELS, None
-        if not labels.exists():
-            values = replace(options.values, labels=True)
-            request = Request(
-                image, running(prepared), labels, replace(options, values=values), weights
-            )
-            report = compute(request, session, progress=told("network"))()
-        done("network")
-        if removing:
-            labels = remove_components(scan, labels, removing)
+        for group in networks.groups:
+            network = networks.networks[group[0]]
+            prepared = preparation_for(scan, network, case.folder, told("reading"))
+            done("reading")
+            image = case.folder / numbered(INPUT, group[0])
+            if not image.exists():
+                threads = machine_here(options.limits).host.threads
+                write_input(scan, prepared, image, threads, told("resampling"))
+            done("resampling")
+            for number in group:
+                own = prepared.shared_with(scan, networks.networks[number])
+                labels = case.folder / numbered(LABELS, number)
+                if not labels.exists():
+                    asked = replace(options, values=stored_values(own.network))
+                    request = Request(image, running(own), labels, asked, weights[number])
+                    reports.append(compute(request, session, progress=told("network"))())
+                parts.append(Part(labels, own.crop, networks.numbers_of(number)))
+                done("network")
+        found = joined_labels(parts)
+        if removing := [*networks.largest, *removing]:
+            found = without_components(scan, found, case.folder / WITHOUT, removing)
             done("postprocessing")
         held = holding.pop_all()
 
@@ -208,63 +210,27 @@ def compute_labels(
         nonlocal begun
         begun = perf_counter()
         with held:
-            write_labels(scan, prepared, labels, case.out, told("writing"))
+            write_labels(scan, found, case.out, told("writing"))
             done("writing")
             shutil.rmtree(case.folder)
-        return CaseReport(case.out, seconds, report)
+        return CaseReport(case.out, seconds, tuple(reports))
 
     return write
 
 
-@dataclass(frozen=True)
-class CaseForecast:
-    """The size and the memory of a case before it runs. A scan that is cropped takes less.
-
-    Attributes:
-        scan: the extents of the scan.
-        input: the extents of the network's input.
-        plan: the plan of the network.
-        preparing: the peak bytes on the host while the scan is prepared.
-    """
-
-    scan: Vec3
-    input: Vec3
-    plan: Plan
-    preparing: int
-
-    @property
-    def memory(self) -> int:
-        """The peak bytes on the host."""
-        return max(self.preparing, self.plan.memory.total) + LABELS_ROOM
-
-    def __str__(self) -> str:
-        """Return sizes and memory in words, without the plan."""
-        return (
-            f"the scan has {self.scan} voxels, and the network's input at most {self.input}\n"
-            f"memory        at most {in_units(self.memory)}: {in_units(self.preparing)} to prepare "
-            f"the scan, {in_units(self.plan.memory.total)} for the network"
-        )
+def stored_values(network: Network) -> ValueOptions:
+    """Return how the output of a network is stored: as labels, or as masks."""
+    masks = rules_of(network).masks
+    if masks is None:
+        return ValueOptions(labels=True)
+    # A value counts that is not below the number, but a threshold must be exceeded.
+    return ValueOptions(threshold=float(np.nextafter(np.float32(masks), np.float32(-np.inf))))
 
 
-def forecast(case: Case, network: Network, options: Options = Options()) -> CaseForecast:
-    """Predict the size and the memory of a case from the headers of its files.
-
-    Args:
-        case: the case.
-        network: the network, whose file describes whole cases.
-        options: what plans may use.
-
-    Raises:
-        InvalidInput: the scan, the network or an option cannot be used.
-        DoesNotFit: no plan stays within the memory.
-    """
-    _check_output(case)
-    scan = look_at_scan(case.files, rules_of(network), unit_of(network))
-    prepared = preparation_of_all(scan, network)
-    found = plan(running(prepared), prepared.image.target, labels=True, **vars(options.limits))
-    threads = machine_here(options.limits).host.threads
-    preparing = found.memory.process + preparing_bytes(prepared, threads)
-    return CaseForecast(scan.volume.size, prepared.image.target, found, preparing)
+def numbered(name: str, number: int) -> str:
+    """Return the name of a network's file. That of the first network has no number."""
+    plain = Path(name)
+    return f"{plain.stem}-{number}{plain.suffix}" if number else name
 
 
 def running(prepared: Preparation) -> Network:
@@ -275,6 +241,12 @@ def running(prepared: Preparation) -> Network:
             f"network {network.name} has no windows, which whole cases need; add window: to its "
             f"file"
         )
+    extents = prepared.image.target
+    if rules_of(network).beyond == "none" and not window.size.within(extents):
+        raise InvalidInput(
+            f"the scan has {extents} voxels for network {network.name}, and its windows have "
+            f"{window.size}: what they see beyond the scan is not zero in training; pad the scan"
+        )
     output = prepared.output if prepared.output.changes else None
     return replace(
         network,
@@ -284,67 +256,23 @@ def running(prepared: Preparation) -> Network:
     )
 
 
-def remove_components(scan: Scan, labels: Path, rules: Sequence[Rule]) -> Path:
-    """Write labels without the connected components that rules remove, and return the file.
-
-    Args:
-        scan: the scan.
-        labels: the labels of its crop.
-        rules: the rules, one after the other.
-
-    Raises:
-        InvalidInput: there are too many components.
-    """
-    volume, path = open_volume(labels), labels.with_name(WITHOUT)
-    made = np.lib.format.open_memmap(path, "w+", volume.dtype, (1, *volume.size))
-
-    def write(box: Box, values: NDArray[Any]) -> None:
-        made[0][box.slices] = values
-
-    slab = max(1, SLAB_VOXELS // (volume.size.y * volume.size.x))
-    postprocess(
-        lambda box: volume.read(box)[0],
-        write,
-        volume.size,
-        rules,
-        slab,
-        voxel_volume=prod(scan.spacing),
-    )
-    made.flush()
-    return path
-
-
-def write_labels(
-    scan: Scan, prepared: Preparation, labels: Path, out: Path, progress: Progress = no_progress
+def _open_folder(
+    case: Case, networks: NetworkSet, weights: Sequence[Weights], options: Options
 ) -> None:
-    """Write the labels of the whole scan, oriented as its files. Outside of the crop they are 0.
-
-    Args:
-        scan: the scan.
-        prepared: how it was prepared.
-        labels: the labels of the crop.
-        out: the file to make.
-        progress: called with the voxels written, and those to write.
-
-    Raises:
-        RunFailed: reading or writing failed.
-    """
-    whole = Pasted(Maps(open_volume(labels)), scan.volume.size, prepared.crop.start)
-    volume = StoredVolume(Turned(whole, scan.turn.inverse), str(labels), scan.stored)
-    copy_labels(volume, out, {}, overwrite=True, progress=progress)
-
-
-def _open_folder(case: Case, network: Network, weights: Weights, options: Options) -> None:
     """Make the folder of a case. Empty it first if another scan or network filled it.
 
     Raises:
         InvalidInput: it cannot be made, or something else lies there.
     """
     files = [(str(file.resolve()), *_stamp(file)) for file in case.files]
-    rules = repr((network.case, network.spacing, network.has_regions, network.labels))
+    rules = [
+        (network_text(it), it.case, it.spacing, it.has_regions, it.labels)
+        for it in networks.networks
+    ]
+    hashes = [each.sha256 for each in weights]
     code = state_of_source(Path(__file__).parents[1])
     accuracy = options.limits.accuracy
-    content = repr((files, network_text(network), rules, weights.sha256, accuracy, code))
+    content = repr((files, rules, networks.numbers, hashes, accuracy, code))
     identity = sha256(content.encode())
     noted = case.folder / IDENTITY
     try:
@@ -378,7 +306,7 @@ def _held(case: Case) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _check_output(case: Case) -> None:
+def check_output(case: Case) -> None:
     """Check that the labels can be written, before anything takes long.
 
     Raises:

@@ -19,7 +19,7 @@ from znni.cases.case import (
     compute_labels,
     no_step_progress,
 )
-from znni.cases.preparation import rules_of
+from znni.cases.networks import NetworkSet, alone, beside_weights
 from znni.components.rules import Rule
 from znni.core.errors import InvalidInput
 from znni.core.run_options import Options
@@ -28,7 +28,7 @@ from znni.inference.many import ERRORS, Failure, exit_code_of
 from znni.inference.session import Session
 from znni.network.case_rules import CaseRules
 from znni.network.network import Network
-from znni.network.weights import Weights, weights_for
+from znni.network.weights import Weights
 
 log = logging.getLogger("znni")
 
@@ -105,7 +105,7 @@ def cases_in(folder: Path, out: Path, rules: CaseRules) -> list[Case]:
 
 def predict_cases(
     cases: Sequence[Case],
-    network: Network,
+    networks: Network | NetworkSet,
     options: Options = Options(),
     *,
     skip_finished: bool = False,
@@ -121,7 +121,7 @@ def predict_cases(
 
     Args:
         cases: the cases.
-        network: the network, whose file describes whole cases, and names its weights.
+        networks: the networks, whose files describe whole cases, and name their weights.
         options: what plans may use.
         skip_finished: whether labels that exist stay as they are. Otherwise they are made again.
         removing: rules by which connected components of labels are removed.
@@ -129,12 +129,13 @@ def predict_cases(
         done: called after each case.
 
     Raises:
-        InvalidInput: the network cannot be used. Errors of single cases are in the report.
+        InvalidInput: a network cannot be used. Errors of single cases are in the report.
     """
     begun = perf_counter()
-    rules_of(network)
-    weights = weights_for(network, None, None)
-    session = Session(options.limits)
+    asked = alone(networks) if isinstance(networks, Network) else networks
+    _ = asked.rules  # an error before anything is read
+    weights = asked.weights()
+    session = Session(beside_weights(options, asked)[0].limits)
     account = _Account(len(cases), done)
     left = [case for case in cases if not (skip_finished and case.out.exists())]
     for case in cases:
@@ -146,7 +147,7 @@ def predict_cases(
     ):
 
         def read(cases: Sequence[Case]) -> list[Future[None]]:
-            return [reading.submit(_begin, case, network, weights, options) for case in cases]
+            return [reading.submit(_begin, case, asked, weights, options) for case in cases]
 
         ahead = read(left[:1])
         try:
@@ -155,7 +156,7 @@ def predict_cases(
                 ahead += read(left[number : number + 1])
                 with account.failing(case):
                     write = compute_labels(
-                        case, network, weights, session, options, progress, removing
+                        case, asked, weights, session, options, progress, removing
                     )
                     account.settle()
                     account.pending = case, writing.submit(write)
@@ -166,10 +167,10 @@ def predict_cases(
     return account.report
 
 
-def _begin(case: Case, network: Network, weights: Weights, options: Options) -> None:
+def _begin(case: Case, networks: NetworkSet, weights: Sequence[Weights], options: Options) -> None:
     """Read ahead for a case. If that fails, it fails again when the case is computed."""
     with suppress(*ERRORS):
-        begin(case, network, weights, options)
+        begin(case, networks, weights, options)
 
 
 class _Account:

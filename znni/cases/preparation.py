@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from znni.cases.scan import Scan
+from znni.cases.scan import Scan, voxel_axes
+from znni.cases.values import change_values
 from znni.components.nonzero import nonzero_mask
 from znni.components.slabs import slab_boxes
 from znni.core.errors import InvalidInput
@@ -31,6 +32,7 @@ from znni.network.case_rules import CaseRules, ResampleRule
 from znni.network.input_scaling import Fixed, InputScaling, ZScore
 from znni.network.network import Network
 from znni.network.weights import Float32
+from znni.resampling.monai_rule import monai_resampling
 from znni.resampling.nnunet_rule import nnunet_resampling, resampled_extents
 from znni.resampling.spline import bounds_of, resample, resample_bytes
 
@@ -59,6 +61,11 @@ class Preparation:
     image: Resampling
     output: Resampling
 
+    def shared_with(self, scan: Scan, network: Network) -> Preparation:
+        """Return the preparation for another network that takes the same input."""
+        same = network.scaled_by(self.network.scaling)
+        return _preparation(scan, same, self.crop, self.mask)
+
 
 def preparation_for(
     scan: Scan, network: Network, folder: Path, progress: Progress = no_progress
@@ -75,8 +82,8 @@ def preparation_for(
         InvalidInput: the network has no spacing, or its file describes no whole cases.
         UnusableValues: a value is NaN, or infinite as float32.
     """
-    rules_of(network)
-    spacing_of(network)  # a missing entry is an error before the scan is read
+    if rules_of(network).align != "none":
+        spacing_of(network)  # a missing entry is an error before the scan is read
     network = normalized(network, scan.volume, progress)
     crop = network.scaling.box or Box(ZERO, scan.volume.size)
     mask = None
@@ -99,7 +106,15 @@ def _preparation(
     scan: Scan, network: Network, crop: Box, mask: NDArray[np.bool_] | None
 ) -> Preparation:
     """Return the preparation of a scan's crop."""
-    rules, trained = rules_of(network), spacing_of(network)
+    rules = rules_of(network)
+    if rules.align == "none":
+        image = output = Resampling(crop.size, crop.size, (0, 0, 0))
+        return Preparation(network, crop, mask, image, output)
+    trained = spacing_of(network)
+    if rules.align == "first":
+        orders = rules.image.order, rules.output.order
+        image, output = monai_resampling(crop.size, voxel_axes(scan), trained, *orders)
+        return Preparation(network, crop, mask, image, output)
     target = resampled_extents(crop.size, scan.spacing, trained).maximum(Vec3(1, 1, 1))
     image = _resampling(rules.image, crop.size, scan.spacing, trained, target)
     output = _resampling(rules.output, target, trained, scan.spacing, crop.size)
@@ -209,7 +224,8 @@ def write_input(
         UnusableValues: a value is NaN, or infinite as float32.
     """
     resampling, maps = prepared.image, scan.volume.features
-    bounds = _bounds(scan, prepared) if 3 in resampling.orders and resampling.changes else None
+    clips = 3 in resampling.orders and resampling.changes and not resampling.steps
+    bounds = _bounds(scan, prepared) if clips else None  # MONAI clips nothing
     partial = path.with_name(f"{path.name}.partial")
     shape = (maps, *resampling.target)
     plane = FLOAT_BYTES * resampling.target.y * resampling.target.x
@@ -234,6 +250,7 @@ def write_input(
             progress(box.stop.z * box.size.y * box.size.x, resampling.target.volume)
         file.flush()
         os.fsync(file.fileno())
+    change_values(partial, rules_of(prepared.network).values)
     partial.rename(path)
 
 

@@ -18,7 +18,7 @@ from znni.cli.many import show_dry_run, show_many
 from znni.cli.options import WindowOptions
 from znni.cli.plan import plan_text
 from znni.cli.values import in_windows
-from znni.cli.whole_case import case_network, check_suits_cases, infer_case, is_whole_case
+from znni.cli.whole_case import case_networks, check_suits_cases, infer_case, is_whole_case
 from znni.core.loading import loading, nothing
 from znni.core.options import Bits, Choices, Recheck
 from znni.core.run_options import (
@@ -135,7 +135,7 @@ def infer(
         )  # fmt: skip
         infer_case(
             volumes,
-            in_windows(case_network(net), windows),
+            case_networks(net, windows),
             weights,
             out,
             limits,

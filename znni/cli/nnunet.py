@@ -40,10 +40,13 @@ def predict(
     dataset: Annotated[
         str | None, typer.Option("-d", metavar="ID|NAME", help="Data set of the network.")
     ] = None,
-    model: Annotated[
-        Path | None,
+    models: Annotated[
+        list[Path] | None,
         typer.Option(
-            "-m", metavar="FOLDER", help="Results folder, in place of -d, -p, -tr and -c."
+            "-m",
+            metavar="FOLDER",
+            help="Results folder, in place of -d, -p, -tr and -c. Several: -m A -m B; their "
+            "labels are joined.",
         ),
     ] = None,
     plans: Annotated[str, typer.Option("-p", help="Plans of the network.")] = "nnUNetPlans",
@@ -91,7 +94,7 @@ def predict(
 ) -> None:
     """Compute the labels of a folder of scans, as nnUNetv2_predict does."""
     from znni.cases.folder import cases_in, predict_cases
-    from znni.cases.preparation import rules_of
+    from znni.cases.networks import joined
     from znni.cases.results_folder import network_of_results
     from znni.cli.progress import show_progress
     from znni.core.options import Choices
@@ -105,22 +108,28 @@ def predict(
         raise InvalidInput(f"-step_size {step}: give a share of a window, above 0 and up to 1")
     if more_folds and not folds:
         raise InvalidInput(f"{more_folds[0]}: no option takes this; folds follow -f")
-    if model and (dataset or configuration):
+    if models and (dataset or configuration):
         raise InvalidInput("-m names the results folder itself; leave out -d and -c")
     removing = read_postprocessing(postprocessing) if postprocessing else ()
-    place = model or _results_folder(dataset, trainer, plans, configuration)
     names = (*(folds or ()), *(more_folds or ()))
-    if names and not (place / PLANS).is_file():
-        raise InvalidInput(f"{place} is one fold already; leave out -f, or give the folder above")
-    network = network_of_results(Results(place, names, checkpoint))
-    network = _in_windows(network, step, no_mirroring=no_mirroring)
-    cases = cases_in(scans, out, rules_of(network))
+
+    def network_in(place: Path) -> Network:
+        if names and not (place / PLANS).is_file():
+            raise InvalidInput(
+                f"{place} is one fold already; leave out -f, or give the folder above"
+            )
+        network = network_of_results(Results(place, names, checkpoint))
+        return _in_windows(network, step, no_mirroring=no_mirroring)
+
+    places = models or [_results_folder(dataset, trainer, plans, configuration)]
+    networks = joined("nnunet", [network_in(place) for place in places])
+    cases = cases_in(scans, out, networks.rules)
     out.mkdir(parents=True, exist_ok=True)
     limits = Choices(device=DEVICES[device], ram=ram)
     with show_progress("cases") as done:
         report = predict_cases(
             cases[part::parts],
-            network,
+            networks,
             Options(limits=limits),
             skip_finished=go_on,
             removing=removing,

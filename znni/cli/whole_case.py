@@ -8,29 +8,33 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from znni.cases.set_file import is_set
+from znni.cli.options import WindowOptions
 from znni.cli.plan import plan_text
+from znni.cli.values import in_windows
 from znni.core.errors import InvalidInput, option
 from znni.core.options import Choices
-from znni.importing.nnunet_folder import Results, is_results
+from znni.importing.nnunet_folder import is_results
 
 if TYPE_CHECKING:
-    from znni.network.network import Network
+    from znni.cases.networks import NetworkSet
 
 
 def is_whole_case(net: Path, *, asked: bool) -> bool:
-    """Return whether a whole case is computed: if asked for, or if the network is a folder."""
-    return asked or (net.is_dir() and is_results(net))
+    """Return whether a whole case is computed: if asked for, or for a folder, or several networks.
+
+    Args:
+        net: the network, as the user names it.
+        asked: whether the user asks for a whole case.
+    """
+    return asked or (net.is_dir() and is_results(net)) or is_set(net)
 
 
-def case_network(net: Path) -> Network:
-    """Return the network of a file, or of a results folder of nnU-Net."""
-    if is_results(net):
-        from znni.cases.results_folder import network_of_results
+def case_networks(net: Path, windows: WindowOptions) -> NetworkSet:
+    """Return the networks of a set file, a network file or a results folder of nnU-Net."""
+    from znni.cases.network_set import networks_at
 
-        return network_of_results(Results(net))
-    from znni.network.network_file import load_network
-
-    return load_network(net)
+    return networks_at(net, lambda network: in_windows(network, windows))
 
 
 def check_suits_cases(*groups: Any, **others: object) -> None:
@@ -58,7 +62,7 @@ def check_suits_cases(*groups: Any, **others: object) -> None:
 
 def infer_case(
     volumes: Sequence[str],
-    network: Network,
+    networks: NetworkSet,
     weights: Path | None,
     out: str | None,
     limits: Choices,
@@ -70,9 +74,9 @@ def infer_case(
 
     Args:
         volumes: the files of the scan, one for each channel.
-        network: the network.
-        weights: the file of its weights; None: the file that the network names.
-        out: the file of the labels; None: one in this folder, named after the scan and the network.
+        networks: the networks.
+        weights: the file of a single network's weights; None: the files that networks name.
+        out: the file of the labels; None: one in this folder, named after scan and networks.
         limits: what plans may use.
         overwrite: whether to replace an existing file.
         dry_run: whether to print the plan and the memory, and not to run.
@@ -80,17 +84,16 @@ def infer_case(
     Raises:
         InvalidInput: the labels exist, or an argument cannot be used.
     """
-    from znni.cases.case import Case, forecast, predict
-    from znni.cases.preparation import rules_of
+    from znni.cases.case import Case, predict
+    from znni.cases.forecast import forecast
     from znni.cli.progress import show_progress
     from znni.core.run_options import Options
     from znni.inference.session import Session
-    from znni.network.weights import weights_for
     from znni.volumes.locate import stem
 
-    ending = rules_of(network).file_ending
+    ending = networks.rules.file_ending
     case = Case(
-        tuple(map(Path, volumes)), Path(out or f"{stem(volumes[0])}-{network.name}{ending}")
+        tuple(map(Path, volumes)), Path(out or f"{stem(volumes[0])}-{networks.name}{ending}")
     )
     if case.out.exists() and not overwrite:
         raise InvalidInput(
@@ -98,14 +101,15 @@ def infer_case(
         )
     options = Options(limits=limits)
     if dry_run:
-        found = forecast(case, network, options)
-        typer.echo(f"{plan_text(found.plan, limits.accuracy)}\n{found}")
+        found = forecast(case, networks, options)
+        plans = (plan_text(plan, limits.accuracy) for plan in found.plans)
+        typer.echo("\n".join([*plans, str(found)]))
         return
     with show_progress() as progress:
         report = predict(
             case,
-            network,
-            weights_for(network, weights, None),
+            networks,
+            networks.weights(weights),
             Session(),
             options,
             lambda _step, done, total: progress(done, total),

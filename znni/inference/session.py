@@ -130,7 +130,7 @@ class Session:
         def prepared(plan: Plan) -> Processes:
             return prepare(plan, weights, measured, dtype, self._take_waiting())
 
-        return VolumeRunner(plan, lambda plan: self._ready(plan, prepared))
+        return VolumeRunner(plan, lambda plan: self._ready(plan, weights, prepared))
 
     def smaller(self, failed: Plan, short: DeviceKind, required: Requirements) -> Plan:
         """Release all that is kept, and return a plan that takes less memory than a failed one."""
@@ -236,11 +236,13 @@ class Session:
         while len(self._plans) > MOST_PLANS:
             self._plans.popitem(last=False)
 
-    def _ready(self, plan: Plan, prepared: Callable[[Plan], Processes]) -> Processes:
+    def _ready(
+        self, plan: Plan, weights: Weights, prepared: Callable[[Plan], Processes]
+    ) -> Processes:
         """Return the processes of a plan, after releasing what does not fit beside them."""
         if not self.keeps:
             return prepared(plan)
-        key = _computation(plan)
+        key = _computation(plan), weights.sha256  # other networks may have equal layers
         found = self._processes.pop(key, None)
         if found is None:
             self._look_up_limits()

@@ -1,0 +1,133 @@
+"""The labels of a scan, from those of its networks: joined, without some components, written."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from znni.cases.arrays import Maps, Overlaid, Pasted, Renumbered, Turned
+from znni.cases.networks import Numbers
+from znni.cases.scan import Scan
+from znni.components.postprocessing import postprocess
+from znni.components.rules import Rule
+from znni.core.array_like import ArrayLike
+from znni.core.shapes import Box
+from znni.engine.run_state import Progress, no_progress
+from znni.inference.exporting import copy_labels
+from znni.volumes.locate import open_volume
+from znni.volumes.stored import StoredVolume
+
+SLAB_VOXELS = 2**22  # voxels of a slab whose components are found at a time
+
+
+class ScanLabels(NamedTuple):
+    """Labels of a part of a scan. Outside of it they are 0.
+
+    Attributes:
+        array: the labels (1, z, y, x).
+        box: the part of the scan.
+        file: a file that has some of them, for messages.
+    """
+
+    array: ArrayLike
+    box: Box
+    file: Path
+
+
+class Part(NamedTuple):
+    """The labels of one network.
+
+    Attributes:
+        file: their file.
+        crop: the part of the scan that they are of.
+        numbers: the number of each label in the result; None: they stay as they are.
+    """
+
+    file: Path
+    crop: Box
+    numbers: Numbers | None
+
+
+def joined_labels(parts: Sequence[Part]) -> ScanLabels:
+    """Return the labels of networks as one volume, which is computed when it is read.
+
+    Where several networks have a label above 0, the last one counts.
+    """
+    box = parts[0].crop
+    for part in parts[1:]:
+        box = box.hull(part.crop)
+    highest = max((new for part in parts for _, new in part.numbers or ()), default=0)
+    dtype = np.dtype(np.uint16 if highest > np.iinfo(np.uint8).max else np.uint8)
+    arrays = []
+    for part in parts:
+        array: ArrayLike = Maps(open_volume(part.file))
+        if part.numbers is not None:
+            array = Renumbered(array, _table(part.numbers, dtype))
+        arrays.append(Pasted(array, box.size, part.crop.start - box.start))
+    return ScanLabels(Overlaid(arrays), box, parts[0].file)
+
+
+def _table(numbers: Numbers, dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Return the new number of each label, from 0 on."""
+    table = np.zeros(1 + max(old for old, _ in numbers), dtype)
+    for old, new in numbers:
+        table[old] = new
+    return table
+
+
+def without_components(
+    scan: Scan, labels: ScanLabels, path: Path, rules: Sequence[Rule]
+) -> ScanLabels:
+    """Return labels without the connected components that rules remove.
+
+    Args:
+        scan: the scan.
+        labels: its labels.
+        path: the file for the result.
+        rules: the rules, one after the other.
+
+    Raises:
+        InvalidInput: there are too many components.
+    """
+    volume = StoredVolume(labels.array, str(labels.file))
+    made = np.lib.format.open_memmap(path, "w+", volume.dtype, (1, *volume.size))
+
+    def write(box: Box, values: NDArray[Any]) -> None:
+        made[0][box.slices] = values
+
+    slab = max(1, SLAB_VOXELS // (volume.size.y * volume.size.x))
+    postprocess(
+        lambda box: volume.read(box)[0],
+        write,
+        volume.size,
+        rules,
+        slab,
+        voxel_volume=prod(scan.spacing),
+    )
+    made.flush()
+    return ScanLabels(made, labels.box, path)
+
+
+def write_labels(
+    scan: Scan, labels: ScanLabels, out: Path, progress: Progress = no_progress
+) -> None:
+    """Write the labels of the whole scan, oriented as its files.
+
+    Args:
+        scan: the scan.
+        labels: its labels.
+        out: the file to make.
+        progress: called with the voxels written, and those to write.
+
+    Raises:
+        RunFailed: reading or writing failed.
+    """
+    whole = Pasted(labels.array, scan.volume.size, labels.box.start)
+    turned = Turned(whole, scan.turn.inverse)
+    volume = StoredVolume(turned, str(labels.file), scan.stored)
+    copy_labels(volume, out, {}, overwrite=True, progress=progress)
