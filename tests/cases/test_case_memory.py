@@ -12,10 +12,14 @@ import numpy as np
 import pytest
 from case_scans import NET, write
 
-from znni.cases import preparation, slabs
-from znni.cases.case import Case, predict, remove_components
+from znni.cases import input_file, slabs
+from znni.cases.case import predict
+from znni.cases.case_folder import Case
+from znni.cases.input_file import write_input
+from znni.cases.labels import Part, joined_labels, without_components
 from znni.cases.memory import room_for, room_of_files, search_for
-from znni.cases.preparation import preparation_for, preparation_of_all, write_input
+from znni.cases.networks import alone
+from znni.cases.preparation import preparation_for, preparation_of_all
 from znni.cases.scan import open_scan
 from znni.cases.slabs import LEAST_COMPONENTS, Slab, slab_within
 from znni.components.rules import KeepLargest
@@ -69,11 +73,11 @@ def test_preparing_takes_what_it_declares(
     affine = np.array([[0, 0, 2.5, 0], [-1.2, 0, 0, 0], [0, 1.0, 0, 0], [0, 0, 0, 1]])
     file = write(tmp_path / "scan.nii", noise(dtype), affine)
     monkeypatch.setattr(slabs, "SLAB_VOXELS", 2**16)
-    monkeypatch.setattr(preparation, "SLAB_BYTES", 2**22)
+    monkeypatch.setattr(input_file, "SLAB_BYTES", 2**22)
     scan = open_scan([file], net.case, tmp_path)
     known = preparation_of_all(scan, net)
     limits = Choices(device="cpu", threads=2, costs="built-in")
-    declared = room_for(scan, known, search_for(known, limits)).steps
+    declared = room_for(scan, [known], [search_for(known, limits)]).steps
     prepared = preparation_for(scan, net, tmp_path)  # code is loaded and compiled
     write_input(scan, prepared, tmp_path / "input.npy", 2)
     reading = peak_of(lambda: preparation_for(scan, net, tmp_path))
@@ -89,12 +93,14 @@ def test_removing_components_takes_what_it_declares(tmp_path: Path) -> None:
     scan = open_scan([file], net.case, tmp_path)
     known = preparation_of_all(scan, net)
     limits = Choices(device="cpu", threads=2, costs="built-in")
-    room = room_for(scan, known, search_for(known, limits), RULES)
+    room = room_for(scan, [known], [search_for(known, limits)], RULES)
     labels = np.random.default_rng(1).integers(0, 3, (1, *SIZE), np.uint8)
     np.save(tmp_path / "labels.npy", labels.repeat(4, axis=-1)[..., : SIZE[2]])
 
+    found = joined_labels([Part(tmp_path / "labels.npy", known.crop)])
+
     def remove() -> None:
-        remove_components(scan, tmp_path / "labels.npy", RULES, room.free)
+        without_components(scan, found, tmp_path / "without.npy", RULES, room.free)
 
     remove()
     assert peak_of(remove) <= room.steps.components + SMALL
@@ -126,5 +132,5 @@ def test_a_case_that_cannot_fit_says_so_before_anything_is_written(
         with pytest.raises(kind, match=said):
             predict(case, net, random_weights(net, 7), Session(), options)
     assert [path.name for path in tmp_path.iterdir()] == ["scan.nii"]
-    needed = room_of_files(case.files, net, Choices(device="cpu", costs="built-in")).process
+    needed = room_of_files(case.files, alone(net), Choices(device="cpu", costs="built-in")).process
     assert needed > 512 * 2**20

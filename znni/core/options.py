@@ -54,6 +54,7 @@ Recheck: TypeAlias = Literal["none", "sample", "all"]
 Bits: TypeAlias = Literal["same", "class"]
 Blend: TypeAlias = Literal["gaussian", "constant"]
 WindowRules: TypeAlias = Literal["monai", "nnunet"]
+BlendedActivation: TypeAlias = Literal["identity", "softmax", "sigmoid"]
 
 # The largest relative error that a primitive of each class may promise, best class first. It is
 # relative to the largest output, where products do not cancel. A plan uses only primitives of the
@@ -73,6 +74,7 @@ NAMES = {
     "bits": Bits,
     "blend": Blend,
     "like": WindowRules,
+    "activation": BlendedActivation,
 }
 
 

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +31,7 @@ from znni.importing.bioimageio_processing import (
     output_steps,
     threshold_note,
 )
+from znni.importing.known_networks import built, is_known, known_names
 from znni.importing.onnx_graph import read_onnx
 from znni.importing.state_dict import fill
 from znni.importing.steps import Found, Graph, Layered, Operation, Original, Sample, Settings, Steps
@@ -44,17 +43,6 @@ from znni.network.node import INPUT
 from znni.network.weights import Float32
 from znni.network.window import Window
 
-# The networks that are built from a package's arguments, and the modules that have them.
-KNOWN: Mapping[str, tuple[str, tuple[str, ...]]] = {
-    "monai": (
-        "monai.networks.nets",
-        ("UNet", "BasicUNet", "BasicUnet", "DynUNet", "VNet", "AttentionUnet", "SegResNet"),
-    ),
-    "pytorch3dunet": (
-        "pytorch3dunet.unet3d.model",
-        ("UNet3D", "ResidualUNet3D", "ResidualUNetSE3D"),
-    ),
-}
 OF_ITSELF = "that is code, which znni does not run"
 OVERLAP = 0.5  # of windows, if the model has no halo
 TEST = "its test tensors"
@@ -166,29 +154,17 @@ def _state_dict(package: Package, source: Weights, like: Network | None) -> Foun
 
 def _module(architecture: Architecture | None, arrays: Mapping[str, Any]) -> Any:
     """Return a network of a known library, with the parameters of a state dict."""
-    import torch
-
     name = architecture.name if architecture else "no class"
     library = architecture.library.partition(".")[0] if architecture else ""
-    place, classes = KNOWN.get(library, ("", ()))
-    if architecture is None or name not in classes:
+    if architecture is None or not is_known(library, name):
         where = architecture.library if architecture else ""
         origin = f"{name} of {where}" if where else f"{name} in a file of the package"
-        known = "; ".join(f"{key}: {', '.join(names)}" for key, (_, names) in KNOWN.items())
         raise InvalidInput(
             f"are those of {origin}; {OF_ITSELF}. Give a network file with its layers by "
             f"{option('like', 'NET.yaml')}, or weights as onnx. Networks that are built here are "
-            f"({known})"
+            f"({known_names()})"
         )
-    if find_spec(library) is None:
-        raise InvalidInput(f"are those of {name} of {library}, which is not installed; install it")
-    try:
-        module = getattr(import_module(place), name)(**architecture.given)
-        module.load_state_dict({key: torch.from_numpy(one) for key, one in arrays.items()})
-    except Exception as error:  # the library's constructors raise any kind
-        problem = " ".join(str(error).split())[:200] or type(error).__name__
-        raise InvalidInput(f"do not fit {name} of {library} here: {problem}") from None
-    return module.eval()
+    return built(library, name, architecture.given, arrays)
 
 
 def _sample(package: Package, model: Description, order: Sequence[int]) -> Sample:
