@@ -137,6 +137,23 @@ def differing(labels: NDArray[Any], wanted: NDArray[Any], values: NDArray[Any]) 
     return int(differ.sum())
 
 
+@pytest.mark.parametrize("name", ["spleen", "masks"])
+def test_labels_are_verified(name: str, tmp_path: Path) -> None:
+    imported(tmp_path, **BUNDLES[name])
+    file = turned(tmp_path / "ct.nii.gz", scan((19, 34, 40)))
+    infer(tmp_path, file)
+    line = "verify", tmp_path / "seg.nii", "--case", file, "--net", tmp_path / "net.yaml"
+    assert "all labels agree" in succeeds(*line, "--voxels", 8, "--seed", 1)
+
+
+def test_labels_that_need_statistics_of_the_resampled_scan_are_not_verified(tmp_path: Path) -> None:
+    imported(tmp_path, **BUNDLES["stored"])
+    file = turned(tmp_path / "ct.nii", scan())
+    infer(tmp_path, file)
+    line = "verify", tmp_path / "seg.nii", "--case", file, "--net", tmp_path / "net.yaml"
+    assert "takes statistics of the resampled scan" in refused(*line)
+
+
 @pytest.mark.parametrize("name", BUNDLES)
 def test_labels_are_those_of_monai(name: str, tmp_path: Path) -> None:
     bundle = imported(tmp_path, **BUNDLES[name])

@@ -17,11 +17,13 @@ from znni.cases.folder import cases_in, predict_cases
 from znni.cases.forecast import forecast
 from znni.cases.network_set import networks_at
 from znni.cases.networks import NetworkSet, alone, beside_weights, joined
+from znni.cases.verification import verify_case
 from znni.components.rules import RemoveSmall
-from znni.core.errors import InvalidInput
+from znni.core.errors import InvalidInput, StepDoesNotFit
 from znni.core.options import Choices
 from znni.core.run_options import Options
 from znni.inference.session import Session
+from znni.network.case_rules import PreviousStage
 from znni.network.network import Network
 from znni.network.network_file import load_network, network_from_text
 from znni.network.weights import random_weights
@@ -168,6 +170,10 @@ def test_memory_is_that_of_the_largest_network_and_all_weights(folder: Path) -> 
     assert beside_weights(limited, alone(networks.networks[0])) == (limited, 0)
     within = forecast(case, networks, replace(OPTIONS, limits=limited))
     assert within.allowed == 2**30
+    little = replace(OPTIONS, limits=replace(limited, ram="600MiB"))
+    with pytest.raises(StepDoesNotFit) as error:
+        forecast(case, networks, little)
+    assert any("the weights of the other networks take" in note for note in error.value.__notes__)
 
 
 def named(**labels: int) -> Network:
@@ -217,3 +223,18 @@ def test_weights_of_random_networks_differ(folder: Path) -> None:
     one, other, _ = networks_at(folder / "all.yaml").weights()
     assert one.sha256 != other.sha256
     assert random_weights(load_network(folder / "organs.yaml"), 0).sha256 == one.sha256
+
+
+def test_what_belongs_to_a_single_network_is_refused_for_a_set(folder: Path) -> None:
+    networks = networks_at(folder / "all.yaml")
+    case = Case((Path("ct.nii.gz"),), folder / "all.nii", probabilities=folder / "all.npz")
+    with pytest.raises(InvalidInput, match="saved for a single network"):
+        predict(case, networks, networks.weights(), Session(), OPTIONS)
+    assert not case.folder.exists()
+    with pytest.raises(InvalidInput, match="all joins the labels of networks; verify those of"):
+        verify_case(case, networks, networks.weights())
+    one, other, _ = networks.networks
+    assert one.case is not None
+    later = replace(one, case=replace(one.case, previous_stage=PreviousStage("low", (1,))))
+    with pytest.raises(InvalidInput, match="takes the labels of low too"):
+        joined("set", [later, other])

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from znni.cases.case import BEFORE
 from znni.cases.case_folder import Case, check_output
 from znni.cases.memory import Room, room_for, search_for
-from znni.cases.networks import NetworkSet, alone, beside_weights
+from znni.cases.networks import NetworkSet, alone, beside_weights, noting_weights
 from znni.cases.preparation import Preparation, preparation_of_all, unit_of
 from znni.cases.previous_stage import PreviousNetwork
 from znni.cases.scan import Scan, look_at_scan
@@ -96,8 +96,9 @@ def forecast(
     limits, others = beside_weights(options.limits, asked)
     prepared = [preparation_of_all(scan, network) for network in asked.networks]
     searches = [search_for(each, limits) for each in prepared]
-    plans = tuple(as_here(fastest(search)[0]) for search in searches)
-    room = room_for(scan, prepared, searches, [*asked.largest, *removing])
+    with noting_weights(others):
+        plans = tuple(as_here(fastest(search)[0]) for search in searches)
+        room = room_for(scan, prepared, searches, [*asked.largest, *removing])
     taken = {name: room.process + each for name, each in room.steps._asdict().items() if each}
     taken["network"] = max(plan.memory.total for plan in plans)
     memory = {name: each + others for name, each in taken.items()}

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from planner.limits import does_not_fit
 from planner.search import Search
 from znni.cases.input_file import preparing_bytes
-from znni.cases.networks import NetworkSet, beside_weights
+from znni.cases.networks import NetworkSet, beside_weights, noting_weights
 from znni.cases.preparation import (
     Preparation,
     preparation_of_all,
@@ -100,13 +100,14 @@ def room_of_files(
         StepDoesNotFit: another step does not.
     """
     scan = look_at_scan(files, networks.rules, unit_of(networks.networks[0]))
-    limits, _ = beside_weights(limits, networks)
+    limits, others = beside_weights(limits, networks)
     prepared = [preparation_of_all(scan, network) for network in networks.networks]
-    for each in prepared:
-        least = replace(each, image=ONE_VOXEL, output=ONE_VOXEL)
-        check_network(least if each.network.scaling.crops else each, limits)
-    searches = [search_for(each, limits) for each in prepared]
-    return room_for(scan, prepared, searches, [*networks.largest, *removing])
+    with noting_weights(others):
+        for each in prepared:
+            least = replace(each, image=ONE_VOXEL, output=ONE_VOXEL)
+            check_network(least if each.network.scaling.crops else each, limits)
+        searches = [search_for(each, limits) for each in prepared]
+        return room_for(scan, prepared, searches, [*networks.largest, *removing])
 
 
 def check_network(prepared: Preparation, limits: Choices) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
@@ -11,10 +12,10 @@ from typing import TypeAlias
 
 from znni.cases.preparation import rules_of
 from znni.components.rules import KeepLargest, Rule
-from znni.core.errors import InvalidInput
+from znni.core.errors import DoesNotFit, InvalidInput, StepDoesNotFit
 from znni.core.options import Choices
 from znni.core.shapes import FLOAT_BYTES
-from znni.core.text import counted
+from znni.core.text import counted, in_units
 from znni.inference.plan_choice import machine_here
 from znni.network.case_rules import CaseRules
 from znni.network.network import Network
@@ -178,3 +179,18 @@ def beside_weights(limits: Choices, networks: NetworkSet) -> tuple[Choices, int]
     if not others or limits.ram is None:
         return limits, others
     return replace(limits, ram=max(1, machine_here(limits).host.memory - others)), others
+
+
+@contextmanager
+def noting_weights(others: int) -> Iterator[None]:
+    """Note the weights of the other networks on errors of too little memory.
+
+    Args:
+        others: the bytes of these weights.
+    """
+    try:
+        yield
+    except (DoesNotFit, StepDoesNotFit) as error:
+        if others:
+            error.add_note(f"the weights of the other networks take {in_units(others)} more")
+        raise

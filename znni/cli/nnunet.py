@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -159,7 +160,8 @@ def predict(
     out.mkdir(parents=True, exist_ok=True)
     if len(results) == 1:  # nnUNetv2_ensemble and nnUNetv2_apply_postprocessing read these
         for name in (PLANS, DATASET):
-            shutil.copyfile(results[0].place / name, out / name)
+            with suppress(shutil.SameFileError):
+                shutil.copyfile(results[0].place / name, out / name)
     limits = Choices(device=DEVICES[device], ram=ram)
     with show_progress("cases") as done:
         report = predict_cases(
