@@ -45,12 +45,15 @@ class ScanInMemory:
         self._mask: NDArray[np.bool_] | None = None
         if scaling.within == "nonzero":
             self._mask = ndimage.binary_fill_holes(_nonzero(self._values))
+        scaled = Fixed(-scaling.offset / scaling.scale, 1 / scaling.scale)
+        rules = scaling.of_maps(len(values)) or (scaled,) * len(values)
         self._rules = [
             rule if isinstance(rule, Fixed) else self._statistics(rule, one)
-            for rule, one in zip(scaling.of_maps(len(values)), self._values, strict=True)
+            for rule, one in zip(rules, self._values, strict=True)
         ]
         fixed = InputScaling(normalize=tuple(self._rules))
-        self.network = network.scaled_by(replace(fixed, crop=scaling.crop, box=self.crop))
+        box = self.crop if scaling.crops else None
+        self.network = network.scaled_by(replace(fixed, crop=scaling.crop, box=box))
         self._bounds: dict[int | None, NDArray[np.float64]] = {}
 
     def values(self, box: Box) -> NDArray[np.float64]:
