@@ -234,7 +234,7 @@ class _Steps:
 
 @dataclass(frozen=True)
 class _Work:
-    """What the steps of a case share, and the reports on its networks so far."""
+    """The objects that the steps of a case share, and the reports on its networks so far."""
 
     case: Case
     scan: Scan

@@ -1,4 +1,4 @@
-"""What the network of a case sees, computed again by NumPy and SciPy in float64.
+"""The input of a case's network, computed again by NumPy and SciPy in float64.
 
 Verification compares labels with it. The module shares no code with the preparation of cases, but
 for the reading of scans and the numbers of voxels.
