@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from scipy import ndimage
 
 from znni.cases import input_slabs
-from znni.cases.case import Case, predict
+from znni.cases.case import predict
+from znni.cases.case_folder import Case
 from znni.cases.forecast import forecast
 from znni.cases.previous_stage import PreviousNetwork
 from znni.core.errors import InvalidInput

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from znni.cases.arrays import OneHot, Pasted, Stacked, Turn, Turned
+from znni.cases.arrays import OneHot, Overlaid, Pasted, Renumbered, Stacked, Turn, Turned
 from znni.core.shapes import Vec3
 
 
@@ -73,6 +73,18 @@ def test_stacked(data: st.DataObject) -> None:
     assert stacked.shape == expected.shape
     key = part_of(data.draw, stacked.shape)
     np.testing.assert_array_equal(stacked[key], expected[key])
+
+
+@given(st.data())
+def test_overlaid_and_renumbered(data: st.DataObject) -> None:
+    generator = np.random.default_rng(data.draw(st.integers(0, 99)))
+    below, above = generator.integers(0, 3, (2, 1, 3, 4, 5))
+    numbers = np.array([0, 7, 300], np.uint16)
+    labels = Overlaid([Renumbered(below, numbers), Renumbered(above, numbers)])
+    expected = np.where(above > 0, numbers[above], numbers[below])
+    key = part_of(data.draw, labels.shape)
+    np.testing.assert_array_equal(labels[key], expected[key])
+    assert labels.dtype == np.uint16
 
 
 def test_a_stack_has_a_type_for_all() -> None:

@@ -13,7 +13,8 @@ from case_scans import NET, scan, write
 from numpy.typing import NDArray
 
 import znni
-from znni.cases.case import Case, predict
+from znni.cases.case import predict
+from znni.cases.case_folder import Case
 from znni.cases.folder import cases_in
 from znni.cases.spacing_file import read_spacing
 from znni.core.errors import InvalidInput

@@ -12,19 +12,25 @@ import numpy as np
 import pytest
 from case_scans import NET, write
 
-from znni.cases import input_slabs, slabs
-from znni.cases.case import Case, predict, remove_components
+from znni.cases import input_slabs, slabs, values
+from znni.cases.case import predict
+from znni.cases.case_folder import Case
+from znni.cases.input_file import write_input
+from znni.cases.labels import Part, joined_labels, without_components
 from znni.cases.memory import room_for, room_of_files, search_for
-from znni.cases.preparation import preparation_for, preparation_of_all, write_input
+from znni.cases.networks import alone
+from znni.cases.preparation import preparation_for, preparation_of_all
 from znni.cases.scan import open_scan
 from znni.cases.slabs import LEAST_COMPONENTS, Slab, slab_within
+from znni.cases.values import change_values, changed_bytes
 from znni.components.rules import KeepLargest
 from znni.components.slabs import MOST_COMPONENTS
 from znni.core.errors import DoesNotFit, StepDoesNotFit
 from znni.core.options import Choices
 from znni.core.run_options import Options
-from znni.core.shapes import Vec3
+from znni.core.shapes import Box, Vec3
 from znni.inference.session import Session
+from znni.network.case_rules import ScaleRange, Standardize, Stretch, ValueStep
 from znni.network.network import Network
 from znni.network.network_file import network_from_text
 from znni.network.weights import random_weights
@@ -73,7 +79,7 @@ def test_preparing_takes_what_it_declares(
     scan = open_scan([file], net.case, tmp_path)
     known = preparation_of_all(scan, net)
     limits = Choices(device="cpu", threads=2, costs="built-in")
-    declared = room_for(scan, known, search_for(known, limits)).steps
+    declared = room_for(scan, [known], [search_for(known, limits)]).steps
     prepared = preparation_for(scan, net, tmp_path)  # code is loaded and compiled
     write_input(scan, prepared, tmp_path / "input.npy", 2)
     reading = peak_of(lambda: preparation_for(scan, net, tmp_path))
@@ -89,15 +95,51 @@ def test_removing_components_takes_what_it_declares(tmp_path: Path) -> None:
     scan = open_scan([file], net.case, tmp_path)
     known = preparation_of_all(scan, net)
     limits = Choices(device="cpu", threads=2, costs="built-in")
-    room = room_for(scan, known, search_for(known, limits), RULES)
+    room = room_for(scan, [known], [search_for(known, limits)], RULES)
     labels = np.random.default_rng(1).integers(0, 3, (1, *SIZE), np.uint8)
     np.save(tmp_path / "labels.npy", labels.repeat(4, axis=-1)[..., : SIZE[2]])
 
+    found = joined_labels([Part(tmp_path / "labels.npy", known.crop)])
+
     def remove() -> None:
-        remove_components(scan, tmp_path / "labels.npy", RULES, room.free)
+        without_components(scan, found, tmp_path / "without.npy", RULES, room.free)
 
     remove()
     assert peak_of(remove) <= room.steps.components + SMALL
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        (Standardize(nonzero=True),),
+        (Stretch(each=True),),
+        (ScaleRange((0, 300), clip=True), Stretch(), Standardize(each=True)),
+    ],
+)
+def test_changing_values_takes_what_it_declares(
+    tmp_path: Path, steps: tuple[ValueStep, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(values, "SLAB_VALUES", 2**18)
+    np.save(tmp_path / "input.npy", noise()[np.newaxis])
+    taken = peak_of(lambda: change_values(tmp_path / "input.npy", steps))
+    assert taken <= changed_bytes(Vec3(*SIZE), 1) + SMALL
+
+
+def test_joining_labels_takes_what_components_declare(tmp_path: Path) -> None:
+    stored = np.random.default_rng(1).integers(0, 3, (1, *SIZE), np.uint8)
+    parts = []
+    for number in range(3):
+        path = tmp_path / f"labels-{number}.npy"
+        np.save(path, stored)
+        crop = Box(Vec3(0, 0, 0), Vec3(*SIZE))
+        parts.append(Part(path, crop, ((0, 0), (1, 300 + number), (2, 7))))
+    found = joined_labels(parts)
+
+    def read() -> None:
+        _ = found.array[:, :, :, :]
+
+    declared = (slabs.LABEL_BYTES + slabs.JOINED_BYTES) * Vec3(*SIZE).volume
+    assert peak_of(read) <= declared + SMALL
 
 
 def test_slabs_follow_from_the_memory() -> None:
@@ -126,7 +168,7 @@ def test_a_case_that_cannot_fit_says_so_before_anything_is_written(
         with pytest.raises(kind, match=said):
             predict(case, net, random_weights(net, 7), Session(), options)
     assert [path.name for path in tmp_path.iterdir()] == ["scan.nii"]
-    needed = room_of_files(case.files, net, Choices(device="cpu", costs="built-in")).process
+    needed = room_of_files(case.files, alone(net), Choices(device="cpu", costs="built-in")).process
     assert needed > 512 * 2**20
 
 

@@ -11,7 +11,8 @@ import pytest
 from case_scans import NET, nibabel, scan, weights_file, write
 from command_line import refused, succeeds
 
-from znni.cases.case import Case, predict
+from znni.cases.case import predict
+from znni.cases.case_folder import Case
 from znni.cases.verification import CaseVerification, verify_case
 from znni.core.errors import InvalidInput
 from znni.core.options import Choices

@@ -12,7 +12,8 @@ from case_scans import nibabel, scan, weights_file, write
 from scipy import ndimage
 
 from znni.cases import slabs
-from znni.cases.case import Case, predict
+from znni.cases.case import predict
+from znni.cases.case_folder import Case
 from znni.cases.folder import cases_in, predict_cases
 from znni.components.rules import KeepLargest
 from znni.core.errors import InvalidInput
@@ -79,8 +80,7 @@ def test_slices_far_apart_are_resampled_one_by_one(tmp_path: Path) -> None:
         Case((file,), tmp_path / "labels.nii"), net, random_weights(net, 7), session, OPTIONS,
         lambda step, _done, _total: seen.append(step),
     )  # fmt: skip
-    assert report.report is not None
-    window = report.report.plan.network.window
+    window = report.reports[0].plan.network.window
     assert window is not None
     assert window.resampled is not None
     assert window.resampled.orders == (0, 1, 1)

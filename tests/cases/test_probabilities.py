@@ -14,7 +14,7 @@ from case_scans import nibabel, scan, weights_file, write
 from numpy.typing import NDArray
 
 from znni.cases import probabilities
-from znni.cases.case import Case
+from znni.cases.case_folder import Case
 from znni.cases.folder import predict_cases
 
 SPACING = (2.5, 1.2, 1.0)

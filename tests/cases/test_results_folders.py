@@ -56,6 +56,22 @@ def test_folds_and_mirroring_are_chosen_as_in_nnunet(folder: Path) -> None:
     assert (labels(folder / "one" / "b.nii.gz") != labels(folder / "out" / "b.nii.gz")).any()
 
 
+def test_labels_of_several_results_folders_are_joined(folder: Path) -> None:
+    first = next(folder.glob("results/*/*"))
+    plans = results_plans((0, 1, 2), ["CTNormalization"])
+    names = {"background": 0, "bone": 1, "vessel": 2, "ignore": 3}
+    second = write_results(folder / "second", plans, [results_module(2)], names)
+    line = "nnunet", "predict", "-i", "scans", "-device", "cpu", "--disable_tta"
+    succeeds(*line, "-o", "both", "-m", first, "-m", second)
+    succeeds(*line, "-o", "one", "-m", first)
+    succeeds(*line, "-o", "second", "-m", second)  # labels may lie beside the network
+    one, two = (labels(folder / name / "a.nii.gz") for name in ("one", "second"))
+    expected = np.where(two > 0, two + 2, one)
+    np.testing.assert_array_equal(labels(folder / "both" / "a.nii.gz"), expected)
+    assert not (folder / "both" / "plans.json").exists()
+    assert (folder / "one" / "plans.json").exists()
+
+
 def test_a_results_folder_is_a_network_of_infer(folder: Path) -> None:
     place = next(folder.glob("results/*/*"))
     done = znni(
@@ -113,4 +129,11 @@ def test_what_is_wrong_is_named() -> None:
     assert "folds follow -f" in refused(*LINE, "7")
     assert "leave out -d and -c" in refused(*LINE, "-m", "results")
     assert "-step_size 0.0: give a share" in refused(*LINE, "-step_size", "0")
+    several = *LINE[:-4], "-m", "one", "-m", "two"
+    assert "--save_probabilities is for a single network" in refused(
+        *several, "--save_probabilities"
+    )
+    assert "-prev_stage_predictions is for a single network" in refused(
+        *several, "-prev_stage_predictions", "low"
+    )
     assert "-part_id 2 of -num_parts 2" in refused(*LINE, "-num_parts", "2", "-part_id", "2")

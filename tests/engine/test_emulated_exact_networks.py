@@ -22,7 +22,7 @@ from planner.exact_segments import exact_segments
 from planner.search import Search
 from znni.calibration.overhead_figures import run_overhead
 from znni.core.errors import InvalidInput
-from znni.core.options import Accuracy, Pad
+from znni.core.options import Accuracy, BlendedActivation, Pad
 from znni.core.shapes import Box, Vec3
 from znni.engine.block import alone
 from znni.engine.checks import check_runnable
@@ -43,7 +43,7 @@ from znni.plans.plan import Plan
 from znni.plans.primitive import Catalogue
 from znni.plans.rewrites.network_rules import as_given
 from znni.plans.segments import Segment
-from znni.primitives.reference import exact
+from znni.primitives.reference import activation, exact
 from znni.volumes.array import ArrayVolume
 
 pytestmark = needs_emulation
@@ -315,10 +315,18 @@ def test_windows_of_packed_values_are_blended(accuracy: Accuracy) -> None:
     np.testing.assert_allclose(found, right, rtol=0, atol=ERRORS[accuracy] * np.abs(right).max())
 
 
-@pytest.mark.parametrize(("text", "mirror"), [(PLAIN_UNET, ""), (PLAIN_UNET, "y"), (NET, "")])
-def test_windows_are_computed_at_once(text: str, mirror: str) -> None:
+@pytest.mark.parametrize(
+    ("text", "mirror", "kind"),
+    [
+        (PLAIN_UNET, "", "identity"),
+        (PLAIN_UNET, "y", "identity"),
+        (NET, "", "softmax"),
+        (NET, "", "sigmoid"),
+    ],
+)
+def test_windows_are_computed_at_once(text: str, mirror: str, kind: BlendedActivation) -> None:
     network = network_from_text(text, "network")
-    network = with_window(network, Window(Vec3(4, 8, 4), 0.5, mirror=mirror))
+    network = with_window(network, Window(Vec3(4, 8, 4), 0.5, mirror=mirror, activation=kind))
     known = mostly_packed("tf32") if text == PLAIN_UNET else primitives()
     volume = np.random.default_rng(0).standard_normal((network.in_features, 6, 13, 6), np.float32)
     volume[:, 4:] *= 40  # each window has its own mean and spread
@@ -327,7 +335,8 @@ def test_windows_are_computed_at_once(text: str, mirror: str) -> None:
         for_job(network, job), job.output, MACHINE, known, run_overhead(MACHINE), BUILT_IN,
         "none", "gpu",
     )  # fmt: skip
-    weights, right = random_weights(network, 7), blended(network, volume)
+    weights = random_weights(network, 7)
+    right = activation(blended(network, volume)[None], kind)[0]
     for together, patch in ((1, job.output), (4, job.output), (5, Vec3(4, 16, 4))):
         plan = search.computing(together).fastest_for(patch)
         assert plan is not None

@@ -15,6 +15,7 @@ from scipy.ndimage import map_coordinates
 from window_networks import blended, network, volume
 
 from znni.core.errors import InvalidInput
+from znni.core.options import BlendedActivation
 from znni.core.resampling import Resampling
 from znni.core.shapes import Box, Vec3
 from znni.engine.labels import labels_for
@@ -27,6 +28,11 @@ from znni.network.network import Network
 from znni.network.network_file import network_from_text
 from znni.network.weights import random_weights
 from znni.network.window import Window
+from znni.plans.rewrites.head_apart import with_head_apart
+from znni.primitives.reference import activation
+from znni.volumes.locate import open_volume
+
+STARTS = (-0.7, 0.0, 1.2)  # of voxels by steps
 
 OPTIONS: Any = {"device": "cpu", "costs": "built-in", "threads": 1}
 
@@ -40,12 +46,17 @@ def resampled_to(
 
 
 def expected(
-    values: NDArray[np.float64], target: Vec3, orders: tuple[int, int, int]
+    values: NDArray[np.float64],
+    target: Vec3,
+    orders: tuple[int, int, int],
+    steps: tuple[float, float, float] | None = None,
 ) -> NDArray[np.float64]:
     """Return maps (f, z, y, x) resampled in float64 by SciPy, axis by axis."""
     for axis, (extent, order) in enumerate(zip(target, orders, strict=True), start=1):
         at = [np.arange(size, dtype=float) for size in values.shape]
         at[axis] = (np.arange(extent) + 0.5) * (values.shape[axis] / extent) - 0.5
+        if steps:
+            at[axis] = STARTS[axis - 1] + np.arange(extent) * steps[axis - 1]
         if order == 0:
             at[axis] = np.floor(at[axis] + 0.5)
         grid = np.meshgrid(*at, indexing="ij")
@@ -115,6 +126,41 @@ def test_labels_are_those_of_the_largest_resampled_map() -> None:
         np.testing.assert_array_equal(labels[0], maps.argmax(axis=0))
 
 
+def activated(maps: NDArray[np.float64], kind: BlendedActivation) -> NDArray[np.float64]:
+    return activation(maps[None], kind)[0]
+
+
+@pytest.mark.parametrize("kind", ["softmax", "sigmoid"])
+@pytest.mark.parametrize("steps", [None, (0.7, 1.3, 0.55)], ids=["extent", "first"])
+def test_an_activation_comes_between_blending_and_resampling(
+    kind: BlendedActivation, steps: tuple[float, float, float] | None, tmp_path: Path
+) -> None:
+    size, target = Vec3(12, 16, 20), Vec3(16, 12, 35)
+    window = Window(Vec3(8, 8, 8), activation=kind)
+    net = replace(network(window), window=replace(window, resampled=None))
+    plain = blended(network(Window(Vec3(8, 8, 8))), volume(size))
+    x, maps = volume(size), np.zeros((3, *size), np.float32)
+    api.infer(x, net, maps, random_seed=7, **OPTIONS)
+    np.testing.assert_allclose(maps, activated(plain, kind), rtol=0, atol=1e-5)
+    resampling = Resampling(size, target, (1, 1, 1), steps=steps, starts=STARTS)
+    net = replace(net, window=replace(window, resampled=resampling))
+    np.save(tmp_path / "in.npy", x)
+    out = tmp_path / "out.zarr"
+    api.infer(tmp_path / "in.npy", net, out, random_seed=7, **OPTIONS)
+    wanted = expected(activated(plain, kind), target, (1, 1, 1), steps)
+    found = open_volume(out).read(Box(ZERO, target))
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-5)
+    assert verify(out, voxels=40).agrees
+
+
+def test_a_last_layer_is_not_apart_if_its_maps_are_activated() -> None:
+    net = network_from_text(HEADED, "headed.yaml")
+    plain = with_window(net, Window(Vec3(8, 8, 8)))
+    assert with_head_apart(plain).head is not None
+    softmax = with_window(net, Window(Vec3(8, 8, 8), activation="softmax"))
+    assert with_head_apart(softmax) == softmax
+
+
 def test_a_run_is_verified_and_lies_are_found(tmp_path: Path) -> None:
     size, target = Vec3(12, 16, 20), Vec3(18, 11, 31)
     net = resampled_to(network(Window(Vec3(8, 8, 8))), size, target)
@@ -143,12 +189,15 @@ layers:
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("kind", ["identity", "softmax", "sigmoid"])
 @pytest.mark.parametrize("headed", [False, True], ids=["plain", "headed"])
 @pytest.mark.parametrize("regions", [False, True], ids=["labels", "regions"])
 @pytest.mark.parametrize("patch", [Vec3(9, 11, 12), Vec3(31, 17, 40)], ids=str)
-def test_a_gpu_gives_the_labels_of_the_host(patch: Vec3, regions: bool, headed: bool) -> None:
+def test_a_gpu_gives_the_labels_of_the_host(
+    patch: Vec3, regions: bool, headed: bool, kind: BlendedActivation
+) -> None:
     size, target = Vec3(20, 23, 25), Vec3(31, 17, 40)
-    window = Window(Vec3(8, 8, 8), like="nnunet")
+    window = Window(Vec3(8, 8, 8), like="nnunet", activation=kind)
     net = with_window(network_from_text(HEADED, "headed.yaml"), window)
     net = resampled_to(net if headed else network(window), size, target)
     net = replace(net, has_regions=regions)

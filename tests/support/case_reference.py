@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from scipy import ndimage
 from window_networks import blended
 
-from znni.cases.case import Case, predict
+from znni.cases.case import predict
+from znni.cases.case_folder import Case
 from znni.core.options import Choices
 from znni.core.resampling import Resampling
 from znni.core.run_options import Options

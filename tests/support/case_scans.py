@@ -47,11 +47,11 @@ def write(path: Path, values: NDArray[Any], affine: NDArray[np.float64] | None =
     return path
 
 
-def weights_file(path: Path, net: Network) -> None:
+def weights_file(path: Path, net: Network, seed: int = 7) -> None:
     """Write random weights of a network."""
     arrays = {
         f"{name}.{kind}": array
-        for name, weights in random_weights(net, 7).layers.items()
+        for name, weights in random_weights(net, seed).layers.items()
         for kind, array in weights.arrays.items()
     }
     np.savez(path, **arrays)  # type: ignore[arg-type]

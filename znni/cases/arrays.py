@@ -194,3 +194,48 @@ class Pasted:
             at = common.shifted(Vec3(0, 0, 0) - wanted.start)
             found[:, *at.slices] = self._array[maps, *inside.slices]
         return found
+
+
+class Renumbered:
+    """Labels with other numbers.
+
+    Args:
+        array: the labels (1, z, y, x).
+        numbers: the number of each label, from 0 on. Its type is that of the result.
+    """
+
+    def __init__(self, array: ArrayLike, numbers: NDArray[Any]) -> None:
+        self._array = array
+        self._numbers = numbers
+        self.shape = tuple(array.shape)
+        self.dtype = numbers.dtype
+
+    def __getitem__(self, key: Slices, /) -> NDArray[Any]:
+        """Return a part (1, z, y, x)."""
+        labels = self._array[key]
+        found = np.empty(labels.shape, self.dtype)
+        for plane, own in zip(found[0], labels[0], strict=True):  # NumPy copies labels as int64
+            plane[...] = self._numbers[own]
+        return found
+
+
+class Overlaid:
+    """Labels of several volumes. Where several are not 0, the last one counts.
+
+    Args:
+        arrays: the volumes (1, z, y, x), of equal extents and one type.
+    """
+
+    def __init__(self, arrays: Sequence[ArrayLike]) -> None:
+        self._arrays = arrays
+        self.shape = tuple(arrays[0].shape)
+        self.dtype = np.dtype(arrays[0].dtype)
+
+    def __getitem__(self, key: Slices, /) -> NDArray[Any]:
+        """Return a part (1, z, y, x)."""
+        first, *others = self._arrays
+        found = np.array(first[key])
+        for array in others:
+            labels = np.asarray(array[key])
+            np.copyto(found, labels, where=labels != 0)
+        return found

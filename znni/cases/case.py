@@ -1,38 +1,36 @@
-"""One case: prepare its scan, run the network, and write its labels.
+"""One case: prepare its scan, run the networks, and write its labels.
 
-All intermediate files lie in a folder beside the labels, ``LABELS.case``. A run that was stopped
-continues from them.
+All intermediate files lie in the case's folder. A run that was stopped continues from them.
 """
 
 from __future__ import annotations
 
-import os
-import shutil
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, replace
-from hashlib import sha256
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import perf_counter
 
-from znni.cases.labels import remove_components, write_labels
+from znni.cases.case_folder import Case, check_output, discard, held, open_folder
+from znni.cases.labels import Part, joined_labels, without_components, write_labels
 from znni.cases.memory import Room, check_network, room_of_files
+from znni.cases.networks import NetworkSet, alone, beside_weights
 from znni.cases.preparation import (
+    Preparation,
     preparation_for,
-    rules_of,
     running,
+    stored_values,
     unit_of,
 )
-from znni.cases.previous_stage import PreviousNetwork, network_input, open_labels
+from znni.cases.previous_stage import INPUT, network_input, open_labels
 from znni.cases.probabilities import MAPS, write_labels_of_maps, write_probabilities
-from znni.cases.scan import decompressed, open_scan
-from znni.cases.spacing_file import spacing_file, write_spacing
+from znni.cases.scan import Scan, decompressed, open_scan
+from znni.cases.spacing_file import write_spacing
 from znni.components.rules import Rule
 from znni.core.array_like import ArrayLike
 from znni.core.errors import InvalidInput
-from znni.core.run_options import Options
+from znni.core.run_options import Options, ValueOptions
 from znni.core.text import duration
-from znni.core.user_cache import state_of_source, write_whole
 from znni.engine.report import Report
 from znni.engine.run_state import Progress
 from znni.inference.api import compute
@@ -41,13 +39,10 @@ from znni.inference.session import Session
 from znni.machine.arrays import return_freed_memory
 from znni.network.case_rules import PreviousStage
 from znni.network.network import Network
-from znni.network.network_as_text import network_text
 from znni.network.weights import Weights
-from znni.volumes.locate import writer_at
-from znni.volumes.partial_file import hold
 
-IDENTITY = "case"  # the file that says which scan and network a folder is of
 LABELS = "labels.h5"
+WITHOUT = "without-components.npy"
 BEFORE = "labels-before.npy"  # of the previous stage, over the scan
 
 # Called with the name of a step, the voxels done, and all voxels of the step.
@@ -65,12 +60,12 @@ class CaseReport:
     Attributes:
         out: the labels.
         seconds: the seconds of each step, by its name.
-        report: the report on the network; None if an earlier run had computed its labels.
+        reports: the report on each network, but for those whose labels an earlier run computed.
     """
 
     out: Path
     seconds: dict[str, float]
-    report: Report | None
+    reports: tuple[Report, ...]
 
     def __str__(self) -> str:
         """Return a line on the case."""
@@ -78,58 +73,28 @@ class CaseReport:
         return f"{self.out}: {duration(sum(self.seconds.values()))} ({steps})"
 
 
-@dataclass(frozen=True)
-class Case:
-    """A case to compute.
-
-    Attributes:
-        files: the files of the scan, one for each channel.
-        out: the labels to make.
-        previous: the labels of the previous stage of a cascade, or the network that computes them.
-            None: the network is no later stage.
-        probabilities: a file ``NAME.npz`` to make, as nnU-Net's, with ``NAME.pkl`` beside it. None:
-            none are saved.
-    """
-
-    files: tuple[Path, ...]
-    out: Path
-    previous: Path | PreviousNetwork | None = None
-    probabilities: Path | None = None
-
-    @property
-    def is_finished(self) -> bool:
-        """True if all that it makes exists."""
-        made = (self.out, self.probabilities) if self.probabilities else (self.out,)
-        return all(path.exists() for path in made)
-
-    @property
-    def inputs(self) -> tuple[Path, ...]:
-        """All files that are read: those of the scan, and labels of the previous stage."""
-        return (*self.files, self.previous) if isinstance(self.previous, Path) else self.files
-
-    @property
-    def folder(self) -> Path:
-        """The folder for everything between the scan and the labels."""
-        return self.out.with_name(f"{self.out.name}.case")
-
-
 def predict(
     case: Case,
-    network: Network,
-    weights: Weights,
+    networks: Network | NetworkSet,
+    weights: Weights | Sequence[Weights],
     session: Session,
     options: Options = Options(),
     progress: StepProgress = no_step_progress,
     removing: Sequence[Rule] = (),
 ) -> CaseReport:
-    """Compute and write the labels of a case. Arguments and errors are as in ``compute_labels``."""
-    return compute_labels(case, network, weights, session, options, progress, removing)()
+    """Compute and write the labels of a case.
+
+    Arguments and errors are as in ``compute_labels``, but a single network may be given.
+    """
+    asked = alone(networks) if isinstance(networks, Network) else networks
+    given = (weights,) if isinstance(weights, Weights) else weights
+    return compute_labels(case, asked, given, session, options, progress, removing)()
 
 
 def begin(
     case: Case,
-    network: Network,
-    weights: Weights,
+    networks: NetworkSet,
+    weights: Sequence[Weights],
     options: Options,
     removing: Sequence[Rule] = (),
 ) -> Room:
@@ -139,8 +104,8 @@ def begin(
 
     Args:
         case: the case.
-        network: the network, whose file describes whole cases.
-        weights: its parameters.
+        networks: the networks, whose files describe whole cases.
+        weights: the parameters of each.
         options: what plans may use.
         removing: as for ``compute_labels``.
 
@@ -152,18 +117,18 @@ def begin(
         DoesNotFit: no plan stays within the memory.
         StepDoesNotFit: another step does not.
     """
-    check_output(case)
-    room = room_of_files(case.files, network, options.limits, removing)
-    _open_folder(case, network, weights, options)
-    with _held(case):
+    check_output(case, networks)
+    room = room_of_files(case.files, networks, options.limits, removing)
+    open_folder(case, networks, weights, options)
+    with held(case):
         decompressed(case.inputs, case.folder)
     return room
 
 
 def compute_labels(
     case: Case,
-    network: Network,
-    weights: Weights,
+    networks: NetworkSet,
+    weights: Sequence[Weights],
     session: Session,
     options: Options = Options(),
     progress: StepProgress = no_step_progress,
@@ -171,10 +136,12 @@ def compute_labels(
 ) -> Callable[[], CaseReport]:
     """Compute the labels of a case, and return the function that writes them.
 
+    The networks are computed one after the other. Those that take the same input share it.
+
     Args:
         case: the case.
-        network: the network, whose file describes whole cases.
-        weights: its parameters.
+        networks: the networks, whose files describe whole cases.
+        weights: the parameters of each.
         session: finds plans and keeps them ready.
         options: what plans may use.
         progress: called as steps go on.
@@ -185,85 +152,155 @@ def compute_labels(
         raises ``RunFailed`` if it cannot.
 
     Raises:
-        InvalidInput: the scan, the network or an option cannot be used.
+        InvalidInput: the scan, a network or an option cannot be used.
         DoesNotFit: no plan stays within the memory.
         StepDoesNotFit: another step does not.
         RunFailed: reading, computing or writing failed.
     """
-    rules, unit = rules_of(network), unit_of(network)
-    room = begin(case, network, weights, options, removing)
-    seconds: dict[str, float] = {}
-    begun = perf_counter()
-
-    def done(step: str) -> None:
-        nonlocal begun
-        now = perf_counter()
-        seconds[step], begun = now - begun, now
-
-    def told(step: str) -> Progress:
-        return lambda done, total: progress(step, done, total)
-
+    rules, unit = networks.rules, unit_of(networks.networks[0])
+    room = begin(case, networks, weights, options, removing)
+    options = replace(options, limits=beside_weights(options.limits, networks)[0])
+    steps, parts = _Steps(progress), list[Part]()
     with ExitStack() as holding:
-        holding.enter_context(_held(case))
+        holding.enter_context(held(case))
         scan = open_scan(case.files, rules, case.folder, unit)
+        work = _Work(case, scan, room, session, options, steps)
         before: ArrayLike | None = None
         if stage := rules.previous_stage:
-            before = open_labels(
-                _labels_before(case, stage, session, options, progress), scan, stage
-            )
-            done(stage.name)
-        session.make_room(room.process + room.steps.preparing, room.allowed)
-        prepared = preparation_for(scan, network, case.folder, told("reading"), room.free, before)
-        if network.scaling.crops:
-            check_network(prepared, options.limits)
-        done("reading")
-        source = network_input(case.folder, scan, prepared, before, room, told("resampling"))
-        done("resampling")
-        asked = replace(options.values, labels=case.probabilities is None)
-        request = Request(
-            source,
-            running(prepared),
-            case.folder / (MAPS if case.probabilities else LABELS),
-            replace(options, values=asked),
-            weights,
-        )
-        labels, report = _computed(request, session, told("network"))
-        done("network")
-        if case.probabilities:
-            labels = write_labels_of_maps(case.folder, network, told("labels"))
-            done("labels")
+            file = _labels_before(case, stage, session, options, progress)
+            before = open_labels(file, scan, stage)
+            steps.done(stage.name)
+        for group in networks.groups:
+            first = networks.networks[group[0]]
+            prepared, source = _prepared(work, first, numbered(INPUT, group[0]), before)
+            for number in group:
+                own = prepared.shared_with(scan, networks.networks[number])
+                labels = _labels_of(work, own, source, weights[number], numbered(LABELS, number))
+                parts.append(Part(labels, own.crop, networks.numbers_of(number)))
         return_freed_memory()
-        if removing:
+        found = joined_labels(parts)
+        if removing := [*networks.largest, *removing]:
             session.make_room(room.process + room.steps.components, room.allowed)
-            labels = remove_components(scan, labels, removing, room.free)
-            done("postprocessing")
-        held = holding.pop_all()
+            path = case.folder / WITHOUT
+            found = without_components(scan, found, path, removing, room.free)
+            steps.done("postprocessing")
+        keeping = holding.pop_all()
 
     def write() -> CaseReport:
-        nonlocal begun
-        begun = perf_counter()
+        steps.start()
         return_freed_memory()
-        with held:
+        with keeping:
             if rules.voxels == "json":
                 write_spacing(case.out, scan.spacing)
             if case.probabilities:
-                write_probabilities(
-                    scan, prepared, case.folder, case.probabilities, told("probabilities")
-                )
-                done("probabilities")
-            write_labels(scan, prepared, labels, case.out, told("writing"))
-            done("writing")
-            _discard(case)
-        return CaseReport(case.out, seconds, report)
+                told = steps.told("probabilities")
+                write_probabilities(scan, prepared, case.folder, case.probabilities, told)
+                steps.done("probabilities")
+            write_labels(scan, found, case.out, steps.told("writing"))
+            steps.done("writing")
+            discard(case)
+        return CaseReport(case.out, steps.seconds, tuple(work.reports))
 
     return write
 
 
-def _computed(request: Request, session: Session, progress: Progress) -> tuple[Path, Report | None]:
-    """Return the output of a network, and the report; None if an earlier run has computed it."""
-    out = Path(str(request.out))
-    report = None if out.exists() else compute(request, session, progress=progress)()
-    return out, report
+class _Steps:
+    """The seconds of a case's steps, and their progress.
+
+    Args:
+        progress: called as steps go on.
+
+    Attributes:
+        seconds: the seconds of each step so far, by its name.
+    """
+
+    def __init__(self, progress: StepProgress) -> None:
+        self.seconds: dict[str, float] = {}
+        self._progress = progress
+        self.start()
+
+    def start(self) -> None:
+        """Begin a step now."""
+        self._begun = perf_counter()
+
+    def done(self, step: str) -> None:
+        """End a step, and begin the next one."""
+        begun = self._begun
+        self.start()
+        self.seconds[step] = self.seconds.get(step, 0.0) + self._begun - begun
+
+    def told(self, step: str) -> Progress:
+        """Return the progress of a step, called with voxels done and all voxels."""
+        return lambda done, total: self._progress(step, done, total)
+
+
+@dataclass(frozen=True)
+class _Work:
+    """The objects that the steps of a case share, and the reports on its networks so far."""
+
+    case: Case
+    scan: Scan
+    room: Room
+    session: Session
+    options: Options
+    steps: _Steps
+    reports: list[Report] = field(default_factory=list)
+
+
+def _prepared(
+    work: _Work, network: Network, name: str, before: ArrayLike | None
+) -> tuple[Preparation, Path | ArrayLike]:
+    """Return the preparation of a scan for a network, and the network's input.
+
+    Args:
+        work: the case.
+        network: the network.
+        name: the name of the input's file.
+        before: the labels of the previous stage over the scan; None: there are none.
+    """
+    scan, room, steps, folder = work.scan, work.room, work.steps, work.case.folder
+    work.session.make_room(room.process + room.steps.preparing, room.allowed)
+    told = steps.told("reading")
+    prepared = preparation_for(scan, network, folder, told, room.free, before)
+    steps.done("reading")
+    told = steps.told("resampling")
+    source = network_input(folder / name, scan, prepared, before, room, told)
+    steps.done("resampling")
+    return prepared, source
+
+
+def _labels_of(
+    work: _Work, prepared: Preparation, source: Path | ArrayLike, weights: Weights, name: str
+) -> Path:
+    """Return the labels of a network. Compute them, unless an earlier run has.
+
+    Args:
+        work: the case.
+        prepared: its preparation for the network.
+        source: the network's input.
+        weights: its parameters.
+        name: the name of the labels' file.
+    """
+    case, steps, options = work.case, work.steps, work.options
+    if prepared.network.scaling.crops:
+        check_network(prepared, options.limits)
+    values = ValueOptions() if case.probabilities else stored_values(prepared.network)
+    out = case.folder / (MAPS if case.probabilities else name)
+    if not out.exists():
+        asked = replace(options, values=values)
+        request = Request(source, running(prepared), out, asked, weights)
+        work.reports.append(compute(request, work.session, progress=steps.told("network"))())
+    steps.done("network")
+    if case.probabilities:
+        out = write_labels_of_maps(case.folder, prepared.network, steps.told("labels"))
+        steps.done("labels")
+    return out
+
+
+def numbered(name: str, number: int) -> str:
+    """Return the name of a network's file. That of the first network has no number."""
+    plain = Path(name)
+    return f"{plain.stem}-{number}{plain.suffix}" if number else name
 
 
 def _labels_before(
@@ -289,109 +326,3 @@ def _labels_before(
         earlier = Case(tuple(files), made, found.previous)
         predict(earlier, found.network, found.weights, session, options, progress)
     return made
-
-
-def discard_left(case: Case) -> None:
-    """Remove the folder of a case whose labels are complete, if a run was killed before it did."""
-    if (case.folder / IDENTITY).exists():
-        with suppress(InvalidInput), _held(case):
-            _discard(case)
-
-
-def _discard(case: Case) -> None:
-    """Remove the folder of a case. The file that says whose it is goes last, in case of a kill."""
-    for path in case.folder.iterdir():
-        if path.is_dir():
-            shutil.rmtree(path)
-        elif path.name != IDENTITY:
-            path.unlink()
-    shutil.rmtree(case.folder)
-
-
-def _is_partial(path: Path) -> bool:
-    """Return whether a file of the folder was not complete when its run was killed."""
-    return path.suffix == ".partial"
-
-
-def _open_folder(case: Case, network: Network, weights: Weights, options: Options) -> None:
-    """Make the folder of a case. Empty it first if another scan or network filled it.
-
-    Raises:
-        InvalidInput: it cannot be made, or something else lies there.
-    """
-    files = [(str(file.resolve()), *_stamp(file)) for file in case.inputs]
-    beside = spacing_file(case.files[0])
-    if rules_of(network).voxels == "json" and beside.exists():
-        files.append((str(beside.resolve()), *_stamp(beside)))
-    networks, stage = [_described(network, weights)], case.previous
-    while isinstance(stage, PreviousNetwork):
-        networks.append(_described(stage.network, stage.weights))
-        stage = stage.previous
-    code = state_of_source(Path(__file__).parents[1])
-    content = repr((files, networks, options.limits.accuracy, code))
-    identity = sha256(content.encode())
-    noted = case.folder / IDENTITY
-    try:
-        if noted.exists() and noted.read_bytes() == identity.digest():
-            return
-        if case.folder.exists():
-            if not noted.exists() and not all(map(_is_partial, case.folder.iterdir())):
-                raise InvalidInput(
-                    f"{case.folder}: this folder is not znni's; remove it, or write elsewhere"
-                )
-            _discard(case)
-        write_whole(noted, identity.digest())
-    except OSError as error:
-        raise InvalidInput(
-            f"{case.folder}: this folder cannot be made: {error.strerror}; write elsewhere"
-        ) from None
-
-
-def _described(network: Network, weights: Weights) -> tuple[str, ...]:
-    """Return all on which the labels of a network depend, beside its input."""
-    rules = repr((network.case, network.spacing, network.has_regions, network.labels))
-    return network_text(network), rules, weights.sha256
-
-
-@contextmanager
-def _held(case: Case) -> Iterator[None]:
-    """Keep other runs from the folder of a case within a ``with`` block.
-
-    Raises:
-        InvalidInput: another run holds it.
-    """
-    descriptor = os.open(case.folder, os.O_RDONLY)
-    try:
-        hold(descriptor, case.folder)
-        try:
-            yield
-        except BaseException as error:
-            error.add_note(
-                f"{case.folder} keeps what is finished, and the same command goes on there"
-            )
-            raise
-    finally:
-        os.close(descriptor)
-
-
-def check_output(case: Case) -> None:
-    """Check that the labels can be written, before anything takes long.
-
-    Raises:
-        InvalidInput: the file would replace the scan, or no format has such an ending.
-    """
-    for file in case.inputs:
-        writer_at(case.out, file)
-
-
-def _stamp(file: Path) -> tuple[int, int]:
-    """Return the size of a file, and the time when it was changed.
-
-    Raises:
-        InvalidInput: there is no such file.
-    """
-    try:
-        found = file.stat()
-    except OSError as error:
-        raise InvalidInput(f"{file}: {error.strerror}; check the path") from None
-    return found.st_size, found.st_mtime_ns

@@ -11,16 +11,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import perf_counter
 
-from znni.cases.case import (
-    Case,
-    CaseReport,
-    StepProgress,
-    begin,
-    compute_labels,
-    discard_left,
-    no_step_progress,
-)
-from znni.cases.preparation import rules_of
+from znni.cases.case import CaseReport, StepProgress, begin, compute_labels, no_step_progress
+from znni.cases.case_folder import Case, discard_left
+from znni.cases.networks import NetworkSet, alone, beside_weights
 from znni.components.rules import Rule
 from znni.core.errors import InvalidInput
 from znni.core.run_options import Options
@@ -31,7 +24,7 @@ from znni.inference.plan_choice import machine_here
 from znni.inference.session import Session
 from znni.network.case_rules import CaseRules
 from znni.network.network import Network
-from znni.network.weights import Weights, weights_for
+from znni.network.weights import Weights
 
 log = logging.getLogger("znni")
 
@@ -108,7 +101,7 @@ def cases_in(folder: Path, out: Path, rules: CaseRules) -> list[Case]:
 
 def predict_cases(
     cases: Sequence[Case],
-    network: Network,
+    networks: Network | NetworkSet,
     options: Options = Options(),
     *,
     skip_finished: bool = False,
@@ -124,7 +117,7 @@ def predict_cases(
 
     Args:
         cases: the cases.
-        network: the network, whose file describes whole cases, and names its weights.
+        networks: the networks, whose files describe whole cases, and name their weights.
         options: what plans may use.
         skip_finished: whether labels that exist stay as they are. Otherwise they are made again.
         removing: rules by which connected components of labels are removed.
@@ -132,13 +125,14 @@ def predict_cases(
         done: called after each case.
 
     Raises:
-        InvalidInput: the network cannot be used. Errors of single cases are in the report.
+        InvalidInput: a network cannot be used. Errors of single cases are in the report.
     """
     begun = perf_counter()
-    rules_of(network)
-    weights = weights_for(network, None, None)
+    asked = alone(networks) if isinstance(networks, Network) else networks
+    _ = asked.rules  # an error before anything is read
+    weights = asked.weights()
     options = beside_writing(options)
-    session = Session(options.limits)
+    session = Session(beside_weights(options.limits, asked)[0])
     account = _Account(len(cases), done)
     left = [case for case in cases if not (skip_finished and case.is_finished)]
     for case in cases:
@@ -152,7 +146,7 @@ def predict_cases(
 
         def read(cases: Sequence[Case]) -> list[Future[None]]:
             return [
-                reading.submit(_begin, case, network, weights, options, removing) for case in cases
+                reading.submit(_begin, case, asked, weights, options, removing) for case in cases
             ]
 
         ahead = read(left[:1])
@@ -162,7 +156,7 @@ def predict_cases(
                 ahead += read(left[number : number + 1])
                 with account.failing(case):
                     write = compute_labels(
-                        case, network, weights, session, options, progress, removing
+                        case, asked, weights, session, options, progress, removing
                     )
                     account.settle()
                     account.pending = case, writing.submit(write)
@@ -186,11 +180,15 @@ def beside_writing(options: Options) -> Options:
 
 
 def _begin(
-    case: Case, network: Network, weights: Weights, options: Options, removing: Sequence[Rule]
+    case: Case,
+    networks: NetworkSet,
+    weights: Sequence[Weights],
+    options: Options,
+    removing: Sequence[Rule],
 ) -> None:
     """Read ahead for a case. If that fails, it fails again when the case is computed."""
     with suppress(*ERRORS):
-        begin(case, network, weights, options, removing)
+        begin(case, networks, weights, options, removing)
 
 
 class _Account:

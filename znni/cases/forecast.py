@@ -5,16 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from znni.cases.case import BEFORE, Case, check_output
+from znni.cases.case import BEFORE
+from znni.cases.case_folder import Case, check_output
 from znni.cases.memory import Room, room_for, search_for
-from znni.cases.preparation import Preparation, preparation_of_all, rules_of, unit_of
+from znni.cases.networks import NetworkSet, alone, beside_weights, noting_weights
+from znni.cases.preparation import Preparation, preparation_of_all, unit_of
 from znni.cases.previous_stage import PreviousNetwork
 from znni.cases.scan import Scan, look_at_scan
 from znni.components.rules import Rule
+from znni.core.resampling import Resampling
 from znni.core.run_options import Options
 from znni.core.shapes import Vec3
 from znni.core.text import aligned, duration, in_units
 from znni.inference.planning import as_here, fastest
+from znni.network.input_scaling import InputScaling
 from znni.network.network import Network
 from znni.plans.plan import Plan
 
@@ -36,8 +40,8 @@ class CaseForecast:
 
     Attributes:
         scan: the extents of the scan.
-        input: the extents of the network's input.
-        plan: the plan of the network.
+        input: the extents of the network's input; of several networks, the largest.
+        plans: the plan of each network.
         allowed: the bytes that the process may take.
         memory: the peak bytes of the process in each step.
         seconds: the seconds of each step.
@@ -45,13 +49,13 @@ class CaseForecast:
 
     scan: Vec3
     input: Vec3
-    plan: Plan
+    plans: tuple[Plan, ...]
     allowed: int
     memory: dict[str, int]
     seconds: dict[str, float]
 
     def __str__(self) -> str:
-        """Return a table of the steps, without the plan."""
+        """Return a table of the steps, without the plans."""
         steps = [
             (name, in_units(taken), duration(self.seconds[name]))
             for name, taken in self.memory.items()
@@ -68,31 +72,39 @@ class CaseForecast:
 
 
 def forecast(
-    case: Case, network: Network, options: Options = Options(), removing: Sequence[Rule] = ()
+    case: Case,
+    networks: Network | NetworkSet,
+    options: Options = Options(),
+    removing: Sequence[Rule] = (),
 ) -> CaseForecast:
     """Predict the size, the memory and the time of a case from the headers of its files.
 
     Args:
         case: the case.
-        network: the network, whose file describes whole cases.
+        networks: the networks, whose files describe whole cases.
         options: what plans may use.
-        removing: the rules by which components are removed.
+        removing: the rules by which components are removed, beside those of the networks.
 
     Raises:
-        InvalidInput: the scan, the network or an option cannot be used.
+        InvalidInput: the scan, a network or an option cannot be used.
         DoesNotFit: no plan stays within the memory.
         StepDoesNotFit: another step does not.
     """
-    check_output(case)
-    scan = look_at_scan(case.files, rules_of(network), unit_of(network))
-    prepared = preparation_of_all(scan, network)
-    search = search_for(prepared, options.limits)
-    plan = as_here(fastest(search)[0])
-    room = room_for(scan, prepared, search, removing)
-    memory = {name: room.process + taken for name, taken in room.steps._asdict().items() if taken}
+    asked = alone(networks) if isinstance(networks, Network) else networks
+    check_output(case, asked)
+    scan = look_at_scan(case.files, asked.rules, unit_of(asked.networks[0]))
+    limits, others = beside_weights(options.limits, asked)
+    prepared = [preparation_of_all(scan, network) for network in asked.networks]
+    searches = [search_for(each, limits) for each in prepared]
+    with noting_weights(others):
+        plans = tuple(as_here(fastest(search)[0]) for search in searches)
+        room = room_for(scan, prepared, searches, [*asked.largest, *removing])
+    taken = {name: room.process + each for name, each in room.steps._asdict().items() if each}
+    taken["network"] = max(plan.memory.total for plan in plans)
+    memory = {name: each + others for name, each in taken.items()}
     order = (PREVIOUS, "reading", "resampling", "network", "components", "writing")
-    memory["network"] = plan.memory.total
-    seconds = _seconds(scan, prepared, room) | {"network": plan.seconds}
+    distinct = [prepared[group[0]] for group in asked.groups]
+    seconds = _seconds(scan, distinct, room) | {"network": sum(plan.seconds for plan in plans)}
     if isinstance(stage := case.previous, PreviousNetwork):
         earlier = forecast(
             Case(case.files, case.folder / BEFORE, stage.previous), stage.network, options
@@ -101,29 +113,44 @@ def forecast(
         seconds[PREVIOUS] = sum(earlier.seconds.values())
     return CaseForecast(
         scan.volume.size,
-        prepared.image.target,
-        plan,
-        room.allowed,
+        max((each.image.target for each in prepared), key=lambda size: size.volume),
+        plans,
+        room.allowed + others * (limits.ram is not None),
         {name: memory[name] for name in order if name in memory},
         {name: seconds[name] for name in order if name in memory},
     )
 
 
-def _seconds(scan: Scan, prepared: Preparation, room: Room) -> dict[str, float]:
-    """Return the seconds of all steps but the network."""
+def _seconds(scan: Scan, distinct: Sequence[Preparation], room: Room) -> dict[str, float]:
+    """Return the seconds of all steps but the network.
+
+    Args:
+        scan: the scan.
+        distinct: its preparations, without equal ones.
+        room: the memory for the case.
+    """
     voxels, maps = scan.volume.size.volume, scan.volume.features
-    scaling, change = prepared.network.scaling, prepared.image
-    packed = scan.volume.pieces is None  # then it cannot be read in parts
-    looked = CROPPED if scaling.has_numbers else COUNTED
-    if scaling.is_fixed:
-        looked = 0.0
-    elif scaling.within == "nonzero":
-        looked = MASKED
-    resampled = SPLINE if 3 in change.orders else LINEAR
-    values = maps * max(change.target.volume, change.source.volume)
+    packed = scan.volume.pieces is None  # then it is unpacked first, once
+    looked = sum(_looked(each.network.scaling) for each in distinct)
     return {
         "reading": voxels * maps * (packed * scan.volume.itemsize * UNPACKED + looked),
-        "resampling": values * (resampled if change.changes else COPIED) / room.threads,
+        "resampling": maps * sum(_resampled(each.image) for each in distinct) / room.threads,
         "components": voxels * JOINED,
         "writing": voxels * WRITTEN,
     }
+
+
+def _looked(scaling: InputScaling) -> float:
+    """Return the seconds for a value of the scan to find its crop, mask and statistics."""
+    if scaling.is_fixed:
+        return 0.0
+    if scaling.within == "nonzero":
+        return MASKED
+    return CROPPED if scaling.has_numbers else COUNTED
+
+
+def _resampled(change: Resampling) -> float:
+    """Return the seconds of a core for one map."""
+    resampled = SPLINE if 3 in change.orders else LINEAR
+    values = max(change.target.volume, change.source.volume)
+    return values * (resampled if change.changes else COPIED)

@@ -54,6 +54,12 @@ class InputSlabs:
         return slab
 
     @property
+    def clips(self) -> bool:
+        """True if values are clipped, as nnU-Net does. MONAI clips nothing."""
+        change = self.resampling
+        return 3 in change.orders and change.changes and not change.steps
+
+    @property
     def bound_planes(self) -> int:
         """The planes of the crop that are read at a time, to find its least and largest value."""
         most = min(self.room, SLAB_BYTES) // self._read_bytes(self._plane)
@@ -63,7 +69,7 @@ class InputSlabs:
     def nbytes(self) -> int:
         """The bytes that the slabs take."""
         taken = self._bytes_of(self.extents)
-        if 3 in self.resampling.orders and self.resampling.changes:
+        if self.clips:
             taken = max(taken, self.bound_planes * self._read_bytes(self._plane))
         return taken
 

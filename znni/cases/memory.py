@@ -12,13 +12,14 @@ from typing import NamedTuple
 
 from planner.limits import does_not_fit
 from planner.search import Search
-from znni.cases.input_slabs import InputSlabs
+from znni.cases.input_file import preparing_bytes
+from znni.cases.networks import NetworkSet, beside_weights, noting_weights
 from znni.cases.preparation import (
     Preparation,
     preparation_of_all,
-    rules_of,
     running,
     scaling_bytes,
+    stored_values,
     unit_of,
 )
 from znni.cases.scan import Scan, look_at_scan
@@ -41,8 +42,10 @@ ONE_VOXEL = Resampling(Vec3(1, 1, 1), Vec3(1, 1, 1), (0, 0, 0))
 class Room:
     """The memory for a case.
 
+    If there are several networks, it is that for the largest.
+
     Attributes:
-        allowed: the bytes that the whole process may take.
+        allowed: the bytes that the whole process may take, without the weights of other networks.
         process: the bytes of the process, its libraries and the weights, during any step.
         threads: the number of threads.
         steps: the bytes that each step but the network takes beside them.
@@ -81,26 +84,30 @@ class StepBytes(NamedTuple):
 
 
 def room_of_files(
-    files: Sequence[Path], network: Network, limits: Choices, removing: Sequence[Rule] = ()
+    files: Sequence[Path], networks: NetworkSet, limits: Choices, removing: Sequence[Rule] = ()
 ) -> Room:
     """Return the memory for a case, from the headers of its files.
 
     Args:
         files: the files of the scan.
-        network: the network, whose file describes whole cases.
+        networks: the networks, whose files describe whole cases.
         limits: the memory that is allowed, and what plans may use.
-        removing: the rules by which components are removed.
+        removing: the rules by which components are removed, beside those of the networks.
 
     Raises:
-        InvalidInput: the scan, the network or an option cannot be used.
+        InvalidInput: the scan, a network or an option cannot be used.
         DoesNotFit: no plan stays within the memory.
         StepDoesNotFit: another step does not.
     """
-    scan = look_at_scan(files, rules_of(network), unit_of(network))
-    prepared = preparation_of_all(scan, network)
-    least = replace(prepared, image=ONE_VOXEL, output=ONE_VOXEL)
-    check_network(least if network.scaling.crops else prepared, limits)
-    return room_for(scan, prepared, search_for(prepared, limits), removing)
+    scan = look_at_scan(files, networks.rules, unit_of(networks.networks[0]))
+    limits, others = beside_weights(limits, networks)
+    prepared = [preparation_of_all(scan, network) for network in networks.networks]
+    with noting_weights(others):
+        for each in prepared:
+            least = replace(each, image=ONE_VOXEL, output=ONE_VOXEL)
+            check_network(least if each.network.scaling.crops else each, limits)
+        searches = [search_for(each, limits) for each in prepared]
+        return room_for(scan, prepared, searches, [*networks.largest, *removing])
 
 
 def check_network(prepared: Preparation, limits: Choices) -> None:
@@ -117,31 +124,40 @@ def check_network(prepared: Preparation, limits: Choices) -> None:
 
 def search_for(prepared: Preparation, limits: Choices) -> Search:
     """Return the search for the plan of a case's network."""
-    return search(running(prepared), prepared.image.target, labels=True, **vars(limits))
+    stored = stored_values(prepared.network)
+    return search(
+        running(prepared),
+        prepared.image.target,
+        labels=stored.labels,
+        threshold=stored.threshold,
+        **vars(limits),
+    )
 
 
 def room_for(
-    scan: Scan, prepared: Preparation, found: Search, removing: Sequence[Rule] = ()
+    scan: Scan,
+    prepared: Sequence[Preparation],
+    searches: Sequence[Search],
+    removing: Sequence[Rule] = (),
 ) -> Room:
     """Return the memory for a case.
 
     Args:
         scan: the scan.
-        prepared: its preparation. If it was not cropped, each step takes what any crop takes, or
-            more.
-        found: the search for the plan of its network.
+        prepared: its preparation for each network. If it was not cropped, each step takes what any
+            crop takes, or more.
+        searches: the search for the plan of each network.
         removing: the rules by which components are removed.
 
     Raises:
         StepDoesNotFit: a step takes more than is allowed, even with slabs of one plane.
     """
-    host, size = found.machine.host, prepared.crop.size
-    weights = FLOAT_BYTES * prepared.network.held_parameters
-    process = found.overhead.process + found.overhead.cuda + weights
+    host, size = searches[0].machine.host, prepared[0].crop.size
+    process = max(map(_process_bytes, prepared, searches))
     free = host.memory - process
     steps = StepBytes(
-        _reading_bytes(scan, prepared.network, size, free),
-        InputSlabs(scan.volume, prepared.image, host.threads, free).nbytes,
+        max(_reading_bytes(scan, each.network, size, free) for each in prepared),
+        max(preparing_bytes(scan, each, host.threads, free) for each in prepared),
         components_slab(size, removing, free).nbytes if removing else 0,
         LABELS_ROOM,
     )
@@ -150,6 +166,12 @@ def room_for(
             needed = process + taken
             raise StepDoesNotFit(name, needed=needed, allowed=host.memory, process=process)
     return Room(host.memory, process, host.threads, steps)
+
+
+def _process_bytes(prepared: Preparation, found: Search) -> int:
+    """Return the bytes of the process with the weights of a network."""
+    weights = FLOAT_BYTES * prepared.network.held_parameters
+    return found.overhead.process + found.overhead.cuda + weights
 
 
 def _reading_bytes(scan: Scan, network: Network, size: Vec3, room: int) -> int:

@@ -5,38 +5,34 @@ The scan is read slab by slab. So memory does not grow with its depth.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import prod
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import NDArray
 
-from znni.cases.input_slabs import InputSlabs
-from znni.cases.npy_file import new_array_file, write_header
-from znni.cases.scan import Scan
+from znni.cases.npy_file import write_header
+from znni.cases.scan import Scan, voxel_axes
 from znni.cases.slabs import ROOM, mask_slab, slab_planes
 from znni.components.nonzero import nonzero_mask
 from znni.components.slabs import slab_boxes
 from znni.core.array_like import ArrayLike
 from znni.core.errors import InvalidInput
 from znni.core.resampling import Resampling
-from znni.core.shapes import FLOAT_BYTES, Box, Vec3
+from znni.core.run_options import ValueOptions
+from znni.core.shapes import Box, Vec3
 from znni.core.volume import Point
 from znni.core.voxel_size import VoxelSize
-from znni.engine.reading import read_input
 from znni.engine.run_state import Progress, no_progress
 from znni.engine.statistics import Moments, normalized
-from znni.engine.tiles import ZERO, Job
+from znni.engine.tiles import ZERO
 from znni.network.case_rules import CaseRules, ResampleRule
 from znni.network.input_scaling import AS_STORED, Fixed, InputScaling, Normalization, ZScore
 from znni.network.network import Network
-from znni.network.weights import Float32
+from znni.resampling.monai_rule import monai_resampling
 from znni.resampling.nnunet_rule import nnunet_resampling, resampled_extents
-from znni.resampling.spline import bounds_of, resample
 from znni.volumes.mapped_array import MappedArray
 
 MASK = "mask.npy"
@@ -63,6 +59,11 @@ class Preparation:
     image: Resampling
     output: Resampling
 
+    def shared_with(self, scan: Scan, network: Network) -> Preparation:
+        """Return the preparation for another network that takes the same input."""
+        same = network.scaled_by(self.network.scaling)
+        return _preparation(scan, same, self.crop, self.mask)
+
 
 def preparation_for(
     scan: Scan,
@@ -84,11 +85,12 @@ def preparation_for(
             one is not 0, the scan is normalized too.
 
     Raises:
-        InvalidInput: the network has no spacing, or its file describes no whole cases.
+        InvalidInput: the network has no spacing, its file describes no whole cases, or the scan is
+            too small for it.
         UnusableValues: a value is NaN, or infinite as float32.
     """
-    rules_of(network)
-    spacing_of(network)  # a missing entry is an error before the scan is read
+    if rules_of(network).align != "none":
+        spacing_of(network)  # a missing entry is an error before the scan is read
     network = normalized(network, scan.volume, progress)
     crop = network.scaling.box or Box(ZERO, scan.volume.size)
     mask = None
@@ -102,18 +104,44 @@ def preparation_of_all(scan: Scan, network: Network) -> Preparation:
     """Return the preparation of a scan that is not cropped. None of its values is read.
 
     Raises:
-        InvalidInput: the network has no spacing, or its file describes no whole cases.
+        InvalidInput: the network has no spacing, its file describes no whole cases, or the scan is
+            too small for it.
     """
     return _preparation(scan, network, Box(ZERO, scan.volume.size), None)
 
 
 def _preparation(scan: Scan, network: Network, crop: Box, mask: ArrayLike | None) -> Preparation:
     """Return the preparation of a scan's crop."""
-    rules, trained = rules_of(network), spacing_of(network).over(scan.spacing).extents
-    target = resampled_extents(crop.size, scan.spacing, trained).maximum(Vec3(1, 1, 1))
-    image = resampling_by(rules.image, crop.size, scan.spacing, trained, target)
-    output = resampling_by(rules.output, target, trained, scan.spacing, crop.size)
+    image, output = _resamplings(scan, network, crop.size)
+    window = network.window
+    if window and rules_of(network).beyond == "none" and not window.size.within(image.target):
+        raise InvalidInput(
+            f"the scan has {image.target} voxels for network {network.name}, and its windows have "
+            f"{window.size}: what they see beyond the scan is not zero in training; pad the scan"
+        )
     return Preparation(network, crop, mask, image, output)
+
+
+def _resamplings(scan: Scan, network: Network, size: Vec3) -> tuple[Resampling, Resampling]:
+    """Return the resampling of a scan's crop, and that of the network's output back to it.
+
+    Args:
+        scan: the scan.
+        network: the network.
+        size: the extents of the crop.
+    """
+    rules = rules_of(network)
+    if rules.align == "none":
+        same = Resampling(size, size, (0, 0, 0))
+        return same, same
+    trained = spacing_of(network).over(scan.spacing).extents
+    if rules.align == "first":
+        orders = rules.image.order, rules.output.order
+        return monai_resampling(size, voxel_axes(scan), trained, *orders)
+    target = resampled_extents(size, scan.spacing, trained).maximum(Vec3(1, 1, 1))
+    image = resampling_by(rules.image, size, scan.spacing, trained, target)
+    output = resampling_by(rules.output, target, trained, scan.spacing, size)
+    return image, output
 
 
 def filled_mask(
@@ -242,111 +270,10 @@ def running(prepared: Preparation) -> Network:
     )
 
 
-def write_input(
-    scan: Scan,
-    prepared: Preparation,
-    path: Path,
-    threads: int,
-    progress: Progress = no_progress,
-    room: int = ROOM,
-) -> None:
-    """Write the network's input to a ``.npy`` file, float32 (f, z, y, x).
-
-    Args:
-        scan: the scan.
-        prepared: its preparation.
-        path: the file. It gets its name when it is complete.
-        threads: the number of threads.
-        progress: called with the voxels written, and all voxels to write.
-        room: the bytes for this step.
-
-    Raises:
-        UnusableValues: a value is NaN, or infinite as float32.
-    """
-    resampling, maps = prepared.image, scan.volume.features
-    slabs = InputSlabs(scan.volume, resampling, threads, room)
-    clips = 3 in resampling.orders and resampling.changes
-    bounds = _bounds(scan, prepared, slabs.bound_planes) if clips else None
-    plane = FLOAT_BYTES * resampling.target.y * resampling.target.x
-    with new_array_file(path, "<f4", (maps, *resampling.target)) as file:
-        begin, done = file.tell(), 0
-        boxes, target = list(slabs.boxes), Buffer()
-        needed = [resampling.source_box(box) for box in boxes]
-        read = read_ahead(scan, prepared, needed)
-        for box, source, normal in zip(boxes, needed, read, strict=True):
-            made = normal
-            if resampling.changes:
-                out = target((maps, *box.size))
-                made = resample(
-                    normal, source.start, resampling, box, threads=threads, bounds=bounds, out=out
-                )
-            for index, values in enumerate(made):
-                row = FLOAT_BYTES * box.start.y * box.size.x  # 0 unless a slab is a part of a plane
-                file.seek(begin + plane * (index * resampling.target.z + box.start.z) + row)
-                file.write(np.ascontiguousarray(values, "<f4").data)
-            done += box.size.volume
-            progress(done, resampling.target.volume)
-
-
-class Buffer:
-    """Memory for one array after another. To touch fresh pages would take longer than the work."""
-
-    def __init__(self) -> None:
-        self._memory = np.empty(0, np.float32)
-
-    def __call__(self, shape: tuple[int, ...], dtype: DTypeLike = np.float32) -> NDArray[Any]:
-        """Return an array. A float32 array lies in the memory of the one before."""
-        if dtype != np.float32:
-            return np.empty(shape, dtype)
-        values = prod(shape)
-        if len(self._memory) < values:
-            self._memory = np.empty(values, np.float32)
-        return self._memory[:values].reshape(shape)
-
-
-def read_ahead(scan: Scan, prepared: Preparation, boxes: Sequence[Box]) -> Iterator[Float32]:
-    """Yield the normalized values of boxes of the crop, while a thread reads the next box.
-
-    The values of a box are valid until the next ones are yielded.
-    """
-    buffers = Buffer(), Buffer()
-    with ThreadPoolExecutor(1, "znni-scan") as thread:
-
-        def read(index: int) -> Future[Float32]:
-            return thread.submit(read_scaled, scan, prepared, boxes[index], buffers[index % 2])
-
-        following = read(0)
-        for index in range(len(boxes)):
-            values = following.result()
-            if index + 1 < len(boxes):
-                following = read(index + 1)
-            yield values
-
-
-def read_scaled(scan: Scan, prepared: Preparation, box: Box, buffer: Buffer) -> Float32:
-    """Return the normalized values (f, z, y, x) of a box of the crop, in a buffer."""
-    size = scan.volume.size
-    job = Job(size, ZERO, size, ZERO, "edge")
-    at = box.shifted(prepared.crop.start)
-    scaling = prepared.network.scaling.first(scan.volume.features)
-    values = read_input(scan.volume, job, at, scaling, buffer)
-    if prepared.mask is not None:
-        outside = ~np.asarray(prepared.mask[box.slices])
-        for one in values:
-            np.copyto(one, 0, where=outside)
-    return values
-
-
-def _bounds(scan: Scan, prepared: Preparation, planes: int) -> Float32:
-    """Return the least and the largest value of the crop, or of each of its slices.
-
-    A spline overshoots the values that it joins, so its values are clipped to them.
-    """
-    separate = prepared.image.separate
-    whole = Box(ZERO, prepared.crop.size)
-    boxes = list(whole.cut(whole.size._replace(z=planes)))
-    pieces = [bounds_of(values, separate) for values in read_ahead(scan, prepared, boxes)]
-    if separate == 0:  # each piece has slices of its own
-        return np.concatenate(pieces, axis=1)
-    joined = np.stack(pieces)
-    return np.stack([joined[..., 0].min(axis=0), joined[..., 1].max(axis=0)], axis=-1)
+def stored_values(network: Network) -> ValueOptions:
+    """Return how the output of a network is stored: as labels, or as masks."""
+    masks = rules_of(network).masks
+    if masks is None:
+        return ValueOptions(labels=True)
+    # A value counts that is not below the number, but a threshold must be exceeded.
+    return ValueOptions(threshold=float(np.nextafter(np.float32(masks), np.float32(-np.inf))))

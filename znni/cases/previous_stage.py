@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from znni.cases.arrays import Maps, OneHot, Stacked, Turned
+from znni.cases.input_file import write_input
 from znni.cases.input_slabs import InputSlabs
 from znni.cases.memory import Room
 from znni.cases.npy_file import new_array_file
@@ -22,7 +23,6 @@ from znni.cases.preparation import (
     resampling_by,
     rules_of,
     spacing_of,
-    write_input,
 )
 from znni.cases.scan import CLOSE, Scan
 from znni.core.array_like import ArrayLike
@@ -118,7 +118,7 @@ def write_labels_before(
 
 
 def network_input(
-    folder: Path,
+    image: Path,
     scan: Scan,
     prepared: Preparation,
     before: ArrayLike | None,
@@ -128,14 +128,14 @@ def network_input(
     """Return the network's input. Write what an earlier run has not written.
 
     Args:
-        folder: the folder for its files.
+        image: the file for the image. Labels are written beside it.
         scan: the scan.
         prepared: its preparation.
         before: the labels of the previous stage over the scan; None: there are none.
         room: the memory for the case.
         progress: called with the voxels written, and all voxels to write.
     """
-    image, labels = folder / INPUT, folder / LABELS
+    labels = image.with_name(LABELS)
     if not image.exists():
         write_input(scan, prepared, image, room.threads, progress, room.free)
     if before is None:

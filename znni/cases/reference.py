@@ -16,6 +16,7 @@ from scipy import ndimage
 from znni.cases.scan import Scan
 from znni.core.resampling import Resampling
 from znni.core.shapes import Box, Vec3
+from znni.network.case_rules import ScaleRange
 from znni.network.input_scaling import Fixed, InputScaling, Normalization, ZScore
 from znni.network.network import Network
 
@@ -44,12 +45,15 @@ class ScanInMemory:
         self._mask: NDArray[np.bool_] | None = None
         if scaling.within == "nonzero":
             self._mask = ndimage.binary_fill_holes(_nonzero(self._values))
+        scaled = Fixed(-scaling.offset / scaling.scale, 1 / scaling.scale)
+        rules = scaling.of_maps(len(values)) or (scaled,) * len(values)
         self._rules = [
             rule if isinstance(rule, Fixed) else self._statistics(rule, one)
-            for rule, one in zip(scaling.of_maps(len(values)), self._values, strict=True)
+            for rule, one in zip(rules, self._values, strict=True)
         ]
         fixed = InputScaling(normalize=tuple(self._rules))
-        self.network = network.scaled_by(replace(fixed, crop=scaling.crop, box=self.crop))
+        box = self.crop if scaling.crops else None
+        self.network = network.scaled_by(replace(fixed, crop=scaling.crop, box=box))
         self._bounds: dict[int | None, NDArray[np.float64]] = {}
 
     def values(self, box: Box) -> NDArray[np.float64]:
@@ -110,13 +114,29 @@ class ResampledScan:
         self._resampling = resampling
 
     def __call__(self, box: Box) -> NDArray[np.float64]:
-        """Return the values (f, z, y, x) of a box. Beyond the volume they are 0."""
+        """Return the values (f, z, y, x) of a box. Beyond the volume they are 0.
+
+        Raises:
+            ValueError: the values are changed by statistics of all of them.
+        """
         volume = Box(Vec3(0, 0, 0), self._resampling.target)
         inside = box.intersection(volume)
         assert inside is not None
         found = np.zeros((self._scan.network.in_features, *box.size))
-        found[:, *inside.shifted(Vec3(0, 0, 0) - box.start).slices] = self._inside(inside)
+        at = inside.shifted(Vec3(0, 0, 0) - box.start)
+        found[:, *at.slices] = self._changed(self._inside(inside))
         return found
+
+    def _changed(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        rules = self._scan.network.case
+        for step in rules.values if rules else ():
+            if not isinstance(step, ScaleRange):
+                raise ValueError(f"{step} needs statistics")
+            (low, high), (new_low, new_high) = step.source, step.target
+            values = (values - low) / (high - low) * (new_high - new_low) + new_low
+            if step.clip:
+                values = values.clip(new_low, new_high)
+        return values
 
     def _inside(self, box: Box) -> NDArray[np.float64]:
         change = self._resampling
@@ -128,7 +148,7 @@ class ResampledScan:
         order = [axis for axis in range(3) if axis != change.separate]
         for axis in order:
             made = _applied(weights[axis], made, axis + 1)
-        if 3 in [change.orders[axis] for axis in order]:
+        if change.steps is None and 3 in [change.orders[axis] for axis in order]:
             made = self._clipped(made, starts)
         if change.separate is not None:
             made = _applied(weights[change.separate], made, change.separate + 1)
@@ -147,7 +167,10 @@ class ResampledScan:
     def _along(self, axis: int, box: Box) -> tuple[NDArray[np.float64], tuple[int, int]]:
         """Return the weights (target, source) along an axis, and the source voxels they are of."""
         source, target = self._resampling.source[axis], self._resampling.target[axis]
-        places = (np.arange(box.start[axis], box.stop[axis]) + 0.5) * (source / target) - 0.5
+        voxels = np.arange(box.start[axis], box.stop[axis])
+        places = (voxels + 0.5) * (source / target) - 0.5
+        if self._resampling.steps:
+            places = self._resampling.starts[axis] + voxels * self._resampling.steps[axis]
         start = max(0, int(np.floor(places[0])) - MARGIN)
         stop = min(source, int(np.ceil(places[-1])) + MARGIN + 1)
         weights = np.empty((len(places), stop - start))

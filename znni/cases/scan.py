@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from znni.cases.arrays import UNTURNED, Maps, Stacked, Turn, Turned
 from znni.cases.spacing_file import read_spacing
@@ -20,6 +21,7 @@ from znni.volumes.locate import not_compressed, open_volume
 from znni.volumes.orientation import nearest_axes
 from znni.volumes.stored import StoredVolume
 
+SHEARED = 1e-4  # the largest cosine of the angle between axes that are perpendicular
 CLOSE = 1e-3  # the share by which voxel sizes in the files of a case may differ
 
 
@@ -143,6 +145,29 @@ def _spacing(volume: ArrayVolume, file: Path, unit: str | None) -> Point:
     factors = (LENGTHS.get(each or "", wanted) / wanted for each in grid.units)
     z, y, x = (extent * factor for extent, factor in zip(grid.scale, factors, strict=True))
     return z, y, x
+
+
+def voxel_axes(scan: Scan) -> NDArray[np.float64]:
+    """Return the steps in space from voxel to voxel, along z, y and x: a column for each.
+
+    They are in the unit of the scan's spacing. Without an orientation, the axes are those of space.
+
+    Raises:
+        InvalidInput: the axes are not perpendicular, so resampling would shear the scan.
+    """
+    affine = scan.stored.affine
+    if affine is None:
+        return np.diag(scan.spacing)
+    stored = np.reshape(affine.rows, (3, 4))[:, 2::-1]
+    axes = stored[:, scan.turn.axes] * np.where(scan.turn.reversed, -1, 1)
+    unit = axes / np.linalg.norm(axes, axis=0)
+    if np.abs(unit.T @ unit - np.eye(3)).max() > SHEARED:
+        raise InvalidInput(
+            f"{scan.volume.name}: its axes are not perpendicular; resample it to perpendicular "
+            f"axes first"
+        )
+    factor = scan.spacing[0] / scan.stored.scale[scan.turn.axes[0]]  # from the file's unit
+    return np.asarray(factor * axes)
 
 
 def decompressed(files: Sequence[Path], folder: Path) -> list[Path]:

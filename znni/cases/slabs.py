@@ -14,6 +14,7 @@ from znni.core.shapes import Vec3
 SLAB_VOXELS = 2**22  # voxels of a slab, if a plane has not more; larger slabs make nothing faster
 LEAST_COMPONENTS = 2**12  # that a step must have room for
 LABEL_BYTES = 2  # of a label, at the most
+JOINED_BYTES = 7  # of a label beside itself, while those of several networks are joined
 ROOM = 2**30  # bytes for a step, if the caller has no limit
 
 
@@ -84,6 +85,7 @@ def components_slab(size: Vec3, rules: Sequence[Rule], room: int) -> Slab:
     """
 
     def nbytes(planes: int, components: int) -> int:
-        return postprocess_bytes(size, rules, planes, LABEL_BYTES, most_components=components)
+        found = postprocess_bytes(size, rules, planes, LABEL_BYTES, most_components=components)
+        return found + JOINED_BYTES * planes * size.y * size.x
 
     return slab_within(room, size, nbytes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -9,8 +10,9 @@ from tempfile import TemporaryDirectory
 import numpy as np
 
 from znni.cases.arrays import Maps, Turned
-from znni.cases.case import Case
-from znni.cases.preparation import preparation_for, rules_of, running, unit_of
+from znni.cases.case_folder import Case
+from znni.cases.networks import NetworkSet, alone
+from znni.cases.preparation import preparation_for, running, stored_values, unit_of
 from znni.cases.reference import ResampledScan, ScanInMemory
 from znni.cases.scan import Scan, open_scan
 from znni.core.errors import InvalidInput
@@ -21,6 +23,7 @@ from znni.engine.run_state import Progress, no_progress
 from znni.engine.tiles import windows_over
 from znni.inference.brute_force import WindowsAt
 from znni.inference.verify import tolerance, warn_of_time
+from znni.network.case_rules import ScaleRange
 from znni.network.network import Network
 from znni.network.weights import Weights
 from znni.volumes.array import ArrayVolume
@@ -77,8 +80,8 @@ class CaseVerification:
 
 def verify_case(
     case: Case,
-    network: Network,
-    weights: Weights,
+    networks: Network | NetworkSet,
+    weights: Weights | Sequence[Weights],
     *,
     voxels: int = VOXELS,
     seed: int | None = None,
@@ -91,34 +94,34 @@ def verify_case(
 
     Args:
         case: the scan, and its labels.
-        network: the network, whose file describes whole cases.
+        networks: the network, whose file describes whole cases, or a set of one.
         weights: its parameters.
         voxels: the number of voxels.
         seed: the seed of the choice of voxels; None: a new one.
         progress: called with the voxels that are done, and all voxels.
 
     Raises:
-        InvalidInput: scan, labels or network cannot be used, or the labels have other voxels.
+        InvalidInput: scan, labels or network cannot be used, the labels have other voxels, or they
+            cannot be verified.
     """
-    rules = rules_of(network)
-    if rules.previous_stage:
-        raise InvalidInput(
-            f"network {network.name} takes the labels of {rules.previous_stage.name} too, which "
-            f"verify cannot compute; verify the labels of {rules.previous_stage.name}"
-        )
+    asked = alone(networks) if isinstance(networks, Network) else networks
+    _check_simple(asked)
+    network, rules = asked.networks[0], asked.rules
+    parameters = weights if isinstance(weights, Weights) else weights[0]
+    stored_as = stored_values(network)
+    rule = labels_for(network, stored_as.labels, stored_as.threshold)
+    assert rule is not None
     if seed is None:
         seed = int(np.random.default_rng().integers(2**32))
     generator = np.random.default_rng(seed)
     with TemporaryDirectory(dir=case.out.parent, prefix=".znni-") as folder:
         scan = open_scan(case.files, rules, Path(folder), unit_of(network))
-        labels = _labels(case.out, scan)
+        labels = _labels(case.out, scan, rule.features(network.out_features))
         known = ScanInMemory(scan, network)
         prepared = preparation_for(scan, known.network, Path(folder))
     over = running(prepared)
     over = replace(over, window=windows_over(over, prepared.image.target))
-    compute = WindowsAt(over, weights, ResampledScan(known, prepared.image))
-    rule = labels_for(over, True, None)
-    assert rule is not None
+    compute = WindowsAt(over, parameters, ResampledScan(known, prepared.image))
     chosen = _voxels(labels, voxels, generator)
     inside = [at for at in chosen if Box(at, at + 1).within(known.crop)]
     warn_of_time(over, [at - known.crop.start for at in inside])
@@ -140,11 +143,47 @@ def verify_case(
     return CaseVerification(case.out, len(chosen), outside, ties, len(wrong), first, seed)
 
 
-def _labels(path: Path, scan: Scan) -> ArrayVolume:
-    """Return labels, oriented as the scan."""
+def _check_simple(networks: NetworkSet) -> None:
+    """Check that labels at a voxel follow from one network and the scan around the voxel.
+
+    Raises:
+        InvalidInput: they do not.
+    """
+    rules, problem = networks.rules, None
+    if len(networks.networks) > 1 or networks.numbers:
+        problem = (
+            f"{networks.name} joins the labels of networks; verify those of each network alone"
+        )
+    elif stage := rules.previous_stage:
+        problem = (
+            f"network {networks.name} takes the labels of {stage.name} too, which verify cannot "
+            f"compute; verify the labels of {stage.name}"
+        )
+    elif not all(isinstance(step, ScaleRange) for step in rules.values):
+        problem = (
+            f"network {networks.name} takes statistics of the resampled scan, which verify cannot "
+            f"compute; compare some labels with MONAI's"
+        )
+    elif rules.largest:
+        problem = (
+            f"network {networks.name} keeps the largest components of labels, which verify cannot "
+            f"find; leave out largest: in a copy of its file, and compute the labels again"
+        )
+    if problem:
+        raise InvalidInput(problem)
+
+
+def _labels(path: Path, scan: Scan, maps: int) -> ArrayVolume:
+    """Return labels, oriented as the scan.
+
+    Args:
+        path: their file.
+        scan: the scan.
+        maps: the maps that they have.
+    """
     volume = open_volume(path)
     turned = StoredVolume(Turned(Maps(volume), scan.turn), str(path))
-    if turned.size != scan.volume.size or volume.features != 1:
+    if turned.size != scan.volume.size or volume.features != maps:
         raise InvalidInput(
             f"{path} has {counted(volume.features, 'map')} of {volume.size}, and the scan has "
             f"{scan.volume.size} voxels; give the labels of this scan"

@@ -141,7 +141,7 @@ def infer(
         infer_case(
             volumes,
             net,
-            lambda network: in_windows(network, windows),
+            windows,
             weights,
             out,
             limits,

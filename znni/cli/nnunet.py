@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -42,10 +43,13 @@ def predict(
     dataset: Annotated[
         str | None, typer.Option("-d", metavar="ID|NAME", help="Data set of the network.")
     ] = None,
-    model: Annotated[
-        Path | None,
+    models: Annotated[
+        list[Path] | None,
         typer.Option(
-            "-m", metavar="FOLDER", help="Results folder, in place of -d, -p, -tr and -c."
+            "-m",
+            metavar="FOLDER",
+            help="Results folder, in place of -d, -p, -tr and -c. Several: -m A -m B; their "
+            "labels are joined.",
         ),
     ] = None,
     plans: Annotated[str, typer.Option("-p", help="Plans of the network.")] = "nnUNetPlans",
@@ -108,7 +112,7 @@ def predict(
 ) -> None:
     """Compute the labels of a folder of scans, as nnUNetv2_predict does."""
     from znni.cases.folder import cases_in, predict_cases
-    from znni.cases.preparation import rules_of
+    from znni.cases.networks import joined
     from znni.cases.results_folder import network_of_results, previous_network
     from znni.cli.progress import show_progress
     from znni.core.options import Choices
@@ -122,38 +126,48 @@ def predict(
         raise InvalidInput(f"-step_size {step}: give a share of a window, above 0 and up to 1")
     if more_folds and not folds:
         raise InvalidInput(f"{more_folds[0]}: no option takes this; folds follow -f")
-    if model and (dataset or configuration):
+    if models and (dataset or configuration):
         raise InvalidInput("-m names the results folder itself; leave out -d and -c")
     removing = read_postprocessing(postprocessing) if postprocessing else ()
-    place = model or _results_folder(dataset, trainer, plans, configuration)
+    places = models or [_results_folder(dataset, trainer, plans, configuration)]
+    if len(places) > 1 and (save_probabilities or before):
+        name = "--save_probabilities" if save_probabilities else "-prev_stage_predictions"
+        raise InvalidInput(f"{name} is for a single network; give one -m, or leave it out")
     names = (*(folds or ()), *(more_folds or ()))
-    if names and not (place / PLANS).is_file():
-        raise InvalidInput(f"{place} is one fold already; leave out -f, or give the folder above")
+
+    def results_in(place: Path) -> Results:
+        if names and not (place / PLANS).is_file():
+            raise InvalidInput(
+                f"{place} is one fold already; leave out -f, or give the folder above"
+            )
+        return Results(place, names, checkpoint)
 
     def in_windows(network: Network) -> Network:
         return _in_windows(network, step, no_mirroring=no_mirroring)
 
-    results = Results(place, names, checkpoint)
-    network = in_windows(network_of_results(results))
-    cases = cases_in(scans, out, rules_of(network))[part::parts]
-    if before and not rules_of(network).previous_stage:
-        raise InvalidInput(f"{place} has no previous stage; leave out -prev_stage_predictions")
-    stage = None if before else previous_network(results, network, in_windows)
+    results = list(map(results_in, places))
+    networks = joined("nnunet", [in_windows(network_of_results(each)) for each in results])
+    cases = cases_in(scans, out, networks.rules)[part::parts]
+    if before and not networks.rules.previous_stage:
+        raise InvalidInput(f"{places[0]} has no previous stage; leave out -prev_stage_predictions")
+    stage = None if before else previous_network(results[0], networks.networks[0], in_windows)
     cases = [replace(case, previous=before / case.out.name if before else stage) for case in cases]
     if save_probabilities:
-        ending = rules_of(network).file_ending
+        ending = networks.rules.file_ending
         cases = [
             replace(case, probabilities=out / f"{case.out.name.removesuffix(ending)}.npz")
             for case in cases
         ]
     out.mkdir(parents=True, exist_ok=True)
-    for name in (PLANS, DATASET):  # nnUNetv2_ensemble and nnUNetv2_apply_postprocessing read them
-        shutil.copyfile(results.place / name, out / name)
+    if len(results) == 1:  # nnUNetv2_ensemble and nnUNetv2_apply_postprocessing read these
+        for name in (PLANS, DATASET):
+            with suppress(shutil.SameFileError):
+                shutil.copyfile(results[0].place / name, out / name)
     limits = Choices(device=DEVICES[device], ram=ram)
     with show_progress("cases") as done:
         report = predict_cases(
             cases,
-            network,
+            networks,
             Options(limits=limits),
             skip_finished=go_on,
             removing=removing,

@@ -86,17 +86,17 @@ def verify_labels(
     Raises:
         OutputDiffers: a label is wrong.
     """
-    from znni.cases.case import Case
+    from znni.cases.case_folder import Case
+    from znni.cases.network_set import networks_at
     from znni.cases.verification import verify_case
     from znni.cli.progress import show_progress
-    from znni.cli.whole_case import case_network
     from znni.core.errors import OutputDiffers
-    from znni.network.weights import weights_for
 
-    network, case = case_network(net), Case(tuple(files), out)
-    parameters = weights_for(network, weights, None)
+    networks, case = networks_at(net), Case(tuple(files), out)
     with show_progress() as progress:
-        found = verify_case(case, network, parameters, voxels=voxels, seed=seed, progress=progress)
+        found = verify_case(
+            case, networks, networks.weights(weights), voxels=voxels, seed=seed, progress=progress
+        )
     if not found.agrees:
         raise OutputDiffers(
             f"{found}; labels of other windows, folds or mirroring differ, and so do labels from "

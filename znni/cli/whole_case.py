@@ -7,31 +7,29 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from znni.cases.set_file import is_set
+from znni.cli.options import WindowOptions
 from znni.cli.plan import plan_text
+from znni.cli.values import in_windows
 from znni.cli.words import echo
 from znni.core.errors import InvalidInput, option
 from znni.core.options import Choices
 from znni.importing.nnunet_folder import Results, is_results
 
 if TYPE_CHECKING:
-    from znni.cases.case import Case
+    from znni.cases.case_folder import Case
+    from znni.cases.networks import NetworkSet
     from znni.network.network import Network
 
 
 def is_whole_case(net: Path, *, asked: bool) -> bool:
-    """Return whether a whole case is computed: if asked for, or if the network is a folder."""
-    return asked or (net.is_dir() and is_results(net))
+    """Return whether a whole case is computed: if asked for, or for a folder, or several networks.
 
-
-def case_network(net: Path) -> Network:
-    """Return the network of a file, or of a results folder of nnU-Net."""
-    if is_results(net):
-        from znni.cases.results_folder import network_of_results
-
-        return network_of_results(Results(net))
-    from znni.network.network_file import load_network
-
-    return load_network(net)
+    Args:
+        net: the network, as the user names it.
+        asked: whether the user asks for a whole case.
+    """
+    return asked or (net.is_dir() and is_results(net)) or is_set(net)
 
 
 def check_suits_cases(*groups: Any, **others: object) -> None:
@@ -60,7 +58,7 @@ def check_suits_cases(*groups: Any, **others: object) -> None:
 def infer_case(
     volumes: Sequence[str],
     net: Path,
-    adapted: Callable[[Network], Network],
+    windows: WindowOptions,
     weights: Path | None,
     out: str | None,
     limits: Choices,
@@ -73,10 +71,10 @@ def infer_case(
     Args:
         volumes: the files of the scan, one for each channel. The labels of the previous stage of a
             cascade may follow.
-        net: the file of the network, or a results folder of nnU-Net.
-        adapted: returns a network in the windows that the user chose.
-        weights: the file of its weights; None: the file that the network names.
-        out: the file of the labels; None: one in this folder, named after the scan and the network.
+        net: a network file, a results folder of nnU-Net, or a set file.
+        windows: the windows that the user chose.
+        weights: the file of a single network's weights; None: the files that networks name.
+        out: the file of the labels; None: one in this folder, named after scan and networks.
         limits: what plans may use.
         overwrite: whether to replace an existing file.
         dry_run: whether to print the plan and the memory, and not to run.
@@ -86,27 +84,31 @@ def infer_case(
     """
     from znni.cases.case import predict
     from znni.cases.forecast import forecast
+    from znni.cases.network_set import networks_at
     from znni.cli.progress import show_progress
     from znni.core.run_options import Options
     from znni.inference.session import Session
-    from znni.network.weights import weights_for
 
-    network = adapted(case_network(net))
-    case = _case_of(volumes, net, network, adapted, out)
+    def adapted(network: Network) -> Network:
+        return in_windows(network, windows)
+
+    networks = networks_at(net, adapted)
+    case = _case_of(volumes, net, networks, adapted, out)
     if case.out.exists() and not overwrite:
         raise InvalidInput(
             f"{case.out}: exists; give {option('overwrite', True)} to replace it, or another output"
         )
     options = Options(limits=limits)
     if dry_run:
-        found = forecast(case, network, options)
-        echo(f"{plan_text(found.plan, limits.accuracy)}\n{found}")
+        found = forecast(case, networks, options)
+        plans = (plan_text(plan, limits.accuracy) for plan in found.plans)
+        echo("\n".join([*plans, str(found)]))
         return
     with show_progress() as progress:
         report = predict(
             case,
-            network,
-            weights_for(network, weights, None),
+            networks,
+            networks.weights(weights),
             Session(),
             options,
             lambda step, done, total: progress(done, total, step, rated=False),
@@ -117,20 +119,27 @@ def infer_case(
 def _case_of(
     volumes: Sequence[str],
     net: Path,
-    network: Network,
+    networks: NetworkSet,
     adapted: Callable[[Network], Network],
     out: str | None,
 ) -> Case:
-    """Return the case of these files. The arguments are those of ``infer_case``."""
-    from znni.cases.case import Case
-    from znni.cases.preparation import rules_of
+    """Return the case of these files.
+
+    Args:
+        volumes: as for ``infer_case``.
+        net: as for ``infer_case``.
+        networks: the networks that it names.
+        adapted: returns a network in the windows that the user chose.
+        out: as for ``infer_case``.
+    """
+    from znni.cases.case_folder import Case
     from znni.cases.results_folder import previous_network
     from znni.volumes.locate import stem
 
-    rules = rules_of(network)
+    rules = networks.rules
     case = Case(
         tuple(map(Path, volumes)),
-        Path(out or f"{stem(volumes[0])}-{network.name}{rules.file_ending}"),
+        Path(out or f"{stem(volumes[0])}-{networks.name}{rules.file_ending}"),
     )
     if not rules.previous_stage:
         return case
@@ -138,4 +147,4 @@ def _case_of(
         return replace(case, files=case.files[:-1], previous=case.files[-1])
     if not is_results(net):
         return case
-    return replace(case, previous=previous_network(Results(net), network, adapted))
+    return replace(case, previous=previous_network(Results(net), networks.networks[0], adapted))

@@ -78,21 +78,27 @@ class AxisTaps:
 
 
 @lru_cache(maxsize=256)
-def axis_taps(source: int, target: int, order: int) -> AxisTaps:
+def axis_taps(
+    source: int, target: int, order: int, step: float | None = None, start: float = 0.0
+) -> AxisTaps:
     """Return the sums that make an axis of ``target`` samples from one of ``source``.
 
-    Beyond the ends of the source, its nearest sample continues. Both axes span the same extent.
+    Beyond the ends of the source, its nearest sample continues.
 
     Args:
         source: the samples of the source.
         target: the samples of the target.
         order: the order of the spline: 0, 1 or 3.
+        step: the distance between target samples, in source samples. None: both axes span the same
+            extent.
+        start: the place of the first target sample, in source samples from the first one. It
+            counts with a step.
     """
-    if source == target:
+    if source == target and step in {None, 1.0} and not start:
         return AxisTaps(np.arange(target), np.ones((target, 1)))
-    place = coordinates(source, target)
-    if order == 0:
-        first = np.floor(place + 0.5).astype(np.int64)
+    place = coordinates(source, target) if step is None else start + np.arange(target) * step
+    if order == 0:  # halves as in scipy and nnU-Net, or as in PyTorch and MONAI
+        first = (np.floor(place + 0.5) if step is None else np.rint(place)).astype(np.int64)
         return AxisTaps(first.clip(0, source - 1), np.ones((target, 1)))
     if order == 1:  # rounded as in scipy, so that shares of labels are equal where scipy's are
         place = place.clip(0, source - 1)

@@ -55,6 +55,7 @@ Bits: TypeAlias = Literal["same", "class"]
 Viewer: TypeAlias = Literal["napari", "neuroglancer"]
 Blend: TypeAlias = Literal["gaussian", "constant"]
 WindowRules: TypeAlias = Literal["monai", "nnunet"]
+BlendedActivation: TypeAlias = Literal["identity", "softmax", "sigmoid"]
 
 # The largest relative error that a primitive of each class may promise, best class first. It is
 # relative to the largest output, where products do not cancel. A plan uses only primitives of the
@@ -74,6 +75,7 @@ NAMES = {
     "bits": Bits,
     "blend": Blend,
     "like": WindowRules,
+    "activation": BlendedActivation,
 }
 
 

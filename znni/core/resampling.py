@@ -15,7 +15,7 @@ X = 2  # the number of the axis along which values are contiguous
 
 @dataclass(frozen=True)
 class Resampling:
-    """A change of the number of voxels. The volume keeps its place and extent in space.
+    """A change of the number of voxels. The volume keeps its place in space.
 
     Attributes:
         source: the voxels of the source, per axis.
@@ -23,15 +23,22 @@ class Resampling:
         orders: the order of the spline along each axis: 0, 1 or 3.
         separate: the axis whose slices are first resampled and clipped, one by one. Then the
             result is resampled along this axis. None: all axes are resampled together.
+        steps: the distance between target voxels along each axis, in source voxels. None: source
+            and target have the same extent.
+        starts: the centre of the first target voxel, in source voxels from the first one. It counts
+            with steps.
 
     Raises:
-        ValueError: an axis is empty or does not exist, or an order is not known.
+        ValueError: an axis is empty or does not exist, an order is not known, or a step is not
+            above 0.
     """
 
     source: Vec3
     target: Vec3
     orders: tuple[int, int, int]
     separate: int | None = None
+    steps: tuple[float, float, float] | None = None
+    starts: tuple[float, float, float] = (0.0, 0.0, 0.0)
 
     def __post_init__(self) -> None:
         if min(*self.source, *self.target) < 1:
@@ -40,16 +47,20 @@ class Resampling:
             raise ValueError(f"splines of order {unknown.pop()} are not known; choose 0, 1 or 3")
         if self.separate not in {None, 0, 1, 2}:
             raise ValueError(f"there is no axis {self.separate}; choose 0, 1 or 2")
+        if self.steps and not min(self.steps) > 0:
+            raise ValueError(f"steps of {self.steps} voxels; give numbers above 0")
 
     @property
     def changes(self) -> bool:
         """True if there is anything to do."""
-        return self.source != self.target
+        moves = self.steps not in {None, (1.0, 1.0, 1.0)} or any(self.starts)
+        return self.source != self.target or moves
 
     @cached_property
     def taps(self) -> tuple[AxisTaps, AxisTaps, AxisTaps]:
         """The sums along each axis."""
-        z, y, x = map(axis_taps, self.source, self.target, self.orders)
+        steps = self.steps or [None] * 3
+        z, y, x = map(axis_taps, self.source, self.target, self.orders, steps, self.starts)
         return z, y, x
 
     @cached_property
@@ -102,4 +113,9 @@ class Resampling:
         ]
 
     def __str__(self) -> str:
-        return f"resampled from {self.source} to {self.target} voxels"
+        steps = self.steps and f", by steps of {_text(self.steps)} from {_text(self.starts)}"
+        return f"resampled from {self.source} to {self.target} voxels{steps or ''}"
+
+
+def _text(numbers: tuple[float, ...]) -> str:
+    return ", ".join(f"{number:.9g}" for number in numbers)

@@ -162,6 +162,11 @@ class Moments:
             self.mean *= self.voxels / voxels
             self.voxels = voxels
 
+    @property
+    def deviation(self) -> float:
+        """The standard deviation; 0 if no value was added."""
+        return sqrt(self.squares / self.voxels) if self.voxels else 0.0
+
     def result(self) -> Fixed:
         """Return the normalization to mean 0 and standard deviation 1.
 
@@ -169,7 +174,7 @@ class Moments:
             InvalidInput: no value was added.
         """
         _check_some(self.voxels)
-        return Fixed(self.mean, max(sqrt(self.squares / self.voxels), LEAST_DEVIATION))
+        return Fixed(self.mean, max(self.deviation, LEAST_DEVIATION))
 
 
 class _Ranks:

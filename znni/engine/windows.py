@@ -94,7 +94,7 @@ class BoxSums(ABC):
     def mean(self, x: int) -> Array:
         """Return the sums of the first voxels along x, divided by those of the weights.
 
-        A voxel that no window has becomes 0.
+        The window's activation is applied to the quotient. It is 0 at a voxel that no window has.
         """
 
 

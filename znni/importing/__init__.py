@@ -1,1 +1,1 @@
-"""Converting networks of PyTorch, ONNX, nnU-Net, bioimage.io and ZNN to network files."""
+"""Converting networks of PyTorch, ONNX, nnU-Net, MONAI, bioimage.io and ZNN to network files."""

@@ -1,4 +1,4 @@
-"""Converting networks of PyTorch, ONNX, nnU-Net, bioimage.io and ZNN to network files.
+"""Converting networks of PyTorch, ONNX, nnU-Net, MONAI, bioimage.io and ZNN to network files.
 
 Each source has a module that reads it as a graph of ``steps``; ``folding`` folds those into layers,
 ``network_writer`` writes them, and ``parity`` compares them with the original.
@@ -20,6 +20,7 @@ from znni.importing.bioimageio_model import read_model
 from znni.importing.checks import NotExpressed
 from znni.importing.exported_program import of_live_program, read_exported_program
 from znni.importing.folding import Folded, fold
+from znni.importing.monai_bundle import is_bundle, read_bundle
 from znni.importing.network_writer import check_writable, weights_beside, write_network
 from znni.importing.nnunet_folder import Results, is_results
 from znni.importing.nnunet_results import read_results
@@ -47,8 +48,8 @@ READERS: Mapping[str, Callable[[Path], Found]] = {
 }
 KINDS = (
     ".pt, .pth, .safetensors (state dicts), .pytorch (pytorch-3dunet), .pt2 (exported programs), "
-    ".onnx, .h5 (ZNN), .zip or rdf.yaml (bioimage.io), or a folder of nnU-Net's results or of a "
-    "bioimage.io package"
+    ".onnx, .h5 (ZNN), .zip or rdf.yaml (bioimage.io), or a folder of nnU-Net's results, a MONAI "
+    "bundle or a bioimage.io package"
 )
 WITHOUT_CROP = (
     "the original crops values by more samples than it needs to join them. This crop is left out, "
@@ -88,7 +89,8 @@ class Imported:
                 f"as window: in {self.path.name}, or by znni.with_window (--window Z,Y,X "
                 f"of znni infer)"
             )
-        if self.network.scaling == AS_STORED:
+        case = self.network.case
+        if self.network.scaling == AS_STORED and not (case and case.values):
             lines.append(
                 f"it takes voxels as they are stored: if it was trained on scaled ones, add to "
                 f"{self.path.name} input: {{scale: 0.00392157}}, or input: {{normalize: zscore}}"
@@ -252,10 +254,13 @@ def _read_path(path: Path, like: Network | None) -> Found:
     if path.exists() and is_results(path) and (path.is_dir() or not like):
         _check_alone(like)
         return read_results(Results(path))
+    if path.is_dir() and is_bundle(path):
+        _check_alone(like)
+        return read_bundle(path)
     if path.is_dir():
         raise InvalidInput(
-            f"is a folder, and has no plans.json of nnU-Net's results and no rdf.yaml of "
-            f"bioimage.io; give a file: {KINDS}"
+            f"is a folder, and has no plans.json of nnU-Net's results, no configs/inference.json "
+            f"of a MONAI bundle and no rdf.yaml of bioimage.io; give a file: {KINDS}"
         )
     if not path.is_file():
         raise InvalidInput("no such file; check the path")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import get_args
 
@@ -13,6 +12,7 @@ from znni.core.errors import InvalidInput, option
 from znni.core.options import Blend, WindowRules
 from znni.core.version import __version__
 from znni.importing.folding import Folded
+from znni.network.case_entry import case_entry
 from znni.network.input_scaling import InputScaling, Within
 from znni.network.layers import Activation
 from znni.network.network_as_text import OUTPUTS, entry_of, input_entry, kind_of, window_entry
@@ -110,8 +110,7 @@ def _lines(folded: Folded, weights: str, source: str) -> Iterator[str]:
     if network.has_regions:
         yield "regions: true"
     if network.case:
-        case = {key: value for key, value in asdict(network.case).items() if value is not None}
-        yield f"case: {_flow(case)}"
+        yield f"case: {_flow(case_entry(network.case))}"
     if network.spacing:
         yield f"spacing: {network.spacing.text}"
     if network.window:
@@ -148,6 +147,8 @@ def _flow(value: object) -> str:
         return f"[{', '.join(map(_flow, value))}]"
     if isinstance(value, str):
         return value if value in KEYWORDS else _text(value)
+    if isinstance(value, bool):
+        return str(value).lower()
     return repr(value)
 
 

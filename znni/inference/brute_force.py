@@ -246,7 +246,8 @@ class WindowsAt:
                 total += counts * made[:, *(at - start)]
                 counted += counts
                 largest = max(largest, float(np.abs(made).max()))
-        return AtVoxel(total / counted, largest)
+        mean = (total / counted).reshape(1, -1, 1, 1, 1)
+        return AtVoxel(activation(mean, self._window.activation).ravel(), largest)
 
     def _computed(self, start: Vec3) -> list[Float64]:
         """Return the outputs of a window and of its mirrored copies."""

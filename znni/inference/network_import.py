@@ -33,8 +33,8 @@ def import_network(
         source: a ``torch.nn.Module`` (in evaluation mode if it has batch normalization or dropout),
             a ``torch.export.ExportedProgram``, a state dict, or a file. Files are
             ``.pt2`` (``torch.export.save``), ``.onnx``, ``.pt`` or ``.safetensors`` (state dicts),
-            or ``.h5`` (networks trained with ZNN). Or a folder of nnU-Net's results, or a package
-            of bioimage.io (``.zip``, folder or ``rdf.yaml``).
+            or ``.h5`` (networks trained with ZNN). Or a folder of nnU-Net's results, the folder of
+            a MONAI bundle, or a package of bioimage.io (``.zip``, folder or ``rdf.yaml``).
         out: the network file to write, ``NAME.yaml``; the weights go to ``NAME.safetensors``.
         like: a network, or its file, that has the layers of a state dict and their connections. A
             state dict itself holds only tensors. Convolutions are matched by name if all names

@@ -142,7 +142,8 @@ class Session:
             return prepare(plan, weights, measured, stored, self._take_waiting())
 
         made = stored.dtype, stored.label_maps, stored.label_itemsize
-        return VolumeRunner(plan, lambda plan: self._ready(plan, prepared, made))
+        kind = made, weights.sha256  # other networks may have equal layers
+        return VolumeRunner(plan, lambda plan: self._ready(plan, prepared, kind))
 
     def smaller(self, failed: Plan, short: DeviceKind, required: Requirements) -> Plan:
         """Release all that is kept, and return a plan that takes less memory than a failed one."""
@@ -276,18 +277,18 @@ class Session:
             self._plans.popitem(last=False)
 
     def _ready(
-        self, plan: Plan, prepared: Callable[[Plan], Processes], made: Hashable
+        self, plan: Plan, prepared: Callable[[Plan], Processes], kind: Hashable
     ) -> Processes:
         """Return the processes of a plan, after releasing what does not fit beside them.
 
         Args:
             plan: the plan.
             prepared: prepares the processes.
-            made: what they make of a voxel: values or labels, and of which type.
+            kind: their weights, and what they make of a voxel: values or labels, of which type.
         """
         if not self.keeps:
             return prepared(plan)
-        key = _computation(plan), made
+        key = _computation(plan), kind
         found = self._processes.pop(key, None)
         if found is None:
             self._look_up_limits()

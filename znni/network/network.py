@@ -242,7 +242,9 @@ class Network:
 
     @property
     def last_activation(self) -> Activation:
-        """The activation of the layer that gives the output."""
+        """The activation that gives the output: that of blended windows, or of the last layer."""
+        if self.window and self.window.activation != "identity":
+            return self.window.activation
         if self.head:
             return self.head.activation
         (last,) = (node.layer for node in self.nodes if node.name == self.output)

@@ -145,7 +145,15 @@ def window_entry(window: Window) -> dict[str, Any]:
     entry = asdict(window)
     for name in ("volume", "inside", "resampled", "in_order", "by_default", "together"):
         del entry[name]
+    if window.activation == "identity":
+        del entry["activation"]
     if (resampled := window.resampled) is None:
         return entry
-    resampled_entry = {"from": resampled.source, "to": resampled.target}
-    return entry | {"resampled": resampled_entry | {"order": resampled.orders}}
+    resampled_entry: dict[str, Any] = {
+        "from": resampled.source,
+        "to": resampled.target,
+        "order": resampled.orders,
+    }
+    if resampled.steps:
+        resampled_entry |= {"steps": resampled.steps, "starts": resampled.starts}
+    return entry | {"resampled": resampled_entry}

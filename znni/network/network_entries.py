@@ -11,21 +11,14 @@ from pydantic import BeforeValidator, Field
 
 from znni.core.errors import InvalidInput
 from znni.core.nearest import nearest
-from znni.core.options import Blend, WindowRules
+from znni.core.options import Blend, BlendedActivation, WindowRules
 from znni.core.resampling import Resampling
 from znni.core.shapes import Vec3
 from znni.core.text import counted
 from znni.core.voxel_size import VoxelSize, trained_size
 from znni.core.yaml_file import Count, Entry, Name, YamlFile
-from znni.network.case_rules import (
-    CaseRules,
-    Orientation,
-    PreviousStage,
-    ResampleRule,
-    Slices,
-    SplineOrder,
-    VoxelsFrom,
-)
+from znni.network.case_entry import CaseEntry
+from znni.network.case_rules import CaseRules
 from znni.network.geometry import context
 from znni.network.geometry import with_window as windowed
 from znni.network.input_entry import InputEntry
@@ -79,7 +72,7 @@ def _is_label(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**16
 
 
-def _labels(value: object) -> object:
+def check_labels(value: object) -> object:
     """Check the label of each map: integers that differ, from 0 on."""
     known = list(value.values()) if isinstance(value, dict) else []
     if not known or not all(_is_label(label) for label in known):
@@ -135,54 +128,23 @@ class _LayerEntry(Entry):
         return {kind: entry for kind, entry in given if isinstance(entry, LayerKind)}
 
 
-class _ResampleEntry(Entry):
-    order: SplineOrder = 3
-    across: SplineOrder = 0
-    slices: Slices = "auto"
-
-    @property
-    def rule(self) -> ResampleRule:
-        """The rule that the entry describes."""
-        return ResampleRule(**dict(self))
-
-
-class _PreviousEntry(Entry):
-    name: str
-    labels: Annotated[list[int], Field(min_length=1)]
-    resampled: _ResampleEntry = _ResampleEntry(order=1)
-
-
-class _CaseEntry(Entry):
-    channels: Annotated[list[str], Field(min_length=1)]
-    file_ending: str = ".nii.gz"
-    orientation: Orientation = "stored"
-    voxels: VoxelsFrom = "file"
-    image: _ResampleEntry = _ResampleEntry()
-    output: _ResampleEntry = _ResampleEntry(order=1)
-    previous_stage: _PreviousEntry | None = None
-
-    @property
-    def rules(self) -> CaseRules:
-        """The steps that the entry describes."""
-        names, stage, before = tuple(self.channels), None, self.previous_stage
-        if before:
-            stage = PreviousStage(before.name, tuple(before.labels), before.resampled.rule)
-        image, output = self.image.rule, self.output.rule
-        return CaseRules(
-            names, self.file_ending, self.orientation, image, output, stage, self.voxels
-        )
-
-
 class _ResampledEntry(Entry):
     source: Annotated[Extents, Field(alias="from")]
     target: Annotated[Extents, Field(alias="to")]
     order: list[Literal[0, 1]] = Field(default=[1, 1, 1], min_length=3, max_length=3)
+    steps: list[Annotated[float, Field(gt=0)]] | None = Field(
+        default=None, min_length=3, max_length=3
+    )
+    starts: list[Finite] = Field(default=[0.0, 0.0, 0.0], min_length=3, max_length=3)
 
     @property
     def resampling(self) -> Resampling:
         """The resampling that the entry describes."""
         z, y, x = self.order
-        return Resampling(Vec3(*self.source), Vec3(*self.target), (z, y, x))
+        steps = (self.steps[0], self.steps[1], self.steps[2]) if self.steps else None
+        starts = self.starts[0], self.starts[1], self.starts[2]
+        source, target = Vec3(*self.source), Vec3(*self.target)
+        return Resampling(source, target, (z, y, x), steps=steps, starts=starts)
 
 
 class _WindowEntry(Entry):
@@ -192,6 +154,7 @@ class _WindowEntry(Entry):
     mirror: Annotated[str, BeforeValidator(_axes)] = ""
     like: WindowRules = "monai"
     resampled: _ResampledEntry | None = None
+    activation: BlendedActivation = "identity"
 
 
 class _NetworkFile(Entry):
@@ -203,9 +166,9 @@ class _NetworkFile(Entry):
     layers: Annotated[list[_LayerEntry], Field(min_length=1)] | None = None
     model: FileName | None = None
     outputs: Sources | None = None
-    labels: Annotated[dict[str, int], BeforeValidator(_labels)] = Field(default_factory=dict)
+    labels: Annotated[dict[str, int], BeforeValidator(check_labels)] = Field(default_factory=dict)
     regions: bool = False
-    case: _CaseEntry | None = None
+    case: CaseEntry | None = None
     weights: FileName | None = None
     input: InputEntry = InputEntry()
     window: _WindowEntry | None = None

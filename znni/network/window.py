@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from znni.core.axis_taps import AxisTaps, Places
 from znni.core.errors import InvalidInput
-from znni.core.options import Blend, WindowRules, check_names
+from znni.core.options import Blend, BlendedActivation, WindowRules, check_names
 from znni.core.resampling import Resampling
 from znni.core.shapes import Box, Vec3, is_extent
 
@@ -96,6 +96,7 @@ class Window:
         volume: the extents of the volume. They are None until it is known.
         inside: the part of the volume over which windows lie, as if it were the whole. Around it
             they see zeros, and the output is 0. None: the whole volume.
+        activation: the function that is applied to the blended output, before it is resampled.
         resampled: the resampling of the blended output to other voxels. None: the output has the
             voxels of the volume.
         in_order: whether one process computes all blocks in order. Then it keeps what windows have
@@ -115,6 +116,7 @@ class Window:
     volume: Vec3 | None = None
     inside: Box | None = None
     resampled: Resampling | None = None
+    activation: BlendedActivation = "identity"
     in_order: bool = field(default=True, compare=False)
     by_default: bool = field(default=False, compare=False, repr=False)
     together: int = field(default=1, compare=False, repr=False)
@@ -140,7 +142,7 @@ class Window:
                 f"windows are mirrored along {mirror!r}; give some of z, y and x, each once, "
                 f"or {NO_AXIS}"
             )
-        check_names(blend=self.blend, like=self.like)
+        check_names(blend=self.blend, like=self.like, activation=self.activation)
         if self.resampled and self.volume not in (None, self.resampled.source):
             raise InvalidInput(
                 f"the output is {self.resampled}, and the volume has {self.volume}; give a volume "

@@ -20,6 +20,7 @@ def with_head_apart(network: Network) -> Network:
     layer = last.layer
     if not (
         network.window
+        and network.window.activation == "identity"  # it needs the last layer's maps
         and network.head is None
         and last.name == network.output
         and isinstance(layer, Conv)

@@ -35,3 +35,14 @@ extern "C" __global__ void __launch_bounds__(256)
         mean[at.in(of_mean)] = total == 0.0f ? 0.0f : sums[at.in(of_sums)] / total;
     });
 }
+
+// Replaces each value by its sigmoid.
+extern "C" __global__ void __launch_bounds__(256)
+    sigmoid(float* mean, Index mean_f, Index mean_z, Index mean_y, int images, int maps, int size_z,
+            int size_y, int size_x) {
+    const Strides of_mean = {0, mean_f, mean_z, mean_y};
+    for_each_voxel(images, maps, size_z, size_y, size_x, [&](const Voxel& at) {
+        float& value = mean[at.in(of_mean)];
+        value = 1.0f / (1.0f + expf(-value));
+    });
+}

@@ -13,6 +13,7 @@ from znni.engine.windows import BoxSums, Sums
 from znni.machine.cuda import cupy
 from znni.machine.cuda_kernels import compiled, source_beside
 from znni.network.window import Window
+from znni.primitives.gpu.common.activation import activate_over_maps
 from znni.primitives.gpu.common.kernels import strides_in_elements
 from znni.primitives.gpu.common.voxels import launch, voxels_source
 
@@ -37,6 +38,7 @@ class WindowMemory:
         module = compiled(source())
         self.add_window = module.get_function("add_window")
         self.divide = module.get_function("divide")
+        self.sigmoid = module.get_function("sigmoid")
 
     def block(self, size: Vec3) -> Sums:
         """Return cleared sums over a block and what follows it along x."""
@@ -88,11 +90,15 @@ class DeviceWindowSums(BoxSums):
         return kept
 
     def mean(self, x: int) -> Any:
-        """Return the sums of the first voxels along x, divided by those of the weights."""
+        """Return the mean at the first voxels along x."""
         shape = self._memory.maps, *self._box.size._replace(x=x)
         mean = self._into.ravel()[: prod(shape)].reshape(shape)
         sums = (array[..., :x] for array in self._sums)
         launch(self._memory.divide, Shape5(1, *shape), *_placed(*sums, mean))
+        activation = self._memory.window.activation
+        activate_over_maps(mean[None], activation)
+        if activation == "sigmoid":
+            launch(self._memory.sigmoid, Shape5(1, *shape), *_placed(mean))
         return mean
 
 
@@ -104,5 +110,5 @@ def _placed(*arrays: Any) -> Iterator[Any]:
 
 
 def source() -> str:
-    """Return the CUDA source of ``add_window`` and ``divide``."""
+    """Return the CUDA source of ``add_window``, ``divide`` and ``sigmoid``."""
     return voxels_source() + source_beside(__file__, "window_sums.cu")

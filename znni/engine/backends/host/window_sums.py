@@ -8,6 +8,7 @@ from znni.core.shapes import Box
 from znni.engine.windows import BoxSums, Sums
 from znni.network.weights import Float32
 from znni.network.window import Window
+from znni.primitives.cpu.common.activation import activate_values
 from znni.primitives.cpu.common.clearing import clear
 from znni.primitives.cpu.common.weighted_sums import add_weighted, divide_maps
 from znni.primitives.cpu.common.workers import workers
@@ -29,6 +30,7 @@ class WindowSums(BoxSums):
     ) -> None:
         super().__init__(window, box, Sums(values, np.zeros(box.size, np.float32)), importance)
         self._pool = workers(threads)
+        self._activation = window.activation
         clear(values[None], self._pool)
 
     def _add(self, sums: Sums, values: Float32, weights: Float32, copies: int) -> None:
@@ -45,12 +47,10 @@ class WindowSums(BoxSums):
         return Sums(*(array[..., x:].copy() for array in self._sums))
 
     def mean(self, x: int) -> Float32:
-        """Return the sums of the first voxels along x, divided by those of the weights, in place.
-
-        A voxel that no window has becomes 0.
-        """
+        """Return the mean at the first voxels along x, in the memory of the sums."""
         values: Float32 = self._sums.values[..., :x]
         weights = self._sums.weights[..., :x]
         weights[weights == 0] = 1
         divide_maps(values, weights, self._pool)
+        activate_values(values[None], self._activation, self._pool)
         return values

@@ -302,6 +302,20 @@ def softmax_over_maps(y: Float32, workers: Workers) -> None:
     workers.for_each(task, workers.shares(count, y.size // FEWEST_VALUES))
 
 
+def activate_values(y: Float32, activation: Activation, workers: Workers) -> None:
+    """Apply an activation without slopes to all values (n, f, z, y, x), in place."""
+    if activation == "softmax":
+        softmax_over_maps(y, workers)
+    elif activation != "identity":
+        code, none = CODES[activation], np.zeros(y.shape[1], np.float32)
+        view = output_view(y)
+
+        def task(_worker: int, values: slice) -> None:
+            activate_rows(*view, y.shape, values.start, values.stop, none, none, code)
+
+        workers.for_each(task, workers.shares(y.size, y.size // FEWEST_VALUES))
+
+
 def activate_further(y: Float32, layer: Conv, workers: Workers) -> None:
     """Apply the part of a layer's activation that needs all maps: softmax.
 

@@ -1,0 +1,184 @@
+"""The files of a case: those of its scan, its labels, and the folder between them.
+
+The folder lies beside the labels, ``LABELS.case``. A file in it says what it was filled from.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+
+from znni.cases.networks import NetworkSet
+from znni.cases.previous_stage import PreviousNetwork
+from znni.cases.spacing_file import spacing_file
+from znni.core.errors import InvalidInput
+from znni.core.run_options import Options
+from znni.core.user_cache import state_of_source, write_whole
+from znni.network.network import Network
+from znni.network.network_as_text import network_text
+from znni.network.weights import Weights
+from znni.volumes.locate import writer_at
+from znni.volumes.partial_file import hold
+
+IDENTITY = "case"  # the file that says which scan and network a folder is of
+
+
+@dataclass(frozen=True)
+class Case:
+    """A case to compute.
+
+    Attributes:
+        files: the files of the scan, one for each channel.
+        out: the labels to make.
+        previous: the labels of the previous stage of a cascade, or the network that computes them.
+            None: the network is no later stage.
+        probabilities: a file ``NAME.npz`` to make, as nnU-Net's, with ``NAME.pkl`` beside it. None:
+            none are saved.
+    """
+
+    files: tuple[Path, ...]
+    out: Path
+    previous: Path | PreviousNetwork | None = None
+    probabilities: Path | None = None
+
+    @property
+    def is_finished(self) -> bool:
+        """True if all that it makes exists."""
+        made = (self.out, self.probabilities) if self.probabilities else (self.out,)
+        return all(path.exists() for path in made)
+
+    @property
+    def inputs(self) -> tuple[Path, ...]:
+        """All files that are read: those of the scan, and labels of the previous stage."""
+        return (*self.files, self.previous) if isinstance(self.previous, Path) else self.files
+
+    @property
+    def folder(self) -> Path:
+        """The folder for everything between the scan and the labels."""
+        return self.out.with_name(f"{self.out.name}.case")
+
+
+def check_output(case: Case, networks: NetworkSet) -> None:
+    """Check that the labels can be written, before anything takes long.
+
+    Raises:
+        InvalidInput: the file would replace the scan, no format has such an ending, or networks
+            have no probabilities that nnU-Net could read.
+    """
+    for file in case.inputs:
+        writer_at(case.out, file)
+    if case.probabilities:
+        first = networks.networks[0]
+        if len(networks.networks) > 1 or networks.rules.masks is not None or not _is_linear(first):
+            raise InvalidInput(
+                f"probabilities are saved for a single network with the labels of nnU-Net, and not "
+                f"for {networks.name}; leave them out"
+            )
+
+
+def _is_linear(network: Network) -> bool:
+    """Return whether windows are blended before any activation, as in nnU-Net."""
+    return network.window is None or network.window.activation == "identity"
+
+
+def open_folder(
+    case: Case, networks: NetworkSet, weights: Sequence[Weights], options: Options
+) -> None:
+    """Make the folder of a case. Empty it first if another scan or network filled it.
+
+    Raises:
+        InvalidInput: it cannot be made, or something else lies there.
+    """
+    files = [(str(file.resolve()), *_stamp(file)) for file in case.inputs]
+    beside = spacing_file(case.files[0])
+    if networks.rules.voxels == "json" and beside.exists():
+        files.append((str(beside.resolve()), *_stamp(beside)))
+    described, stage = list(map(_described, networks.networks, weights)), case.previous
+    while isinstance(stage, PreviousNetwork):
+        described.append(_described(stage.network, stage.weights))
+        stage = stage.previous
+    code = state_of_source(Path(__file__).parents[1])
+    content = repr((files, described, networks.numbers, options.limits.accuracy, code))
+    identity = sha256(content.encode())
+    noted = case.folder / IDENTITY
+    try:
+        if noted.exists() and noted.read_bytes() == identity.digest():
+            return
+        if case.folder.exists():
+            if not noted.exists() and not all(map(_is_partial, case.folder.iterdir())):
+                raise InvalidInput(
+                    f"{case.folder}: this folder is not znni's; remove it, or write elsewhere"
+                )
+            discard(case)
+        write_whole(noted, identity.digest())
+    except OSError as error:
+        raise InvalidInput(
+            f"{case.folder}: this folder cannot be made: {error.strerror}; write elsewhere"
+        ) from None
+
+
+def _described(network: Network, weights: Weights) -> tuple[str, ...]:
+    """Return all on which the labels of a network depend, beside its input."""
+    rules = repr((network.case, network.spacing, network.has_regions, network.labels))
+    return network_text(network), rules, weights.sha256
+
+
+@contextmanager
+def held(case: Case) -> Iterator[None]:
+    """Keep other runs from the folder of a case within a ``with`` block.
+
+    Raises:
+        InvalidInput: another run holds it.
+    """
+    descriptor = os.open(case.folder, os.O_RDONLY)
+    try:
+        hold(descriptor, case.folder)
+        try:
+            yield
+        except BaseException as error:
+            error.add_note(
+                f"{case.folder} keeps what is finished, and the same command goes on there"
+            )
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def discard_left(case: Case) -> None:
+    """Remove the folder of a case whose labels are complete, if a run was killed before it did."""
+    if (case.folder / IDENTITY).exists():
+        with suppress(InvalidInput), held(case):
+            discard(case)
+
+
+def discard(case: Case) -> None:
+    """Remove the folder of a case. The file that says whose it is goes last, in case of a kill."""
+    for path in case.folder.iterdir():
+        if path.is_dir():
+            shutil.rmtree(path)
+        elif path.name != IDENTITY:
+            path.unlink()
+    shutil.rmtree(case.folder)
+
+
+def _is_partial(path: Path) -> bool:
+    """Return whether a file of the folder was not complete when its run was killed."""
+    return path.suffix == ".partial"
+
+
+def _stamp(file: Path) -> tuple[int, int]:
+    """Return the size of a file, and the time when it was changed.
+
+    Raises:
+        InvalidInput: there is no such file.
+    """
+    try:
+        found = file.stat()
+    except OSError as error:
+        raise InvalidInput(f"{file}: {error.strerror}; check the path") from None
+    return found.st_size, found.st_mtime_ns

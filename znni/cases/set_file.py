@@ -1,0 +1,16 @@
+"""Recognition of set files, which name several networks. It loads no other module."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+KEY = re.compile(r"^networks *:", re.MULTILINE)
+
+
+def is_set(path: Path) -> bool:
+    """Return whether a file is a set file: it has ``networks:`` at its top."""
+    try:
+        return path.is_file() and bool(KEY.search(path.read_text(encoding="utf-8")))
+    except (OSError, UnicodeDecodeError):
+        return False
