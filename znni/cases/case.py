@@ -178,7 +178,7 @@ def compute_labels(
         return lambda done, total: progress(step, done, total)
 
     reports: list[Report] = []
-    parts: list[Part] = []
+    parts: dict[int, Part] = {}
     with ExitStack() as holding:
         holding.enter_context(_held(case))
         scan = open_scan(case.files, rules, case.folder, unit)
@@ -198,9 +198,9 @@ def compute_labels(
                     asked = replace(options, values=stored_values(own.network))
                     request = Request(image, running(own), labels, asked, weights[number])
                     reports.append(compute(request, session, progress=told("network"))())
-                parts.append(Part(labels, own.crop, networks.numbers_of(number)))
+                parts[number] = Part(labels, own.crop, networks.numbers_of(number))
                 done("network")
-        found = joined_labels(parts)
+        found = joined_labels([parts[number] for number in sorted(parts)])
         if removing := [*networks.largest, *removing]:
             found = without_components(scan, found, case.folder / WITHOUT, removing)
             done("postprocessing")
