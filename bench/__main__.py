@@ -26,6 +26,7 @@ COMMANDS = {
     "predictors": "bench.predictors",
     "nnunet": "bench.nnunet",
     "cases": "bench.cases",
+    "whole-scan": "bench.whole_scan",
     "sliding-windows": "bench.sliding_windows",
     "profile": "bench.profile",
     "top-plans": "bench.top_plans",

@@ -16,7 +16,7 @@ from typing import Annotated, Any
 import typer
 
 from bench.nnunet import timed_command
-from bench.peers.nnunet_cases import BY_NAME, Case, Stage, scan_case
+from bench.peers.nnunet_cases import BY_NAME, Case, Stage
 from bench.record import Row
 from bench.session import (
     Folder,
@@ -40,10 +40,6 @@ Ours = Annotated[
     Path | None,
     typer.Option(help="Judge the labels in this folder's CASE folders; do not run znni."),
 ]
-Scans = Annotated[
-    Path | None, typer.Option("--scan", help="A CT in NIfTI, in place of the synthetic cases.")
-]
-Counts = Annotated[list[int], typer.Option("--classes", min=2, help="For --scan; repeatable.")]
 Probabilities = Annotated[bool, typer.Option(help="Have znni save probabilities.")]
 Timed = Annotated[bool, typer.Option(help="Time nnU-Net's command too.")]
 
@@ -54,8 +50,6 @@ def cases_command(
     case: Names = None,
     folder: Folder = None,
     ours: Ours = None,
-    scan: Scans = None,
-    classes: Counts = [25],  # noqa: B006 - typer reads it
     probabilities: Probabilities = False,
     timed: Timed = False,
     threads: Threads = None,
@@ -66,15 +60,11 @@ def cases_command(
     Cases that the folder has are not made again.
     """
     check_known("case", case or (), BY_NAME)
-    chosen = [BY_NAME[name] for name in case or ([] if scan else BY_NAME)]
+    chosen = [BY_NAME[name] for name in case or BY_NAME]
     cores = machine_with("cpu", threads).host.threads
     rows = []
     with nullcontext(folder) if folder else TemporaryDirectory() as place:
         runs = _Runs(python, Path(place).resolve(), ours, cores, probabilities=probabilities)
-        for count in classes if scan else ():
-            for torch in (False, True):
-                chosen.append(made := scan_case(count, torch=torch))
-                runs.make(made, str(scan), "--classes", str(count), *["--torch"] * torch)
         for each in chosen:
             progress(f"{each.name}: {each.shows}")
             rows += runs.rows(each, timed=timed)
@@ -98,11 +88,11 @@ class _Runs:
         self._python, self._folder, self._ours, self._cores = python, folder, ours, cores
         self._probabilities = probabilities
 
-    def make(self, case: Case, *scan: str) -> None:
+    def make(self, case: Case) -> None:
         """Have nnU-Net save a case and predict it, unless it is there."""
         at = self._folder / case.name
         if not (at / "model").exists():
-            self._peer("folders", str(self._folder), *(("--scan", *scan) if scan else (case.name,)))
+            self._peer("folders", str(self._folder), case.name)
         if not (at / EXPECTED["float32"]).exists():
             self._peer("predict", str(self._folder), case.name)
 

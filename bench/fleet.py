@@ -34,7 +34,7 @@ from bench.noise_volumes import Storing, write_noise
 from bench.record import Row
 from znni.cli.values import three_extents
 from znni.core.errors import InvalidInput
-from znni.core.options import OutputType
+from znni.core.options import Stored
 from znni.core.shapes import Vec3
 from znni.engine.labels import Labels
 from znni.engine.stage_chain import Work
@@ -125,12 +125,12 @@ def run_rested(
     begun: list[float] = []
 
     def prepare(
-        plan: Plan, _weights: Weights, _measured: Any, dtype: OutputType, _waiting: None
+        plan: Plan, _weights: Weights, _measured: Any, stored: Stored, _waiting: None
     ) -> Fleet:
         begun.append(time.perf_counter())
         made = partial(Resting, plan, seconds)
         members = [Member(f"worker {number}", made, {}) for number in range(workers)]
-        return Fleet(plan, members, dtype)
+        return Fleet(plan, members, stored)
 
     out, seen = volume.with_name(f"out{volume.suffix}"), Counter[str]()
     before, worked = time.perf_counter(), _worked()

@@ -65,6 +65,7 @@ Kind: TypeAlias = Literal[
     "top-plans",
     "unets",
     "volumes",
+    "whole-scan",
     "zarr-libraries",
 ]
 

@@ -448,6 +448,13 @@ COLUMNS: dict[Kind | Literal["choices"], dict[str, Forms]] = {
         "voxels/s": "{voxels_per_s:,.0f}",
         "x library": "{gain:.2f}",
     },
+    "whole-scan": {
+        **as_is("name", "device", "classes", "networks", "cases", "rounds"),
+        "s": "{seconds:.1f}",
+        "first s": "{first_seconds:.1f}",
+        "peak GiB": "{peak_gib:.2f}",
+        "labels apart": "{labels_apart:.2e}",
+    },
     "zarr-libraries": {
         **as_is("codec", "dtype", "files", "action"),
         "znni s": "{znni_seconds:.4f}",

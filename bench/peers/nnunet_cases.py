@@ -13,6 +13,7 @@ Affine: TypeAlias = Literal["straight", "oblique", "flipped"]
 CT, Z_SCORE = "CTNormalization", "ZScoreNormalization"
 TWO_FOLDS, NO_FLIPS = (0, 1), "--disable_tta"
 TORCH, TORCH_SEPARATE = "torch", "torch, separate z"
+FULL_WINDOW = 128  # voxels along an axis: networks for such windows are as wide as nnU-Net's
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,8 @@ class Stage:
         patch: voxels of a window.
         strides: of each stage of the network.
         kernels: of each stage.
-        features: of the first stage; each further one has twice as many, at most four times.
+        features: of the first stage; each further one has twice as many, up to a limit.
+        widest: the limit, in units of the first stage's features.
         residual: whether the encoder is ResEnc M's, else plain.
         previous: the stage whose labels are a further input.
     """
@@ -57,6 +59,7 @@ class Stage:
     strides: tuple[Extents, ...] = ((1, 1, 1), (2, 2, 2), (2, 2, 2))
     kernels: tuple[Extents, ...] = ((3, 3, 3), (3, 3, 3), (3, 3, 3))
     features: int = 8
+    widest: int = 4
     residual: bool = False
     previous: str = ""
 
@@ -254,18 +257,26 @@ CASES = (
 BY_NAME = {case.name: case for case in CASES}
 
 
-def scan_case(count: int, *, torch: bool) -> Case:
-    """Return a case for a scan of one's own: 1.5 mm and so many classes."""
-    stage = Stage(patch=(64, 64, 64), features=4)
+def scan_case(count: int, *, torch: bool, networks: int = 1, window: int = 64) -> Case:
+    """Return a case for a scan of one's own, at 1.5 mm.
+
+    Args:
+        count: its classes.
+        torch: whether PyTorch resamples.
+        networks: how many networks there are, a fold each.
+        window: voxels of a window along each axis. A network for 128 has 32 to 320 maps, as
+            nnU-Net plans it; one for 64 has 4 to 16, so that resampling takes longest.
+    """
+    stage = Stage(patch=(window,) * 3, features=4)
+    if window >= FULL_WINDOW:
+        depth = 6
+        stage = Stage(
+            patch=(window,) * 3, features=32, widest=10, kernels=((3, 3, 3),) * depth,
+            strides=((1, 1, 1), *((2, 2, 2),) * (depth - 1)),
+        )  # fmt: skip
     return Case(
-        f"scan-{count}{'-torch' * torch}", f"a scan of one's own, {count} classes at 1.5 mm",
+        f"scan-{count}-{window}-{networks}{'-torch' * torch}",
+        f"a scan of one's own, {count} classes at 1.5 mm",
         (), (stage,), classes(count), resampling=TORCH if torch else "",
+        folds=tuple(range(networks)), reader="NibabelIO",
     )  # fmt: skip
-
-
-def case_named(name: str) -> Case:
-    """Return a case by its name, one of a scan of one's own too."""
-    if name in BY_NAME:
-        return BY_NAME[name]
-    _, count, *rest = name.split("-")
-    return scan_case(int(count), torch=bool(rest))

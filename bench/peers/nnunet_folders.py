@@ -170,6 +170,7 @@ def _resampling(variant: str) -> dict[str, Any]:
 
 def _architecture(stage: Stage) -> dict[str, Any]:
     depth, dims = len(stage.strides), len(stage.patch)
+    features = [stage.features * min(stage.widest, 2**level) for level in range(depth)]
     base = "dynamic_network_architectures.architectures.unet"
     name, blocks = ("PlainConvUNet", "n_conv_per_stage")
     if stage.residual:
@@ -178,7 +179,7 @@ def _architecture(stage: Stage) -> dict[str, Any]:
         "network_class_name": f"{base}.{name}",
         "arch_kwargs": {
             "n_stages": depth,
-            "features_per_stage": [stage.features * min(4, 2**level) for level in range(depth)],
+            "features_per_stage": features,
             "conv_op": f"torch.nn.modules.conv.Conv{dims}d",
             "kernel_sizes": [list(each) for each in stage.kernels],
             "strides": [list(each) for each in stage.strides],
@@ -285,10 +286,14 @@ def main() -> None:
     parser.add_argument("names", nargs="*", help="Default: all synthetic cases.")
     parser.add_argument("--scan", type=Path, help="A scan of one's own, in place of the cases.")
     parser.add_argument("--classes", type=int, default=25, help="For that scan.")
+    parser.add_argument("--networks", type=int, default=1, help="For that scan.")
+    parser.add_argument("--window", type=int, default=64, help="For that scan.")
     parser.add_argument("--torch", action="store_true", help="Resample that scan by PyTorch.")
     given = parser.parse_args()
     if given.scan is not None:
-        case = scan_case(given.classes, torch=given.torch)
+        case = scan_case(
+            given.classes, torch=given.torch, networks=given.networks, window=given.window
+        )
         make_case(case, given.folder / case.name, given.scan.resolve())
         return
     for name in given.names or BY_NAME:

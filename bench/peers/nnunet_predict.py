@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from unittest.mock import patch
 
-from bench.peers.nnunet_cases import BY_NAME, NO_FLIPS, Case, case_named
+from bench.peers.nnunet_cases import BY_NAME, NO_FLIPS, Case
 
 FOLDERS = {"expected": False, "expected-float32": True}  # whether sums are in float32
 STEP = "-step_size"
@@ -93,7 +93,7 @@ def main() -> None:
     for name in ("raw", "preprocessed", "results"):  # it warns if they are not set
         os.environ[f"nnUNet_{name}"] = str(given.folder)
     for name in given.names or BY_NAME:
-        predict(case_named(name), given.folder.resolve() / name)
+        predict(BY_NAME[name], given.folder.resolve() / name)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from quick_benchmarks import CEILINGS
 from typer.testing import CliRunner
 
 from bench.__main__ import app
-from bench.peers.nnunet_cases import BY_NAME, CASES, case_named
+from bench.peers.nnunet_cases import BY_NAME, CASES, scan_case
 from bench.peers.nnunet_compare import margins
 from bench.peers.nnunet_folders import dataset_of, plans_of, synthetic
 from bench.record import load
@@ -26,9 +26,20 @@ print(json.dumps([{"scan": "case", "labels_apart": len(sys.argv[4].rsplit("/", 1
 
 def test_names_of_cases_are_their_own() -> None:
     assert len(BY_NAME) == len(CASES)
-    assert case_named("flat") is BY_NAME["flat"]
-    assert case_named("scan-25-torch").resampling == "torch"
-    assert len(case_named("scan-117").labels or ()) == 117
+
+
+def test_networks_for_a_scan_are_as_wide_as_those_of_nnunet() -> None:
+    case = scan_case(117, torch=True, networks=5, window=128)
+    assert (len(case.labels or ()), case.folds, case.resampling) == (117, (0, 1, 2, 3, 4), "torch")
+    (stage,) = plans_of(case)["configurations"].values()
+    assert stage["architecture"]["arch_kwargs"]["features_per_stage"] == [
+        32,
+        64,
+        128,
+        256,
+        320,
+        320,
+    ]
 
 
 def test_a_cascade_inherits_all_but_its_earlier_stage() -> None:

@@ -99,7 +99,7 @@ def test_two_workers_take_what_is_declared(dtype: OutputType) -> None:
     x = np.random.default_rng(0).integers(0, 256, patch * Vec3(4, 2, 1) + 2, np.uint8)
     job = make_job(NETWORK, Vec3(*x.shape), "valid", "reflect", None)
     plan: Any = SumsPlan(patch, NETWORK, patches=8, input_itemsize=1)
-    workers = fleet_of(partial(Filling, plan, dtype), 2, plan, dtype)
+    workers = fleet_of(partial(Filling, plan, dtype), 2, plan, Stored(dtype))
     blocks = Blocks(ArrayVolume(x), job, NETWORK, random_weights(NETWORK, 0))
     taken = taken_by(workers, RunState(blocks, Writing(), dtype, Remaining(job)))
     declared = host_blocks(overhead(dtype, as_stored=True), NETWORK, patch, "gpu")
@@ -125,12 +125,13 @@ def test_two_workers_take_no_more_than_declared_for_windows(
     x = np.random.default_rng(0).random(patch * Vec3(8, 1, 1), np.float32)
     job = make_job(net, Vec3(*x.shape), "valid", "reflect", None)
     plan: Any = LargeMeans(for_job(net, job))
-    workers = fleet_of(partial(LargeMeans, plan.network), 2, plan, dtype)
+    stored = Stored(dtype, label_maps=int(bool(labels)))
+    workers = fleet_of(partial(LargeMeans, plan.network), 2, plan, stored)
     blocks = Blocks(ArrayVolume(x), job, plan.network, random_weights(net, 0))
     state = RunState(blocks, Writing(), dtype, Remaining(job), labels=labels)
     taken = taken_by(workers, state)
     found = overhead(dtype, as_stored=False)
-    found = replace(found, stored=replace(found.stored, label_maps=int(bool(labels))))
+    found = replace(found, stored=replace(found.stored, label_maps=stored.label_maps))
     assert taken <= host_blocks(found, plan.network, patch, "gpu") + SLACK
 
 

@@ -17,7 +17,8 @@ from window_networks import volume
 from worker_runners import NETWORK as SUMS
 from worker_runners import Sums, SumsPlan, TwoPlaces
 
-from znni.core.options import OutputType
+from znni.core.options import AS_COMPUTED, Stored
+from znni.core.resampling import Resampling
 from znni.core.shapes import Vec3
 from znni.engine.blocks import Block, Blocks
 from znni.engine.executor import not_measured
@@ -27,6 +28,8 @@ from znni.engine.stages import share, stage_order
 from znni.engine.stopwatch import Stopwatch
 from znni.engine.tiles import Remaining, for_job, make_job
 from znni.engine.workers.fleet import Fleet, Member
+from znni.engine.workers.slots import SlotShape
+from znni.engine.workers.worker import Worker
 from znni.inference import api, session
 from znni.inference.build_runner import prepare_alone
 from znni.inference.planning import search, shared_out
@@ -48,13 +51,13 @@ def two_workers(
     plan: Plan,
     weights: Weights,
     _measured: Any = not_measured,
-    dtype: OutputType = "float32",
+    stored: Stored = AS_COMPUTED,
     _waiting: None = None,
 ) -> Fleet:
     """Have two processes compute on the host, as others do on a GPU each."""
     shared = replace(plan, network=shared_out(plan.network, 2))
     made = partial(prepare_alone, shared, weights)
-    return Fleet(plan, [Member(f"worker {number}", made, {}) for number in range(2)], dtype)
+    return Fleet(plan, [Member(f"worker {number}", made, {}) for number in range(2)], stored)
 
 
 def both_ways(
@@ -62,6 +65,7 @@ def both_ways(
 ) -> tuple[Any, Any]:
     """Return the output of a run in this process, and that of the same run by two workers."""
     size = Vec3(*x.shape[1:])
+    written = net.window.resampled.target if net.window and net.window.resampled else size
     plan = search(net, size, **OPTIONS).fastest_for(patch)
     assert plan is not None
     assert plan.patches > 8
@@ -69,17 +73,18 @@ def both_ways(
     for prepare in (session.prepare, two_workers):
         monkeypatch.setattr(session, "prepare", prepare)
         maps = 1 if more.get("labels") else net.out_features
-        out = np.full((maps, *size), 77, np.uint8 if more.get("labels") else np.float32)
+        out = np.full((maps, *written), 77, np.uint8 if more.get("labels") else np.float32)
         weights = random_weights(net, 7)
         api.infer(x, net, out, weights=weights, plan=plan, **OPTIONS, **more)
         found.append(out)
     return found[0], found[1]
 
 
-def test_exact_networks(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("labels", [False, True])
+def test_exact_networks(monkeypatch: pytest.MonkeyPatch, labels: bool) -> None:
     net = network_from_text(EVERY_KIND, "unet.yaml")
     x = np.random.default_rng(0).standard_normal((net.in_features, 16, 28, 20), np.float32)
-    alone, shared = both_ways(monkeypatch, net, x, Vec3(8, 8, 8))
+    alone, shared = both_ways(monkeypatch, net, x, Vec3(8, 8, 8), labels=labels)
     np.testing.assert_array_equal(shared, alone)
 
 
@@ -94,6 +99,25 @@ def test_windows(monkeypatch: pytest.MonkeyPatch, labels: bool, masked: bool) ->
     alone, shared = both_ways(monkeypatch, net, x, Vec3(8, 8, 8), labels=labels, mask=mask)
     np.testing.assert_array_equal(shared, alone)
     assert len(np.unique(shared)) > 2
+
+
+def test_labels_of_resampled_windows_come_from_the_workers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    size, target = Vec3(13, 22, 19), Vec3(26, 17, 19)
+    net = windowed(Window(Vec3(8, 8, 8), resampled=Resampling(size, target, (1, 1, 1))))
+    seen: list[SlotShape] = []
+    made = Worker.compute
+
+    def compute(worker: Worker, *arguments: Any) -> Any:
+        seen.append(worker.slots[0].shape)
+        return made(worker, *arguments)
+
+    monkeypatch.setattr(Worker, "compute", compute)
+    alone, shared = both_ways(monkeypatch, net, volume(size), Vec3(8, 8, 8), labels=True)
+    np.testing.assert_array_equal(shared, alone)
+    assert len(np.unique(shared)) > 2
+    assert {(each.dense[0], each.dtype) for each in seen} == {(1, "uint8")}
 
 
 def test_windows_are_computed_for_each_block_that_has_them() -> None:
@@ -121,7 +145,7 @@ def copied_by_windows(count: int) -> Stopwatch:
     found = np.zeros_like(x)
     output = ArrayOutput(found, 1, job.output, "float32")
     prepare, stopwatch = partial(TwoPlaces, runner.network), Stopwatch()
-    workers = Fleet(runner, [Member("worker", prepare, {}) for _ in range(count)], "float32")
+    workers = Fleet(runner, [Member("worker", prepare, {}) for _ in range(count)])
     run_volume(RunState(blocks, output, "float32", Remaining(job)), workers, stopwatch)
     np.testing.assert_array_equal(found, x)
     return stopwatch

@@ -76,7 +76,7 @@ def test_processes_start_before_they_are_needed(module: str) -> None:
     assert len(started) == 3
     prepare = partial(Sums, PLAN, "")
     members = [Member(f"worker {number}", prepare, environments[number]) for number in (0, 1)]
-    workers = Fleet(PLAN, members, "float32", waiting)
+    workers = Fleet(PLAN, members, waiting=waiting)
     taken = {worker.process_id for worker in workers._crew.workers}
     assert taken < started
     case = Case()
@@ -105,7 +105,7 @@ def test_blocks_are_read_before_workers_receive_large_weights(
     monkeypatch.syspath_prepend(tmp_path)
     waiting = WaitingProcesses([{}], ("starts_cuda",))
     made = partial(made_with, bytes(2**23), PLAN)
-    workers = Fleet(PLAN, [Member("worker", made, {})], "float32", waiting)
+    workers = Fleet(PLAN, [Member("worker", made, {})], waiting=waiting)
     case = Case()
     case.volume = Seen(case.x)
     case.run(workers)
@@ -117,7 +117,7 @@ def test_a_task_that_cannot_be_sent_ends_the_run() -> None:
     case = Case()
     made = partial(made_with, b"", PLAN, nothing=lambda: None)
     with pytest.raises((AttributeError, pickle.PicklingError), match="pickle"):
-        case.run(Fleet(PLAN, [Member("worker", made, {})], "float32"))
+        case.run(Fleet(PLAN, [Member("worker", made, {})]))
 
 
 def test_waiting_processes_import_their_modules(
@@ -209,7 +209,7 @@ def test_processes_without_a_member_end_with_the_preparation() -> None:
     """A fleet keeps no process that it did not need."""
     waiting = WaitingProcesses([{"NUMBER": "1"}], ())
     (left,) = [each.process.pid for each in waiting._waiting.values()]
-    workers = Fleet(PLAN, [Member("worker", partial(Sums, PLAN, ""), {})], "float32", waiting)
+    workers = Fleet(PLAN, [Member("worker", partial(Sums, PLAN, ""), {})], waiting=waiting)
     assert Path(f"/proc/{left}").exists()
     del waiting
     assert not Path(f"/proc/{left}").exists()
@@ -307,5 +307,5 @@ def test_a_process_whose_slots_cannot_be_made_ends(monkeypatch: pytest.MonkeyPat
     (started,) = [each.process.pid for each in waiting._waiting.values()]
     monkeypatch.setattr("znni.engine.workers.worker.Slot", no_memory)
     with pytest.raises(MemoryError):
-        Fleet(PLAN, [Member("worker", partial(Sums, PLAN, ""), {})], "float32", waiting)
+        Fleet(PLAN, [Member("worker", partial(Sums, PLAN, ""), {})], waiting=waiting)
     assert not Path(f"/proc/{started}").exists()

@@ -14,7 +14,7 @@ from doomed_runner import Doomed
 from fleet_cases import fleet_of
 
 import znni
-from znni.core.options import OutputType
+from znni.core.options import Stored
 from znni.core.shapes import Vec3
 from znni.engine.workers.fleet import Fleet
 from znni.network.weights import Weights
@@ -25,9 +25,9 @@ def run_in_two_processes(monkeypatch: pytest.MonkeyPatch, fate: str) -> None:
     """Let plans for the host be run like those for several GPUs."""
 
     def prepare(
-        plan: Plan, weights: Weights, _measured: Any, dtype: OutputType, _waiting: None
+        plan: Plan, weights: Weights, _measured: Any, stored: Stored, _waiting: None
     ) -> Fleet:
-        return fleet_of(partial(Doomed, plan, weights, fate), 2, plan, dtype)
+        return fleet_of(partial(Doomed, plan, weights, fate), 2, plan, stored)
 
     monkeypatch.setattr("znni.inference.session.prepare", prepare)
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from worker_runners import NETWORK, Sums, SumsPlan, sums
 
-from znni.core.options import OutputType
+from znni.core.options import AS_COMPUTED, OutputType, Stored
 from znni.core.shapes import Vec3
 from znni.engine.blocks import Blocks
 from znni.engine.pipeline import run_volume
@@ -25,15 +25,15 @@ PATCH = Vec3(5, 4, 3)
 PLAN = SumsPlan(PATCH)
 
 
-def fleet_of(prepare: Any, count: int = 2, plan: Any = PLAN, dtype: Any = "float32") -> Fleet:
+def fleet_of(prepare: Any, count: int = 2, plan: Any = PLAN, stored: Stored = AS_COMPUTED) -> Fleet:
     """Return workers that are prepared by a function."""
     members = [Member(f"worker {number + 1}", prepare, {}) for number in range(count)]
-    return Fleet(plan, members, dtype)
+    return Fleet(plan, members, stored)
 
 
 def fleet(count: int = 2, fate: str = "", dtype: OutputType = "float32") -> Fleet:
     """Return workers that sum, each with a fate."""
-    return fleet_of(partial(Sums, PLAN, fate), count, dtype=dtype)
+    return fleet_of(partial(Sums, PLAN, fate), count, stored=Stored(dtype))
 
 
 class Case:

@@ -24,6 +24,7 @@ from znni.engine.backends.registry import backend_of
 from znni.engine.stages.read import Read
 from znni.engine.stages.stage_order import stage_models
 from znni.machine.handling_times import HandlingTimes
+from znni.machine.io_threads import io_threads_on
 from znni.machine.machine import Machine
 from znni.network.input_scaling import Percentiles, ZScore
 from znni.network.network import Network
@@ -53,7 +54,7 @@ COLD_SECONDS = 1 / 0.5e9
 
 # Traffic of one core, per byte of a file that is written from the Zarr of all blocks: to copy it,
 # and to compress it. TIFF took 5 to 10 ns a byte by deflate and NIfTI 21 to 25 by gzip, on cores
-# that move 14 GB/s. Labels take a fifth.
+# that move 14 GB/s. Labels take a fifth. All threads for writing compress NIfTI.
 WHOLE_TRAFFIC = 55
 PACKED_WHOLE_TRAFFIC: dict[Packing, float] = {"none": 0, "deflate": 100, "gzip": 320}
 SHARE_OF_LABELS = 0.2
@@ -118,6 +119,8 @@ def last_pass_seconds(network: Network, output: Vec3, machine: Machine, stored: 
         maps = stored.label_maps or network.out_features
         return COARSER_TRAFFIC / core * maps * output.volume if stored.coarser else 0.0
     packed = PACKED_WHOLE_TRAFFIC[stored.packing]
+    if stored.packing == "gzip":
+        packed /= io_threads_on(machine.host.threads)
     if stored.label_maps:
         values, itemsize = stored.label_maps, stored.label_itemsize
         packed *= SHARE_OF_LABELS

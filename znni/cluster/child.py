@@ -231,7 +231,7 @@ class Child:
         self._state = RunState(
             blocks, self._output, asked.stored.dtype, self._handed, labels=asked.labels
         )
-        self._processes = prepare(chosen, self._weights, dtype=asked.stored.dtype)
+        self._processes = prepare(chosen, self._weights, stored=asked.stored)
         self._processes.wait_until_ready()
         return chosen.time.for_job(chosen.patches).total / max(1, chosen.patches)
 

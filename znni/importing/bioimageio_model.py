@@ -31,7 +31,7 @@ from znni.importing.bioimageio_processing import (
     output_steps,
     threshold_note,
 )
-from znni.importing.known_networks import built, is_known, known_names
+from znni.importing.known_networks import built, is_known, known_classes
 from znni.importing.onnx_graph import read_onnx
 from znni.importing.state_dict import fill
 from znni.importing.steps import Found, Graph, Layered, Operation, Original, Sample, Settings, Steps
@@ -162,7 +162,7 @@ def _module(architecture: Architecture | None, arrays: Mapping[str, Any]) -> Any
         raise InvalidInput(
             f"are those of {origin}; {OF_ITSELF}. Give a network file with its layers by "
             f"{option('like', 'NET.yaml')}, or weights as onnx. Networks that are built here are "
-            f"({known_names()})"
+            f"({known_classes()})"
         )
     return built(library, name, architecture.given, arrays)
 

@@ -1,56 +1,83 @@
-"""Networks of other libraries that are built from their arguments. No other class is built."""
+"""Networks of other libraries that are built here from the name and arguments of their class."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
-from znni.core.errors import InvalidInput
+from znni.core.errors import InvalidInput, MissingLibrary
 
-# The modules that have the networks, and the names of their classes.
-KNOWN: Mapping[str, tuple[str, tuple[str, ...]]] = {
-    "monai": (
+
+@dataclass(frozen=True)
+class Library:
+    """A library, and the classes of its networks that are built.
+
+    Attributes:
+        module: the module that has them.
+        classes: their names.
+        package: the name by which pip knows the library.
+    """
+
+    module: str
+    classes: tuple[str, ...]
+    package: str
+
+
+KNOWN: Mapping[str, Library] = {
+    "monai": Library(
         "monai.networks.nets",
         ("UNet", "BasicUNet", "BasicUnet", "DynUNet", "VNet", "AttentionUnet", "SegResNet"),
+        "monai",
     ),
-    "pytorch3dunet": (
+    "pytorch3dunet": Library(
         "pytorch3dunet.unet3d.model",
         ("UNet3D", "ResidualUNet3D", "ResidualUNetSE3D"),
+        "pytorch3dunet",
     ),
 }
 
 
 def is_known(library: str, name: str) -> bool:
     """Return whether a class of a library is built here."""
-    return name in KNOWN.get(library, ("", ()))[1]
+    return library in KNOWN and name in KNOWN[library].classes
 
 
-def known_names() -> str:
-    """Return the names of all classes that are built here."""
-    return "; ".join(f"{library}: {', '.join(names)}" for library, (_, names) in KNOWN.items())
+def known_classes() -> str:
+    """Return the classes that are built here, by library."""
+    return "; ".join(f"{key}: {', '.join(one.classes)}" for key, one in KNOWN.items())
 
 
-def built(library: str, name: str, arguments: Mapping[str, Any], arrays: Mapping[str, Any]) -> Any:
-    """Return a known network in evaluation mode.
+def built(library: str, name: str, given: Mapping[str, Any], arrays: Mapping[str, Any]) -> Any:
+    """Return a network of a known class, with the parameters of a state dict.
 
     Args:
-        library: its library.
-        name: the name of its class.
-        arguments: the arguments of the class.
-        arrays: its parameters, by their names in its state dict.
+        library: a key of ``KNOWN``.
+        name: one of its classes.
+        given: the arguments to make the network.
+        arrays: the parameters by name.
 
     Raises:
-        InvalidInput: the library is not installed, or arguments and parameters do not fit. The
-            message goes on after "its weights".
+        InvalidInput: the library is not installed, or arguments or parameters do not suit it.
     """
-    if find_spec(library) is None:
-        raise InvalidInput(f"are those of {name} of {library}, which is not installed; install it")
     import torch
 
+    known = KNOWN[library]
+    if find_spec(library) is None:
+        raise MissingLibrary(
+            f"are those of {name} of {library}, which is not installed: pip install {known.package}"
+        )
     try:
-        module = getattr(import_module(KNOWN[library][0]), name)(**arguments)
+        kind = getattr(import_module(known.module), name)
+    except ImportError as error:
+        raise MissingLibrary(
+            f"are those of {name} of {library}, which cannot be imported ({error}): pip install "
+            f"{known.package}"
+        ) from None
+    try:
+        module = kind(**given)
         module.load_state_dict({key: torch.from_numpy(one) for key, one in arrays.items()})
     except Exception as error:  # the library's constructors raise any kind
         problem = " ".join(str(error).split())[:200] or type(error).__name__

@@ -92,7 +92,7 @@ def _module(config: Config, path: Path) -> Any:
     name = "network_def" if "network_def" in config.content else "network"
     network = component_of(config.part(name), name)
     if network is None or not is_known("monai", network.name):
-        known = ", ".join(KNOWN["monai"][1])
+        known = ", ".join(KNOWN["monai"].classes)
         raise InvalidInput(
             f"its network is {network.name if network else 'switched off'}, which znni does not "
             f"build; known are {known}"

@@ -197,7 +197,7 @@ def compute(
         state = RunState(blocks, output, dtype, remaining, progress, asked.labels)
 
         smaller = partial(_smaller, session, output, asked)
-        runner = session.runner(plan, weights, session.times, dtype)
+        runner = session.runner(plan, weights, session.times, asked.stored)
         compiled_before = compiled_seconds()
         reset_high_water_mark()
         spent = recheck(runner, state, output, job, choices.accuracy, smaller)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from znni.core.options import OutputType
+from znni.core.options import AS_COMPUTED, OutputType, Stored
 from znni.engine.backends.registry import backend_of
 from znni.engine.executor import Measured, not_measured
 from znni.engine.patch import PatchRunner, allocator_for
@@ -24,7 +24,7 @@ def prepare(
     plan: Plan,
     weights: Weights,
     measured: Measured = not_measured,
-    dtype: OutputType = "float32",
+    stored: Stored = AS_COMPUTED,
     waiting: WaitingProcesses | None = None,
 ) -> Processes:
     """Prepare a plan to run on this machine, in this process or in one process for each GPU.
@@ -33,7 +33,7 @@ def prepare(
         plan: the plan to run.
         weights: parameters of the plan's network.
         measured: function called after each call of a step in this process.
-        dtype: type of the output values.
+        stored: how values are stored at both ends.
         waiting: processes for several GPUs that have started already (``several_waiting``).
 
     Raises:
@@ -41,7 +41,7 @@ def prepare(
             layers are made ready while it reads the first blocks.
     """
     if plan.workers == 1:
-        made = partial(prepare_alone, plan, weights, measured, dtype)
+        made = partial(prepare_alone, plan, weights, measured, stored.dtype)
         return ThisProcess(plan, made, allocator_for(plan))
     from znni.engine.workers.fleet import Fleet, Member  # few runs need other processes
     from znni.inference.worker_runner import prepare_on_gpu
@@ -51,9 +51,9 @@ def prepare(
         network = shared_out(plan.network, plan.workers)
         machine = replace(plan.machine, gpus=(gpu,), used_gpus=1)
         alone = replace(plan, network=network, machine=machine)
-        made = partial(prepare_on_gpu, alone, weights, dtype=dtype)
+        made = partial(prepare_on_gpu, alone, weights, dtype=stored.dtype)
         members.append(Member(f"the worker of GPU {gpu.number}", made, seeing_only(gpu.number)))
-    return Fleet(plan, members, dtype, waiting)
+    return Fleet(plan, members, stored, waiting)
 
 
 def prepare_alone(

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from znni.calibration.overhead_figures import cuda_seconds
 from znni.calibration.phase_notes import AROUND, FixedSeconds, kind_of, note
 from znni.calibration.record import StepTimes, refine
-from znni.core.options import ANYTHING, Choices, OutputType
+from znni.core.options import ANYTHING, AS_COMPUTED, Choices, Stored
 from znni.core.processors import GPU, HOST, DeviceKind, has_own_memory
 from znni.core.volume import Step
 from znni.engine.executor import Measured, not_measured
@@ -123,14 +123,15 @@ class Session:
         plan: Plan,
         weights: Weights,
         measured: Measured = not_measured,
-        dtype: OutputType = "float32",
+        stored: Stored = AS_COMPUTED,
     ) -> VolumeRunner:
         """Return a runner of a plan, by the processes kept for it. See ``prepare``."""
 
         def prepared(plan: Plan) -> Processes:
-            return prepare(plan, weights, measured, dtype, self._take_waiting())
+            return prepare(plan, weights, measured, stored, self._take_waiting())
 
-        return VolumeRunner(plan, lambda plan: self._ready(plan, weights, prepared))
+        made = stored.dtype, stored.label_maps, stored.label_itemsize
+        return VolumeRunner(plan, lambda plan: self._ready(plan, weights, prepared, made))
 
     def smaller(self, failed: Plan, short: DeviceKind, required: Requirements) -> Plan:
         """Release all that is kept, and return a plan that takes less memory than a failed one."""
@@ -237,12 +238,23 @@ class Session:
             self._plans.popitem(last=False)
 
     def _ready(
-        self, plan: Plan, weights: Weights, prepared: Callable[[Plan], Processes]
+        self,
+        plan: Plan,
+        weights: Weights,
+        prepared: Callable[[Plan], Processes],
+        made: Hashable,
     ) -> Processes:
-        """Return the processes of a plan, after releasing what does not fit beside them."""
+        """Return the processes of a plan, after releasing what does not fit beside them.
+
+        Args:
+            plan: the plan.
+            weights: the parameters. Networks of equal layers may have different ones.
+            prepared: prepares the processes.
+            made: what they make of a voxel: values or labels, and of which type.
+        """
         if not self.keeps:
             return prepared(plan)
-        key = _computation(plan), weights.sha256  # other networks may have equal layers
+        key = _computation(plan), weights.sha256, made
         found = self._processes.pop(key, None)
         if found is None:
             self._look_up_limits()

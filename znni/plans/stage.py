@@ -104,8 +104,8 @@ class Setting:
 
     @property
     def labels_on_gpu(self) -> bool:
-        """True if a GPU makes labels of its outputs, in the process that also writes."""
-        return bool(self.stored.label_maps) and self.stored.made_on_gpu and self.gpus == 1
+        """True if a GPU makes labels of its outputs."""
+        return bool(self.stored.label_maps) and self.stored.made_on_gpu
 
     @property
     def takes_float32(self) -> bool:
@@ -124,6 +124,13 @@ class Setting:
     def itemsize_out(self) -> int:
         """The bytes of a stored output value."""
         return np.dtype(self.stored.dtype).itemsize
+
+    @property
+    def value_bytes(self) -> int:
+        """The bytes that are stored for an output voxel: of its labels, or of its values."""
+        if self.stored.label_maps:
+            return self.stored.label_maps * self.stored.label_itemsize
+        return self.network.out_features * self.itemsize_out
 
     @property
     def maps_written(self) -> int:

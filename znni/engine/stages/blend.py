@@ -15,6 +15,7 @@ from znni.engine.block import Block
 from znni.engine.run_state import RunState
 from znni.engine.stage_chain import Work
 from znni.engine.stages.convert import convert
+from znni.engine.stages.download import bytes_returned
 from znni.engine.stages.layers import placed_seconds
 from znni.engine.workers.processes import SLOTS
 from znni.machine.handling_times import HandlingTimes
@@ -79,9 +80,9 @@ class Blend(StageModel):
         if not window:
             return 0 * each.voxels
         if run.workers:
-            means = network.blended_features * each.blended
             masks = SLOTS * MASK_COPIES * each.voxels
-            return run.workers * (FLOAT_BYTES * (each.at_once + means) + masks)
+            returned = bytes_returned(run, each)
+            return run.workers * (FLOAT_BYTES * each.at_once + returned + masks)
         seen = larger(each.values_in, each.at_once)
         kept = 0 if run.uses_gpu else each.tail
         a_sum = (network.blended_features + 1) * FLOAT_BYTES

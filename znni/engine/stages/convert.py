@@ -66,7 +66,7 @@ class Convert(StageModel):
         scaled = bytes_scaled(run.stored.dtype)
         if not run.network.window:
             return (scaled if run.takes_float32 else 0) * values
-        if run.stored.label_maps and not run.workers:
+        if run.stored.label_maps:
             return 0 * each.voxels
         made = 0 if run.stored.dtype == "float32" else run.itemsize_out
         headed = FLOAT_BYTES if run.network.head else 0

@@ -35,7 +35,7 @@ class Download(StageModel):
         if not run.on_gpu:
             return {}
         stage: ReportStage = "host_layers" if run.network.window else "transfer"
-        return {stage: _bytes_returned(run, each) * self.byte}
+        return {stage: bytes_returned(run, each) * self.byte}
 
     def host_bytes(self, run: Setting, each: Counts[Number], /) -> Number:
         """Return the bytes of two outputs in the host's memory."""
@@ -47,7 +47,7 @@ class Download(StageModel):
 
     def locked_bytes(self, run: Setting, each: Counts[Number], /) -> Number:
         """Return the bytes of two outputs that a GPU copies back."""
-        return RETURNED * _bytes_returned(run, each)
+        return RETURNED * bytes_returned(run, each)
 
     def gpu_bytes(self, run: Setting, each: Counts[Number], /) -> Number:
         """Return the bytes of two outputs as they are stored. Blending has the means of windows."""
@@ -56,11 +56,11 @@ class Download(StageModel):
         return RETURNED * run.itemsize_back * run.network.out_features * each.voxels
 
 
-def _bytes_returned(run: Setting, each: Counts[Number]) -> Number:
+def bytes_returned(run: Setting, each: Counts[Number]) -> Number:
     """Return the bytes of a block that a GPU copies back."""
-    stored, network = run.stored, run.network
+    network = run.network
     if run.labels_on_gpu:
-        return stored.label_maps * stored.label_itemsize * each.voxels
+        return run.value_bytes * each.voxels
     if network.window:
         return FLOAT_BYTES * network.blended_features * each.blended
     return run.itemsize_back * network.out_features * each.voxels

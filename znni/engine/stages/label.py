@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from znni.core.options import Stored
 from znni.core.shapes import FLOAT_BYTES, Vec3
 from znni.engine.blended import LABEL_PIECE
-from znni.engine.workers.processes import SLOTS
 from znni.machine.handling_times import HandlingTimes
 from znni.machine.machine import Machine
 from znni.plans.stage import Counts, Setting, StageModel, larger
@@ -28,13 +27,12 @@ class Label(StageModel):
     def host_bytes(self, run: Setting, each: Counts[Number], /) -> Number:
         """Return the bytes of a block's labels, and of the values that become labels.
 
-        The labels of dense output are counted where it is written as float32. Each slot makes
-        labels of windows itself. One block of all workers is written at a time.
+        The labels of dense output are counted where it is written as float32. Each worker makes
+        labels itself.
         """
         if not run.stored.label_maps or not (run.network.window or run.workers):
             return 0 * each.voxels
-        blocks = SLOTS * run.workers if run.network.window and run.workers else 1
-        return blocks * _bytes_of_labels(run, each)
+        return max(1, run.workers) * _bytes_of_labels(run, each)
 
     def gpu_bytes(self, run: Setting, each: Counts[Number], /) -> Number:
         """Return the bytes of a block's labels, and of a piece of resampled values.

@@ -40,7 +40,7 @@ class Resample(StageModel):
 
     def host_bytes(self, run: Setting, each: Counts[Number], /) -> Number:
         """Return the bytes of resampled values. Labels count those of a piece."""
-        if not run.resampled or (run.stored.label_maps and not run.workers):
+        if not run.resampled or run.stored.label_maps:
             return 0 * each.voxels
         values = run.network.blended_features * each.voxels
         return max(1, run.workers) * BLOCKS * FLOAT_BYTES * values

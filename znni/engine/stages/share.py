@@ -22,8 +22,7 @@ class Share(StageModel):
 
     def host_bytes(self, run: Setting, each: Counts[Number], /) -> Number:
         """Return the bytes of all slots. Each holds a block's input and output."""
-        values_out = run.network.out_features * each.voxels
-        a_slot = each.values_in * run.itemsize_in + values_out * run.itemsize_out
+        a_slot = each.values_in * run.itemsize_in + run.value_bytes * each.voxels
         return run.workers * SLOTS * a_slot
 
 

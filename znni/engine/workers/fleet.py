@@ -12,12 +12,14 @@ from functools import partial
 from threading import Event, Thread
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from znni.core.background import in_background
 from znni.core.errors import RunFailed
-from znni.core.options import OutputType
-from znni.engine.blended import Blended
+from znni.core.options import AS_COMPUTED, Stored
 from znni.engine.block import Block
-from znni.engine.labels import Labels
+from znni.engine.labels import Labels, LabelType
 from znni.engine.pipeline import BlockSlot
 from znni.engine.stopwatch import Stopwatch
 from znni.engine.workers.processes import SLOTS, WaitingProcesses
@@ -46,6 +48,27 @@ class Member:
     environment: Mapping[str, str]
 
 
+@dataclass(frozen=True)
+class _Made:
+    """The output of windows that a worker has made, as it is stored. It is a ``BlendedBlock``.
+
+    Attributes:
+        values: the values, or the labels (f', z, y, x).
+        wanted: the voxels (z, y, x) that need output; the others are stored as 0. None: all.
+    """
+
+    values: NDArray[Any]
+    wanted: NDArray[np.bool_] | None
+
+    def maps(self) -> NDArray[Any]:
+        """Return the values."""
+        return self.values
+
+    def labels(self, _labels: Labels) -> NDArray[Any]:
+        """Return the labels."""
+        return self.values
+
+
 class Fleet:
     """Processes that compute patches of a plan, until nobody refers to them.
 
@@ -59,7 +82,7 @@ class Fleet:
     Args:
         plan: what they run.
         members: what each worker is made from.
-        dtype: the type of the output.
+        stored: how values are stored at both ends.
         waiting: processes that have started already. It keeps those that it has no member for.
 
     Attributes:
@@ -73,17 +96,18 @@ class Fleet:
         self,
         plan: Plan,
         members: Sequence[Member],
-        dtype: OutputType,
+        stored: Stored = AS_COMPUTED,
         waiting: WaitingProcesses | None = None,
     ) -> None:
         self.plan = plan
         self._members = members
         network = plan.network
+        labels: LabelType = "uint16" if stored.label_itemsize > 1 else "uint8"
         self._shape = SlotShape(
             (network.in_features, *extents_read(network, plan.patch)),
             plan.input_itemsize,
-            (network.out_features, *plan.patch),
-            dtype,
+            (stored.label_maps or network.out_features, *plan.patch),
+            labels if stored.label_maps else stored.dtype,
         )
         self._crew = _Crew()
         self._accounted: Mapping[ReportStage, float] = {}
@@ -103,24 +127,25 @@ class Fleet:
         self._crew.touch(min(SLOTS, -(-self.plan.patches // len(self._members))))
 
     def block_slots(
-        self, _stopwatch: Stopwatch, _labels: Labels | None = None
+        self, _stopwatch: Stopwatch, labels: Labels | None = None
     ) -> list[list[BlockSlot]]:
         """Return a ``BlockSlot`` for each slot of each worker."""
         workers = self._crew.workers
         if not workers:  # an earlier run failed
             self._start(_none_waiting())
-        return [[self._block_slot(worker, slot) for slot in range(SLOTS)] for worker in workers]
+        return [
+            [self._block_slot(worker, slot, labels) for slot in range(SLOTS)] for worker in workers
+        ]
 
-    def _block_slot(self, worker: Worker, slot: int) -> BlockSlot:
+    def _block_slot(self, worker: Worker, slot: int, labels: Labels | None) -> BlockSlot:
         """Return the way of blocks through one slot of a worker."""
         plan = self.plan
 
         def compute(block: Block) -> Any:
-            made = worker.compute(slot, block)
+            made = worker.compute(slot, block, labels)
             if plan.network.window is None:
                 return made
-            wanted = block.with_output(plan.network.window)
-            return Blended(made, None, wanted, plan.machine.host.threads)
+            return _Made(made, block.with_output(plan.network.window))
 
         return BlockSlot(
             lambda: [compute],

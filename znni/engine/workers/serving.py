@@ -7,6 +7,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.connection import Connection, Pipe, wait
 from typing import Any, NamedTuple, TypeAlias
 
@@ -14,18 +15,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from znni.core.errors import RunFailed
-from znni.core.options import OutputType
 from znni.engine.blended import BlendedBlock
 from znni.engine.block import Block, Stage, one_stage
+from znni.engine.labels import Labels
 from znni.engine.pipeline import PatchStages
-from znni.engine.stage_chain import run_stages, through
+from znni.engine.stage_chain import Work, run_stages, through
 from znni.engine.stages.convert import convert
 from znni.engine.stopwatch import Stopwatch
-from znni.engine.workers.slots import Slot, SlotShape
+from znni.engine.workers.slots import Slot, SlotShape, SlotType
 from znni.machine.arrays import front, high_water_mark, resident_shared_memory
 from znni.machine.device_arena import device_peak
 from znni.machine.io_threads import finish, io_threads, mapped
-from znni.network.weights import Float32
 from znni.plans.job_seconds import JobSeconds
 
 # Bytes of an output that a thread hands over at a time. One thread alone maps 2.3 GB of new pages
@@ -91,9 +91,22 @@ class Outline(NamedTuple):
     dtype: np.dtype[Any]
 
 
-def without_values(block: Block) -> Block:
-    """Return the message about a block whose values are in a slot."""
-    return block._replace(values=Outline(block.values.shape, block.values.dtype))
+class Asked(NamedTuple):
+    """The message that asks for a block, whose values are in a slot.
+
+    Attributes:
+        block: the block, with an ``Outline`` of its values.
+        labels: how its output becomes labels; None: it is stored as it is.
+    """
+
+    block: Block
+    labels: Labels | None
+
+
+def message_about(block: Block, labels: Labels | None) -> Asked:
+    """Return the message about a block whose values are in a slot, and its labels."""
+    outline = Outline(block.values.shape, block.values.dtype)
+    return Asked(block._replace(values=outline), labels)
 
 
 class _OnTheWay(NamedTuple):
@@ -118,8 +131,8 @@ def serve(control: Connection) -> None:
     """Receive a task, do it, and answer all later messages.
 
     An empty answer through the first socket says that all is ready. The socket of a slot takes a
-    ``Block`` without its values. The answer, the extents of the output, says that the block is
-    done. Later messages through the first socket are answered by an ``Account``.
+    message ``Asked``. The answer, the extents of the output, says that the block is done. Later
+    messages through the first socket are answered by an ``Account``.
     """
     sockets = [control]
     try:
@@ -140,7 +153,8 @@ def serve(control: Connection) -> None:
 
 def _compute(runner: PatchStages, control: Connection, slots: dict[Connection, Slot]) -> None:
     stopwatch = Stopwatch()
-    failed, failing = Pipe(duplex=False)
+    labels: Labels | None = None
+    first = list[_OnTheWay]()  # the first block of a run whose labels are others
     peak_before, shared_before = high_water_mark(), resident_shared_memory()
 
     def own_peak() -> int:
@@ -148,7 +162,14 @@ def _compute(runner: PatchStages, control: Connection, slots: dict[Connection, S
         of_slots = resident_shared_memory() - shared_before
         return max(peak_before, high_water_mark() - of_slots)
 
-    def asked() -> Iterator[_OnTheWay]:
+    def on_the_way(socket: Connection, block: Block) -> _OnTheWay:
+        slot = slots[socket]
+        return _OnTheWay(socket, slot, block._replace(values=slot.block(*block.values)))
+
+    def asked(failed: Connection) -> Iterator[_OnTheWay]:
+        nonlocal labels
+        while first:
+            yield first.pop()
         sources = failed, control, *slots
         while True:
             ready = wait(sources)
@@ -160,37 +181,49 @@ def _compute(runner: PatchStages, control: Connection, slots: dict[Connection, S
                 if socket is control:
                     control.send(Account(stopwatch.seconds, own_peak(), device_peak()))
                 else:
-                    slot = slots[socket]
-                    values = slot.block(*told.values)
-                    yield _OnTheWay(socket, slot, told._replace(values=values))
+                    patch = on_the_way(socket, told.block)
+                    if told.labels != labels:
+                        labels = told.labels
+                        first.append(patch)
+                        return
+                    yield patch
 
-    def maps_of(block: Block) -> Float32:
+    def stored(block: Block, labels: Labels | None) -> NDArray[Any]:
+        """Return the values of blended windows, or their labels."""
         blended: BlendedBlock = block.values
         with stopwatch.during("host_layers"):
-            return blended.maps()
+            return blended.labels(labels) if labels else blended.maps()
 
-    def answer(patch: _OnTheWay) -> None:
+    def answer(patch: _OnTheWay, labels: Labels | None) -> None:
         made, slot = patch.block.values, patch.slot
+        if labels and made.dtype != labels.dtype:
+            made = labels.apply(made)
         _put(made, front(slot.dense, made.shape), slot.shape.dtype)
         patch.socket.send(made.shape)
 
-    stages = list(runner.stages(stopwatch))
-    if runner.plan.network.window:  # in one stage: the means lie where those of a later block will
-        stages[-1] = one_stage([stages[-1], maps_of])
-    run_stages(asked(), (*map(through, stages), answer), here=0, stop=failing.close)
+    while True:
+        failed, failing = Pipe(duplex=False)
+        stages = list(runner.stages(stopwatch, labels))
+        if runner.plan.network.window:  # in one stage: the means lie where those of later blocks do
+            stages[-1] = one_stage([stages[-1], partial(stored, labels=labels)])
+        works: list[Work] = [*map(through, stages), partial(answer, labels=labels)]
+        run_stages(asked(failed), works, here=0, stop=failing.close)
+        if not first:
+            return
 
 
-def _put(made: NDArray[Any], into: NDArray[Any], dtype: OutputType) -> None:
+def _put(made: NDArray[Any], into: NDArray[Any], dtype: SlotType) -> None:
     """Set an output (f', z, y, x) to values as they are stored, by several threads.
 
     Args:
-        made: the values, in that type or as float32.
+        made: the values, in that type or as float32; or labels.
         into: the output.
         dtype: its type.
     """
 
     def put(planes: slice) -> None:
-        into[:, planes] = convert(made[:, planes], dtype)
+        part = made[:, planes]
+        into[:, planes] = part if dtype == "uint16" else convert(part, dtype)
 
     depth = made.shape[1]
     each = max(1, depth * PIECE_BYTES // made.nbytes)

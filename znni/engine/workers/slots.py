@@ -7,15 +7,19 @@ import os
 from dataclasses import dataclass
 from math import prod
 from threading import Event
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from znni.core.options import OutputType
 from znni.core.shapes import round_up
+from znni.engine.labels import LabelType
 from znni.machine.arena import give_back_shared, touch_shared
 from znni.machine.arrays import ALIGNMENT, front
+
+# The type of an output: of values, or of labels.
+SlotType: TypeAlias = OutputType | LabelType
 
 
 @dataclass(frozen=True)
@@ -25,14 +29,14 @@ class SlotShape:
     Attributes:
         block: the most extents (f, z, y, x) of a patch's input.
         itemsize: the bytes of its values.
-        dense: the most extents (f', Z, Y, X) of its output.
+        dense: the most extents (f', Z, Y, X) of its output, of values or of labels.
         dtype: the type of the output.
     """
 
     block: tuple[int, ...]
     itemsize: int
     dense: tuple[int, ...]
-    dtype: OutputType
+    dtype: SlotType
 
     @property
     def block_bytes(self) -> int:

@@ -13,8 +13,15 @@ from numpy.typing import NDArray
 from znni.core.child_process import signal_name
 from znni.core.errors import RunFailed
 from znni.engine.block import Block
+from znni.engine.labels import Labels
 from znni.engine.workers.processes import WorkerProcess
-from znni.engine.workers.serving import Account, Failure, Prepare, Task, without_values
+from znni.engine.workers.serving import (
+    Account,
+    Failure,
+    Prepare,
+    Task,
+    message_about,
+)
 from znni.engine.workers.slots import Slot, SlotShape
 from znni.machine.arrays import front
 
@@ -75,18 +82,19 @@ class Worker:
             self._receive(self._control)
             self._ready = True
 
-    def compute(self, slot: int, block: Block) -> NDArray[Any]:
+    def compute(self, slot: int, block: Block, labels: Labels | None) -> NDArray[Any]:
         """Compute a slot's patch, wait for its output (f', z, y, x), and return it in the slot.
 
         Args:
             slot: the number of the slot.
             block: the patch, whose values are in the slot.
+            labels: how the output becomes labels; None: it is stored as it is.
 
         Raises:
             BaseException: what was raised in it, for this patch or another.
             RunFailed: it is gone.
         """
-        self._send(self._sockets[slot], without_values(block))
+        self._send(self._sockets[slot], message_about(block, labels))
         return front(self.slots[slot].dense, self._receive(self._sockets[slot]))
 
     def account(self) -> Account:

@@ -12,9 +12,10 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import cache
 from itertools import pairwise
-from threading import Lock
+from threading import RLock
 from typing import Generic, TypeVar
 
 from threadpoolctl import OpenBLASController, ThreadpoolController
@@ -89,7 +90,8 @@ class _Round(Generic[Item]):
         # None when no worker may begin any more, so that a late worker keeps nothing alive.
         self._task: Callable[[int, Item], None] | None = task
         self._items = deque(items)  # its popleft is atomic
-        self._at_work = [Lock() for _ in range(threads)]
+        # A signal may leave a lock with the thread that closes the round. It can take it again.
+        self._at_work = [RLock() for _ in range(threads)]
         self._failure: BaseException | None = None
 
     def take_items(self, worker: int) -> None:
@@ -103,11 +105,14 @@ class _Round(Generic[Item]):
 
     def take_part(self, worker: int) -> None:
         """Run ``take_items``; a failure closes the round and is kept."""
-        with self._at_work[worker]:
-            try:
-                self.take_items(worker)
-            except BaseException as error:
-                self._task, self._failure = None, self._failure or error
+        if not self._at_work[worker].acquire(blocking=False):
+            return  # the round is being closed
+        try:
+            self.take_items(worker)
+        except BaseException as error:
+            self._task, self._failure = None, self._failure or error
+        finally:
+            self._at_work[worker].release()
 
     def close(self) -> None:
         """Let no worker begin, and wait until those who take part are done.
@@ -141,24 +146,39 @@ class _SerialBlas:
     """
 
     def __init__(self) -> None:
-        self._counting = Lock()
+        self._counting = RLock()
         self._within = 0
 
     def __enter__(self) -> None:
-        with self._counting:
+        try:
+            self._counting.acquire()
             if not self._within:
                 self._limit = _threadpools("scipy.linalg" in sys.modules).limit(
                     limits=1, user_api="blas"
                 )
                 _let_any_thread_limit()
             self._within += 1
+        finally:
+            self._end_counting()
 
     def __exit__(self, *_: object) -> None:
-        with self._counting:
+        try:
+            self._counting.acquire()
             self._within -= 1
             if not self._within:
                 self._limit.restore_original_limits()
                 _let_any_thread_limit()
+        finally:
+            self._end_counting()
+
+    def _end_counting(self) -> None:
+        """Release the lock if this thread has it.
+
+        From Python 3.14 on, a signal may come between a lock and the block of its ``with``. Then
+        nothing would release the lock.
+        """
+        with suppress(RuntimeError):
+            self._counting.release()
 
 
 def _let_any_thread_limit() -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import gzip
+from collections.abc import Generator
 from contextlib import closing
+from io import BytesIO
 from typing import IO, Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from znni.volumes.formats import check_plain, library
 from znni.volumes.formats.nifti import NAME
 from znni.volumes.formats.nifti.format import COMMENT, MARK, UNITS, stored_in
 from znni.volumes.grid_attributes import in_micrometers
+from znni.volumes.parallel_gzip import gzipped
 from znni.volumes.staged_output import Content, StagedWriter
 from znni.volumes.stored import local_file
 
@@ -38,13 +40,9 @@ class NiftiWriter(StagedWriter):
 
     def save(self, file: IO[bytes], content: Content) -> None:
         """Write the header, and then the values."""
-        header = _header(content)
-        if self.packing(content.wanted) == "none":
-            _write(file, header, content)
-            return
-        # No name and no time: the same values always make the same bytes.
-        with gzip.GzipFile("", "wb", LEVEL, file, mtime=0) as zipped:
-            _write(zipped, header, content)
+        with closing(_pieces(_header(content), content)) as pieces:
+            packed = self.packing(content.wanted) != "none"
+            file.writelines(gzipped(pieces, LEVEL) if packed else pieces)
 
     def packing(self, wanted: NewOutput) -> Packing:  # noqa: ARG002
         """Return how the file is compressed: as its name says."""
@@ -59,13 +57,15 @@ class NiftiWriter(StagedWriter):
 WRITER = NiftiWriter
 
 
-def _write(file: Any, header: Any, content: Content) -> None:
-    header.write_to(file)
+def _pieces(header: Any, content: Content) -> Generator[bytes | memoryview]:
+    """Yield the bytes of a file: the header, and then the values, plane by plane."""
+    beginning = BytesIO()
+    header.write_to(beginning)
     written = int(header["sizeof_hdr"]) + 4 + header.extensions.get_sizeondisk()
-    file.write(bytes(header.get_data_offset() - written))
+    yield beginning.getvalue() + bytes(header.get_data_offset() - written)
     with closing(content.planes()) as planes:
         for plane in planes:
-            file.write(np.ascontiguousarray(plane, plane.dtype.newbyteorder("<")).data)
+            yield np.ascontiguousarray(plane, plane.dtype.newbyteorder("<")).data
 
 
 def _header(content: Content) -> Any:
