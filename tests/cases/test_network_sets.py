@@ -30,7 +30,7 @@ from znni.network.weights import random_weights
 
 OPTIONS = Options(limits=Choices(device="cpu", threads=1, costs="built-in"))
 SET = """\
-networks: [organs.yaml, bones.yaml, vessels.yaml]
+networks: [organs.yaml, vessels.yaml, bones.yaml]
 labels: {background: 0, rib: 300, spine: 4, organ: 1, vessel: 2, vein: 5, artery: 6}
 """
 
@@ -39,7 +39,7 @@ labels: {background: 0, rib: 300, spine: 4, organ: 1, vessel: 2, vein: 5, artery
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return the current folder, with three networks, their set, and a scan.
 
-    The first and the second network take the same input. The third has other voxels.
+    The first and the last network take the same input. The second has other voxels.
     """
     names = {
         "organs": ("organ", "vessel", "2,1.5,1.5"),
@@ -70,14 +70,14 @@ def run(networks: NetworkSet, out: Path) -> NDArray[np.uint16]:
 def each_alone(folder: Path) -> list[NDArray[np.uint16]]:
     return [
         run(networks_at(folder / f"{name}.yaml"), folder / f"{name}.nii")
-        for name in ("organs", "bones", "vessels")
+        for name in ("organs", "vessels", "bones")
     ]
 
 
 def expected(folder: Path) -> NDArray[np.uint16]:
     """Return the labels of the networks one by one, the later ones over the earlier."""
     made = np.zeros(scan().shape, np.uint16)
-    for labels, (one, two) in zip(each_alone(folder), ((1, 2), (300, 4), (5, 6)), strict=True):
+    for labels, (one, two) in zip(each_alone(folder), ((1, 2), (5, 6), (300, 4)), strict=True):
         made[labels == 1] = one
         made[labels == 2] = two
     return made
@@ -102,7 +102,7 @@ def test_labels_are_those_of_the_networks_one_by_one(folder: Path) -> None:
 
 def test_networks_of_equal_layers_keep_their_own_weights(folder: Path) -> None:
     """A session that keeps what is ready does not mix up networks of one name and form."""
-    first, second, _ = networks_at(folder / "all.yaml").networks
+    first, _, second = networks_at(folder / "all.yaml").networks
     assert first == second
     write(folder / "a_0000.nii.gz", scan())
     write(folder / "b_0000.nii.gz", scan())
@@ -110,7 +110,7 @@ def test_networks_of_equal_layers_keep_their_own_weights(folder: Path) -> None:
     cases = cases_in(folder, folder, networks.rules)
     report = predict_cases(cases, networks, OPTIONS)
     assert not report.failures
-    one, two, _ = each_alone(folder)
+    one, _, two = each_alone(folder)
     wanted = np.where(two > 0, two + 2, one)
     for name in ("a", "b"):
         np.testing.assert_array_equal(labels_in(folder / f"{name}.nii.gz"), wanted)
@@ -125,8 +125,11 @@ def test_components_are_removed_from_joined_labels(folder: Path) -> None:
     np.testing.assert_array_equal(labels_in(case.out), np.where(before == 300, 0, before))
 
 
-@pytest.mark.parametrize("stop_at", [1, 2])
-def test_a_set_that_was_stopped_goes_on_with_the_next_network(folder: Path, stop_at: int) -> None:
+@pytest.mark.parametrize(("stop_at", "left"), [(2, 2), (1, 1)])
+def test_a_set_that_was_stopped_goes_on_with_the_next_network(
+    folder: Path, stop_at: int, left: int
+) -> None:
+    """The last network is computed second, because it takes the input of the first."""
     networks = networks_at(folder / "all.yaml")
     wanted = run(networks, folder / "wanted.nii")
     case = Case((Path("ct.nii.gz"),), folder / "all.nii")
@@ -139,7 +142,7 @@ def test_a_set_that_was_stopped_goes_on_with_the_next_network(folder: Path, stop
     with pytest.raises(KeyboardInterrupt):
         predict(case, networks, networks.weights(), Session(), OPTIONS, stopped)
     report = predict(case, networks, networks.weights(), Session(), OPTIONS)
-    assert len(report.reports) == 3 - stop_at
+    assert len(report.reports) == left
     np.testing.assert_array_equal(labels_in(case.out), wanted)
 
 
@@ -210,6 +213,10 @@ def test_networks_of_different_scans_are_an_error(folder: Path) -> None:
         InvalidInput, match="differ in channels:, file_ending:, orientation: or voxels:"
     ):
         joined("set", [one, other])
+    assert one.spacing is not None
+    micrometers = replace(one, spacing=replace(one.spacing, unit="micrometer"))
+    with pytest.raises(InvalidInput, match="or in the unit of spacing:"):
+        joined("set", [one, micrometers])
     with pytest.raises(InvalidInput, match="does not name its labels"):
         joined("set", [one, replace(one, labels=())])
     (folder / "wrong.yaml").write_text("networks: [organs.yaml, organs.yaml]\n")
@@ -220,7 +227,7 @@ def test_networks_of_different_scans_are_an_error(folder: Path) -> None:
 
 def test_weights_of_random_networks_differ(folder: Path) -> None:
     """The test above means something only if equal networks have different weights."""
-    one, other, _ = networks_at(folder / "all.yaml").weights()
+    one, _, other = networks_at(folder / "all.yaml").weights()
     assert one.sha256 != other.sha256
     assert random_weights(load_network(folder / "organs.yaml"), 0).sha256 == one.sha256
 

@@ -273,7 +273,7 @@ def test_less_accurate_outputs_are_refused(
 
 
 def test_memory_is_kept_to_if_no_plan_was_asked_for(
-    network: Network, monkeypatch: pytest.MonkeyPatch
+    network: Network, weights: Weights, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Outputs that were begun before bring their plans."""
     held = {"cpu": 2**30, "gpu": 0}
@@ -281,20 +281,31 @@ def test_memory_is_kept_to_if_no_plan_was_asked_for(
     ready = Session(Choices(ram="2GiB"))
     for extent in range(20, 26):
         plan = znni.plan(network, (9, 20, extent))
-        ready._ready(plan, lambda plan: MagicMock(plan=plan))
+        ready._ready(plan, weights, lambda plan: MagicMock(plan=plan), None)
         assert len(ready._processes) <= 2
     assert len(ready._processes) == 2
 
 
 def test_processes_are_kept_for_plans_that_differ_only_in_predicted_seconds(
-    network: Network,
+    network: Network, weights: Weights
 ) -> None:
     ready = Session(Choices(ram="2GiB"))
     plan = znni.plan(network, (9, 20, 20))
     first, again = (
-        ready._ready(it, lambda plan: MagicMock(plan=plan)) for it in (plan, twice_as_slow(plan))
+        ready._ready(it, weights, lambda plan: MagicMock(plan=plan), None)
+        for it in (plan, twice_as_slow(plan))
     )
     assert again == first
+
+
+def test_other_weights_get_processes_of_their_own(network: Network, weights: Weights) -> None:
+    ready, other = Session(Choices(ram="2GiB")), znni.random_weights(network, 9)
+    plan = znni.plan(network, (9, 20, 20))
+    first, second, again = (
+        ready._ready(plan, each, lambda plan: MagicMock(plan=plan), None)
+        for each in (weights, other, weights)
+    )
+    assert again == first != second
 
 
 def test_a_failure_is_logged_at_once_and_holds_no_frames(

@@ -160,7 +160,7 @@ def compute_labels(
     rules, unit = networks.rules, unit_of(networks.networks[0])
     room = begin(case, networks, weights, options, removing)
     options = replace(options, limits=beside_weights(options.limits, networks)[0])
-    steps, parts = _Steps(progress), list[Part]()
+    steps, parts = _Steps(progress), dict[int, Part]()
     with ExitStack() as holding:
         holding.enter_context(held(case))
         scan = open_scan(case.files, rules, case.folder, unit)
@@ -176,9 +176,9 @@ def compute_labels(
             for number in group:
                 own = prepared.shared_with(scan, networks.networks[number])
                 labels = _labels_of(work, own, source, weights[number], numbered(LABELS, number))
-                parts.append(Part(labels, own.crop, networks.numbers_of(number)))
+                parts[number] = Part(labels, own.crop, networks.numbers_of(number))
         return_freed_memory()
-        found = joined_labels(parts)
+        found = joined_labels([parts[number] for number in sorted(parts)])
         if removing := [*networks.largest, *removing]:
             session.make_room(room.process + room.steps.components, room.allowed)
             path = case.folder / WITHOUT

@@ -10,7 +10,7 @@ from itertools import count
 from pathlib import Path
 from typing import TypeAlias
 
-from znni.cases.preparation import rules_of
+from znni.cases.preparation import rules_of, unit_of
 from znni.components.rules import KeepLargest, Rule
 from znni.core.errors import DoesNotFit, InvalidInput, StepDoesNotFit
 from znni.core.options import Choices
@@ -110,10 +110,11 @@ def joined(
     """
     first = networks[0]
     for other in networks[1:]:
-        if rules_of(first).scan != rules_of(other).scan:
+        if _scan_of(first) != _scan_of(other):
             raise InvalidInput(
                 f"networks {first.name} and {other.name} differ in channels:, file_ending:, "
-                f"orientation: or voxels: of their cases; give networks that take the same scan"
+                f"orientation: or voxels: of their cases, or in the unit of spacing:; give networks "
+                f"that take the same scan"
             )
     if len(networks) == 1 and not labels:
         return NetworkSet(name, tuple(networks))
@@ -141,6 +142,11 @@ def joined(
         for network in networks
     )
     return NetworkSet(name, tuple(networks), tuple(numbers))
+
+
+def _scan_of(network: Network) -> tuple[object, ...]:
+    """Return all that decides how a network's scans are opened."""
+    return *rules_of(network).scan, unit_of(network) or "millimeter"
 
 
 def _check(own: Sequence[str], grounds: set[str], chosen: dict[str, int]) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+ENDINGS = (".yaml", ".yml")
 KEY = re.compile(r"^networks *:", re.MULTILINE)
 
 
 def is_set(path: Path) -> bool:
     """Return whether a file is a set file: it has ``networks:`` at its top."""
     try:
-        return path.is_file() and bool(KEY.search(path.read_text(encoding="utf-8")))
+        known = path.suffix in ENDINGS and path.is_file()
+        return known and bool(KEY.search(path.read_text(encoding="utf-8")))
     except (OSError, UnicodeDecodeError):
         return False

@@ -374,9 +374,10 @@ class Window:
     def __str__(self) -> str:
         mirrored = f", mirrored along {self.mirror}" * bool(self.mirror)
         resampled = f", {self.resampled}" if self.resampled else ""
+        activated = f", through {self.activation}" * (self.activation != "identity")
         return (
             f"computed in windows of {self.size} that overlap by {self.overlap:.17g}, blended by "
-            f"{self.blend} weights as in {self.like}{mirrored}{resampled}"
+            f"{self.blend} weights as in {self.like}{mirrored}{activated}{resampled}"
         )
 
 
