@@ -123,23 +123,6 @@ def test_a_cascade_runs_its_earlier_stage_itself(folder: Path) -> None:
     assert "takes the labels of 3d_lowres, and there is no" in refused(*LINE, *quick)
 
 
-def test_labels_of_several_results_folders_are_joined(folder: Path) -> None:
-    place = next(folder.glob("results/*/*"))
-    other = folder / "other"
-    other.mkdir()
-    names = {"background": 0, "bone": 1, "vessel": 2}
-    plans = results_plans((0, 1, 2), ["CTNormalization"])
-    write_results(other, plans, [results_module(5)], names)
-    line = "nnunet", "predict", "-i", "scans", "-device", "cpu", "--disable_tta"
-    for out, models in (("a", [place]), ("b", [other]), ("both", [place, other])):
-        done = znni(*line, "-o", out, *(part for model in models for part in ("-m", model)))
-        assert done.code == 0, done.err
-    first, second = (labels(folder / name / "a.nii.gz") for name in "ab")
-    wanted = np.where(second > 0, second + 2, first)
-    np.testing.assert_array_equal(labels(folder / "both" / "a.nii.gz"), wanted)
-    assert "occurs twice" in refused(*line, "-o", "out", "-m", place, "-m", place)
-
-
 @pytest.mark.usefixtures("folder")
 def test_what_is_wrong_is_named() -> None:
     assert "its folds are 0, 1" in refused(*LINE, "-f", "7")

@@ -281,7 +281,7 @@ def test_memory_is_kept_to_if_no_plan_was_asked_for(
     ready = Session(Choices(ram="2GiB"))
     for extent in range(20, 26):
         plan = znni.plan(network, (9, 20, extent))
-        ready._ready(plan, weights, lambda plan: MagicMock(plan=plan), None)
+        ready._ready(plan, lambda plan: MagicMock(plan=plan), weights.sha256)
         assert len(ready._processes) <= 2
     assert len(ready._processes) == 2
 
@@ -292,7 +292,7 @@ def test_processes_are_kept_for_plans_that_differ_only_in_predicted_seconds(
     ready = Session(Choices(ram="2GiB"))
     plan = znni.plan(network, (9, 20, 20))
     first, again = (
-        ready._ready(it, weights, lambda plan: MagicMock(plan=plan), None)
+        ready._ready(it, lambda plan: MagicMock(plan=plan), weights.sha256)
         for it in (plan, twice_as_slow(plan))
     )
     assert again == first
@@ -302,7 +302,7 @@ def test_other_weights_get_processes_of_their_own(network: Network, weights: Wei
     ready, other = Session(Choices(ram="2GiB")), znni.random_weights(network, 9)
     plan = znni.plan(network, (9, 20, 20))
     first, second, again = (
-        ready._ready(plan, each, lambda plan: MagicMock(plan=plan), None)
+        ready._ready(plan, lambda plan: MagicMock(plan=plan), each.sha256)
         for each in (weights, other, weights)
     )
     assert again == first != second

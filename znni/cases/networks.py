@@ -113,8 +113,8 @@ def joined(
         if _scan_of(first) != _scan_of(other):
             raise InvalidInput(
                 f"networks {first.name} and {other.name} differ in channels:, file_ending:, "
-                f"orientation: or voxels: of their cases, or in the unit of spacing:; give networks "
-                f"that take the same scan"
+                f"orientation: or voxels: of their cases, or in the unit of spacing:; give "
+                f"networks that take the same scan"
             )
     if len(networks) == 1 and not labels:
         return NetworkSet(name, tuple(networks))
