@@ -189,8 +189,7 @@ class _Runs:
         return found
 
     def _znni(self, inputs: Path) -> Run:
-        model = self._folder / "model"
-        models = [f"-m{model / f'fold_{fold}'}" for fold in self._case.folds]
+        models = [f"-m{self._results_of(fold)}" for fold in self._case.folds]
         command = [
             sys.executable, "-m", "znni", "nnunet", "predict", "-i", str(inputs),
             "-o", str(self._empty("znni")), *models, "-device", self._torch_device,
@@ -198,6 +197,21 @@ class _Runs:
         ]  # fmt: skip
         progress(f"znni over {inputs.name}")
         return timed_command(command, self._environment())
+
+    def _results_of(self, fold: int) -> Path:
+        """Return a results folder with one fold, whose labels have names of their own."""
+        model, made = (self._folder / "model").resolve(), self._folder / "networks" / str(fold)
+        if not made.exists():
+            made.mkdir(parents=True)
+            shutil.copy(model / "plans.json", made)
+            dataset = json.loads((model / "dataset.json").read_text())
+            named = {
+                f"{name}{fold}" * bool(label) or name: label
+                for name, label in dataset["labels"].items()
+            }
+            (made / "dataset.json").write_text(json.dumps(dataset | {"labels": named}))
+            (made / "fold_0").symlink_to(model / f"fold_{fold}")
+        return made
 
     def _nnunet(self, inputs: Path) -> Run:
         command = [

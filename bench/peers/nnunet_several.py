@@ -20,8 +20,11 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     given = parser.parse_args()
 
+    import torch
     from nnunetv2.inference.predict_from_raw_data import predict_entry_point_modelfolder
 
+    torch.set_num_interop_threads(1)  # the command sets it too, which PyTorch allows once
+    torch.set_num_interop_threads = lambda _: None
     for fold in given.folds:
         sys.argv = [
             "nnUNetv2_predict_from_modelfolder", "-i", given.input, "-o", f"{given.out}/{fold}",

@@ -357,7 +357,7 @@ def test_two_runs_on_one_output(machines: HandStarted) -> None:
         (["--cluster", "local:2", "--mask", "missing.h5"], "missing.h5"),
         (["--cluster", "local:2", "--overwrite"], "--overwrite"),
         (["--cluster", "local:200", "--ram", "8GiB"], "memory"),
-        (["--cluster", "local:2", "--gpus", "2"], "--gpus 2) is about one machine; leave it out"),
+        (["--cluster", "local:2", "--gpus", "2"], "--gpus 2 is about one machine; leave it out"),
         (["--cluster", "limits.yaml", "--ram", "3GiB"], "the cluster file has ram: for its work"),
         (["--cluster", "limits.yaml", "--threads", "1"], "the cluster file has cores: for its wo"),
     ],

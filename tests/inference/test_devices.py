@@ -14,7 +14,7 @@ from planner.limits import memory_of_run
 from planner.search import Search
 from znni.calibration.overhead_figures import PROCESS_BYTES, run_overhead
 from znni.core.errors import InvalidInput
-from znni.core.options import Choices
+from znni.core.options import Choices, Stored
 from znni.core.processors import DeviceChoice
 from znni.core.shapes import Vec3
 from znni.engine.workers import fleet
@@ -190,7 +190,7 @@ def test_workers_take_patches_in_rounds() -> None:
 def test_a_run_has_a_worker_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
     plan, made = planned(3), list[Any]()
     monkeypatch.setattr(fleet, "Fleet", lambda _plan, members, *_: made.extend(members))
-    build_runner.prepare(plan, random_weights(NETWORK, 0), dtype="uint8")
+    build_runner.prepare(plan, random_weights(NETWORK, 0), stored=Stored("uint8"))
     for number, member in enumerate(made):
         assert isinstance(member, Member)
         assert member.name == f"the worker of GPU {number}"

@@ -220,10 +220,10 @@ def small_disk() -> Iterator[None]:
 @pytest.mark.parametrize(
     ("out", "options", "made", "said"),
     [
-        ("out.txt", (), nullcontext, "with this ending; use one of .h5, .hdf5, .nii"),
+        ("out.txt", (), nullcontext, "with this ending; use one of .h5, .hdf5, .mha"),
         ("volume.h5", ("--overwrite",), nullcontext, "is the input"),
-        ("out.h5", ("--compression", "gzip"), nullcontext, "HDF5 takes no compression"),
-        ("out.h5", ("--sharded",), nullcontext, "HDF5 takes no sharded"),
+        ("out.h5", ("--compression", "gzip"), nullcontext, "HDF5 takes no --compression"),
+        ("out.h5", ("--sharded",), nullcontext, "HDF5 takes no --sharded"),
         ("out.h5", (), partial(taken, "out.h5"), "exists; give"),
         ("file:///HERE/out.h5", (), partial(taken, "out.h5"), "exists; give"),
         ("out.h5", ("--overwrite",), partial(taken, "out.h5/thesis.tex"), "is a folder; name"),

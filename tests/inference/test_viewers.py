@@ -154,7 +154,7 @@ def test_the_commands_are_short_and_open_the_viewer(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("znni.cli.view.subprocess.run", run)
     done = run_command(*command.split()[1:], "napari")
     assert done.code == 3
-    (python, option, program), *_ = run.call_args.args
+    (python, _, option, program), *_ = run.call_args.args
     assert (python, option) == (sys.executable, "-c")
     page = znni.view("volume.h5", "out.h5", "other.html", dataset="raw", labels=False)
     assert shlex.split(page.napari)[-1] == program

@@ -81,8 +81,7 @@ def unmeasured_calls(plan: Plan, catalogue: Catalogue, model: CostModel) -> Unme
     chosen = [(catalogue[name], operation, shape) for name, operation, shape in long]
     on_host = on_device(catalogue, HOST)
     rivals = [rival for each in chosen for rival in _rivals(*each, on_host, model)]
-    # The largest input of all calls lies beside the largest other memory of all calls.
-    allowed = (plan.memory.resident + plan.memory.working) // 2
+    allowed = plan.memory.resident + plan.memory.working
 
     def calls(steps: Iterable[_Priced]) -> list[tuple[Primitive, Call]]:
         unknown = (step for step in steps if _is_unknown(*step, model))

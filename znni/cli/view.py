@@ -13,6 +13,7 @@ import typer
 
 from znni.cli.options import grouped, only
 from znni.cli.words import echo
+from znni.core import child_process
 from znni.core.errors import MissingLibrary
 from znni.core.options import Viewer
 from znni.core.run_options import ExistingOptions, InputOptions, RegionOptions
@@ -98,4 +99,5 @@ def _run(viewer: Viewer, program: str) -> int:
         raise MissingLibrary(
             f"{viewer} is not installed beside znni: pip install {PACKAGES[viewer]}"
         )
-    return subprocess.run([sys.executable, "-c", program], check=False).returncode
+    command, variables = child_process.command_of_program(program), child_process.environment()
+    return subprocess.run(command, env=variables, check=False).returncode

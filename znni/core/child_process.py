@@ -21,6 +21,11 @@ def command_of(module: str, *arguments: str) -> list[str]:
     return [sys.executable, "-P", "-m", module, *arguments]
 
 
+def command_of_program(program: str) -> list[str]:
+    """Return the command that runs the text of a program, as ``command_of`` runs a module."""
+    return [sys.executable, "-P", "-c", program]
+
+
 def environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
     """Return the variables of such a process: those of this one, and its search path.
 
