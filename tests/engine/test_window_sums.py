@@ -53,9 +53,15 @@ def divide(_grid: object, _threads: object, arguments: tuple[Any, ...]) -> None:
     mean[...] = np.where(totals == 0, 0, sums / np.where(totals == 0, 1, totals))
 
 
+def sigmoid(_grid: object, _threads: object, arguments: tuple[Any, ...]) -> None:
+    mean, images, *extents = arrays_of(arguments)
+    assert (images, *extents) == (1, *mean.shape)
+    mean[...] = 1 / (1 + np.exp(-mean))
+
+
 @pytest.fixture
 def on_host(monkeypatch: pytest.MonkeyPatch) -> None:
-    kernels = {"add_window": add_window, "divide": divide}
+    kernels = {"add_window": add_window, "divide": divide, "sigmoid": sigmoid}
     module = SimpleNamespace(get_function=kernels.__getitem__)
     monkeypatch.setattr(device_window_sums, "cupy", lambda: np)
     monkeypatch.setattr(device_window_sums, "compiled", lambda _source: module)
