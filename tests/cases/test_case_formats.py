@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 import znni
 from znni.cases.case import predict
-from znni.cases.case_folder import Case
+from znni.cases.case_folder import Case, files_of
 from znni.cases.folder import cases_in
 from znni.cases.spacing_file import read_spacing
 from znni.core.errors import InvalidInput
@@ -92,3 +92,14 @@ def test_a_file_of_voxels_that_is_missing_or_wrong(
         (tmp_path / "c.json").write_text(wrong)
         with pytest.raises(InvalidInput, match=r"c.json: cannot be read as nnU-Net writes it"):
             read_spacing(tmp_path / "c.tif")
+
+
+def test_the_files_of_a_scan_are_those_that_hold_its_values(tmp_path: Path) -> None:
+    names = ("a.mhd", "a.raw", "a.nii.gz", "b.nhdr", "b.raw.gz", "c.nrrd", "c.raw")
+    for name in names:
+        (tmp_path / name).touch()
+    for name, wanted in (("a.mhd", ["a.mhd", "a.raw"]), ("b.nhdr", ["b.nhdr", "b.raw.gz"])):
+        assert [path.name for path in files_of(tmp_path / name)] == wanted
+    assert files_of(tmp_path / "c.nrrd") == [tmp_path / "c.nrrd"]
+    assert files_of(tmp_path / "none.nii") == [tmp_path / "none.nii"]
+    assert [path.name for path in files_of(tmp_path)] == sorted(names)

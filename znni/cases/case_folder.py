@@ -27,6 +27,9 @@ from znni.volumes.partial_file import hold
 
 IDENTITY = "case"  # the file that says which scan and network a folder is of
 
+DETACHED = (".mhd", ".nhdr")  # headers whose values lie in another file
+VALUES = (".raw", ".zraw", ".raw.gz")  # the usual endings of that file
+
 
 @dataclass(frozen=True)
 class Case:
@@ -94,7 +97,9 @@ def open_folder(
     Raises:
         InvalidInput: it cannot be made, or something else lies there.
     """
-    files = [(str(file.resolve()), *_stamp(file)) for file in case.inputs]
+    files = [
+        (str(path.resolve()), *_stamp(path)) for file in case.inputs for path in files_of(file)
+    ]
     beside = spacing_file(case.files[0])
     if networks.rules.voxels == "json" and beside.exists():
         files.append((str(beside.resolve()), *_stamp(beside)))
@@ -169,6 +174,16 @@ def discard(case: Case) -> None:
 def _is_partial(path: Path) -> bool:
     """Return whether a file of the folder was not complete when its run was killed."""
     return path.suffix == ".partial"
+
+
+def files_of(scan: Path) -> list[Path]:
+    """Return the files that hold a scan: its slices, or its header and its values."""
+    if scan.is_dir():
+        return sorted(path for path in scan.iterdir() if path.is_file())
+    if scan.suffix.lower() not in DETACHED:
+        return [scan]
+    beside = (scan.with_name(f"{scan.stem}{ending}") for ending in VALUES)
+    return [scan, *(path for path in beside if path.exists())]
 
 
 def _stamp(file: Path) -> tuple[int, int]:
