@@ -13,7 +13,7 @@ from time import perf_counter
 
 from znni.cases.case_folder import Case, check_output, discard, held, open_folder
 from znni.cases.labels import Part, joined_labels, without_components, write_labels
-from znni.cases.memory import Room, check_network, room_of_files
+from znni.cases.memory import Room, check_fits, room_of_files, search_for
 from znni.cases.networks import NetworkSet, alone, beside_weights
 from znni.cases.preparation import (
     Preparation,
@@ -283,7 +283,7 @@ def _labels_of(
     """
     case, steps, options = work.case, work.steps, work.options
     if prepared.network.scaling.crops:
-        check_network(prepared, options.limits)
+        check_fits(search_for(prepared, options.limits))
     values = ValueOptions() if case.probabilities else stored_values(prepared.network)
     out = case.folder / (MAPS if case.probabilities else name)
     if not out.exists():

@@ -103,20 +103,23 @@ def room_of_files(
     limits, others = beside_weights(limits, networks)
     prepared = [preparation_of_all(scan, network) for network in networks.networks]
     with noting_weights(others):
-        for each in prepared:
-            least = replace(each, image=ONE_VOXEL, output=ONE_VOXEL)
-            check_network(least if each.network.scaling.crops else each, limits)
         searches = [search_for(each, limits) for each in prepared]
+        for each, found in zip(prepared, searches, strict=True):
+            least = replace(each, image=ONE_VOXEL, output=ONE_VOXEL)
+            crops = each.network.scaling.crops
+            check_fits(search_for(least, limits) if crops else found)
         return room_for(scan, prepared, searches, [*networks.largest, *removing])
 
 
-def check_network(prepared: Preparation, limits: Choices) -> None:
+def check_fits(found: Search) -> None:
     """Check that a plan of a case's network stays within the memory.
 
+    Args:
+        found: the search for the plan.
+
     Raises:
-        DoesNotFit: none does.
+        DoesNotFit: no plan does.
     """
-    found = search_for(prepared, limits)
     smallest = found.smallest()
     if any(taken.total > on.memory for taken, on in smallest.limits.values()):
         raise does_not_fit(smallest, found.overhead)

@@ -26,7 +26,7 @@ from znni.core.shapes import Box, Vec3
 from znni.core.volume import Point
 from znni.core.voxel_size import VoxelSize
 from znni.engine.run_state import Progress, no_progress
-from znni.engine.statistics import Moments, normalized
+from znni.engine.statistics import MOMENT_BYTES, Moments, normalized
 from znni.engine.tiles import ZERO
 from znni.network.case_rules import CaseRules, ResampleRule
 from znni.network.input_scaling import AS_STORED, Fixed, InputScaling, Normalization, ZScore
@@ -36,8 +36,6 @@ from znni.resampling.nnunet_rule import nnunet_resampling, resampled_extents
 from znni.volumes.mapped_array import MappedArray
 
 MASK = "mask.npy"
-
-COUNTED_BYTES = 8 * 2  # of a value while its mean and deviation are computed
 
 
 @dataclass(frozen=True)
@@ -207,7 +205,7 @@ def scaling_bytes(size: Vec3, maps: int, itemsize: int) -> int:
         itemsize: the bytes of a stored value.
     """
     voxels = slab_planes(size) * size.y * size.x
-    return voxels * ((2 * maps + 1) * itemsize + 1 + COUNTED_BYTES)
+    return voxels * ((2 * maps + 1) * itemsize + 1 + MOMENT_BYTES)
 
 
 def rules_of(network: Network) -> CaseRules:

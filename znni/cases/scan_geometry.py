@@ -14,11 +14,11 @@ from znni.cases.arrays import UNTURNED, Turn
 from znni.cases.scan import Scan
 from znni.core.shapes import Box, Vec3
 from znni.core.volume import Affine, Grid
-from znni.volumes.orientation import SCANNER, letters
+from znni.volumes.orientation import FLIPPED, SCANNER, letters
 
 Matrix: TypeAlias = NDArray[np.float64]
 
-TO_LPS = np.diag([-1.0, -1.0, 1.0, 1.0])  # ITK's axes of space run to the left and to the back
+TO_LPS = np.diag([*FLIPPED, 1.0])
 
 
 def geometry_of(scan: Scan, crop: Box) -> dict[str, Any]:

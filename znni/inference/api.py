@@ -27,7 +27,7 @@ from znni.inference.inferer import Inferer
 from znni.inference.model_choice import open_faster
 from znni.inference.output_attributes import as_run, provenance
 from znni.inference.parts import memory_ran_out, share_of, why_no_blocks
-from znni.inference.plan_choice import check_choices
+from znni.inference.plan_choice import check_choices, tell_nobody
 from znni.inference.planning import accuracy_note, plan, search
 from znni.inference.request import OpenRequest, Request, request_for
 from znni.inference.resuming import agreed_plan, identified, remaining_of, resume_advice
@@ -60,10 +60,6 @@ log = logging.getLogger("znni")
 
 # Activations whose values are from 0 to 1.
 SHARES = ("sigmoid", "softmax")
-
-
-def _told_to_nobody(_plan: Plan, _done: int, _total: int) -> None:
-    pass
 
 
 @checks_types
@@ -160,7 +156,7 @@ def compute(
     progress: Progress = no_progress,
     reading: Progress | None = None,
     opened: Step = nothing_to_do,
-    begun: Callable[[Plan, int, int], None] = _told_to_nobody,
+    begun: Callable[[Plan, int, int], None] = tell_nobody,
 ) -> Callable[[], Report]:
     """Run a network over a volume, with the errors of ``infer``.
 

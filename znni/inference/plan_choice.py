@@ -42,16 +42,16 @@ REMEDIES: dict[DeviceKind, tuple[str, str]] = {
 }
 
 
-def _told_to_nobody(_about: object) -> None:
-    pass
+def tell_nobody(*_about: object) -> None:
+    """Ignore what is told."""
 
 
 def given_or_found(
     given: Plan | None,
     required: Requirements,
     held: int = 0,
-    tell: Callable[[float], None] = _told_to_nobody,
-    tell_machine: Callable[[Machine], None] = _told_to_nobody,
+    tell: Callable[[float], None] = tell_nobody,
+    tell_machine: Callable[[Machine], None] = tell_nobody,
 ) -> Plan:
     """Return the given plan after ``checked_plan``, or the fastest plan if none is given.
 
@@ -96,7 +96,7 @@ def check_choices(required: Requirements) -> None:
 
 
 def _search_here(
-    required: Requirements, tell_machine: Callable[[Machine], None] = _told_to_nobody
+    required: Requirements, tell_machine: Callable[[Machine], None] = tell_nobody
 ) -> Search:
     """Return a search over the plans of this machine that meet requirements."""
     here = machine_here(required.choices)

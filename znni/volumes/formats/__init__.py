@@ -24,6 +24,8 @@ from znni.core.options import Moment
 from znni.core.run_options import StorageOptions
 from znni.core.volume import NewOutput
 from znni.volumes.array import ArrayVolume
+from znni.volumes.orientation import in_words
+from znni.volumes.stored import StoredVolume
 from znni.volumes.writer import Writer
 
 LONGEST_SHOWN = 160  # characters of an attribute
@@ -102,6 +104,22 @@ def described(attributes: Mapping[str, Any], *left_out: str) -> list[str]:
     """Return a line for each attribute of an output, shortened; its plan is too long for one."""
     shown = (name for name in attributes if name not in ("plan", *left_out))
     return [f"    {name}: {_in_a_line(str(attributes[name]))}" for name in shown]
+
+
+def describe_image(place: str, volume: StoredVolume, moments: int = 1) -> str:
+    """Describe an image: its shape, type, voxels, orientation, and how it was made as an output.
+
+    Args:
+        place: the file.
+        volume: the image, at one point in time.
+        moments: its points in time.
+    """
+    lines = [place, f"  {volume.shape} {volume.dtype}, {volume.grid}"]
+    if affine := volume.grid.affine:
+        lines.append(f"    {in_words(affine)}")
+    if moments > 1:
+        lines.append(f"    at each of {moments} points in time")
+    return "\n".join([*lines, *described(volume.attributes())])
 
 
 def _in_a_line(text: str) -> str:

@@ -7,21 +7,14 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from znni.core.errors import InvalidInput
 from znni.core.options import Moment
 from znni.core.volume import Grid
-from znni.volumes.formats import Functions, described
+from znni.volumes.formats import Functions, describe_image
 from znni.volumes.formats.metaimage import NAME
 from znni.volumes.formats.metaimage.header import Header, read_header
-from znni.volumes.orientation import affine_from_lps, in_words, origin_of
-from znni.volumes.stored import (
-    StoredVolume,
-    check_no_dataset,
-    errors_as,
-    local_file,
-    reason,
-)
-from znni.volumes.values_in_file import ValuesInFile, unpacked
+from znni.volumes.orientation import affine_from_lps, origin_of
+from znni.volumes.stored import StoredVolume, check_no_dataset, local_file
+from znni.volumes.values_in_file import ValuesInFile, damage_of, unpacked
 
 MARK = b"\nznni:"  # behind the values, how an output was made begins like this
 
@@ -45,12 +38,7 @@ def open_metaimage(place: str, dataset: str | None, time: Moment | None = None) 
 
 
 def _damage(place: str) -> AbstractContextManager[None]:
-    """Turn all errors about a damaged file into one."""
-    return errors_as(
-        lambda error: InvalidInput(
-            f"{place}: cannot be read as MetaImage: {reason(error)}; give a whole .mha or .mhd file"
-        )
-    )
+    return damage_of(place, NAME, ".mha or .mhd file")
 
 
 def _grid(header: Header, attributes: dict[str, Any]) -> Grid:
@@ -77,11 +65,7 @@ def describe_metaimage(place: str, dataset: str | None) -> str:
     with _damage(place):
         header = read_header(local_file(place, NAME))
         time = 0 if header.maps > 1 and len(header.sizes) > 3 else None
-    volume = open_metaimage(place, dataset, time)
-    lines = [place, f"  {volume.shape} {volume.dtype}, {volume.grid}"]
-    if affine := volume.grid.affine:
-        lines.append(f"    {in_words(affine)}")
-    return "\n".join([*lines, *described(volume.attributes())])
+    return describe_image(place, open_metaimage(place, dataset, time))
 
 
 def unpack_metaimage(place: str, copy: Path) -> Path:

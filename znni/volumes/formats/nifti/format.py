@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 from znni.core.errors import InvalidInput
 from znni.core.options import Moment
 from znni.core.volume import Affine, Grid
-from znni.volumes.formats import Functions, described, library
+from znni.volumes.formats import Functions, describe_image, library
 from znni.volumes.formats.nifti import NAME
 from znni.volumes.mapped_array import MappedArray
 from znni.volumes.named_axes import NamedAxes
-from znni.volumes.orientation import in_words, origin_of
+from znni.volumes.orientation import origin_of
 from znni.volumes.stored import (
     StoredVolume,
     check_no_dataset,
@@ -124,14 +124,9 @@ def describe_nifti(place: str, dataset: str | None) -> str:
     """Describe a file: its axes, shape, type, extents of a voxel, and how outputs were made."""
     image = library("nibabel", "nifti").load(local_file(place, NAME))
     axes = _axes(image, None)
-    time = 0 if "t" in axes and image.shape[axes.index("t")] > 1 else None
-    volume = open_nifti(place, dataset, time)
-    lines = [place, f"  {volume.shape} {volume.dtype}, {volume.grid}"]
-    if affine := volume.grid.affine:
-        lines.append(f"    {in_words(affine)}")
-    if time is not None:
-        lines.append(f"    at each of {image.shape[AXES.index('t')]} points in time")
-    return "\n".join([*lines, *described(volume.attributes())])
+    moments = image.shape[axes.index("t")] if "t" in axes else 1
+    volume = open_nifti(place, dataset, 0 if moments > 1 else None)
+    return describe_image(place, volume, moments)
 
 
 def unpack_nifti(place: str, copy: Path) -> Path:

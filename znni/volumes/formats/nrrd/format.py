@@ -9,22 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from znni.core.errors import InvalidInput
 from znni.core.options import Moment
 from znni.core.volume import Grid
-from znni.volumes.formats import Functions, described
+from znni.volumes.formats import Functions, describe_image
 from znni.volumes.formats.nrrd import NAME
 from znni.volumes.formats.nrrd.header import Header, read_header
 from znni.volumes.grid_attributes import grid_of
-from znni.volumes.orientation import affine_from_lps, in_words, origin_of
-from znni.volumes.stored import (
-    StoredVolume,
-    check_no_dataset,
-    errors_as,
-    local_file,
-    reason,
-)
-from znni.volumes.values_in_file import unpacked
+from znni.volumes.orientation import affine_from_lps, origin_of
+from znni.volumes.stored import StoredVolume, check_no_dataset, local_file
+from znni.volumes.values_in_file import damage_of, unpacked
 
 KEY = "znni"  # under which an output notes how it was made
 
@@ -46,12 +39,7 @@ def open_nrrd(place: str, dataset: str | None, time: Moment | None = None) -> St
 
 
 def _damage(place: str) -> AbstractContextManager[None]:
-    """Turn all errors about a damaged file into one."""
-    return errors_as(
-        lambda error: InvalidInput(
-            f"{place}: cannot be read as NRRD: {reason(error)}; give a whole .nrrd or .nhdr file"
-        )
-    )
+    return damage_of(place, NAME, ".nrrd or .nhdr file")
 
 
 def _grid(header: Header, attributes: dict[str, Any]) -> Grid:
@@ -81,15 +69,9 @@ def describe_nrrd(place: str, dataset: str | None) -> str:
     """Describe a file: its shape, type, voxels, orientation, and how outputs were made."""
     with _damage(place):
         header = read_header(local_file(place, NAME))
-        sizes = dict(zip(header.axes, header.sizes, strict=True))
-    time = 0 if sizes.get("t", 1) > 1 else None
-    volume = open_nrrd(place, dataset, time)
-    lines = [place, f"  {volume.shape} {volume.dtype}, {volume.grid}"]
-    if affine := volume.grid.affine:
-        lines.append(f"    {in_words(affine)}")
-    if time is not None:
-        lines.append(f"    at each of {sizes['t']} points in time")
-    return "\n".join([*lines, *described(volume.attributes())])
+        moments = dict(zip(header.axes, header.sizes, strict=True)).get("t", 1)
+    volume = open_nrrd(place, dataset, 0 if moments > 1 else None)
+    return describe_image(place, volume, moments)
 
 
 def unpack_nrrd(place: str, copy: Path) -> Path:
