@@ -171,12 +171,16 @@ def test_a_process_that_is_killed_is_replaced(
     assert_undisturbed()
 
 
+def expect_answers_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let workers be overdue after two seconds. Before one is stopped, a busy machine is not."""
+    monkeypatch.setattr(schedule, "OVERDUE_SECONDS", 2.0)
+    monkeypatch.setattr(schedule, "OVERDUE_TIMES", 1)
+
+
 def test_a_worker_that_hangs_is_done_without(
     machines: HandStarted, monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(schedule, "OVERDUE_SECONDS", 2.0)
-    monkeypatch.setattr(schedule, "OVERDUE_TIMES", 1)
     first = machines.start(nanny=True)
     machines.start()
     stopped: list[psutil.Process] = []
@@ -184,10 +188,11 @@ def test_a_worker_that_hangs_is_done_without(
     def stop(done: int, _all: int, state: str) -> None:
         child = machines.child_of(first) if state.startswith("2") and not stopped else None
         if child:
+            expect_answers_soon(monkeypatch)
             stopped.append(child)
             child.suspend()
         elif done and not stopped:
-            time.sleep(0.5)  # or one worker computes all before the other is there
+            time.sleep(1)  # or one worker computes all before the other is there
 
     compute(machines.file, progress=stop)
     assert "does not answer" in caplog.text
@@ -198,8 +203,6 @@ def test_a_worker_that_hangs_is_done_without(
 def test_a_worker_that_comes_back_late_does_no_harm(
     machines: HandStarted, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(schedule, "OVERDUE_SECONDS", 2.0)
-    monkeypatch.setattr(schedule, "OVERDUE_TIMES", 1)
     first = machines.start(nanny=True)
     machines.start()
     stopped: list[psutil.Process] = []
@@ -209,11 +212,12 @@ def test_a_worker_that_comes_back_late_does_no_harm(
         nonlocal resumed
         child = machines.child_of(first) if state.startswith("2") and not stopped else None
         if child:
+            expect_answers_soon(monkeypatch)
             stopped.extend([child, child.parents()[0]])  # nobody there can end the process now
             for process in stopped:
                 process.suspend()
         elif done and not stopped:
-            time.sleep(0.5)  # or one worker computes all before the other is there
+            time.sleep(1)  # or one worker computes all before the other is there
         elif stopped and not resumed and "does not answer" in caplog.text:
             for process in stopped:
                 process.resume()

@@ -96,7 +96,10 @@ def axis_taps(
     """
     if source == target and step in {None, 1.0} and not start:
         return AxisTaps(np.arange(target), np.ones((target, 1)))
-    place = coordinates(source, target) if step is None else start + np.arange(target) * step
+    if step is None:
+        place = coordinates(source, target)
+    else:
+        place = np.asarray(start + np.arange(target) * step, np.float64)
     if order == 0:  # halves as in scipy and nnU-Net, or as in PyTorch and MONAI
         first = (np.floor(place + 0.5) if step is None else np.rint(place)).astype(np.int64)
         return AxisTaps(first.clip(0, source - 1), np.ones((target, 1)))

@@ -14,7 +14,6 @@ from pathlib import Path
 from znni.core.errors import DoesNotFit, InvalidInput, MissingLibrary, RunFailed
 from znni.core.logged import telling_if_long
 from znni.core.options import Choices
-from znni.core.processors import HOST
 from znni.core.shapes import Vec3
 from znni.core.text import duration
 from znni.core.user_cache import (
@@ -27,6 +26,7 @@ from znni.core.user_cache import (
 from znni.core.value_cache import ValueCache
 from znni.importing.checks import NotExpressed
 from znni.inference import planning
+from znni.inference.model_compilation import compile_if_it_pays
 from znni.inference.request import OpenRequest, Request, open_request
 from znni.machine.detect import detect_for
 from znni.network.geometry import with_window
@@ -72,7 +72,7 @@ def chosen(network: Network, volume: Vec3, choices: Choices) -> EngineChoice:
         return shared
     (model,), own = network.models, shared.network
     assert network.window is not None
-    about = (*_told(model), _threads(choices), network.window.size, choices.accuracy)
+    about = (*_told(model), _processors(choices), network.window.size, choices.accuracy)
     if known := REASONS.load(about):
         return EngineChoice(own if known.startswith("znni") else network, known)
     theirs, ours = (_seconds(each, volume, choices) for each in (network, own))
@@ -129,21 +129,26 @@ def open_faster(request: Request) -> OpenRequest:
         taken = chosen(network, asked.volume.size, asked.choices)
     if taken.why:
         log.info("%s", taken.why)
+    if taken.network.models and request.plan is None:
+        compile_if_it_pays(taken.network, asked.volume.size, asked.choices)
     if taken.network is network:
         return asked
     return open_request(replace(request, network=taken.network))
 
 
-def _threads(choices: Choices) -> int:
-    return detect_for(HOST, choices.ram, choices.threads, choices.gpu_memory).host.threads
+def _processors(choices: Choices) -> tuple[object, ...]:
+    """Return the processors among which plans choose."""
+    here = detect_for(choices.device, choices.ram, choices.threads, choices.gpu_memory)
+    return here.host.threads, choices.device, *(gpu.name for gpu in here.gpus[:1])
 
 
 def _seconds(network: Network, volume: Vec3, choices: Choices) -> float | DoesNotFit:
     """Return the predicted seconds of a network over a volume, or why there is no plan."""
     try:
         search = planning.search(
-            network, volume, ram=choices.ram, threads=choices.threads, device=HOST,
-            accuracy=choices.accuracy, costs=choices.costs,
+            network, volume, ram=choices.ram, threads=choices.threads, device=choices.device,
+            gpu_memory=choices.gpu_memory, gpus=choices.gpus, accuracy=choices.accuracy,
+            costs=choices.costs,
         )  # fmt: skip
         with telling_if_long(planning.SEARCH):
             return search.fastest(1)[0].seconds

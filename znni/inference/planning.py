@@ -61,6 +61,7 @@ from znni.plans.plan_text import explanation
 from znni.plans.primitive import Catalogue
 from znni.plans.rewrites.head_apart import with_head_apart
 from znni.primitives.catalogue import catalogue, families
+from znni.primitives.other_library.on_gpu import host_bytes
 
 if TYPE_CHECKING:
     from planner.sweeps import Views
@@ -214,6 +215,9 @@ def search_for(required: Requirements, machine: Machine) -> Search:
     touched = machine if may_use_gpu(device) else replace(machine, gpus=())
     warm = inf if machine.absent else warm_bytes()
     overhead = overhead_of(required.network, required.job, touched, required.stored, costs, warm)
+    if network.models and touched.gpus:
+        libraries = overhead.cuda + host_bytes(network.models, touched.gpus[0])
+        overhead = replace(overhead, cuda=libraries)
     division, output = choices.micro_batches, required.job.output
     return Search(network, output, machine, primitives, overhead, model, division, device)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,8 +20,9 @@ from typing import Any
 from znni.core.child_process import command_of, environment
 from znni.core.errors import InvalidInput
 from znni.core.shapes import Vec3
+from znni.core.user_cache import delete_unused_once, user_cache
 from znni.core.value_cache import ValueCache
-from znni.network.models import RUNTIMES, Model, Runtime
+from znni.network.models import NUMBERS, RUNTIMES, Execution, Model, Runtime
 from znni.network.weights import Float32
 
 # The packages that install the libraries.
@@ -31,8 +33,11 @@ PACKAGES: dict[Runtime, tuple[str, str]] = {
 CHILD = "znni.network.model_process"
 
 # What the process answers to each question.
-ANSWERS = ValueCache[dict[str, Any]]("models", 1, dict)
-KEYS = {"describe": {"maps", "features", "fixed"}, "measure": {"seconds", "memory", "shape"}}
+ANSWERS = ValueCache[dict[str, Any]]("models", 2, dict)
+KEYS = {"describe": {"maps", "features", "fixed"}, "measure": {"windows", "shape"}}
+
+# The most bytes of all compiled models in the user's cache. One has the bytes of its weights.
+MOST_BYTES_COMPILED = 2**33
 
 CHANGED = "has changed since; give the file that was used, or run again"
 
@@ -58,11 +63,15 @@ class Measured:
 
     Attributes:
         seconds: the seconds of a window.
-        memory: the peak bytes of the library, the file's weights and all arrays.
+        memory: the peak bytes on the host of the library, the file's weights and all arrays.
+        gpu_memory: the peak bytes on the GPU, if a GPU computes.
+        error: the relative error against float32, of other numbers on a GPU.
     """
 
     seconds: float
     memory: int
+    gpu_memory: int = 0
+    error: float = 0.0
 
 
 def fingerprint(path: Path, given: str = "") -> str:
@@ -127,18 +136,27 @@ def _described(runtime: Runtime, path: Path, sha256: str) -> Described:
 
 
 @lru_cache(maxsize=64)
-def measured(model: Model, size: Vec3, threads: int) -> Measured:
+def measured(model: Model, size: Vec3, on: Execution) -> Measured:
     """Return what a window costs on this machine. It is measured once, which may take minutes.
 
     Args:
         model: the model.
         size: the extents of the window.
-        threads: the threads that compute.
+        on: the processor and the numbers.
 
     Raises:
-        InvalidInput: the model cannot be computed for such windows, or gives another size.
+        InvalidInput: the model cannot be computed for such windows, or gives another size. Or the
+            library does not compute on the GPU.
     """
-    asked = ("measure", *map(str, (threads, model.in_features, *size)))
+    about = {
+        "threads": on.threads,
+        "gpu": on.gpu,
+        "numbers": NUMBERS if on.gpu and not on.compiled else [on.numbers],
+        "maps": model.in_features,
+        "size": list(size),
+        "compiled": str(compiled_file(model, size, on)) if on.compiled else "",
+    }
+    asked = ("measure", json.dumps(about))
     said = _answer(model.runtime, Path(model.file), model.sha256, asked, model.given)
     made = tuple(said["shape"])
     wanted = (1, model.features, *size)
@@ -147,21 +165,70 @@ def measured(model: Model, size: Vec3, threads: int) -> Measured:
             f"{model.given}: gives an output of shape {made} for a window of {size}, and {wanted} "
             f"is needed to blend windows; export it with one output of the input's resolution"
         )
-    return Measured(said["seconds"], said["memory"])
+    return Measured(**said["windows"][on.numbers])
+
+
+def compiled_file(model: Model, size: Vec3, on: Execution) -> Path:
+    """Return the file of a model's compiled form, which need not be there."""
+    release = version(PACKAGES[model.runtime][0])
+    about = repr((model.sha256, release, tuple(size), on.gpu, on.numbers))
+    name = hashlib.sha256(about.encode()).hexdigest()[:32]
+    return user_cache() / "compiled-models" / f"{name}.pt2"
+
+
+def compile_model(model: Model, size: Vec3, on: Execution) -> None:
+    """Compile a model for a GPU, into the user's cache. It takes a minute or more.
+
+    Raises:
+        InvalidInput: the library cannot compile it here.
+    """
+    path = compiled_file(model, size, on)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(f".{os.getpid()}.pt2")
+    about = {"gpu": on.gpu, "numbers": on.numbers, "maps": model.in_features, "size": list(size)}
+    asked = ("compile", json.dumps({**about, "compiled": str(partial)}))
+    try:
+        _asked(model.runtime, Path(model.file), asked, model.given)
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+    delete_unused_once(path.parent, MOST_BYTES_COMPILED)
 
 
 @lru_cache(maxsize=1)
 def opened(model: Model, threads: int) -> Callable[[Float32], Float32]:
-    """Return the function by which a model's library computes (1, f, z, y, x) in this process.
+    """Return the function by which a model's library computes (1, f, z, y, x) on the CPU.
 
     Raises:
         InvalidInput: the file is not there, or has changed.
     """
-    from znni.network.model_process import open_model
+    from znni.network.model_libraries import open_model
 
+    _check_unchanged(model)
+    return open_model(model.runtime, model.file, threads)
+
+
+@lru_cache(maxsize=1)
+def opened_on_gpu(model: Model, size: Vec3, on: Execution) -> Callable[[Any, Any, int], None]:
+    """Return the function by which PyTorch computes a window on the current GPU.
+
+    It takes an input (1, f, z, y, x) and an output there, and the address of a stream.
+
+    Raises:
+        InvalidInput: the file is not there, or has changed, or cannot be compiled.
+    """
+    from znni.network.model_on_gpu import open_on_gpu
+
+    _check_unchanged(model)
+    compiled = compiled_file(model, size, on) if on.compiled else None
+    if compiled and not compiled.is_file():  # a run that goes on computes as it began
+        compile_model(model, size, on)
+    return open_on_gpu(model.file, on.numbers, str(compiled or ""))
+
+
+def _check_unchanged(model: Model) -> None:
     if fingerprint(Path(model.file), model.given) != model.sha256:
         raise InvalidInput(f"{model.given}: {CHANGED}")
-    return open_model(model.runtime, model.file, threads)
 
 
 def _answer(
@@ -191,11 +258,21 @@ def _answer(
     known = ANSWERS.load(about)
     if known and known.keys() == KEYS[asked[0]]:
         return known
+    answer = _asked(runtime, path, asked, given)
+    ANSWERS.store(about, answer)
+    return answer
+
+
+def _asked(runtime: Runtime, path: Path, asked: Sequence[str], given: str) -> dict[str, Any]:
+    """Return what the process answers.
+
+    Raises:
+        InvalidInput: the library refuses the file.
+    """
     ended = _asked_of_child([runtime, str(path), *asked])
     if ended.returncode:
-        raise InvalidInput(f"{given}: {_problem(ended, package)}")
+        raise InvalidInput(f"{given}: {_problem(ended, PACKAGES[runtime][0])}")
     answer: dict[str, Any] = json.loads(ended.stdout.splitlines()[-1])
-    ANSWERS.store(about, answer)
     return answer
 
 

@@ -1,6 +1,6 @@
 """The process that opens a file of another library: ``python -m znni.network.model_process``.
 
-It imports nothing of znni, so that its memory is that of the library.
+It imports little of znni, so that its memory is that of the library.
 """
 
 from __future__ import annotations
@@ -8,77 +8,32 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 
+from znni.network import model_on_gpu
+from znni.network.model_libraries import (
+    Refused,
+    first_line,
+    onnx_session,
+    open_model,
+    resident,
+    torch_program,
+    with_margin,
+)
+
 REFUSED = 3  # the exit status after an error that the last line of stderr explains
 AXES = 5  # of (n, f, z, y, x)
-MARGIN = 1.05  # runs differ a little
-SPARE = 16 << 20
+Costs: TypeAlias = dict[str, tuple[dict[str, Any], Sequence[int]]]
 
-
-class Refused(Exception):
-    """A file that cannot be computed, with the reason and a remedy."""
-
-
-def _onnx_session(file: str, threads: int) -> Any:
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4  # errors are raised, so they need no printing
-    options.intra_op_num_threads = threads
-    options.inter_op_num_threads = 1
-    # Idle threads would keep znni's own workers from the processors.
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    try:
-        return onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
-    except Exception as error:  # the library has errors of its own, of all kinds
-        said = _line(error).replace(f"Load model from {file} failed:", "")  # errors name the file
-        raise Refused(
-            f"onnxruntime {onnxruntime.__version__} cannot open it: {said}; check that the "
-            f"file is whole, export it with an opset that it supports, or install a newer "
-            f"onnxruntime"
-        ) from None
-
-
-def _torch_program(file: str) -> Any:
-    import torch
-
-    try:
-        return torch.export.load(file)
-    except Exception as error:  # the library has errors of its own, of all kinds
-        raise Refused(
-            f"PyTorch {torch.__version__} cannot open it: {_line(error)}; export it again with "
-            f"torch.export.save"
-        ) from None
-
-
-def open_model(runtime: str, file: str, threads: int) -> Callable[[Any], Any]:
-    """Return the function that computes (1, f, z, y, x) in float32."""
-    if runtime == "onnxruntime":
-        session = _onnx_session(file, threads)
-        name = session.get_inputs()[0].name
-        first = session.get_outputs()[0].name
-        return lambda x: session.run([first], {name: np.ascontiguousarray(x)})[0]
-    import torch
-
-    torch.set_num_threads(threads)
-    module = _torch_program(file).module()
-
-    def run(x: Any) -> Any:
-        with torch.inference_mode():
-            made = module(torch.from_numpy(np.ascontiguousarray(x)))
-        return (made[0] if isinstance(made, list | tuple) else made).numpy()
-
-    return run
+MOST_RUNS, MOST_SECONDS = 3, 60.0  # of a measurement
 
 
 def _described(runtime: str, file: str) -> dict[str, Any]:
     if runtime == "onnxruntime":
-        session = _onnx_session(file, 1)
+        session = onnx_session(file, 1)
         inputs, outputs = session.get_inputs(), session.get_outputs()
         names = [each.name for each in inputs]
         if any(each.type != "tensor(float)" for each in inputs[:1]):
@@ -86,7 +41,7 @@ def _described(runtime: str, file: str) -> dict[str, Any]:
         taken, given = list(inputs[0].shape), list(outputs[0].shape)
         count = len(outputs)
     else:
-        program = _torch_program(file)
+        program = torch_program(file)
         names = list(program.graph_signature.user_inputs)
         ends = list(program.graph_signature.user_outputs)
         shapes = {
@@ -116,43 +71,49 @@ def _described(runtime: str, file: str) -> dict[str, Any]:
     return {"maps": numbers[1], "features": features, "fixed": fixed}
 
 
-def _measured(runtime: str, file: str, threads: int, maps: int, size: list[int]) -> dict[str, Any]:
-    before = _resident("VmRSS")
-    run = open_model(runtime, file, threads)
-    x = np.random.default_rng(0).standard_normal((1, maps, *size), np.float32)
-    seconds = []
-    for _ in range(3):
-        begun = time.perf_counter()
-        try:
-            made = run(x)
-        except Exception as error:  # the library has errors of its own, of all kinds
-            window = "x".join(map(str, size))
-            raise Refused(
-                f"{runtime} cannot compute a window of {window}: {_line(error)}; give the extents "
-                f"that it was trained on as the window"
-            ) from None
-        seconds.append(time.perf_counter() - begun)
-        if sum(seconds) > 60:
-            break
-    memory = int((_resident("VmHWM") - before) * MARGIN) + SPARE
-    return {"seconds": min(seconds), "memory": memory, "shape": list(made.shape)}
-
-
-def _resident(kind: str) -> int:
-    """Return the resident bytes of this process: ``VmRSS`` now, or ``VmHWM`` at most so far."""
+def _measured(runtime: str, file: str, asked: dict[str, Any]) -> dict[str, Any]:
+    """Return the cost of a window for each kind of numbers, and the output's shape."""
+    before = resident("VmRSS")
+    x = np.random.default_rng(0).standard_normal((1, asked["maps"], *asked["size"]), np.float32)
     try:
-        lines = Path("/proc/self/status").read_text().splitlines()
-    except OSError:  # a system without it: the peak counts from the start of the process
-        import resource
+        found = _on_gpu(file, asked, x) if asked["gpu"] else _on_cpu(runtime, file, asked, x)
+    except Refused:
+        raise
+    except Exception as error:  # the library has errors of its own, of all kinds
+        window = "x".join(map(str, asked["size"]))
+        raise Refused(
+            f"{runtime} cannot compute a window of {window}: {first_line(error)}; give the extents "
+            f"that it was trained on as the window"
+        ) from None
+    memory = with_margin(resident("VmHWM") - before)
+    windows = {numbers: {**cost, "memory": memory} for numbers, (cost, _) in found.items()}
+    ((_, shape), *_) = found.values()
+    return {"windows": windows, "shape": list(shape)}
 
-        most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        return most if sys.platform == "darwin" else most * 1024  # macOS counts in bytes
-    (line,) = (line for line in lines if line.startswith(f"{kind}:"))
-    return int(line.split()[1]) * 1024
+
+def _on_cpu(runtime: str, file: str, asked: dict[str, Any], x: Any) -> Costs:
+    run = open_model(runtime, file, asked["threads"])
+    seconds: list[float] = []
+    while len(seconds) < MOST_RUNS and sum(seconds) < MOST_SECONDS:
+        begun = time.perf_counter()
+        made = run(x)
+        seconds.append(time.perf_counter() - begun)
+    return {"float32": ({"seconds": min(seconds)}, made.shape)}
 
 
-def _line(error: Exception) -> str:
-    return (str(error).strip().split("\n")[0] or type(error).__name__).rstrip(".")
+def _on_gpu(file: str, asked: dict[str, Any], x: Any) -> Costs:
+    model_on_gpu.check_gpu(asked["gpu"])
+    return {
+        numbers: model_on_gpu.measured(file, numbers, x, asked["compiled"])
+        for numbers in asked["numbers"]
+    }
+
+
+def _compiled(file: str, asked: dict[str, Any]) -> dict[str, Any]:
+    model_on_gpu.check_gpu(asked["gpu"])
+    x = np.zeros((1, asked["maps"], *asked["size"]), np.float32)
+    model_on_gpu.compile_model(file, asked["numbers"], x, asked["compiled"])
+    return {}
 
 
 def main(arguments: list[str]) -> int:
@@ -161,9 +122,10 @@ def main(arguments: list[str]) -> int:
     try:
         if asked == "describe":
             answer = _described(runtime, file)
+        elif asked == "measure":
+            answer = _measured(runtime, file, json.loads(numbers[0]))
         else:
-            threads, maps, *size = map(int, numbers)
-            answer = _measured(runtime, file, threads, maps, size)
+            answer = _compiled(file, json.loads(numbers[0]))
     except Refused as error:
         print(error, file=sys.stderr)
         return REFUSED

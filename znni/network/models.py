@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 from znni.core.shapes import Vec3
 from znni.network.convolutions import check_maps
@@ -12,6 +12,8 @@ from znni.network.layer_checks import check_count
 from znni.network.layer_geometry import SameVoxel
 
 Runtime: TypeAlias = Literal["onnxruntime", "pytorch"]
+Numbers: TypeAlias = Literal["float32", "tf32", "float16", "bfloat16"]
+NUMBERS: tuple[Numbers, ...] = get_args(Numbers)
 
 # The libraries that compute files, by the files' endings.
 RUNTIMES: dict[str, Runtime] = {".onnx": "onnxruntime", ".pt2": "pytorch"}
@@ -20,6 +22,23 @@ RUNTIMES: dict[str, Runtime] = {".onnx": "onnxruntime", ".pt2": "pytorch"}
 def is_model_file(path: Path) -> bool:
     """Return whether a file is one that another library can compute, by its ending."""
     return path.suffix in RUNTIMES
+
+
+@dataclass(frozen=True)
+class Execution:
+    """The processor, and the numbers, with which a library computes a model.
+
+    Attributes:
+        threads: the threads that compute on the CPU.
+        gpu: the name of the GPU that computes; empty for the CPU.
+        numbers: the numbers that a GPU multiplies.
+        compiled: whether the library compiles the model for the GPU first.
+    """
+
+    threads: int = 1
+    gpu: str = ""
+    numbers: Numbers = "float32"
+    compiled: bool = False
 
 
 @dataclass(frozen=True, repr=False)

@@ -39,6 +39,8 @@ BEGINNINGS: dict[str, tuple[str, ...]] = {
     "gpu/joins": tuple(f"gpu_{name}" for name in JOINS),
     "cpu/fft_whole_image": ("fft_data_parallel", "fft_task_parallel"),
     "gpu/arranged": ("arranged_gpu",),
+    "other_library/primitive": ("onnxruntime", "pytorch"),
+    "other_library/on_gpu": ("gpu_pytorch",),
 }
 
 
@@ -144,6 +146,11 @@ def catalogue(
             found += _members("host_and_gpu", machine.host, gpu, own)
     if models:
         found += [_Member("other_library", "primitive", machine.host)]
+        found += [
+            _Member("other_library", "on_gpu", gpu)
+            for gpu in devices
+            if gpu.kind == GPU and not gpu.backend
+        ]
     more = installed(*devices)
     cache_key = "\n".join(
         [f"{processors}{' and models' * models}", *(it.offer.state for it in more)]

@@ -15,7 +15,7 @@ from znni.machine.arena import new_output
 from znni.machine.machine import Device
 from znni.network.layers import Model, Operation
 from znni.network.model_files import measured, opened
-from znni.network.models import Runtime
+from znni.network.models import Execution, Runtime
 from znni.network.weights import ConvWeights, Float32
 from znni.plans.cost import Cost, Memory
 from znni.plans.primitive import Run, applied_to
@@ -40,7 +40,7 @@ class OtherLibrary:
     def cost(self, layer: Operation, shape: Shape5) -> Cost:
         """Return the measured time and memory. All of the memory stays with the library."""
         model, out = applied_to(Model, self, layer, shape)
-        window = measured(model, shape.size, self.device.threads)
+        window = measured(model, shape.size, Execution(self.device.threads))
         return Cost(
             flops=0.0,
             bytes_moved=shape.nbytes + out.nbytes,

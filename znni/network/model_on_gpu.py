@@ -1,0 +1,213 @@
+"""A file of PyTorch on a GPU: what computes it, what a window costs, and its compiled form.
+
+PyTorch launches its kernels on the caller's stream, so that a recording of a CUDA graph takes them
+in. It exchanges arrays by DLPack. The module imports little of znni, as ``model_libraries``.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from statistics import median
+from typing import Any
+
+from znni.network.model_libraries import Refused, first_line, torch_program, with_margin
+
+WARM_RUNS = 3  # the first ones load kernels and choose among cuDNN's
+TIMED_RUNS = 10
+
+HALVES = ("float16", "bfloat16")
+
+
+def open_on_gpu(file: str, numbers: str, compiled: str) -> Callable[[Any, Any, int], None]:
+    """Return the function that computes an input (1, f, z, y, x) into an output, on a stream.
+
+    Args:
+        file: the ``.pt2`` file.
+        numbers: the numbers that are multiplied.
+        compiled: the file of its compiled form; empty to compute it layer by layer.
+
+    Returns:
+        ``run(x, y, stream)``: arrays on the current GPU, and the address of a stream.
+    """
+    import torch
+
+    compute = _opened(file, numbers, compiled)
+
+    def run(x: Any, y: Any, stream: int) -> None:
+        with torch.cuda.stream(torch.cuda.ExternalStream(stream)):
+            torch.from_dlpack(y).copy_(compute(torch.from_dlpack(x)))
+
+    return run
+
+
+def check_gpu(name: str) -> None:
+    """Check that PyTorch computes on a GPU.
+
+    Raises:
+        Refused: it does not, or the current GPU has another name.
+    """
+    import torch
+
+    if not torch.cuda.is_available():
+        built = f"is built for CUDA {torch.version.cuda} and finds no GPU"
+        why = built if torch.version.cuda else "is built without CUDA"
+        raise Refused(
+            f"PyTorch {torch.__version__} computes on the CPU alone, because it {why}; install "
+            f"PyTorch for this GPU's CUDA"
+        )
+    if torch.cuda.get_device_name() != name:
+        raise Refused(
+            f"a window's time is measured on the GPU itself, and this machine has a "
+            f"{torch.cuda.get_device_name()}; plan on a machine with a {name}"
+        )
+
+
+def measured(
+    file: str, numbers: str, x: Any, compiled: str
+) -> tuple[dict[str, Any], Sequence[int]]:
+    """Return what a window costs, and the output's shape.
+
+    The cost has seconds, the bytes on the GPU, and the relative error against float32.
+
+    The seconds are those of a recorded CUDA graph, as the engine runs it.
+
+    Args:
+        file: the ``.pt2`` file.
+        numbers: the numbers that are multiplied.
+        x: the input (1, f, z, y, x) on the host.
+        compiled: the file of its compiled form; empty to compute it layer by layer.
+    """
+    import torch
+
+    x = torch.from_numpy(x).cuda()
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    torch.cuda.synchronize()
+    free, _ = torch.cuda.mem_get_info()
+    compute = _opened(file, numbers, compiled)
+    for _ in range(WARM_RUNS):
+        y = compute(x)
+    torch.cuda.synchronize()
+    taken = max(free - torch.cuda.mem_get_info()[0], torch.cuda.max_memory_reserved())
+    seconds = _seconds(compute, x)
+    error = 0.0
+    if numbers != "float32":
+        exact = _opened(file, "float32", "")(x).double()
+        error = float((y.double() - exact).norm() / exact.norm())
+    return {"seconds": seconds, "gpu_memory": with_margin(taken), "error": error}, y.shape
+
+
+def compile_model(file: str, numbers: str, x: Any, compiled: str) -> None:
+    """Compile a model for windows of one size, into a file.
+
+    Args:
+        file: the ``.pt2`` file.
+        numbers: the numbers that are multiplied.
+        x: an input (1, f, z, y, x) on the host.
+        compiled: the file to make.
+
+    Raises:
+        Refused: PyTorch cannot compile it.
+    """
+    import torch
+
+    _multiply(numbers)
+    module, x = _with_numbers(_module(file), numbers), torch.from_numpy(x).cuda()
+    try:
+        with torch.no_grad(), warnings.catch_warnings(action="ignore"):
+            program = torch.export.export(module, (x,))
+            torch._inductor.aoti_compile_and_package(program, package_path=compiled)
+    except Exception as error:  # the compilers have errors of their own, of all kinds
+        raise Refused(
+            f"PyTorch {torch.__version__} cannot compile it: {first_line(error)}"
+        ) from None
+
+
+def _opened(file: str, numbers: str, compiled: str) -> Callable[[Any], Any]:
+    """Return the function that computes an input on the GPU."""
+    import torch
+
+    if compiled:
+        package = torch._inductor.aoti_load_package(compiled)
+
+        def run_compiled(x: Any) -> Any:
+            _multiply(numbers)
+            made = package(x.contiguous())
+            return made[0] if isinstance(made, list | tuple) else made
+
+        return run_compiled
+    module = _with_numbers(_module(file), numbers)
+
+    def run(x: Any) -> Any:
+        _multiply(numbers)
+        with torch.inference_mode():
+            return module(x.contiguous())
+
+    return run
+
+
+def _module(file: str) -> Any:
+    """Return the module of a file, on the current GPU."""
+    from torch.export.passes import move_to_device_pass
+
+    return move_to_device_pass(torch_program(file), "cuda").module()
+
+
+def _with_numbers(module: Any, numbers: str) -> Any:
+    """Return a module that computes one float32 tensor with products of some numbers."""
+    import torch
+
+    half = getattr(torch, numbers) if numbers in HALVES else None
+
+    class WithNumbers(torch.nn.Module):  # type: ignore[misc] # PyTorch is not read
+        def __init__(self) -> None:
+            super().__init__()
+            self.module = module
+
+        def forward(self, x: Any) -> Any:
+            if half is None:
+                made = self.module(x)
+            else:  # a recording cannot keep converted weights between its runs
+                with torch.autocast("cuda", half, cache_enabled=False):
+                    made = self.module(x)
+            return (made[0] if isinstance(made, list | tuple) else made).float()
+
+    return WithNumbers()
+
+
+def _multiply(numbers: str) -> None:
+    """Let PyTorch round the factors of float32 products to tf32, or forbid it."""
+    import torch
+
+    allowed = numbers != "float32"
+    torch.backends.cuda.matmul.allow_tf32 = allowed
+    torch.backends.cudnn.allow_tf32 = allowed
+    torch.backends.cudnn.benchmark = True
+
+
+def _seconds(compute: Callable[[Any], Any], x: Any) -> float:
+    """Return the median seconds of a window, from a recording of its kernels.
+
+    Raises:
+        Refused: the kernels cannot be recorded.
+    """
+    import torch
+
+    graph = torch.cuda.CUDAGraph()
+    try:
+        with torch.cuda.graph(graph):
+            compute(x)
+    except RuntimeError as error:
+        raise Refused(
+            f"its kernels cannot be recorded as a CUDA graph ({first_line(error)})"
+        ) from None
+    times: list[float] = []
+    for _ in range(TIMED_RUNS):
+        first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        first.record()
+        graph.replay()
+        last.record()
+        last.synchronize()
+        times.append(first.elapsed_time(last) / 1e3)
+    return median(times)

@@ -1,0 +1,137 @@
+"""A network in a file of PyTorch, which PyTorch computes on the GPU.
+
+Its time, memory and error are measured once for each file, size of a window and GPU. Another number
+format than float32 is taken if the whole network's error is within the format's accuracy class.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from znni.core.errors import InvalidInput
+from znni.core.options import ACCURACIES
+from znni.core.shapes import Shape5, Vec3
+from znni.machine.cuda import cupy
+from znni.machine.device_arena import new_device_output
+from znni.machine.machine import Device
+from znni.network.layers import Model, Operation
+from znni.network.model_files import Measured, compiled_file, measured, opened_on_gpu
+from znni.network.models import NUMBERS, Execution, Numbers
+from znni.network.weights import ConvWeights
+from znni.plans.cost import Cost, Memory
+from znni.plans.primitive import Run, applied_to
+
+log = logging.getLogger("znni")
+
+# The accuracy of each number format. Float16 has as many bits as tf32.
+ACCURACY: dict[Numbers, float] = {
+    "float32": ACCURACIES["float32"],
+    "tf32": ACCURACIES["tf32"],
+    "float16": ACCURACIES["tf32"],
+    "bfloat16": ACCURACIES["bfloat16"],
+}
+
+
+@dataclass(frozen=True)
+class PytorchOnGpu:
+    """PyTorch on a GPU, for whole windows of a network in a file.
+
+    Attributes:
+        device: the GPU.
+        numbers: the numbers that are multiplied.
+        compiled: whether PyTorch compiles the network first. Such a primitive applies if that was
+            done before (``znni.inference.model_compilation``).
+    """
+
+    device: Device
+    numbers: Numbers
+    compiled: bool
+    version = 1
+
+    @property
+    def name(self) -> str:
+        """The name, which tells the numbers."""
+        return f"gpu_pytorch_{self.numbers}{'_compiled' * self.compiled}"
+
+    @property
+    def accuracy(self) -> float:
+        """The largest relative error of a network that it computes."""
+        return ACCURACY[self.numbers]
+
+    def out_shape(self, layer: Operation, shape: Shape5) -> Shape5 | None:
+        """Return the shape of a window's output; None if these numbers are too inaccurate."""
+        if not isinstance(layer, Model) or layer.runtime != "pytorch":
+            return None
+        if (shape.n, shape.f, shape.size) != (1, layer.in_features, layer.window):
+            return None
+        if self.compiled and not compiled_file(layer, shape.size, self.execution).is_file():
+            return None
+        if _refusal(layer, shape.size, self.execution):
+            return None
+        accurate = self._window(layer, shape.size).error <= self.accuracy
+        return shape._replace(f=layer.features) if accurate else None
+
+    def cost(self, layer: Operation, shape: Shape5) -> Cost:
+        """Return the measured time and memory. PyTorch keeps its memory between windows."""
+        model, out = applied_to(Model, self, layer, shape)
+        window, arrays = self._window(model, shape.size), shape.nbytes + out.nbytes
+        return Cost(
+            flops=0.0,
+            bytes_moved=arrays,
+            memory=Memory.beside(arrays, workspace=0, resident=window.gpu_memory),
+            efficiency=1.0,
+            seconds=window.seconds,
+            writes_views=True,
+        )
+
+    def build(self, layer: Operation, shape: Shape5, _weights: ConvWeights | None) -> Run:
+        """Return the run, with the file opened."""
+        model, out = applied_to(Model, self, layer, shape)
+        compute = opened_on_gpu(model, shape.size, self.execution)
+
+        def run(x: Any) -> Any:
+            y = new_device_output(out)
+            compute(x, y, cupy().cuda.get_current_stream().ptr)
+            return y
+
+        return run
+
+    @property
+    def execution(self) -> Execution:
+        """The GPU, and how PyTorch computes on it."""
+        return Execution(gpu=self.device.name, numbers=self.numbers, compiled=self.compiled)
+
+    def _window(self, model: Model, size: Vec3) -> Measured:
+        return measured(model, size, self.execution)
+
+
+@lru_cache(maxsize=64)
+def _refusal(model: Model, size: Vec3, on: Execution) -> str:
+    """Return why PyTorch cannot compute a window on a GPU, and warn of it; empty if it can."""
+    try:
+        measured(model, size, on)
+    except InvalidInput as error:
+        log.warning("no GPU computes %s", error)
+        return str(error)
+    return ""
+
+
+def host_bytes(models: Iterable[Model], gpu: Device) -> int:
+    """Return the bytes of the host that PyTorch takes to compute windows on a GPU."""
+    return sum(
+        measured(model, model.window, on).memory
+        for model in models
+        for on in (Execution(gpu=gpu.name),)
+        if model.runtime == "pytorch" and model.window and not _refusal(model, model.window, on)
+    )
+
+
+def primitives(device: Device) -> tuple[PytorchOnGpu, ...]:
+    """Return PyTorch with each kind of numbers, compiled and layer by layer."""
+    return tuple(
+        PytorchOnGpu(device, numbers, compiled) for compiled in (False, True) for numbers in NUMBERS
+    )
