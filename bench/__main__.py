@@ -22,6 +22,7 @@ COMMANDS = {
     "unets": "bench.unets",
     "seams": "bench.seams",
     "models": "bench.models",
+    "gpu-models": "bench.gpu_models",
     "import-families": "bench.import_families",
     "predictors": "bench.predictors",
     "nnunet": "bench.nnunet",

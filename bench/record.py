@@ -37,6 +37,7 @@ Kind: TypeAlias = Literal[
     "gpu-exercise",
     "gpu-layers",
     "gpu-memory",
+    "gpu-models",
     "gpu-networks",
     "handing-out",
     "import-families",

@@ -308,6 +308,15 @@ COLUMNS: dict[Kind | Literal["choices"], dict[str, Forms]] = {
         "MONAI s": "{monai_seconds:.2f}",
         "times": "{speedup:.1f}",
     },
+    "gpu-models": {
+        **as_is("name"),
+        "parameters": "{parameters:,}",
+        **as_is("volume", "window", "engine"),
+        "ms a window": "{window_ms:.2f}",
+        "from float64": "{error:.1e}",
+        "s to get ready": "{ready_seconds:.1f}",
+        "s": "{seconds:.2f}",
+    },
     "import-families": {
         **as_is("name"),
         "parameters": "{parameters:,}",

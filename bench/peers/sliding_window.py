@@ -153,7 +153,12 @@ class SlidingRun:
 
 
 def in_windows_of_monai(
-    x: Any, window: Vec3, overlap: float, predictor: Callable[[Any], Any], batch: int = 1
+    x: Any,
+    window: Vec3,
+    overlap: float,
+    predictor: Callable[[Any], Any],
+    batch: int = 1,
+    device: str = "cpu",
 ) -> Any:
     """Return the maps (f', z, y, x) that MONAI's inferer makes, with Gaussian weights.
 
@@ -163,14 +168,16 @@ def in_windows_of_monai(
         overlap: the share of a window that the next one overlaps.
         predictor: takes windows (n, f, z, y, x) to maps.
         batch: the windows that the predictor takes at a time.
+        device: where windows are computed and blended, by PyTorch's name.
     """
     import torch
     from monai.inferers import sliding_window_inference
 
     with torch.inference_mode():
         return sliding_window_inference(
-            x[None], tuple(window), batch, predictor, overlap, mode="gaussian"
-        )[0]
+            x[None], tuple(window), batch, predictor, overlap, mode="gaussian",
+            sw_device=device, device=device,
+        )[0].cpu()  # fmt: skip
 
 
 def nnunet(

@@ -36,6 +36,7 @@ PAGES = {
             "cases",
             "sliding-windows",
             "models",
+            "gpu-models",
             "import-families",
             "scaling",
             "gpu-networks",

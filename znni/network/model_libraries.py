@@ -6,6 +6,7 @@ The module imports nothing of znni, so that its memory is that of the library.
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -55,7 +56,8 @@ def torch_program(file: str) -> Any:
     import torch
 
     try:
-        return torch.export.load(file)
+        with warnings.catch_warnings(action="ignore"):  # of buffers that nobody writes to
+            return torch.export.load(file)
     except Exception as error:  # the library has errors of its own, of all kinds
         raise Refused(
             f"PyTorch {torch.__version__} cannot open it: {first_line(error)}; export it again "
