@@ -174,8 +174,8 @@ def test_weights_of_earlier_stages_count(tmp_path: Path) -> None:
     case = Case((file,), NONE, PreviousNetwork(low, weights, first))
     assert [stage.previous for stage in case.stages] == [first, None]
     limits = replace(LIMITS, ram=2**30)
-    earlier = [stage.network for stage in case.stages]
-    left, others = beside_weights(limits, alone(net), earlier)
+    assert case.earlier == (low, low)
+    left, others = beside_weights(limits, alone(net), case.earlier)
     assert others == 2 * 4 * low.parameters
     assert left.ram == 2**30 - others
     assert room_of_files(case, alone(net), limits).allowed == 2**30 - others

@@ -159,8 +159,8 @@ def compute_labels(
     """
     rules, unit = networks.rules, unit_of(networks.networks[0])
     room = begin(case, networks, weights, options, removing)
-    earlier = [stage.network for stage in case.stages]
-    options = replace(options, limits=beside_weights(options.limits, networks, earlier)[0])
+    limits, _ = beside_weights(options.limits, networks, case.earlier)
+    options = replace(options, limits=limits)
     steps, parts = _Steps(progress), dict[int, Part]()
     with ExitStack() as holding:
         holding.enter_context(held(case))

@@ -66,6 +66,11 @@ class Case:
             stage = stage.previous
 
     @property
+    def earlier(self) -> tuple[Network, ...]:
+        """The networks of these stages."""
+        return tuple(stage.network for stage in self.stages)
+
+    @property
     def folder(self) -> Path:
         """The folder for everything between the scan and the labels."""
         return self.out.with_name(f"{self.out.name}.case")

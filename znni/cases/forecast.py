@@ -95,8 +95,7 @@ def forecast(
     asked = alone(networks) if isinstance(networks, Network) else networks
     check_output(case, asked)
     scan = look_at_scan(case.files, asked.rules, unit_of(asked.networks[0]))
-    earlier = [stage.network for stage in case.stages]
-    limits, others = beside_weights(options.limits, asked, earlier)
+    limits, others = beside_weights(options.limits, asked, case.earlier)
     prepared = [preparation_of_all(scan, network) for network in asked.networks]
     saved = case.probabilities is not None
     searches = [search_for(each, limits, probabilities=saved) for each in prepared]

@@ -100,8 +100,7 @@ def room_of_files(
         StepDoesNotFit: another step does not.
     """
     scan = look_at_scan(case.files, networks.rules, unit_of(networks.networks[0]))
-    earlier = [stage.network for stage in case.stages]
-    limits, others = beside_weights(limits, networks, earlier)
+    limits, others = beside_weights(limits, networks, case.earlier)
     saved = case.probabilities is not None
     prepared = [preparation_of_all(scan, network) for network in networks.networks]
     with noting_weights(others):
