@@ -9,6 +9,7 @@ from znni.core.version import __version__ as __version__
 if TYPE_CHECKING:
     from znni.cli.progress import show_progress
     from znni.cluster.run import infer_on_cluster
+    from znni.core.trace import tracing
     from znni.inference.api import (
         Inferer,
         ZnniError,
@@ -52,6 +53,7 @@ __all__ = [
     "search",
     "show",
     "show_progress",
+    "tracing",
     "verify",
     "view",
     "with_window",
@@ -69,6 +71,7 @@ HOMES = {
     "open_volume": "znni.volumes.locate",
     "show": "znni.inference.viewing.notebook",
     "show_progress": "znni.cli.progress",
+    "tracing": "znni.core.trace",
     "verify": "znni.inference.verify",
     "view": "znni.inference.viewing",
     "Window": "znni.network.window",

@@ -32,6 +32,7 @@ from znni.core.run_options import (
     StorageOptions,
     ValueOptions,
 )
+from znni.core.trace import tracing
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -130,6 +131,13 @@ def infer(
             "not run.",
         ),
     ] = False,
+    trace: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.json",
+            help="Write what each thread worked at, and when, for https://ui.perfetto.dev.",
+        ),
+    ] = None,
 ) -> None:
     """Run a network over volumes, and write its dense outputs."""
     if is_whole_case(net, asked=case):
@@ -138,16 +146,17 @@ def infer(
             part=part, cluster=cluster, bits=bits, recheck=recheck,
             resume=None if existing.resume else False,
         )  # fmt: skip
-        infer_case(
-            volumes,
-            net,
-            windows,
-            weights,
-            out,
-            limits,
-            overwrite=existing.overwrite,
-            dry_run=dry_run,
-        )
+        with tracing(trace):
+            infer_case(
+                volumes,
+                net,
+                windows,
+                weights,
+                out,
+                limits,
+                overwrite=existing.overwrite,
+                dry_run=dry_run,
+            )
         return
     alone = len(volumes) == 1 and not dry_run and not cluster
     waiting, begin = _begun(limits, alone=alone, looks=not cluster)
@@ -187,7 +196,8 @@ def infer(
         part=part,
     )
     if several:
-        _infer_many(volumes, request, suffix, dry_run=dry_run)
+        with tracing(trace):
+            _infer_many(volumes, request, suffix, dry_run=dry_run)
         return
     waited = SecondsAround(start=process_age())
     if network.models and plan is None:
@@ -204,13 +214,10 @@ def infer(
         if found.obstacles:
             sys.exit(found.obstacles[0].exit_code)  # the exit code that the run would have
         return
-    report: Report | ClusterReport
-    with show_progress() as progress:
+    with tracing(trace), show_progress() as progress:
+        report: Report | ClusterReport
         if cluster:
-            from znni.cluster.run import compute_on_cluster
-
-            show = partial(_show, progress)
-            report = compute_on_cluster(request, cluster, bits, show, recheck or "sample")
+            report = _on_cluster(request, cluster, bits, recheck, progress)
         else:
             session = Session(waiting=waiting, weights=begun)
             report = compute(
@@ -222,6 +229,15 @@ def infer(
         echo(f"when all parts are finished: {shlex.join(['znni', 'finish', out])}")
     else:
         _lead_to_picture(volume, out)
+
+
+def _on_cluster(
+    request: Request, cluster: str, bits: Bits | None, recheck: Recheck | None, progress: Advance
+) -> ClusterReport:
+    from znni.cluster.run import compute_on_cluster
+
+    show = partial(_show, progress)
+    return compute_on_cluster(request, cluster, bits, show, recheck or "sample")
 
 
 def _show(progress: Advance, done: int, total: int, beside: str = READING) -> None:

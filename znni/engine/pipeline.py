@@ -9,6 +9,7 @@ from statistics import fmean
 from threading import Lock
 from typing import Any, NamedTuple, Protocol
 
+from znni.core.trace import span
 from znni.engine.backends.registry import backend_of
 from znni.engine.block import Block, Stage
 from znni.engine.labels import Labels
@@ -217,7 +218,7 @@ def run_volume(
 
         def read(tile: Tile) -> Block:
             last_blocks.begun(process)
-            with reading, reads.running():
+            with reading, reads.running(), span("reading"):
                 block = state.blocks.read(
                     tile, plan.network, slot.allocate, as_stored=plan.takes_stored
                 )

@@ -8,6 +8,7 @@ from threading import Lock
 from time import perf_counter
 from typing import Literal, TypeAlias
 
+from znni.core.trace import note_span
 from znni.plans.job_seconds import (
     NOTHING_AROUND,
     PHASES,
@@ -69,7 +70,9 @@ class _During:
         self._start = perf_counter()
 
     def __exit__(self, *_: object) -> None:
-        self._stopwatch.add(self._purpose, perf_counter() - self._start)
+        now = perf_counter()
+        self._stopwatch.add(self._purpose, now - self._start)
+        note_span(self._purpose, self._start, now)
 
 
 class Stopwatch:

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from numpy.typing import NDArray
 
 from znni.core.options import OutputType
+from znni.core.trace import GPU_TRACK, note_span
 from znni.engine.backends.cuda.backend import CudaBackend, load_clearing, spare_bytes
 from znni.engine.backends.cuda.labels import DeviceLabels
 from znni.engine.backends.cuda.recombine import DeviceRecombination
@@ -184,10 +185,18 @@ class DeviceLayers:
         """Wait for a patch, and return the seconds of its copies to the GPU and of its layers."""
         place, parts, steps = launched
         place.computed.synchronize()
-        for step, span in steps:
-            self._measured(step, span.seconds)
+        ended = perf_counter()
+        for step, span in reversed(steps):
+            seconds = span.seconds
+            self._measured(step, seconds)
+            name, primitive = step.operation.name, str(step.primitive)
+            note_span(name, ended - seconds, ended, primitive, GPU_TRACK)
+            ended -= seconds
         each = [tensor.seconds for tensor in parts]
-        return sum(copying for copying, _ in each), sum(computing for _, computing in each)
+        copying, computing = (sum(seconds) for seconds in zip(*each, strict=True))
+        if not steps:  # recorded work
+            note_span("gpu_layers", ended - computing, ended, track=GPU_TRACK)
+        return copying, computing
 
 
 class _Place:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from znni.core.shapes import Box
+from znni.core.trace import note_span
 from znni.engine.executor import Array, Measured, OutputMemory, Prepared
 from znni.machine.arena import Arena, output_into
 from znni.network.weights import Float32
@@ -67,5 +68,7 @@ class HostBackend:
             from znni.primitives.cpu.common.workers import workers
 
             clear_outside(output.maps, output.inside, workers(self._threads))
-        self._measured(operation.step, time.perf_counter() - begun)
+        ended, step = time.perf_counter(), operation.step
+        self._measured(step, ended - begun)
+        note_span(step.operation.name, begun, ended, str(step.primitive))
         return made
