@@ -109,7 +109,9 @@ def test_the_earlier_network_runs_in_the_case_s_folder(tmp_path: Path) -> None:
     case = Case((file,), tmp_path / "labels.nii", PreviousNetwork(low, weights))
     found = forecast(case, net, OPTIONS)
     alone = forecast(replace(case, previous=None), low, OPTIONS)
-    assert found.memory["previous stage"] == max(alone.memory.values())
+    weights_of_others = 4 * max(low.parameters, net.parameters)
+    assert found.memory["previous stage"] == weights_of_others + max(alone.memory.values())
+    assert found.memory["network"] == weights_of_others + found.plans[0].memory.total
     assert found.seconds["previous stage"] == sum(alone.seconds.values())
     steps: list[str] = []
 
@@ -148,7 +150,7 @@ def test_what_is_wrong_with_labels_before_is_named(tmp_path: Path) -> None:
     assert "there is a label 6, and low gives labels up to 2" in refused(many)
     empty = write(tmp_path / "nan.nii", np.full(blobs().shape, np.nan, np.float32))
     assert "there is a label nan, and low gives labels up to 2" in refused(empty)
-    assert "No such file" in refused(tmp_path / "none.nii")
+    assert "no such file; check the path" in refused(tmp_path / "none.nii")
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,9 @@ from numpy.typing import NDArray
 
 import znni
 from znni.cases.case import predict
-from znni.cases.case_folder import Case, files_of
+from znni.cases.case_folder import Case, open_folder
 from znni.cases.folder import cases_in
+from znni.cases.networks import alone
 from znni.cases.spacing_file import read_spacing
 from znni.core.errors import InvalidInput
 from znni.core.options import Choices
@@ -94,12 +96,26 @@ def test_a_file_of_voxels_that_is_missing_or_wrong(
             read_spacing(tmp_path / "c.tif")
 
 
-def test_the_files_of_a_scan_are_those_that_hold_its_values(tmp_path: Path) -> None:
-    names = ("a.mhd", "a.raw", "a.nii.gz", "b.nhdr", "b.raw.gz", "c.nrrd", "c.raw")
-    for name in names:
-        (tmp_path / name).touch()
-    for name, wanted in (("a.mhd", ["a.mhd", "a.raw"]), ("b.nhdr", ["b.nhdr", "b.raw.gz"])):
-        assert [path.name for path in files_of(tmp_path / name)] == wanted
-    assert files_of(tmp_path / "c.nrrd") == [tmp_path / "c.nrrd"]
-    assert files_of(tmp_path / "none.nii") == [tmp_path / "none.nii"]
-    assert [path.name for path in files_of(tmp_path)] == sorted(names)
+@pytest.mark.parametrize("changed", ["scan.nhdr", "values.of.any.name", "chunk"])
+def test_a_case_begins_anew_if_a_file_of_its_scan_has_changed(tmp_path: Path, changed: str) -> None:
+    file, values = tmp_path / "scan.nhdr", tmp_path / "values.of.any.name"
+    if changed == "chunk":
+        zarr = pytest.importorskip("zarr", reason="it is not installed (znni[zarr])")
+        zarr.save_array(tmp_path / "scan.zarr", scan())
+        file, changed = tmp_path / "scan.zarr", "scan.zarr/c/0/0/0"
+    else:
+        scan().tofile(values)
+        sizes = " ".join(map(str, scan().shape[::-1]))
+        file.write_text(
+            f"NRRD0004\ntype: short\ndimension: 3\nsizes: {sizes}\nspacings: 1 1.2 2.5\n"
+            f"endian: little\nencoding: raw\ndata file: {values.name}\n\n"
+        )
+    case = Case((file,), tmp_path / "labels.nii")
+    given = alone(NETWORK), (random_weights(NETWORK, 7),), OPTIONS
+    open_folder(case, *given)
+    (case.folder / "left").touch()
+    open_folder(case, *given)
+    assert (case.folder / "left").exists()
+    os.utime(tmp_path / changed, (1, 1))
+    open_folder(case, *given)
+    assert not (case.folder / "left").exists()

@@ -8,18 +8,39 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import pytest
 from case_scans import NET, write
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from znni.cases import input_slabs, slabs, values
+from znni.cases import input_slabs, probabilities, slabs, values
 from znni.cases.case import predict
 from znni.cases.case_folder import Case
 from znni.cases.input_file import write_input
+from znni.cases.input_slabs import InputSlabs
 from znni.cases.labels import Part, joined_labels, without_components
 from znni.cases.memory import room_for, room_of_files, search_for
-from znni.cases.networks import alone
-from znni.cases.preparation import preparation_for, preparation_of_all
+from znni.cases.networks import alone, beside_weights
+from znni.cases.preparation import (
+    Preparation,
+    preparation_for,
+    preparation_of_all,
+    scaling_bytes,
+)
+from znni.cases.previous_stage import (
+    PreviousNetwork,
+    labels_before_bytes,
+    network_input,
+    open_labels,
+    write_labels_before,
+)
+from znni.cases.probabilities import (
+    labels_of_maps_bytes,
+    write_labels_of_maps,
+    write_probabilities,
+)
 from znni.cases.scan import open_scan
 from znni.cases.slabs import LEAST_COMPONENTS, Slab, slab_within
 from znni.cases.values import change_values, changed_bytes
@@ -27,8 +48,10 @@ from znni.components.rules import KeepLargest
 from znni.components.slabs import MOST_COMPONENTS
 from znni.core.errors import DoesNotFit, StepDoesNotFit
 from znni.core.options import Choices
+from znni.core.resampling import Resampling
 from znni.core.run_options import Options
 from znni.core.shapes import Box, Vec3
+from znni.engine.run_state import no_progress
 from znni.inference.session import Session
 from znni.network.case_rules import ScaleRange, Standardize, Stretch, ValueStep
 from znni.network.network import Network
@@ -38,6 +61,8 @@ from znni.network.weights import random_weights
 SIZE = (40, 160, 150)
 RULES = [KeepLargest(labels=(1,))]
 SMALL = 2**20  # bytes of Python's own objects, which are not declared
+NONE = Path("none.nii")
+LIMITS = Choices(device="cpu", threads=2, costs="built-in")
 
 
 def network(normalize: str = "zscore, within: nonzero") -> Network:
@@ -78,8 +103,7 @@ def test_preparing_takes_what_it_declares(
     monkeypatch.setattr(input_slabs, "SLAB_BYTES", 2**22)
     scan = open_scan([file], net.case, tmp_path)
     known = preparation_of_all(scan, net)
-    limits = Choices(device="cpu", threads=2, costs="built-in")
-    declared = room_for(scan, [known], [search_for(known, limits)]).steps
+    declared = room_for(Case((file,), NONE), scan, [known], [search_for(known, LIMITS)]).steps
     prepared = preparation_for(scan, net, tmp_path)  # code is loaded and compiled
     write_input(scan, prepared, tmp_path / "input.npy", 2)
     reading = peak_of(lambda: preparation_for(scan, net, tmp_path))
@@ -88,21 +112,143 @@ def test_preparing_takes_what_it_declares(
     assert resampling <= declared.resampling + SMALL
 
 
+@pytest.mark.parametrize("within", ["all", "nonzero"])
+@pytest.mark.parametrize("stored", ["uint8", "float32"])
+@pytest.mark.parametrize("slab", [2**29, 2**20])
+def test_a_cascade_takes_what_it_declares(
+    tmp_path: Path, within: str, stored: str, slab: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Labels of the previous stage take memory, and so does the mask that a CT needs for them."""
+    ct = "{mean: 20, std: 50}" if within == "all" else "zscore"
+    rest = "{mean: 0, std: 1}, {mean: 0, std: 1}]"
+    text = NET.replace("in_features: 1", "in_features: 3").replace(
+        "[{mean: 20, std: 50, clip: [-100, 150]}]", f"[{ct}, {rest}, within: {within}"
+    )
+    stage = "{channels: [CT], previous_stage: {name: low, labels: [1, 2]}}"
+    net = network_from_text(text.replace("{channels: [CT]}", stage), "organs.yaml")
+    monkeypatch.setattr(slabs, "SLAB_VOXELS", 2**16)
+    monkeypatch.setattr(input_slabs, "SLAB_BYTES", slab)
+    file = write(tmp_path / "scan.nii", noise("uint8"))
+    values = np.random.default_rng(1).integers(0, 3, SIZE).astype(stored)
+    before = write(tmp_path / "low.nii", values)
+    assert net.case is not None
+    assert net.case.previous_stage is not None
+    scan = open_scan([file], net.case, tmp_path)
+    known = preparation_of_all(scan, net)
+    case = Case((file,), NONE, before)
+    declared = room_for(case, scan, [known], [search_for(known, LIMITS)]).steps
+    labels = open_labels(before, scan, net.case.previous_stage)
+
+    def read() -> Preparation:
+        return preparation_for(scan, net, tmp_path, room=declared.reading, labels=labels)
+
+    def resample() -> None:
+        for name in ("input.npy", "input-labels.npy"):
+            (tmp_path / name).unlink(missing_ok=True)
+        network_input(
+            tmp_path / "input.npy", scan, read(), labels, 2, declared.resampling, no_progress
+        )
+
+    resample()  # code is compiled
+    assert peak_of(read) <= declared.reading + SMALL
+    prepared = read()
+    monkeypatch.setattr("znni.cases.previous_stage.write_input", lambda *_: None)
+    taken = peak_of(
+        lambda: write_labels_before(
+            scan, prepared, labels, tmp_path / "input-labels.npy", 2, declared.resampling
+        )
+    )
+    assert taken <= declared.resampling + SMALL
+    assert (
+        taken
+        <= labels_before_bytes(scan, known, np.dtype(stored).itemsize, 2, declared.resampling)
+        + SMALL
+    )
+
+
+def test_weights_of_earlier_stages_count(tmp_path: Path) -> None:
+    net, low = network("zscore"), network("zscore")
+    file = write(tmp_path / "scan.nii", noise())
+    weights = random_weights(low, 7)
+    first = PreviousNetwork(low, weights)
+    case = Case((file,), NONE, PreviousNetwork(low, weights, first))
+    assert [stage.previous for stage in case.stages] == [first, None]
+    limits = replace(LIMITS, ram=2**30)
+    assert case.earlier == (low, low)
+    left, others = beside_weights(limits, alone(net), case.earlier)
+    assert others == 2 * 4 * low.parameters
+    assert left.ram == 2**30 - others
+    assert room_of_files(case, alone(net), limits).allowed == 2**30 - others
+
+
+def test_probabilities_take_what_they_declare(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    net = network()
+    monkeypatch.setattr(probabilities, "PART_VALUES", 2**19)
+    file = write(tmp_path / "scan.nii", noise())
+    assert net.case is not None
+    scan = open_scan([file], net.case, tmp_path)
+    known = preparation_of_all(scan, net)
+    case = Case((file,), NONE, probabilities=tmp_path / "a.npz")
+    found = search_for(known, LIMITS, probabilities=True)
+    assert not found.overhead.stored.label_maps
+    assert search_for(known, LIMITS).overhead.stored.label_maps
+    declared = room_for(case, scan, [known], [found]).steps
+    maps = np.random.default_rng(2).standard_normal((3, *SIZE), np.float32)
+    with h5py.File(tmp_path / "maps.h5", "w") as made:
+        made.create_dataset("main", data=maps, chunks=(3, 16, 64, 64))
+    taken = peak_of(lambda: write_labels_of_maps(tmp_path, net))
+    assert taken <= declared.labels + SMALL
+    taken = peak_of(lambda: write_probabilities(scan, known, tmp_path, tmp_path / "a.npz"))
+    assert taken <= declared.writing * 2**19 // 2**22 + SMALL
+    assert labels_of_maps_bytes(Vec3(900, 900, 900), 2) < 2**27
+
+
+@settings(max_examples=200)
+@given(st.data())
+def test_no_crop_takes_more_than_its_scan(data: st.DataObject) -> None:
+    """Slabs of a crop are found with the bytes that the whole scan declares."""
+    extents = st.tuples(*[st.integers(8, 400)] * 3)
+    size = Vec3(*data.draw(extents))
+    crop = Vec3(*(data.draw(st.integers(max(1, extent // 3), extent)) for extent in size))
+    factors = data.draw(st.tuples(*[st.floats(0.3, 2.5)] * 3))
+    room = data.draw(st.integers(2**24, 2**30))
+    order = data.draw(st.sampled_from([(3, 3, 3), (1, 1, 1)]))
+
+    def image(size: Vec3, room: int) -> int:
+        target = Vec3(*(max(1, round(e * f)) for e, f in zip(size, factors, strict=True)))
+        return InputSlabs(Resampling(size, target, order), 2, room, 18, 4).nbytes
+
+    def mask(size: Vec3, room: int) -> int:
+        return slabs.mask_slab(size, 2, 4, room).nbytes
+
+    def components(size: Vec3, room: int) -> int:
+        return slabs.components_slab(size, RULES, room).nbytes
+
+    for declare in (image, mask, components):
+        declared = declare(size, room)
+        assert declare(size, declared) == declared
+        assert declare(crop, declared) <= max(declared, room)
+    assert changed_bytes(crop, 2) <= changed_bytes(size, 2)
+    assert scaling_bytes(crop, 2, 4) <= scaling_bytes(size, 2, 4)
+    assert labels_of_maps_bytes(crop, 5) <= labels_of_maps_bytes(size, 5)
+
+
 def test_removing_components_takes_what_it_declares(tmp_path: Path) -> None:
     net = network()
     file = write(tmp_path / "scan.nii", noise())
     assert net.case is not None
     scan = open_scan([file], net.case, tmp_path)
     known = preparation_of_all(scan, net)
-    limits = Choices(device="cpu", threads=2, costs="built-in")
-    room = room_for(scan, [known], [search_for(known, limits)], RULES)
+    room = room_for(Case((file,), NONE), scan, [known], [search_for(known, LIMITS)], RULES)
     labels = np.random.default_rng(1).integers(0, 3, (1, *SIZE), np.uint8)
     np.save(tmp_path / "labels.npy", labels.repeat(4, axis=-1)[..., : SIZE[2]])
 
     found = joined_labels([Part(tmp_path / "labels.npy", known.crop)])
 
     def remove() -> None:
-        without_components(scan, found, tmp_path / "without.npy", RULES, room.free)
+        without_components(scan, found, tmp_path / "without.npy", RULES, room.steps.components)
 
     remove()
     assert peak_of(remove) <= room.steps.components + SMALL
@@ -168,7 +314,7 @@ def test_a_case_that_cannot_fit_says_so_before_anything_is_written(
         with pytest.raises(kind, match=said):
             predict(case, net, random_weights(net, 7), Session(), options)
     assert [path.name for path in tmp_path.iterdir()] == ["scan.nii"]
-    needed = room_of_files(case.files, alone(net), Choices(device="cpu", costs="built-in")).process
+    needed = room_of_files(case, alone(net), Choices(device="cpu", costs="built-in")).process
     assert needed > 512 * 2**20
 
 

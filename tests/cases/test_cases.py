@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pytest
 from case_reference import OPTIONS, check, network, run, scores_within
@@ -65,10 +66,24 @@ def test_a_2d_network_sees_each_slice_by_itself(tmp_path: Path, planes: int | sl
     check(net, labels.reshape(shape), values.reshape(shape), (2.5, 1.2, 1.0))
 
 
-def test_a_scan_of_zeros_is_not_cropped(tmp_path: Path) -> None:
-    values = np.zeros((6, 7, 8), np.int16)
+def test_a_3d_network_sees_a_single_slice(tmp_path: Path) -> None:
+    values = scan()[7:8]
     labels = run(network(), (write(tmp_path / "scan.nii", values),), tmp_path / "labels.nii")
-    assert labels.shape == values.shape
+    check(network(), labels, values, (2.5, 1.2, 1.0))
+
+
+@pytest.mark.parametrize(
+    "normalize",
+    ["[{mean: 20, std: 50}]", "zscore", "{percentiles: [0, 100]}"],
+)
+def test_a_scan_of_zeros_is_not_cropped(tmp_path: Path, normalize: str) -> None:
+    net = network(input=f"{{normalize: {normalize}, crop: nonzero}}")
+    values = np.zeros((6, 7, 8), np.int16)
+    file = write(tmp_path / "scan.nii", values)
+    assert run(net, (file,), tmp_path / "labels.nii").shape == values.shape
+    masked = network(input="{normalize: zscore, within: nonzero, crop: nonzero}")
+    with pytest.raises(InvalidInput, match="the volume is 0 everywhere, and is to be normalized"):
+        run(masked, (file,), tmp_path / "labels.nii")
 
 
 def test_slices_far_apart_are_resampled_one_by_one(tmp_path: Path) -> None:
@@ -207,6 +222,47 @@ def test_channels_may_have_files_of_one_name(tmp_path: Path) -> None:
     for path, old in zip(files, renamed, strict=True):
         old.rename(path)
     np.testing.assert_array_equal(run(net, tuple(files), tmp_path / "labels.nii.gz"), expected)
+
+
+@pytest.mark.parametrize("unit", ["unknown", "sec"])
+def test_channels_may_be_maps_of_one_file(tmp_path: Path, unit: str) -> None:
+    """ITK notes a unit of time in every NIfTI, so its channels look like points in time."""
+    net = network(case="{channels: [T1, T2]}", in_features="2")
+    net = replace(net, scaling=replace(net.scaling, normalize=net.scaling.normalize * 2))
+    channels = scan(seed=1), scan(seed=2)
+    files = tuple(write(tmp_path / f"{n}.nii", each) for n, each in enumerate(channels))
+    expected = run(net, files, tmp_path / "expected.nii")
+    image = nibabel.Nifti1Image(np.stack(channels).T, nibabel.load(files[0]).affine)
+    image.header.set_xyzt_units("mm", unit)
+    for name in ("scan.nii", "scan.nii.gz"):
+        nibabel.save(image, tmp_path / name)
+        np.testing.assert_array_equal(
+            run(net, (tmp_path / name,), tmp_path / "labels.nii"), expected
+        )
+    with pytest.raises(InvalidInput, match=r"1 file with 2 maps in all, and a case has 1: CT;"):
+        run(network(), (tmp_path / "scan.nii",), tmp_path / "labels.nii")
+    with pytest.raises(InvalidInput, match=r"2 files with 3 maps in all, and a case has 2: T1, T2"):
+        run(net, (tmp_path / "scan.nii", files[0]), tmp_path / "labels.nii")
+
+
+def test_a_scan_may_be_one_of_several_datasets(tmp_path: Path) -> None:
+    net, file = network(), tmp_path / "scan.h5"
+    with h5py.File(file, "w") as made:
+        for name, seed in (("a", 1), ("b", 2)):
+            made[name] = scan(seed=seed)
+            made[name].attrs["element_size_um"] = 2500.0, 1200.0, 1000.0
+    with pytest.raises(InvalidInput, match=r"has several volumes: .*; name one, as .*:/a"):
+        run(net, (file,), tmp_path / "labels.nii")
+    out = tmp_path / "labels.nii"
+
+    def stopped(name: str, _done: int, _total: int) -> None:
+        if name == "writing":
+            raise KeyboardInterrupt
+
+    case = Case((Path(f"{file}:/a"),), out)
+    with pytest.raises(KeyboardInterrupt):
+        predict(case, net, random_weights(net, 7), Session(), OPTIONS, stopped)
+    check(net, run(net, (Path(f"{file}:/b"),), out), scan(seed=2), (2.5, 1.2, 1.0))
 
 
 def test_other_weights_start_afresh(tmp_path: Path) -> None:

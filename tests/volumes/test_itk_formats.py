@@ -5,8 +5,10 @@ from __future__ import annotations
 import bz2
 import gzip
 import json
+import re
 import subprocess
 import sys
+import tracemalloc
 import zlib
 from pathlib import Path
 from typing import Any
@@ -20,7 +22,9 @@ import znni
 from znni.core.errors import InvalidInput, RunFailed
 from znni.core.shapes import Box, Vec3
 from znni.core.volume import Affine, Grid
-from znni.volumes.locate import describe_volume, not_compressed, open_volume
+from znni.inference.exporting import copy_labels
+from znni.volumes.array import ArrayVolume
+from znni.volumes.locate import describe_volume, not_compressed, open_volume, read_ledger
 from znni.volumes.orientation import in_words, nearest_axes
 
 VALUES = np.arange(5 * 6 * 7, dtype="<i2").reshape(5, 6, 7)
@@ -240,6 +244,55 @@ def test_metaimages_that_are_not_read(name: str) -> None:
     fields, said = REFUSED_MHA[name]
     with pytest.raises(InvalidInput, match=f"^v.mha: cannot be read as MetaImage: .*({said})"):
         open_volume(mha(**fields))
+
+
+@pytest.mark.parametrize("unit", ["micrometer", "millimeter", None])
+def test_a_metaimage_of_voxels_whose_orientation_is_not_known(unit: str | None) -> None:
+    grid = Grid((5.0, 3.0, 2.0), (7.0, -8.0, 9.0), (unit,) * 3)
+    for given in (grid, Grid()):
+        volume = ArrayVolume(VALUES, "labels", given)
+        copy_labels(volume, "w.mha", {}, overwrite=True)
+        assert open_volume("w.mha").grid == given
+    copy_labels(ArrayVolume(VALUES, "labels", grid), "w.mha", {}, overwrite=True)
+    assert (b"DistanceUnits = ?" in Path("w.mha").read_bytes()) == (unit is None)
+    content = re.sub(rb"Offset = \S+", b"Offset = 8", Path("w.mha").read_bytes())
+    Path("w.mha").write_bytes(content)  # another program moved it
+    moved = open_volume("w.mha").grid
+    assert moved.affine is not None
+    assert moved.affine.rows[3] == -8
+    assert open_volume(mha(DistanceUnits="?")).grid.units == (None,) * 3
+
+
+def test_ledgers_that_cannot_be_read() -> None:
+    for ending, mark in ((".nrrd", b"NRRD"), (".mha", b"DimSize"), (".nii", b"n+1\0")):
+        place = f"w{ending}"
+        znni.export(VALUES, place)
+        with pytest.raises(InvalidInput, match=f"^{place}: has no ledger of its blocks"):
+            read_ledger(place)
+        content = Path(place).read_bytes()
+        assert mark in content
+        Path(place).write_bytes(content.replace(mark, b"\xff" * len(mark)))
+        with pytest.raises(InvalidInput, match=f"^{place}: its ledger cannot be read: .*; give a"):
+            read_ledger(place)
+
+
+def test_two_planes_of_compressed_values_are_declared() -> None:
+    plane = 2 * 6 * 7 * 2
+    packed = nrrd(content=gzip.compress(VALUES.tobytes()), encoding="gzip")
+    assert open_volume(packed).chunk_bytes == plane
+    assert open_volume(nrrd()).chunk_bytes == 0
+    packed = mha(content=zlib.compress(VALUES.tobytes()), CompressedData="True")
+    assert open_volume(packed).chunk_bytes == plane
+    large = np.zeros((4, 512, 512), np.float32)
+    volume = open_volume(
+        mha(large, zlib.compress(large), CompressedData="True", ElementType="MET_FLOAT")
+    )
+    tracemalloc.start()
+    volume.read(Box(Vec3(1, 5, 5), Vec3(3, 6, 6)))
+    taken = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert taken <= volume.chunk_bytes + 2**16
+    assert taken > volume.chunk_bytes // 2
 
 
 def test_damaged_files() -> None:

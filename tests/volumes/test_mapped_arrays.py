@@ -146,7 +146,7 @@ def test_a_file_of_a_set_that_was_emptied_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tifffile = pytest.importorskip("tifffile")
-    _write_set(tmp_path)
+    write_set(tmp_path)
     opened = tifffile.TiffFile
 
     class ThenEmptied(opened):  # type: ignore[misc]
@@ -164,13 +164,13 @@ def test_a_file_of_a_set_that_was_emptied_is_named(
 
 
 def test_a_series_in_another_file_of_a_set(tmp_path: Path) -> None:
-    for at, values in enumerate(_write_set(tmp_path)):
+    for at, values in enumerate(write_set(tmp_path)):
         volume = open_volume(tmp_path / "a.ome.tif", str(at))
         found = volume.read(Box(Vec3(0, 0, 0), volume.size))
         np.testing.assert_array_equal(found[0], values)
 
 
-def _write_set(folder: Path) -> list[NDArray[np.uint8]]:
+def write_set(folder: Path) -> list[NDArray[np.uint8]]:
     """Write a set of two OME-TIFF files, a and b, with a series each. Return their values."""
     tifffile = pytest.importorskip("tifffile")
     given = {name: np.full((3, 20, 30), at, np.uint8) for at, name in enumerate("ab")}

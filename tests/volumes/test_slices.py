@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +94,36 @@ def test_slices_in_png(dtype: str) -> None:
     )
 
 
+@pytest.mark.parametrize(("kind", "colours"), [(0, 1), (2, 3)])
+def test_a_transparent_colour_of_a_png_changes_nothing(kind: int, colours: int) -> None:
+    """Decoding adds a map of transparency behind the colours."""
+    values = voxels((20, 23, colours))
+    rows = b"".join(b"\0" + row.tobytes() for row in values)
+    header = struct.pack(">IIBBBBB", 23, 20, 8, kind, 0, 0, 0)
+    parts = {
+        b"IHDR": header,
+        b"tRNS": bytes(2 * colours),
+        b"IDAT": zlib.compress(rows),
+        b"IEND": b"",
+    }
+    Path("slices").mkdir()
+    Path("slices/1.png").write_bytes(
+        b"\x89PNG\r\n\x1a\n"
+        + b"".join(
+            struct.pack(">I", len(content))
+            + name
+            + content
+            + struct.pack(">I", zlib.crc32(name + content))
+            for name, content in parts.items()
+        )
+    )
+    volume = open_volume("slices")
+    assert volume.features == colours
+    found = volume.read(Box(Vec3(0, 2, 3), Vec3(1, 9, 9)))
+    np.testing.assert_array_equal(found[:, 0], np.moveaxis(values, -1, 0)[:, 2:9, 3:9])
+    assert volume.chunk_bytes == (2 * colours + 1) * 20 * 23
+
+
 def test_colours_are_maps() -> None:
     values = np.random.default_rng(0).integers(0, 255, (4, 9, 8, 3), np.uint8)
     write(values=values, photometric="rgb")
@@ -170,6 +202,21 @@ def damaged() -> None:
     Path("slices/slice4.tif").write_bytes(b"no picture")
 
 
+def dangling() -> None:
+    write()
+    Path("slices/slice12.tif").symlink_to("no such file")
+
+
+def dangling_png() -> None:
+    write_png("slices", voxels((2, 20, 23)))
+    Path("slices/slice3.png").symlink_to("no such file")
+
+
+def with_a_folder() -> None:
+    write_png("slices", voxels((2, 20, 23)))
+    Path("slices/slice3.png").mkdir()
+
+
 def empty() -> None:
     Path("slices").mkdir()
 
@@ -184,6 +231,9 @@ FAULTS = {
     of_other_extents: r"slice1.tif is 20x23 \(y, x\) of uint8, and slice4.tif is 19x23 .*\(2 of 11",
     of_several_planes: r"slice4.tif: has several planes.*as a volume, give slices/\*.tif",
     damaged: "slice4.tif: cannot be read as TIFF",
+    dangling: "^slices/slice12.tif: cannot be read as a slice: No such file.*; remove it, or copy",
+    dangling_png: "^slices/slice3.png: cannot be read as a slice: No such file or directory",
+    with_a_folder: "^slices/slice3.png: cannot be read as a slice: Is a directory",
     empty: r"is a folder without slices \(.tif, .tiff, .png\); give a file, a folder with",
     of_volumes: r"; to run over each volume in it, give slices/\*.npy",
 }

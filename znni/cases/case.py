@@ -29,7 +29,7 @@ from znni.cases.spacing_file import write_spacing
 from znni.components.rules import Rule
 from znni.core.array_like import ArrayLike
 from znni.core.errors import InvalidInput
-from znni.core.run_options import Options, ValueOptions
+from znni.core.run_options import Options
 from znni.core.text import duration
 from znni.engine.report import Report
 from znni.engine.run_state import Progress
@@ -118,7 +118,7 @@ def begin(
         StepDoesNotFit: another step does not.
     """
     check_output(case, networks)
-    room = room_of_files(case.files, networks, options.limits, removing)
+    room = room_of_files(case, networks, options.limits, removing)
     open_folder(case, networks, weights, options)
     with held(case):
         decompressed(case.inputs, case.folder)
@@ -159,7 +159,8 @@ def compute_labels(
     """
     rules, unit = networks.rules, unit_of(networks.networks[0])
     room = begin(case, networks, weights, options, removing)
-    options = replace(options, limits=beside_weights(options.limits, networks)[0])
+    limits, _ = beside_weights(options.limits, networks, case.earlier)
+    options = replace(options, limits=limits)
     steps, parts = _Steps(progress), dict[int, Part]()
     with ExitStack() as holding:
         holding.enter_context(held(case))
@@ -182,7 +183,7 @@ def compute_labels(
         if removing := [*networks.largest, *removing]:
             session.make_room(room.process + room.steps.components, room.allowed)
             path = case.folder / WITHOUT
-            found = without_components(scan, found, path, removing, room.free)
+            found = without_components(scan, found, path, removing, room.steps.components)
             steps.done("postprocessing")
         keeping = holding.pop_all()
 
@@ -261,10 +262,11 @@ def _prepared(
     scan, room, steps, folder = work.scan, work.room, work.steps, work.case.folder
     work.session.make_room(room.process + room.steps.preparing, room.allowed)
     told = steps.told("reading")
-    prepared = preparation_for(scan, network, folder, told, room.free, before)
+    prepared = preparation_for(scan, network, folder, told, room.steps.reading, before)
     steps.done("reading")
     told = steps.told("resampling")
-    source = network_input(folder / name, scan, prepared, before, room, told)
+    threads, free = room.threads, room.steps.resampling
+    source = network_input(folder / name, scan, prepared, before, threads, free, told)
     steps.done("resampling")
     return prepared, source
 
@@ -281,17 +283,19 @@ def _labels_of(
         weights: its parameters.
         name: the name of the labels' file.
     """
-    case, steps, options = work.case, work.steps, work.options
+    case, steps, options, room = work.case, work.steps, work.options, work.room
+    saved = case.probabilities is not None
     if prepared.network.scaling.crops:
-        check_fits(search_for(prepared, options.limits))
-    values = ValueOptions() if case.probabilities else stored_values(prepared.network)
-    out = case.folder / (MAPS if case.probabilities else name)
+        check_fits(search_for(prepared, options.limits, probabilities=saved))
+    values = stored_values(prepared.network, probabilities=saved)
+    out = case.folder / (MAPS if saved else name)
     if not out.exists():
         asked = replace(options, values=values)
         request = Request(source, running(prepared), out, asked, weights)
         work.reports.append(compute(request, work.session, progress=steps.told("network"))())
     steps.done("network")
-    if case.probabilities:
+    if saved:
+        work.session.make_room(room.process + room.steps.labels, room.allowed)
         out = write_labels_of_maps(case.folder, prepared.network, steps.told("labels"))
         steps.done("labels")
     return out

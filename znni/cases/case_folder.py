@@ -22,13 +22,10 @@ from znni.core.user_cache import state_of_source, write_whole
 from znni.network.network import Network
 from znni.network.network_as_text import network_text
 from znni.network.weights import Weights
-from znni.volumes.locate import writer_at
+from znni.volumes.locate import files_of, split_dataset, writer_at
 from znni.volumes.partial_file import hold
 
 IDENTITY = "case"  # the file that says which scan and network a folder is of
-
-DETACHED = (".mhd", ".nhdr")  # headers whose values lie in another file
-VALUES = (".raw", ".zraw", ".raw.gz")  # the usual endings of that file
 
 
 @dataclass(frozen=True)
@@ -59,6 +56,19 @@ class Case:
     def inputs(self) -> tuple[Path, ...]:
         """All files that are read: those of the scan, and labels of the previous stage."""
         return (*self.files, self.previous) if isinstance(self.previous, Path) else self.files
+
+    @property
+    def stages(self) -> Iterator[PreviousNetwork]:
+        """The earlier stages of a cascade that are computed, the last one first."""
+        stage = self.previous
+        while isinstance(stage, PreviousNetwork):
+            yield stage
+            stage = stage.previous
+
+    @property
+    def earlier(self) -> tuple[Network, ...]:
+        """The networks of these stages."""
+        return tuple(stage.network for stage in self.stages)
 
     @property
     def folder(self) -> Path:
@@ -98,15 +108,15 @@ def open_folder(
         InvalidInput: it cannot be made, or something else lies there.
     """
     files = [
-        (str(path.resolve()), *_stamp(path)) for file in case.inputs for path in files_of(file)
+        (split_dataset(str(file))[1], str(path.resolve()), *_stamp(path))
+        for file in case.inputs
+        for path in _files(file)
     ]
     beside = spacing_file(case.files[0])
     if networks.rules.voxels == "json" and beside.exists():
-        files.append((str(beside.resolve()), *_stamp(beside)))
-    described, stage = list(map(_described, networks.networks, weights)), case.previous
-    while isinstance(stage, PreviousNetwork):
-        described.append(_described(stage.network, stage.weights))
-        stage = stage.previous
+        files.append((None, str(beside.resolve()), *_stamp(beside)))
+    described = list(map(_described, networks.networks, weights))
+    described += [_described(stage.network, stage.weights) for stage in case.stages]
     code = state_of_source(Path(__file__).parents[1])
     content = repr((files, described, networks.numbers, options.limits.accuracy, code))
     identity = sha256(content.encode())
@@ -176,14 +186,9 @@ def _is_partial(path: Path) -> bool:
     return path.suffix == ".partial"
 
 
-def files_of(scan: Path) -> list[Path]:
-    """Return the files that hold a scan: its slices, or its header and its values."""
-    if scan.is_dir():
-        return sorted(path for path in scan.iterdir() if path.is_file())
-    if scan.suffix.lower() not in DETACHED:
-        return [scan]
-    beside = (scan.with_name(f"{scan.stem}{ending}") for ending in VALUES)
-    return [scan, *(path for path in beside if path.exists())]
+def _files(scan: Path) -> list[Path]:
+    """Return the files of a scan, among them those of chunks."""
+    return files_of(scan) or sorted(path for path in scan.rglob("*") if path.is_file())
 
 
 def _stamp(file: Path) -> tuple[int, int]:

@@ -132,7 +132,8 @@ def predict_cases(
     _ = asked.rules  # an error before anything is read
     weights = asked.weights()
     options = beside_writing(options)
-    session = Session(beside_weights(options.limits, asked)[0])
+    earlier = cases[0].earlier if cases else ()
+    session = Session(beside_weights(options.limits, asked, earlier)[0])
     account = _Account(len(cases), done)
     left = [case for case in cases if not (skip_finished and case.is_finished)]
     for case in cases:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from znni.cases.case import BEFORE
 from znni.cases.case_folder import Case, check_output
@@ -32,6 +32,8 @@ CROPPED, COUNTED, MASKED = 5e-9, 13e-9, 26e-9
 SPLINE, LINEAR, COPIED = 16e-9, 6e-9, 4e-9
 # To find components of labels, and to compress and write them, for a voxel of the scan:
 JOINED, WRITTEN = 8e-9, 6e-9
+# To find labels and sums for probabilities, and to compute and deflate these, for a value:
+SUMMED, DEFLATED = 10e-9, 200e-9
 
 
 @dataclass(frozen=True)
@@ -93,24 +95,28 @@ def forecast(
     asked = alone(networks) if isinstance(networks, Network) else networks
     check_output(case, asked)
     scan = look_at_scan(case.files, asked.rules, unit_of(asked.networks[0]))
-    limits, others = beside_weights(options.limits, asked)
+    limits, others = beside_weights(options.limits, asked, case.earlier)
     prepared = [preparation_of_all(scan, network) for network in asked.networks]
-    searches = [search_for(each, limits) for each in prepared]
+    saved = case.probabilities is not None
+    searches = [search_for(each, limits, probabilities=saved) for each in prepared]
     with noting_weights(others):
         plans = tuple(as_here(fastest(search)[0]) for search in searches)
-        room = room_for(scan, prepared, searches, [*asked.largest, *removing])
+        room = room_for(case, scan, prepared, searches, [*asked.largest, *removing])
     taken = {name: room.process + each for name, each in room.steps._asdict().items() if each}
     taken["network"] = max(plan.memory.total for plan in plans)
     memory = {name: each + others for name, each in taken.items()}
-    order = (PREVIOUS, "reading", "resampling", "network", "components", "writing")
+    order = (PREVIOUS, "reading", "resampling", "network", "labels", "components", "writing")
     distinct = [prepared[group[0]] for group in asked.groups]
     seconds = _seconds(scan, distinct, room) | {"network": sum(plan.seconds for plan in plans)}
+    if saved:
+        values = scan.volume.size.volume * asked.networks[0].out_features
+        seconds["labels"] = values * SUMMED
+        seconds["writing"] += values * DEFLATED
     if isinstance(stage := case.previous, PreviousNetwork):
-        earlier = forecast(
-            Case(case.files, case.folder / BEFORE, stage.previous), stage.network, options
-        )
-        memory[PREVIOUS] = max(earlier.memory.values())
-        seconds[PREVIOUS] = sum(earlier.seconds.values())
+        before = Case(case.files, case.folder / BEFORE, stage.previous)
+        found = forecast(before, stage.network, replace(options, limits=limits))
+        memory[PREVIOUS] = others + max(found.memory.values())
+        seconds[PREVIOUS] = sum(found.seconds.values())
     return CaseForecast(
         scan.volume.size,
         max((each.image.target for each in prepared), key=lambda size: size.volume),

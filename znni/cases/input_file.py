@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from znni.cases.input_slabs import InputSlabs
+from znni.cases.input_slabs import image_slabs
 from znni.cases.npy_file import new_array_file
 from znni.cases.preparation import Preparation, rules_of
 from znni.cases.scan import Scan
@@ -50,7 +50,7 @@ def write_input(
         UnusableValues: a value is NaN, or infinite as float32.
     """
     resampling, maps = prepared.image, scan.volume.features
-    slabs = InputSlabs(scan.volume, resampling, threads, room)
+    slabs = image_slabs(scan.volume, resampling, threads, room)
     bounds = _bounds(scan, prepared, slabs.bound_planes) if slabs.clips else None
     plane = FLOAT_BYTES * resampling.target.y * resampling.target.x
     with new_array_file(path, "<f4", (maps, *resampling.target)) as file:
@@ -125,8 +125,8 @@ def read_scaled(scan: Scan, prepared: Preparation, box: Box, buffer: Buffer) -> 
 
 
 def preparing_bytes(scan: Scan, prepared: Preparation, threads: int, room: int) -> int:
-    """Return the bytes that ``write_input`` takes, beside the memory of the process."""
-    taken = InputSlabs(scan.volume, prepared.image, threads, room).nbytes
+    """Return the bytes that ``write_input`` takes, or takes for a smaller crop."""
+    taken = image_slabs(scan.volume, prepared.image, threads, room).nbytes
     if rules_of(prepared.network).values:
         taken = max(taken, changed_bytes(prepared.image.target, scan.volume.features))
     return taken

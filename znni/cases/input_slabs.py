@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import DTypeLike
+
 from znni.core.resampling import Resampling
 from znni.core.shapes import FLOAT_BYTES, Box, Vec3
 from znni.engine.stages.read import COPIES_READ
@@ -23,16 +26,18 @@ class InputSlabs:
     If it does not allow one plane, they are rows of a plane.
 
     Attributes:
-        volume: the scan.
-        resampling: the resampling from its crop to the input.
+        resampling: the resampling from the scan's crop to the input.
         threads: the number of threads.
         room: the bytes for a slab.
+        read_bytes: the bytes that a voxel of the crop takes.
+        made_bytes: the bytes that a voxel of the input takes.
     """
 
-    volume: ArrayVolume
     resampling: Resampling
     threads: int
     room: int
+    read_bytes: int
+    made_bytes: int
 
     @property
     def boxes(self) -> Iterator[Box]:
@@ -62,7 +67,7 @@ class InputSlabs:
     @property
     def bound_planes(self) -> int:
         """The planes of the crop that are read at a time, to find its least and largest value."""
-        most = min(self.room, SLAB_BYTES) // self._read_bytes(self._plane)
+        most = min(self.room, SLAB_BYTES) // self._plane_bytes
         return max(1, min(most, self.resampling.source.z))
 
     @property
@@ -70,25 +75,53 @@ class InputSlabs:
         """The bytes that the slabs take."""
         taken = self._bytes_of(self.extents)
         if self.clips:
-            taken = max(taken, self.bound_planes * self._read_bytes(self._plane))
+            taken = max(taken, self.bound_planes * self._plane_bytes)
         return taken
 
     @property
-    def _plane(self) -> Vec3:
-        return self.resampling.source._replace(z=1)
+    def _plane_bytes(self) -> int:
+        return self.read_bytes * self.resampling.source._replace(z=1).volume
 
     def _bytes_of(self, slab: Vec3) -> int:
-        """Return the bytes of two boxes of the scan, of one slab, and beside them."""
+        """Return the bytes of a slab, of the box of the crop that it needs, and beside them."""
         change = self.resampling
         first = (change.target - slab) // 2  # most voxels are needed in the middle
-        taken = self._read_bytes(change.most_needed(slab).minimum(change.source))
-        taken += FLOAT_BYTES * self.volume.features * slab.volume
+        taken = self.read_bytes * change.most_needed(slab).minimum(change.source).volume
+        taken += self.made_bytes * slab.volume
         if change.changes:
             taken += resample_bytes(change, Box(first, first + slab), self.threads)
         return taken
 
-    def _read_bytes(self, size: Vec3) -> int:
-        """Return the bytes of two boxes of the scan, and what reading one of them takes."""
-        copies = COPIES_READ + (self.volume.pieces is None)  # one of turned axes
-        each = copies * self.volume.itemsize + 2 * FLOAT_BYTES
-        return size.volume * (self.volume.features * each + MASK_BYTES)
+
+def image_slabs(volume: ArrayVolume, resampling: Resampling, threads: int, room: int) -> InputSlabs:
+    """Return the slabs of a scan's image. One box of the crop is read while another is resampled.
+
+    Args:
+        volume: the scan.
+        resampling: the resampling from its crop to the input.
+        threads: the number of threads.
+        room: the bytes for a slab.
+    """
+    copies = COPIES_READ + (volume.pieces is None)  # one of turned axes
+    each = copies * volume.itemsize + 2 * FLOAT_BYTES
+    made = FLOAT_BYTES * volume.features
+    return InputSlabs(resampling, threads, room, volume.features * each + MASK_BYTES, made)
+
+
+def label_slabs(
+    itemsize: int, dtype: DTypeLike, resampling: Resampling, threads: int, room: int
+) -> InputSlabs:
+    """Return the slabs of the previous stage's labels.
+
+    The arrays of a slab stay until those of the next one are made.
+
+    Args:
+        itemsize: the bytes of a label in its file.
+        dtype: the type of a label in the input.
+        resampling: the resampling from the crop to the input.
+        threads: the number of threads.
+        room: the bytes for a slab.
+    """
+    made = np.dtype(dtype).itemsize
+    read = (COPIES_READ + 1) * itemsize + 3 * made + 2 * MASK_BYTES
+    return InputSlabs(resampling, threads, room, read, 2 * made)

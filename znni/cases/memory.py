@@ -7,21 +7,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import NamedTuple
 
 from planner.limits import does_not_fit
 from planner.search import Search
+from znni.cases.case_folder import Case
 from znni.cases.input_file import preparing_bytes
 from znni.cases.networks import NetworkSet, beside_weights, noting_weights
 from znni.cases.preparation import (
     Preparation,
     preparation_of_all,
+    rules_of,
     running,
     scaling_bytes,
     stored_values,
     unit_of,
 )
+from znni.cases.previous_stage import bytes_of_label, labels_before_bytes
+from znni.cases.probabilities import labels_of_maps_bytes
 from znni.cases.scan import Scan, look_at_scan
 from znni.cases.slabs import components_slab, mask_slab
 from znni.components.rules import Rule
@@ -48,7 +51,7 @@ class Room:
         allowed: the bytes that the whole process may take, without the weights of other networks.
         process: the bytes of the process, its libraries and the weights, during any step.
         threads: the number of threads.
-        steps: the bytes that each step but the network takes beside them.
+        steps: the bytes that each step but the network takes beside them, and may take.
     """
 
     allowed: int
@@ -56,24 +59,21 @@ class Room:
     threads: int
     steps: StepBytes
 
-    @property
-    def free(self) -> int:
-        """The bytes for a step."""
-        return self.allowed - self.process
-
 
 class StepBytes(NamedTuple):
     """The bytes that steps take beside the process and the weights. 0: there is no such step.
 
     Attributes:
         reading: to find the box and the mask of voxels that are not 0, and to compute statistics.
-        resampling: to normalize and resample the scan.
+        resampling: to normalize and resample the scan, and the labels of the previous stage.
+        labels: to compute labels and sums from the maps for probabilities.
         components: to remove connected components.
-        writing: to write the labels.
+        writing: to write the labels, and probabilities.
     """
 
     reading: int
     resampling: int
+    labels: int
     components: int
     writing: int
 
@@ -84,12 +84,12 @@ class StepBytes(NamedTuple):
 
 
 def room_of_files(
-    files: Sequence[Path], networks: NetworkSet, limits: Choices, removing: Sequence[Rule] = ()
+    case: Case, networks: NetworkSet, limits: Choices, removing: Sequence[Rule] = ()
 ) -> Room:
     """Return the memory for a case, from the headers of its files.
 
     Args:
-        files: the files of the scan.
+        case: the case.
         networks: the networks, whose files describe whole cases.
         limits: the memory that is allowed, and what plans may use.
         removing: the rules by which components are removed, beside those of the networks.
@@ -99,16 +99,17 @@ def room_of_files(
         DoesNotFit: no plan stays within the memory.
         StepDoesNotFit: another step does not.
     """
-    scan = look_at_scan(files, networks.rules, unit_of(networks.networks[0]))
-    limits, others = beside_weights(limits, networks)
+    scan = look_at_scan(case.files, networks.rules, unit_of(networks.networks[0]))
+    limits, others = beside_weights(limits, networks, case.earlier)
+    saved = case.probabilities is not None
     prepared = [preparation_of_all(scan, network) for network in networks.networks]
     with noting_weights(others):
-        searches = [search_for(each, limits) for each in prepared]
+        searches = [search_for(each, limits, probabilities=saved) for each in prepared]
         for each, found in zip(prepared, searches, strict=True):
             least = replace(each, image=ONE_VOXEL, output=ONE_VOXEL)
             crops = each.network.scaling.crops
-            check_fits(search_for(least, limits) if crops else found)
-        return room_for(scan, prepared, searches, [*networks.largest, *removing])
+            check_fits(search_for(least, limits, probabilities=saved) if crops else found)
+        return room_for(case, scan, prepared, searches, [*networks.largest, *removing])
 
 
 def check_fits(found: Search) -> None:
@@ -125,9 +126,15 @@ def check_fits(found: Search) -> None:
         raise does_not_fit(smallest, found.overhead)
 
 
-def search_for(prepared: Preparation, limits: Choices) -> Search:
-    """Return the search for the plan of a case's network."""
-    stored = stored_values(prepared.network)
+def search_for(prepared: Preparation, limits: Choices, *, probabilities: bool = False) -> Search:
+    """Return the search for the plan of a case's network.
+
+    Args:
+        prepared: the preparation of the scan for the network.
+        limits: what plans may use.
+        probabilities: whether probabilities are saved too.
+    """
+    stored = stored_values(prepared.network, probabilities=probabilities)
     return search(
         running(prepared),
         prepared.image.target,
@@ -138,6 +145,7 @@ def search_for(prepared: Preparation, limits: Choices) -> Search:
 
 
 def room_for(
+    case: Case,
     scan: Scan,
     prepared: Sequence[Preparation],
     searches: Sequence[Search],
@@ -146,6 +154,7 @@ def room_for(
     """Return the memory for a case.
 
     Args:
+        case: the case.
         scan: the scan.
         prepared: its preparation for each network. If it was not cropped, each step takes what any
             crop takes, or more.
@@ -157,10 +166,19 @@ def room_for(
     """
     host, size = searches[0].machine.host, prepared[0].crop.size
     process = max(map(_process_bytes, prepared, searches))
-    free = host.memory - process
+    free, first = host.memory - process, prepared[0]
+    resampling = max(preparing_bytes(scan, each, host.threads, free) for each in prepared)
+    label_bytes, labels = 0, 0
+    if rules_of(first.network).previous_stage:
+        label_bytes = bytes_of_label(case.previous)
+        before = labels_before_bytes(scan, first, label_bytes, host.threads, free)
+        resampling = max(resampling, before)
+    if case.probabilities:
+        labels = labels_of_maps_bytes(size, first.network.out_features)
     steps = StepBytes(
-        max(_reading_bytes(scan, each.network, size, free) for each in prepared),
-        max(preparing_bytes(scan, each, host.threads, free) for each in prepared),
+        max(_reading_bytes(scan, each.network, size, free, label_bytes) for each in prepared),
+        resampling,
+        labels,
         components_slab(size, removing, free).nbytes if removing else 0,
         LABELS_ROOM,
     )
@@ -177,10 +195,10 @@ def _process_bytes(prepared: Preparation, found: Search) -> int:
     return found.overhead.process + found.overhead.cuda + weights
 
 
-def _reading_bytes(scan: Scan, network: Network, size: Vec3, room: int) -> int:
+def _reading_bytes(scan: Scan, network: Network, size: Vec3, room: int, label_bytes: int) -> int:
     maps, itemsize = scan.volume.features, scan.volume.itemsize
     found = 0 if network.scaling.is_fixed else statistics_bytes(network, scan.volume)
     if network.scaling.within == "nonzero":
-        mask = mask_slab(size, maps, itemsize, room).nbytes
+        mask = mask_slab(size, maps, itemsize, room, label_bytes).nbytes
         found = max(found, mask, scaling_bytes(size, maps, itemsize))
     return found

@@ -174,13 +174,20 @@ def _check(own: Sequence[str], grounds: set[str], chosen: dict[str, int]) -> Non
         )
 
 
-def beside_weights(limits: Choices, networks: NetworkSet) -> tuple[Choices, int]:
+def beside_weights(
+    limits: Choices, networks: NetworkSet, earlier: Sequence[Network] = ()
+) -> tuple[Choices, int]:
     """Return limits for the plan of each network, and the bytes of the other networks' weights.
 
     The weights of all networks stay in memory while one of them is computed. Without a limit, plans
     take what the machine has left beside them.
+
+    Args:
+        limits: the limits for the whole process.
+        networks: the networks.
+        earlier: the networks of the earlier stages of a cascade.
     """
-    sizes = [FLOAT_BYTES * network.held_parameters for network in networks.networks]
+    sizes = [FLOAT_BYTES * each.held_parameters for each in (*networks.networks, *earlier)]
     others = sum(sizes) - min(sizes)
     if not others or limits.ram is None:
         return limits, others

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from znni.cases.npy_file import write_header
 from znni.cases.scan import Scan, voxel_axes
-from znni.cases.slabs import ROOM, mask_slab, slab_planes
+from znni.cases.slabs import ROOM, SLAB_VOXELS, mask_slab, slab_planes
 from znni.components.nonzero import nonzero_mask
 from znni.components.slabs import slab_boxes
 from znni.core.array_like import ArrayLike
@@ -161,7 +161,9 @@ def filled_mask(
     def read(box: Box) -> NDArray[Any]:
         return volume.read(box.shifted(crop.start))
 
-    slab, path = mask_slab(crop.size, volume.features, volume.itemsize, room), folder / MASK
+    label_bytes = 0 if labels is None else np.dtype(labels.dtype).itemsize
+    slab = mask_slab(crop.size, volume.features, volume.itemsize, room, label_bytes)
+    path = folder / MASK
     found = nonzero_mask(read, crop.size, slab.planes, most_components=slab.components)
     with path.open("wb") as file:
         write_header(file, np.bool_, tuple(crop.size))
@@ -197,14 +199,14 @@ def _scaling_within(scan: Scan, crop: Box, mask: ArrayLike, scaling: InputScalin
 
 
 def scaling_bytes(size: Vec3, maps: int, itemsize: int) -> int:
-    """Return the bytes that the statistics of the voxels in a mask take.
+    """Return the bytes that the statistics of the voxels in a mask take, or for a smaller crop.
 
     Args:
         size: the extents of the crop.
         maps: the maps of the scan.
         itemsize: the bytes of a stored value.
     """
-    voxels = slab_planes(size) * size.y * size.x
+    voxels = max(size.y * size.x, min(SLAB_VOXELS, size.volume))
     return voxels * ((2 * maps + 1) * itemsize + 1 + MOMENT_BYTES)
 
 
@@ -268,8 +270,15 @@ def running(prepared: Preparation) -> Network:
     )
 
 
-def stored_values(network: Network) -> ValueOptions:
-    """Return how the output of a network is stored: as labels, or as masks."""
+def stored_values(network: Network, *, probabilities: bool = False) -> ValueOptions:
+    """Return how the output of a network is stored: as labels, or as masks.
+
+    Args:
+        network: the network.
+        probabilities: whether probabilities are saved too. Then the output is stored as it is.
+    """
+    if probabilities:
+        return ValueOptions()
     masks = rules_of(network).masks
     if masks is None:
         return ValueOptions(labels=True)

@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 
 from znni.cases.arrays import Maps, OneHot, Stacked, Turned
 from znni.cases.input_file import write_input
-from znni.cases.input_slabs import InputSlabs
-from znni.cases.memory import Room
+from znni.cases.input_slabs import label_slabs
 from znni.cases.npy_file import new_array_file
 from znni.cases.preparation import (
     Preparation,
@@ -25,8 +24,10 @@ from znni.cases.preparation import (
     spacing_of,
 )
 from znni.cases.scan import CLOSE, Scan
+from znni.cases.slabs import LABEL_BYTES, mask_slab
 from znni.core.array_like import ArrayLike
 from znni.core.errors import InvalidInput
+from znni.core.resampling import Resampling
 from znni.core.volume import Affine, Grid
 from znni.engine.run_state import Progress
 from znni.network.case_rules import PreviousStage
@@ -82,7 +83,8 @@ def write_labels_before(
     prepared: Preparation,
     labels: ArrayLike,
     path: Path,
-    room: Room,
+    threads: int,
+    room: int,
 ) -> None:
     """Write the labels of the previous stage in the voxels of the network's input.
 
@@ -91,7 +93,8 @@ def write_labels_before(
         prepared: its preparation.
         labels: the labels (1, z, y, x) over the scan.
         path: the file to make, of small integers (1, z, y, x).
-        room: the memory for the case.
+        threads: the number of threads.
+        room: the bytes for this step.
 
     Raises:
         InvalidInput: there is a label that the previous stage does not have.
@@ -99,12 +102,12 @@ def write_labels_before(
     crop, mask, network = prepared.crop, prepared.mask, prepared.network
     stage = _stage_of(network)
     if mask is None and network.scaling.crops:
-        mask = filled_mask(scan, crop, path.parent, room.free)
-    target, trained = prepared.image.target, spacing_of(network).over(scan.spacing).extents
-    resampling = resampling_by(stage.resampled, crop.size, scan.spacing, trained, target)
-    dtype = np.min_scalar_type(max(stage.labels) + 1)
-    with new_array_file(path, dtype, (1, *target)) as file:
-        for box in InputSlabs(scan.volume, resampling, room.threads, room.free).boxes:
+        mask = filled_mask(scan, crop, path.parent, room)
+    resampling, dtype = _resampling(scan, prepared), _type_of(stage)
+    itemsize = np.dtype(labels.dtype).itemsize
+    slabs = label_slabs(itemsize, dtype, resampling, threads, room)
+    with new_array_file(path, dtype, (1, *resampling.target)) as file:
+        for box in slabs.boxes:
             source = resampling.source_box(box)
             found = np.asarray(labels[slice(None), *source.shifted(crop.start).slices])[0]
             _check_labels(found, stage)
@@ -113,8 +116,51 @@ def write_labels_before(
                 numbers[(found == 0) & ~np.asarray(mask[source.slices])] = OUTSIDE
             made = numbers
             if resampling.changes:
-                made = resample_labels(numbers, source.start, resampling, box, threads=room.threads)
+                made = resample_labels(numbers, source.start, resampling, box, threads=threads)
             file.write(np.ascontiguousarray(made).data)
+
+
+def labels_before_bytes(
+    scan: Scan, prepared: Preparation, itemsize: int, threads: int, room: int
+) -> int:
+    """Return the bytes that ``write_labels_before`` takes, or takes for a smaller crop.
+
+    Args:
+        scan: the scan.
+        prepared: its preparation.
+        itemsize: the bytes of a label of the previous stage.
+        threads: the number of threads.
+        room: the bytes for this step.
+    """
+    dtype = _type_of(_stage_of(prepared.network))
+    taken = label_slabs(itemsize, dtype, _resampling(scan, prepared), threads, room).nbytes
+    if prepared.network.scaling.crops:
+        volume = scan.volume
+        mask = mask_slab(prepared.crop.size, volume.features, volume.itemsize, room)
+        taken = max(taken, mask.nbytes)
+    return taken
+
+
+def bytes_of_label(previous: Path | PreviousNetwork | None) -> int:
+    """Return the bytes of a label of the previous stage, as its file has it or will have it.
+
+    Raises:
+        InvalidInput: the file cannot be read.
+    """
+    return open_volume(previous).itemsize if isinstance(previous, Path) else LABEL_BYTES
+
+
+def _resampling(scan: Scan, prepared: Preparation) -> Resampling:
+    """Return the resampling of the previous stage's labels to the voxels of the input."""
+    network, target = prepared.network, prepared.image.target
+    trained = spacing_of(network).over(scan.spacing).extents
+    rule = _stage_of(network).resampled
+    return resampling_by(rule, prepared.crop.size, scan.spacing, trained, target)
+
+
+def _type_of(stage: PreviousStage) -> np.dtype[Any]:
+    """Return the type of labels in the input."""
+    return np.min_scalar_type(max(stage.labels) + 1)
 
 
 def network_input(
@@ -122,7 +168,8 @@ def network_input(
     scan: Scan,
     prepared: Preparation,
     before: ArrayLike | None,
-    room: Room,
+    threads: int,
+    room: int,
     progress: Progress,
 ) -> Path | ArrayLike:
     """Return the network's input. Write what an earlier run has not written.
@@ -132,16 +179,17 @@ def network_input(
         scan: the scan.
         prepared: its preparation.
         before: the labels of the previous stage over the scan; None: there are none.
-        room: the memory for the case.
+        threads: the number of threads.
+        room: the bytes for this step.
         progress: called with the voxels written, and all voxels to write.
     """
     labels = image.with_name(LABELS)
     if not image.exists():
-        write_input(scan, prepared, image, room.threads, progress, room.free)
+        write_input(scan, prepared, image, threads, progress, room)
     if before is None:
         return image
     if not labels.exists():
-        write_labels_before(scan, prepared, before, labels, room)
+        write_labels_before(scan, prepared, before, labels, threads, room)
     numbers = [label + 1 for label in _stage_of(prepared.network).labels]
     further = OneHot(Maps(open_volume(labels)), numbers)
     return Stacked([Maps(open_volume(image)), further])

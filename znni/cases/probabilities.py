@@ -22,7 +22,7 @@ from znni.cases.scan import Scan
 from znni.cases.scan_geometry import geometry_of
 from znni.core.array_like import ArrayLike
 from znni.core.errors import RunFailed
-from znni.core.shapes import Box, Vec3
+from znni.core.shapes import FLOAT_BYTES, Box, Vec3
 from znni.engine.labels import labels_for
 from znni.engine.run_state import Progress, no_progress
 from znni.engine.tiles import ZERO
@@ -37,7 +37,12 @@ LABELS = "labels.npy"  # of these maps
 SUMS = "sums.npy"  # the logarithm of the sum of exponentials of all maps
 
 KEY = "probabilities"  # of the array in the archive
-PART_VALUES = 2**22  # values of all maps that are computed at a time
+PART_VALUES = 2**22  # values of all maps that are computed at a time, or those of a row
+
+# Bytes of a voxel while labels and sums are computed. For each map: the value of the part before,
+# its value, and a copy for reading. For all maps together: four floats, and the label.
+MAP_BYTES = 3 * FLOAT_BYTES
+SUM_BYTES = 4 * FLOAT_BYTES + 4
 
 
 def write_labels_of_maps(folder: Path, network: Network, progress: Progress = no_progress) -> Path:
@@ -65,6 +70,16 @@ def write_labels_of_maps(folder: Path, network: Network, progress: Progress = no
             done += box.size.volume
             progress(done, maps.size.volume)
     return made
+
+
+def labels_of_maps_bytes(size: Vec3, maps: int) -> int:
+    """Return the bytes that ``write_labels_of_maps`` takes, or takes for a smaller crop.
+
+    Args:
+        size: the extents of the maps.
+        maps: their number.
+    """
+    return min(size.volume, max(size.x, PART_VALUES // maps)) * (MAP_BYTES * maps + SUM_BYTES)
 
 
 def write_probabilities(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,17 +49,16 @@ def open_scan(
     """Open the files of a case.
 
     Args:
-        files: the files, one for each channel.
+        files: the files, one for each channel, or with several channels as their maps.
         rules: the steps of the case.
         folder: the folder for decompressed files. Files that an earlier run decompressed there
             are used again.
         unit: the unit of the network's voxels; None: millimetres.
 
     Raises:
-        InvalidInput: a file cannot be read, there are more or fewer files than channels, or
+        InvalidInput: a file cannot be read, there are more or fewer maps than channels, or
             their voxels differ.
     """
-    _check_count(files, rules)
     return _scan_of(files, decompressed(files, folder), rules, unit)
 
 
@@ -66,28 +66,44 @@ def look_at_scan(files: Sequence[Path], rules: CaseRules, unit: str | None = Non
     """Open the files of a case for their headers. To read values from them may take long.
 
     Args:
-        files: the files, one for each channel.
+        files: as for ``open_scan``.
         rules: the steps of the case.
         unit: as for ``open_scan``.
 
     Raises:
         InvalidInput: as for ``open_scan``.
     """
-    _check_count(files, rules)
     return _scan_of(files, files, rules, unit)
 
 
-def _check_count(files: Sequence[Path], rules: CaseRules) -> None:
-    """Check that there is a file for each channel.
+def _check_maps(files: Sequence[Path], volumes: Sequence[ArrayVolume], rules: CaseRules) -> None:
+    """Check that there is a map for each channel.
 
     Raises:
-        InvalidInput: there are more or fewer files.
+        InvalidInput: there are more or fewer maps.
     """
-    if len(files) != len(rules.channels):
+    maps = sum(volume.features for volume in volumes)
+    if maps != len(rules.channels):
+        found = counted(len(files), "file")
+        if maps != len(files):
+            found += f" with {counted(maps, 'map')} in all"
         raise InvalidInput(
-            f"{', '.join(map(str, files))}: {counted(len(files), 'file')}, and a case has "
-            f"{len(rules.channels)}: {', '.join(rules.channels)}; give one file for each"
+            f"{', '.join(map(str, files))}: {found}, and a case has {len(rules.channels)}: "
+            f"{', '.join(rules.channels)}; give one file for each, or one with all as its maps"
         )
+
+
+def _opened(file: Path) -> ArrayVolume:
+    """Return the volume of a file. If it has points in time, they are its maps, as in nnU-Net.
+
+    ITK notes a unit of time in every NIfTI.
+    """
+    try:
+        return open_volume(file)
+    except InvalidInput:
+        with suppress(InvalidInput):
+            return open_volume(file, time="all")
+        raise
 
 
 def _scan_of(
@@ -101,16 +117,12 @@ def _scan_of(
         rules: the steps of the case.
         unit: as for ``open_scan``.
     """
-    volumes = [open_volume(file) for file in opened]
+    volumes = [_opened(file) for file in opened]
+    _check_maps(files, volumes, rules)
     first = volumes[0]
     noted = read_spacing(files[0]) if rules.voxels == "json" else None
     spacing = noted or _spacing(first, files[0], unit)
     for file, other in zip(files, volumes, strict=True):
-        if other.features != 1:
-            raise InvalidInput(
-                f"{file} has {counted(other.features, 'map')}; give a file of one map for each "
-                f"channel"
-            )
         alike = noted or np.allclose(other.grid.scale, first.grid.scale, rtol=CLOSE)
         if other.size != first.size or not alike:
             raise InvalidInput(

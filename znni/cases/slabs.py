@@ -57,7 +57,7 @@ def slab_within(room: int, size: Vec3, nbytes: Callable[[int, int], int]) -> Sla
     return Slab(planes, components, nbytes(planes, components))
 
 
-def mask_slab(size: Vec3, maps: int, itemsize: int, room: int) -> Slab:
+def mask_slab(size: Vec3, maps: int, itemsize: int, room: int, label_bytes: int = 0) -> Slab:
     """Return the slab in which the mask of voxels that are not 0 is found.
 
     Args:
@@ -65,10 +65,12 @@ def mask_slab(size: Vec3, maps: int, itemsize: int, room: int) -> Slab:
         maps: the maps of the scan.
         itemsize: the bytes of a stored value.
         room: the bytes for the step.
+        label_bytes: the bytes of a label that counts too, if there are labels.
     """
+    each = maps * itemsize + (2 * label_bytes + 2) * bool(label_bytes)
 
     def nbytes(planes: int, components: int) -> int:
-        copied = planes * size.y * size.x * maps * itemsize
+        copied = planes * size.y * size.x * each
         found = nonzero_bytes(size, planes, maps, itemsize, most_components=components)
         return copied + found
 

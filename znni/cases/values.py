@@ -47,14 +47,14 @@ def change_values(path: Path, steps: Sequence[ValueStep]) -> None:
 
 
 def changed_bytes(size: Vec3, maps: int) -> int:
-    """Return the bytes that ``change_values`` takes.
+    """Return the bytes that ``change_values`` takes, or takes for fewer values.
 
     Args:
         size: the extents of the values.
         maps: their maps.
     """
     plane = maps * size.y * size.x
-    return CHANGED_BYTES * plane * min(size.z, _planes(plane))
+    return CHANGED_BYTES * max(plane, min(SLAB_VALUES, size.z * plane))
 
 
 def _planes(values: int) -> int:

@@ -89,8 +89,8 @@ def verify_case(
 ) -> CaseVerification:
     """Compute some voxels of a case's labels again, and compare them.
 
-    The whole scan is read into memory. Each voxel takes up to eight windows of the network, in
-    NumPy. Labels whose components were removed cannot be verified.
+    The whole scan and all labels are read into memory. Each voxel takes up to eight windows of the
+    network, in NumPy. Labels whose components were removed cannot be verified.
 
     Args:
         case: the scan, and its labels.
@@ -174,7 +174,7 @@ def _check_simple(networks: NetworkSet) -> None:
 
 
 def _labels(path: Path, scan: Scan, maps: int) -> ArrayVolume:
-    """Return labels, oriented as the scan.
+    """Return labels, oriented as the scan, in memory: to read a voxel may take a whole file.
 
     Args:
         path: their file.
@@ -188,7 +188,7 @@ def _labels(path: Path, scan: Scan, maps: int) -> ArrayVolume:
             f"{path} has {counted(volume.features, 'map')} of {volume.size}, and the scan has "
             f"{scan.volume.size} voxels; give the labels of this scan"
         )
-    return turned
+    return ArrayVolume(turned.read(Box(Vec3(0, 0, 0), turned.size)), str(path))
 
 
 def _voxels(labels: ArrayVolume, count: int, generator: np.random.Generator) -> list[Vec3]:

@@ -76,9 +76,9 @@ def _labels(value: object) -> object:
 
 
 class _ResampleEntry(Entry):
-    order: SplineOrder = 3
-    across: SplineOrder = 0
-    slices: Slices = "auto"
+    order: SplineOrder = ResampleRule.order
+    across: SplineOrder = ResampleRule.across
+    slices: Slices = ResampleRule.slices
 
     @property
     def rule(self) -> ResampleRule:
@@ -88,33 +88,35 @@ class _ResampleEntry(Entry):
 
 class _PreviousEntry(Entry):
     name: str
-    labels: Annotated[list[int], Field(min_length=1)]
-    resampled: _ResampleEntry = _ResampleEntry(order=1)
+    labels: Annotated[tuple[int, ...], Field(min_length=1)]
+    resampled: _ResampleEntry = _ResampleEntry(**asdict(PreviousStage.resampled))
 
     @property
     def stage(self) -> PreviousStage:
         """The stage that the entry describes."""
-        return PreviousStage(self.name, tuple(self.labels), self.resampled.rule)
+        return PreviousStage(self.name, self.labels, self.resampled.rule)
 
 
 class CaseEntry(Entry):
     """The entry of a network file that describes whole cases."""
 
-    channels: Annotated[list[str], Field(min_length=1)]
-    file_ending: str = ".nii.gz"
-    orientation: Orientation = "stored"
-    voxels: VoxelsFrom = "file"
-    image: _ResampleEntry = _ResampleEntry()
-    output: _ResampleEntry = _ResampleEntry(order=1)
+    channels: Annotated[tuple[str, ...], Field(min_length=1)]
+    file_ending: str = CaseRules.file_ending
+    orientation: Orientation = CaseRules.orientation
+    voxels: VoxelsFrom = CaseRules.voxels
+    image: _ResampleEntry = _ResampleEntry(**asdict(CaseRules.image))
+    output: _ResampleEntry = _ResampleEntry(**asdict(CaseRules.output))
     previous_stage: _PreviousEntry | None = None
-    align: Align = "extent"
-    values: Annotated[tuple[Any, ...], BeforeValidator(_values)] = ()
-    masks: Finite | None = None
+    align: Align = CaseRules.align
+    values: Annotated[tuple[Any, ...], BeforeValidator(_values)] = CaseRules.values
+    masks: Finite | None = CaseRules.masks
     largest: Annotated[
-        list[Annotated[list[Annotated[int, Field(ge=1, lt=2**16)]], Field(min_length=1)]],
+        tuple[
+            Annotated[tuple[Annotated[int, Field(ge=1, lt=2**16)], ...], Field(min_length=1)], ...
+        ],
         BeforeValidator(_labels),
-    ] = Field(default_factory=list)
-    beyond: Beyond = "zeros"
+    ] = CaseRules.largest
+    beyond: Beyond = CaseRules.beyond
 
     @property
     def rules(self) -> CaseRules:
@@ -123,20 +125,12 @@ class CaseEntry(Entry):
         Raises:
             InvalidInput: steps exclude each other.
         """
-        return CaseRules(
-            channels=tuple(self.channels),
-            file_ending=self.file_ending,
-            orientation=self.orientation,
-            image=self.image.rule,
-            output=self.output.rule,
-            previous_stage=self.previous_stage.stage if self.previous_stage else None,
-            voxels=self.voxels,
-            align=self.align,
-            values=self.values,
-            masks=self.masks,
-            largest=tuple(map(tuple, self.largest)),
-            beyond=self.beyond,
-        )
+        nested = {
+            "image": self.image.rule,
+            "output": self.output.rule,
+            "previous_stage": self.previous_stage and self.previous_stage.stage,
+        }
+        return CaseRules(**dict(self) | nested)
 
 
 def case_entry(rules: CaseRules) -> dict[str, Any]:

@@ -9,26 +9,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from itertools import combinations, groupby, islice, product, starmap
 from math import ceil
 from numbers import Real
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
 
 from znni.core.axis_taps import AxisTaps, Places
 from znni.core.errors import InvalidInput
 from znni.core.options import Blend, BlendedActivation, WindowRules, check_names
 from znni.core.resampling import Resampling
 from znni.core.shapes import Box, Vec3, is_extent
+from znni.network.window_counts import runs_of_block, tail_of_block, voxels_around_block
+from znni.network.window_weights import Floats, importance
 
-Floats: TypeAlias = NDArray[np.float32]
-
-SIGMA = 1 / 8  # of the gaussian, as a share of the window
-LEAST_WEIGHT = 1e-3  # in MONAI, beside the least of the gaussian
-LARGEST_WEIGHT = 10.0  # in nnU-Net
 ZERO = Vec3(0, 0, 0)
 NO_AXIS = "none"  # says that no windows are mirrored
 
@@ -309,7 +305,7 @@ class Window:
 
     def most_around(self, extents: Vec3) -> Vec3:
         """Return the most voxels per axis of the windows that a block of output needs."""
-        return _spans(self, self.blended_extents(extents))
+        return voxels_around_block(self, self.blended_extents(extents))
 
     def a_block(self, extents: Vec3) -> float:
         """Return how often the layers run for a block of output, on average, for ``groups``.
@@ -319,7 +315,7 @@ class Window:
         Args:
             extents: the extents of the block.
         """
-        return _runs(self, extents, self.in_order, self.together)
+        return runs_of_block(self, extents, self.in_order, self.together)
 
     def tail(self, extents: Vec3) -> int:
         """Return the most voxels along x whose sums a block keeps for the next one.
@@ -329,47 +325,11 @@ class Window:
         Args:
             extents: the extents of blocks; the first begins where the output does.
         """
-        if not self.in_order:
-            return 0
-        starts, size = np.array(self.starts[2]), self.size.x
-        lows, highs = self._blocks(extents.x, 2)
-        nexts, stops = lows[1:], highs[:-1]
-        inside = (stops > starts[0]) & (stops < self.covered.stop.x)
-        nexts, stops = nexts[inside], stops[inside]
-        last = starts[np.searchsorted(starts, stops, side="left") - 1]
-        return int((last + size - nexts).max(initial=0))
-
-    def _blocks(self, extent: int, axis: int) -> tuple[Places, Places]:
-        """Return the first voxel of the volume that each block needs, and the one after its last.
-
-        Args:
-            extent: the extent of blocks of output along an axis.
-            axis: the axis, 0 for z.
-        """
-        begins = np.arange(0, self.output[axis], extent)
-        ends = (begins + extent).clip(max=self.output[axis])
-        return self.resampled.taps[axis].needs(begins, ends) if self.resampled else (begins, ends)
+        return tail_of_block(self, extents) if self.in_order else 0
 
     def importance(self) -> Floats:
-        """Return how much each voxel (z, y, x) of a window counts.
-
-        The gaussians are those of MONAI 1.6 (``compute_importance_map``) and of nnU-Net 2
-        (``compute_gaussian``, here in float32).
-        """
-        if self.blend == "constant":
-            return np.ones(self.size, np.float32)
-        if self.like == "nnunet":
-            axes = [_filtered(extent) for extent in self.size]
-        else:
-            axes = [_gaussian(extent) for extent in self.size]
-        z, y, x = axes
-        found = z[:, None, None] * y[:, None] * x
-        if self.like == "nnunet":
-            found *= LARGEST_WEIGHT / found.max()
-            found[found == 0] = found[found > 0].min()
-        else:
-            found = np.maximum(found, max(found.min(), LEAST_WEIGHT))
-        return found.astype(np.float32)
+        """Return how much each voxel (z, y, x) of a window counts."""
+        return importance(self.size, self.blend, self.like)
 
     def __str__(self) -> str:
         mirrored = f", mirrored along {self.mirror}" * bool(self.mirror)
@@ -379,73 +339,6 @@ class Window:
             f"computed in windows of {self.size} that overlap by {self.overlap:.17g}, blended by "
             f"{self.blend} weights as in {self.like}{mirrored}{activated}{resampled}"
         )
-
-
-@lru_cache(maxsize=4096)
-def _spans(window: Window, block: Vec3) -> Vec3:
-    assert window.volume is not None
-    most = []
-    for starts, size, volume, edge in zip(
-        window.starts, window.size, window.volume, block, strict=True
-    ):
-        # The first window of a block reaches farthest if the block begins with its last voxel.
-        first = np.array(starts)
-        block_starts = np.minimum(first + size - 1, max(0, volume - edge)).clip(0)
-        first_of_block = first[np.searchsorted(first, block_starts - size, side="right")]
-        last = first[np.searchsorted(first, block_starts + edge, side="left") - 1]
-        most.append(int((last + size - first_of_block).max()))
-    return Vec3(*most)
-
-
-@lru_cache(maxsize=4096)
-def _runs(window: Window, block: Vec3, in_order: bool, together: int) -> float:
-    z, y = (_in_blocks(window, block, axis, window.starts[axis]) for axis in (0, 1))
-    columns = len(window.flips) * z[:, None] * y
-    runs = 0.0
-    starts, repeats = np.unique(window.starts[2], return_counts=True)
-    for times in set(repeats.tolist()):  # windows that begin at the same x share groups
-        x = _in_blocks(window, block, 2, starts[repeats == times], once=in_order)
-        runs += (-(-times * columns // together)).mean() * x.mean()
-    return float(runs)
-
-
-def _in_blocks(
-    window: Window, block: Vec3, axis: int, starts: ArrayLike, *, once: bool = False
-) -> NDArray[np.int64]:
-    """Return how many of some windows each block along an axis has.
-
-    Args:
-        window: the windows.
-        block: the extents of a block.
-        axis: the axis, 0 for z.
-        starts: where the windows begin along it.
-        once: whether a window counts for the first of its blocks alone.
-    """
-    first, covered = np.array(starts), window.covered
-    lows, highs = window._blocks(block[axis], axis)
-    begun = np.searchsorted(highs, np.maximum(first, covered.start[axis]), side="right")
-    ends = np.minimum(first + window.size[axis], covered.stop[axis])
-    ended = np.searchsorted(lows, ends, side="left") - 1
-    needed = begun <= ended  # resampled output may need no voxel of a window
-    begun, ended = begun[needed], ended[needed]
-    changes = np.zeros(len(lows) + 1, np.int64)
-    np.add.at(changes, begun, 1)
-    np.add.at(changes, (begun if once else ended) + 1, -1)
-    return changes.cumsum()[:-1]
-
-
-def _gaussian(extent: int) -> NDArray[np.float64]:
-    apart = np.arange(extent) - (extent - 1) / 2
-    return np.asarray(np.exp(-(apart**2) / (2 * (SIGMA * extent) ** 2)))
-
-
-def _filtered(extent: int) -> NDArray[np.float64]:
-    """Return a point in the middle, blurred with SciPy's gaussian, which ends at four sigmas."""
-    from scipy.ndimage import gaussian_filter1d  # half a second, which few networks need
-
-    point = np.zeros(extent)
-    point[extent // 2] = 1
-    return np.asarray(gaussian_filter1d(point, SIGMA * extent, mode="constant"))
 
 
 def missing_window(layer: str, network: str) -> InvalidInput:

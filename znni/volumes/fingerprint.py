@@ -5,8 +5,7 @@ Only samples of the volume are read.
 
 from __future__ import annotations
 
-import os
-import stat
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from hashlib import sha256
@@ -20,8 +19,7 @@ import numpy as np
 from znni.core.errors import Unreadable
 from znni.core.shapes import Box, Vec3
 from znni.core.volume import Volume
-from znni.volumes.locate import split_dataset
-from znni.volumes.stored import is_url
+from znni.volumes.locate import files_of
 
 DIGITS = 16  # hexadecimal digits of a hash
 SAMPLES = 32
@@ -38,9 +36,9 @@ def fingerprint(
 ) -> dict[str, str]:
     """Return the marks of a volume, by the names that messages use.
 
-    A file is marked by its length, the time of its last change, and samples of its bytes. Volumes
-    in many files, on a network or in memory are marked by the values in small boxes. A change
-    outside those boxes is not noticed.
+    Files are marked by their length, the time of the last change, and samples of their bytes. If
+    there are several, values in small boxes mark them too. Volumes on a network or in memory, and
+    those with a file for each chunk, have no other marks. So some changes are not noticed.
 
     Args:
         source: object or path that the volume was opened from.
@@ -48,32 +46,18 @@ def fingerprint(
         part: box of the volume that the run reads.
         name: name of the volume in messages.
     """
-    file = _file(source)
+    files = files_of(source) if isinstance(source, str | Path) else []
     marks = {
         f"{name}'s extents": f"{volume.features}x{volume.size}",
-        f"{name}'s values": _some_values(volume, part, OF_FILE if file else SAMPLES),
+        f"{name}'s values": _some_values(volume, part, OF_FILE if len(files) == 1 else SAMPLES),
     }
-    if file:
-        path, found = file
-        marks[f"{name}'s length in bytes"] = str(found.st_size)
-        marks[f"{name}'s time of change"] = _utc(found.st_mtime_ns)
-        marks[f"{name}'s bytes"] = _some_bytes(path, found.st_size)
+    if files:
+        known = [file.stat() for file in files]
+        lengths = [each.st_size for each in known]
+        marks[f"{name}'s length in bytes"] = str(sum(lengths))
+        marks[f"{name}'s time of change"] = _utc(max(each.st_mtime_ns for each in known))
+        marks[f"{name}'s bytes"] = _some_bytes(files, lengths)
     return marks
-
-
-def _file(source: object) -> tuple[Path, os.stat_result] | None:
-    """Return the local file that a volume was opened from, and what the system knows of it."""
-    if not isinstance(source, str | Path):
-        return None
-    place = split_dataset(str(source))[0]
-    if is_url(place):
-        return None
-    path = Path(place)
-    try:
-        found = path.stat()
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    return (path, found) if stat.S_ISREG(found.st_mode) else None
 
 
 def _some_values(volume: Volume, part: Box, count: int) -> str:
@@ -95,24 +79,33 @@ def _places(room: Vec3, count: int) -> tuple[Vec3, ...]:
     return tuple(sorted(Vec3(*place) for place in places.astype(int).tolist()))
 
 
-def _some_bytes(path: Path, length: int) -> str:
-    """Return a hash of the bytes at places spread evenly from start to end."""
-    digest, places = sha256(), _byte_places(length, SAMPLES)
-    with path.open("rb", buffering=0) as file:
-        if length <= SAMPLES * SAMPLE_BYTES:  # one read is faster than many
-            whole = memoryview(_read(file, length))
-            for place in places:
-                digest.update(whole[place : place + SAMPLE_BYTES])
-            return digest.hexdigest()[:DIGITS]
-        for place in places:
-            file.seek(place)
-            digest.update(_read(file, SAMPLE_BYTES))
+def _some_bytes(files: Sequence[Path], lengths: Sequence[int]) -> str:
+    """Return a hash of the bytes at places spread evenly from start to end of all files."""
+    digest, places, begin = sha256(), _byte_places(sum(lengths), SAMPLES), 0
+    for path, length in zip(files, lengths, strict=True):
+        own = [place - begin for place in places if begin <= place < begin + length]
+        begin += length
+        if own:
+            with path.open("rb", buffering=0) as file:
+                for sample in _samples(file, length, own):
+                    digest.update(sample)
     return digest.hexdigest()[:DIGITS]
+
+
+def _samples(file: FileIO, length: int, places: Sequence[int]) -> Iterator[bytes | memoryview]:
+    """Yield the bytes of a file of a length at some places."""
+    if length <= SAMPLES * SAMPLE_BYTES:  # one read is faster than many
+        whole = memoryview(_read(file, length))
+        yield from (whole[place : place + SAMPLE_BYTES] for place in places)
+        return
+    for place in places:
+        file.seek(place)
+        yield _read(file, SAMPLE_BYTES)
 
 
 @lru_cache(maxsize=64)
 def _byte_places(length: int, count: int) -> tuple[int, ...]:
-    """Return the places of samples in a file of a length, spread evenly from start to end."""
+    """Return the places of samples in some bytes, spread evenly from start to end."""
     last = max(length - SAMPLE_BYTES, 0)
     return tuple(np.linspace(0, last, count, dtype=np.int64).tolist())
 

@@ -22,7 +22,7 @@ from znni.volumes.ledger_entries import Ledger, parse
 from znni.volumes.named_axes import at_time
 from znni.volumes.partial_file import partial_name
 from znni.volumes.selection import ChosenVolume, listed, map_number
-from znni.volumes.stored import is_url
+from znni.volumes.stored import errors_as, is_url, reason
 from znni.volumes.writer import Writer
 
 
@@ -101,6 +101,17 @@ def not_compressed(file: Path, copy: Path) -> Path:
     return unpack(str(file), copy) if unpack else file
 
 
+def files_of(source: str | Path) -> list[Path]:
+    """Return the files of a volume. It has none at a URL, or if it has a file for each chunk.
+
+    Raises:
+        InvalidInput: the volume cannot be read.
+    """
+    place, _ = split_dataset(str(source))
+    files = None if is_url(place) else _format_to_read(place).functions.files
+    return files(place) if files else []
+
+
 def describe_volume(source: str) -> str:
     """Describe a file, folder or URL in lines for people.
 
@@ -125,7 +136,12 @@ def read_ledger(place: str) -> Ledger:
     """
     place = place.rstrip("/")
     if writer := _writer_of(place):
-        found, _ = parse(writer.ledger())
+        with errors_as(
+            lambda error: InvalidInput(
+                f"{place}: its ledger cannot be read: {reason(error)}; give a whole output"
+            )
+        ):
+            found, _ = parse(writer.ledger())
         if found is not None:
             return found
     raise InvalidInput(

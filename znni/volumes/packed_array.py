@@ -23,7 +23,7 @@ class PackedArray:
     """An array of a file that is compressed as one stream, by deflate.
 
     To read a part, the stream is unpacked from its start, or from the end of the part before. One
-    thread at a time does so. It takes the memory of one plane.
+    thread at a time does so.
 
     Args:
         file: the file.
@@ -34,6 +34,7 @@ class PackedArray:
     Attributes:
         shape: the extents.
         dtype: the type of the values.
+        chunk_bytes: the bytes that reading takes: those of a plane, twice.
 
     Raises:
         OSError: the file cannot be opened.
@@ -41,6 +42,7 @@ class PackedArray:
 
     def __init__(self, file: Path, dtype: DTypeLike, offset: int, shape: tuple[int, ...]) -> None:
         self.shape, self.dtype = shape, np.dtype(dtype)
+        self.chunk_bytes = 2 * prod(shape[1 - DIMENSIONS :]) * self.dtype.itemsize
         self._file, self._offset = file, offset
         self._stream = _Stream(file, offset)
         self._lock = Lock()
@@ -61,8 +63,7 @@ class PackedArray:
                 np.ndindex(*made.shape[:outer]), product(*parts[:outer]), strict=True
             ):
                 place = int(np.ravel_multi_index(at, self.shape[:outer])) * nbytes
-                values = np.frombuffer(self._bytes(place, nbytes), self.dtype).reshape(plane)
-                made[to] = values[tuple(key[outer:])]
+                made[to] = self._plane(place, nbytes).reshape(plane)[tuple(key[outer:])]
         return made
 
     def unpack(self, target: IO[bytes]) -> None:
@@ -79,6 +80,10 @@ class PackedArray:
                 left -= target.write(stream.read(min(left, TAKEN)))
         finally:
             stream.close()
+
+    def _plane(self, place: int, nbytes: int) -> NDArray[Any]:
+        """Return the values of a plane. The caller keeps none of them while it reads the next."""
+        return np.frombuffer(self._bytes(place, nbytes), self.dtype)
 
     def _bytes(self, place: int, count: int) -> bytes:
         """Return bytes of the unpacked stream."""

@@ -44,6 +44,10 @@ class ValuesInFile(NamedTuple):
         """The bytes of the values, without compression."""
         return prod(self.shape) * self.dtype.itemsize
 
+    def files(self, header: Path) -> list[Path]:
+        """Return the file of the header, and that of the values if it is another one."""
+        return [header] if self.file == header else [header, self.file]
+
     def array(self) -> MappedArray | PackedArray:
         """Return the values as an array that is read when it is sliced.
 
@@ -74,7 +78,7 @@ class ValuesInFile(NamedTuple):
         array = self.array()
         named = NamedAxes(array, self.axes, place, time)
         if isinstance(array, PackedArray):
-            return StoredVolume(named, place, grid, attributes)
+            return StoredVolume(named, place, grid, attributes, chunk_bytes=array.chunk_bytes)
         return StoredVolume(named, place, grid, attributes, chunks=("mapped", None, array.row))
 
 

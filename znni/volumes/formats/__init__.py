@@ -31,6 +31,11 @@ from znni.volumes.writer import Writer
 LONGEST_SHOWN = 160  # characters of an attribute
 
 
+def its_path(place: str) -> list[Path]:
+    """Return the only file of a volume, which is at the given path."""
+    return [Path(place)]
+
+
 @dataclass(frozen=True)
 class Functions:
     """Functions that read and describe volumes of one format.
@@ -43,11 +48,14 @@ class Functions:
         describe: describes a path or URL in lines for people; takes a dataset too.
         unpack: returns a file with the same image that is not compressed: the given file, or a copy
             with the given path and an ending. None: files are never compressed as a whole.
+        files: returns the files of the volume at a local path, the given one first. None: a file
+            for each chunk, so there may be very many.
     """
 
     open: Callable[[str, str | None, Moment | None], ArrayVolume]
     describe: Callable[[str, str | None], str]
     unpack: Callable[[str, Path], Path] | None = None
+    files: Callable[[str], list[Path]] | None = its_path
 
 
 @dataclass(frozen=True)

@@ -7,15 +7,19 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from znni.core.options import Moment
 from znni.core.volume import Grid
 from znni.volumes.formats import Functions, describe_image
 from znni.volumes.formats.metaimage import NAME
 from znni.volumes.formats.metaimage.header import Header, read_header
-from znni.volumes.orientation import affine_from_lps, origin_of
+from znni.volumes.grid_attributes import grid_of, in_unit
+from znni.volumes.orientation import affine_from_lps, origin_of, steps_in_lps
 from znni.volumes.stored import StoredVolume, check_no_dataset, local_file
 from znni.volumes.values_in_file import ValuesInFile, damage_of, unpacked
 
+NEAR = 1e-5  # share by which lengths in a header and in attributes may differ
 MARK = b"\nznni:"  # behind the values, how an output was made begins like this
 
 
@@ -42,13 +46,27 @@ def _damage(place: str) -> AbstractContextManager[None]:
 
 
 def _grid(header: Header, attributes: dict[str, Any]) -> Grid:
-    """Return the place of an image's voxels."""
+    """Return the place of an image's voxels.
+
+    Every header has directions. Only the attributes of an output say that nobody knows these.
+    """
     if not header.has_spacing:
         return Grid()
+    noted = grid_of(attributes)
+    if noted != Grid() and noted.affine is None and _lies_at(header, noted):
+        return noted
     unit = header.unit
     x, y, z = map(abs, map(float, header.spacing))
     affine = affine_from_lps(header.steps, header.origin)
     return Grid((z, y, x), origin_of(affine, (z, y, x), attributes), (unit, unit, unit), affine)
+
+
+def _lies_at(header: Header, grid: Grid) -> bool:
+    """Return whether a header has the steps and the origin of a grid."""
+    steps, origin = steps_in_lps(in_unit(grid, "millimeter"))
+    near = NEAR * np.abs(steps).max()
+    same_steps = np.allclose(header.steps, steps, rtol=NEAR, atol=near)
+    return same_steps and np.allclose(header.origin, origin, rtol=NEAR, atol=near)
 
 
 def stored_in(header: Header, values: ValuesInFile) -> dict[str, Any]:
@@ -78,4 +96,11 @@ def unpack_metaimage(place: str, copy: Path) -> Path:
     return unpacked(place, copy.with_suffix(".mha"), header.plain, values)
 
 
-FUNCTIONS = Functions(open_metaimage, describe_metaimage, unpack_metaimage)
+def files_of_metaimage(place: str) -> list[Path]:
+    """Return the file of the header, and that of the values if it is another one."""
+    with _damage(place):
+        header = read_header(local_file(place, NAME))
+        return header.values(fourth="c").files(header.path)
+
+
+FUNCTIONS = Functions(open_metaimage, describe_metaimage, unpack_metaimage, files_of_metaimage)

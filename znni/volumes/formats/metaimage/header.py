@@ -19,6 +19,7 @@ TYPES = {
 }  # fmt: skip
 LAST = "ElementDataFile"  # the field that ends the header
 LOCAL = "LOCAL"  # its value if the values follow
+UNKNOWN = "?"  # stands for a unit of length
 # Fields that say the same under several names, the usual one first.
 DIRECTIONS = ("TransformMatrix", "Rotation", "Orientation")
 ORIGINS = ("Offset", "Position", "Origin")
@@ -143,9 +144,8 @@ class Header(NamedTuple):
 
     @property
     def unit(self) -> str | None:
-        """The unit of length; millimetres, if no other is given."""
-        given = self.fields.get("DistanceUnits")
-        return UNITS_BY_SYMBOL.get(given) if given not in (None, "?") else "millimeter"
+        """The unit of length; millimetres, if none is given. None: it is not known."""
+        return UNITS_BY_SYMBOL.get(self.fields.get("DistanceUnits", "mm"))
 
     @property
     def plain(self) -> bytes:

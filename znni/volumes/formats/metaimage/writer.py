@@ -7,9 +7,10 @@ from typing import IO
 
 import numpy as np
 
+from znni.core.volume import Grid
 from znni.volumes.formats.metaimage import NAME
 from znni.volumes.formats.metaimage.format import MARK, stored_in
-from znni.volumes.formats.metaimage.header import LAST, LOCAL, TYPES, read_header
+from znni.volumes.formats.metaimage.header import LAST, LOCAL, TYPES, UNKNOWN, read_header
 from znni.volumes.grid_attributes import in_unit
 from znni.volumes.header_writer import LEVEL, HeaderWriter
 from znni.volumes.orientation import steps_in_lps
@@ -32,13 +33,6 @@ class MetaImageWriter(HeaderWriter):
         """Return what comes before the values. It has a gap for the bytes of compressed values."""
         wanted = content.wanted
         sizes = [*wanted.size[::-1], *[wanted.features] * (wanted.features > 1)]
-        grid = in_unit(wanted.grid, "millimeter")
-        steps, origin = steps_in_lps(grid)
-        spacing = np.ones(len(sizes))
-        spacing[:3] = grid.scale[::-1]
-        directions, place = np.eye(len(sizes)), np.zeros(len(sizes))
-        directions[:3, :3] = steps / np.linalg.norm(steps, axis=1, keepdims=True)
-        place[:3] = origin
         fields = {
             "ObjectType": "Image",
             "NDims": len(sizes),
@@ -46,9 +40,7 @@ class MetaImageWriter(HeaderWriter):
             "BinaryDataByteOrderMSB": False,
             "CompressedData": packed,
             **({"CompressedDataSize": GAP} if packed else {}),
-            "TransformMatrix": _text(directions.ravel()),
-            "Offset": _text(place),
-            "ElementSpacing": _text(spacing),
+            **_placed(wanted.grid, len(sizes)),
             "DimSize": " ".join(map(str, sizes)),
             "ElementType": NAMES[np.dtype(wanted.dtype).name],
             LAST: LOCAL,
@@ -74,6 +66,31 @@ class MetaImageWriter(HeaderWriter):
 
 
 WRITER = MetaImageWriter
+
+
+def _placed(grid: Grid, axes: int) -> dict[str, str]:
+    """Return the fields that say where the voxels lie.
+
+    Args:
+        grid: the place of the voxels.
+        axes: the number of the file's axes.
+    """
+    if grid == Grid():
+        return {}
+    grid = in_unit(grid, "millimeter")
+    steps, origin = steps_in_lps(grid)
+    spacing = np.ones(axes)
+    spacing[:3] = grid.scale[::-1]
+    directions, place = np.eye(axes), np.zeros(axes)
+    directions[:3, :3] = steps / np.linalg.norm(steps, axis=1, keepdims=True)
+    place[:3] = origin
+    known = set(grid.units) == {"millimeter"}
+    return {
+        "TransformMatrix": _text(directions.ravel()),
+        "Offset": _text(place),
+        "ElementSpacing": _text(spacing),
+        **({} if known else {"DistanceUnits": UNKNOWN}),
+    }
 
 
 def _text(numbers: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> str:

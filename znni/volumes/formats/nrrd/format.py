@@ -84,4 +84,11 @@ def unpack_nrrd(place: str, copy: Path) -> Path:
     return unpacked(place, copy.with_suffix(".nrrd"), header.plain, values)
 
 
-FUNCTIONS = Functions(open_nrrd, describe_nrrd, unpack_nrrd)
+def files_of_nrrd(place: str) -> list[Path]:
+    """Return the file of the header, and that of the values if it is another one."""
+    with _damage(place):
+        header = read_header(local_file(place, NAME))
+        return header.values.files(header.path)
+
+
+FUNCTIONS = Functions(open_nrrd, describe_nrrd, unpack_nrrd, files_of_nrrd)

@@ -104,7 +104,8 @@ def _chunks(first: Plane) -> tuple[tuple[Form, Codec | None, tuple[int, ...]], i
         return ("mapped", None, (1, 1, first.shape[first.axes.index("x")])), 0
     if first.is_png or first.is_small:  # it is decoded whole, from a copy of the file
         y, x = (first.shape[first.axes.index(axis)] for axis in "yx")
-        return ("zarr", "deflate", (1, y, x)), 2 * prod(first.shape) * first.dtype.itemsize
+        values = 2 * prod(first.shape) + y * x * first.is_png  # a PNG may have transparency too
+        return ("zarr", "deflate", (1, y, x)), values * first.dtype.itemsize
     with opened(str(first.path), is_ome=False) as file:
         (series,) = file.series
         array = values_of(series, 0, str(first.path))
@@ -129,4 +130,4 @@ def _grid(path: Path) -> tuple[Grid, str]:
     return grid, assumed_distance(grid)
 
 
-FUNCTIONS = Functions(open_slices, describe_slices)
+FUNCTIONS = Functions(open_slices, describe_slices, files=slice_files)

@@ -17,6 +17,7 @@ from znni.volumes.formats.slices.files import PNG
 from znni.volumes.formats.tiff.format import check_codec, opened, values_of
 from znni.volumes.formats.zarr.chunked import LEAST_ROOM
 from znni.volumes.mapped_array import MappedArray
+from znni.volumes.stored import errors_as, reason
 
 AXES = {"Y": "y", "X": "x", "S": "c"}  # by tifffile's letters: S is that of colours
 # A PNG begins with its signature, and then the length and name of the part that has these numbers.
@@ -66,7 +67,10 @@ class Plane:
             return MappedArray(self.path, self.dtype, self.start, self.shape)[key]
         if self.is_png:
             decode = library("imagecodecs", "tiff").png_decode
-            return np.asarray(decode(self.path.read_bytes())).reshape(self.shape)[key]
+            pixels = np.asarray(decode(self.path.read_bytes()))
+            colours = prod(self.shape[2:])  # a transparent colour (tRNS) adds a map behind these
+            pixels = pixels.reshape(*self.shape[:2], -1)[..., :colours]
+            return pixels.reshape(self.shape)[key]
         with opened(str(self.path), is_ome=False) as file:
             (series,) = file.series
             if self.is_small:  # faster than zarr, which decodes a part of a large slice
@@ -81,10 +85,15 @@ def plane_of(path: Path) -> Plane:
     """Return a slice by the header of its file.
 
     Raises:
-        InvalidInput: the file is damaged, or has several planes.
+        InvalidInput: the file cannot be read, is damaged, or has several planes.
     """
-    about = path.stat()
-    return _plane_of(path, about.st_mtime_ns, about.st_size)
+    with errors_as(
+        lambda error: InvalidInput(
+            f"{path}: cannot be read as a slice: {reason(error)}; remove it, or copy it again"
+        )
+    ):
+        about = path.stat()
+        return _plane_of(path, about.st_mtime_ns, about.st_size)
 
 
 @lru_cache(maxsize=MOST_HEADERS)  # a run opens its input several times

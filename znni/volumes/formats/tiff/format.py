@@ -236,4 +236,17 @@ def stored_in(file: Any) -> dict[str, Any]:
         return {}
 
 
-FUNCTIONS = Functions(open_tiff, describe_tiff)
+def files_of_tiff(place: str) -> list[Path]:
+    """Return the files of a volume. Those of OME-TIFF may be a set."""
+    with opened(place) as file:
+        others = {
+            Path(page.parent.filehandle.path)
+            for series in (file.series if file.is_ome else ())
+            for page in (series.pages if series.is_multifile else [series.keyframe])
+            if page is not None
+        }
+    first = Path(place)
+    return [first, *sorted(other for other in others if other.name != first.name)]
+
+
+FUNCTIONS = Functions(open_tiff, describe_tiff, files=files_of_tiff)

@@ -260,4 +260,4 @@ def _level_of(root: str, path: str) -> Level | None:
     return None
 
 
-FUNCTIONS = Functions(open_zarr, describe_zarr)
+FUNCTIONS = Functions(open_zarr, describe_zarr, files=None)
