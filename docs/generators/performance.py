@@ -34,6 +34,7 @@ PAGES = {
             "predictors",
             "nnunet",
             "cases",
+            "whole-scan",
             "sliding-windows",
             "models",
             "gpu-models",

@@ -131,6 +131,24 @@ def cpu_unets(records: Records) -> str:
     return _captioned(records, names, lines)
 
 
+def whole_scans(records: Records) -> str:
+    """Return whole scans on two cores, from the file to the labels, beside nnU-Net's command."""
+    names = [f"whole-scan-2-cores-{classes}.json" for classes in (25, 117)]
+    lines = []
+    for name in names:
+        ours, *peers = records[name].rows
+        line = {"classes": str(ours["classes"]), "znni": _scan(ours)}
+        for peer in peers:
+            line[str(peer["name"])] = f"{_scan(peer)} ({peer['seconds'] / ours['seconds']:.1f}x)"
+        lines.append(line)
+    return _captioned(records, names, lines)
+
+
+def _scan(row: Row) -> str:
+    """Return the seconds of a scan, and the peak memory."""
+    return f"{row['seconds']:.0f} s, {row['peak_gib']:.1f} GiB"
+
+
 def gpu_unets(records: Records) -> str:
     """Return U-Nets on one window of a GPU beside compiled PyTorch, with their errors."""
     names = [GPU_UNETS_AT_192, GPU_UNETS_ANEW]
@@ -536,6 +554,7 @@ TABLES: dict[str, Callable[[Records], str]] = {
     "readme-unets": readme_unets,
     "cpu-networks": cpu_networks,
     "cpu-unets": cpu_unets,
+    "whole-scans": whole_scans,
     "cpu-layers": cpu_layers,
     "cpu-scaling": cpu_scaling,
     "gpu-networks": gpu_networks,
