@@ -19,7 +19,7 @@ from znni.core.user_cache import (
     user_cache,
 )
 from znni.importing.nnunet_folder import DATASET, PLANS, Results
-from znni.inference.network_import import import_network
+from znni.inference.import_process import import_apart
 from znni.network.network import Network
 from znni.network.network_file import load_network
 from znni.network.weights import weights_for
@@ -42,7 +42,7 @@ def network_of_results(results: Results) -> Network:
     if load(imported) is None:
         log.warning("importing %s, once", results.path)
         imported.parent.mkdir(parents=True, exist_ok=True)
-        log.info("%s", import_network(results, imported, overwrite=True))
+        log.info("%s", import_apart(results, imported))
         delete_unused_once(imports, MOST_BYTES_OF_IMPORTS)
     return load_network(imported)
 

@@ -163,11 +163,11 @@ def _expressed(model: Model, network: Network) -> Network | str:
         return known
     try:
         if load(imported) is None:
-            from znni.inference.network_import import import_network  # few runs need it
+            from znni.inference.import_process import import_apart  # few runs need it
 
             log.info("importing %s, once", model.given)
             imported.parent.mkdir(parents=True, exist_ok=True)
-            import_network(Path(model.file), imported, overwrite=True)
+            import_apart(Path(model.file), imported)
             delete_unused_once(_imports(), MOST_BYTES_OF_IMPORTS)
         found = load_network(imported)
         own = replace(
