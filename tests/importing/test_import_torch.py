@@ -450,7 +450,7 @@ def test_pooling_alone_lowers_the_resolution_for_good(tmp_path: Path) -> None:
         (lambda a, _b: nn.functional.max_pool3d(a[..., 1:-1], 3, 1, 1), "crops what max_pool3d"),
         (lambda a, b: a + nn.functional.pad(b, (-1, 1)), "crops what pad (aten.pad.default) reads"),
         (lambda a, b: a + nn.functional.pad(b[..., :-1], (0, 1)), "crops what pad (aten.pad"),
-        (lambda a, b: nn.functional.pad(a + b, (0, 1)), "puts zeros around what the output reads"),
+        (lambda a, b: nn.functional.pad(a + b, (0, 1)), "gives more voxels than it takes"),
         (lambda a, b: a @ b, WINDOWS + "replace it by convolutions"),
         (lambda a, b: (a + b)[..., 1:-1], "crops what the output reads"),
         (lambda a, b: (a, nn.functional.max_pool3d(b, 2)), "whose extents differ; export it"),

@@ -55,6 +55,8 @@ LOCAL: dict[str, tuple[Operation, Shape5]] = {
         (Conv("strided", 2, 3, Vec3(3, 2, 3), "elu", stride=Vec3(2, 1, 2)), 2),
         (Conv("dilated", 2, 3, Vec3(2, 3, 2), "prelu", dilation=Vec3(3, 1, 2)), 2),
         (Conv("grouped", 4, 6, Vec3(2, 2, 3), "gelu", groups=2), 4),
+        (Conv("depthwise", 3, 6, Vec3(3, 2, 3), "elu", stride=Vec3(1, 1, 2), groups=3), 3),
+        (ConvTranspose("spread_maps", 2, 4, Vec3(3, 2, 3), "tanh", TWO, groups=2).local, 2),
         (ConvTranspose("transposed", 2, 3, Vec3(3, 2, 4), "relu", Vec3(2, 2, 3)).local, 2),
         (Affine("affine", 3, "prelu"), 3),
         (Normalize("group_norm", 4, 2, activation="leaky_relu"), 4),

@@ -12,6 +12,7 @@ from znni.machine.arena import new_output
 from znni.network.layers import (
     Activation,
     Conv,
+    ConvTranspose,
     Elementwise,
     Operation,
     SummedConv,
@@ -186,7 +187,7 @@ def addresses(finish: VectorFinish) -> dict[str, int]:
     return {name: array.ctypes.data for name, array in finish._asdict().items()}
 
 
-def vector_finish(layer: Conv, weights: ConvWeights) -> VectorFinish:
+def vector_finish(layer: Conv | ConvTranspose, weights: ConvWeights) -> VectorFinish:
     """Return the last step of a convolution."""
     finish = row_finish(layer, layer.out_features, weights)
     bias = np.zeros(whole_vectors(layer.out_features), np.float32)
@@ -316,7 +317,7 @@ def activate_values(y: Float32, activation: Activation, workers: Workers) -> Non
         workers.for_each(task, workers.shares(y.size, y.size // FEWEST_VALUES))
 
 
-def activate_further(y: Float32, layer: Conv, workers: Workers) -> None:
+def activate_further(y: Float32, layer: Conv | ConvTranspose, workers: Workers) -> None:
     """Apply the part of a layer's activation that needs all maps: softmax.
 
     Args:
