@@ -76,7 +76,12 @@ LOCAL: dict[str, tuple[Operation, Shape5]] = {
     )
 }
 EXAMPLES = (CONVOLUTION, POOLING, POOLED_CONVOLUTION, *LOCAL.values())
-UNORDERED: set[Activation] = {"softmax", "gelu", "prelu"}  # no pooling comes before them
+UNORDERED: set[Activation] = {
+    "softmax",
+    "gelu",
+    "gelu_tanh",
+    "prelu",
+}  # no pooling comes before them
 MACHINE = detect_machine(ram=4 << 30, threads=2)
 
 # References by layer and digest of input and weights: enough for the cases of one test.

@@ -246,10 +246,10 @@ def prelu(origin: str, maps: int, weight: object) -> Nonlinearity:
 
 
 def gelu(origin: str, approximate: object = "none") -> Nonlinearity:
-    """Return a gelu, which has to be the exact one."""
-    if approximate != "none":
-        refuse(origin, f"is approximated by {approximate}; give it approximate='none'")
-    return Nonlinearity(origin, "gelu")
+    """Return a gelu, exact or approximated by a tanh."""
+    if approximate not in ("none", "tanh"):
+        refuse(origin, f"is approximated by {approximate}; give it approximate='none' or 'tanh'")
+    return Nonlinearity(origin, "gelu" if approximate == "none" else "gelu_tanh")
 
 
 def softmax(origin: str, dim: object, dtype: object = None) -> Nonlinearity:

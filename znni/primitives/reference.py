@@ -82,6 +82,9 @@ def activation(
             from scipy.special import erf  # slow to import
 
             return np.asarray(x / 2 * (1 + erf(x / np.sqrt(2))))
+        case "gelu_tanh":
+            inner = np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)
+            return np.asarray(x / 2 * (1 + np.tanh(inner)))
         case "sigmoid":
             with np.errstate(over="ignore"):  # exp is infinite then, the result 0
                 return 1 / (1 + np.exp(-x))

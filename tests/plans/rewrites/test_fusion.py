@@ -44,7 +44,8 @@ def fused(network: Network, weights: Weights, x: Float32) -> Float64:
         if fusion:
             assert fusion.operation.layers == tuple(each.layer.local for each in nodes)
             assert fusion.takes == takes_of(nodes)
-            values.pop(fusion.overwrites or "", None)
+            if fusion.overwrites:
+                values.pop(fusion.overwrites)
         values[node.name] = inner[node.name]
     return values[network.output]
 

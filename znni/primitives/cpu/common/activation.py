@@ -40,6 +40,7 @@ CODES: dict[Activation, int] = {
     "sigmoid": 4,
     "tanh": 5,
     "gelu": 6,
+    "gelu_tanh": 7,
     "prelu": 2,
 }
 
@@ -59,12 +60,17 @@ FLOPS: dict[Activation, float] = {
     "tanh": 2,
     "softmax": 14,
     "gelu": 2,
+    "gelu_tanh": 2,
     "prelu": 0,
 }
 EFFICIENCY = 0.02
 
 # The tanh of larger values is 1 in float32.
 MOST_TANH = np.float32(10)
+
+# Factors of x and of its cube in the tanh of ``gelu_tanh``.
+GELU_LINEAR = np.float32(0.7978845608028654)
+GELU_CUBIC = np.float32(0.044715 * 0.7978845608028654)
 
 # Coefficients of polynomials in u^2, from the highest power on. Their quotient, times u, is erf(u).
 # They are those of Eigen and XLA. The error is below 1e-7.
@@ -202,7 +208,7 @@ def vector_finish(layer: Conv | ConvTranspose, weights: ConvWeights) -> VectorFi
 @numba_kernel
 def activate(row: Float32, bias: np.float32, slope: np.float32, code: int) -> None:
     """Replace each value v of a row by activation(v + bias)."""
-    one, two = np.float32(1), np.float32(2)
+    one, half = np.float32(1), np.float32(0.5)
     if code == 0:
         for i in range(row.size):
             row[i] += bias
@@ -222,13 +228,23 @@ def activate(row: Float32, bias: np.float32, slope: np.float32, code: int) -> No
             row[i] = one / (one + exponential(-(row[i] + bias)))
     elif code == 5:
         for i in range(row.size):
+            row[i] = _tanh(row[i] + bias)
+    elif code == 7:
+        for i in range(row.size):
             value = row[i] + bias
-            twice = exponential_less_one(two * (value if value < MOST_TANH else MOST_TANH))
-            row[i] = twice / (twice + two)
+            inner = value * (GELU_LINEAR + GELU_CUBIC * value * value)
+            row[i] = value * (half + half * _tanh(inner))
     else:
         for i in range(row.size):
             value = row[i] + bias
             row[i] = value * _normal_share(value)
+
+
+@lazy_njit(nogil=True, inline="always")
+def _tanh(value):  # type: ignore[no-untyped-def]
+    """Return the hyperbolic tangent of a value."""
+    twice = exponential_less_one(np.float32(2) * (value if value < MOST_TANH else MOST_TANH))
+    return twice / (twice + np.float32(2))
 
 
 @lazy_njit(nogil=True, inline="always")
