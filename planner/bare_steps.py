@@ -111,7 +111,10 @@ def _fused(operation: FusedOperation, features: int, batch: int, size: Vec3) -> 
     for layer in reversed(others):
         read = layer.reads(Box(Vec3(0, 0, 0), read)).size
     convolved = _step(first, features, batch, read)
-    out = Shape5.of(batch, convolved.shape_out.f, size)
+    maps = convolved.shape_out.f
+    for layer in others:
+        maps = layer.out_features if isinstance(layer, Conv) else maps
+    out = Shape5.of(batch, maps, size)
     return bare_step(operation, convolved.shape_in, out)
 
 

@@ -190,6 +190,8 @@ def _activated(y: Tensor, layer: Layer, slopes: Tensor | None) -> Tensor:
             return F.elu(y)
         case "gelu":
             return F.gelu(y)
+        case "gelu_tanh":
+            return F.gelu(y, approximate="tanh")
         case "sigmoid":
             return torch.sigmoid(y)
         case "tanh":

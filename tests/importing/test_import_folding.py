@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, get_args
 
 import numpy as np
@@ -324,12 +325,42 @@ def test_padding_goes_into_the_convolutions_that_read_it() -> None:
     (layer,) = made.network.layers
     assert layer.padding == SAME  # type: ignore[union-attr]
     assert made.origins == ("pad, conv",)
-    with pytest.raises(InvalidInput, match=r"pad puts zeros around what pool reads"):
-        padded(POOL, plain)
-    with pytest.raises(InvalidInput, match=r"pad puts zeros around what crop reads"):
-        padded(plain, crop=SAME)
-    with pytest.raises(InvalidInput, match=r"pad puts zeros around what the output reads"):
-        padded()
+
+
+@pytest.mark.parametrize(
+    ("graph", "reader"),
+    [
+        (lambda plain: padded(POOL, plain), "pool"),
+        (lambda _plain: padded(), "the output"),
+    ],
+)
+def test_a_convolution_of_one_tap_pads_what_other_layers_read(
+    graph: Callable[[Layered], Graph], reader: str
+) -> None:
+    made = graph(convolution("conv", np.ones((1, 1, 3, 3, 3)), np.zeros(1)))
+    first = made.steps[0].operation
+    assert isinstance(first, Layered)
+    assert first.layer == Conv(
+        f"pad, {reader}", 1, 1, Vec3(1, 1, 1), "identity", groups=1, padding=SAME
+    )
+    assert (first.weight == 1).all()
+
+
+def test_zeros_around_all_terms_of_a_sum_are_zeros_around_the_sum() -> None:
+    tracer = Tracer(1, Vec3(8, 8, 8))
+    tracer.pad("pad", INPUT, "padded", SAME)
+    tracer.add(Layered(Add("sum")), ("padded", "padded"), "sum")
+    tracer.add(convolution("conv", np.ones((1, 1, 3, 3, 3))), ("sum",), "y")
+    total, last = tracer.graph(["y"]).steps
+    assert total.reads == (INPUT, INPUT)
+    assert isinstance(last.operation, Layered)
+    assert isinstance(last.operation.layer, Conv)
+    assert last.operation.layer.padding == SAME
+
+
+def test_zeros_that_are_cropped_are_made_before() -> None:
+    with pytest.raises(InvalidInput, match="crop crops what conv reads"):
+        padded(convolution("conv", np.ones((1, 1, 3, 3, 3))), crop=SAME)
 
 
 def operation(text: str) -> Operation[str]:

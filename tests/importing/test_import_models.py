@@ -153,10 +153,29 @@ def test_a_network_that_people_train(name: str, source: str, tmp_path: Path) -> 
     assert relative(pooled(read_back(out), x), wanted) < 1e-5
 
 
-@pytest.mark.parametrize("norm", ["instance", ("group", {"num_groups": 2})])
+def basic_unet(norm: Any) -> Any:
+    return monai("BasicUNet", 3, 1, 2, features=(2, 2, 4, 4, 4, 2), norm=norm)
+
+
+def mednext(kernel: int) -> Any:
+    return monai(
+        "MedNeXt", 3, 4, 1, 2, kernel_size=kernel, use_residual_connection=True, blocks_down=(1, 1),
+        blocks_bottleneck=1, blocks_up=(1, 1), decoder_expansion_ratio=(3, 2),
+    )  # fmt: skip
+
+
+WITH_NORMS: dict[str, Callable[[], Any]] = {
+    "MONAI BasicUNet, instance norm": lambda: basic_unet("instance"),
+    "MONAI BasicUNet, group norm": lambda: basic_unet(("group", {"num_groups": 2})),
+    "MONAI MedNeXt, kernel 3": lambda: mednext(3),
+    "MONAI MedNeXt, kernel 5": lambda: mednext(5),
+}
+
+
+@pytest.mark.parametrize("name", WITH_NORMS)
 @pytest.mark.parametrize("ending", [".pt2", ".onnx"])
-def test_networks_with_norms(norm: Any, ending: str, tmp_path: Path) -> None:
-    module = monai("BasicUNet", 3, 1, 2, features=(2, 2, 4, 4, 4, 2), norm=norm)
+def test_networks_with_norms(name: str, ending: str, tmp_path: Path) -> None:
+    module = WITH_NORMS[name]()
     for parameter in module.parameters():
         if parameter.ndim == 1:  # factors and shifts are 1 and 0 before training
             nn.init.uniform_(parameter, 0.5, 1.5)

@@ -503,7 +503,7 @@ WINDOWS = "depends on a whole window in a way that this version does not run; "
             "crops 0x0x2 before and 0x0x0 after, and y (Add) by itself would crop 0x0x1 and 0x0x1",
         ),
         (pieces(node("Pad", ["c", "pads"], ["y"], mode="edge")), "that are no zeros"),
-        (pieces(node("Pad", ["c", "pads"], ["y"])), "puts zeros around what the output reads"),
+        (pieces(node("Pad", ["c", "pads"], ["y"])), "gives more voxels than it takes"),
         (pieces(node("Tile", ["c", "volume"], ["y"])), "only maps are repeated"),
         (pieces(node("Cast", ["c"], ["y"], to=10)), "changes the type of numbers"),
     ],

@@ -359,6 +359,13 @@ def test_several_outputs_are_named_in_the_file(tmp_path: Path) -> None:
         assert relative(pooled(read_back(out), x), wanted) < 1e-5
 
 
+def test_a_gelu_may_be_approximated(tmp_path: Path) -> None:
+    module = nn.Sequential(nn.Conv3d(1, 2, 3), nn.GELU("tanh"), nn.Conv3d(2, 1, 1))
+    found = znni.import_network(module, tmp_path / "net.yaml")
+    assert found.network.convolutions[0].activation == "gelu_tanh"
+    assert isinstance(found.parity, Parity)
+
+
 def test_hooks_and_subclasses_are_exported_with_the_rest(tmp_path: Path) -> None:
     for module in (nn.Sequential(hooked()), Bent(nn.Conv3d(1, 1, 1))):
         found = znni.import_network(module, tmp_path / "net.yaml", overwrite=True)
@@ -374,7 +381,6 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: nn.AvgPool3d(2, divisor_override=3), "divisor_override"),
     (lambda: nn.Softmax(dim=2), "axis 2"),
     (lambda: nn.ELU(0.5), "elu has 1 here"),
-    (lambda: nn.GELU("tanh"), "approximate='none'"),
     (nn.Hardtanh, "cannot be represented"),
     (lambda: nn.AdaptiveAvgPool3d(2), "only a whole window is pooled here"),
     (
@@ -450,7 +456,7 @@ def test_pooling_alone_lowers_the_resolution_for_good(tmp_path: Path) -> None:
         (lambda a, _b: nn.functional.max_pool3d(a[..., 1:-1], 3, 1, 1), "crops what max_pool3d"),
         (lambda a, b: a + nn.functional.pad(b, (-1, 1)), "crops what pad (aten.pad.default) reads"),
         (lambda a, b: a + nn.functional.pad(b[..., :-1], (0, 1)), "crops what pad (aten.pad"),
-        (lambda a, b: nn.functional.pad(a + b, (0, 1)), "puts zeros around what the output reads"),
+        (lambda a, b: nn.functional.pad(a + b, (0, 1)), "gives more voxels than it takes"),
         (lambda a, b: a @ b, WINDOWS + "replace it by convolutions"),
         (lambda a, b: (a + b)[..., 1:-1], "crops what the output reads"),
         (lambda a, b: (a, nn.functional.max_pool3d(b, 2)), "whose extents differ; export it"),

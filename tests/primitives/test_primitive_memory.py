@@ -71,6 +71,11 @@ LOCAL: list[tuple[Operation, Shape5]] = [
     (Conv("strided", 13, 17, Vec3(3, 2, 5), "relu", Vec3(2, 1, 3)), Shape5(3, 13, 37, 43, 53)),
     (Conv("dilated", 5, 19, Vec3(3, 3, 2), "softmax", dilation=TWO), Shape5(1, 5, 41, 53, 61)),
     (Conv("grouped", 34, 51, Vec3(3, 2, 3), "relu", groups=17), Shape5(1, 34, 29, 37, 53)),
+    (Conv("depthwise", 17, 17, Vec3(3, 2, 3), "relu", groups=17), Shape5(2, 17, 41, 53, 61)),
+    (
+        ConvTranspose("spread_maps", 17, 17, Vec3(3, 3, 3), "relu", TWO, groups=17),
+        Shape5(2, 17, 17, 23, 29),
+    ),
     (ConvTranspose("transposed", 23, 11, TWO, "relu", TWO), Shape5(2, 23, 17, 23, 29)),
     (ConvTranspose("wide", 97, 37, Vec3(3, 5, 3), "relu", TWO), Shape5(1, 97, 11, 23, 29)),
     (Affine("affine", 17, "softmax"), Shape5(1, 17, 59, 62, 83)),

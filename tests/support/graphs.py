@@ -97,6 +97,20 @@ class Graph:
         slopes = [LEAKY_SLOPE, 0.2, -0.5] if activation == "leaky_relu" else [LEAKY_SLOPE]
         return self.draw(st.sampled_from(slopes))
 
+    def groups(self, taken: int, features: int) -> int:
+        """Return a number that divides both; depthwise layers have as many as there are maps."""
+        divisors = [n for n in range(1, taken + 1) if taken % n == features % n == 0]
+        return self.draw(st.sampled_from(divisors))
+
+    def wide(self, x: str) -> str:
+        """Add two convolutions of one tap."""
+        for _ in range(2):
+            activation = self.activation()
+            features, slope = self.count(1, 2 * self.most_maps), self.slope(activation)
+            conv = Conv(self.name, self.maps[x], features, ONE, activation, slope=slope)
+            x = self.add(conv, x)
+        return x
+
     def convolution(
         self, x: str, *, kept: bool = False, stride: Vec3 = ONE, features: int | None = None
     ) -> str:
@@ -111,8 +125,6 @@ class Graph:
         taken = self.maps[x]
         features = features or self.count(1, self.most_maps)
         kernel, dilation = self.extents(1, 4), self.extents(1, 2)
-        # A number of groups divides both; depthwise convolutions have as many as there are maps.
-        divisors = [n for n in range(1, taken + 1) if taken % n == features % n == 0]
         total = (kernel - 1) * dilation
         before = total // 2
         if not kept:
@@ -122,7 +134,7 @@ class Graph:
         return self.add(
             Conv(
                 self.name, taken, features, kernel, activation, stride, dilation,
-                self.draw(st.sampled_from(divisors)), padding, self.slope(activation),
+                self.groups(taken, features), padding, self.slope(activation),
             ),
             x,
         )  # fmt: skip
@@ -134,7 +146,7 @@ class Graph:
             x: the value that they take.
             earlier: values of this level, which may be read once more.
         """
-        kinds = ["conv", "conv", "affine", "pool", "residual", "again"]
+        kinds = ["conv", "conv", "affine", "pool", "residual", "again", "wide"]
         match self.draw(st.sampled_from(kinds)):
             case "again":
                 other = self.draw(st.sampled_from(earlier))
@@ -143,6 +155,8 @@ class Graph:
                 return x if other == x else self.join(x, other)
             case "conv":
                 return self.convolution(x)
+            case "wide":
+                return self.wide(x)
             case "affine":
                 activation = self.activation()
                 return self.add(
@@ -191,11 +205,12 @@ class Graph:
             kernel.append(extent)
             before.append(start)
             after.append(start - added)
-        activation = self.activation()
+        activation, taken = self.activation(), self.maps[x]
+        features = self.draw(st.sampled_from([taken, self.count(1, self.most_maps)]))
         return self.add(
             ConvTranspose(
-                self.name, self.maps[x], self.count(1, self.most_maps), Vec3(*kernel),
-                activation, stride, Vec3(*before), Vec3(*after), self.slope(activation),
+                self.name, taken, features, Vec3(*kernel), activation, stride, Vec3(*before),
+                Vec3(*after), self.slope(activation), self.groups(taken, features),
             ),
             x,
         )  # fmt: skip

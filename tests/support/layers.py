@@ -55,6 +55,8 @@ LOCAL: dict[str, tuple[Operation, Shape5]] = {
         (Conv("strided", 2, 3, Vec3(3, 2, 3), "elu", stride=Vec3(2, 1, 2)), 2),
         (Conv("dilated", 2, 3, Vec3(2, 3, 2), "prelu", dilation=Vec3(3, 1, 2)), 2),
         (Conv("grouped", 4, 6, Vec3(2, 2, 3), "gelu", groups=2), 4),
+        (Conv("depthwise", 3, 6, Vec3(3, 2, 3), "elu", stride=Vec3(1, 1, 2), groups=3), 3),
+        (ConvTranspose("spread_maps", 2, 4, Vec3(3, 2, 3), "tanh", TWO, groups=2).local, 2),
         (ConvTranspose("transposed", 2, 3, Vec3(3, 2, 4), "relu", Vec3(2, 2, 3)).local, 2),
         (Affine("affine", 3, "prelu"), 3),
         (Normalize("group_norm", 4, 2, activation="leaky_relu"), 4),
@@ -74,7 +76,12 @@ LOCAL: dict[str, tuple[Operation, Shape5]] = {
     )
 }
 EXAMPLES = (CONVOLUTION, POOLING, POOLED_CONVOLUTION, *LOCAL.values())
-UNORDERED: set[Activation] = {"softmax", "gelu", "prelu"}  # no pooling comes before them
+UNORDERED: set[Activation] = {
+    "softmax",
+    "gelu",
+    "gelu_tanh",
+    "prelu",
+}  # no pooling comes before them
 MACHINE = detect_machine(ram=4 << 30, threads=2)
 
 # References by layer and digest of input and weights: enough for the cases of one test.

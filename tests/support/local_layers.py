@@ -65,12 +65,14 @@ def convolutions(draw: st.DrawFn) -> Given:
 @st.composite
 def transposed(draw: st.DrawFn) -> Given:
     """Draw a transposed convolution, whose kernel may be less than its stride or more."""
+    groups = draw(st.sampled_from([1, 1, 2, 5, 16]))
+    each = st.integers(1, 3) if groups > 1 else maps
     kernel = draw(extents(1, 4))
     cut = Vec3(*(draw(st.integers(0, extent - 1)) for extent in kernel))
     activation = draw(st.sampled_from(ACTIVATIONS))
     layer = ConvTranspose(
-        "layer", draw(maps), draw(maps), kernel, activation, draw(extents(1, 3)), cut, cut,
-        draw(slopes),
+        "layer", groups * draw(each), groups * draw(each), kernel, activation,
+        draw(extents(1, 3)), cut, cut, draw(slopes), groups,
     )  # fmt: skip
     size = layer.context.total + draw(extents(1, 8))
     return Given(layer, Shape5.of(draw(st.integers(1, 2)), layer.in_features, size))

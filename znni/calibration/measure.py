@@ -24,7 +24,7 @@ from znni.network.layers import (
     layers_of,
     on_float32,
 )
-from znni.network.weights import ConvWeights, Float32, random_layer_weights
+from znni.network.weights import ConvWeights, Float32, Weights, random_layer_weights
 from znni.plans.primitive import Primitive
 
 NOISE = 2**16  # different numbers in an input; times do not depend on them
@@ -100,10 +100,10 @@ def memory_for(calls: Sequence[tuple[Primitive, Call]]) -> tuple[int, int]:
 
 def some_weights(operation: Operation) -> ConvWeights | None:
     """Return random weights for a layer that has any; None for another."""
-    layer, *_ = layers_of(operation)
-    if not isinstance(layer, Weighted):
-        return None
-    return random_layer_weights(layer, np.random.default_rng(0))
+    weighted = [it for it in layers_of(operation) if isinstance(it, Weighted)]
+    generator = np.random.default_rng(0)
+    layers = {it.name: random_layer_weights(it, generator) for it in weighted}
+    return Weights(layers, "random").of_operation([it.name for it in weighted])
 
 
 def inputs_in(operation: Operation, x: Float32) -> tuple[Float32, ...]:

@@ -18,6 +18,7 @@ from znni.network.layers import (
     Affine,
     Concat,
     Conv,
+    ConvPair,
     ConvTranspose,
     Fused,
     GlobalPool,
@@ -201,12 +202,18 @@ def local_calls(random: Random, extents: tuple[int, int]) -> Iterator[list[Call]
             (Maximum("maximum"), 2 * fine),
             (GlobalPool("global_pool"), fine),
             (Conv("conv", fine, HEAD_MAPS, Vec3.of(1), "identity"), fine),
+            (Conv("conv", fine, fine, Vec3.of(3), "identity", groups=fine), fine),
         ]
         if random.random() < STRIDED:
             layers.append((Conv("conv", fine, coarse, kernel, "relu", factor), fine))
+        wide = Conv("conv", fine, 2 * fine, Vec3.of(1), "gelu")
+        pair = ConvPair(wide, Conv("after", 2 * fine, fine, Vec3.of(1), "identity"))
         yield [
-            Call(layer, Shape5.of(1, maps, layer.reads(layer.rounded(Box(ORIGIN, size))).size))
-            for layer, maps in layers
+            *(
+                Call(layer, Shape5.of(1, maps, layer.reads(layer.rounded(Box(ORIGIN, size))).size))
+                for layer, maps in layers
+            ),
+            Call(pair, Shape5.of(1, fine, size)),
         ]
 
 

@@ -122,7 +122,7 @@ def built_operations(program: Program, catalogue: Catalogue, weights: Weights) -
     """Return the operations of a program, prepared by their primitives."""
 
     def run(step: Step) -> Run:
-        parameters = weights[name] if (name := step.layers[0].name) in weights.layers else None
+        parameters = weights.of_operation([layer.name for layer in step.layers])
         primitive = primitive_of(catalogue, step.primitive)
         return primitive.build(step.operation, step.shape_in, parameters)
 

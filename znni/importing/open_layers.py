@@ -84,8 +84,14 @@ def passes_affine(part: Layered, step: Layered) -> bool:
 
 def then_affine(operation: Layered, step: Layered) -> Layered:
     """Return an operation with a factor and a shift after it as one operation."""
-    axis = 1 if isinstance(operation.layer, ConvTranspose) else 0
-    weight = operation.weight * _shaped(step.weight, axis, operation.weight.ndim)
+    weight = operation.weight
+    if isinstance(operation.layer, ConvTranspose):
+        by_group = np.split(step.weight, operation.layer.groups)
+        weight = (
+            weight * np.repeat(by_group, len(weight) // len(by_group), 0)[..., None, None, None]
+        )
+    else:
+        weight = weight * step.weight.reshape(-1, *(1,) * (weight.ndim - 1))
     return replace(operation, weight=weight, bias=operation.bias * step.weight + step.bias)
 
 
@@ -93,7 +99,7 @@ def after_affine(step: Layered, before: Layered) -> Layered | None:
     """Return a convolution with a factor and a shift before it as one; None if it is no such."""
     match step.layer:
         case ConvTranspose() if not before.bias.any():
-            return replace(step, weight=step.weight * _shaped(before.weight, 0, 5))
+            return replace(step, weight=step.weight * before.weight.reshape(-1, 1, 1, 1, 1))
         case Conv(padding=padding, groups=groups) if padding.total == ZERO or not before.bias.any():
             pass
         case _:
@@ -107,11 +113,6 @@ def after_affine(step: Layered, before: Layered) -> Layered | None:
     bias = step.bias + (step.weight.sum(axis=(2, 3, 4)) * of_groups(before.bias)).sum(axis=1)
     weight = step.weight * of_groups(before.weight)[:, :, None, None, None]
     return replace(step, weight=weight, bias=bias)
-
-
-def _shaped(values: Float64, axis: int, axes: int) -> Float64:
-    """Return values of maps along one axis of a layer's weights."""
-    return values.reshape([-1 if index == axis else 1 for index in range(axes)])
 
 
 def changed(operation: Layered, **changes: Any) -> Layered:

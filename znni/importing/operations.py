@@ -6,6 +6,7 @@ that names the layer's origin, its problem and a remedy.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -67,11 +68,10 @@ def transposed_convolution(
 ) -> Layered:
     """Return a transposed convolution with weights (in, out / groups, z, y, x).
 
-    Groups become one group whose other kernels are zero. Dilated kernels become larger ones with
-    zeros between their taps.
+    Dilated kernels become larger ones with zeros between their taps.
     """
     kernels = _kernels(origin, weight, "(in, out, z, y, x)")
-    kernels = _in_one_group(kernels, groups_of(origin, groups, len(kernels)))
+    several = groups_of(origin, groups, len(kernels))
     spread = extents(origin, "dilation", dilation)
     reach = (Vec3(*kernels.shape[2:]) - 1) * spread + 1
     if reach.volume > MOST_TAPS and spread != ONE:
@@ -86,9 +86,10 @@ def transposed_convolution(
             f"cuts off {cut.before} samples at the beginning of its output and {after} at its "
             f"end; export it with equal pads, and an output_padding",
         )
-    taken, out = kernels.shape[:2]
+    taken, out = len(kernels), kernels.shape[1] * several
     shifts, steps = vector(origin, "bias", bias, out), extents(origin, "stride", stride)
     layer = ConvTranspose(origin, taken, out, reach, "identity", steps, cut.before, after)
+    layer = replace(layer, groups=several)
     return Layered(layer, apart, shifts)
 
 
@@ -245,10 +246,10 @@ def prelu(origin: str, maps: int, weight: object) -> Nonlinearity:
 
 
 def gelu(origin: str, approximate: object = "none") -> Nonlinearity:
-    """Return a gelu, which has to be the exact one."""
-    if approximate != "none":
-        refuse(origin, f"is approximated by {approximate}; give it approximate='none'")
-    return Nonlinearity(origin, "gelu")
+    """Return a gelu, exact or approximated by a tanh."""
+    if approximate not in ("none", "tanh"):
+        refuse(origin, f"is approximated by {approximate}; give it approximate='none' or 'tanh'")
+    return Nonlinearity(origin, "gelu" if approximate == "none" else "gelu_tanh")
 
 
 def softmax(origin: str, dim: object, dtype: object = None) -> Nonlinearity:
@@ -268,13 +269,3 @@ def _kernels(origin: str, weight: object, axes: str) -> Float64:
             f"has weights of shape {kernels.shape}; give those of a 3D convolution: {axes}",
         )
     return kernels
-
-
-def _in_one_group(kernels: Float64, groups: int) -> Float64:
-    """Return transposed kernels in several groups as those of one group, with zeros between."""
-    taken, given = len(kernels) // groups, kernels.shape[1]
-    whole = np.zeros((len(kernels), given * groups, *kernels.shape[2:]))
-    for index in range(groups):
-        rows = slice(index * taken, (index + 1) * taken)
-        whole[rows, index * given : (index + 1) * given] = kernels[rows]
-    return whole

@@ -28,7 +28,7 @@ from znni.importing.steps import Original, Sample
 from znni.machine.detect import detect_host
 from znni.network.geometry import whole_input, whole_sizes, with_window
 from znni.network.input_scaling import AS_STORED
-from znni.network.layers import Affine, ConvTranspose, Normalize
+from znni.network.layers import Affine, Conv, ConvTranspose, Normalize
 from znni.network.network import Network
 from znni.network.weights import Float32, Weights
 from znni.network.window import Window
@@ -270,7 +270,7 @@ def _obstacle(network: Network, original: Original, size: Vec3) -> str:
     values, flops = _work(network, size)
     copies = COPIES
     if network.is_exact and flops <= EXACT_FLOPS:  # in float64, with the samples around each sample
-        copies = COPIES * 2 * max(layer.kernel.volume for layer in network.convolutions)
+        copies = COPIES * 2 * max(_samples_of_group(layer) for layer in network.convolutions)
     needed, allowed = 4 * copies * values, detect_host().host.memory
     if needed > allowed:
         return (
@@ -283,6 +283,11 @@ def _obstacle(network: Network, original: Original, size: Vec3) -> str:
             f"onnxruntime to have it compared"
         )
     return ""
+
+
+def _samples_of_group(conv: Conv) -> int:
+    """Return the samples around each sample for one group of maps, as a share of all maps."""
+    return -(-conv.kernel.volume // conv.groups)
 
 
 def _work(network: Network, size: Vec3) -> tuple[int, float]:

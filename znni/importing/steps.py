@@ -99,7 +99,7 @@ class Nonlinearity:
     def is_increasing(self) -> bool:
         """True if it keeps the order of values, so that it may pass max-pooling."""
         match self.kind:
-            case "softmax" | "gelu":
+            case "softmax" | "gelu" | "gelu_tanh":
                 return False
             case "leaky_relu":
                 return self.slope >= 0

@@ -11,13 +11,15 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeVar
 
+import numpy as np
+
 from znni.core.errors import InvalidInput
 from znni.core.shapes import Vec3
 from znni.importing.checks import NotExpressed, refuse
 from znni.importing.margins import Joined, Unsuited, margin_after, margin_of_join, unneeded_crop
-from znni.importing.steps import Graph, Layered, Nonlinearity, Operation, Step
+from znni.importing.steps import Graph, Layered, Nonlinearity, Operation, Step, convolution
 from znni.network.layer_geometry import NO_PADDING
-from znni.network.layers import Affine, Conv, GlobalPool, Join, Multiply, Padding, Pool
+from znni.network.layers import Add, Affine, Conv, GlobalPool, Join, Multiply, Padding, Pool
 from znni.network.node import INPUT
 
 # A size of which all usual poolings together are divisors. It is never allocated.
@@ -50,7 +52,8 @@ class Traced:
         is_pooled: whether it has one sample for a whole window.
         margin: the samples around it that only the imported network has.
         crop: the samples that are cut off. Layers that join values do so by themselves.
-        zeros: the zeros that are added, which convolutions and average poolings add themselves.
+        zeros: the zeros that are added, which convolutions and average poolings add themselves. A
+            convolution of one tap adds them for other layers.
     """
 
     value: str
@@ -80,10 +83,10 @@ class Tracer:
         """Return the graph of all steps.
 
         Raises:
-            InvalidInput: outputs have different extents. Or a value is cropped or padded that
-                nothing here crops or pads.
+            InvalidInput: outputs have different extents. Or a value is cropped that nothing here
+                crops.
         """
-        ends = [self.values[name] for name in outputs]
+        ends = [self.values[self._with_zeros_made("the output", name)] for name in outputs]
         if len({(end.size, end.margin) for end in ends}) > 1:
             listed = " and ".join(f"{name!r} ({self.values[name].size})" for name in outputs)
             raise InvalidInput(
@@ -109,9 +112,12 @@ class Tracer:
         Raises:
             InvalidInput: the operation does not take values of these maps, or the name is taken.
         """
-        first, *others = (self.values[name] for name in reads)
-        operation, first = _with_zeros(operation, first)
-        taken = [first, *others]
+        operation, reads, zeros = self._with_zeros(operation, reads)
+        taken = [self.values[name] for name in reads]
+        if zeros:  # which lie around the operation's value, or which it adds by itself
+            bare = [each.size - zeros.by.total for each in taken]
+            taken = [replace(e, size=s, zeros=None) for e, s in zip(taken, bare, strict=True)]
+        first = taken[0]
         match operation:
             case Nonlinearity() | Layered(layer=Affine()):
                 may_be_cropped, made = True, first
@@ -125,9 +131,42 @@ class Tracer:
                 )
         for each in taken:
             self._check_around(operation.origin, each, may_be_cropped=may_be_cropped)
-        margin = self._margin(operation, taken)
-        self._name(operation.origin, value, replace(made, value=value, margin=margin))
+        made = replace(made, value=value, margin=self._margin(operation, taken))
+        if zeros and len(taken) > 1:
+            made = replace(made, size=made.size + zeros.by.total, zeros=zeros)
+        self._name(operation.origin, value, made)
         self._steps[value] = Step(operation, tuple(reads), value)
+
+    def _with_zeros(
+        self, operation: Operation, reads: Sequence[str]
+    ) -> tuple[Operation, Sequence[str], Around | None]:
+        """Return an operation, the values that it takes, and the zeros around these.
+
+        It adds these zeros by itself, or leaves them to the layers after it. If it can do neither,
+        a convolution of one tap makes values that have them.
+        """
+        first, *others = (self.values[name].zeros for name in reads)
+        match operation:
+            case Layered(layer=Conv() | Pool(reduce="average") as layer) if first:
+                padding = layer.padding.widened(first.by)
+                layer = replace(layer, name=f"{first.origin}, {layer.name}", padding=padding)
+                return replace(operation, layer=layer), reads, first
+            case Layered(layer=Add()) if first and {it and it.by for it in others} == {first.by}:
+                return operation, reads, first
+        return operation, [self._with_zeros_made(operation.origin, name) for name in reads], None
+
+    def _with_zeros_made(self, reader: str, name: str) -> str:
+        """Return the name of a value that has the zeros around a named one."""
+        held, made = self.values[name], f"{name}\0zeros"
+        if held.zeros is None:
+            return name
+        if made not in self.values:
+            origin, by = held.zeros
+            ones = np.ones((held.maps, 1, 1, 1, 1))
+            added = convolution(f"{origin}, {reader}", ones, groups=held.maps, padding=by)
+            self._steps[made] = Step(added, (held.value,), made)
+            self.values[made] = replace(held, value=made, zeros=None)
+        return made
 
     def same(self, origin: str, read: str, value: str) -> None:
         """Give a value another name."""
@@ -135,7 +174,7 @@ class Tracer:
 
     def crop(self, origin: str, read: str, value: str, by: Padding) -> None:
         """Cut samples off a value."""
-        held = self.values[read]
+        held = self.values[self._with_zeros_made(origin, read)]
         self._check_around(origin, held, may_be_cropped=True)
         both = held.crop.by.widened(by) if held.crop else by
         cropped = replace(held, size=held.size - by.total, crop=Around(origin, both))
@@ -147,21 +186,16 @@ class Tracer:
         self._check_around(origin, held)
         if held.margin != NO_PADDING:
             raise unneeded_crop(origin, held.margin)
-        size = held.size + by.total
-        padded = replace(held, size=size, crop=None, zeros=Around(origin, by))
+        size, both = held.size + by.total, held.zeros.by.widened(by) if held.zeros else by
+        padded = replace(held, size=size, crop=None, zeros=Around(origin, both))
         self._name(origin, value, padded)
 
     def _check_around(self, reader: str, held: Traced, *, may_be_cropped: bool = False) -> None:
-        """Note it as a problem if a reader takes no value that is cropped or padded."""
+        """Note it as a problem if a reader takes no value that is cropped."""
         if held.crop and not may_be_cropped:
             self._problems.append(
                 f"{held.crop.origin} crops what {reader} reads; only what is joined with other "
                 f"values is cropped here: leave the crop out, and crop the result"
-            )
-        if held.zeros:
-            self._problems.append(
-                f"{held.zeros.origin} puts zeros around what {reader} reads; only convolutions "
-                f"and average poolings pad here: give it to these as their padding"
             )
 
     def _name(self, origin: str, name: str, value: Traced) -> None:
@@ -192,17 +226,6 @@ class Tracer:
             for origin, by in [each.crop or Around("", NO_PADDING)]
         ]
         return margin_of_join(operation.origin, joined)
-
-
-def _with_zeros(operation: Operation, held: Traced) -> tuple[Operation, Traced]:
-    """Return an operation that adds the zeros around its input by itself, if it can do so."""
-    match operation:
-        case Layered(layer=Conv() | Pool(reduce="average") as layer) if held.zeros:
-            padding = layer.padding.widened(held.zeros.by)
-            layer = replace(layer, name=f"{held.zeros.origin}, {layer.name}", padding=padding)
-            size = held.size - held.zeros.by.total
-            return replace(operation, layer=layer), replace(held, size=size, zeros=None)
-    return operation, held
 
 
 def traced(extents: Sequence[int | None], read: Callable[[Vec3], Result]) -> Result:

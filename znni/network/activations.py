@@ -7,8 +7,9 @@ from typing import Literal, TypeAlias, get_args
 from znni.core.errors import InvalidInput
 
 Activation: TypeAlias = Literal[
-    "relu", "sigmoid", "tanh", "leaky_relu", "elu", "identity", "softmax", "gelu", "prelu"
-]
+    "relu", "sigmoid", "tanh", "leaky_relu", "elu", "identity", "softmax", "gelu", "gelu_tanh",
+    "prelu",
+]  # fmt: skip
 
 # The slope of leaky_relu for negative values if none is given, as in PyTorch.
 LEAKY_SLOPE = 0.01

@@ -52,15 +52,10 @@ class Conv(SlidBox):
         check_count(f"{where}: out_features", self.out_features)
         for what in ("kernel", "stride", "dilation"):
             check_extents(f"{where}: {what}", getattr(self, what))
-        check_count(f"{where}: groups", self.groups)
         for side in self.padding:
             check_not_negative(f"{where}: padding", side)
         check_activation(where, self.activation)
-        if self.in_features % self.groups or self.out_features % self.groups:
-            raise InvalidInput(
-                f"{where}: groups is {self.groups}, which does not divide its {self.in_features} "
-                f"input and {self.out_features} output maps; give a number that divides both"
-            )
+        _check_groups(self)
 
     @property
     def is_dense(self) -> bool:
@@ -128,10 +123,12 @@ class ConvTranspose(ShortText):
         padding_after: the samples that are cut off at its end. If an extent is negative, samples
             are added there (PyTorch's ``output_padding``).
         slope: the factor of ``leaky_relu`` for negative values.
+        groups: the number of groups of maps. Each output map depends on one group of input maps.
 
     Raises:
         InvalidInput: an extent is not positive, the activation is unknown, or the padding cuts off
-            more than the kernel. Or the samples added at the end are as many as the stride.
+            more than the kernel. Or the samples added at the end are as many as the stride. Or the
+            groups do not divide the maps.
     """
 
     arity: ClassVar[int | None] = 1
@@ -145,6 +142,7 @@ class ConvTranspose(ShortText):
     padding: Vec3 = ZERO
     padding_after: Vec3 = ZERO
     slope: float = LEAKY_SLOPE
+    groups: int = 1
     kind: Literal["conv_transpose"] = field(default="conv_transpose", repr=False)
 
     def __post_init__(self) -> None:
@@ -155,6 +153,7 @@ class ConvTranspose(ShortText):
         check_extents(f"{where}: stride", self.stride)
         check_not_negative(f"{where}: padding", self.padding)
         check_activation(where, self.activation)
+        _check_groups(self)
         if not self.padding.within(self.kernel - 1):
             raise InvalidInput(
                 f"{where}: padding {self.padding} cuts off all of a kernel of {self.kernel}; give "
@@ -221,18 +220,30 @@ class ConvTranspose(ShortText):
     @property
     def fan_in(self) -> int:
         """The inputs of one output value, on average."""
-        return max(1, self.in_features * self.kernel.volume // self.stride.volume)
+        taps = self.in_features // self.groups * self.kernel.volume
+        return max(1, taps // self.stride.volume)
 
     @property
     def weight_shape(self) -> tuple[int, ...]:
-        """The shape of the weights, as in PyTorch: (in, out, z, y, x)."""
-        return (self.in_features, self.out_features, *self.kernel)
+        """The shape of the weights, as in PyTorch: (in, out / groups, z, y, x)."""
+        return (self.in_features, self.out_features // self.groups, *self.kernel)
 
     @property
     def parameters(self) -> int:
         """The number of weights, biases and slopes."""
-        taps = self.in_features * self.kernel.volume
+        taps = self.in_features // self.groups * self.kernel.volume
         return self.out_features * (taps + 1 + has_slopes(self.activation))
+
+
+def _check_groups(layer: Conv | ConvTranspose) -> None:
+    """Check that the groups of a convolution have equal numbers of maps."""
+    check_count(f"layer {layer.name}: groups", layer.groups)
+    if layer.in_features % layer.groups or layer.out_features % layer.groups:
+        raise InvalidInput(
+            f"layer {layer.name}: groups is {layer.groups}, which does not divide its "
+            f"{layer.in_features} input and {layer.out_features} output maps; give a number that "
+            f"divides both"
+        )
 
 
 def check_maps(name: str, expected: int, maps: int) -> None:

@@ -76,6 +76,7 @@ def _parts(layer: Layer, maps: dict[str, int]) -> Iterator[str]:
             yield f"transposed conv {layer.kernel}"
             yield f"{layer.in_features} -> {made}"
             yield f"stride {layer.stride}"
+            yield from _unless("groups", layer.groups, 1)
             yield from _padded(Padding(layer.padding, layer.padding_after))
         case Pool():
             yield f"{layer.reduce}-pool {layer.window}"

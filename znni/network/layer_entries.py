@@ -190,6 +190,7 @@ class ConvTransposeEntry(LayerKind):
     stride: Extents
     padding: Margins = ZERO
     output_padding: Margins = ZERO
+    groups: Count = 1
     activation: ActivationEntry = IDENTITY
 
     def _from_maps(self, maps: Sequence[int]) -> dict[str, Any]:

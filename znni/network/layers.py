@@ -25,6 +25,7 @@ __all__ = [
     "Affine",
     "Concat",
     "Conv",
+    "ConvPair",
     "ConvTranspose",
     "DenseLayer",
     "Elementwise",
@@ -74,8 +75,8 @@ Layer: TypeAlias = (
 class Fused:
     """Layers that follow each other, as one operation: nothing between them is stored.
 
-    A subclass is a dataclass with a field for each layer, in order. The field's name is the kind of
-    the layer. A rule in ``znni.plans.rewrites`` says where networks have such layers.
+    A subclass is a dataclass with a field for each layer, in order. A rule in
+    ``znni.plans.rewrites`` says where networks have such layers.
     """
 
     adds_in_place: ClassVar[bool] = False  # to the last value that it takes
@@ -113,8 +114,16 @@ class SummedConv(Fused):
         return replace(self.conv, activation=self.add.activation, slope=self.add.slope)
 
 
+@dataclass(frozen=True)
+class ConvPair(Fused):
+    """Two convolutions of one tap as one operation: the maps between them are not stored."""
+
+    conv: Conv
+    after: Conv
+
+
 # An operation of several layers.
-FusedOperation: TypeAlias = PooledConv | SummedConv
+FusedOperation: TypeAlias = PooledConv | SummedConv | ConvPair
 
 
 @dataclass(frozen=True)
@@ -173,6 +182,8 @@ def unnamed(operation: Operation) -> Operation:
 
 def _unnamed_layer(layer: Layer | FusedOperation) -> Layer | FusedOperation:
     if isinstance(layer, Fused):
-        neutral: dict[str, Any] = {it.kind: replace(it, name=it.kind) for it in layer.layers}
+        neutral: dict[str, Any] = {
+            field: replace(it, name=field) for field, it in vars(layer).items()
+        }
         return replace(layer, **neutral)
     return replace(layer, name=layer.kind)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from io import RawIOBase
 from os import PathLike
@@ -48,14 +48,17 @@ class ConvWeights:
     Attributes:
         weight: the weights, with the layer's ``weight_shape``. Those of a convolution are
             (out, in / groups, z, y, x), for cross-correlation; those of a transposed convolution
-            (in, out, z, y, x); and those of an affine layer or a norm are its factors (out,).
+            (in, out / groups, z, y, x); and those of an affine layer or a norm are its factors
+            (out,).
         bias: the biases (out,).
         slope: the factors of ``prelu`` for negative values (out,), if that is its activation.
+        after: the parameters of the next layer, if both are one operation.
     """
 
     weight: Float32
     bias: Float32
     slope: Float32 | None = None
+    after: ConvWeights | None = None
 
     @property
     def arrays(self) -> dict[str, Float32]:
@@ -83,6 +86,14 @@ class Weights:
                 f"{self.source}: has no weights for layer {name!r}; it has those of {known}"
             )
         return self.layers[name]
+
+    def of_operation(self, names: Sequence[str]) -> ConvWeights | None:
+        """Return the parameters of layers that are one operation; None if they have none."""
+        found = None
+        for name in reversed(names):
+            if name in self.layers:
+                found = replace(self.layers[name], after=found)
+        return found
 
     @property
     def nbytes(self) -> int:
@@ -344,6 +355,18 @@ def conv_weights(layer: Weighted, weights: ConvWeights | None) -> ConvWeights:
     if weights is None:
         raise InvalidInput(f"layer {layer.name} needs weights; give it ConvWeights(weight, bias)")
     return _checked("", layer, weights.weight, weights.bias, weights.slope)
+
+
+def in_one_group(weight: Float32, groups: int) -> Float32:
+    """Return weights (in, out / groups, z, y, x) as those of one group, with zeros between."""
+    if groups == 1:
+        return weight
+    taken, given = len(weight) // groups, weight.shape[1]
+    whole = np.zeros((len(weight), given * groups, *weight.shape[2:]), np.float32)
+    for index in range(groups):
+        rows = slice(index * taken, (index + 1) * taken)
+        whole[rows, index * given : (index + 1) * given] = weight[rows]
+    return whole
 
 
 def _checked(

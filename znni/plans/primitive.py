@@ -18,6 +18,8 @@ from znni.network.layers import (
     Add,
     Concat,
     Conv,
+    ConvPair,
+    FusedOperation,
     GlobalPool,
     Maximum,
     Multiply,
@@ -36,7 +38,7 @@ if TYPE_CHECKING:
 # Functions of one array for each input. If the layer sees edges, a ``Box`` comes last.
 Run: TypeAlias = "Callable[..., Float32]"
 Found = TypeVar("Found")
-Layer = TypeVar("Layer", bound=AnyLayer)
+Layer = TypeVar("Layer", bound=AnyLayer | FusedOperation)
 
 
 class Primitive(Protocol):
@@ -86,6 +88,8 @@ class Primitive(Protocol):
 
             The ``run`` of a ``SummedConv`` takes the value to which it adds after the input. The
             output is usually the memory of that value. Else the value is copied there first.
+
+            The weights of several layers are those of the first, with those of the others after it.
         """
 
 
@@ -311,6 +315,14 @@ def convolved_and_pooled(layer: Operation, shape: Shape5) -> Shape5 | None:
         return None
     between = convolved(layer.conv, shape)
     return between and pooled(layer.pool, between)
+
+
+def convolved_twice(layer: Operation, shape: Shape5) -> Shape5 | None:
+    """Return the output shape of two convolutions as one operation; None for anything else."""
+    if not isinstance(layer, ConvPair):
+        return None
+    between = convolved(layer.conv, shape)
+    return between and convolved(layer.after, between)
 
 
 def fragmented(layer: Operation, shape: Shape5) -> Shape5 | None:

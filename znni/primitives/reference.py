@@ -42,7 +42,7 @@ from znni.network.layers import (
 from znni.network.model_files import opened
 from znni.network.network import Network
 from znni.network.node import INPUT, Node
-from znni.network.weights import ConvWeights, Weights
+from znni.network.weights import ConvWeights, Weights, in_one_group
 
 Float64 = NDArray[np.float64]
 
@@ -82,6 +82,9 @@ def activation(
             from scipy.special import erf  # slow to import
 
             return np.asarray(x / 2 * (1 + erf(x / np.sqrt(2))))
+        case "gelu_tanh":
+            inner = np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)
+            return np.asarray(x / 2 * (1 + np.tanh(inner)))
         case "sigmoid":
             with np.errstate(over="ignore"):  # exp is infinite then, the result 0
                 return 1 / (1 + np.exp(-x))
@@ -311,8 +314,9 @@ def _scattered(x: Float64, layer: ConvTranspose, weights: ConvWeights) -> Float6
     (sz, sy, sx), (nz, ny, nx) = layer.stride, x.shape[1:]
     full = (Vec3(nz, ny, nx) - 1) * layer.stride + layer.kernel
     y = np.zeros((layer.out_features, *full))
+    weight = in_one_group(weights.weight, layer.groups)
     for tap in offsets(layer.kernel):
-        part = np.einsum("fzyx,fo->ozyx", x, weights.weight[:, :, tap.z, tap.y, tap.x])
+        part = np.einsum("fzyx,fo->ozyx", x, weight[:, :, tap.z, tap.y, tap.x])
         y[
             :,
             tap.z : tap.z + (nz - 1) * sz + 1 : sz,

@@ -16,7 +16,7 @@ from znni.network.layers import Add, Conv, Join, Padding
 from znni.network.network import Network
 from znni.network.node import INPUT, Node
 from znni.network.weights import Float32, Weights, random_weights
-from znni.plans.rewrites.fusion import takes_of
+from znni.plans.rewrites.fusion import Fusion, takes_of
 from znni.plans.rewrites.fusions import fusions
 from znni.primitives.reference import Float64, _cropped, _whole, exact
 
@@ -24,7 +24,10 @@ from znni.primitives.reference import Float64, _cropped, _whole, exact
 def fused(network: Network, weights: Weights, x: Float32) -> Float64:
     """The output if each fusion is one step, which stores nothing between."""
     sizes = whole_sizes(network, Vec3(*x.shape[1:]))
-    found = {fusion.gives: fusion for fusion in fusions(network).values()}
+    found: dict[str, Fusion] = {}
+    for fusion in fusions(network).values():
+        if not {*fusion.layers} & {name for it in found.values() for name in it.layers}:
+            found[fusion.gives] = fusion
     between = {name for fusion in found.values() for name in fusion.between}
     values: dict[str, Float64] = {INPUT: x.astype(np.float64)}
     for node in network.nodes:
@@ -41,7 +44,8 @@ def fused(network: Network, weights: Weights, x: Float32) -> Float64:
         if fusion:
             assert fusion.operation.layers == tuple(each.layer.local for each in nodes)
             assert fusion.takes == takes_of(nodes)
-            values.pop(fusion.overwrites or "", None)
+            if fusion.overwrites:
+                values.pop(fusion.overwrites)
         values[node.name] = inner[node.name]
     return values[network.output]
 
@@ -64,6 +68,22 @@ def residual_chain() -> Network:
     return network
 
 
+def wide_block() -> Network:
+    """A network with two convolutions of one tap, and a sum that may be one step with the last."""
+    one = Vec3(1, 1, 1)
+    padding = Padding(one, one)
+    first = Conv("a", 1, 3, Vec3(3, 3, 3), "relu", padding=padding)
+    nodes = (
+        Node(first, (INPUT,)),
+        Node(Conv("b", 3, 7, one, "gelu"), ("a",)),
+        Node(Conv("c", 7, 3, one, "identity"), ("b",)),
+        Node(Add("s", "elu"), ("c", "a")),
+    )
+    network = Network("wide", 1, nodes, "s")
+    assert [it.layers for it in fusions(network).values()] == [("b", "c"), ("c", "s")]
+    return network
+
+
 def with_linear_convolutions(network: Network) -> Network:
     nodes = (
         replace(node, layer=replace(node.layer, activation="identity", slope=0.01))
@@ -81,6 +101,7 @@ def with_linear_convolutions(network: Network) -> Network:
 )
 @example(chain(("conv", 2), ("pool", 2), ("conv", 2)), Vec3(3, 2, 1))
 @example(residual_chain(), Vec3(3, 4, 5))
+@example(wide_block(), Vec3(3, 4, 5))
 def test_fused_steps_give_what_single_layers_give(network: Network, output: Vec3) -> None:
     if network.is_exact:
         size = whole_input(network, output)

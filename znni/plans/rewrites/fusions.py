@@ -14,7 +14,7 @@ from typing import Protocol
 from znni.network.layers import FusedOperation
 from znni.network.network import Network
 from znni.network.node import Node, readers_of
-from znni.plans.rewrites import pooled_convolution, summed_convolution
+from znni.plans.rewrites import convolution_pair, pooled_convolution, summed_convolution
 from znni.plans.rewrites.fusion import Fusion
 from znni.plans.segments import Step
 
@@ -26,7 +26,7 @@ class FusionRule(Protocol):
         """Return the operation that replaces two layers; None if the rule does not match."""
 
 
-RULES: tuple[FusionRule, ...] = (pooled_convolution, summed_convolution)
+RULES: tuple[FusionRule, ...] = (pooled_convolution, summed_convolution, convolution_pair)
 
 
 @lru_cache(maxsize=256)

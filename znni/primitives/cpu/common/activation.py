@@ -12,6 +12,7 @@ from znni.machine.arena import new_output
 from znni.network.layers import (
     Activation,
     Conv,
+    ConvTranspose,
     Elementwise,
     Operation,
     SummedConv,
@@ -39,6 +40,7 @@ CODES: dict[Activation, int] = {
     "sigmoid": 4,
     "tanh": 5,
     "gelu": 6,
+    "gelu_tanh": 7,
     "prelu": 2,
 }
 
@@ -58,12 +60,17 @@ FLOPS: dict[Activation, float] = {
     "tanh": 2,
     "softmax": 14,
     "gelu": 2,
+    "gelu_tanh": 2,
     "prelu": 0,
 }
 EFFICIENCY = 0.02
 
 # The tanh of larger values is 1 in float32.
 MOST_TANH = np.float32(10)
+
+# Factors of x and of its cube in the tanh of ``gelu_tanh``.
+GELU_LINEAR = np.float32(0.7978845608028654)
+GELU_CUBIC = np.float32(0.044715 * 0.7978845608028654)
 
 # Coefficients of polynomials in u^2, from the highest power on. Their quotient, times u, is erf(u).
 # They are those of Eigen and XLA. The error is below 1e-7.
@@ -186,7 +193,7 @@ def addresses(finish: VectorFinish) -> dict[str, int]:
     return {name: array.ctypes.data for name, array in finish._asdict().items()}
 
 
-def vector_finish(layer: Conv, weights: ConvWeights) -> VectorFinish:
+def vector_finish(layer: Conv | ConvTranspose, weights: ConvWeights) -> VectorFinish:
     """Return the last step of a convolution."""
     finish = row_finish(layer, layer.out_features, weights)
     bias = np.zeros(whole_vectors(layer.out_features), np.float32)
@@ -201,7 +208,7 @@ def vector_finish(layer: Conv, weights: ConvWeights) -> VectorFinish:
 @numba_kernel
 def activate(row: Float32, bias: np.float32, slope: np.float32, code: int) -> None:
     """Replace each value v of a row by activation(v + bias)."""
-    one, two = np.float32(1), np.float32(2)
+    one, half = np.float32(1), np.float32(0.5)
     if code == 0:
         for i in range(row.size):
             row[i] += bias
@@ -221,13 +228,23 @@ def activate(row: Float32, bias: np.float32, slope: np.float32, code: int) -> No
             row[i] = one / (one + exponential(-(row[i] + bias)))
     elif code == 5:
         for i in range(row.size):
+            row[i] = _tanh(row[i] + bias)
+    elif code == 7:
+        for i in range(row.size):
             value = row[i] + bias
-            twice = exponential_less_one(two * (value if value < MOST_TANH else MOST_TANH))
-            row[i] = twice / (twice + two)
+            inner = value * (GELU_LINEAR + GELU_CUBIC * value * value)
+            row[i] = value * (half + half * _tanh(inner))
     else:
         for i in range(row.size):
             value = row[i] + bias
             row[i] = value * _normal_share(value)
+
+
+@lazy_njit(nogil=True, inline="always")
+def _tanh(value):  # type: ignore[no-untyped-def]
+    """Return the hyperbolic tangent of a value."""
+    twice = exponential_less_one(np.float32(2) * (value if value < MOST_TANH else MOST_TANH))
+    return twice / (twice + np.float32(2))
 
 
 @lazy_njit(nogil=True, inline="always")
@@ -316,7 +333,7 @@ def activate_values(y: Float32, activation: Activation, workers: Workers) -> Non
         workers.for_each(task, workers.shares(y.size, y.size // FEWEST_VALUES))
 
 
-def activate_further(y: Float32, layer: Conv, workers: Workers) -> None:
+def activate_further(y: Float32, layer: Conv | ConvTranspose, workers: Workers) -> None:
     """Apply the part of a layer's activation that needs all maps: softmax.
 
     Args:

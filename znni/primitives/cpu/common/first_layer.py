@@ -14,7 +14,7 @@ MOST_FEATURES = 4
 def keeps_order(conv: Conv) -> bool:
     """Return whether larger sums of a map always give larger outputs, or equal ones."""
     return not (
-        conv.activation in ("softmax", "gelu", "prelu")
+        conv.activation in ("softmax", "gelu", "gelu_tanh", "prelu")
         or (conv.activation == "leaky_relu" and conv.slope < 0)
     )
 

@@ -11,7 +11,13 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from znni.network.layers import Activation
-from znni.primitives.cpu.common.activation import ERF_DENOMINATOR, ERF_NUMERATOR, MOST_TANH
+from znni.primitives.cpu.common.activation import (
+    ERF_DENOMINATOR,
+    ERF_NUMERATOR,
+    GELU_CUBIC,
+    GELU_LINEAR,
+    MOST_TANH,
+)
 from znni.primitives.cpu.common.exponential import (
     LEAST,
     LN_2_HIGH,
@@ -24,12 +30,12 @@ from znni.primitives.cpu.common.exponential import (
 from znni.primitives.cpu.common.simd import Emitter, Value
 
 # Activations that need more than a slope and a floor. Each is compiled into kernels of its own.
-Curve: TypeAlias = Literal["", "elu", "sigmoid", "tanh", "gelu"]
+Curve: TypeAlias = Literal["", "elu", "sigmoid", "tanh", "gelu", "gelu_tanh"]
 
 
 def curve(activation: Activation) -> Curve:
     """Return the curve of an activation, or an empty string if its kernels need none."""
-    if activation in ("elu", "sigmoid", "tanh", "gelu"):
+    if activation in ("elu", "sigmoid", "tanh", "gelu", "gelu_tanh"):
         return activation
     return ""
 
@@ -56,10 +62,11 @@ def finished(emit: Emitter, value: Value, finish: Sequence[Value], curve: Curve)
         power, less_one = _exponential_parts(emit, emit.negate(value))
         return emit.divide(one, emit.add(one, emit.multiply_add(power, less_one, power)))
     if curve == "tanh":
-        bounded = emit.at_most(value, emit.constant(float(MOST_TANH)))
-        power, less_one = _exponential_parts(emit, emit.add(bounded, bounded))
-        twice = emit.multiply_add(power, less_one, emit.subtract(power, one))
-        return emit.divide(twice, emit.add(twice, emit.constant(2.0)))
+        return _tanh(emit, value)
+    if curve == "gelu_tanh":
+        cubic, half = emit.scale(emit.multiply(value, value), float(GELU_CUBIC)), emit.constant(0.5)
+        inner = emit.multiply(value, emit.add(cubic, emit.constant(float(GELU_LINEAR))))
+        return emit.multiply(value, emit.multiply_add(_tanh(emit, inner), half, half))
     return emit.multiply(value, _normal_share(emit, value))
 
 
@@ -75,6 +82,14 @@ def _exponential_parts(emit: Emitter, value: Value) -> tuple[Value, Value]:
     sum_ = _polynomial(emit, rest, POLYNOMIAL)
     less_one = emit.multiply_add(emit.multiply(sum_, rest), rest, rest)
     return emit.power_of_two(shifted), less_one
+
+
+def _tanh(emit: Emitter, value: Value) -> Value:
+    """Return the hyperbolic tangent of a value."""
+    bounded = emit.at_most(value, emit.constant(float(MOST_TANH)))
+    power, less_one = _exponential_parts(emit, emit.add(bounded, bounded))
+    twice = emit.multiply_add(power, less_one, emit.subtract(power, emit.constant(1.0)))
+    return emit.divide(twice, emit.add(twice, emit.constant(2.0)))
 
 
 def _normal_share(emit: Emitter, value: Value) -> Value:

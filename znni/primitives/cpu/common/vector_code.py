@@ -218,6 +218,15 @@ class VectorCode:
         across = [self.transpose_quads([part[i] for part in within]) for i in range(4)]
         return [across[lane % 4][lane // 4] for lane in range(LANES)]
 
+    def every_second(self, first: Value, after: Value) -> Value:
+        """Return every second of 31 floats, the middle one of which both vectors hold."""
+        return self._shuffle(first, after, [*range(0, LANES, 2), *range(LANES + 1, 2 * LANES, 2)])
+
+    def interleaved(self, left: Value, right: Value) -> list[Value]:
+        """Return the lanes of two vectors in turn, as two vectors."""
+        lanes = [lane for i in range(LANES) for lane in (i, i + LANES)]
+        return [self._shuffle(left, right, part) for part in (lanes[:LANES], lanes[LANES:])]
+
     def _bits(self, operation: str, vector: Value, operand: int) -> Value:
         """Return the result of an operation on the bits of each lane."""
         bits = self._build.bitcast(vector, _INT32S)

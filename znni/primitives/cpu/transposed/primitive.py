@@ -1,6 +1,7 @@
 """Transposed convolution on the CPU: the sums of all phases of a band, then interleaved rows.
 
-If the kernel is the stride, each phase has one tap, and the sums are one matrix product.
+If the kernel is the stride, each phase has one tap, and the sums are one matrix product. If a layer
+has groups of maps, each is computed by itself.
 """
 
 from __future__ import annotations
@@ -49,7 +50,8 @@ class Blocking(NamedTuple):
     Attributes:
         maps: output maps in a register tile.
         width: positions in a register tile.
-        tiles: number of register tiles that hold all output maps.
+        tiles: number of register tiles that hold all output maps of a group.
+        features: input maps of a group.
         rows: rows of positions in a band.
         positions: positions in a band, including dropped ones, in whole tiles.
         planes: planes of the input under a band.
@@ -62,6 +64,7 @@ class Blocking(NamedTuple):
     maps: int
     width: int
     tiles: int
+    features: int
     rows: int
     positions: int
     planes: int
@@ -73,12 +76,13 @@ class Blocking(NamedTuple):
     @classmethod
     def of(cls, layer: ConvTranspose, shape: Shape5, out: Shape5) -> Blocking:
         """Return the blocking for a layer on an input of ``shape``."""
-        tiles = -(-out.f // registers().maps)
-        maps = -(-out.f // tiles)
+        group, features = out.f // layer.groups, shape.f // layer.groups
+        tiles = -(-group // registers().maps)
+        maps = -(-group // tiles)
         width = tile_width(maps)
         z, y, x = out.size // layer.stride
         planes, more = shape.z - z + 1, shape.y - y
-        row_bytes = 4 * shape.f * planes * shape.x
+        row_bytes = 4 * features * planes * shape.x
         most = min(
             PACKED_BYTES // row_bytes - more,
             SUMS_BYTES // (4 * layer.stride.x * maps * shape.x),
@@ -88,8 +92,8 @@ class Blocking(NamedTuple):
         needed = (rows - 1) * shape.x + x
         positions = -(-needed // width) * width
         return cls(
-            maps, width, tiles, rows, positions, planes, rows + more,
-            packed=shape.f * planes * (rows + more) * shape.x + positions - needed,
+            maps, width, tiles, features, rows, positions, planes, rows + more,
+            packed=features * planes * (rows + more) * shape.x + positions - needed,
             sums=layer.stride.x * maps * positions,
             row=out.x,
         )  # fmt: skip
@@ -124,7 +128,7 @@ class Transposed:
         blocking = Blocking.of(layer, shape, out)
         maps = blocking.maps * blocking.tiles
         bands = _bands(layer, out, blocking)
-        taps = shape.f * layer.kernel.volume
+        taps = blocking.features * layer.kernel.volume
         read_again = blocking.planes * blocking.height / blocking.rows
         cost = Cost(
             flops=2.0 * bands * maps * blocking.positions * taps,
@@ -132,7 +136,7 @@ class Transposed:
             memory=Memory.beside(
                 shape.nbytes + out.nbytes,
                 workspace=self.device.threads * blocking.nbytes,
-                resident=4 * maps * taps + 8 * taps,
+                resident=4 * maps * taps * layer.groups + 8 * taps,
             ),
             efficiency=EFFICIENCY,
             handed=HandedOut(1, share_count(self.device.threads, bands)),
@@ -145,9 +149,14 @@ class Transposed:
         given = conv_weights(layer, weights)
         blocking = Blocking.of(layer, shape, out)
         phases = phase_taps(layer)
-        ordered = tile_weights(given.weight, phases, blocking.tiles, blocking.maps)
+        ordered = np.concatenate(
+            [
+                tile_weights(weight, phases, blocking.tiles, blocking.maps)
+                for weight in np.split(given.weight, layer.groups)
+            ]
+        )
         rows = blocking.planes, blocking.height, shape.x
-        offsets = tap_offsets(phases, shape.f, *rows)
+        offsets = tap_offsets(phases, blocking.features, *rows)
         counts = np.array([len(phase) for phase in phases])
         firsts = np.cumsum(counts) - counts
         one_phase = np.zeros(1, np.int64)  # of the input, whose rows are copied as they are
@@ -164,10 +173,10 @@ class Transposed:
 
             def task(worker: int, part: slice) -> None:
                 convolve_bands(
-                    *source, tuple(shape), *target, tuple(out), tuple(layer.stride), part.start,
-                    part.stop, blocking.rows, blocking.planes, blocking.height, blocking.positions,
-                    packed[worker], sums[worker], row[worker], ordered, offsets, counts, firsts,
-                    (one_phase, one_phase), finish, streamed,
+                    *source, tuple(shape), *target, tuple(out), tuple(layer.stride), layer.groups,
+                    part.start, part.stop, blocking.rows, blocking.planes, blocking.height,
+                    blocking.positions, packed[worker], sums[worker], row[worker], ordered,
+                    offsets, counts, firsts, (one_phase, one_phase), finish, streamed,
                 )  # fmt: skip
 
             pool.for_each(task, parts)
@@ -184,7 +193,8 @@ def primitives(device: Device) -> tuple[Transposed, ...]:
 
 
 def _bands(layer: ConvTranspose, out: Shape5, blocking: Blocking) -> int:
-    return out.n * (out.z // layer.stride.z) * -(-out.y // (layer.stride.y * blocking.rows))
+    bands = -(-out.y // (layer.stride.y * blocking.rows))
+    return out.n * layer.groups * (out.z // layer.stride.z) * bands
 
 
 @numba_kernel
@@ -204,30 +214,32 @@ def _interleave(sums, apart, phases, width, row):  # type: ignore[no-untyped-def
 
 @cache
 def _band_kernel(maps: int, width: int) -> Callable[..., None]:
-    """Return the compiled loop over bands (n, z, y), for one size of register tile."""
+    """Return the compiled loop over bands (n, group, z, y), for one size of register tile."""
 
     @numba_kernel
     def convolve_bands(  # type: ignore[no-untyped-def]
-        memory, start, strides, shape, target, target_start, target_strides, out, step, first_band,
-        stop_band, rows, planes, height, positions, packed, sums, row, weights, offsets, counts,
-        firsts, phases, finish, streamed,
+        memory, start, strides, shape, target, target_start, target_strides, out, step, groups,
+        first_band, stop_band, rows, planes, height, positions, packed, sums, row, weights,
+        offsets, counts, firsts, phases, finish, streamed,
     ):  # fmt: skip
-        features, pitch, apart = shape[1], shape[4], maps * positions
+        features, pitch, apart = shape[1] // groups, shape[4], maps * positions
+        out_maps = out[1] // groups
         map_floats = planes * height * pitch
-        tiles = -(-out[1] // maps)
+        tiles = -(-out_maps // maps)
         all_taps = firsts[-1] + counts[-1]
         bands = -(-out[3] // (step[1] * rows))
         for index in range(first_band, stop_band):
             plane, band = divmod(index, bands)
-            n, front = divmod(plane, out[2] // step[0])
+            plane, front = divmod(plane, out[2] // step[0])
+            n, group = divmod(plane, groups)
             top = band * rows
             band_rows = min(rows, out[3] // step[1] - top)
             used = (band_rows - 1) * pitch + out[4] // step[2]
             for f in range(features):
                 pack_map(
-                    memory, start + n * strides[0], strides, shape, (f, front, top), (1, 1, 1, 1),
-                    planes, phases, band_rows + height - rows, height, pitch,
-                    packed[f * map_floats :],
+                    memory, start + n * strides[0], strides, shape,
+                    (group * features + f, front, top), (1, 1, 1, 1), planes, phases,
+                    band_rows + height - rows, height, pitch, packed[f * map_floats :],
                 )  # fmt: skip
             for tile in range(tiles):
                 for upper in range(step[0] * step[1]):
@@ -235,7 +247,9 @@ def _band_kernel(maps: int, width: int) -> Callable[..., None]:
                         phase = upper * step[2] + x_phase
                         taps = features * counts[phase]
                         of_phase = offsets[features * firsts[phase] :]
-                        weight = (tile * all_taps + firsts[phase]) * features * maps
+                        weight = (
+                            ((group * tiles + tile) * all_taps + firsts[phase]) * features * maps
+                        )
                         for at in range(0, used, width):
                             add_tile(  # numba passes the context
                                 maps, width, sums, x_phase * apart + at, positions, False, packed,
@@ -245,14 +259,15 @@ def _band_kernel(maps: int, width: int) -> Callable[..., None]:
                     corner = target_start + n * target_strides[0]
                     corner += (front * step[0] + z_phase) * target_strides[2]
                     corner += (top * step[1] + y_phase) * target_strides[3]
-                    for o in range(tile * maps, min((tile + 1) * maps, out[1])):
-                        to = corner + o * target_strides[1]
+                    for o in range(tile * maps, min((tile + 1) * maps, out_maps)):
+                        f = group * out_maps + o
+                        to = corner + f * target_strides[1]
                         apart_rows = step[1] * target_strides[3]
                         fetch_rows(band_rows, out[4], target, to, apart_rows)
                         for y in range(band_rows):
                             total = sums[(o - tile * maps) * positions + y * pitch :]
                             _interleave(total, apart, step[2], out[4] // step[2], row)
-                            activate(row, finish[0][o], finish[1][o], finish[2])
+                            activate(row, finish[0][f], finish[1][f], finish[2])
                             put_row(row, out[4], target, to + y * apart_rows, streamed)
 
     return convolve_bands

@@ -5,7 +5,7 @@
 - **Dilation.** Every dilation-th sample makes an item of a batch, for each first sample.
 - **Groups.** Each group is a convolution by itself.
 - **Transposed.** Samples of the output at the same phase of the stride are a map of their own, for
-  each phase.
+  each phase. Groups become one, with weights of zero between them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 
 from znni.core.shapes import Box, Shape5, Vec3, offsets
 from znni.network.layers import Activation, Conv, ConvTranspose
-from znni.network.weights import ConvWeights, Float32
+from znni.network.weights import ConvWeights, Float32, in_one_group
 
 ONE = Vec3(1, 1, 1)
 
@@ -117,13 +117,14 @@ class Arrangement:
 
     def _transposed_weights(self, layer: ConvTranspose, given: ConvWeights) -> ConvWeights:
         """Return weights (phase and f', f, z, y, x) from those of a transposed convolution."""
-        features, maps = given.weight.shape[:2]
+        weight = in_one_group(given.weight, layer.groups)
+        features, maps = weight.shape[:2]
         made = np.zeros((self.phases.volume, maps, features, *self.dense.kernel), np.float32)
         for index, phase in enumerate(offsets(self.phases)):
             taps = taps_of_phase(layer, phase)
             for at in (taps.start + it for it in offsets(taps.size)):
                 tap = (layer.context.before - at) * layer.stride + phase + layer.padding
-                made[index, :, :, *at] = given.weight[:, :, *tap].T
+                made[index, :, :, *at] = weight[:, :, *tap].T
         return ConvWeights(
             made.reshape(-1, features, *self.dense.kernel), np.tile(given.bias, self.phases.volume)
         )

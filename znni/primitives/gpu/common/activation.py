@@ -31,6 +31,9 @@ SLOPED_EXPRESSIONS: dict[Activation, str] = EXPRESSIONS | {
     "leaky_relu": "value > 0.0f ? value : slope * value",
     "prelu": "value > 0.0f ? value : slope * value",
     "gelu": "0.5f * value * (1.0f + erff(value * 0.70710678118654752f))",
+    "gelu_tanh": (
+        "0.5f * value * (1.0f + tanhf(value * (0.79788456f + 0.035677408f * value * value)))"
+    ),
 }
 
 # Faster expressions for numbers that are stored as float16. Their relative error is below 1e-5. On

@@ -1,0 +1,1 @@
+"""Depthwise convolution and its transpose: each output map sees one input map."""

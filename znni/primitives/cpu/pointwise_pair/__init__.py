@@ -1,0 +1,1 @@
+"""Two convolutions of one tap in one pass over memory."""
