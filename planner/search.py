@@ -23,11 +23,18 @@ from znni.plans.block_storage import storage_for
 from znni.plans.device_partition import parts_of
 from znni.plans.plan import Plan
 from znni.plans.stage import itemsize_in
+from znni.plans.swept import swept_for
 
 # The most prices that a search works out, which takes a few seconds. Only outputs of thousands of
 # voxels per axis need more. By then the most promising patches have been tried, unless it took most
 # of these prices to find any plan.
 MOST_PRICES = 40_000
+
+
+# Sweeps are searched for jobs that take so many seconds, and with so many prices. They take a tenth
+# less time, which is little of a short job.
+LONG_JOB = 300
+MOST_PRICES_OF_SWEEPS = 10_000
 
 
 class Search(Space):
@@ -38,7 +45,8 @@ class Search(Space):
 
         The search is exhaustive over five choices: the patch sizes fitted to the output; the cut
         point between host and GPU; the windows that a GPU computes at once; the nested segments on
-        each device; and each layer's primitives, with the pieces of its batch.
+        each device; and each layer's primitives, with the pieces of its batch. For long jobs, it
+        also looks for sweeps, if it may.
 
         It tries patches in the order of a lower bound on their time. It ends when the bound passes
         the slowest of the best plans found. If the output is very large, many patch sizes differ by
@@ -104,6 +112,27 @@ class Search(Space):
             some._try_near(patches, best)
         for some, patches in tried:  # a later search may have found another patch
             some._try_near(patches, best)
+        if self._may_sweep(best):
+            self.on(HOST).sweeping()._add_sweeps(best)
+
+    def _may_sweep(self, best: BestPlans) -> bool:
+        """Return whether sweeps are worth their search, given the best plans so far.
+
+        They need layers with context along z, all of which are on the host.
+        """
+        if not (self.sweeps and best.plans and best.plans[0].seconds >= LONG_JOB):
+            return False
+        if self.given.is_exact or self.network.column or self.given.field_of_view.z == 1:
+            return False
+        return self.device == HOST or not self.machine.gpus
+
+    def _add_sweeps(self, best: BestPlans) -> None:
+        """Add the fastest sweeps to the best so far. First they compute each batch whole."""
+        undivided = self.undivided()
+        undivided._try_all(undivided.patches(), set(), best, MOST_PRICES_OF_SWEEPS)
+        if self.division != "none":
+            swept = {plan.patch for plan in best.plans if plan.swept}
+            self._try_all(swept, set(), best, MOST_PRICES_OF_SWEEPS)
 
     def _try_near(self, tried: set[Vec3], best: BestPlans) -> None:
         """Add the fastest plans with patches near the best one to the best so far."""
@@ -150,7 +179,13 @@ class Search(Space):
             )
         return min(candidates, key=_lacking)
 
-    def _try_all(self, patches: Iterable[Vec3], tried: set[Vec3], best: BestPlans) -> None:
+    def _try_all(
+        self,
+        patches: Iterable[Vec3],
+        tried: set[Vec3],
+        best: BestPlans,
+        most_prices: int = MOST_PRICES,
+    ) -> None:
         """Add the fastest plans with these patches to the best, without the patches tried before.
 
         The patch with the least bound comes next. Its bound is replaced by those of its cut points.
@@ -158,11 +193,11 @@ class Search(Space):
         leave hope, and most plans need few of them. It begins at once if no bound with prices was
         less since a search last found nothing. So a fast plan limits the others soon.
 
-        As soon as one plan is found, the search ends after ``MOST_PRICES`` prices. If that plan
+        As soon as one plan is found, the search ends after ``most_prices`` prices. If that plan
         came late, it ends after twice as many as until then. It also ends when the least bound
         passes the best plans.
         """
-        begun, most = self.calls, self.calls + MOST_PRICES
+        begun, most = self.calls, self.calls + most_prices
         candidates: dict[Vec3, PatchCandidate] = {}
         waiting = waiting_patches(self, set(patches) - tried)
         heapify(waiting)
@@ -257,7 +292,8 @@ class Search(Space):
         patch = patch_candidate.patch
         size = input_box(self.network, patch).size
         given = Shape5.of(self.network.together, self.network.in_features, size)
-        parts = parts_of(segments, given, storage_for(self.network, patch))
+        storage, swept = storage_for(self.network, patch), swept_for(self.network, patch)
+        parts = parts_of(segments, given, storage, swept)
         memory, gpu_memory = memory_of_run(
             self.network, patch_candidate.patch, parts, self.overhead
         )

@@ -90,7 +90,7 @@ class Handed:
         """Hand over a patch."""
         self._tiles.put(tile)
 
-    def tiles(self, _patch: Vec3) -> Iterator[Tile]:
+    def tiles(self, _patch: Vec3, *, swept: bool = False) -> Iterator[Tile]:  # noqa: ARG002
         """Yield patches as they come, until ``stop``."""
         while tile := self._tiles.get():
             yield tile

@@ -20,6 +20,9 @@ from znni.plans.totals import Number
 # second.
 PLACED_TRAFFIC = 16
 
+# Copies of what a sweep keeps, at each block: before the new planes, and away again.
+CARRIED = 2
+
 # Time that layers wait for a core at each block, because threads read and write another one. On two
 # cores, blocks of 34 to 66 voxels per axis took 2 to 4 ms longer than their bytes explain.
 LOST_BLOCK_SECONDS = 0.003
@@ -30,7 +33,8 @@ class Layers(StageModel):
     """The bytes and seconds of layers, beside those of their primitives.
 
     Attributes:
-        placed: the seconds per output value to copy it into the block on the host.
+        placed: the seconds per output value to copy it into the block on the host. What a sweep
+            keeps is copied as fast.
         block: the seconds that computing on the host loses to reading and writing a block, however
             small it is.
     """
@@ -45,7 +49,8 @@ class Layers(StageModel):
             found["host_layers"] = self.block + each.runs * each.host_seconds
             if not run.on_gpu:
                 placed = run.network.out_features * each.voxels
-                found["host_layers"] = found["host_layers"] + placed * self.placed
+                moved = CARRIED * each.kept / FLOAT_BYTES
+                found["host_layers"] = found["host_layers"] + (placed + moved) * self.placed
         if run.on_gpu:
             found["gpu_layers"] = each.runs * each.gpu_seconds
         return found
