@@ -25,7 +25,7 @@ def least_bytes_kept(network: Network, voxels: Mapping[str, Number], new: Number
         new: the output planes of the patch.
     """
     kept, maps = 0 * new, 0
-    for node in network.nodes if network.column else ():
+    for node in network.nodes if network.is_swept else ():
         (taken,) = node.inputs
         maps = min(maps, network.maps[taken]) if taken != INPUT else 0
         planes = planes_kept(node.layer) * network.strides[taken].z

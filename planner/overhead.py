@@ -174,7 +174,7 @@ class Overhead:
 
     def _kept(self, network: Network, patch: Vec3) -> float:
         """Return the bytes that a sweep keeps at least for the next block."""
-        if not network.column:
+        if not network.is_swept:
             return 0.0
         voxels = {name: it.n * it.size.volume for name, it in network.shapes(patch).items()}
         return float(least_bytes_kept(network, voxels, patch.z))

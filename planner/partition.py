@@ -121,7 +121,7 @@ class CutPoint(NamedTuple):
 
 def cut_points_using_gpu(network: Network, device: DeviceChoice) -> list[int]:
     """Return the numbers of first layers that may be on a host that also computes on the GPU."""
-    if network.is_exact or network.column or not (may_use_host(device) and may_use_gpu(device)):
+    if network.is_exact or network.is_swept or not (may_use_host(device) and may_use_gpu(device)):
         return []
     return _cuts(network)[1:]
 
@@ -141,7 +141,7 @@ def _cuts(network: Network) -> list[int]:
 
     All layers of an exact network, or of a sweep, are on one device.
     """
-    if network.is_exact or network.column:
+    if network.is_exact or network.is_swept:
         return [0, len(network.nodes)]
     return [count for count, alive in enumerate(network.alive) if len(alive) == 1]
 

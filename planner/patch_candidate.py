@@ -68,7 +68,7 @@ class PatchCandidate:
         self._overhead = overhead
         self._shapes = shapes(network, patch)
         self._storage = storage_for(network, patch)
-        self._swept = swept_for(network, patch)
+        self._swept = swept_for(network, patch, output)
         self._counts = overhead.counts(network, patch)
         self._bounds = bounds
         self._least: dict[Processor, dict[str, float]] = {}

@@ -122,7 +122,7 @@ class Search(Space):
         """
         if not (self.sweeps and best.plans and best.plans[0].seconds >= LONG_JOB):
             return False
-        if self.given.is_exact or self.network.column or self.given.field_of_view.z == 1:
+        if self.given.is_exact or self.network.is_swept or self.given.field_of_view.z == 1:
             return False
         return self.device == HOST or not self.machine.gpus
 
@@ -131,7 +131,7 @@ class Search(Space):
         undivided = self.undivided()
         undivided._try_all(undivided.patches(), set(), best, MOST_PRICES_OF_SWEEPS)
         if self.division != "none":
-            swept = {plan.patch for plan in best.plans if plan.swept}
+            swept = {plan.patch for plan in best.plans if plan.is_swept}
             self._try_all(swept, set(), best, MOST_PRICES_OF_SWEEPS)
 
     def _try_near(self, tried: set[Vec3], best: BestPlans) -> None:
@@ -292,7 +292,8 @@ class Search(Space):
         patch = patch_candidate.patch
         size = input_box(self.network, patch).size
         given = Shape5.of(self.network.together, self.network.in_features, size)
-        storage, swept = storage_for(self.network, patch), swept_for(self.network, patch)
+        storage = storage_for(self.network, patch)
+        swept = swept_for(self.network, patch, self.output)
         parts = parts_of(segments, given, storage, swept)
         memory, gpu_memory = memory_of_run(
             self.network, patch_candidate.patch, parts, self.overhead

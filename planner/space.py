@@ -167,7 +167,7 @@ class Space:
     def sweeping(self) -> Self:
         """Return the search among plans that sweep the volume along z. It shares known prices."""
         other = self._copied()
-        other.network = self.network.swept(self.output.z)
+        other.network = self.network.sweeping()
         return other
 
     def within(self, memory: int, device: DeviceKind = HOST) -> Self:
@@ -240,7 +240,7 @@ class Space:
         window, granularity = self.network.window, self.network.granularity
         extents = [granularity, *(layer.reads(SAMPLE).size for layer in self.network.layers)]
         # Windows of neighbours along x are computed once, so x is like no other axis.
-        isotropic = not (window or self.network.column) and all(
+        isotropic = not (window or self.network.is_swept) and all(
             len(set(axes)) == 1 for axes in extents
         )
         return patch_sizes(self.output, granularity, isotropic=isotropic)

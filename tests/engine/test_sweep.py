@@ -47,13 +47,13 @@ def sweeps(draw: st.DrawFn) -> tuple[Network, Float32, Plan]:
     output = Vec3(*(draw(st.integers(1, 3 * extent + 4)) for extent in pooling))
     patch = pooling * Vec3(*(draw(st.integers(1, 2)) for _ in range(3)))
     volume = random_volume(network, output, draw(st.integers(0, 100)))
-    plan = any_plan(draw, network.swept(output.z), output, patch, "cpu")
+    plan = any_plan(draw, network.sweeping(), output, patch, "cpu")
     return network, volume, plan
 
 
 def first_plan(network: Network, output: Vec3, patch: Vec3) -> Plan:
     """The plan of a sweep whose segments are not divided."""
-    swept = network.swept(output.z)
+    swept = network.sweeping()
     (partition,) = cut_network(swept, swept.shapes(patch), len(swept.nodes)).partitions
     undivided = next(segmentations(partition.nodes, partition.input_shape, new=patch.z))
     return plan_of(undivided, swept, output, patch)
@@ -248,23 +248,23 @@ def test_tiles_of_a_sweep_partition_the_output(
 def test_files_of_plans_say_that_they_sweep() -> None:
     plan = first_plan(POOLED, Vec3(32, 8, 8), Vec3(8, 8, 8))
     again = Plan.from_json(plan.to_json())
-    assert again.swept
+    assert again.is_swept
     assert again.parts == plan.parts
     assert "sweep along z" in str(plan)
     check_runnable(again, CATALOGUE)
     with pytest.raises(InvalidInput, match="takes"):
-        check_runnable(replace(plan, network=plan.network.swept(0)), CATALOGUE)
+        check_runnable(replace(plan, network=plan.network.sweeping(False)), CATALOGUE)
 
 
 def test_a_search_finds_sweeps_only_if_it_may_and_the_job_is_long() -> None:
     output = Vec3(64, 16, 16)
     block = Search(POOLED, output, plan_of((), POOLED, output, output).machine, CATALOGUE, FREE)
-    assert not block.fastest()[0].swept
+    assert not block.fastest()[0].is_swept
     with mock.patch("planner.search.LONG_JOB", 0):
-        assert not block.fastest()[0].swept
+        assert not block.fastest()[0].is_swept
         may = replace(block, sweeps=True)
         assert INPUT in may.network.shapes(output)
         some = may.on("cpu").sweeping().fastest_of([Vec3(16, 16, 16)])
         assert some
-        assert some.swept
+        assert some.is_swept
         assert may.fastest()[0].seconds <= min(block.fastest()[0].seconds, some.seconds)

@@ -59,7 +59,8 @@ def plan_of(
         replace(segment, steps=tuple(by[segment.device](step)[0] for step in segment.steps))
         for segment in undecided
     )
-    parts = parts_of(segments, network.shapes(patch)[INPUT], swept=swept_for(network, patch))
+    swept = swept_for(network, patch, output)
+    parts = parts_of(segments, network.shapes(patch)[INPUT], swept=swept)
     memory, gpu_memory = memory_of_run(network, patch, parts, NO_OVERHEAD)
     time = time_of_run(network, patch, parts, NO_OVERHEAD)
     there = replace(machine(), gpus=(gpu(),) if gpu_memory else ())
@@ -87,7 +88,7 @@ def any_plan(
             first_input,
             fusible=fusible,
             device=partition.device,
-            new=patch.z if network.column else 0,
+            new=patch.z if network.is_swept else 0,
         )
         segments += draw(st.sampled_from(list(every)))
     return plan_of(segments, network, output, patch, catalogue)

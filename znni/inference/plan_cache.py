@@ -144,6 +144,7 @@ def _key(search: Search) -> str | None:
         times,
         search.division,
         search.device,
+        search.sweeps,
         search.allowed_cut_points and sorted(search.allowed_cut_points),
         version.__version__,
         *map(state_of_source, version.SOURCES),

@@ -234,7 +234,7 @@ def remaining_of(
         share: the boxes that this process writes; None if it writes all.
     """
     history = output.begun.history
-    remaining = Remaining(job, history, share, swept=plan.swept)
+    remaining = Remaining(job, history, share, swept=plan.is_swept)
     if history:
         finished = remaining.total - remaining.voxels
         afresh = f"; {option('resume', False)} starts afresh" if share is None else ""

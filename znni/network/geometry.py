@@ -252,7 +252,7 @@ def planes_before(network: Network, patch: Vec3) -> int:
 
     They fill the first pass before a patch that has nothing to go on from, whatever they hold.
     """
-    return patch.z - 1 if network.column else 0
+    return patch.z - 1 if network.is_swept else 0
 
 
 def extents_read(network: Network, patch: Vec3) -> Vec3:

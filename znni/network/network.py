@@ -60,8 +60,8 @@ class Network:
         head: the last layer, if it is applied once to the blended values of windows, and not to
             each window. It is not among the nodes then.
         split: the convolutions whose parts are among the nodes in their place.
-        column: the output planes of the job, if it is swept along z: blocks follow one another, and
-            layers keep the planes that the next block needs. 0: they keep nothing.
+        is_swept: whether volumes are swept along z: blocks go on from each other, and layers keep
+            the planes that the next block needs.
 
     Raises:
         InvalidInput: there is no convolution, or two layers have the same name. Or a value is
@@ -84,7 +84,7 @@ class Network:
     spacing: VoxelSize | None = field(default=None, compare=False)
     head: Conv | None = None
     split: tuple[SplitConv, ...] = ()
-    column: int = field(default=0, compare=False, metadata=UNLESS_DEFAULT)
+    is_swept: bool = field(default=False, compare=False, metadata=UNLESS_DEFAULT)
 
     @classmethod
     def chain(
@@ -186,15 +186,11 @@ class Network:
 
     def computed_as(self, other: Network) -> Network:
         """Return the network computed as another one is: windows at once, or in a sweep."""
-        return self.computing(other.together).swept(other.column)
+        return self.computing(other.together).sweeping(other.is_swept)
 
-    def swept(self, column: int) -> Network:
-        """Return the network with blocks that follow one another along z.
-
-        Args:
-            column: the output planes of the job.
-        """
-        return replace(self, column=column) if column != self.column else self
+    def sweeping(self, is_swept: bool = True) -> Network:
+        """Return the network with blocks that go on from each other along z, or with others."""
+        return replace(self, is_swept=is_swept) if is_swept != self.is_swept else self
 
     @cached_property
     def window_layer(self) -> str | None:
@@ -348,7 +344,7 @@ class Network:
         found = {}
         for name, region in self.regions(output).items():
             stride, size = self.strides[name], region.size
-            if self.column:
+            if self.is_swept:
                 size = size._replace(z=output.z if name else size.z + output.z - 1)
             found[name] = Shape5.of(stride.volume, self.maps[name], size // stride)
         return found

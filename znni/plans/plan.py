@@ -90,12 +90,12 @@ class Plan:
     def computation(self) -> Hashable:
         """The computation of a patch. It is equal for plans that differ only in limits or times."""
         steps = tuple(segment.computation for segment in self.segments)
-        return self.patch, self.input_itemsize, self.swept, steps
+        return self.patch, self.input_itemsize, self.is_swept, steps
 
     @property
-    def swept(self) -> bool:
+    def is_swept(self) -> bool:
         """True if the volume is swept along z: each patch of a column goes on from the last one."""
-        return self.network.column > 0
+        return self.network.is_swept
 
     @property
     def device(self) -> Processors:
@@ -149,7 +149,7 @@ class Plan:
     def parts(self) -> tuple[DevicePart, ...]:
         """The segments on the host, if there are any, and then those on the GPU."""
         network, patch = self.network, self.patch
-        storage, swept = storage_for(network, patch), swept_for(network, patch)
+        storage, swept = storage_for(network, patch), swept_for(network, patch, self.output)
         return parts_of(self.segments, self.input_shape, storage, swept)
 
     def part(self, device: DeviceKind) -> DevicePart | None:

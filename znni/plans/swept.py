@@ -70,9 +70,9 @@ def planes_kept(layer: Layer) -> int:
     return layer.reads(Box(Vec3(0, 0, 0), Vec3(1, 1, 1))).size.z - 1
 
 
-def swept_for(network: Network, patch: Vec3) -> Swept | None:
+def swept_for(network: Network, patch: Vec3, output: Vec3) -> Swept | None:
     """Return the planes of a sweep in blocks of a size; None if the network is not swept."""
-    return Swept(patch.z, network.column) if network.column else None
+    return Swept(patch.z, output.z) if network.is_swept else None
 
 
 def kept_by(segments: Sequence[Segment]) -> tuple[Kept, ...]:
