@@ -13,7 +13,7 @@ from planner.pareto import BestPlans
 from planner.partition import Cut, CutPoint
 from planner.patch_candidate import PatchCandidate
 from planner.patch_order import ROUNDED, Waiting, quick_bounds, waiting_patches
-from planner.patch_sizes import patch_sizes_near
+from planner.patch_sizes import patch_sizes_near, thin_patches
 from planner.space import Space
 from znni.core.errors import InvalidInput, option
 from znni.core.processors import FASTEST, GPU, HOST, may_use_gpu
@@ -31,10 +31,12 @@ from znni.plans.swept import swept_for
 MOST_PRICES = 40_000
 
 
-# Sweeps are searched for jobs that take so many seconds, and with so many prices. They take a tenth
-# less time, which is little of a short job.
+# Sweeps take a tenth less time than other plans. So they are searched for jobs that take so many
+# seconds, and with so many prices for each second, which take a thousandth of the job. More prices
+# than the most seldom bring a better sweep.
 LONG_JOB = 300
-MOST_PRICES_OF_SWEEPS = 10_000
+PRICES_PER_SECOND = 2
+MOST_PRICES_OF_SWEEPS = 6_000
 
 
 class Search(Space):
@@ -127,18 +129,22 @@ class Search(Space):
         return self.device == HOST or not self.machine.gpus
 
     def _add_sweeps(self, best: BestPlans) -> None:
-        """Add the fastest sweeps to the best so far. First they compute each batch whole."""
-        undivided = self.undivided()
-        undivided._try_all(undivided.patches(), set(), best, MOST_PRICES_OF_SWEEPS)
-        if self.division != "none":
-            swept = {plan.patch for plan in best.plans if plan.is_swept}
-            self._try_all(swept, set(), best, MOST_PRICES_OF_SWEEPS)
+        """Add the fastest sweeps to the best so far. They compute each batch whole.
 
-    def _try_near(self, tried: set[Vec3], best: BestPlans) -> None:
+        Only some patches are tried, and those near the best of them.
+        """
+        undivided, tried = self.undivided(), set[Vec3]()
+        most = min(MOST_PRICES_OF_SWEEPS, int(PRICES_PER_SECOND * best.plans[0].seconds))
+        patches = thin_patches(self.output, self.network.granularity)
+        undivided._try_all(patches, tried, best, most)
+        if best.plans[0].is_swept:
+            undivided._try_near(tried, best, most // 2)
+
+    def _try_near(self, tried: set[Vec3], best: BestPlans, most_prices: int = MOST_PRICES) -> None:
         """Add the fastest plans with patches near the best one to the best so far."""
         if best.plans:
             near = patch_sizes_near(best.plans[0].patch, self.output, self.network.granularity)
-            self._try_all(near, tried, best)
+            self._try_all(near, tried, best, most_prices)
 
     def fastest_of(self, patches: Iterable[Vec3]) -> Plan | None:
         """Return the fastest plan with one of these patches, if one fits."""

@@ -11,12 +11,15 @@ from unittest import mock
 
 import numpy as np
 import pytest
+from fakes import machine
 from hypothesis import given
 from hypothesis import strategies as st
 from random_networks import chain, networks
 from random_plans import CATALOGUE, any_plan, plan_of, random_volume, run_plan
 from random_plans import NO_OVERHEAD as FREE
 
+from planner.alternatives import alternatives
+from planner.cost_model import BUILT_IN
 from planner.partition import cut_network
 from planner.search import Search
 from planner.segmentations import segmentations
@@ -31,7 +34,6 @@ from znni.engine.stopwatch import Stopwatch
 from znni.engine.tiles import Remaining, cover, make_job
 from znni.machine import arena
 from znni.network.network import Network
-from znni.network.node import INPUT
 from znni.network.weights import Float32, random_weights
 from znni.plans.plan import Plan
 from znni.primitives.reference import dense
@@ -252,19 +254,19 @@ def test_files_of_plans_say_that_they_sweep() -> None:
     assert again.parts == plan.parts
     assert "sweep along z" in str(plan)
     check_runnable(again, CATALOGUE)
+    assert len(list(alternatives(again, CATALOGUE, BUILT_IN))) == len(again.steps)
     with pytest.raises(InvalidInput, match="takes"):
         check_runnable(replace(plan, network=plan.network.sweeping(False)), CATALOGUE)
 
 
 def test_a_search_finds_sweeps_only_if_it_may_and_the_job_is_long() -> None:
-    output = Vec3(64, 16, 16)
-    block = Search(POOLED, output, plan_of((), POOLED, output, output).machine, CATALOGUE, FREE)
-    assert not block.fastest()[0].is_swept
-    with mock.patch("planner.search.LONG_JOB", 0):
-        assert not block.fastest()[0].is_swept
-        may = replace(block, sweeps=True)
-        assert INPUT in may.network.shapes(output)
-        some = may.on("cpu").sweeping().fastest_of([Vec3(16, 16, 16)])
-        assert some
-        assert some.is_swept
-        assert may.fastest()[0].seconds <= min(block.fastest()[0].seconds, some.seconds)
+    search = Search(POOLED, Vec3(256, 24, 24), machine(memory=400_000), CATALOGUE, FREE)
+    able = replace(search, sweeps=True)
+    assert not able.fastest()[0].is_swept, "the job is short"
+    with mock.patch.multiple("planner.search", LONG_JOB=0, PRICES_PER_SECOND=1e9):
+        block, swept = search.fastest()[0], able.fastest()[0]
+    assert not block.is_swept
+    assert swept.is_swept
+    assert swept.seconds < block.seconds
+    assert swept.wasted_work < block.wasted_work
+    assert swept.memory.total <= 400_000

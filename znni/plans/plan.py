@@ -327,7 +327,8 @@ def _is_of_its_network(plan: Plan) -> bool:
         wanted = tuple(node.layer.local for node in storage.steps_of(plan.network.nodes))
     if not all(segment.steps for segment in plan.segments) or layers != wanted:
         return False
-    if any(segment.is_exact != plan.network.is_exact for segment in plan.segments):
+    exact = plan.network.is_exact
+    if (exact and plan.is_swept) or any(it.is_exact != exact for it in plan.segments):
         return False
     return all(_takes_its_inputs(step, plan.network) for step in plan.steps)
 
