@@ -26,4 +26,5 @@ class Column:
 
     def done(self, computed: Box) -> None:
         """Note that the layers have computed a block."""
-        self._next = computed.start._replace(z=computed.stop.z)
+        if computed.size.volume:  # else it belongs to no job
+            self._next = computed.start._replace(z=computed.stop.z)
