@@ -42,7 +42,8 @@ from znni.cluster.calls import (
 from znni.cluster.coordinator import Coordinator
 from znni.cluster.schedule import Schedule
 from znni.core.shapes import Box, Vec3
-from znni.engine.tiles import Job, TileGrid
+from znni.engine.tile_grid import TileGrid
+from znni.engine.tiles import Job
 from znni.volumes.ledger_entries import block_entry, struck_entry
 from znni.volumes.shared_files import LocalFiles
 from znni.volumes.shared_ledger import SharedLedger

@@ -30,14 +30,14 @@ class Slot:
 
     Attributes:
         options: the steps to choose from, fastest first.
-        runs: the number of runs for a patch.
+        runs: the number of runs for a patch, on average over a sweep.
         held: the bytes alive beside the step's own.
         in_place: whether the step's output already has its place among the held bytes.
         apart: the bytes that a step takes if it makes its output apart, and not as a view.
     """
 
     options: tuple[Step, ...]
-    runs: int
+    runs: float
     held: int
     in_place: bool = False
     apart: int = 0

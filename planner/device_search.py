@@ -296,6 +296,7 @@ class DeviceSearch:
                 in_place=bool(handed),
                 runs=batch // some,
                 limit=limit,
+                new=partition.swept.new if partition.swept else 0,
             ):
                 yield segments, self._bare_slots(segments, partition), allowed
 
@@ -328,11 +329,11 @@ class DeviceSearch:
     def _bare_slots(self, segments: Segments, partition: Partition) -> list[Slot]:
         """Return the slots of the steps, each with its bare step as the only option."""
         hands_on = partition.handed is not None
-        part = DevicePart(segments, partition.input_shape, hands_on, partition.storage)
-        runs = [n for segment, n in part.runs() for _ in segment.steps]
+        storage, swept = partition.storage, partition.swept
+        part = DevicePart(segments, partition.input_shape, hands_on, storage, swept)
         return [
             Slot((step,), n, held, part.writes_in_place(step), part.bytes_apart(step))
-            for (step, held), n in zip(part.held_beside(), runs, strict=True)
+            for (step, held), (_, n) in zip(part.held_beside(), part.step_runs(), strict=True)
         ]
 
 

@@ -15,6 +15,7 @@ from planner.job_places import (
     read_along,
     voxels_read,
 )
+from planner.least_kept import least_bytes_kept
 from znni.core.chunks import chunk_extent
 from znni.core.options import AS_COMPUTED, Stored
 from znni.core.processors import GPU, HOST, DeviceKind
@@ -168,7 +169,15 @@ class Overhead:
             brought=brought,
             host_seconds=0.0,
             gpu_seconds=0.0,
+            kept=self._kept(network, patch),
         )
+
+    def _kept(self, network: Network, patch: Vec3) -> float:
+        """Return the bytes that a sweep keeps at least for the next block."""
+        if not network.is_swept:
+            return 0.0
+        voxels = {name: it.n * it.size.volume for name, it in network.shapes(patch).items()}
+        return float(least_bytes_kept(network, voxels, patch.z))
 
     def host_blocks(self, run: Setting, each: Counts[Number]) -> Number:
         """Return the bytes of blocks on the host, in all processes together."""

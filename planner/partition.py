@@ -23,6 +23,7 @@ from znni.core.shapes import Shape5
 from znni.network.network import Network
 from znni.network.node import INPUT, Node
 from znni.plans.block_storage import BlockStorage
+from znni.plans.swept import Swept
 from znni.plans.totals import Number
 
 # The processor that computes layers: the host, a GPU, or the host with primitives that also compute
@@ -47,6 +48,8 @@ class Partition:
         handed: the shape of the tensor that they hand on to a GPU, if they do.
         uses_gpu: whether they are on the host and may compute on the GPU.
         storage: the arrays of a block, if the network is exact.
+        swept: the planes of a sweep, if there is one.
+        least_kept: a lower bound on the bytes that the sweep keeps.
         shapes: the shapes of the network's values for a patch, by name.
         least: lower bounds on the seconds of each layer, by name.
     """
@@ -57,6 +60,8 @@ class Partition:
     handed: Shape5 | None
     uses_gpu: bool = False
     storage: BlockStorage | None = None
+    swept: Swept | None = None
+    least_kept: int = 0
     shapes: Mapping[str, Shape5] = field(default_factory=dict, compare=False)
     least: Mapping[str, float] = field(default_factory=dict, compare=False)
 
@@ -116,7 +121,7 @@ class CutPoint(NamedTuple):
 
 def cut_points_using_gpu(network: Network, device: DeviceChoice) -> list[int]:
     """Return the numbers of first layers that may be on a host that also computes on the GPU."""
-    if network.is_exact or not (may_use_host(device) and may_use_gpu(device)):
+    if network.is_exact or network.is_swept or not (may_use_host(device) and may_use_gpu(device)):
         return []
     return _cuts(network)[1:]
 
@@ -134,9 +139,9 @@ def cut_points(network: Network, device: DeviceChoice) -> list[int]:
 def _cuts(network: Network) -> list[int]:
     """Return the numbers of first layers after which a single value is alive to be handed on.
 
-    All layers of an exact network are on one device.
+    All layers of an exact network, or of a sweep, are on one device.
     """
-    if network.is_exact:
+    if network.is_exact or network.is_swept:
         return [0, len(network.nodes)]
     return [count for count, alive in enumerate(network.alive) if len(alive) == 1]
 
@@ -163,6 +168,7 @@ def cut_network(
     *,
     host_uses_gpu: bool = False,
     storage: BlockStorage | None = None,
+    swept: Swept | None = None,
 ) -> Cut:
     """Return the layers on each device of a network that passes to the GPU at a cut point.
 
@@ -172,12 +178,13 @@ def cut_network(
         layers_on_host: the number of first layers that are on the host.
         host_uses_gpu: whether these layers may compute on the GPU.
         storage: the arrays of a block, if the network is exact.
+        swept: the planes of a sweep, if there is one.
     """
     on_host, on_gpu = network.nodes[:layers_on_host], network.nodes[layers_on_host:]
     (passed,) = network.alive[layers_on_host]
     handed = shapes[passed] if on_gpu else None
     partitions = (
-        Partition(HOST, on_host, shapes[INPUT], handed, host_uses_gpu, storage),
-        Partition(GPU, on_gpu, shapes[passed], None, storage=storage),
+        Partition(HOST, on_host, shapes[INPUT], handed, host_uses_gpu, storage, swept),
+        Partition(GPU, on_gpu, shapes[passed], None, storage=storage, swept=swept),
     )
     return Cut(tuple(partition for partition in partitions if partition.nodes))

@@ -13,6 +13,7 @@ from znni.core.shapes import FLOAT_BYTES, Shape5, Vec3
 from znni.network.layers import Conv, Pool
 from znni.network.node import Node
 from znni.plans.rewrites.fusion import Fusion
+from znni.plans.swept import planes_kept
 
 # Sums in another order differ in their last digits. Limits are larger by this factor.
 ROUNDED = 1 + 1e-9
@@ -61,7 +62,7 @@ class PartitionBounds(NamedTuple):
                 else:
                     arrays = sum(4 * it.f * (it.size - smaller).volume for it in shapes)
                 least = max(least, arrays)
-        return least * self.value_bytes // FLOAT_BYTES
+        return least * self.value_bytes // FLOAT_BYTES + partition.least_kept
 
     def may_fit(self, partition: Partition, allowed: float) -> bool:
         """Return whether each convolution before the first pooling has a primitive that fits.
@@ -79,7 +80,8 @@ class PartitionBounds(NamedTuple):
         single, parts = list[Node](), [Vec3(0, 0, 0)]
         for node in partition.nodes if partition.shapes else ():
             if isinstance(node.layer, Pool) and node.layer.window.volume > 1:
-                parts.append(node.layer.window - 1)
+                less = node.layer.window - 1
+                parts.append(less._replace(z=0) if partition.swept else less)
                 break
             single.append(node)
         for node in single:
@@ -143,4 +145,7 @@ def _shapes_of(partition: Partition, node: Node) -> tuple[Shape5, Shape5]:
     if partition.storage:
         taken = partition.storage.shape_taken(node.name, node.inputs)
         return taken, partition.storage.shape_made(node.name)
-    return partition.shapes[node.inputs[0]], partition.shapes[node.name]
+    taken, made = partition.shapes[node.inputs[0]], partition.shapes[node.name]
+    if partition.swept:
+        taken = taken._replace(z=made.z + planes_kept(node.layer))
+    return taken, made

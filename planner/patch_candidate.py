@@ -31,6 +31,7 @@ from znni.network.network import Network
 from znni.plans.block_storage import storage_for
 from znni.plans.job_seconds import ReportStage
 from znni.plans.stage import Counts
+from znni.plans.swept import swept_for
 from znni.plans.totals import PlanTime
 
 # The processor of layers on the host; the key tells whether they may use the GPU.
@@ -67,6 +68,7 @@ class PatchCandidate:
         self._overhead = overhead
         self._shapes = shapes(network, patch)
         self._storage = storage_for(network, patch)
+        self._swept = swept_for(network, patch, output)
         self._counts = overhead.counts(network, patch)
         self._bounds = bounds
         self._least: dict[Processor, dict[str, float]] = {}
@@ -122,10 +124,16 @@ class PatchCandidate:
             layers_on_host,
             host_uses_gpu=host_uses_gpu,
             storage=self._storage,
+            swept=self._swept,
         )
         return Cut(
             tuple(
-                replace(it, shapes=self._shapes, least=self._least_of(it.processor))
+                replace(
+                    it,
+                    shapes=self._shapes,
+                    least=self._least_of(it.processor),
+                    least_kept=int(self._counts.kept),
+                )
                 for it in cut.partitions
             )
         )

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.job_places import box_read
+from planner.least_kept import least_bytes_kept
 from planner.least_memory import Bools, least_bytes_of_arrays, most_for_arrays, slowed_poolings
 from planner.overhead import Overhead
 from planner.partition import CutPoint, Processor, device_of, sums_at_cuts
@@ -71,6 +72,7 @@ def quick_bounds(space: Space, patches: list[Vec3]) -> list[float]:
     voxels, copied = _voxels(network, patches), _copied(network, patches)
     sizes, zero = np.array(patches), np.zeros(len(patches))
     counts = _counts(network, patches, space.overhead)
+    counts = counts._replace(kept=least_bytes_kept(network, voxels, sizes[:, 0].astype(float)))
     least: dict[Processor, list[Numbers]] = {}
 
     @cache
@@ -79,12 +81,14 @@ def quick_bounds(space: Space, patches: list[Vec3]) -> list[float]:
         return most_for_arrays(space.machine, space.overhead, device, network, counts)
 
     def fits(device: DeviceKind) -> Bools:
-        """Return which patches of an exact network may fit.
+        """Return which patches may fit.
 
-        Dense networks are computed in fragments, a few at a time, so nothing is known of them.
+        Dense networks are computed in fragments, a few at a time, so nothing is known of them but
+        what a sweep keeps.
         """
         if not network.is_exact:
-            return np.ones(len(patches), bool)
+            fitting: Bools = counts.kept <= most_on(device)
+            return fitting
         value_bytes = space.value_bytes_on(device)
         return least_bytes_of_arrays(network, voxels, value_bytes) <= most_on(device)
 
@@ -196,6 +200,7 @@ def _counts(network: Network, patches: list[Vec3], overhead: Overhead) -> Counts
         brought=nothing,
         host_seconds=nothing,
         gpu_seconds=nothing,
+        kept=nothing,
     )
 
 

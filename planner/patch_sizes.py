@@ -11,6 +11,11 @@ from znni.core.shapes import Vec3
 # volumes there are too many of them, and they change only a few percent of the borders.
 FINEST_STEP = 1 / 16
 
+# A sweep's extents that are tried first differ by this share or more. Those along y and x differ by
+# no more than this factor.
+SWEPT_STEP = 1 / 8
+SQUARE = 2
+
 
 def axis_sizes(output: int, pooling: int) -> list[int]:
     """Return patch extents along one axis, largest first.
@@ -25,14 +30,14 @@ def axis_sizes(output: int, pooling: int) -> list[int]:
     ]
 
 
-def spread(sizes: Sequence[int]) -> list[int]:
-    """Return the extents, given in falling order, that differ by ``FINEST_STEP`` or more.
+def spread(sizes: Sequence[int], step: float = FINEST_STEP) -> list[int]:
+    """Return the extents, given in falling order, that differ by a share or more.
 
     Both ends are always kept.
     """
     kept: list[int] = []
     for size in sizes:
-        if not kept or size == sizes[-1] or size * (1 + FINEST_STEP) <= kept[-1]:
+        if not kept or size == sizes[-1] or size * (1 + step) <= kept[-1]:
             kept.append(size)
     return kept
 
@@ -55,6 +60,21 @@ def patch_sizes(output: Vec3, pooling: Vec3, *, isotropic: bool) -> Iterator[Vec
             or (output.z == output.x and z > x)
         )
         if not exchangeable:
+            yield Vec3(z, y, x)
+
+
+def thin_patches(output: Vec3, pooling: Vec3) -> Iterator[Vec3]:
+    """Yield the patches that are worth trying first in a sweep.
+
+    They are thin along z, because a sweep keeps the same bytes whatever that extent is. Along y and
+    x, they are near squares, which have the least borders.
+    """
+    axes = (
+        spread(axis_sizes(extent, pool), SWEPT_STEP)
+        for extent, pool in zip(output, pooling, strict=True)
+    )
+    for z, y, x in product(*axes):
+        if z <= y <= x <= SQUARE * y:
             yield Vec3(z, y, x)
 
 

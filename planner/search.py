@@ -13,7 +13,7 @@ from planner.pareto import BestPlans
 from planner.partition import Cut, CutPoint
 from planner.patch_candidate import PatchCandidate
 from planner.patch_order import ROUNDED, Waiting, quick_bounds, waiting_patches
-from planner.patch_sizes import patch_sizes_near
+from planner.patch_sizes import patch_sizes_near, thin_patches
 from planner.space import Space
 from znni.core.errors import InvalidInput, option
 from znni.core.processors import FASTEST, GPU, HOST, may_use_gpu
@@ -23,11 +23,20 @@ from znni.plans.block_storage import storage_for
 from znni.plans.device_partition import parts_of
 from znni.plans.plan import Plan
 from znni.plans.stage import itemsize_in
+from znni.plans.swept import swept_for
 
 # The most prices that a search works out, which takes a few seconds. Only outputs of thousands of
 # voxels per axis need more. By then the most promising patches have been tried, unless it took most
 # of these prices to find any plan.
 MOST_PRICES = 40_000
+
+
+# Sweeps take a tenth less time than other plans. So they are searched for jobs that take so many
+# seconds, and with so many prices for each second, which take a thousandth of the job. More prices
+# than the most seldom bring a better sweep.
+LONG_JOB = 300
+PRICES_PER_SECOND = 2
+MOST_PRICES_OF_SWEEPS = 6_000
 
 
 class Search(Space):
@@ -38,7 +47,8 @@ class Search(Space):
 
         The search is exhaustive over five choices: the patch sizes fitted to the output; the cut
         point between host and GPU; the windows that a GPU computes at once; the nested segments on
-        each device; and each layer's primitives, with the pieces of its batch.
+        each device; and each layer's primitives, with the pieces of its batch. For long jobs, it
+        also looks for sweeps, if it may.
 
         It tries patches in the order of a lower bound on their time. It ends when the bound passes
         the slowest of the best plans found. If the output is very large, many patch sizes differ by
@@ -104,12 +114,37 @@ class Search(Space):
             some._try_near(patches, best)
         for some, patches in tried:  # a later search may have found another patch
             some._try_near(patches, best)
+        if self._may_sweep(best):
+            self.on(HOST).sweeping()._add_sweeps(best)
 
-    def _try_near(self, tried: set[Vec3], best: BestPlans) -> None:
+    def _may_sweep(self, best: BestPlans) -> bool:
+        """Return whether sweeps are worth their search, given the best plans so far.
+
+        They need layers with context along z, all of which are on the host.
+        """
+        if not (self.sweeps and best.plans and best.plans[0].seconds >= LONG_JOB):
+            return False
+        if self.given.is_exact or self.network.is_swept or self.given.field_of_view.z == 1:
+            return False
+        return self.device == HOST or not self.machine.gpus
+
+    def _add_sweeps(self, best: BestPlans) -> None:
+        """Add the fastest sweeps to the best so far. They compute each batch whole.
+
+        Only some patches are tried, and those near the best of them.
+        """
+        undivided, tried = self.undivided(), set[Vec3]()
+        most = min(MOST_PRICES_OF_SWEEPS, int(PRICES_PER_SECOND * best.plans[0].seconds))
+        patches = thin_patches(self.output, self.network.granularity)
+        undivided._try_all(patches, tried, best, most)
+        if best.plans[0].is_swept:
+            undivided._try_near(tried, best, most // 2)
+
+    def _try_near(self, tried: set[Vec3], best: BestPlans, most_prices: int = MOST_PRICES) -> None:
         """Add the fastest plans with patches near the best one to the best so far."""
         if best.plans:
             near = patch_sizes_near(best.plans[0].patch, self.output, self.network.granularity)
-            self._try_all(near, tried, best)
+            self._try_all(near, tried, best, most_prices)
 
     def fastest_of(self, patches: Iterable[Vec3]) -> Plan | None:
         """Return the fastest plan with one of these patches, if one fits."""
@@ -150,7 +185,13 @@ class Search(Space):
             )
         return min(candidates, key=_lacking)
 
-    def _try_all(self, patches: Iterable[Vec3], tried: set[Vec3], best: BestPlans) -> None:
+    def _try_all(
+        self,
+        patches: Iterable[Vec3],
+        tried: set[Vec3],
+        best: BestPlans,
+        most_prices: int = MOST_PRICES,
+    ) -> None:
         """Add the fastest plans with these patches to the best, without the patches tried before.
 
         The patch with the least bound comes next. Its bound is replaced by those of its cut points.
@@ -158,11 +199,11 @@ class Search(Space):
         leave hope, and most plans need few of them. It begins at once if no bound with prices was
         less since a search last found nothing. So a fast plan limits the others soon.
 
-        As soon as one plan is found, the search ends after ``MOST_PRICES`` prices. If that plan
+        As soon as one plan is found, the search ends after ``most_prices`` prices. If that plan
         came late, it ends after twice as many as until then. It also ends when the least bound
         passes the best plans.
         """
-        begun, most = self.calls, self.calls + MOST_PRICES
+        begun, most = self.calls, self.calls + most_prices
         candidates: dict[Vec3, PatchCandidate] = {}
         waiting = waiting_patches(self, set(patches) - tried)
         heapify(waiting)
@@ -257,7 +298,9 @@ class Search(Space):
         patch = patch_candidate.patch
         size = input_box(self.network, patch).size
         given = Shape5.of(self.network.together, self.network.in_features, size)
-        parts = parts_of(segments, given, storage_for(self.network, patch))
+        storage = storage_for(self.network, patch)
+        swept = swept_for(self.network, patch, self.output)
+        parts = parts_of(segments, given, storage, swept)
         memory, gpu_memory = memory_of_run(
             self.network, patch_candidate.patch, parts, self.overhead
         )

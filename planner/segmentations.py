@@ -14,6 +14,7 @@ from znni.network.layers import Conv, Layer, Pool
 from znni.network.node import Node
 from znni.plans.rewrites.fusion import Fusion
 from znni.plans.segments import Segment, Step
+from znni.plans.swept import planes_kept
 
 
 class SecondsLimit(NamedTuple):
@@ -29,7 +30,7 @@ class SecondsLimit(NamedTuple):
     layers: Mapping[str, float]
     of_step: Callable[[Step], float]
 
-    def of_runs(self, step: Step, runs: int) -> float:
+    def of_runs(self, step: Step, runs: float) -> float:
         """Return a lower bound on the seconds of all runs of a bare step."""
         return max(runs * self.of_step(step), self._of_layers(step))
 
@@ -56,6 +57,7 @@ def segmentations(
     in_place: bool = False,
     runs: int = 1,
     limit: SecondsLimit = NO_SECONDS_LIMIT,
+    new: int = 0,
 ) -> Iterator[tuple[Segment, ...]]:
     """Yield every division of some nodes into segments, the undivided one first.
 
@@ -80,12 +82,14 @@ def segmentations(
         in_place: whether the last step's output already has its place, and takes no more bytes.
         runs: how often the first segment takes its input for a patch.
         limit: the limit of seconds for a patch.
+        new: the planes of the input that a block of a sweep adds; 0 if there is no sweep.
     """
     opened = Segment(device, given.n, ())
-    alive = {nodes[0].inputs[0]: given}
+    alive = {nodes[0].inputs[0]: given._replace(z=new) if new else given}
     least = sum(limit.layers.get(node.name, 0.0) for node in nodes)
     left = limit._replace(seconds=limit.seconds - least)
-    return _extend((), opened, nodes, alive, allowed - given.nbytes, fusible, in_place, runs, left)
+    free = allowed - given.nbytes
+    return _extend((), opened, nodes, alive, free, fusible, in_place, runs, left, swept=new > 0)
 
 
 def _extend(
@@ -98,6 +102,8 @@ def _extend(
     in_place: bool,
     runs: int,
     limit: SecondsLimit,
+    *,
+    swept: bool,
 ) -> Iterator[tuple[Segment, ...]]:
     """Yield every continuation with the nodes left.
 
@@ -105,17 +111,18 @@ def _extend(
         done: the closed segments.
         opened: the segment that the next node may join.
         nodes: the nodes left.
-        alive: the shapes of the values that they take, by name.
+        alive: the shapes of the values that they take, by name. In a sweep, they are new planes.
         free: the bytes left beside the inputs of all these segments.
         fusible: the fusions that may be one step.
         in_place: whether the last step's output takes no more bytes.
         runs: the runs of the open segment for a patch.
         limit: the limit of the seconds that all steps take beyond their layers' bounds.
+        swept: whether steps keep planes of their input, which lie before the new ones.
     """
     if not nodes:
         yield (*done, opened)
         return
-    for before, segment, steps in _next_steps(done, opened, nodes, alive, fusible):
+    for before, segment, steps in _next_steps(done, opened, nodes, alive, fusible, swept=swept):
         left, again = free, runs
         if segment is not opened:  # a single value is alive, and stored for the new segment
             (stored,) = alive.values()
@@ -138,7 +145,7 @@ def _extend(
             made = {**alive, steps[-1].gives: steps[-1].shape_out}
             still = {name: shape for name, shape in made.items() if name in needed}
             yield from _extend(
-                before, extended, rest, still, left, fusible, in_place, again, beyond
+                before, extended, rest, still, left, fusible, in_place, again, beyond, swept=swept
             )
 
 
@@ -148,10 +155,13 @@ def _next_steps(
     nodes: tuple[Node, ...],
     alive: Mapping[str, Shape5],
     fusible: Collection[Fusion],
+    *,
+    swept: bool,
 ) -> Iterator[tuple[tuple[Segment, ...], Segment, tuple[Step, ...]]]:
     """Yield the choices for the next steps: closed segments, open segment, and the steps."""
     node = nodes[0]
-    shape = alive[node.inputs[0]]
+    new = alive[node.inputs[0]]
+    shape = with_kept(new, (node,)) if swept else new
     out = _output(node.layer, shape)
     if out is None:
         return
@@ -169,7 +179,7 @@ def _next_steps(
         before, segment = (*done, opened), Segment(opened.device, 1, ())
     elif opened.sub_batch > 1:
         return  # the segment that begins here takes several items
-    for steps in _single_fragment(nodes, shape, fusible):
+    for steps in _single_fragment(nodes, new, fusible, swept=swept):
         yield before, segment, steps
 
 
@@ -184,8 +194,18 @@ def _output(layer: Layer, shape: Shape5) -> Shape5 | None:
     return size and Shape5.of(shape.n * layer.window.volume, shape.f, size)
 
 
+def with_kept(new: Shape5, nodes: Iterable[Node]) -> Shape5:
+    """Return the shape of the new planes of a value, with those that a sweep keeps for nodes.
+
+    Args:
+        new: the shape of the new planes.
+        nodes: the nodes that compute a part of each plane at a time, or a single node.
+    """
+    return new._replace(z=new.z + sum(planes_kept(node.layer) for node in nodes))
+
+
 def _single_fragment(
-    nodes: tuple[Node, ...], shape: Shape5, fusible: Collection[Fusion]
+    nodes: tuple[Node, ...], shape: Shape5, fusible: Collection[Fusion], *, swept: bool
 ) -> Iterator[tuple[Step, ...]]:
     """Yield all choices of steps up to the next pool that make one fragment of one item.
 
@@ -205,6 +225,8 @@ def _single_fragment(
         return
     if head and last.inputs != (head[-1].name,):
         return
+    if swept:
+        shape = with_kept(shape, (*head, last))
     shapes = [Shape5.of(1, shape.f, shape.size - pool.window + 1)]
     for node in head:
         convolved = _output(node.layer, shapes[-1])

@@ -51,6 +51,7 @@ class Space:
         division: the sizes of the pieces that a layer's batch may be computed in.
         device: the device for the layers. It is ``cpu``, ``gpu``, some layers on each
             (``cpu+gpu``), or whatever is fastest.
+        sweeps: whether plans may sweep the volume, whose blocks then go on from each other.
         allowed_cut_points: the only cut points to try; None for all.
         windows_at_once: the numbers of windows that a GPU may compute at once.
     """
@@ -63,6 +64,7 @@ class Space:
     model: CostModel = BUILT_IN
     division: Division = "power-of-two"
     device: DeviceChoice = FASTEST
+    sweeps: bool = False
     allowed_cut_points: frozenset[CutPoint] | None = field(default=None, init=False)
     windows_at_once: tuple[int, ...] = field(default=WINDOWS_AT_ONCE, init=False)
 
@@ -162,6 +164,12 @@ class Space:
         other.windows_at_once = (together,)
         return other
 
+    def sweeping(self) -> Self:
+        """Return the search among plans that sweep the volume along z. It shares known prices."""
+        other = self._copied()
+        other.network = self.network.sweeping()
+        return other
+
     def within(self, memory: int, device: DeviceKind = HOST) -> Self:
         """Return the search under another memory limit. It shares the known prices.
 
@@ -232,7 +240,9 @@ class Space:
         window, granularity = self.network.window, self.network.granularity
         extents = [granularity, *(layer.reads(SAMPLE).size for layer in self.network.layers)]
         # Windows of neighbours along x are computed once, so x is like no other axis.
-        isotropic = not window and all(len(set(axes)) == 1 for axes in extents)
+        isotropic = not (window or self.network.is_swept) and all(
+            len(set(axes)) == 1 for axes in extents
+        )
         return patch_sizes(self.output, granularity, isotropic=isotropic)
 
     def patch_candidate(self, patch: Vec3) -> PatchCandidate:

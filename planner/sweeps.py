@@ -191,8 +191,7 @@ def steps(plan: Plan) -> Iterator[StepView]:
     for part in plan.parts:
         memory, _ = plan.limits[part.device]
         beside = memory.total - memory.working
-        runs = [n for segment, n in part.runs() for _ in segment.steps]
-        for (step, peak), n in zip(part.peaks(), runs, strict=True):
+        for (step, peak), (_, n) in zip(part.peaks(), part.step_runs(), strict=True):
             yield StepView(step, n * step.seconds, beside + peak, beside)
 
 

@@ -36,7 +36,8 @@ from znni.cluster.workers import FAILURES, REPLACE_EVERY
 from znni.core.errors import InvalidInput, RunFailed, UnusableValues
 from znni.core.options import Bits
 from znni.core.shapes import Box, Vec3
-from znni.engine.tiles import Job, TileGrid
+from znni.engine.tile_grid import TileGrid
+from znni.engine.tiles import Job
 from znni.volumes.ledger_entries import block_entry, box_of
 
 EXTENTS = Vec3(2, 2, 24)

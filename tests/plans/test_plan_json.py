@@ -35,6 +35,7 @@ def test_a_plan_is_written_without_the_schema_that_reads_it(
     for device in (expected["machine"]["host"], *expected["machine"]["gpus"]):
         assert device.pop("backend") == ""  # only the name of another package's is written
     assert expected.pop("slowdown") == 1.0  # only another one is written
+    assert expected["network"].pop("is_swept") is False  # only a sweep's has it
     assert json.loads(plan.to_json()) == expected
 
 

@@ -17,7 +17,7 @@ from planner.partition import Partition, cut_network, cut_points
 from planner.segmentations import segmentations
 from planner.step_options import StepOptions
 from znni.core.processors import DeviceChoice, DeviceKind
-from znni.core.shapes import Box, Shape5, Vec3
+from znni.core.shapes import Box, Vec3
 from znni.engine.blocks import Blocks
 from znni.engine.patch import PatchRunner
 from znni.engine.pipeline import PatchStages, ThisProcess, run_volume
@@ -25,6 +25,7 @@ from znni.engine.run_state import RunState
 from znni.engine.stopwatch import Stopwatch
 from znni.engine.tiles import Remaining, make_job
 from znni.network.network import Network
+from znni.network.node import INPUT
 from znni.network.weights import Float32, Weights, random_weights
 from znni.plans.device_partition import parts_of
 from znni.plans.plan import Plan
@@ -32,6 +33,7 @@ from znni.plans.primitive import Catalogue, convolved, on_device
 from znni.plans.rewrites.fusions import fusions
 from znni.plans.rewrites.network_rules import as_given
 from znni.plans.segments import Segment
+from znni.plans.swept import swept_for
 from znni.primitives.reference import dense
 from znni.volumes.array import ArrayOutput, ArrayVolume
 
@@ -57,8 +59,8 @@ def plan_of(
         replace(segment, steps=tuple(by[segment.device](step)[0] for step in segment.steps))
         for segment in undecided
     )
-    patch_input = Shape5.of(1, network.in_features, patch + network.field_of_view - 1)
-    parts = parts_of(segments, patch_input)
+    swept = swept_for(network, patch, output)
+    parts = parts_of(segments, network.shapes(patch)[INPUT], swept=swept)
     memory, gpu_memory = memory_of_run(network, patch, parts, NO_OVERHEAD)
     time = time_of_run(network, patch, parts, NO_OVERHEAD)
     there = replace(machine(), gpus=(gpu(),) if gpu_memory else ())
@@ -82,7 +84,11 @@ def any_plan(
         first_input = partition.input_shape._replace(n=some)
         fusible = tuple(fusions(network).values()) if has_fused(catalogue, partition) else ()
         every = segmentations(
-            partition.nodes, first_input, fusible=fusible, device=partition.device
+            partition.nodes,
+            first_input,
+            fusible=fusible,
+            device=partition.device,
+            new=patch.z if network.is_swept else 0,
         )
         segments += draw(st.sampled_from(list(every)))
     return plan_of(segments, network, output, patch, catalogue)

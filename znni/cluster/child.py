@@ -90,7 +90,7 @@ class Handed:
         """Hand over a patch."""
         self._tiles.put(tile)
 
-    def tiles(self, _patch: Vec3) -> Iterator[Tile]:
+    def tiles(self, _patch: Vec3, *, swept: bool = False) -> Iterator[Tile]:  # noqa: ARG002
         """Yield patches as they come, until ``stop``."""
         while tile := self._tiles.get():
             yield tile
@@ -197,7 +197,7 @@ class Child:
 
     def _make_plan(self, given: Plan | None, workers: int) -> Plan:
         asked = self._opened()
-        found = given_or_found(given, asked)
+        found = given_or_found(given, asked, sweeps=False)
         if given or workers == 1:
             return found
         return plan_to_share(found, workers, asked)

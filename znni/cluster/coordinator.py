@@ -17,7 +17,7 @@ from znni.core.errors import DoesNotFit, RunFailed, UnusableValues
 from znni.core.options import Bits
 from znni.core.shapes import Box
 from znni.core.text import counted
-from znni.engine.tiles import TileGrid
+from znni.engine.tile_grid import TileGrid
 from znni.plans.plan import Plan
 
 log = logging.getLogger("znni")

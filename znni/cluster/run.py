@@ -28,7 +28,7 @@ from znni.core.processors import needs_gpu
 from znni.core.run_options import RunKeywords
 from znni.core.shapes import Box
 from znni.core.text import counted, duration, in_units
-from znni.engine.tiles import TileGrid
+from znni.engine.tile_grid import TileGrid
 from znni.inference.model_choice import shared_form
 from znni.inference.output_attributes import provenance
 from znni.inference.parts import Finished, check_sharing, finish

@@ -114,6 +114,12 @@ class Shape5(NamedTuple):
         return f"{self.n}x{self.f}x{self.size}"
 
 
+# The axes in the order in which boxes fill a larger one, the fastest last.
+AxisOrder: TypeAlias = tuple[int, int, int]
+BY_LAYERS: AxisOrder = (0, 1, 2)
+BY_COLUMNS: AxisOrder = (1, 2, 0)
+
+
 class Box(NamedTuple):
     """A half-open box of voxels, from ``start`` up to but not including ``stop``."""
 
@@ -151,18 +157,23 @@ class Box(NamedTuple):
         common = Box(self.start.maximum(other.start), self.stop.minimum(other.stop))
         return common if min(common.size) > 0 else None
 
-    def without(self, *others: Box) -> list[Box]:
-        """Return the part outside other boxes, as boxes that do not overlap."""
+    def without(self, *others: Box, order: AxisOrder = BY_LAYERS) -> list[Box]:
+        """Return the part outside other boxes, as boxes that do not overlap.
+
+        Args:
+            others: the other boxes.
+            order: the axes in whose order the boxes fill this one, the fastest last.
+        """
         left = [self]
         for other in others:
-            left = [part for one in left for part in one._outside(other)]
+            left = [part for one in left for part in one._outside(other, order)]
         return left
 
-    def _outside(self, other: Box) -> Iterator[Box]:
+    def _outside(self, other: Box, order: AxisOrder) -> Iterator[Box]:
         """Yield the part outside another box, as boxes that do not overlap.
 
-        If the other box is at the start of this one, there are three parts. They are the rest of
-        its row, the rest of its layer of rows, and the other layers.
+        If the other box is at the start of this one, there are three parts. By layers, they are the
+        rest of its row, the rest of its layer of rows, and the other layers.
         """
         if self.within(other):
             return
@@ -172,7 +183,8 @@ class Box(NamedTuple):
             return
         after = []
         start, stop = self
-        for axis, name in enumerate("zyx"):
+        for axis in order:
+            name = "zyx"[axis]
             low, high = common.start[axis], common.stop[axis]
             if start[axis] < low:
                 yield Box(start, stop._replace(**{name: low}))

@@ -8,7 +8,7 @@ from threading import Lock
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from znni.core.errors import InvalidInput, UnusableValues
 from znni.core.shapes import Box, Vec3
@@ -18,7 +18,7 @@ from znni.engine.block import Block
 from znni.engine.reading import read_input, read_stored
 from znni.engine.scaling import StoredScaling
 from znni.engine.tiles import ZERO, Allocate, Job, Tile, allocate_new
-from znni.network.geometry import input_box, reach
+from znni.network.geometry import input_box, planes_before, reach
 from znni.network.network import Network
 from znni.network.weights import Float32, Weights
 from znni.primitives.reference import activation, exact
@@ -53,6 +53,33 @@ class Skipped:
         said = [f"{count:,} {reason}" for reason, count in reasons.items() if count]
         total = counted(self.total, "block")
         return f"{total} not computed: {', '.join(said)}" * bool(said)
+
+
+class _Room:
+    """Gives the array that a block is read into, with some planes of zeros before its own.
+
+    Args:
+        allocate: gives arrays.
+        planes: the planes before.
+
+    Attributes:
+        planes: the planes before.
+    """
+
+    def __init__(self, allocate: Allocate, planes: int) -> None:
+        self.planes = planes
+        self._allocate = allocate
+        self._whole: NDArray[Any]
+
+    def __call__(self, shape: tuple[int, ...], dtype: DTypeLike = np.float32, /) -> NDArray[Any]:
+        maps, depth, *rest = shape
+        self._whole = self._allocate((maps, self.planes + depth, *rest), dtype)
+        self._whole[:, : self.planes] = 0
+        return self._whole[:, self.planes :]
+
+    def filled(self, block: Block) -> Block:
+        """Return a block that was read, with the planes before its own if it is computed."""
+        return block if block.form == "repeated" else block._replace(values=self._whole)
 
 
 class Blocks:
@@ -115,9 +142,11 @@ class Blocks:
             box = window.around(window.blended(written))
         else:
             box = self._job.seen(tile, input_box(computing, tile.computed.size))
-        given = self._volume, self._job, box, self._network.scaling, allocate
+        room = _Room(allocate, planes_before(computing, tile.computed.size))
+        box = box._replace(start=box.start + Vec3(room.planes, 0, 0))
+        given = self._volume, self._job, box, self._network.scaling, room
         if as_stored:
-            return self._to_compute(tile, *read_stored(*given))
+            return room.filled(self._to_compute(tile, *read_stored(*given)))
         try:
             seen = read_input(*given)
         except UnusableValues as error:
@@ -129,7 +158,7 @@ class Blocks:
             if wanted is not None and wanted.all():
                 wanted = None
             return Block(tile, seen, box.start, written=written, wanted=wanted)
-        return self._to_compute(tile, seen, None)
+        return room.filled(self._to_compute(tile, seen, None))
 
     def _to_compute(self, tile: Tile, seen: NDArray[Any], scaling: StoredScaling | None) -> Block:
         """Return a block that is to be computed, or the output that its constant input gives.

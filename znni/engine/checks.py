@@ -27,7 +27,12 @@ def check_runnable(plan: Plan, catalogue: Catalogue) -> None:
 
 
 def _check_steps(part: DevicePart, catalogue: Catalogue) -> None:
-    expected = part.input_shape
+    expected, swept = part.input_shape, part.swept
+    if swept and part.has_own_memory:
+        raise InvalidInput(f"the plan sweeps on a GPU, and only the host does that; {PLAN_AGAIN}")
+    kept = iter([it.planes for it in part.kept] or [0] * len(part.steps))
+    if swept:
+        expected = expected._replace(z=swept.new)
     for segment in part.segments:
         first = segment.steps[0]
         if expected.n % segment.sub_batch or first.shape_in.n != segment.sub_batch:
@@ -35,6 +40,7 @@ def _check_steps(part: DevicePart, catalogue: Catalogue) -> None:
                 f"the plan takes {segment.sub_batch} of {counted(expected.n, 'item')} at layer "
                 f"{first.operation.name}; {PLAN_AGAIN}"
             )
+        expected = expected._replace(z=expected.z + next(kept))
         last_shift = segment.shift(tuple(window - 1 for window in segment.plain_windows))
         if not part.storage and first.shape_in.size + last_shift != expected.size:
             raise InvalidInput(
@@ -42,7 +48,8 @@ def _check_steps(part: DevicePart, catalogue: Catalogue) -> None:
                 f"{PLAN_AGAIN}"
             )
         shape = first.shape_in
-        for step in segment.steps:
+        for index, step in enumerate(segment.steps):
+            shape = shape._replace(z=shape.z + (next(kept) if index else 0))
             primitive = found(catalogue, step.primitive)
             if primitive is None:
                 raise InvalidInput(

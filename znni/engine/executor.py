@@ -26,6 +26,10 @@ Array: TypeAlias = Any
 Measured: TypeAlias = Callable[[Step, float], None]
 
 
+# Every operation runs for a block itself.
+NOTHING_BEHIND = -1
+
+
 def not_measured(_step: Step, _seconds: float) -> None:
     """Ignore a measured step."""
 
@@ -111,6 +115,22 @@ class Backend(Protocol):
         """
 
 
+class Carrier(Protocol):
+    """The memory of a device for what a sweep carries from block to block."""
+
+    def carry(self, array: Array, operation: Operation, passed: int) -> None:
+        """Put the planes that a sweep has carried before new ones, and carry the array's last ones.
+
+        Args:
+            array: the array of an operation's output.
+            operation: the operation.
+            passed: how often it has filled the array for the block before.
+        """
+
+    def forget(self) -> None:
+        """Clear what a sweep carries: nothing comes before the next block."""
+
+
 # A function that takes the results of the last operation.
 Put: TypeAlias = Callable[[Fragments], None]
 
@@ -136,17 +156,29 @@ class Executor:
         program: the program.
         operations: its operations, prepared.
         backend: the device.
+        carrier: the memory for what a sweep carries; None: there are no sweeps.
     """
 
-    def __init__(self, program: Program, operations: Iterable[Prepared], backend: Backend) -> None:
+    def __init__(
+        self,
+        program: Program,
+        operations: Iterable[Prepared],
+        backend: Backend,
+        carrier: Carrier | None = None,
+    ) -> None:
         self._program = program
         self._backend = backend
+        self._carrier = carrier
         prepared = iter(operations)
         self._loops = [(loop, [next(prepared) for _ in loop.operations]) for loop in program.loops]
         self._latest: tuple[Vec3, list[list[Edges | None]], int] | None = None
         self._numbers: dict[object, int] = {}
+        self._passed = [0] * len(self._loops)  # how often each loop has run for a block
+        self._behind = NOTHING_BEHIND  # operations run whose outputs are needed farther behind
 
-    def __call__(self, given: Fragments, put: Put, target: Target | None = None) -> None:
+    def __call__(
+        self, given: Fragments, put: Put, target: Target | None = None, *, follows: bool = False
+    ) -> None:
         """Take the input of one block through the program.
 
         Args:
@@ -154,8 +186,22 @@ class Executor:
             put: the function that takes the results of the last operation.
             target: the function that returns the part of the tensor for the next results, if they
                 are handed on.
+            follows: whether a sweep goes on from the block before. If not, the planes before the
+                block's are computed first.
         """
-        self._loop(0, given, put, target)
+        swept, (first, *_) = self._program.swept, self._program.operations
+        if swept is None or self._carrier is None:
+            self._loop(0, given, put, target)
+            return
+        if not follows:
+            self._carrier.forget()
+        for back in range(0 if follows else swept.passes(first.behind), -1, -1):
+            self._passed = [0] * len(self._loops)
+            self._behind = (back - 1) * swept.new if back else NOTHING_BEHIND
+            stop = Vec3(*given.values.shape[2:]) - Vec3(back * swept.new, 0, 0)
+            start = Vec3(stop.z - swept.new - self._program.first_planes, 0, 0)
+            values = self._backend.within(given.values, Box(start, stop))
+            self._loop(0, given._replace(values=values), put, target)
 
     def _loop(self, level: int, given: Fragments, put: Put, target: Target | None) -> None:
         """Run a loop, and those within it, on an input."""
@@ -166,6 +212,8 @@ class Executor:
                 crop = loop.crop(chosen)
                 x = self._backend.within(values, crop) if crop else values
                 made = self._launch(level, x, at[0], target)
+                if made is None:
+                    continue
                 positions = loop.positions(Positions(at, given.stride), chosen)
                 results = Fragments(made, *positions)
                 if level + 1 < len(self._loops):
@@ -174,7 +222,7 @@ class Executor:
                     put(results)
 
     def _launch(self, level: int, x: Array, start: Vec3, target: Target | None) -> Array:
-        """Run the operations of a loop once, and return their last value.
+        """Run the operations of a loop once, and return their last value; None if it is not needed.
 
         Args:
             level: the number of the loop.
@@ -207,11 +255,17 @@ class Executor:
         return self._latest[1:]
 
     def _run(self, level: int, x: Array, edges: list[Edges | None], target: Target | None) -> Array:
-        """Run operation after operation of a loop, and return the last value."""
+        """Run operation after operation of a loop, and return the last value.
+
+        Before a block of a sweep, only the first operations are needed. Then it returns None.
+        """
         loop, operations = self._loops[level]
+        passed, self._passed[level] = self._passed[level], self._passed[level] + 1
         arrays = {**self._backend.arrays, loop.takes: x}
         for prepared, edge in zip(operations, edges, strict=True):
             operation = prepared.operation
+            if operation.behind <= self._behind:
+                return None
             given = [self._view(view, arrays) for view in operation.reads]
             if edge and edge.whole is not None:
                 given.append(edge.whole)
@@ -221,8 +275,10 @@ class Executor:
             made = self._backend.call(prepared, given, self._output(operation, arrays, edge))
             if operation.late_at is not None:
                 arrays[writes.array] = made
+            if operation.carried and self._carrier:
+                self._carrier.carry(arrays[writes.array], operation, passed)
         last = self._program.output if self._program.storage else operations[-1].operation.writes
-        return self._view(last, arrays)
+        return self._view(last._replace(box=None) if self._program.swept else last, arrays)
 
     def _view(self, view: View, arrays: Mapping[str, Array]) -> Array:
         """Return the samples of a view."""

@@ -258,7 +258,8 @@ def run_volume(
         for number, (slots, reading) in enumerate(per_process)
         for slot in slots
     ]
-    tiles = last_blocks.handed_out(state.remaining.tiles(processes.plan.patch))
+    to_do = state.remaining.tiles(plan.patch, swept=plan.is_swept)
+    tiles = last_blocks.handed_out(to_do)
     try:
         with StageChains(tiles, chains, state.remaining.stop) as work, processes.in_use(stopwatch):
             with stopwatch.during("building"):

@@ -129,7 +129,8 @@ def recheck(
     if not found.same:
         log.warning(
             "a finished block comes out the same but for rounding, as by another processor or "
-            "library: the output will be as accurate, and not the same bytes as one run's"
+            "library, or where a sweep begins: the output will be as accurate, and not the same "
+            "bytes as one run's"
         )
     return spent
 

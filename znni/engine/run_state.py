@@ -31,8 +31,13 @@ class ToDo(Protocol):
     def total(self) -> int:
         """The number of voxels that this process writes, with those written already."""
 
-    def tiles(self, patch: Vec3) -> Iterator[Tile]:
-        """Yield the patches to compute. If others hand them out, it waits for the next one."""
+    def tiles(self, patch: Vec3, *, swept: bool = False) -> Iterator[Tile]:
+        """Yield the patches to compute. If others hand them out, it waits for the next one.
+
+        Args:
+            patch: extents of a patch.
+            swept: whether each patch goes on from the one before along z.
+        """
 
     def stop(self) -> None:
         """End the wait for the next patch: no more are taken."""

@@ -12,7 +12,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from znni.core.errors import InvalidInput, option
 from znni.core.options import Border, Pad, check_names
-from znni.core.shapes import Box, Region, Vec3
+from znni.core.shapes import BY_COLUMNS, BY_LAYERS, Box, Region, Vec3
 from znni.network.geometry import context, over, whole_input
 from znni.network.network import Network
 from znni.network.window import Window, missing_window
@@ -64,9 +64,9 @@ class Job:
         """
         return reach.shifted(tile.computed.start + self.first + self.origin)
 
-    def tiles(self, patch: Vec3, part: Box | None = None) -> Iterator[Tile]:
+    def tiles(self, patch: Vec3, part: Box | None = None, *, swept: bool = False) -> Iterator[Tile]:
         """Cover the output, or a part of it, with patches, as ``cover`` does."""
-        return cover(self.output, patch, part, self.first, self.alignment)
+        return cover(self.output, patch, part, self.first, self.alignment, swept=swept)
 
     def share(self, patch: Vec3, index: int, shares: int) -> list[Box]:
         """Return the boxes of one share of the output, if it is shared out evenly by patches.
@@ -267,8 +267,12 @@ def cover(
     part: Box | None = None,
     first: Vec3 = ZERO,
     alignment: Vec3 = ONE,
+    *,
+    swept: bool = False,
 ) -> Iterator[Tile]:
     """Cover an output, or a part of it, with patches, x fastest.
+
+    In a sweep, z is fastest, and the last patch of a column reaches beyond the output along z.
 
     The boxes that they write partition it. A patch that would end beyond the output is shifted back
     to end where the output does, or at the next aligned voxel. A patch of a part that begins where
@@ -280,56 +284,22 @@ def cover(
         part: the part to cover; None: all.
         first: the first voxel of the output within the whole output of an exact network.
         alignment: the voxels of the whole output at whose multiples patches begin.
+        swept: whether each patch goes on from the one before along z.
     """
     start, stop = part or Box(ZERO, output)
     aligned = (first + start) // alignment * alignment  # in voxels of the whole output
     ends = ((first + output).ceil_div(alignment) * alignment - patch).maximum(ZERO)
-    for index in product(*map(range, (first + stop - aligned).ceil_div(patch))):
-        corner = aligned + Vec3(*index) * patch
+    counts, order = (first + stop - aligned).ceil_div(patch), BY_LAYERS
+    if swept:
+        ends, order = ends._replace(z=stop.z), BY_COLUMNS
+    for index in product(*(range(counts[axis]) for axis in order)):
+        corner = aligned + Vec3(*(index[order.index(axis)] for axis in range(3))) * patch
         computed = corner.minimum(ends) - first
         begin = corner - first
         yield Tile(
             computed=Box(computed, computed + patch),
             written=Box(begin.maximum(start), (begin + patch).minimum(stop)),
         )
-
-
-class TileGrid:
-    """The patches that cover an output, by number, x fastest.
-
-    Args:
-        job: which output is wanted.
-        patch: extents of a patch, a multiple of the job's alignment.
-
-    Attributes:
-        patch: extents of a patch.
-    """
-
-    def __init__(self, job: Job, patch: Vec3) -> None:
-        self.patch = patch
-        self._job = job
-        self._before = job.first // job.alignment * job.alignment - job.first
-        self._counts = (job.output - self._before).ceil_div(patch)
-
-    def __len__(self) -> int:
-        """Return the number of patches."""
-        return self._counts.volume
-
-    def tile(self, number: int) -> Tile:
-        """Return the place of a patch."""
-        index = Vec3(*map(int, np.unravel_index(number, self._counts)))
-        start = (self._before + index * self.patch).maximum(ZERO)
-        stop = (self._before + (index + 1) * self.patch).minimum(self._job.output)
-        (tile,) = self._job.tiles(self.patch, Box(start, stop))
-        return tile
-
-    def number(self, written: Box) -> int | None:
-        """Return the number of the patch that writes a box; None if none does."""
-        index = (written.start - self._before) // self.patch
-        if not Box(index, index + 1).within(Box(ZERO, self._counts)):
-            return None
-        number = int(np.ravel_multi_index(index, self._counts))
-        return number if self.tile(number).written == written else None
 
 
 class Remaining:
@@ -344,6 +314,8 @@ class Remaining:
         job: the wanted output.
         history: boxes that were written (True), or lost since (False), in order.
         share: the boxes of the output that this process writes; None if it writes all.
+        swept: whether patches go on from each other along z. Then the boxes that are left are the
+            rest of a column, of its row of columns, and of the rows.
 
     Attributes:
         job: the wanted output.
@@ -355,8 +327,11 @@ class Remaining:
         job: Job,
         history: Iterable[tuple[Box, bool]] = (),
         share: list[Box] | None = None,
+        *,
+        swept: bool = False,
     ) -> None:
         self.job = job
+        self._order = BY_COLUMNS if swept else BY_LAYERS
         self._boxes = [Box(ZERO, job.output)] if share is None else list(share)
         self.total = self.voxels
         for box, written in history:
@@ -370,17 +345,25 @@ class Remaining:
         """The number of voxels that are left."""
         return sum(box.size.volume for box in self._boxes)
 
-    def tiles(self, patch: Vec3) -> Iterator[Tile]:
-        """Cover what is left with patches; the boxes that they write partition it."""
+    def tiles(self, patch: Vec3, *, swept: bool = False) -> Iterator[Tile]:
+        """Cover what is left with patches; the boxes that they write partition it.
+
+        Args:
+            patch: extents of a patch.
+            swept: as for ``cover``.
+        """
+        self._order = BY_COLUMNS if swept else BY_LAYERS
         for box in tuple(self._boxes):
-            yield from self.job.tiles(patch, box)
+            yield from self.job.tiles(patch, box, swept=swept)
 
     def stop(self) -> None:
         """Do nothing: nobody waits for the next patch."""
 
     def take_off(self, box: Box) -> None:
         """Note that a box is written."""
-        self._boxes = [part for left in self._boxes for part in left.without(box)]
+        self._boxes = [
+            part for left in self._boxes for part in left.without(box, order=self._order)
+        ]
 
 
 def allocate_new(shape: tuple[int, ...], dtype: DTypeLike = np.float32) -> NDArray[Any]:

@@ -197,7 +197,7 @@ def compute(
             attributes = provenance(plan, weights, asked, expected)
             attributes |= grid_attributes(wanted.grid)
             output.describe(attributes, plan.patch)
-            remaining = remaining_of(output, job, progress, share and share(plan.patch))
+            remaining = remaining_of(output, job, plan, progress, share and share(plan.patch))
         left = remaining.voxels
         begun(expected, remaining.total - left, remaining.total)
         state = RunState(blocks, output, dtype, remaining, progress, asked.labels)

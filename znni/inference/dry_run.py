@@ -95,8 +95,8 @@ def rehearse(request: Request, find: Find = given_or_found) -> DryRun:
     except ZnniError as error:
         obstacles.append(error)
     found, _ = plan_of_rest(begun, request.plan, asked, find)
-    left = Remaining(asked.job, begun.history)
-    blocks = [tile.written for tile in left.tiles(found.patch)]
+    left = Remaining(asked.job, begun.history, swept=found.is_swept)
+    blocks = [tile.written for tile in left.tiles(found.patch, swept=found.is_swept)]
     outside = None
     try:
         outside = _share_outside(asked.mask, asked.job, blocks) if asked.mask else None

@@ -91,7 +91,7 @@ def _like(folder: Path, key: str, search: Search) -> Iterator[_CachedPlan]:
             continue
         if (plan := load_value(path, Plan)) is None:
             continue
-        network = rewritten_alike(search.given, plan.network).computing(plan.network.together)
+        network = rewritten_alike(search.given, plan.network).computed_as(plan.network)
         plan = replace(plan, network=network, machine=search.machine)
         # The seconds to start a GPU may have been others.
         time = time_of_run(network, plan.patch, plan.parts, search.overhead)
@@ -144,6 +144,7 @@ def _key(search: Search) -> str | None:
         times,
         search.division,
         search.device,
+        search.sweeps,
         search.allowed_cut_points and sorted(search.allowed_cut_points),
         version.__version__,
         *map(state_of_source, version.SOURCES),

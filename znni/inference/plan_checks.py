@@ -62,7 +62,7 @@ def checked_plan(
     here = detect_for(given.device, choices.ram, choices.threads, choices.gpu_memory)
     _check_device(given, here, choices.device)
     here = choose_gpus(here, replace(choices, device=given.device))
-    network = shared_out(network, here.used_gpus).computing(given.network.together)
+    network = shared_out(network, here.used_gpus).computed_as(given.network)
     given = replace(given, network=shared_out(given.network, here.used_gpus))
     host = given.machine.host
     able = Machine(replace(host, bfloat16=host.bfloat16 and here.host.bfloat16), here.gpus)

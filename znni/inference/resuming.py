@@ -222,18 +222,19 @@ def note_new_plan(output: Output, plan: Plan, earlier: list[Plan]) -> None:
 
 
 def remaining_of(
-    output: Output, job: Job, progress: Progress, share: list[Box] | None
+    output: Output, job: Job, plan: Plan, progress: Progress, share: list[Box] | None
 ) -> Remaining:
     """Return what is left to be computed of a described output, and report it as progress.
 
     Args:
         output: the output.
         job: which output is wanted.
+        plan: the plan for what is left.
         progress: is told of the finished blocks.
         share: the boxes that this process writes; None if it writes all.
     """
     history = output.begun.history
-    remaining = Remaining(job, history, share)
+    remaining = Remaining(job, history, share, swept=plan.is_swept)
     if history:
         finished = remaining.total - remaining.voxels
         afresh = f"; {option('resume', False)} starts afresh" if share is None else ""

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from math import inf
 
 from znni.core.errors import InvalidInput, option
+from znni.core.file_fields import UNLESS_DEFAULT
 from znni.core.options import memory_size
 from znni.core.processors import GPU, HOST, DeviceKind, has_own_memory
 from znni.machine.processor import PAIRS_PER_CYCLE
@@ -28,9 +29,6 @@ LINKS = ((90, 55e9), (80, 24e9), (0, 12e9))
 
 # The backends of znni itself.
 OWN_BACKENDS: dict[DeviceKind, str] = {HOST: "host", GPU: "cuda"}
-
-# Files of plans have such a field only if it differs from its default.
-UNLESS_DEFAULT = {"unless default": True}
 
 
 @dataclass(frozen=True)

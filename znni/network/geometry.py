@@ -239,11 +239,20 @@ def shapes(network: Network, patch: Vec3) -> dict[str, Shape5]:
 def input_box(network: Network, patch: Vec3) -> Box:
     """Return the voxels of the input for a patch, or for one of its windows.
 
-    Its first output voxel is 0.
+    Its first output voxel is 0. In a sweep, some planes come before those that it depends on.
     """
     if network.is_exact:
         return block_geometry(network, patch).frames[INPUT].stored
-    return Box(ZERO, patch + network.field_of_view - 1)
+    before = Vec3(planes_before(network, patch), 0, 0)
+    return Box(ZERO - before, patch + network.field_of_view - 1)
+
+
+def planes_before(network: Network, patch: Vec3) -> int:
+    """Return the planes of a sweep's input before those that a patch depends on.
+
+    They fill the first pass before a patch that has nothing to go on from, whatever they hold.
+    """
+    return patch.z - 1 if network.is_swept else 0
 
 
 def extents_read(network: Network, patch: Vec3) -> Vec3:

@@ -13,6 +13,7 @@ from math import lcm
 from pathlib import Path
 
 from znni.core import html
+from znni.core.file_fields import UNLESS_DEFAULT
 from znni.core.shapes import Box, Shape5, Vec3
 from znni.core.text import counted
 from znni.core.voxel_size import VoxelSize
@@ -59,6 +60,8 @@ class Network:
         head: the last layer, if it is applied once to the blended values of windows, and not to
             each window. It is not among the nodes then.
         split: the convolutions whose parts are among the nodes in their place.
+        is_swept: whether volumes are swept along z: blocks go on from each other, and layers keep
+            the planes that the next block needs.
 
     Raises:
         InvalidInput: there is no convolution, or two layers have the same name. Or a value is
@@ -81,6 +84,7 @@ class Network:
     spacing: VoxelSize | None = field(default=None, compare=False)
     head: Conv | None = None
     split: tuple[SplitConv, ...] = ()
+    is_swept: bool = field(default=False, compare=False, metadata=UNLESS_DEFAULT)
 
     @classmethod
     def chain(
@@ -179,6 +183,14 @@ class Network:
                 raise ValueError(f"network {self.name} has no windows")
             return self
         return replace(self, window=replace(self.window, together=together))
+
+    def computed_as(self, other: Network) -> Network:
+        """Return the network computed as another one is: windows at once, or in a sweep."""
+        return self.computing(other.together).sweeping(other.is_swept)
+
+    def sweeping(self, is_swept: bool = True) -> Network:
+        """Return the network with blocks that go on from each other along z, or with others."""
+        return replace(self, is_swept=is_swept) if is_swept != self.is_swept else self
 
     @cached_property
     def window_layer(self) -> str | None:
@@ -324,15 +336,18 @@ class Network:
     def shapes(self, output: Vec3) -> dict[str, Shape5]:
         """Return the shape of each value for a block of dense output, with all fragments.
 
+        In a sweep, these are the planes that are computed for a block.
+
         Args:
             output: the voxels of the block, a multiple of ``total_pooling``.
         """
-        return {
-            name: Shape5.of(
-                self.strides[name].volume, self.maps[name], region.size // self.strides[name]
-            )
-            for name, region in self.regions(output).items()
-        }
+        found = {}
+        for name, region in self.regions(output).items():
+            stride, size = self.strides[name], region.size
+            if self.is_swept:
+                size = size._replace(z=output.z if name else size.z + output.z - 1)
+            found[name] = Shape5.of(stride.volume, self.maps[name], size // stride)
+        return found
 
     def __str__(self) -> str:
         return (

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import groupby
 
 from znni.core.processors import DeviceKind, has_own_memory
@@ -19,6 +20,7 @@ from znni.plans.array_layout import bytes_apart, packed_storages, staged_bytes, 
 from znni.plans.block_storage import BlockStorage
 from znni.plans.placement import ArrayUses, Placement, Use
 from znni.plans.segments import Segment, Step, segment_runs
+from znni.plans.swept import Kept, Swept, kept_by
 
 
 @dataclass(frozen=True)
@@ -30,12 +32,14 @@ class DevicePart:
         input_shape: the shape of the tensor that they take for a patch.
         hands_on: whether they hand a tensor on to the next part.
         storage: the arrays of a block, if the network is exact.
+        swept: the planes of a sweep, if there is one.
     """
 
     segments: tuple[Segment, ...]
     input_shape: Shape5
     hands_on: bool = False
     storage: BlockStorage | None = None
+    swept: Swept | None = None
 
     @property
     def device(self) -> DeviceKind:
@@ -68,10 +72,28 @@ class DevicePart:
         """Yield each segment with the number of times that it runs for one patch."""
         return segment_runs(self.segments, self.input_shape.n)
 
+    @cached_property
+    def kept(self) -> tuple[Kept, ...]:
+        """The planes that a sweep keeps for each step; nothing if there is none."""
+        return kept_by(self.segments) if self.swept else ()
+
+    @property
+    def kept_bytes(self) -> int:
+        """The bytes that a sweep keeps from block to block."""
+        return sum(kept.nbytes for kept in self.kept)
+
+    def step_runs(self) -> Iterator[tuple[Step, float]]:
+        """Yield each step with its runs for one patch, on average over the columns of a sweep."""
+        runs = [n for segment, n in self.runs() for _ in segment.steps]
+        swept = self.swept
+        shares = [swept.share(kept.behind) for kept in self.kept] if swept else [1.0] * len(runs)
+        for step, n, share in zip(self.steps, runs, shares, strict=True):
+            yield step, n * share
+
     @property
     def seconds(self) -> float:
         """The predicted seconds for one patch."""
-        return sum(n * step.seconds for segment, n in self.runs() for step in segment.steps)
+        return sum(n * step.seconds for step, n in self.step_runs())
 
     @property
     def resident(self) -> int:
@@ -110,17 +132,23 @@ class DevicePart:
 
     @property
     def _bytes_outside(self) -> int:
-        """The bytes of the input, and of a tensor that is handed on. Both lie outside the arena."""
+        """The bytes that are not placed: input, a tensor that is handed on, and what is kept."""
         if self.storage:
             return storage_bytes(INPUT, self.storage, self.device)
+        return self._bytes_given + self.kept_bytes
+
+    @property
+    def _bytes_given(self) -> int:
+        """The bytes that the first segment takes of the input, and of a tensor handed on."""
         return self.first_input.nbytes + (self.output_shape.nbytes if self.hands_on else 0)
 
     def writes_in_place(self, step: Step) -> bool:
         """Return whether a step's output has its place before the step begins.
 
-        That is so in the tensor that is handed on, and in the arrays of an exact network's block.
+        That is so in the tensor that is handed on, in the arrays of an exact network's block, and
+        in a sweep.
         """
-        if self.storage:
+        if self.storage or self.swept:
             return True
         return self.hands_on and step is self.segments[-1].steps[-1]
 
@@ -142,17 +170,23 @@ class DevicePart:
         """
         if self.storage:
             return self._uses_of_block(self.storage, alignment, spare)
-        sizes, uses = {}, []
+        sizes, uses, handed = {}, [], self.steps[-1] if self.hands_on else None
         for step in self.steps:
             in_place, memory = self.writes_in_place(step), step.cost.memory
             beside = max(0, memory.working - step.shape_in.nbytes - step.shape_out.nbytes)
-            if not in_place:
-                sizes[step.gives] = round_up(step.shape_out.nbytes, alignment)
+            if step is not handed:
+                sizes[step.gives] = round_up(self.array_of(step).nbytes, alignment)
             workspace = memory.workspace if in_place else beside
             late = not in_place and step.makes_output_late
             uses.append(Use(step.takes, step.gives, round_up(workspace, alignment) + spare, late))
         stored = frozenset(segment.steps[-1].gives for segment in self.segments[:-1])
         return ArrayUses(sizes, uses, stored)
+
+    def array_of(self, step: Step) -> Shape5:
+        """Return the shape of the array that holds a step's output, with the planes kept."""
+        after = [kept.planes for kept in self.kept[1:]] or [0]
+        planes = dict(zip((it.gives for it in self.steps), after, strict=False))
+        return step.shape_out._replace(z=step.shape_out.z + planes.get(step.gives, 0))
 
     def _uses_of_block(self, storage: BlockStorage, alignment: int, spare: int) -> ArrayUses:
         """Return the arrays of an exact network's block, and their uses."""
@@ -184,12 +218,14 @@ class DevicePart:
         Gaps between values that cannot be placed without any are counted.
         """
         peak, step = max(((peak, step) for step, peak in self.peaks()), key=lambda item: item[0])
-        beside = self.first_input.nbytes + (self.output_shape.nbytes if self.hands_on else 0)
-        return max(peak, beside + self.placed().size), step
+        return max(peak, self._bytes_given + self.kept_bytes + self.placed().size), step
 
 
 def parts_of(
-    segments: tuple[Segment, ...], patch_input: Shape5, storage: BlockStorage | None = None
+    segments: tuple[Segment, ...],
+    patch_input: Shape5,
+    storage: BlockStorage | None = None,
+    swept: Swept | None = None,
 ) -> tuple[DevicePart, ...]:
     """Return the parts of a patch's segments, first to last.
 
@@ -197,9 +233,10 @@ def parts_of(
         segments: the segments of all layers.
         patch_input: the shape of a patch's input.
         storage: the arrays of a block, if the network is exact. All its segments are one part.
+        swept: the planes of a sweep, if there is one. All its segments are one part.
     """
-    if storage:
-        return (DevicePart(segments, patch_input, storage=storage),)
+    if storage or swept:
+        return (DevicePart(segments, patch_input, storage=storage, swept=swept),)
     groups = [tuple(group) for _, group in groupby(segments, lambda segment: segment.device)]
     parts: list[DevicePart] = []
     for group in groups:

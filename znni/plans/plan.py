@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from znni.core import html
 from znni.core.errors import PLAN_AGAIN, InvalidInput
+from znni.core.file_fields import UNLESS_DEFAULT
 from znni.core.processors import (
     GPU,
     HOST,
@@ -26,7 +27,7 @@ from znni.core.processors import (
 )
 from znni.core.shapes import FLOAT_BYTES, Shape5, Vec3
 from znni.core.text import duration
-from znni.machine.machine import UNLESS_DEFAULT, Device, Machine
+from znni.machine.machine import Device, Machine
 from znni.network.geometry import input_box
 from znni.network.network import Network
 from znni.plans.band import FLOPS_AND_BYTES, NOT_CALIBRATED, Band
@@ -35,6 +36,7 @@ from znni.plans.device_partition import DevicePart, parts_of
 from znni.plans.plan_text import plan_table
 from znni.plans.rewrites.fusions import fusion_of
 from znni.plans.segments import Segment, Step
+from znni.plans.swept import swept_for
 from znni.plans.totals import PlanMemory, PlanTime
 
 if TYPE_CHECKING:
@@ -88,7 +90,12 @@ class Plan:
     def computation(self) -> Hashable:
         """The computation of a patch. It is equal for plans that differ only in limits or times."""
         steps = tuple(segment.computation for segment in self.segments)
-        return self.patch, self.input_itemsize, steps
+        return self.patch, self.input_itemsize, self.is_swept, steps
+
+    @property
+    def is_swept(self) -> bool:
+        """True if the volume is swept along z: each patch of a column goes on from the last one."""
+        return self.network.is_swept
 
     @property
     def device(self) -> Processors:
@@ -141,7 +148,9 @@ class Plan:
     @property
     def parts(self) -> tuple[DevicePart, ...]:
         """The segments on the host, if there are any, and then those on the GPU."""
-        return parts_of(self.segments, self.input_shape, storage_for(self.network, self.patch))
+        network, patch = self.network, self.patch
+        storage, swept = storage_for(network, patch), swept_for(network, patch, self.output)
+        return parts_of(self.segments, self.input_shape, storage, swept)
 
     def part(self, device: DeviceKind) -> DevicePart | None:
         """Return the segments on a device, if there are any."""
@@ -217,7 +226,8 @@ class Plan:
         The errors of the steps are added up, because most have one cause, such as the clock or the
         memory. The rest of the time is assumed to be off by the same share.
         """
-        steps = [(n * step.seconds, step.error) for part, n in self.runs() for step in part.steps]
+        runs = (each for part in self.parts for each in part.step_runs())
+        steps = [(n * step.seconds, step.error) for step, n in runs]
         return sum(seconds * error for seconds, error in steps) / self.patch_seconds
 
     @property
@@ -247,8 +257,8 @@ class Plan:
         once. A segment that runs for every offset of a pool repeats its convolutions.
         """
         dense = computed = 0.0
-        for segment, n in self.runs():
-            for step in segment.steps:
+        for part in self.parts:
+            for step, n in part.step_runs():
                 if step.conv:
                     positions = step.conv.local_size(step.shape_in.size)
                     computed += n * step.shape_in.n * positions.volume * step.conv.parameters
@@ -317,7 +327,8 @@ def _is_of_its_network(plan: Plan) -> bool:
         wanted = tuple(node.layer.local for node in storage.steps_of(plan.network.nodes))
     if not all(segment.steps for segment in plan.segments) or layers != wanted:
         return False
-    if any(segment.is_exact != plan.network.is_exact for segment in plan.segments):
+    exact = plan.network.is_exact
+    if (exact and plan.is_swept) or any(it.is_exact != exact for it in plan.segments):
         return False
     return all(_takes_its_inputs(step, plan.network) for step in plan.steps)
 

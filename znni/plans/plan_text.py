@@ -136,7 +136,7 @@ def _source(plan: Plan) -> str:
     if window := plan.network.window:
         at_once = f", {window.together} at once" * (window.together > 1)
         return f"{counted(round(plan.windows), 'window')} of {window.size}{at_once}"
-    return str(plan.input_patch)
+    return str(plan.input_patch) + " at the start of each sweep along z" * plan.is_swept
 
 
 def _parts(plan: Plan) -> str:

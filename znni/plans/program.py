@@ -13,13 +13,14 @@ from dataclasses import dataclass
 from itertools import product
 from typing import NamedTuple
 
-from znni.core.shapes import Box, Shape5, Vec3, offsets
+from znni.core.shapes import Box, Shape5, Vec3, offsets, round_up
 from znni.network.network import Network
 from znni.network.node import INPUT, Node
 from znni.plans.array_layout import Rows, device_rows, packed_storages, staged_bytes
 from znni.plans.block_storage import BlockStorage
 from znni.plans.device_partition import DevicePart
 from znni.plans.segments import Segment, Step
+from znni.plans.swept import Swept
 
 ZERO, ONE = Vec3(0, 0, 0), Vec3(1, 1, 1)
 
@@ -38,6 +39,21 @@ class ArrayPlace(NamedTuple):
     shape: Shape5
     rows: Rows | None = None
     parts: int = 0
+
+
+class Carried(NamedTuple):
+    """The planes of an array that a sweep keeps until it is filled again.
+
+    Attributes:
+        start: the first byte of the arena for it.
+        passes: how often the array is filled for a block.
+        shape: the planes that are kept of each filling, which are the array's last ones. They come
+            before the new ones when it is filled next.
+    """
+
+    start: int
+    passes: int
+    shape: Shape5
 
 
 class View(NamedTuple):
@@ -71,6 +87,9 @@ class Operation(NamedTuple):
             there before. None: the output exists from the beginning.
         staged: whether it makes its output in the workspace, from where it is copied.
         cleared: whether samples of its output outside the volume are set to zero.
+        carried: what a sweep keeps of the array of its output; None: nothing.
+        behind: the planes before the block's, in voxels, that later operations of a sweep need of
+            its output.
     """
 
     step: Step
@@ -80,6 +99,8 @@ class Operation(NamedTuple):
     late_at: int | None = None
     staged: bool = False
     cleared: bool = False
+    carried: Carried | None = None
+    behind: int = 0
 
 
 class Positions(NamedTuple):
@@ -171,6 +192,8 @@ class Program:
         output: the view of the last value, which may lie where its joined inputs were written.
         storage: the arrays of a block, if the network is exact.
         strides: the voxels of the network's input between neighbouring samples of each value.
+        swept: the planes of a sweep, if there is one.
+        first_planes: the planes of the input that the first operation takes in a sweep.
     """
 
     loops: tuple[Loop, ...]
@@ -179,6 +202,8 @@ class Program:
     output: View
     storage: BlockStorage | None
     strides: Mapping[str, Vec3]
+    swept: Swept | None = None
+    first_planes: int = 0
 
     @property
     def operations(self) -> tuple[Operation, ...]:
@@ -216,18 +241,22 @@ def program_of(network: Network, part: DevicePart, alignment: int, spare: int) -
     """
     arrays = part.array_uses(alignment, spare)
     placed = arrays.placed()
-    views = _Views(network, part.storage)
+    carried, size = _carried(part, placed.size, alignment)
+    views, storage = _Views(network, part.storage), part.storage
     operations = [
         Operation(
             step,
             views.reads(step),
-            views.made(step.gives),
+            views.made(step.gives) if storage else views.new(step, sweeps),
             room,
             placed.starts[use.writes] if use.late else None,
-            part.storage is not None and staged_bytes(step, part.storage, part.device) > 0,
-            part.storage is not None and step.gives in part.storage.cleared,
+            storage is not None and staged_bytes(step, storage, part.device) > 0,
+            storage is not None and step.gives in storage.cleared,
+            *sweeps,
         )
-        for step, use, room in zip(part.steps, arrays.uses, placed.room, strict=True)
+        for step, use, room, sweeps in zip(
+            part.steps, arrays.uses, placed.room, carried, strict=True
+        )
     ]
     remaining = iter(operations)
     loops = tuple(
@@ -241,18 +270,45 @@ def program_of(network: Network, part: DevicePart, alignment: int, spare: int) -
     return Program(
         loops,
         _arrays(part, placed.starts),
-        placed.size,
+        size,
         views.made(network.output if part.storage else part.steps[-1].gives),
         part.storage,
         network.strides if part.storage else {},
+        part.swept,
+        part.kept[0].planes if part.swept else 0,
     )
+
+
+def _carried(
+    part: DevicePart, start: int, alignment: int
+) -> tuple[list[tuple[Carried | None, int]], int]:
+    """Return what each step carries of its output's array, and where the arena ends.
+
+    With it comes what later steps need of its output, as ``Operation.behind``.
+
+    Args:
+        part: the part.
+        start: the first byte of the arena after the arrays.
+        alignment: the bytes of which every beginning is a multiple.
+    """
+    if not part.swept:
+        return [(None, 0)] * len(part.steps), start
+    found: list[tuple[Carried | None, int]] = []
+    start = round_up(start, alignment)
+    for kept, after in zip(part.kept, (*part.kept[1:], None), strict=True):
+        carried = None
+        if after and after.shape:
+            carried = Carried(start, after.passes, after.shape)
+            start += round_up(after.nbytes, alignment)
+        found.append((carried, kept.behind))
+    return found, start
 
 
 def _arrays(part: DevicePart, starts: Mapping[str, int]) -> dict[str, ArrayPlace]:
     """Return the arrays of the arena, by name."""
     storage, steps = part.storage, part.steps
     if storage is None:
-        shapes = {step.gives: step.shape_out for step in steps}
+        shapes = {step.gives: part.array_of(step) for step in steps}
         return {name: ArrayPlace(start, shapes[name]) for name, start in starts.items()}
     packed = packed_storages(steps, storage)
     return {
@@ -292,6 +348,14 @@ class _Views:
             views.append(self.made(name)._replace(box=box))
             counts[reader, name] += 1
         return tuple(views)
+
+    def new(self, step: Step, sweeps: tuple[Carried | None, int]) -> View:
+        """Return the view of what a step of a dense network writes, behind what is carried."""
+        view, (carried, _) = self.made(step.gives), sweeps
+        if carried is None:
+            return view
+        start = Vec3(carried.shape.z, 0, 0)
+        return view._replace(box=Box(start, start + step.shape_out.size))
 
     def made(self, name: str) -> View:
         """Return the view of all that is computed of a value."""

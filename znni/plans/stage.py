@@ -43,6 +43,7 @@ class Counts(NamedTuple, Generic[Number]):
         brought: the bytes that are copied to the GPU, as float32.
         host_seconds: the seconds of the layers on the host, for each run.
         gpu_seconds: the seconds of the layers on the GPU, likewise.
+        kept: the bytes that a sweep keeps for the next block.
     """
 
     values_in: Number
@@ -60,6 +61,7 @@ class Counts(NamedTuple, Generic[Number]):
     brought: Number
     host_seconds: Number
     gpu_seconds: Number
+    kept: Number
 
 
 @dataclass(frozen=True)

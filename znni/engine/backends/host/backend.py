@@ -11,7 +11,7 @@ from znni.core.trace import note_span
 from znni.engine.executor import Array, Measured, OutputMemory, Prepared
 from znni.machine.arena import Arena, output_into
 from znni.network.weights import Float32
-from znni.plans.program import Program, View
+from znni.plans.program import Operation, Program, View
 
 
 class HostBackend:
@@ -37,6 +37,11 @@ class HostBackend:
             name: self._arena.array_at(array.start, array.shape)
             for name, array in program.arrays.items()
         }
+        self._carried = {
+            each.step.gives: self._arena.array_at(carried.start, (carried.passes, *carried.shape))
+            for each in program.operations
+            if (carried := each.carried)
+        }
 
     def maps(self, view: View, array: Float32) -> Float32:
         """Return the maps of a value in its array, with all samples."""
@@ -45,6 +50,31 @@ class HostBackend:
     def within(self, maps: Float32, box: Box) -> Float32:
         """Return the samples of a value in a box."""
         return maps[:, :, *box.slices]
+
+    def carry(self, array: Float32, operation: Operation, passed: int) -> None:
+        """Put the planes that a sweep has carried before new ones, and carry the array's last ones.
+
+        Args:
+            array: the array of an operation's output.
+            operation: the operation.
+            passed: how often it has filled the array for the block before.
+        """
+        from znni.primitives.cpu.common.workers import workers
+
+        carried = self._carried[operation.step.gives][passed]
+        planes = carried.shape[2]
+
+        def task(_worker: int, maps: slice) -> None:
+            array[:, maps, :planes] = carried[:, maps]
+            carried[:, maps] = array[:, maps, -planes:]
+
+        pool = workers(self._threads)
+        pool.for_each(task, pool.shares(carried.shape[1]))
+
+    def forget(self) -> None:
+        """Clear what a sweep carries: nothing comes before the next block."""
+        for carried in self._carried.values():
+            carried[...] = 0
 
     def launch(self, _key: tuple[Array, int], work: Callable[[], Array]) -> Array:
         """Do work."""

@@ -13,6 +13,7 @@ from znni.engine.backends.host.backend import HostBackend
 from znni.engine.backends.registry import PartToRun, backend_of
 from znni.engine.blended import Blended, onto
 from znni.engine.block import Block, Stage
+from znni.engine.column import Column
 from znni.engine.executor import Executor, Fragments, built_operations, fragments_of
 from znni.engine.labels import Labels
 from znni.engine.stopwatch import Stopwatch
@@ -60,29 +61,39 @@ class HostLayers:
                 cupy().get_default_memory_pool().free_all_blocks()  # only preparation needed these
                 backend = HostBackend(program, measured, self._threads, page_locked=True)
                 self._on_gpu = DeviceArena(part.gpu_working)
-        self._executor = Executor(program, operations, backend)
+        self._executor = Executor(program, operations, backend, backend)
 
     def stages(self, stopwatch: Stopwatch, _labels: Labels | None = None) -> list[Stage]:
         """Return one stage: it gives dense output, the tensor for the GPU, or blended windows."""
         if self._plan.network.window:
             return [self._windows(stopwatch)]
-        run = self.tensor if self._part.hands_on else self.dense
+        column = Column()
 
         def work(block: Block) -> Float32 | Fragments:
             on_gpu = self._on_gpu.in_use() if self._on_gpu else nullcontext()
             with stopwatch.during("host_layers"), on_gpu:
-                return run(fragments_of(block))
+                given = fragments_of(block)
+                if self._part.hands_on:
+                    return self.tensor(given)
+                made = self.dense(given, follows=column.follows(block.tile.computed))
+                column.done(block.tile.computed)
+                return made
 
         return [work]
 
-    def dense(self, given: Fragments) -> Float32:
-        """Return the dense output (f', Z, Y, X) of a patch."""
+    def dense(self, given: Fragments, *, follows: bool = False) -> Float32:
+        """Return the dense output (f', Z, Y, X) of a patch.
+
+        Args:
+            given: what the network sees.
+            follows: whether a sweep goes on from the patch before.
+        """
         dense = np.empty((self._maps, *self._plan.patch), np.float32)
 
         def put(made: Fragments) -> None:
             place(made.values, made.at, made.stride, dense)
 
-        self._executor(given, put)
+        self._executor(given, put, follows=follows)
         return dense
 
     def tensor(self, given: Fragments) -> Fragments:

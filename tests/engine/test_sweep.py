@@ -1,0 +1,272 @@
+"""Sweeps: blocks of a column go on from each other, and the output is that of single blocks."""
+
+from __future__ import annotations
+
+import mmap
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pytest
+from fakes import machine
+from hypothesis import given
+from hypothesis import strategies as st
+from random_networks import chain, networks
+from random_plans import CATALOGUE, any_plan, plan_of, random_volume, run_plan
+from random_plans import NO_OVERHEAD as FREE
+
+from planner.alternatives import alternatives
+from planner.cost_model import BUILT_IN
+from planner.partition import cut_network
+from planner.search import Search
+from planner.segmentations import segmentations
+from znni.core.errors import InvalidInput
+from znni.core.shapes import Box, Vec3
+from znni.engine.blocks import Blocks
+from znni.engine.checks import check_runnable
+from znni.engine.patch import PatchRunner
+from znni.engine.pipeline import ThisProcess, run_volume
+from znni.engine.run_state import RunState
+from znni.engine.stopwatch import Stopwatch
+from znni.engine.tiles import Remaining, cover, make_job
+from znni.machine import arena
+from znni.network.network import Network
+from znni.network.weights import Float32, random_weights
+from znni.plans.plan import Plan
+from znni.primitives.reference import dense
+from znni.volumes.array import ArrayOutput, ArrayVolume
+
+POOLED = chain(("conv", 2), ("pool", 2), ("conv", 3), ("pool", 2), ("conv", 2))
+
+
+@st.composite
+def sweeps(draw: st.DrawFn) -> tuple[Network, Float32, Plan]:
+    network = draw(networks())
+    pooling = network.total_pooling
+    output = Vec3(*(draw(st.integers(1, 3 * extent + 4)) for extent in pooling))
+    patch = pooling * Vec3(*(draw(st.integers(1, 2)) for _ in range(3)))
+    volume = random_volume(network, output, draw(st.integers(0, 100)))
+    plan = any_plan(draw, network.sweeping(), output, patch, "cpu")
+    return network, volume, plan
+
+
+def first_plan(network: Network, output: Vec3, patch: Vec3) -> Plan:
+    """The plan of a sweep whose segments are not divided."""
+    swept = network.sweeping()
+    (partition,) = cut_network(swept, swept.shapes(patch), len(swept.nodes)).partitions
+    undivided = next(segmentations(partition.nodes, partition.input_shape, new=patch.z))
+    return plan_of(undivided, swept, output, patch)
+
+
+class Stopped(Exception):
+    """A run that is killed."""
+
+
+class StoppingOutput(ArrayOutput):
+    """An output that takes some blocks, and then stops the run."""
+
+    def __init__(self, values: Float32, blocks: int) -> None:
+        super().__init__(values, len(values), Vec3(*values.shape[1:]))
+        self.written: list[Box] = []
+        self._blocks = blocks
+
+    def write(self, box: Box, values: Float32) -> None:
+        if len(self.written) == self._blocks:
+            raise Stopped
+        super().write(box, values)
+        self.written.append(box)
+
+
+class Counting:
+    """Runs of a plan over one job, whose steps are counted by name."""
+
+    def __init__(self, network: Network, plan: Plan, volume: Float32, **region: Any) -> None:
+        self.calls: Counter[str] = Counter()
+        self.weights = random_weights(network, 7)
+        region = {"border": "valid", "pad": None, "roi": None} | region
+        self.job = make_job(network, Vec3(*volume.shape[1:]), **region)
+        self.network, self.plan, self.volume = network, plan, ArrayVolume(volume)
+        self.values = np.zeros((network.out_features, *self.job.output), np.float32)
+
+    def run(
+        self,
+        finished: Sequence[Box] = (),
+        mask: Float32 | None = None,
+        blocks: int = 2**31,
+    ) -> list[Box]:
+        """Compute what is left, as a new process would, and return the boxes that are written."""
+        runner = PatchRunner(
+            self.plan,
+            CATALOGUE,
+            self.weights,
+            lambda step, _seconds: self.calls.update([step.gives]),
+        )
+        remaining = Remaining(self.job, [(box, True) for box in finished], swept=True)
+        output = StoppingOutput(self.values, blocks)
+        masked = None if mask is None else ArrayVolume(mask[None])
+        found = Blocks(self.volume, self.job, self.network, self.weights, masked)
+        state = RunState(found, output, "float32", remaining)
+        try:
+            run_volume(state, ThisProcess(self.plan, lambda: runner), Stopwatch())
+        except Stopped:
+            pass
+        else:
+            assert remaining.voxels == 0
+        return output.written
+
+
+def expected_of(network: Network, volume: Float32) -> Float32:
+    scaled = volume * np.float32(network.scaling.scale) + np.float32(network.scaling.offset)
+    return dense(network, random_weights(network, 7), scaled).astype(np.float32)
+
+
+@given(sweeps())
+def test_any_sweep_equals_single_windows(case: tuple[Network, Float32, Plan]) -> None:
+    network, volume, plan = case
+    made = run_plan(network, plan, volume)
+    np.testing.assert_allclose(made, expected_of(network, volume), rtol=1e-4, atol=1e-5)
+
+
+@given(sweeps(), st.sampled_from(["reflect", "edge", "constant"]))
+def test_the_padded_whole_is_swept_as_well(case: tuple[Network, Float32, Plan], pad: str) -> None:
+    network, volume, plan = case
+    before = (network.field_of_view - 1) // 2
+    margins = [(0, 0), *zip(before, network.field_of_view - 1 - before, strict=True)]
+    scaled = volume * np.float32(0.5) + np.float32(0.25)
+    padded = np.pad(scaled, margins, mode=pad)  # type: ignore[call-overload]
+    expected = dense(network, random_weights(network, 7), padded)
+    found = run_plan(network, plan, volume, border="same", pad=pad)
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+
+
+@given(sweeps(), st.integers(0, 6))
+def test_a_killed_sweep_goes_on(case: tuple[Network, Float32, Plan], blocks: int) -> None:
+    network, volume, plan = case
+    job = Counting(network, plan, volume)
+    written = job.run(blocks=blocks)
+    rest = job.run(finished=written)
+    voxels = sum(box.size.volume for box in (*written, *rest))
+    assert voxels == job.job.output.volume, "no voxel is written twice"
+    np.testing.assert_allclose(job.values, expected_of(network, volume), rtol=1e-4, atol=1e-5)
+
+
+@given(sweeps(), st.data())
+def test_a_sweep_begins_again_behind_blocks_outside_the_mask(
+    case: tuple[Network, Float32, Plan], data: st.DataObject
+) -> None:
+    network, volume, plan = case
+    generator = np.random.default_rng(data.draw(st.integers(0, 9)))
+    mask = (generator.random(volume.shape[1:]) < data.draw(st.sampled_from([0.01, 0.1]))).astype(
+        np.float32
+    )
+    job = Counting(network, plan, volume)
+    written = job.run(mask=mask)
+    expected = expected_of(network, volume)
+    for box in written:
+        inside = mask[box.shifted(job.job.center).slices].any()
+        wanted = expected[:, *box.slices] if inside else 0
+        np.testing.assert_allclose(job.values[:, *box.slices], wanted, rtol=1e-4, atol=1e-5)
+
+
+@given(sweeps())
+def test_every_sweep_finds_room_in_what_the_plan_takes(
+    case: tuple[Network, Float32, Plan],
+) -> None:
+    network, volume, plan = case
+    with (
+        mock.patch.object(arena, "SMALL", 1),
+        mock.patch.object(arena, "map_pages", wraps=arena.map_pages) as mapped,
+    ):
+        run_plan(network, plan, volume)
+    (capacity,) = (call.args[0] for call in mapped.call_args_list)
+    alignment = 64 * 2 * len(plan.steps)
+    assert capacity <= plan.memory.working - plan.input_shape.nbytes + 2 * mmap.PAGESIZE + alignment
+
+
+def test_each_layer_of_a_column_runs_once_for_a_block_and_before_the_first_as_often_as_needed() -> (
+    None
+):
+    output, patch = Vec3(32, 8, 8), Vec3(8, 8, 8)
+    plan = first_plan(POOLED, output, patch)
+    job = Counting(POOLED, plan, random_volume(POOLED, output, 0))
+    job.run()
+    behind = {
+        step.gives: kept.behind for kept, step in zip(plan.parts[0].kept, plan.steps, strict=True)
+    }
+    assert behind == {"l0": 1 + 4 + 2 + 4, "l1": 4 + 2 + 4, "l2": 2 + 4, "l3": 4, "l4": 0}
+    assert job.calls == {"l0": 4 + 2, "l1": 4 + 2, "l2": 4 + 1, "l3": 4 + 1, "l4": 4}
+    assert [n for _, n in plan.parts[0].step_runs()] == [1.5, 1.5, 1.25, 1.25, 1]
+
+
+def test_what_a_sweep_keeps_is_the_context_of_each_layer() -> None:
+    plan = first_plan(POOLED, Vec3(32, 8, 8), Vec3(8, 8, 8))
+    part = plan.parts[0]
+    assert [kept.planes for kept in part.kept] == [1, 1, 2, 1, 1]
+    shapes = [kept.shape for kept in part.kept]
+    assert shapes[0] is None, "the input is read again"
+    assert [shape.n for shape in shapes[1:] if shape] == [1, 8, 8, 64]
+    assert part.kept_bytes == sum(kept.nbytes for kept in part.kept)
+    assert (
+        plan.wasted_work
+        < Search(POOLED, plan.output, plan.machine, CATALOGUE, FREE)
+        .fastest_for(plan.patch)
+        .wasted_work
+    )  # type: ignore[union-attr]
+
+
+def test_a_killed_column_is_left_as_three_boxes() -> None:
+    output, patch = Vec3(40, 30, 30), Vec3(8, 10, 10)
+    job = make_job(POOLED, output + POOLED.field_of_view - 1, "valid", None, None)
+    remaining = Remaining(job)
+    tiles = list(remaining.tiles(patch, swept=True))
+    assert [tile.written.start for tile in tiles[:6]] == [
+        *(Vec3(z, 0, 0) for z in range(0, 40, 8)),
+        Vec3(0, 0, 10),
+    ]
+    for tile in tiles[:22]:
+        remaining.take_off(tile.written)
+    rest = list(remaining.tiles(patch, swept=True))
+    assert [tile.written for tile in rest] == [tile.written for tile in tiles[22:]]
+    assert (
+        len(Remaining(job, [(tile.written, True) for tile in tiles[:22]], swept=True)._boxes) == 3
+    )
+
+
+@given(st.tuples(*[st.integers(1, 30)] * 3), st.tuples(*[st.integers(1, 12)] * 3))
+def test_tiles_of_a_sweep_partition_the_output(
+    output: tuple[int, int, int], patch: tuple[int, int, int]
+) -> None:
+    count = np.zeros(output, int)
+    for tile in cover(Vec3(*output), Vec3(*patch), swept=True):
+        count[tile.written.slices] += 1
+        assert tile.written.within(tile.computed)
+        assert tile.computed.start.z % patch[0] == 0, "each goes on from the one before"
+    assert (count == 1).all()
+
+
+def test_files_of_plans_say_that_they_sweep() -> None:
+    plan = first_plan(POOLED, Vec3(32, 8, 8), Vec3(8, 8, 8))
+    again = Plan.from_json(plan.to_json())
+    assert again.is_swept
+    assert again.parts == plan.parts
+    assert "sweep along z" in str(plan)
+    check_runnable(again, CATALOGUE)
+    assert len(list(alternatives(again, CATALOGUE, BUILT_IN))) == len(again.steps)
+    with pytest.raises(InvalidInput, match="takes"):
+        check_runnable(replace(plan, network=plan.network.sweeping(False)), CATALOGUE)
+
+
+def test_a_search_finds_sweeps_only_if_it_may_and_the_job_is_long() -> None:
+    search = Search(POOLED, Vec3(256, 24, 24), machine(memory=400_000), CATALOGUE, FREE)
+    able = replace(search, sweeps=True)
+    assert not able.fastest()[0].is_swept, "the job is short"
+    with mock.patch.multiple("planner.search", LONG_JOB=0, PRICES_PER_SECOND=1e9):
+        block, swept = search.fastest()[0], able.fastest()[0]
+    assert not block.is_swept
+    assert swept.is_swept
+    assert swept.seconds < block.seconds
+    assert swept.wasted_work < block.wasted_work
+    assert swept.memory.total <= 400_000

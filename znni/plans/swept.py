@@ -1,0 +1,116 @@
+"""Sweeps: the planes that each step keeps from one block of a column to the next.
+
+Blocks of a column follow one another along z. The input of each step is an array with some planes
+that are kept, and new ones behind them. So a step makes as many planes as are new, and the network
+computes none of them twice. A convolution of extent ``k`` keeps ``k - 1`` planes, and a pooling one
+less than its window.
+
+The first block of a column has nothing to go on from. Before it, its steps run for the planes that
+are to be kept. This also happens after a block that was not computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from znni.core.shapes import Box, Shape5, Vec3
+from znni.network.layers import Layer
+from znni.network.network import Network
+from znni.plans.segments import Segment
+
+
+class Swept(NamedTuple):
+    """The planes of a block and of a column.
+
+    Attributes:
+        new: the output planes of a block.
+        column: the output planes of a job, which a column has.
+    """
+
+    new: int
+    column: int
+
+    def passes(self, behind: int) -> int:
+        """Return how often a step runs before the first block of a column.
+
+        Args:
+            behind: the planes before the block's that later steps need of its output.
+        """
+        return -(-behind // self.new)
+
+    def share(self, behind: int) -> float:
+        """Return how often a step runs for a block, on average over a column."""
+        return 1 + self.passes(behind) / -(-self.column // self.new)
+
+
+class Kept(NamedTuple):
+    """The planes that a sweep keeps for a step.
+
+    Attributes:
+        planes: the planes before the new ones in the array of its input.
+        behind: the planes before the block's, in voxels, that later steps need of its output.
+        passes: how often the array of its input is filled for a block.
+        shape: what is kept of one such array. None: nothing, or the input is read again.
+    """
+
+    planes: int
+    behind: int
+    passes: int
+    shape: Shape5 | None
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes that are kept, of all passes."""
+        return self.passes * self.shape.nbytes if self.shape else 0
+
+
+def planes_kept(layer: Layer) -> int:
+    """Return the planes of its input that a layer of a dense network keeps in a sweep."""
+    return layer.reads(Box(Vec3(0, 0, 0), Vec3(1, 1, 1))).size.z - 1
+
+
+def swept_for(network: Network, patch: Vec3, output: Vec3) -> Swept | None:
+    """Return the planes of a sweep in blocks of a size; None if the network is not swept."""
+    return Swept(patch.z, output.z) if network.is_swept else None
+
+
+def kept_by(segments: Sequence[Segment]) -> tuple[Kept, ...]:
+    """Return what is kept for each step of a sweep.
+
+    Layers that are computed again for each fragment of a pooling take all that they need from the
+    planes that the first of them keeps.
+    """
+    found: list[Kept] = []
+    strides: list[int] = []
+    stride, count, batch, before = 1, 1, 1, list[tuple[Shape5, int]]()
+    for segment in segments:
+        count *= batch // segment.sub_batch * segment.shifts
+        for step, planes in zip(segment.steps, _planes(segment), strict=True):
+            shape, passes = before[-1] if before else (None, 1)
+            shape = shape._replace(z=planes) if shape and planes else None
+            found.append(Kept(planes, 0, passes, shape))
+            strides.append(stride)
+            before = [(step.shape_out, count)]
+            stride *= step.pool.window.z if step.pool else 1
+        batch = segment.steps[-1].shape_out.n
+    behind = 0
+    for index in reversed(range(len(found))):
+        found[index] = found[index]._replace(behind=behind)
+        behind += found[index].planes * strides[index]
+    return tuple(found)
+
+
+def _planes(segment: Segment) -> Iterator[int]:
+    """Yield the planes that each step of a segment keeps of its input."""
+    planes = [sum(map(planes_kept, step.layers)) for step in segment.steps]
+    if segment.shifts > 1:
+        again = 1 + next(
+            index
+            for index, step in enumerate(segment.steps)
+            if step.pool and step.pools_plainly and step.pool.window.volume > 1
+        )
+        yield sum(planes[:again])
+        yield from (0 for _ in planes[1:again])
+        planes = planes[again:]
+    yield from planes
