@@ -5,7 +5,7 @@ All intermediate files lie in the case's folder. A run that was stopped continue
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -17,7 +17,7 @@ import numpy as np
 
 from znni.cases.case_folder import Case, check_output, discard, open_folder
 from znni.cases.labels import Part, ScanLabels, joined_labels, without_components, write_labels
-from znni.cases.memory import Room, check_fits, room_of_files, search_for
+from znni.cases.memory import KnownRooms, Room, room_of_files
 from znni.cases.networks import NetworkSet, alone, beside_weights
 from znni.cases.npy_file import file_of_zeros
 from znni.cases.preparation import (
@@ -122,6 +122,7 @@ class CaseRun:
         options: what plans may use.
         progress: called as steps go on.
         removing: rules by which connected components are removed, one after the other.
+        known: the memory for earlier cases of the same networks, options and rules.
     """
 
     def __init__(
@@ -133,14 +134,16 @@ class CaseRun:
         options: Options = Options(),
         progress: StepProgress = no_step_progress,
         removing: Sequence[Rule] = (),
+        known: KnownRooms | None = None,
     ) -> None:
         self.case = case
         self._networks, self._weights = networks, weights
         self._session, self._given_options, self._progress = session, options, progress
-        self._removing = removing
+        self._removing, self._known = removing, known
         self._holding = ExitStack()
         self._inputs: dict[int, NetworkInput] = {}
         self._reports: list[Report] = []
+        self._pending: Callable[[], Report] | None = None
 
     def prepare(self) -> None:
         """Do everything before the networks: unpack, crop, normalize and resample the scan.
@@ -177,46 +180,44 @@ class CaseRun:
             self._holding = holding.pop_all()
 
     def compute(self) -> None:
-        """Compute the labels of all networks, and join them.
+        """Compute the labels of all networks.
 
         Raises:
             InvalidInput: the scan, a network or an option cannot be used.
             DoesNotFit: no plan stays within the memory.
             RunFailed: reading, computing or writing failed.
         """
-        networks, room, steps = self._networks, self._room, self._steps
-        steps.start()
+        self._steps.start()
         with self._holding as holding:
             if not self._inputs:
                 self._make_inputs()
             with meanwhile(self._plan_others):
-                parts = [self._labels_of(number) for number in range(len(networks.networks))]
-            return_freed_memory()
-            self._labels = joined_labels(parts)
-            if removing := [*networks.largest, *self._removing]:
-                with self._session.processes.taking(
-                    room.steps.components, room.process, room.allowed
-                ):
-                    self._labels = self._without_components(removing)
+                for number in range(len(self._networks.networks)):
+                    self._run(number)
             self._holding = holding.pop_all()
 
     def write(self) -> CaseReport:
-        """Write the labels in the scan's own voxels, and remove the case's folder.
+        """Join the labels, write them in the scan's own voxels, and remove the case's folder.
 
         Raises:
+            InvalidInput: there are too many components.
             RunFailed: reading or writing failed.
         """
         case, scan, steps = self.case, self._scan, self._steps
         steps.start()
-        return_freed_memory()
         with self._holding:
+            self._complete()
+            return_freed_memory()
+            found = joined_labels([self._part(number) for number in sorted(self._inputs)])
+            if removing := [*self._networks.largest, *self._removing]:
+                found = self._without_components(found, removing)
             if self._networks.rules.voxels == "json":
                 write_spacing(case.out, scan.spacing)
             if case.probabilities:
                 told, prepared = steps.told("probabilities"), self._inputs[0].prepared
                 write_probabilities(scan, prepared, case.folder, case.probabilities, told)
                 steps.done("probabilities")
-            write_labels(scan, self._labels, case.out, steps.told("writing"))
+            write_labels(scan, found, case.out, steps.told("writing"))
             steps.done("writing")
             discard(case)
         return CaseReport(case.out, steps.seconds, tuple(self._reports))
@@ -235,7 +236,8 @@ class CaseRun:
         case, networks = self.case, self._networks
         try:
             limits = self._given_options.limits
-            sized.set_result(room_of_files(case.files, networks, limits, self._removing))
+            room = room_of_files(case.files, networks, limits, self._removing, self._known)
+            sized.set_result(room)
         except BaseException as error:
             sized.set_exception(error)
             return
@@ -293,22 +295,29 @@ class CaseRun:
         with file_of_zeros(self.case.folder, shape) as file:
             return open_faster(self._request(number, NetworkInput(prepared, file)))
 
-    def _labels_of(self, number: int) -> Part:
-        """Return the labels of a network. Compute them, unless an earlier run has."""
-        case, steps = self.case, self._steps
-        prepared = self._inputs[number].prepared
-        if prepared.network.scaling.crops:
-            check_fits(search_for(prepared, self._options.limits))
-        out = self._out(number)
-        if not out.exists():
-            request = self._request(number, self._inputs[number])
-            told = steps.told("network")
-            self._reports.append(compute(request, self._session, progress=told)())
-        steps.done("network")
-        if case.probabilities:
-            out = write_labels_of_maps(case.folder, prepared.network, steps.told("labels"))
-            steps.done("labels")
-        return Part(out, prepared.crop, self._networks.numbers_of(number))
+    def _run(self, number: int) -> None:
+        """Compute the output of a network, unless an earlier run has."""
+        if not self._out(number).exists():
+            self._complete()
+            request, told = self._request(number, self._inputs[number]), self._steps.told("network")
+            self._pending = compute(request, self._session, progress=told)
+        self._steps.done("network")
+
+    def _complete(self) -> None:
+        """Complete the output of the last network that was computed, when it is on the disk."""
+        pending, self._pending = self._pending, None
+        if pending:
+            self._reports.append(pending())
+            self._steps.done("network")
+
+    def _part(self, number: int) -> Part:
+        """Return the labels of a network, from its output."""
+        prepared, file = self._inputs[number].prepared, self._out(number)
+        if self.case.probabilities:
+            told = self._steps.told("labels")
+            file = write_labels_of_maps(self.case.folder, prepared.network, told)
+            self._steps.done("labels")
+        return Part(file, prepared.crop, self._networks.numbers_of(number))
 
     def _request(self, number: int, given: NetworkInput) -> Request:
         """Return the run of a network over an input."""
@@ -322,10 +331,12 @@ class CaseRun:
         name = MAPS if self.case.probabilities else numbered(LABELS, number)
         return self.case.folder / name
 
-    def _without_components(self, removing: Sequence[Rule]) -> ScanLabels:
-        """Return the labels without the connected components that rules remove."""
-        path = self.case.folder / WITHOUT
-        found = without_components(self._scan, self._labels, path, removing, self._room.free)
+    def _without_components(self, labels: ScanLabels, removing: Sequence[Rule]) -> ScanLabels:
+        """Return labels without the connected components that rules remove."""
+        room, path = self._room, self.case.folder / WITHOUT
+        memory = room.steps.components, room.process, room.allowed
+        with self._session.processes.taking(*memory):
+            found = without_components(self._scan, labels, path, removing, room.free)
         self._steps.done("postprocessing")
         return found
 

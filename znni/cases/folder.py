@@ -19,6 +19,7 @@ from time import perf_counter
 
 from znni.cases.case import CaseReport, CaseRun
 from znni.cases.case_folder import Case, discard_left
+from znni.cases.memory import KnownRooms
 from znni.cases.networks import NetworkSet, alone, beside_weights
 from znni.cases.steps import StepProgress, no_step_progress
 from znni.components.rules import Rule
@@ -147,7 +148,7 @@ def predict_cases(
         if case not in left:
             discard_left(case)
             account.finished_before(case)
-    stopped = Event()
+    stopped, known = Event(), KnownRooms()
 
     def told(step: str, done: int, total: int) -> None:
         if stopped.is_set() and step in PREPARING:
@@ -155,7 +156,7 @@ def predict_cases(
         progress(step, done, total)
 
     def begun_run(case: Case) -> CaseRun:
-        return CaseRun(case, asked, weights, session, options, told, removing)
+        return CaseRun(case, asked, weights, session, options, told, removing, known)
 
     with (
         ThreadPoolExecutor(1, "znni-read") as reading,

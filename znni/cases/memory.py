@@ -5,10 +5,10 @@ All steps but the network work slab by slab: on whole planes, as many as the mem
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from planner.limits import does_not_fit
 from planner.search import Search
@@ -62,6 +62,10 @@ class Room:
         return self.allowed - self.process
 
 
+# The memory for cases, by the forms of their scans.
+KnownRooms: TypeAlias = dict[Hashable, Room]
+
+
 class StepBytes(NamedTuple):
     """The bytes that steps take beside the process and the weights. 0: there is no such step.
 
@@ -84,7 +88,11 @@ class StepBytes(NamedTuple):
 
 
 def room_of_files(
-    files: Sequence[Path], networks: NetworkSet, limits: Choices, removing: Sequence[Rule] = ()
+    files: Sequence[Path],
+    networks: NetworkSet,
+    limits: Choices,
+    removing: Sequence[Rule] = (),
+    known: KnownRooms | None = None,
 ) -> Room:
     """Return the memory for a case, from the headers of its files.
 
@@ -93,22 +101,30 @@ def room_of_files(
         networks: the networks, whose files describe whole cases.
         limits: the memory that is allowed, and what plans may use.
         removing: the rules by which components are removed, beside those of the networks.
+        known: the memory for earlier cases of the same networks, limits and rules. It is taken for
+            a scan of the same form, and receives that of others.
 
     Raises:
         InvalidInput: the scan, a network or an option cannot be used.
         DoesNotFit: no plan stays within the memory.
         StepDoesNotFit: another step does not.
     """
+    known = {} if known is None else known
     scan = look_at_scan(files, networks.rules, unit_of(networks.networks[0]))
     limits, others = beside_weights(limits, networks)
     prepared = [preparation_of_all(scan, network) for network in networks.networks]
+    volume = scan.volume
+    form = *prepared, volume.features, volume.itemsize, volume.pieces
+    if form in known:
+        return known[form]
     with noting_weights(others):
         searches = [search_for(each, limits) for each in prepared]
         for each, found in zip(prepared, searches, strict=True):
             least = replace(each, image=ONE_VOXEL, output=ONE_VOXEL)
             crops = each.network.scaling.crops
             check_fits(search_for(least, limits) if crops else found)
-        return room_for(scan, prepared, searches, [*networks.largest, *removing])
+        known[form] = room_for(scan, prepared, searches, [*networks.largest, *removing])
+    return known[form]
 
 
 def check_fits(found: Search) -> None:
