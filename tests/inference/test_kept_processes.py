@@ -90,6 +90,25 @@ def test_a_plan_waits_for_other_work(kept: KeptProcesses) -> None:
     assert kept.held(HOST) == 600
 
 
+def test_work_does_not_wait_for_a_plan_that_waits_for_it(kept: KeptProcesses) -> None:
+    """A case ahead may build while the network of the case before waits for its memory."""
+    taker = Taker(kept, 500)
+    assert taker.has_it.wait(60)
+    running = threading.Thread(target=ready, args=(kept, "runs", 600), daemon=True)
+    running.start()
+    running.join(0.2)
+    assert running.is_alive()
+    building = threading.Thread(
+        target=kept.build_ahead, args=(plan_of(1), "ahead", None, ALLOWED), daemon=True
+    )
+    building.start()
+    building.join(60)
+    assert not building.is_alive()
+    taker.enough.set()
+    running.join(60)
+    assert kept.held(HOST) == 600
+
+
 def test_work_that_is_alone_goes_on(kept: KeptProcesses) -> None:
     with kept.taking(10 * ALLOWED, PROCESS, ALLOWED):
         pass

@@ -48,8 +48,8 @@ class KeptProcesses:
             prepare: prepares the processes.
         """
         key = _computation(plan), kind
-        with self._building, self._changed:
-            self._used = True
+        self._end_building()
+        with self._changed:
             found = self._kept.pop(key, None)
             if found is None:
                 self.look_up_limits()
@@ -65,10 +65,9 @@ class KeptProcesses:
 
     def take(self, plan: Plan, kind: Hashable, prepare: Prepare) -> Processes:
         """Return the processes of a plan, which are kept no longer. All others are released."""
-        with self._building:
-            self._used = True
-            found = self._kept.pop((_computation(plan), kind), None)
-            self._kept.clear()
+        self._end_building()
+        found = self._kept.pop((_computation(plan), kind), None)
+        self._kept.clear()
         return prepare(plan) if found is None else found
 
     def build_ahead(self, plan: Plan, kind: Hashable, prepare: Prepare, allowed: int) -> None:
@@ -89,6 +88,11 @@ class KeptProcesses:
                     return
                 found = self._kept[_computation(plan), kind] = prepare(plan)
             found.wait_until_ready()
+
+    def _end_building(self) -> None:
+        """Wait for the plan that is built ahead, if there is one. None is built afterwards."""
+        with self._building:
+            self._used = True
 
     @contextmanager
     def running(self) -> Iterator[None]:
