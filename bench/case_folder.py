@@ -58,7 +58,6 @@ layers:
   - instance_norm: {activation: leaky_relu}
   - conv: {features: 3, kernel: 3, padding: same}
 """
-DAMAGED_BYTES = 2**12  # that are left of the damaged scan
 SAMPLE_MS = 100
 
 Cases = Annotated[int, typer.Option(min=3, help="Cases; the one in the middle is damaged.")]
@@ -119,7 +118,7 @@ def make_folder(
         os.link(scan, folder / "scans" / f"case{number:03}_0000.nii.gz")
     damaged = folder / "scans" / f"case{cases // 2:03}_0000.nii.gz"
     damaged.unlink()
-    damaged.write_bytes(scan.read_bytes()[:DAMAGED_BYTES])
+    damaged.write_bytes(scan.read_bytes()[: scan.stat().st_size // 2])
     (folder / "network.yaml").write_text(SMALL.replace("WINDOW", str(window)))
     (folder / "device").write_text(device)
     network = _network(folder)

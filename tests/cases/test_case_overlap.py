@@ -15,6 +15,7 @@ from case_reference import OPTIONS, network, run
 from case_scans import nibabel, scan, weights_file, write
 
 from znni.cases import case as case_module
+from znni.cases import folder as folder_module
 from znni.cases.case import predict
 from znni.cases.case_folder import Case, held, open_folder
 from znni.cases.folder import cases_in, predict_cases
@@ -192,6 +193,22 @@ def test_a_case_ahead_waits_if_there_is_no_memory(
     report = predict_cases(cases, net, OPTIONS)
     assert not report.failures
     assert memory == [0, 0, 0]
+
+
+def test_only_several_cases_keep_their_plans(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    net, cases = folder_of_cases(tmp_path)
+    sessions: list[Session] = []
+
+    def noted(*given: Any) -> Session:
+        sessions.append(Session(*given))
+        return sessions[-1]
+
+    monkeypatch.setattr(folder_module, "Session", noted)
+    assert not predict_cases(cases[:1], net, OPTIONS).failures
+    assert not predict_cases(cases, net, OPTIONS, skip_finished=True).failures
+    assert [session.keeps for session in sessions] == [False, True]
 
 
 def test_a_stopped_folder_lets_its_cases_go(tmp_path: Path) -> None:

@@ -141,9 +141,10 @@ def predict_cases(
     _ = asked.rules  # an error before anything is read
     weights = asked.weights()
     options = beside_writing(options)
-    session = Session(beside_weights(options.limits, asked)[0])
     account = _Account(len(cases), done)
     left = [case for case in cases if not (skip_finished and case.is_finished)]
+    kept = beside_weights(options.limits, asked)[0]
+    session = Session(kept if len(left) > 1 else None)  # a single case uses no plan again
     for case in cases:
         if case not in left:
             discard_left(case)
