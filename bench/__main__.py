@@ -28,6 +28,7 @@ COMMANDS = {
     "nnunet": "bench.nnunet",
     "cases": "bench.cases",
     "whole-scan": "bench.whole_scan",
+    "case-folder": "bench.case_folder",
     "sliding-windows": "bench.sliding_windows",
     "profile": "bench.profile",
     "top-plans": "bench.top_plans",

@@ -27,6 +27,7 @@ Row: TypeAlias = dict[str, Any]
 # ``network`` saves ``network`` or ``gpu-networks``. ``exercise`` saves ``gpu-exercise`` or
 # ``gpu-memory``, ``ledger`` saves ``ledger`` or ``kills``. Others are named after their command.
 Kind: TypeAlias = Literal[
+    "case-folder",
     "cases",
     "cluster-scaling",
     "cluster-simulation",

@@ -43,7 +43,8 @@ def _begun_with(arguments: Sequence[str]) -> Callable[[], object]:
 
     on_host = any(it.rpartition("=")[2] == HOST for it in arguments)
     named = {it.lstrip("-").partition("=")[0] for it in arguments if it.startswith("-")}
-    return nothing if on_host or arguments[:1] != ["infer"] or named & ELSEWHERE else _start_cuda
+    runs = arguments[:1] == ["infer"] or arguments[:2] == ["nnunet", "predict"]
+    return _start_cuda if runs and not on_host and not named & ELSEWHERE else nothing
 
 
 def _start_cuda() -> None:

@@ -277,13 +277,15 @@ def test_memory_is_kept_to_if_no_plan_was_asked_for(
 ) -> None:
     """Outputs that were begun before bring their plans."""
     held = {"cpu": 2**30, "gpu": 0}
-    monkeypatch.setattr("znni.inference.session._idle_memory", lambda _plan, device: held[device])
+    monkeypatch.setattr(
+        "znni.inference.kept_processes._idle_memory", lambda _plan, device: held[device]
+    )
     ready = Session(Choices(ram="2GiB"))
     for extent in range(20, 26):
         plan = znni.plan(network, (9, 20, extent))
-        ready._ready(plan, lambda plan: MagicMock(plan=plan), weights.sha256)
-        assert len(ready._processes) <= 2
-    assert len(ready._processes) == 2
+        ready.processes.ready(plan, weights.sha256, lambda plan: MagicMock(plan=plan))
+        assert len(ready.processes._kept) <= 2
+    assert len(ready.processes._kept) == 2
 
 
 def test_processes_are_kept_for_plans_that_differ_only_in_predicted_seconds(
@@ -292,7 +294,7 @@ def test_processes_are_kept_for_plans_that_differ_only_in_predicted_seconds(
     ready = Session(Choices(ram="2GiB"))
     plan = znni.plan(network, (9, 20, 20))
     first, again = (
-        ready._ready(it, lambda plan: MagicMock(plan=plan), weights.sha256)
+        ready.processes.ready(it, weights.sha256, lambda plan: MagicMock(plan=plan))
         for it in (plan, twice_as_slow(plan))
     )
     assert again == first
@@ -302,7 +304,7 @@ def test_other_weights_get_processes_of_their_own(network: Network, weights: Wei
     ready, other = Session(Choices(ram="2GiB")), znni.random_weights(network, 9)
     plan = znni.plan(network, (9, 20, 20))
     first, second, again = (
-        ready._ready(plan, lambda plan: MagicMock(plan=plan), each.sha256)
+        ready.processes.ready(plan, each.sha256, lambda plan: MagicMock(plan=plan))
         for each in (weights, other, weights)
     )
     assert again == first != second

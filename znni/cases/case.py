@@ -6,35 +6,44 @@ All intermediate files lie in the case's folder. A run that was stopped continue
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from time import perf_counter
+from typing import NamedTuple
 
-from znni.cases.case_folder import Case, check_output, discard, held, open_folder
-from znni.cases.labels import Part, joined_labels, without_components, write_labels
-from znni.cases.memory import Room, check_fits, room_of_files, search_for
+import numpy as np
+
+from znni.cases.case_folder import Case, check_output, discard, open_folder
+from znni.cases.labels import Part, ScanLabels, joined_labels, without_components, write_labels
+from znni.cases.memory import KnownRooms, Room, room_of_files
 from znni.cases.networks import NetworkSet, alone, beside_weights
+from znni.cases.npy_file import file_of_zeros
 from znni.cases.preparation import (
     Preparation,
     preparation_for,
+    preparation_of_all,
     running,
     stored_values,
     unit_of,
 )
-from znni.cases.previous_stage import INPUT, network_input, open_labels
+from znni.cases.previous_stage import INPUT, PreviousNetwork, network_input, open_labels
 from znni.cases.probabilities import MAPS, write_labels_of_maps, write_probabilities
-from znni.cases.scan import Scan, decompressed, open_scan
+from znni.cases.scan import Scan, decompressed, look_at_scan, open_scan
 from znni.cases.spacing_file import write_spacing
+from znni.cases.steps import StepProgress, Steps, no_step_progress
 from znni.components.rules import Rule
 from znni.core.array_like import ArrayLike
+from znni.core.background import meanwhile
 from znni.core.errors import InvalidInput
 from znni.core.run_options import Options
 from znni.core.text import duration
+from znni.engine.backends.registry import backend_of
 from znni.engine.report import Report
-from znni.engine.run_state import Progress
 from znni.inference.api import compute
-from znni.inference.request import Request
+from znni.inference.model_choice import open_faster
+from znni.inference.request import OpenRequest, Request
 from znni.inference.session import Session
 from znni.machine.arrays import return_freed_memory
 from znni.network.case_rules import PreviousStage
@@ -44,13 +53,6 @@ from znni.network.weights import Weights
 LABELS = "labels.h5"
 WITHOUT = "without-components.npy"
 BEFORE = "labels-before.npy"  # of the previous stage, over the scan
-
-# Called with the name of a step, the voxels done, and all voxels of the step.
-StepProgress = Callable[[str, int, int], None]
-
-
-def no_step_progress(_step: str, _done: int, _total: int) -> None:
-    """Ignore the progress."""
 
 
 @dataclass(frozen=True)
@@ -84,57 +86,31 @@ def predict(
 ) -> CaseReport:
     """Compute and write the labels of a case.
 
-    Arguments and errors are as in ``compute_labels``, but a single network may be given.
+    Arguments are those of ``CaseRun``, but a single network may be given. Errors are those of its
+    three parts.
     """
     asked = alone(networks) if isinstance(networks, Network) else networks
     given = (weights,) if isinstance(weights, Weights) else weights
-    return compute_labels(case, asked, given, session, options, progress, removing)()
+    run = CaseRun(case, asked, given, session, options, progress, removing)
+    run.prepare()
+    run.compute()
+    return run.write()
 
 
-def begin(
-    case: Case,
-    networks: NetworkSet,
-    weights: Sequence[Weights],
-    options: Options,
-    removing: Sequence[Rule] = (),
-) -> Room:
-    """Make the folder of a case, and decompress its scan. This takes long, but little memory.
+class NetworkInput(NamedTuple):
+    """The input of a network.
 
-    If the case needs more memory than is allowed, nothing is made.
-
-    Args:
-        case: the case.
-        networks: the networks, whose files describe whole cases.
-        weights: the parameters of each.
-        options: what plans may use.
-        removing: as for ``compute_labels``.
-
-    Returns:
-        The memory for the case.
-
-    Raises:
-        InvalidInput: the scan cannot be read, or its folder cannot be made.
-        DoesNotFit: no plan stays within the memory.
-        StepDoesNotFit: another step does not.
+    Attributes:
+        prepared: the preparation of the scan for the network.
+        source: the file, or an array.
     """
-    check_output(case, networks)
-    room = room_of_files(case, networks, options.limits, removing)
-    open_folder(case, networks, weights, options)
-    with held(case):
-        decompressed(case.inputs, case.folder)
-    return room
+
+    prepared: Preparation
+    source: Path | ArrayLike
 
 
-def compute_labels(
-    case: Case,
-    networks: NetworkSet,
-    weights: Sequence[Weights],
-    session: Session,
-    options: Options = Options(),
-    progress: StepProgress = no_step_progress,
-    removing: Sequence[Rule] = (),
-) -> Callable[[], CaseReport]:
-    """Compute the labels of a case, and return the function that writes them.
+class CaseRun:
+    """A case in three parts, to call one after the other, each in any thread.
 
     The networks are computed one after the other. Those that take the same input share it.
 
@@ -146,187 +122,254 @@ def compute_labels(
         options: what plans may use.
         progress: called as steps go on.
         removing: rules by which connected components are removed, one after the other.
-
-    Returns:
-        A function to call once, in any thread. It writes the labels in the scan's own voxels, and
-        raises ``RunFailed`` if it cannot.
-
-    Raises:
-        InvalidInput: the scan, a network or an option cannot be used.
-        DoesNotFit: no plan stays within the memory.
-        StepDoesNotFit: another step does not.
-        RunFailed: reading, computing or writing failed.
+        known: the memory for earlier cases of the same networks, options and rules.
     """
-    rules, unit = networks.rules, unit_of(networks.networks[0])
-    room = begin(case, networks, weights, options, removing)
-    limits, _ = beside_weights(options.limits, networks, case.earlier)
-    options = replace(options, limits=limits)
-    steps, parts = _Steps(progress), dict[int, Part]()
-    with ExitStack() as holding:
-        holding.enter_context(held(case))
-        scan = open_scan(case.files, rules, case.folder, unit)
-        work = _Work(case, scan, room, session, options, steps)
-        before: ArrayLike | None = None
-        if stage := rules.previous_stage:
-            file = _labels_before(case, stage, session, options, progress)
-            before = open_labels(file, scan, stage)
-            steps.done(stage.name)
-        for group in networks.groups:
-            first = networks.networks[group[0]]
-            prepared, source = _prepared(work, first, numbered(INPUT, group[0]), before)
-            for number in group:
-                own = prepared.shared_with(scan, networks.networks[number])
-                labels = _labels_of(work, own, source, weights[number], numbered(LABELS, number))
-                parts[number] = Part(labels, own.crop, networks.numbers_of(number))
-        return_freed_memory()
-        found = joined_labels([parts[number] for number in sorted(parts)])
-        if removing := [*networks.largest, *removing]:
-            session.make_room(room.process + room.steps.components, room.allowed)
-            path = case.folder / WITHOUT
-            found = without_components(scan, found, path, removing, room.steps.components)
-            steps.done("postprocessing")
-        keeping = holding.pop_all()
 
-    def write() -> CaseReport:
+    def __init__(
+        self,
+        case: Case,
+        networks: NetworkSet,
+        weights: Sequence[Weights],
+        session: Session,
+        options: Options = Options(),
+        progress: StepProgress = no_step_progress,
+        removing: Sequence[Rule] = (),
+        known: KnownRooms | None = None,
+    ) -> None:
+        self.case = case
+        self._networks, self._weights = networks, weights
+        self._session, self._given_options, self._progress = session, options, progress
+        self._removing, self._known = removing, known
+        self._holding = ExitStack()
+        self._inputs: dict[int, NetworkInput] = {}
+        self._reports: list[Report] = []
+        self._pending: Callable[[], Report] | None = None
+
+    def prepare(self) -> None:
+        """Do everything before the networks: unpack, crop, normalize and resample the scan.
+
+        Meanwhile, a thread finds the plan of the first network and makes it ready. If the case
+        needs more memory than is allowed, nothing is left in its folder.
+
+        Raises:
+            InvalidInput: the scan, a network or an option cannot be used.
+            DoesNotFit: no plan stays within the memory.
+            StepDoesNotFit: another step does not.
+            RunFailed: reading or writing failed.
+        """
+        case, networks, options = self.case, self._networks, self._given_options
+        check_output(case, networks)
+        rules, unit = networks.rules, unit_of(networks.networks[0])
+        seen = look_at_scan(case.files, rules, unit)
+        limits, _ = beside_weights(options.limits, networks, case.earlier)
+        self._options = replace(options, limits=limits)
+        self._steps = Steps(self._progress)
+        with ExitStack() as holding:
+            is_new = holding.enter_context(open_folder(case, networks, self._weights, options))
+            sized = Future[Room]()
+            with meanwhile(partial(self._look_ahead, seen, sized)):
+                decompressed(case.inputs, case.folder)
+                try:
+                    self._room = sized.result()
+                except Exception:
+                    if is_new:
+                        discard(case)
+                    raise
+                self._scan = open_scan(case.files, rules, case.folder, unit)
+                if not (rules.previous_stage and isinstance(case.previous, PreviousNetwork)):
+                    self._make_inputs()
+            self._holding = holding.pop_all()
+
+    def compute(self) -> None:
+        """Compute the labels of all networks.
+
+        Raises:
+            InvalidInput: the scan, a network or an option cannot be used.
+            DoesNotFit: no plan stays within the memory.
+            RunFailed: reading, computing or writing failed.
+        """
+        self._steps.start()
+        with self._holding as holding:
+            if not self._inputs:
+                self._make_inputs()
+            with meanwhile(self._plan_others):
+                for number in range(len(self._networks.networks)):
+                    self._run(number)
+            self._holding = holding.pop_all()
+
+    def write(self) -> CaseReport:
+        """Join the labels, write them in the scan's own voxels, and remove the case's folder.
+
+        Raises:
+            InvalidInput: there are too many components.
+            RunFailed: reading or writing failed.
+        """
+        case, scan, steps = self.case, self._scan, self._steps
         steps.start()
-        return_freed_memory()
-        with keeping:
-            if rules.voxels == "json":
+        with self._holding:
+            self._complete()
+            return_freed_memory()
+            found = joined_labels([self._part(number) for number in sorted(self._inputs)])
+            if removing := [*self._networks.largest, *self._removing]:
+                found = self._without_components(found, removing)
+            if self._networks.rules.voxels == "json":
                 write_spacing(case.out, scan.spacing)
             if case.probabilities:
-                told = steps.told("probabilities")
+                told, prepared = steps.told("probabilities"), self._inputs[0].prepared
                 write_probabilities(scan, prepared, case.folder, case.probabilities, told)
                 steps.done("probabilities")
             write_labels(scan, found, case.out, steps.told("writing"))
             steps.done("writing")
             discard(case)
-        return CaseReport(case.out, steps.seconds, tuple(work.reports))
+        return CaseReport(case.out, steps.seconds, tuple(self._reports))
 
-    return write
+    def close(self) -> None:
+        """Let other runs take the case's folder, if not all parts of this one were called."""
+        self._holding.close()
 
+    def _look_ahead(self, seen: Scan, sized: Future[Room]) -> None:
+        """Find the memory for the case, and a plan, while the scan is unpacked.
 
-class _Steps:
-    """The seconds of a case's steps, and their progress.
+        Args:
+            seen: the scan, of which only the header can be read.
+            sized: receives the memory for the case, or why it does not suffice.
+        """
+        case, networks = self.case, self._networks
+        try:
+            limits = self._given_options.limits
+            room = room_of_files(case, networks, limits, self._removing, self._known)
+            sized.set_result(room)
+        except BaseException as error:
+            sized.set_exception(error)
+            return
+        if self._out(0).exists():
+            return
+        whole = preparation_of_all(seen, networks.networks[0])
+        plan = self._session.plan_ahead(self._asked_ahead(0, whole))
+        if plan.gpu_memory:
+            backend_of(plan.gpu).check()  # loads its libraries
 
-    Args:
-        progress: called as steps go on.
+    def _make_inputs(self) -> None:
+        """Prepare the scan for all networks, and make the first plan ready meanwhile."""
+        room, scan, networks = self._room, self._scan, self._networks.networks
+        before: ArrayLike | None = None
+        if stage := self._networks.rules.previous_stage:
+            before = open_labels(self._labels_before(stage), scan, stage)
+            self._steps.done(stage.name)
+        memory = room.steps.preparing, room.process, room.allowed
+        with self._session.processes.taking(*memory), ExitStack() as working:
+            for group in self._networks.groups:
+                first = networks[group[0]]
+                told = self._steps.told("reading")
+                free = room.steps.reading
+                prepared = preparation_for(scan, first, self.case.folder, told, free, before)
+                self._steps.done("reading")
+                if not self._inputs:
+                    working.enter_context(meanwhile(partial(self._build, prepared)))
+                told, file = self._steps.told("resampling"), numbered(INPUT, group[0])
+                image, free = self.case.folder / file, room.steps.resampling
+                source = network_input(image, scan, prepared, before, room.threads, free, told)
+                self._steps.done("resampling")
+                for number in group:
+                    own = prepared.shared_with(scan, networks[number])
+                    self._inputs[number] = NetworkInput(own, source)
 
-    Attributes:
-        seconds: the seconds of each step so far, by its name.
-    """
+    def _build(self, prepared: Preparation) -> None:
+        """Make the plan of the first network ready, unless an earlier run has its labels."""
+        if self._out(0).exists():
+            return
+        asked = self._asked_ahead(0, prepared)
+        plan = self._session.plan_ahead(asked)
+        self._session.build_ahead(plan, self._weights[0], asked.stored, self._room.allowed)
 
-    def __init__(self, progress: StepProgress) -> None:
-        self.seconds: dict[str, float] = {}
-        self._progress = progress
-        self.start()
+    def _plan_others(self) -> None:
+        """Find the plans of the further networks."""
+        for number, (prepared, _) in sorted(self._inputs.items())[1:]:
+            if not self._out(number).exists():
+                self._session.plan_ahead(self._asked_ahead(number, prepared))
 
-    def start(self) -> None:
-        """Begin a step now."""
-        self._begun = perf_counter()
+    def _asked_ahead(self, number: int, prepared: Preparation) -> OpenRequest:
+        """Return the run of a network whose input does not exist yet. Zeros stand for it."""
+        shape = prepared.network.in_features, *prepared.image.target
+        if self._networks.rules.previous_stage:
+            zeros = np.broadcast_to(np.float32(0), shape)
+            return open_faster(self._request(number, NetworkInput(prepared, zeros)))
+        with file_of_zeros(self.case.folder, shape) as file:
+            return open_faster(self._request(number, NetworkInput(prepared, file)))
 
-    def done(self, step: str) -> None:
-        """End a step, and begin the next one."""
-        begun = self._begun
-        self.start()
-        self.seconds[step] = self.seconds.get(step, 0.0) + self._begun - begun
+    def _run(self, number: int) -> None:
+        """Compute the output of a network, unless an earlier run has."""
+        if not self._out(number).exists():
+            self._complete()
+            request, told = self._request(number, self._inputs[number]), self._steps.told("network")
+            self._pending = compute(request, self._session, progress=told)
+        self._steps.done("network")
 
-    def told(self, step: str) -> Progress:
-        """Return the progress of a step, called with voxels done and all voxels."""
-        return lambda done, total: self._progress(step, done, total)
+    def _complete(self) -> None:
+        """Complete the output of the last network that was computed, when it is on the disk."""
+        pending, self._pending = self._pending, None
+        if pending:
+            self._reports.append(pending())
+            self._steps.done("network")
 
+    def _part(self, number: int) -> Part:
+        """Return the labels of a network, from its output."""
+        prepared, file = self._inputs[number].prepared, self._out(number)
+        if self.case.probabilities:
+            told, room = self._steps.told("labels"), self._room
+            with self._session.processes.taking(room.steps.labels, room.process, room.allowed):
+                file = write_labels_of_maps(self.case.folder, prepared.network, told)
+            self._steps.done("labels")
+        return Part(file, prepared.crop, self._networks.numbers_of(number))
 
-@dataclass(frozen=True)
-class _Work:
-    """The objects that the steps of a case share, and the reports on its networks so far."""
+    def _request(self, number: int, given: NetworkInput) -> Request:
+        """Return the run of a network over an input."""
+        prepared, source = given
+        saved = self.case.probabilities is not None
+        values = stored_values(prepared.network, probabilities=saved)
+        options = replace(self._options, values=values)
+        return Request(source, running(prepared), self._out(number), options, self._weights[number])
 
-    case: Case
-    scan: Scan
-    room: Room
-    session: Session
-    options: Options
-    steps: _Steps
-    reports: list[Report] = field(default_factory=list)
+    def _out(self, number: int) -> Path:
+        """Return the file that a network makes."""
+        name = MAPS if self.case.probabilities else numbered(LABELS, number)
+        return self.case.folder / name
 
+    def _without_components(self, labels: ScanLabels, removing: Sequence[Rule]) -> ScanLabels:
+        """Return labels without the connected components that rules remove."""
+        room, path = self._room, self.case.folder / WITHOUT
+        memory = room.steps.components, room.process, room.allowed
+        with self._session.processes.taking(*memory):
+            found = without_components(self._scan, labels, path, removing, room.steps.components)
+        self._steps.done("postprocessing")
+        return found
 
-def _prepared(
-    work: _Work, network: Network, name: str, before: ArrayLike | None
-) -> tuple[Preparation, Path | ArrayLike]:
-    """Return the preparation of a scan for a network, and the network's input.
+    def _labels_before(self, stage: PreviousStage) -> Path:
+        """Return the file of the previous stage's labels. Compute it if need be.
 
-    Args:
-        work: the case.
-        network: the network.
-        name: the name of the input's file.
-        before: the labels of the previous stage over the scan; None: there are none.
-    """
-    scan, room, steps, folder = work.scan, work.room, work.steps, work.case.folder
-    work.session.make_room(room.process + room.steps.preparing, room.allowed)
-    told = steps.told("reading")
-    prepared = preparation_for(scan, network, folder, told, room.steps.reading, before)
-    steps.done("reading")
-    told = steps.told("resampling")
-    threads, free = room.threads, room.steps.resampling
-    source = network_input(folder / name, scan, prepared, before, threads, free, told)
-    steps.done("resampling")
-    return prepared, source
-
-
-def _labels_of(
-    work: _Work, prepared: Preparation, source: Path | ArrayLike, weights: Weights, name: str
-) -> Path:
-    """Return the labels of a network. Compute them, unless an earlier run has.
-
-    Args:
-        work: the case.
-        prepared: its preparation for the network.
-        source: the network's input.
-        weights: its parameters.
-        name: the name of the labels' file.
-    """
-    case, steps, options, room = work.case, work.steps, work.options, work.room
-    saved = case.probabilities is not None
-    if prepared.network.scaling.crops:
-        check_fits(search_for(prepared, options.limits, probabilities=saved))
-    values = stored_values(prepared.network, probabilities=saved)
-    out = case.folder / (MAPS if saved else name)
-    if not out.exists():
-        asked = replace(options, values=values)
-        request = Request(source, running(prepared), out, asked, weights)
-        work.reports.append(compute(request, work.session, progress=steps.told("network"))())
-    steps.done("network")
-    if saved:
-        work.session.make_room(room.process + room.steps.labels, room.allowed)
-        out = write_labels_of_maps(case.folder, prepared.network, steps.told("labels"))
-        steps.done("labels")
-    return out
+        Raises:
+            InvalidInput: neither the file nor the network is given.
+        """
+        case = self.case
+        found = case.previous
+        if found is None:
+            raise InvalidInput(
+                f"{case.files[0]}: the network takes the labels of {stage.name} too; give their "
+                f"file after those of the scan, or the network as a results folder that lies "
+                f"beside the one of {stage.name}"
+            )
+        files = decompressed(case.inputs, case.folder)
+        if isinstance(found, Path):
+            return files[-1]
+        made = case.folder / BEFORE
+        if not made.exists():
+            earlier = Case(tuple(files), made, found.previous)
+            given = self._session, self._given_options, self._progress
+            predict(earlier, found.network, found.weights, *given)
+        return made
 
 
 def numbered(name: str, number: int) -> str:
     """Return the name of a network's file. That of the first network has no number."""
     plain = Path(name)
     return f"{plain.stem}-{number}{plain.suffix}" if number else name
-
-
-def _labels_before(
-    case: Case, stage: PreviousStage, session: Session, options: Options, progress: StepProgress
-) -> Path:
-    """Return the file of the previous stage's labels. Compute it if need be.
-
-    Raises:
-        InvalidInput: neither the file nor the network is given.
-    """
-    found = case.previous
-    if found is None:
-        raise InvalidInput(
-            f"{case.files[0]}: the network takes the labels of {stage.name} too; give their file "
-            f"after those of the scan, or the network as a results folder that lies beside the one "
-            f"of {stage.name}"
-        )
-    files = decompressed(case.inputs, case.folder)
-    if isinstance(found, Path):
-        return files[-1]
-    made = case.folder / BEFORE
-    if not made.exists():
-        earlier = Case(tuple(files), made, found.previous)
-        predict(earlier, found.network, found.weights, session, options, progress)
-    return made

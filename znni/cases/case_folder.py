@@ -99,13 +99,54 @@ def _is_linear(network: Network) -> bool:
     return network.window is None or network.window.activation == "identity"
 
 
+@contextmanager
 def open_folder(
     case: Case, networks: NetworkSet, weights: Sequence[Weights], options: Options
-) -> None:
-    """Make the folder of a case. Empty it first if another scan or network filled it.
+) -> Iterator[bool]:
+    """Make the folder of a case, and keep other runs from it within a ``with`` block.
+
+    If another scan or network filled it, it is emptied first.
+
+    Yields:
+        True if it has no earlier run's files.
 
     Raises:
-        InvalidInput: it cannot be made, or something else lies there.
+        InvalidInput: it cannot be made, something else lies there, or another run holds it.
+    """
+    identity, noted = _identity(case, networks, weights, options), case.folder / IDENTITY
+    try:
+        case.folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _not_made(case, error) from None
+    with held(case):
+        known = noted.exists() and noted.read_bytes() == identity
+        if not known:
+            if not noted.exists() and not all(map(_is_partial, case.folder.iterdir())):
+                raise InvalidInput(
+                    f"{case.folder}: this folder is not znni's; remove it, or write elsewhere"
+                )
+            try:
+                _empty(case.folder)
+                write_whole(noted, identity)
+            except OSError as error:
+                raise _not_made(case, error) from None
+        yield not known
+
+
+def _not_made(case: Case, error: OSError) -> InvalidInput:
+    """Return the error about a folder that cannot be made."""
+    return InvalidInput(
+        f"{case.folder}: this folder cannot be made: {error.strerror}; write elsewhere"
+    )
+
+
+def _identity(
+    case: Case, networks: NetworkSet, weights: Sequence[Weights], options: Options
+) -> bytes:
+    """Return a hash of all that the files of a case's folder depend on.
+
+    Raises:
+        InvalidInput: a file of the scan is not there.
     """
     files = [
         (split_dataset(str(file))[1], str(path.resolve()), *_stamp(path))
@@ -119,22 +160,7 @@ def open_folder(
     described += [_described(stage.network, stage.weights) for stage in case.stages]
     code = state_of_source(Path(__file__).parents[1])
     content = repr((files, described, networks.numbers, options.limits.accuracy, code))
-    identity = sha256(content.encode())
-    noted = case.folder / IDENTITY
-    try:
-        if noted.exists() and noted.read_bytes() == identity.digest():
-            return
-        if case.folder.exists():
-            if not noted.exists() and not all(map(_is_partial, case.folder.iterdir())):
-                raise InvalidInput(
-                    f"{case.folder}: this folder is not znni's; remove it, or write elsewhere"
-                )
-            discard(case)
-        write_whole(noted, identity.digest())
-    except OSError as error:
-        raise InvalidInput(
-            f"{case.folder}: this folder cannot be made: {error.strerror}; write elsewhere"
-        ) from None
+    return sha256(content.encode()).digest()
 
 
 def _described(network: Network, weights: Weights) -> tuple[str, ...]:
@@ -156,9 +182,10 @@ def held(case: Case) -> Iterator[None]:
         try:
             yield
         except BaseException as error:
-            error.add_note(
-                f"{case.folder} keeps what is finished, and the same command goes on there"
-            )
+            if case.folder.exists():
+                error.add_note(
+                    f"{case.folder} keeps what is finished, and the same command goes on there"
+                )
             raise
     finally:
         os.close(descriptor)
@@ -172,13 +199,19 @@ def discard_left(case: Case) -> None:
 
 
 def discard(case: Case) -> None:
-    """Remove the folder of a case. The file that says whose it is goes last, in case of a kill."""
-    for path in case.folder.iterdir():
+    """Remove the folder of a case. Only the run that holds it may do that."""
+    _empty(case.folder)
+    case.folder.rmdir()
+
+
+def _empty(folder: Path) -> None:
+    """Remove all files of a folder. The one that says whose it is goes last, in case of a kill."""
+    for path in folder.iterdir():
         if path.is_dir():
             shutil.rmtree(path)
         elif path.name != IDENTITY:
             path.unlink()
-    shutil.rmtree(case.folder)
+    (folder / IDENTITY).unlink(missing_ok=True)
 
 
 def _is_partial(path: Path) -> bool:

@@ -1,19 +1,27 @@
-"""Folders of cases: find the files of each case, and compute one case after the other."""
+"""Folders of cases: find the files of each case, and compute them.
+
+Three threads work at the same time. One prepares the next case, one runs the networks of a case,
+and one writes the labels of the case before.
+"""
 
 from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
+from threading import Event
 from time import perf_counter
 
-from znni.cases.case import CaseReport, StepProgress, begin, compute_labels, no_step_progress
+from znni.cases.case import CaseReport, CaseRun
 from znni.cases.case_folder import Case, discard_left
+from znni.cases.memory import KnownRooms
 from znni.cases.networks import NetworkSet, alone, beside_weights
+from znni.cases.steps import StepProgress, no_step_progress
 from znni.components.rules import Rule
 from znni.core.errors import InvalidInput
 from znni.core.run_options import Options
@@ -24,9 +32,10 @@ from znni.inference.plan_choice import machine_here
 from znni.inference.session import Session
 from znni.network.case_rules import CaseRules
 from znni.network.network import Network
-from znni.network.weights import Weights
 
 log = logging.getLogger("znni")
+
+PREPARING = ("reading", "resampling")  # steps that end when the user stops the run
 
 # Called with the number of cases done, and the number of all cases.
 CasesDone = Callable[[int, int], None]
@@ -111,9 +120,9 @@ def predict_cases(
 ) -> CasesReport:
     """Compute the labels of cases, one after the other.
 
-    Weights, plans and kernels are kept from case to case. While a case is computed, the scan of the
-    next one is decompressed, and the labels of the one before are written. A case that fails does
-    not stop the others.
+    Weights, plans and kernels are kept from case to case. While the networks of a case run, the
+    next case is prepared, if there is memory for both, and the labels of the one before are
+    written. A case that fails does not stop the others.
 
     Args:
         cases: the cases.
@@ -121,7 +130,7 @@ def predict_cases(
         options: what plans may use.
         skip_finished: whether labels that exist stay as they are. Otherwise they are made again.
         removing: rules by which connected components of labels are removed.
-        progress: called as the steps of a case go on.
+        progress: called as the steps of a case go on, in several threads.
         done: called after each case.
 
     Raises:
@@ -132,40 +141,68 @@ def predict_cases(
     _ = asked.rules  # an error before anything is read
     weights = asked.weights()
     options = beside_writing(options)
-    earlier = cases[0].earlier if cases else ()
-    session = Session(beside_weights(options.limits, asked, earlier)[0])
     account = _Account(len(cases), done)
     left = [case for case in cases if not (skip_finished and case.is_finished)]
+    earlier = cases[0].earlier if cases else ()
+    kept = beside_weights(options.limits, asked, earlier)[0]
+    session = Session(kept if len(left) > 1 else None)  # a single case uses no plan again
     for case in cases:
         if case not in left:
             discard_left(case)
             account.finished_before(case)
+    stopped, known = Event(), KnownRooms()
+
+    def told(step: str, done: int, total: int) -> None:
+        if stopped.is_set() and step in PREPARING:
+            raise KeyboardInterrupt
+        progress(step, done, total)
+
+    def begun_run(case: Case) -> CaseRun:
+        return CaseRun(case, asked, weights, session, options, told, removing, known)
+
     with (
         ThreadPoolExecutor(1, "znni-read") as reading,
         ThreadPoolExecutor(1, "znni-write") as writing,
     ):
-
-        def read(cases: Sequence[Case]) -> list[Future[None]]:
-            return [
-                reading.submit(_begin, case, asked, weights, options, removing) for case in cases
-            ]
-
-        ahead = read(left[:1])
         try:
-            for number, case in enumerate(left, start=1):
-                ahead.pop().result()
-                ahead += read(left[number : number + 1])
-                with account.failing(case):
-                    write = compute_labels(
-                        case, asked, weights, session, options, progress, removing
-                    )
-                    account.settle()
-                    account.pending = case, writing.submit(write)
+            with closing(_prepared_ahead(map(begun_run, left), reading)) as runs:
+                for run, prepared in runs:
+                    with account.failing(run.case):
+                        prepared.result()
+                        run.compute()
+                        account.settle()
+                        account.pending = run.case, writing.submit(run.write)
             account.settle()
+        except BaseException:
+            stopped.set()
+            raise
         finally:
+            reading.shutdown()
             session.close()
     account.report.seconds = perf_counter() - begun
     return account.report
+
+
+def _prepared_ahead(
+    runs: Iterator[CaseRun], reading: ThreadPoolExecutor
+) -> Generator[tuple[CaseRun, Future[None]], None, None]:
+    """Yield each case with what waits until it is prepared. One more case is prepared meanwhile."""
+
+    def begin() -> list[tuple[CaseRun, Future[None]]]:
+        return [(run, reading.submit(run.prepare)) for run in islice(runs, 1)]
+
+    ahead = begin()
+    try:
+        while ahead:
+            now, ahead = ahead[0], begin()
+            yield now
+    finally:
+        for run, prepared in ahead:  # the user stopped the run
+
+            def release(_: object, run: CaseRun = run) -> None:
+                run.close()
+
+            prepared.add_done_callback(release)
 
 
 def beside_writing(options: Options) -> Options:
@@ -178,18 +215,6 @@ def beside_writing(options: Options) -> Options:
         return options
     left = machine_here(limits).host.memory - LABELS_ROOM
     return replace(options, limits=replace(limits, ram=max(left, LABELS_ROOM)))
-
-
-def _begin(
-    case: Case,
-    networks: NetworkSet,
-    weights: Sequence[Weights],
-    options: Options,
-    removing: Sequence[Rule],
-) -> None:
-    """Read ahead for a case. If that fails, it fails again when the case is computed."""
-    with suppress(*ERRORS):
-        begin(case, networks, weights, options, removing)
 
 
 class _Account:

@@ -5,9 +5,9 @@ All steps but the network work slab by slab: on whole planes, as many as the mem
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from planner.limits import does_not_fit
 from planner.search import Search
@@ -60,6 +60,10 @@ class Room:
     steps: StepBytes
 
 
+# The memory for cases, by the forms of their scans.
+KnownRooms: TypeAlias = dict[Hashable, Room]
+
+
 class StepBytes(NamedTuple):
     """The bytes that steps take beside the process and the weights. 0: there is no such step.
 
@@ -84,7 +88,11 @@ class StepBytes(NamedTuple):
 
 
 def room_of_files(
-    case: Case, networks: NetworkSet, limits: Choices, removing: Sequence[Rule] = ()
+    case: Case,
+    networks: NetworkSet,
+    limits: Choices,
+    removing: Sequence[Rule] = (),
+    known: KnownRooms | None = None,
 ) -> Room:
     """Return the memory for a case, from the headers of its files.
 
@@ -93,23 +101,33 @@ def room_of_files(
         networks: the networks, whose files describe whole cases.
         limits: the memory that is allowed, and what plans may use.
         removing: the rules by which components are removed, beside those of the networks.
+        known: the memory for earlier cases of the same networks, limits and rules. It is taken for
+            a scan of the same form, and receives that of others.
 
     Raises:
         InvalidInput: the scan, a network or an option cannot be used.
         DoesNotFit: no plan stays within the memory.
         StepDoesNotFit: another step does not.
     """
+    known = {} if known is None else known
     scan = look_at_scan(case.files, networks.rules, unit_of(networks.networks[0]))
     limits, others = beside_weights(limits, networks, case.earlier)
     saved = case.probabilities is not None
     prepared = [preparation_of_all(scan, network) for network in networks.networks]
+    volume = scan.volume
+    before = bytes_of_label(case.previous) if networks.rules.previous_stage else 0
+    form = *prepared, volume.features, volume.itemsize, volume.pieces, before, saved
+    if form in known:
+        return known[form]
     with noting_weights(others):
         searches = [search_for(each, limits, probabilities=saved) for each in prepared]
         for each, found in zip(prepared, searches, strict=True):
             least = replace(each, image=ONE_VOXEL, output=ONE_VOXEL)
             crops = each.network.scaling.crops
             check_fits(search_for(least, limits, probabilities=saved) if crops else found)
-        return room_for(case, scan, prepared, searches, [*networks.largest, *removing])
+        rules = [*networks.largest, *removing]
+        known[form] = room_for(case, scan, prepared, searches, rules)
+    return known[form]
 
 
 def check_fits(found: Search) -> None:

@@ -5,11 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from math import prod
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import IO
 
 import numpy as np
 from numpy.typing import DTypeLike
+
+from znni.core.shapes import FLOAT_BYTES
 
 
 @contextmanager
@@ -28,6 +32,20 @@ def new_array_file(path: Path, dtype: DTypeLike, shape: tuple[int, ...]) -> Iter
         file.flush()
         os.fsync(file.fileno())
     partial.rename(path)
+
+
+@contextmanager
+def file_of_zeros(folder: Path, shape: tuple[int, ...]) -> Iterator[Path]:
+    """Yield a file of an array of float32 that takes no space. It goes after the ``with`` block.
+
+    Args:
+        folder: where it lies.
+        shape: the extents.
+    """
+    with NamedTemporaryFile(dir=folder, suffix=".npy") as file:
+        write_header(file, "<f4", shape)
+        file.truncate(file.tell() + FLOAT_BYTES * prod(shape))
+        yield Path(file.name)
 
 
 def write_header(file: IO[bytes], dtype: DTypeLike, shape: tuple[int, ...]) -> None:

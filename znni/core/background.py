@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from threading import Thread
 from typing import TypeVar
 
@@ -18,6 +19,22 @@ def in_background(work: Callable[[], Result]) -> Future[Result]:
     result: Future[Result] = Future()
     Thread(target=_finish, args=(work, result), daemon=True).start()
     return result
+
+
+@contextmanager
+def meanwhile(work: Callable[[], Result]) -> Iterator[Future[Result]]:
+    """Do work in a thread during a ``with`` block, whose end waits for it; yield its result.
+
+    What the work raises is raised only if the result is asked for. If the user stops the block,
+    nothing waits.
+    """
+    result = in_background(work)
+    try:
+        yield result
+    except Exception:
+        result.exception()
+        raise
+    result.exception()
 
 
 def _finish(work: Callable[[], Result], result: Future[Result]) -> None:

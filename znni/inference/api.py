@@ -186,7 +186,7 @@ def compute(
             session.warn("uint8 output holds 0 to 1; what the network gives beyond that is clipped")
     job, choices, dtype = asked.job, asked.choices, asked.stored.dtype
     last_steps = list[tuple[Step, Step]]()
-    with _abandoning(output), ExitStack() as ending:
+    with _abandoning(output), session.processes.running(), ExitStack() as ending:
         opened()
         plan, earlier, asked = agreed_plan(
             output, made, asked, session.plan_for, stopwatch, reading or progress

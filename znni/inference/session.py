@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import gc
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
+from threading import RLock
 from typing import TYPE_CHECKING
 
 from znni.calibration.compiled_notes import note_compiled
@@ -17,7 +17,7 @@ from znni.calibration.overhead_figures import cuda_seconds
 from znni.calibration.phase_notes import AROUND, FixedSeconds, kind_of, note
 from znni.calibration.record import StepTimes, refine
 from znni.core.options import ANYTHING, AS_COMPUTED, Choices, Stored
-from znni.core.processors import GPU, HOST, DeviceKind, has_own_memory
+from znni.core.processors import GPU, HOST, DeviceKind
 from znni.core.volume import Step
 from znni.engine.executor import Measured, not_measured
 from znni.engine.oom_fallback import VolumeRunner
@@ -25,7 +25,8 @@ from znni.engine.pipeline import Processes
 from znni.engine.report import Report
 from znni.inference.build_runner import prepare
 from znni.inference.first_measurement import fastest_measured
-from znni.inference.plan_choice import given_or_found, machine_here, smaller_plan
+from znni.inference.kept_processes import KeptProcesses, Prepare, without_statistics
+from znni.inference.plan_choice import given_or_found, smaller_plan
 from znni.inference.planning import as_here
 from znni.inference.prestart import several_waiting
 from znni.inference.request import OpenRequest, Requirements
@@ -49,9 +50,12 @@ MOST_PLANS = 256
 class Session:
     """Plans, processes and weights for one run, or for many.
 
-    With ``choices``, plans and processes are kept for further jobs of the same shape. All that is
-    kept counts to the memory allowed. What was used longest ago is released first. The memory
-    allowed is looked up before each new plan, and before processes are made.
+    With ``choices``, plans and processes are kept for further jobs of the same shape, within the
+    memory allowed (``KeptProcesses``). That is looked up before each new plan, and before processes
+    are made.
+
+    One thread runs volumes. Others may find plans for the next ones, and do further work in the
+    memory that is left.
 
     Args:
         choices: limits and choices for all plans of many runs; None: there is one run.
@@ -64,6 +68,7 @@ class Session:
         times: collects the times of steps.
         searching: the seconds of searches for the plan of one run.
         measured: whether this machine was measured for a plan.
+        processes: the plans that are ready, and the memory that they take.
     """
 
     def __init__(
@@ -82,13 +87,14 @@ class Session:
         self._waiting = waiting
         self._ahead = weights
         self._measures = measures
-        self._allowed: dict[DeviceKind, int] = {}
         self._measured: dict[tuple[int, DeviceKind], Machine] = {}
         self._warned: set[str] = set()
         self._compiled: set[Hashable] = set()
         self._weights: tuple[object, object, Weights] | None = None
+        self._planning = RLock()
         self._plans: OrderedDict[Hashable, Plan] = OrderedDict()
-        self._processes: OrderedDict[Hashable, Processes] = OrderedDict()
+        self._plans_ahead: dict[Hashable, Plan] = {}
+        self.processes = KeptProcesses(self._choices)
         self._waiting_thread: ThreadPoolExecutor | None = None
 
     def weights_for(
@@ -104,26 +110,30 @@ class Session:
 
     def plan_for(self, given: Plan | None, required: Requirements) -> Plan:
         """Return the plan kept for such a job; else check the given one, or find the fastest."""
-        if not self.keeps:
-            fastest = given_or_found(
-                given, required, tell=self._add_search, tell_machine=self._start_processes
-            )
-            return fastest if given else self._measured_plan(fastest, required)
         job = _job(required), given is None
-        found = self._plans.pop(job, None)
-        if found is None:
-            self._look_up_limits()
-            limits = replace(
-                self._choices,
-                ram=self._allowed[HOST],
-                gpu_memory=self._allowed[GPU] or self._choices.gpu_memory,
-            )
-            here = replace(required, choices=limits)
-            found = given_or_found(given, here, held=self._held(HOST))
-            if given is None:
-                found = self._measured_plan(found, here)
-        self._keep_plan(job, found)
+        with self._planning:
+            found = self._plans.pop(job, None)
+            if found is None:
+                here = self._within_limits(required)
+                found = self._plans_ahead.pop(job, None) or self._found(given, here)
+                if given is None:
+                    found = self._measured_plan(found, here)
+            if self.keeps:
+                self._keep_plan(job, found)
         return found.normalized_as(required.network)
+
+    def plan_ahead(self, required: Requirements) -> Plan:
+        """Return the plan of a run whose input does not exist yet. The run then finds it here.
+
+        The machine is not measured, because other work goes on.
+        """
+        job = _job(required), True
+        with self._planning:
+            found = self._plans.get(job) or self._plans_ahead.get(job)
+            if found is None:
+                found = self._found(None, self._within_limits(required))
+                self._plans_ahead[job] = found
+        return found
 
     def expected(self, plan: Plan) -> Plan:
         """Return a plan with the seconds that a run is expected to take here, as ``as_here``."""
@@ -137,18 +147,39 @@ class Session:
         stored: Stored = AS_COMPUTED,
     ) -> VolumeRunner:
         """Return a runner of a plan, by the processes kept for it. See ``prepare``."""
+        ready = self.processes.ready if self.keeps else self.processes.take
+        prepared, kind = self._preparing(weights, measured, stored)
+        return VolumeRunner(plan, lambda plan: ready(plan, kind, prepared))
+
+    def build_ahead(self, plan: Plan, weights: Weights, stored: Stored, allowed: int) -> None:
+        """Make the plan of the first run ready, as ``KeptProcesses.build_ahead`` does.
+
+        Args:
+            plan: the plan.
+            weights: its network's parameters.
+            stored: how values are stored.
+            allowed: the bytes of the host that may be taken in all.
+        """
+        prepared, kind = self._preparing(weights, self.times, stored)
+        self.processes.build_ahead(plan, kind, prepared, allowed)
+
+    def _preparing(
+        self, weights: Weights, measured: Measured, stored: Stored
+    ) -> tuple[Prepare, Hashable]:
+        """Return what makes processes of a plan, and their kind.
+
+        That is their weights, and what they make of a voxel: values or labels, of which type.
+        """
 
         def prepared(plan: Plan) -> Processes:
             return prepare(plan, weights, measured, stored, self._take_waiting())
 
         made = stored.dtype, stored.label_maps, stored.label_itemsize
-        kind = made, weights.sha256  # other networks may have equal layers
-        return VolumeRunner(plan, lambda plan: self._ready(plan, prepared, kind))
+        return prepared, (made, weights.sha256)  # other networks may have equal layers
 
     def smaller(self, failed: Plan, short: DeviceKind, required: Requirements) -> Plan:
         """Release all that is kept, and return a plan that takes less memory than a failed one."""
-        self._processes.clear()
-        gc.collect()  # tracebacks may still refer to it
+        self.processes.clear()
         found = smaller_plan(failed, short, required)
         for job in ((_job(required), False), (_job(required), True)):
             if job in self._plans:
@@ -161,17 +192,6 @@ class Session:
         Other processes go within a ``with`` block, and are gone after it.
         """
         return nullcontext() if self.keeps else runner.released()
-
-    def make_room(self, needed: int, allowed: int) -> None:
-        """Release plans until other work fits beside those that are kept, the oldest first.
-
-        Args:
-            needed: the bytes of the host that the work takes, with those of the process.
-            allowed: the bytes that may be taken.
-        """
-        while self._processes and self._held(HOST) + needed > allowed:
-            self._processes.popitem(last=False)
-            gc.collect()
 
     def begin_to_wait(self, wait: Step) -> Step:
         """Wait for the disk in a thread if runs follow. Return the step that waits for the end."""
@@ -232,7 +252,7 @@ class Session:
         """Release all, and add the times of all steps to those of calibration."""
         if self._waiting_thread:
             self._waiting_thread.shutdown()
-        self._processes.clear()
+        self.processes.clear()
         self._refine()
 
     def _measured_plan(self, found: Plan, required: Requirements) -> Plan:
@@ -243,9 +263,27 @@ class Session:
         is_part = isinstance(required, OpenRequest) and required.request.part
         if is_part or not self._measures:
             return found
-        measured = fastest_measured(found, required, self._processes.clear)
+        measured = fastest_measured(found, required, self.processes.clear)
         self.measured |= measured is not found
         return measured
+
+    def _within_limits(self, required: Requirements) -> Requirements:
+        """Return requirements within the memory that is allowed now, if runs follow."""
+        if not self.keeps:
+            return required
+        allowed = self.processes.look_up_limits()
+        on_gpu = allowed[GPU] or self._choices.gpu_memory
+        return replace(
+            required, choices=replace(self._choices, ram=allowed[HOST], gpu_memory=on_gpu)
+        )
+
+    def _found(self, given: Plan | None, required: Requirements) -> Plan:
+        """Return the given plan, checked, or the fastest one."""
+        if self.keeps:
+            return given_or_found(given, required, held=self.processes.held(HOST))
+        return given_or_found(
+            given, required, tell=self._add_search, tell_machine=self._start_processes
+        )
 
     def _add_search(self, seconds: float) -> None:
         self.searching += seconds
@@ -276,54 +314,6 @@ class Session:
         while len(self._plans) > MOST_PLANS:
             self._plans.popitem(last=False)
 
-    def _ready(
-        self, plan: Plan, prepared: Callable[[Plan], Processes], kind: Hashable
-    ) -> Processes:
-        """Return the processes of a plan, after releasing what does not fit beside them.
-
-        Args:
-            plan: the plan.
-            prepared: prepares the processes.
-            kind: their weights, and what they make of a voxel: values or labels, of which type.
-        """
-        if not self.keeps:
-            return prepared(plan)
-        key = _computation(plan), kind
-        found = self._processes.pop(key, None)
-        if found is None:
-            self._look_up_limits()
-        while self._processes and not self._fits(plan):
-            self._processes.popitem(last=False)
-        if found is None:
-            found = prepared(plan)
-        self._processes[key] = found
-        return found
-
-    def _fits(self, plan: Plan) -> bool:
-        """Return whether a plan runs within the memory allowed, beside all that is kept."""
-        on_gpu = plan.gpu_memory.total if plan.gpu_memory else 0
-        return (
-            plan.memory.total + self._held(HOST) <= self._allowed[HOST]
-            and on_gpu + self._held(GPU) <= self._allowed[GPU]
-        )
-
-    def _look_up_limits(self) -> None:
-        """Look up the memory allowed now; what is kept is a part of it.
-
-        It never grows while something is kept, because plans made before stay within it.
-        """
-        here = machine_here(self._choices)
-        if self._processes:
-            left = here.host.memory + self._held(HOST)
-            self._allowed[HOST] = min(self._allowed[HOST], left)
-        else:
-            on_gpu = here.gpus[0].memory if here.gpus else 0
-            self._allowed = {HOST: here.host.memory, GPU: on_gpu}
-
-    def _held(self, device: DeviceKind) -> int:
-        """Return the bytes of a device that the kept processes take."""
-        return sum(_idle_memory(kept.plan, device) for kept in self._processes.values())
-
 
 def _timed_on(plan: Plan, choices: Choices) -> dict[tuple[int, DeviceKind], Machine]:
     """Return a plan's machine for its threads and devices; none if costs are built in."""
@@ -333,30 +323,6 @@ def _timed_on(plan: Plan, choices: Choices) -> dict[tuple[int, DeviceKind], Mach
     return {(machine.host.threads, part.device): machine for part in plan.parts}
 
 
-def _idle_memory(plan: Plan, device: DeviceKind) -> int:
-    """Return the most bytes that a plan made ready takes, beside the process and the weights."""
-    if has_own_memory(device):
-        return plan.gpu_memory.total if plan.gpu_memory else 0
-    memory = plan.memory
-    if plan.workers > 1:  # its processes have weights of their own
-        return memory.total
-    return memory.total - memory.process - memory.weights
-
-
 def _job(required: Requirements) -> Hashable:
     """Return a value that is equal for jobs with the same plan."""
-    return _without_statistics(required.network), required.job.output, required.stored
-
-
-def _computation(plan: Plan) -> Hashable:
-    """Return a value that is equal for plans that the same processes can run."""
-    network, host = _without_statistics(plan.network), plan.machine.host
-    gpus = tuple(gpu.number for gpu in plan.machine.gpus[: plan.workers])
-    return network, plan.computation, host.threads, gpus, plan.time.in_turn
-
-
-def _without_statistics(network: Network) -> Network:
-    """Return a network without what depends on the values of one volume."""
-    if not network.scaling.statistics:
-        return network
-    return replace(network, scaling=replace(network.scaling, statistics=()))
+    return without_statistics(required.network), required.job.output, required.stored

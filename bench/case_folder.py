@@ -1,0 +1,258 @@
+"""A folder of small cases, one of them damaged: seconds of each, and how busy the layers were.
+
+``znni nnunet predict`` calls the same function. The network and the scans are made by this command,
+so it needs no nnU-Net.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from threading import Thread
+from time import perf_counter, time
+from typing import Annotated, Any
+
+import typer
+
+from bench.child import Child
+from bench.record import Row
+from bench.session import (
+    Device,
+    Folder,
+    Out,
+    Threads,
+    ceilings_with,
+    machine_with,
+    progress,
+    report_all,
+)
+from bench.unet_networks import nnunet, save_weights, unet_weights
+from bench.whole_scan import save_synthetic
+from znni.cases.case_folder import Case
+from znni.cases.folder import CasesReport, cases_in, predict_cases
+from znni.core.options import Choices, memory_size
+from znni.core.processors import DeviceKind
+from znni.core.run_options import Options
+from znni.network.network import Network
+from znni.network.network_file import network_from_text
+
+# How cases are processed, and a small network. A GPU takes nnU-Net's in its place.
+SMALL = """\
+name: small
+in_features: 1
+input: {normalize: [{mean: 40, std: 210, clip: [-630, 720]}], crop: nonzero}
+labels: {background: 0, organ: 1, vessel: 2}
+spacing: 1.5,1.5,1.5
+window: {size: [WINDOW, WINDOW, WINDOW], like: nnunet}
+case: {channels: [CT]}
+layers:
+  - conv: {features: 8, kernel: 3, padding: same}
+  - instance_norm: {activation: leaky_relu}
+  - conv: {features: 8, kernel: 3, padding: same}
+  - instance_norm: {activation: leaky_relu}
+  - conv: {features: 3, kernel: 3, padding: same}
+"""
+SAMPLE_MS = 100
+
+Cases = Annotated[int, typer.Option(min=3, help="Cases; the one in the middle is damaged.")]
+Extents = Annotated[list[int], typer.Option("--size", min=8, help="Voxels of a scan: z, y and x.")]
+Voxels = Annotated[
+    list[float], typer.Option("--voxel", help="Millimetres of a voxel; the network has 1.5.")
+]
+Window = Annotated[int, typer.Option(min=32, help="Voxels of a window per axis.")]
+Ram = Annotated[
+    int | None, typer.Option(parser=memory_size, metavar="SIZE", help="As for znni nnunet predict.")
+]
+
+
+def case_folder_command(
+    *,
+    cases: Cases = 100,
+    size: Extents = [128, 192, 192],  # noqa: B006 - typer reads it
+    voxel: Voxels = [1.5, 1.0, 1.0],  # noqa: B006 - typer reads it
+    window: Window = 64,
+    device: Device = "cpu",
+    ram: Ram = None,
+    threads: Threads = None,
+    folder: Folder = None,
+    out: Out = None,
+) -> None:
+    """Time a folder of cases, and tell the share of time in which layers are computed.
+
+    Shares are those from the end of the first network to the end of the last one.
+    """
+    cores = machine_with(device, threads).host.threads
+    with nullcontext(folder) if folder else TemporaryDirectory() as place:
+        at = Path(place).resolve()
+        progress(f"making {cases} scans")
+        make_folder(at, cases, size, voxel, window, device)
+        progress("computing their labels")
+        limits = Choices(device=device, ram=ram, threads=threads)
+        with Child(FolderRun, at, limits, environment=_environment(at)) as child:
+            rows = child.call("run")
+            rows[-1]["peak_gib"] = child.peak_memory() / 2**30
+    report_all("case-folder", [rows], [ceilings_with(device, cores)], out)
+
+
+def make_folder(
+    folder: Path,
+    cases: int,
+    size: list[int],
+    voxel: list[float],
+    window: int,
+    device: DeviceKind,
+) -> None:
+    """Make scans, of which the one in the middle is damaged, and a network with its weights."""
+    for name in ("scans", "out"):
+        shutil.rmtree(folder / name, ignore_errors=True)
+        (folder / name).mkdir()
+    scan = folder / "scan.nii.gz"
+    save_synthetic(scan, size, voxel)
+    for number in range(cases):
+        os.link(scan, folder / "scans" / f"case{number:03}_0000.nii.gz")
+    damaged = folder / "scans" / f"case{cases // 2:03}_0000.nii.gz"
+    damaged.unlink()
+    damaged.write_bytes(scan.read_bytes()[: scan.stat().st_size // 2])
+    (folder / "network.yaml").write_text(SMALL.replace("WINDOW", str(window)))
+    (folder / "device").write_text(device)
+    network = _network(folder)
+    save_weights(unet_weights(network), folder / "weights.safetensors")
+
+
+def _network(folder: Path) -> Network:
+    """Return the network of a folder that ``make_folder`` made."""
+    small = network_from_text((folder / "network.yaml").read_text(), "network.yaml")
+    small = replace(small, weights=folder / "weights.safetensors")
+    if (folder / "device").read_text() == "cpu":
+        return small
+    wide = nnunet(instance_norm=True)
+    same = {name: getattr(small, name) for name in ("scaling", "labels", "spacing", "window")}
+    return replace(wide, case=small.case, weights=small.weights, **same)
+
+
+def _environment(folder: Path) -> dict[str, str]:
+    return {"XDG_CACHE_HOME": str(folder / "cache")}
+
+
+class FolderRun:
+    """The cases of a folder that ``make_folder`` made, in a process of their own.
+
+    Args:
+        folder: the folder.
+        limits: what plans may use.
+    """
+
+    def __init__(self, folder: Path, limits: Choices) -> None:
+        self._folder, self._limits = folder, limits
+
+    def run(self) -> list[Row]:
+        """Compute the labels, and return a row for each case and one for all."""
+        network = _network(self._folder)
+        assert network.case is not None
+        cases = cases_in(self._folder / "scans", self._folder / "out", network.case)
+        ends: list[float] = []
+
+        def told(step: str, done: int, total: int) -> None:
+            if step == "network" and done == total:
+                ends.append(perf_counter())
+
+        begun, clock = perf_counter(), time()
+        with gpu_samples() as samples:
+            report = predict_cases(cases, network, Options(limits=self._limits), progress=told)
+        seconds = perf_counter() - begun
+        return [
+            *_rows_of_cases(cases, report, clock),
+            _row_of_all(report, seconds, begun, ends, samples, self._limits.device),
+        ]
+
+
+def _rows_of_cases(cases: list[Case], report: CasesReport, clock: float) -> Iterator[Row]:
+    """Yield the seconds of each case, and when its labels were complete.
+
+    Args:
+        cases: the cases.
+        report: the report on them.
+        clock: the time when they began.
+    """
+    for case in cases:
+        if found := report.reports.get(case.out):
+            steps = {name: found.seconds.get(name) for name in ("reading", "resampling", "network")}
+            yield {
+                "name": case.out.name,
+                **{f"{name}_seconds": taken for name, taken in steps.items()},
+                "writing_seconds": found.seconds["writing"],
+                "done_at": case.out.stat().st_mtime - clock,
+            }
+        else:
+            yield {"name": case.out.name, "failed": "yes"}
+
+
+def _row_of_all(
+    report: CasesReport,
+    seconds: float,
+    begun: float,
+    ends: list[float],
+    samples: list[tuple[float, float]],
+    device: str,
+) -> Row:
+    """Return the seconds of all cases, and the shares of time with work for layers.
+
+    Args:
+        report: the report on the cases.
+        seconds: the seconds of all.
+        begun: when they began.
+        ends: when the network of each case was done.
+        samples: the times and the shares at which the driver saw the GPU at work.
+        device: where the layers ran.
+    """
+    first, last = ends[0], ends[-1]
+    busy = [each.time.busy for found in report.reports.values() for each in found.reports]
+    layers = [each.gpu_layers if device == "gpu" else each.host_layers for each in busy]
+    seen = [share for at, share in samples if first <= at <= last]
+    return {
+        "name": "all",
+        "device": device,
+        "cases": len(report.reports) + len(report.failures),
+        "failed": str(len(report.failures)),
+        "seconds": seconds,
+        "first_seconds": first - begun,
+        "each_seconds": (last - first) / (len(ends) - 1),
+        "layers_busy": sum(layers[1:]) / (last - first),
+        "gpu_busy": sum(seen) / len(seen) if seen else None,
+    }
+
+
+@contextmanager
+def gpu_samples() -> Iterator[list[tuple[float, float]]]:
+    """Yield a list of times and shares at which the driver sees the GPU at work meanwhile.
+
+    It stays empty if there is no ``nvidia-smi``.
+    """
+    samples: list[tuple[float, float]] = []
+    command = [
+        "nvidia-smi", "--query-gpu=utilization.gpu", "--format=csv,noheader,nounits", "-i", "0",
+        "-lms", str(SAMPLE_MS),
+    ]  # fmt: skip
+    if shutil.which(command[0]) is None:
+        yield samples
+        return
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        reading = Thread(target=_read, args=(process.stdout, samples), daemon=True)
+        reading.start()
+        try:
+            yield samples
+        finally:
+            process.terminate()
+            reading.join()
+
+
+def _read(lines: Any, samples: list[tuple[float, float]]) -> None:
+    for line in lines:
+        with suppress(ValueError):
+            samples.append((perf_counter(), float(line) / 100))

@@ -1,0 +1,237 @@
+"""Parts of a case, and of cases in a folder, work at the same time and give the same labels."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from case_reference import OPTIONS, network, run
+from case_scans import nibabel, scan, weights_file, write
+
+from znni.cases import case as case_module
+from znni.cases import folder as folder_module
+from znni.cases.case import predict
+from znni.cases.case_folder import Case, held, open_folder
+from znni.cases.folder import cases_in, predict_cases
+from znni.cases.networks import alone
+from znni.core.errors import InvalidInput
+from znni.inference import session as session_module
+from znni.inference.kept_processes import KeptProcesses
+from znni.inference.plan_choice import given_or_found
+from znni.inference.session import Session
+from znni.network.network import Network
+from znni.network.weights import random_weights
+
+PATIENCE = 60  # seconds that a thread waits for another one
+
+
+def until(is_so: Callable[[], bool]) -> None:
+    end = time.monotonic() + PATIENCE
+    while not is_so():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def searches(monkeypatch: pytest.MonkeyPatch) -> list[threading.Thread]:
+    """The threads that searched for a plan."""
+    threads: list[threading.Thread] = []
+
+    def noted(*given: Any, **further: Any) -> Any:
+        threads.append(threading.current_thread())
+        return given_or_found(*given, **further)
+
+    monkeypatch.setattr(session_module, "given_or_found", noted)
+    return threads
+
+
+@pytest.fixture
+def builds(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Whether each plan was made ready ahead, by calls that made one ready."""
+    found: list[bool] = []
+    ahead, take = KeptProcesses.build_ahead, KeptProcesses.take
+
+    def build_ahead(self: KeptProcesses, *given: Any) -> None:
+        ahead(self, *given)
+        found.append(bool(self._kept))
+
+    def taken(self: KeptProcesses, *given: Any) -> Any:
+        kept = list(self._kept.values())
+        made = take(self, *given)
+        assert kept in ([], [made])
+        return made
+
+    monkeypatch.setattr(KeptProcesses, "build_ahead", build_ahead)
+    monkeypatch.setattr(KeptProcesses, "take", taken)
+    return found
+
+
+def test_a_plan_is_found_and_made_ready_while_the_scan_is_read(
+    tmp_path: Path, searches: list[threading.Thread], builds: list[bool]
+) -> None:
+    values = scan()
+    values[values == 0] = 1  # nothing is cropped
+    net, file = network(), write(tmp_path / "scan.nii", values)
+    run(net, (file,), tmp_path / "labels.nii")
+    assert len(searches) == 1
+    assert searches[0] is not threading.main_thread()
+    assert builds == [True]
+
+
+def test_a_cropped_scan_has_another_plan(
+    tmp_path: Path, searches: list[threading.Thread], builds: list[bool]
+) -> None:
+    run(network(), (write(tmp_path / "scan.nii", scan()),), tmp_path / "labels.nii")
+    assert len(searches) == 2
+    assert threading.main_thread() not in searches
+    assert builds == [True]
+
+
+@pytest.mark.parametrize("name", ["plan_ahead", "build_ahead"])
+def test_what_fails_ahead_is_left_to_the_run(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    net, file = network(), write(tmp_path / "scan.nii", scan())
+    expected = run(net, (file,), tmp_path / "expected.nii")
+
+    def failing(*_: object) -> None:
+        raise InvalidInput("no plan")
+
+    monkeypatch.setattr(Session, name, failing)
+    np.testing.assert_array_equal(run(net, (file,), tmp_path / "labels.nii"), expected)
+
+
+def test_a_user_does_not_wait_for_a_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    net, case = network(), Case((write(tmp_path / "a.nii", scan()),), tmp_path / "labels.nii")
+    asked = threading.Event()
+    monkeypatch.setattr(Session, "plan_ahead", lambda *_: asked.wait(2 * PATIENCE))
+
+    def stopped(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    begun = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        predict(case, net, random_weights(net, 7), Session(), OPTIONS, stopped)
+    assert time.monotonic() - begun < PATIENCE
+    asked.set()
+
+
+def folder_of_cases(folder: Path, names: str = "abc") -> tuple[Network, list[Case]]:
+    """Return a network, and cases in a folder."""
+    net = network()
+    weights_file(folder / "organs.npz", net)
+    net = replace(net, weights=folder / "organs.npz")
+    for name in ("scans", "out"):
+        (folder / name).mkdir()
+    for name in names:
+        write(folder / "scans" / f"{name}_0000.nii.gz", scan(seed=ord(name)))
+    assert net.case is not None
+    return net, cases_in(folder / "scans", folder / "out", net.case)
+
+
+def test_the_next_case_is_prepared_while_a_network_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The labels of the case before are written meanwhile. The case in the middle is damaged."""
+    net, cases = folder_of_cases(tmp_path, "abcd")
+    expected = {
+        case.out.name: run(net, case.files, tmp_path / f"alone-{case.out.name}") for case in cases
+    }
+    damaged = cases[1].files[0]
+    damaged.write_bytes(damaged.read_bytes()[:300])
+    events: list[str] = []
+    compute = case_module.compute
+
+    def slow(request: Any, *given: Any, **further: Any) -> Any:
+        """Run a network once the next case is prepared, and the one before is being written."""
+        name = Path(request.out).parent.name[0]
+        made = compute(request, *given, **further)
+        if name == "c":
+            until((tmp_path / "out/d.nii.gz.case/input.npy").exists)
+            events.append("d is prepared")
+        if name == "d":
+            until((tmp_path / "out/c.nii.gz").exists)
+            events.append("c is written")
+        events.append(f"{name} is computed")
+        return made
+
+    monkeypatch.setattr(case_module, "compute", slow)
+    report = predict_cases(cases, net, OPTIONS)
+    assert events[:-1] == ["a is computed", "d is prepared", "c is computed", "c is written"]
+    assert [failure.source for failure in report.failures] == [str(damaged)]
+    for path in report.reports:
+        found = np.asarray(nibabel.load(path).dataobj).T
+        np.testing.assert_array_equal(found, expected[path.name])
+    assert len(report.reports) == 3
+
+
+def test_a_case_ahead_waits_if_there_is_no_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    net, cases = folder_of_cases(tmp_path)
+    taking, memory = KeptProcesses.taking, list[int]()
+
+    def tight(self: KeptProcesses, nbytes: int, process: int, _allowed: int) -> Any:
+        return taking(self, nbytes, process, process + nbytes)
+
+    compute = case_module.compute
+
+    def watched(request: Any, session: Session, **further: Any) -> Any:
+        with session.processes.running():
+            made = compute(request, session, **further)
+            memory.append(session.processes._beside)
+        return made
+
+    monkeypatch.setattr(KeptProcesses, "taking", tight)
+    monkeypatch.setattr(case_module, "compute", watched)
+    report = predict_cases(cases, net, OPTIONS)
+    assert not report.failures
+    assert memory == [0, 0, 0]
+
+
+def test_only_several_cases_keep_their_plans(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    net, cases = folder_of_cases(tmp_path)
+    sessions: list[Session] = []
+
+    def noted(*given: Any) -> Session:
+        sessions.append(Session(*given))
+        return sessions[-1]
+
+    monkeypatch.setattr(folder_module, "Session", noted)
+    assert not predict_cases(cases[:1], net, OPTIONS).failures
+    assert not predict_cases(cases, net, OPTIONS, skip_finished=True).failures
+    assert [session.keeps for session in sessions] == [False, True]
+
+
+def test_a_stopped_folder_lets_its_cases_go(tmp_path: Path) -> None:
+    net, cases = folder_of_cases(tmp_path)
+
+    def stopped(step: str, _done: int, _total: int) -> None:
+        if step == "network":
+            until((cases[1].folder / "input.npy").exists)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        predict_cases(cases, net, OPTIONS, progress=stopped)
+    for case in cases[:2]:
+        with held(case):
+            pass
+    report = predict_cases(cases, net, OPTIONS)
+    assert len(report.reports) == 3
+
+
+def test_a_folder_in_use_is_not_emptied(tmp_path: Path) -> None:
+    net, case = network(), Case((write(tmp_path / "a.nii", scan()),), tmp_path / "labels.nii")
+    with open_folder(case, alone(net), [random_weights(net, 7)], OPTIONS):
+        (case.folder / "input.npy").touch()
+        with pytest.raises(InvalidInput, match="is in use"):
+            predict(case, net, random_weights(net, 8), Session(), OPTIONS)
+        assert (case.folder / "input.npy").exists()

@@ -1,0 +1,131 @@
+"""Plans that are kept, and other work, stay within the memory together."""
+
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import ExitStack
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from znni.core.options import Choices
+from znni.core.processors import GPU, HOST
+from znni.inference import kept_processes
+from znni.inference.kept_processes import KeptProcesses
+
+ALLOWED = 1000
+PROCESS = 100
+
+
+@pytest.fixture
+def kept(monkeypatch: pytest.MonkeyPatch) -> KeptProcesses:
+    here = SimpleNamespace(host=SimpleNamespace(memory=ALLOWED), gpus=())
+    monkeypatch.setattr(kept_processes, "machine_here", lambda _choices: here)
+    monkeypatch.setattr(kept_processes, "_computation", lambda plan: plan.memory.total)
+    found = KeptProcesses(Choices())
+    found.look_up_limits()
+    return found
+
+
+def plan_of(nbytes: int) -> Any:
+    """Return a plan that takes so many bytes beside the process."""
+    memory = SimpleNamespace(total=PROCESS + nbytes, process=PROCESS, weights=0)
+    return SimpleNamespace(memory=memory, gpu_memory=None, workers=1)
+
+
+def ready(kept: KeptProcesses, name: str, nbytes: int) -> None:
+    kept.ready(plan_of(nbytes), name, lambda plan: SimpleNamespace(plan=plan))  # type: ignore[arg-type, return-value]
+
+
+class Taker(threading.Thread):
+    """Takes memory until it is told to give it back."""
+
+    def __init__(self, kept: KeptProcesses, nbytes: int) -> None:
+        super().__init__(daemon=True)
+        self._kept, self._nbytes = kept, nbytes
+        self.has_it, self.enough = threading.Event(), threading.Event()
+        self.start()
+
+    def run(self) -> None:
+        with self._kept.taking(self._nbytes, PROCESS, ALLOWED):
+            self.has_it.set()
+            self.enough.wait(60)
+
+
+def test_other_work_goes_on_beside_a_plan_if_it_fits(kept: KeptProcesses) -> None:
+    ready(kept, "idle", 300)
+    with kept.running():
+        ready(kept, "runs", 400)
+        assert kept.held(HOST) == 700
+        taker = Taker(kept, 500)
+        assert taker.has_it.wait(60)
+        assert kept.held(HOST) == 400  # what runs is never released
+        taker.enough.set()
+    taker.join()
+    assert kept.held(GPU) == 0
+
+
+def test_other_work_waits_for_the_plan_that_runs(kept: KeptProcesses) -> None:
+    with ExitStack() as running:
+        running.enter_context(kept.running())
+        ready(kept, "runs", 600)
+        taker = Taker(kept, 500)
+        assert not taker.has_it.wait(0.2)
+        running.close()
+        assert taker.has_it.wait(60)
+    assert kept.held(HOST) == 0
+    taker.enough.set()
+    taker.join()
+
+
+def test_a_plan_waits_for_other_work(kept: KeptProcesses) -> None:
+    taker = Taker(kept, 500)
+    assert taker.has_it.wait(60)
+    begun = time.monotonic()
+    threading.Timer(0.3, taker.enough.set).start()
+    ready(kept, "runs", 600)
+    assert time.monotonic() - begun >= 0.2
+    assert kept.held(HOST) == 600
+
+
+def test_work_does_not_wait_for_a_plan_that_waits_for_it(kept: KeptProcesses) -> None:
+    """A case ahead may build while the network of the case before waits for its memory."""
+    taker = Taker(kept, 500)
+    assert taker.has_it.wait(60)
+    running = threading.Thread(target=ready, args=(kept, "runs", 600), daemon=True)
+    running.start()
+    running.join(0.2)
+    assert running.is_alive()
+    building = threading.Thread(
+        target=kept.build_ahead, args=(plan_of(1), "ahead", None, ALLOWED), daemon=True
+    )
+    building.start()
+    building.join(60)
+    assert not building.is_alive()
+    taker.enough.set()
+    running.join(60)
+    assert kept.held(HOST) == 600
+
+
+def test_work_that_is_alone_goes_on(kept: KeptProcesses) -> None:
+    with kept.taking(10 * ALLOWED, PROCESS, ALLOWED):
+        pass
+    ready(kept, "large", 10 * ALLOWED)
+
+
+@pytest.mark.parametrize(("beside", "built"), [(300, True), (301, False)])
+def test_a_plan_is_built_ahead_if_it_fits(kept: KeptProcesses, beside: int, built: bool) -> None:
+    made = []
+
+    def prepare(plan: Any) -> Any:
+        made.append(plan)
+        return SimpleNamespace(plan=plan, wait_until_ready=lambda: None)
+
+    with kept.taking(beside, PROCESS, ALLOWED):
+        kept.build_ahead(plan_of(600), "first", prepare, ALLOWED)
+    assert bool(made) == built
+    kept.ready(plan_of(600), "first", prepare)
+    kept.build_ahead(plan_of(1), "second", prepare, ALLOWED)  # not after the first run
+    assert len(made) == 1

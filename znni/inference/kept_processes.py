@@ -1,0 +1,192 @@
+"""Plans made ready and kept, and the memory of other work beside them."""
+
+from __future__ import annotations
+
+import gc
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from threading import Condition, Lock
+
+from znni.core.options import Choices
+from znni.core.processors import GPU, HOST, DeviceKind, has_own_memory
+from znni.engine.pipeline import Processes
+from znni.inference.plan_choice import machine_here
+from znni.network.network import Network
+from znni.plans.plan import Plan
+
+Prepare = Callable[[Plan], Processes]
+
+
+class KeptProcesses:
+    """Plans made ready and kept. All that is kept counts to the memory allowed.
+
+    What was used longest ago is released first. One thread runs plans. Other threads may take
+    memory beside them, and wait until there is enough.
+
+    Args:
+        choices: the limits for all plans together.
+    """
+
+    def __init__(self, choices: Choices) -> None:
+        self._choices = choices
+        self._allowed: dict[DeviceKind, int] = {}
+        self._kept: OrderedDict[Hashable, Processes] = OrderedDict()
+        self._beside = 0  # bytes of the host that other work takes
+        self._running = False  # then what was used last is in use
+        self._used = False
+        self._changed = Condition()
+        self._building = Lock()
+
+    def ready(self, plan: Plan, kind: Hashable, prepare: Prepare) -> Processes:
+        """Return the processes of a plan, after releasing what does not fit beside them.
+
+        Args:
+            plan: the plan.
+            kind: differs for processes that run equal plans otherwise, as with other weights.
+            prepare: prepares the processes.
+        """
+        key = _computation(plan), kind
+        self._end_building()
+        with self._changed:
+            found = self._kept.pop(key, None)
+            if found is None:
+                self.look_up_limits()
+            while not self._fits(plan) and (self._kept or self._beside):
+                if self._kept:
+                    self._kept.popitem(last=False)
+                else:
+                    self._changed.wait()
+            if found is None:
+                found = prepare(plan)
+            self._kept[key] = found
+        return found
+
+    def take(self, plan: Plan, kind: Hashable, prepare: Prepare) -> Processes:
+        """Return the processes of a plan, which are kept no longer. All others are released."""
+        self._end_building()
+        found = self._kept.pop((_computation(plan), kind), None)
+        self._kept.clear()
+        return prepare(plan) if found is None else found
+
+    def build_ahead(self, plan: Plan, kind: Hashable, prepare: Prepare, allowed: int) -> None:
+        """Make the plan of the first run ready, if it fits beside the other work.
+
+        What is raised then is raised again in the run.
+
+        Args:
+            plan: the plan.
+            kind: as for ``ready``.
+            prepare: as for ``ready``.
+            allowed: the bytes of the host that may be taken in all.
+        """
+        with self._building:
+            with self._changed:
+                fits = plan.memory.total + self._beside <= allowed
+                if self._used or self._kept or plan.workers > 1 or not fits:
+                    return
+                found = self._kept[_computation(plan), kind] = prepare(plan)
+            found.wait_until_ready()
+
+    def _end_building(self) -> None:
+        """Wait for the plan that is built ahead, if there is one. None is built afterwards."""
+        with self._building:
+            self._used = True
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Keep a plan that runs within a ``with`` block from being released for other work."""
+        self._running = True
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._running = False
+                self._changed.notify_all()
+
+    @contextmanager
+    def taking(self, nbytes: int, process: int, allowed: int) -> Iterator[None]:
+        """Take memory of the host for other work within a ``with`` block.
+
+        Plans that are kept are released, the oldest first. If that is not enough, this waits for
+        the plan that runs, and for further work. Work that is alone always goes on.
+
+        Args:
+            nbytes: the bytes of the work.
+            process: the bytes of the process beside it.
+            allowed: the bytes that may be taken in all.
+        """
+        with self._changed:
+            while process + nbytes + self.held(HOST) + self._beside > allowed:
+                if len(self._kept) > self._running:
+                    self._kept.popitem(last=False)
+                    gc.collect()
+                elif self._running or self._beside:
+                    self._changed.wait()
+                else:
+                    break
+            self._beside += nbytes
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._beside -= nbytes
+                self._changed.notify_all()
+
+    def clear(self) -> None:
+        """Release all that is kept."""
+        with self._changed:
+            self._kept.clear()
+            self._changed.notify_all()
+        gc.collect()  # tracebacks may still refer to it
+
+    def look_up_limits(self) -> dict[DeviceKind, int]:
+        """Look up the memory allowed now; what is kept is a part of it.
+
+        It never grows while something is kept, because plans made before stay within it.
+        """
+        here = machine_here(self._choices)
+        with self._changed:
+            if self._kept:
+                left = here.host.memory + self.held(HOST)
+                self._allowed[HOST] = min(self._allowed[HOST], left)
+            else:
+                on_gpu = here.gpus[0].memory if here.gpus else 0
+                self._allowed = {HOST: here.host.memory, GPU: on_gpu}
+            return self._allowed
+
+    def held(self, device: DeviceKind) -> int:
+        """Return the bytes of a device that the kept processes take."""
+        with self._changed:
+            return sum(_idle_memory(kept.plan, device) for kept in self._kept.values())
+
+    def _fits(self, plan: Plan) -> bool:
+        """Return whether a plan runs within the memory allowed, beside all else."""
+        on_gpu = plan.gpu_memory.total if plan.gpu_memory else 0
+        on_host = plan.memory.total + self.held(HOST) + self._beside
+        return on_host <= self._allowed[HOST] and on_gpu + self.held(GPU) <= self._allowed[GPU]
+
+
+def _idle_memory(plan: Plan, device: DeviceKind) -> int:
+    """Return the most bytes that a plan made ready takes, beside the process and the weights."""
+    if has_own_memory(device):
+        return plan.gpu_memory.total if plan.gpu_memory else 0
+    memory = plan.memory
+    if plan.workers > 1:  # its processes have weights of their own
+        return memory.total
+    return memory.total - memory.process - memory.weights
+
+
+def _computation(plan: Plan) -> Hashable:
+    """Return a value that is equal for plans that the same processes can run."""
+    network, host = without_statistics(plan.network), plan.machine.host
+    gpus = tuple(gpu.number for gpu in plan.machine.gpus[: plan.workers])
+    return network, plan.computation, host.threads, gpus, plan.time.in_turn
+
+
+def without_statistics(network: Network) -> Network:
+    """Return a network without what depends on the values of one volume."""
+    if not network.scaling.statistics:
+        return network
+    return replace(network, scaling=replace(network.scaling, statistics=()))
