@@ -9,15 +9,17 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from fcntl import LOCK_EX, LOCK_NB, flock
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
 from shutil import rmtree
 from stat import S_ISDIR
 from tempfile import NamedTemporaryFile, mkstemp
-from time import time
+from time import perf_counter, sleep, time
+from typing import IO
 
 _log = logging.getLogger("znni")
 
@@ -34,6 +36,9 @@ MOST_BYTES_OF_IMPORTS = 2**30
 FEWEST_DAYS = 2
 
 _DIGEST_BYTES = 32
+
+# Seconds between two looks whether another process has made a file.
+LOOK_SECONDS = 0.02
 
 
 def user_cache() -> Path:
@@ -141,6 +146,36 @@ def load_checked(path: Path) -> bytes | None:
     found = load(path) or b""
     content = found[_DIGEST_BYTES:]
     return content if found[:_DIGEST_BYTES] == sha256(content).digest() else None
+
+
+@contextmanager
+def in_turn(lock: Path, needed: Callable[[], bool], longest_wait: float) -> Iterator[None]:
+    """Wait until no other process makes the same, and let none make it within a ``with`` block.
+
+    Stop waiting if nothing needs to be made any more, or if the other process hangs. The locked
+    file may be deleted as an old one. Then two processes make the same, which harms nothing.
+
+    Args:
+        lock: the file that is locked.
+        needed: says whether something still needs to be made.
+        longest_wait: seconds after which the other process counts as hanging.
+    """
+    with ExitStack() as entered:
+        with suppress(OSError):  # a file that cannot be locked keeps nobody from making files
+            file = entered.enter_context(lock.open("ab"))
+            until = perf_counter() + longest_wait
+            while needed() and perf_counter() < until and not _locked(file):
+                sleep(LOOK_SECONDS)
+        yield
+
+
+def _locked(file: IO[bytes]) -> bool:
+    """Lock a file until it is closed, unless somebody else has locked it."""
+    try:
+        flock(file, LOCK_EX | LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 @cache

@@ -13,19 +13,24 @@ from __future__ import annotations
 import os
 import pickle
 import subprocess
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
-from fcntl import LOCK_EX, LOCK_NB, flock
+from collections.abc import Sequence
+from contextlib import suppress
 from functools import cache, cached_property
 from hashlib import sha256
 from pathlib import Path
-from time import perf_counter, sleep
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 from weakref import WeakSet
 
 from znni.core.child_process import command_of, environment
 from znni.core.packages import package_folders
-from znni.core.user_cache import MOST_BYTES_OF_CODE, can_store, load, store, user_cache
+from znni.core.user_cache import (
+    MOST_BYTES_OF_CODE,
+    can_store,
+    in_turn,
+    load,
+    store,
+    user_cache,
+)
 from znni.machine.cuda import (
     compute_capability,
     cupy,
@@ -41,9 +46,8 @@ MODULES_FOR_PROCESSES = 4
 # Bytes that a compiling process takes; 170 MiB were measured.
 COMPILER_BYTES = 256 * 2**20
 
-# Seconds to wait for another process that compiles, and between two checks whether it is done.
+# Seconds to wait for another process that compiles.
 LONGEST_WAIT = 120.0
-LOOK_SECONDS = 0.02
 
 
 class Code(NamedTuple):
@@ -166,7 +170,7 @@ def load_kernels(room: int) -> None:
         return [code for code, file in files.items() if not load(file)]
 
     if anew() and can_store(_folder()):
-        with _in_turn(lambda: bool(anew())):
+        with in_turn(_folder() / "lock", lambda: bool(anew()), LONGEST_WAIT):
             _compile_all(anew(), room)
     for module in modules:
         _ = module.loaded
@@ -242,34 +246,6 @@ def _compiler() -> object:
 def _folder() -> Path:
     """Return the folder of the user's cache for compiled kernels."""
     return user_cache() / "kernels"
-
-
-@contextmanager
-def _in_turn(needed: Callable[[], bool]) -> Iterator[None]:
-    """Wait until no other process compiles, and let none compile within a ``with`` block.
-
-    Stop waiting if nothing needs to be compiled any more, or if the other process hangs. The locked
-    file may be deleted as an old one. Then two processes compile the same, which harms nothing.
-
-    Args:
-        needed: says whether something still needs to be compiled.
-    """
-    with ExitStack() as entered:
-        with suppress(OSError):  # a file that cannot be locked keeps nobody from compiling
-            lock = entered.enter_context((_folder() / "lock").open("ab"))
-            until = perf_counter() + LONGEST_WAIT
-            while needed() and perf_counter() < until and not _locked(lock):
-                sleep(LOOK_SECONDS)
-        yield
-
-
-def _locked(file: IO[bytes]) -> bool:
-    """Lock a file until it is closed, unless somebody else has locked it."""
-    try:
-        flock(file, LOCK_EX | LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def _compile_all(codes: Sequence[Code], room: int) -> None:

@@ -7,7 +7,8 @@ import struct
 import subprocess
 import sys
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
+from fcntl import LOCK_EX, flock
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -126,6 +127,28 @@ def test_a_damaged_file_is_made_again(harm: str, folder: Path) -> None:
     assert add_one_to(numba_kernel(add_one)) == ONES
     if harm != "unreadable":
         assert len(file.read_bytes()) == len(content)
+
+
+@pytest.mark.parametrize("hangs", [False, True])
+def test_machine_code_that_another_process_compiles_is_waited_for(
+    hangs: bool, folder: Path, without_numba: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert add_one_to(numba_kernel(add_one)) == ONES
+    (file,) = folder.iterdir()
+    content = file.read_bytes()
+    file.unlink()
+    with file.with_suffix(".lock").open("ab") as lock, ThreadPoolExecutor(1) as pool:
+        flock(lock, LOCK_EX)
+        if hangs:
+            monkeypatch.setattr(native_kernel, "LONGEST_WAIT", 0.1)
+        else:
+            without_numba()
+        found = pool.submit(add_one_to, numba_kernel(add_one))
+        if not hangs:
+            assert not wait([found], 0.1).done
+            file.write_bytes(content)
+        assert found.result(60) == ONES
+    assert list(folder.iterdir()) == [file]
 
 
 def told(kernel: Any, *arguments: Any) -> Path:

@@ -121,13 +121,19 @@ def _linker() -> Any:
     return llvm.create_lljit_compiler(suppress_errors=True)
 
 
-def linked(name: str, code: bytes) -> Linked:
+def linked(name: str, *code: bytes) -> Linked:
     """Bring machine code to memory and return its function of that name.
+
+    Args:
+        name: name of the function.
+        code: object files, whose functions may call each other.
 
     Raises:
         NotLinked: there is no such function, or one that it calls is not there.
     """
-    library = llvm.JITLibraryBuilder().add_object_img(code).add_current_process()
+    library = llvm.JITLibraryBuilder().add_current_process()
+    for each in code:
+        library.add_object_img(each)
     try:
         with _linking:
             made = library.export_symbol(name).link(_linker(), f"{name}-{next(_numbers)}")

@@ -14,6 +14,7 @@ import os
 import struct
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
@@ -24,6 +25,7 @@ import numpy as np
 
 from znni.core.user_cache import (
     MOST_BYTES_OF_CODE,
+    in_turn,
     load_checked,
     state_of_source,
     store_checked,
@@ -44,6 +46,12 @@ _SOURCE = state_of_source(Path(cpu.__path__[0]))
 
 # The function of the machine code that takes all numbers as one block.
 _ENTRY = "znni_kernel"
+
+# A file holds the machine code of that function, after its length, and then that of the kernel.
+_LENGTH_BYTES = 8
+
+# Seconds to wait for another process that compiles a kernel. Most take one, and few take ten.
+LONGEST_WAIT = 60.0
 
 # A file that may change how numba compiles, beside environment variables.
 _SETTINGS = Path(".numba_config.yaml")
@@ -89,7 +97,7 @@ class NativeKernel(LazyKernel):
                 found = self._kept(kinds)
                 if found is None:
                     with compiling():
-                        found = self._compile_for(kinds, arguments)
+                        found = self._made_in_turn(kinds, arguments)
                 self._native[kinds] = found
             return self._native[kinds]
 
@@ -102,6 +110,17 @@ class NativeKernel(LazyKernel):
         except machine_code.NotLinked:
             return None
 
+    def _made_in_turn(self, kinds: Kinds, arguments: tuple[Any, ...]) -> Callable[..., None]:
+        """Load the machine code that another process compiles now, or compile it."""
+        file = self._file(kinds)
+        lock = file.with_suffix(".lock")
+        with in_turn(lock, lambda: not file.exists(), LONGEST_WAIT):
+            try:
+                return self._kept(kinds) or self._compile_for(kinds, arguments)
+            finally:
+                with suppress(OSError):
+                    lock.unlink()
+
     def _compile_for(self, kinds: Kinds, arguments: tuple[Any, ...]) -> Callable[..., None]:
         """Compile and keep the machine code, or else compile what only numba can call."""
         from llvmlite import binding
@@ -113,16 +132,18 @@ class NativeKernel(LazyKernel):
         types = tuple(map(typeof, arguments))
         function.compile(types)
         made = function.overloads[types]
-        source = made.library.get_llvm_str()
-        native = binding.parse_assembly(source).get_function(made.fndesc.llvm_func_name)
-        entry = _entry(native.name, [str(argument.type) for argument in native.arguments], kinds)
-        module = binding.parse_assembly(f"{source}\n{entry}")
-        module.verify()
-        code = made.library.codegen._tm.emit_object(module)  # for the processor that numba is for
+        library = made.library
+        native = library.get_function(made.fndesc.llvm_func_name)
+        types_of_code = [str(argument.type) for argument in native.arguments]
+        entry = binding.parse_assembly(_entry(native.name, types_of_code, kinds))
+        entry.verify()
         try:
-            if not made.library.has_dynamic_globals:  # else it holds addresses of this process
-                ready = _Native(self.function.__qualname__, code, kinds)
-                store_checked(self._file(kinds), code, MOST_BYTES_OF_CODE)
+            if not library.has_dynamic_globals:  # else it holds addresses of this process
+                called = bytes(library.codegen._tm.emit_object(entry))
+                _, _, (code, _) = library.serialize_using_object_code()  # numba has compiled it
+                content = len(called).to_bytes(_LENGTH_BYTES, "little") + called + code
+                ready = _Native(self.function.__qualname__, content, kinds)
+                store_checked(self._file(kinds), content, MOST_BYTES_OF_CODE)
                 return ready
         except machine_code.NotLinked:  # it calls a function of numba's own
             pass
@@ -221,7 +242,10 @@ def _entry(name: str, types: list[str], kinds: Kinds) -> str:
     if found != wanted:
         raise TypeError(f"numba compiled {name} for {found}, not for {wanted}")
     byte = _address_of("i8", types)
-    lines = [f"define i32 @{_ENTRY}({byte} %block) {{"]
+    lines = [
+        f'declare i32 @"{name}"({", ".join(types)})',
+        f"define i32 @{_ENTRY}({byte} %block) {{",
+    ]
     for number, kind in enumerate(types[:2]):
         lines.append(f"  %v{number} = alloca {kind[:-1] if kind.endswith('*') else kind}")
     at = 0
@@ -251,15 +275,16 @@ class _Native:
 
     Args:
         name: the kernel's name, for errors.
-        code: the machine code.
+        content: the machine code, as in its file.
         kinds: the kinds of its arguments.
 
     Raises:
         NotLinked: the machine code needs functions that are not there.
     """
 
-    def __init__(self, name: str, code: bytes, kinds: Kinds) -> None:
-        linked = machine_code.linked(_ENTRY, code)
+    def __init__(self, name: str, content: bytes, kinds: Kinds) -> None:
+        end = _LENGTH_BYTES + int.from_bytes(content[:_LENGTH_BYTES], "little")
+        linked = machine_code.linked(_ENTRY, content[_LENGTH_BYTES:end], content[end:])
         self._name = name
         self._owner = linked.owner
         self._pack = struct.Struct(_packed(codes(kinds))).pack
