@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from math import prod
 from pathlib import Path
 from typing import Any, SupportsIndex
@@ -47,6 +49,9 @@ class LazyArray:
         time: PointInTime | None = None,
         squeeze: bool = False,
     ) -> None:
+        self._given = partial(
+            LazyArray, source, dataset, channel=channel, time=time, squeeze=squeeze
+        )
         if isinstance(source, ArrayVolume):
             self._volume = source
         else:
@@ -89,6 +94,10 @@ class LazyArray:
         for axis, part in enumerate(ranges[1:], start=1):
             values = values.take([i - low[axis] for i in part], axis=axis)
         return np.asarray(values[dropped])
+
+    def __reduce__(self) -> tuple[Callable[[], LazyArray], tuple[()]]:
+        """Pickle the names alone: who unpickles it opens the file again."""
+        return self._given, ()
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         """Return all values, in memory."""
