@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import tempfile
 from collections.abc import Callable
+from contextlib import chdir
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -31,8 +32,8 @@ def main(folder: Path) -> None:
         folder: the folder for the pictures.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory() as outputs:
-        Walk(folder).walk(Path(outputs) / "cells.zarr")
+    with tempfile.TemporaryDirectory() as outputs, chdir(outputs):
+        Walk(folder).walk("cells.zarr")
 
 
 class Walk:
@@ -48,7 +49,7 @@ class Walk:
         self._viewer = napari.Viewer()
         self._viewer.window.resize(*EXTENTS)
 
-    def walk(self, out: Path) -> None:
+    def walk(self, out: str) -> None:
         """Do all steps.
 
         Args:
@@ -58,7 +59,7 @@ class Walk:
         viewer.open_sample("znni", "cells")
         _, widget = viewer.window.add_plugin_dock_widget("znni", "Run a network")
         widget.form.network.setCurrentText("cells-unet")
-        widget.form.out.setText(str(out))
+        widget.form.out.setText(out)
         widget.form.ram.setText("600MiB")
         self._picture("chosen")
         widget.plan.click()
@@ -113,4 +114,4 @@ def write(path: Path, picture: Any) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--folder", type=Path, default=PICTURES)
-    main(parser.parse_args().folder)
+    main(parser.parse_args().folder.absolute())

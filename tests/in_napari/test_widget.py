@@ -220,9 +220,12 @@ def test_a_changed_choice_needs_a_new_plan(chosen: RunWidget) -> None:
         lambda: controls.out.setText("other.zarr"),
         lambda: controls.overwrite.setChecked(True),
         lambda: controls.network.setCurrentText("boundaries"),
+        lambda: controls.stored.setCurrentText(form.THRESHOLD),
         lambda: chosen.threshold.slider.setValue(300),
     ]
     plan(chosen)
+    chosen.threshold.slider.setValue(200)
+    assert chosen.run.isEnabled()  # no run depends on it, unless it stores labels above it
     for change in changes:
         chosen._planned = True
         chosen._enable()
@@ -259,6 +262,9 @@ def test_the_choices_become_the_options_of_a_run(chosen: RunWidget, viewer: Any)
     controls.stored.setCurrentText(form.THRESHOLD)
     chosen.threshold.number.setValue(0.25)
     assert controls.asked().task.options["threshold"] == 0.25
+    controls.stored.setCurrentText(form.CASE)
+    assert controls.asked().task.source == ("volume.h5",)
+    controls.stored.setCurrentText(form.VALUES)
     layer = viewer.add_image(voxels(LONG_VOLUME), name="memory", scale=(2, 1, 1))
     controls.layer.setCurrentText("memory")
     asked = controls.asked()
@@ -282,8 +288,8 @@ def test_labels_become_a_layer_of_labels(chosen: RunWidget, viewer: Any) -> None
     run(chosen)
     made = viewer.layers["out.zarr"]
     assert type(made).__name__ == "Labels"
-    np.testing.assert_array_equal(made.data[:], znni.LazyArray("out.zarr")[0])
-    shown = made.data[viewer.dims.current_step[0]]
+    np.testing.assert_array_equal(np.asarray(made.data), znni.LazyArray("out.zarr")[0])
+    shown = np.asarray(made.data[viewer.dims.current_step[0]])
     for number, name in ((1, "soma"), (3, "axon")):
         voxel = viewer.dims.current_step[0], *np.argwhere(shown == number)[0]
         assert name in made.get_status(voxel)["value"]

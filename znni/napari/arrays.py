@@ -2,29 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 from math import ceil, prod
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from znni.core.volume import LARGE
+from znni.inference.viewing.view import Sliceable, View, as_slice, whole_key
 
-
-class Sliceable(Protocol):
-    """An array that reads its values when it is sliced."""
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Its extents."""
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """The type of its values."""
-
-    def __getitem__(self, key: Any, /) -> NDArray[Any]:
-        """Return the values at integers and slices."""
+READ = 2**24  # most voxels of a map that are read at a time for a coarse copy
+DEPTH = 64  # planes of such a box
 
 
 class Derived:
@@ -53,7 +42,10 @@ class Derived:
 
 
 class EveryNth(Derived):
-    """Every n-th voxel of a volume along z, y and x. Reading takes the memory of one plane more.
+    """Every n-th voxel of a volume along z, y and x.
+
+    It is read in boxes of at most ``READ`` voxels. They are as deep as chunks often are, so that
+    few chunks are decoded twice.
 
     Args:
         array: the volume, of axes (z, y, x) or (f, z, y, x).
@@ -67,26 +59,25 @@ class EveryNth(Derived):
         self._step = step
 
     def __getitem__(self, key: Any) -> NDArray[Any]:
-        """Return the values at integers and slices, at most one for each axis."""
-        given = _whole_key(key, self.ndim)
-        *maps, z, y, x = (each if isinstance(each, slice) else int(each) for each in given)
-        y, x = (
-            self._finer(each, extent) for each, extent in zip((y, x), self.shape[-2:], strict=True)
-        )
-        planes = range(self.shape[-3])[z]
-        if isinstance(planes, int):
-            return np.asarray(self._array[(*maps, planes * self._step, y, x)])
-        read = [np.asarray(self._array[(*maps, at * self._step, y, x)]) for at in planes]
-        place = sum(isinstance(each, slice) for each in maps)  # of the axis z in the result
-        return np.stack(read, axis=place)
+        """Return the values at integers and slices of positive steps, at most one for each axis."""
+        given = whole_key(key, self.ndim)
+        wanted = [
+            range(extent)[as_slice(each)] for each, extent in zip(given, self.shape, strict=True)
+        ]
+        values = np.empty([len(each) for each in wanted], self.dtype)
+        *maps, z, y, x = wanted
+        z, y, x = (self._finer(each) for each in (z, y, x))
+        rows = max(1, READ // max(1, min(DEPTH, z.stop - z.start) * (x.stop - x.start)))
+        for planes, z_part in _parts(z, DEPTH):
+            for lines, y_part in _parts(y, rows):
+                box = (slice(at.start, at.stop, at.step) for at in (*maps, z_part, y_part, x))
+                values[..., planes, lines, :] = self._array[tuple(box)]
+        return values[tuple(slice(None) if isinstance(each, slice) else 0 for each in given)]
 
-    def _finer(self, key: int | slice, extent: int) -> int | slice:
-        """Return an index of the volume in place of one of every n-th voxel."""
-        chosen = range(extent)[key]
-        if isinstance(chosen, int):
-            return chosen * self._step
-        start, stop, step = (each * self._step for each in (chosen.start, chosen.stop, chosen.step))
-        return slice(start, stop, step)
+    def _finer(self, places: range) -> range:
+        """Return places of the volume for those of every n-th voxel."""
+        step = self._step
+        return range(places.start * step, places.stop * step, places.step * step)
 
 
 class Above(Derived):
@@ -120,23 +111,21 @@ class Threshold:
         self.value = value
 
 
-def with_coarse_levels(array: Sliceable) -> list[Sliceable]:
+def with_coarse_levels(array: Sliceable) -> list[View]:
     """Return a volume with coarse copies, so that a view of all of it is small.
 
     Without them, napari loads a whole volume to show it in 3D. A volume of at most 256 x 256 x 256
     voxels needs none.
     """
-    levels: list[Sliceable] = [array]
-    step = 1
+    levels, step = [View(array)], 1
     while prod(levels[-1].shape[-3:]) > LARGE:
         step *= 2
-        levels.append(EveryNth(array, step))
+        levels.append(View(EveryNth(array, step)))
     return levels
 
 
-def _whole_key(key: Any, axes: int) -> tuple[Any, ...]:
-    """Return an index for each axis."""
-    given: Sequence[Any] = key if isinstance(key, tuple) else (key,)
-    at = next((place for place, each in enumerate(given) if each is Ellipsis), len(given))
-    before, after = given[:at], given[at + 1 :]
-    return (*before, *[slice(None)] * (axes - len(before) - len(after)), *after)
+def _parts(places: range, extent: int) -> Iterator[tuple[slice, range]]:
+    """Yield places in groups within an extent, each with its slice among all places."""
+    many = max(1, extent // places.step)
+    for first in range(0, len(places), many):
+        yield slice(first, first + many), places[first : first + many]

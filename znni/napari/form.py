@@ -28,6 +28,7 @@ from znni.napari.layers import PLACE, scan_files, source_of, voxel_size_of
 from znni.napari.task import Task
 
 VALUES, LABELS, THRESHOLD = "values", "labels of the largest map", "1 above the threshold, else 0"
+CASE = "labels of a whole scan"
 EDGES = {"valid: voxels with all context": "valid", "same: all voxels, with mirrored edges": "same"}
 DEVICES = ("auto", "cpu", "gpu", "cpu+gpu")
 NETWORKS = "Networks (*.yaml *.yml *.onnx *.pt2);;All files (*)"
@@ -136,7 +137,7 @@ class Form(QWidget):
             options["ram"] = ram
         if self.overwrite.isChecked():
             options["overwrite"] = True
-        if znni.is_whole_case(network):
+        if self.stored.currentText() == CASE or znni.is_whole_case(network):
             return Asked(Task(scan_files(layer), network, out, options), layer)
         options["border"] = EDGES[self.edges.currentText()]
         if channel := self.channel.text().strip():
@@ -172,7 +173,7 @@ class Form(QWidget):
         self.network.setEditable(True)
         trained = [name for name, found in znni.shipped_networks().items() if found.weights]
         self.network.addItems(trained)
-        self.stored.addItems([VALUES, LABELS, THRESHOLD])
+        self.stored.addItems([VALUES, LABELS, THRESHOLD, CASE])
         self.edges.addItems(list(EDGES))
         self.device.addItems(DEVICES)
         self.ram.setPlaceholderText("such as 8GiB; else 9/10 of what is available")

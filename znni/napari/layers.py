@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,6 +21,7 @@ from znni.volumes.label_values import holds_labels
 
 PLACE = "znni_place"  # the entry in a layer's metadata that names its file
 SHARES = ("sigmoid", "softmax")  # activations whose values are from 0 to 1
+SEEN = 256  # voxels around the middle whose values choose the limits of contrast
 
 # The file of a scan's first channel, as nnU-Net names it.
 FIRST_CHANNEL = re.compile(r"(?P<name>.+)_0000(?P<ending>(\.\w+)+)")
@@ -53,9 +54,9 @@ def layer_of(place: str, name: str = "", over: Any = None) -> LayerData:
         InvalidInput: there is no such volume.
     """
     volume = znni.open_volume(place)
-    levels: Sequence[Any] = znni.LazyArray(volume, squeeze=True).levels
-    if len(levels) == 1:
-        levels = with_coarse_levels(levels[0])
+    array = znni.LazyArray(volume, squeeze=True)
+    stored = array.levels
+    levels = stored if len(stored) > 1 else with_coarse_levels(array)
     attributes = volume.attributes()
     settings: dict[str, Any] = {
         "name": name or Path(place).name,
@@ -67,7 +68,10 @@ def layer_of(place: str, name: str = "", over: Any = None) -> LayerData:
     data = list(levels) if len(levels) > 1 else levels[0]
     if holds_labels(attributes, volume.dtype):
         return LayerData(data, settings | _named_labels(attributes), "labels")
-    return LayerData(data, settings | _colours(attributes, volume.dtype), "image")
+    settings |= _colours(attributes, volume.dtype)
+    if len(levels) > len(stored) and volume.dtype != np.uint8:
+        settings.setdefault("contrast_limits", _limits(array))
+    return LayerData(data, settings, "image")
 
 
 def source_of(layer: Any) -> Any:
@@ -118,6 +122,18 @@ def scan_files(layer: Any) -> tuple[str, ...]:
         pattern = f"{named['name']}_[0-9][0-9][0-9][0-9]{named['ending']}"
         return tuple(map(str, sorted(path.parent.glob(pattern))))
     return (str(place),)
+
+
+def _limits(array: Any) -> tuple[float, float]:
+    """Return the least and the largest value in the middle of a volume.
+
+    napari would read all of a coarse copy for them.
+    """
+    middle = [slice(max(0, extent // 2 - SEEN), extent // 2 + SEEN) for extent in array.shape[-2:]]
+    values = array[(..., slice(array.shape[-3] // 2, array.shape[-3] // 2 + 1), *middle)]
+    values = values[np.isfinite(values)]
+    low, high = (float(values.min()), float(values.max())) if values.size else (0.0, 1.0)
+    return low, high if high > low else low + 1
 
 
 def _placed(grid: Grid, maps: int) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from qtpy.QtWidgets import (
     QWidget,
 )
 
+from znni.inference.viewing.view import View
 from znni.napari.arrays import Above, Threshold
 
 STEPS = 1000  # of the slider, from 0 to 1
@@ -103,7 +104,7 @@ class ThresholdBox(QGroupBox):
         if values is None or not self.shows.isChecked():
             return
         levels = list(values.data) if values.multiscale else [values.data]
-        above = [Above(level, self._threshold) for level in levels]
+        above = [View(Above(level, self._threshold)) for level in levels]
         self._labels = self._viewer.add_labels(
             above if values.multiscale else above[0],
             name=f"{values.name} above threshold",

@@ -24,7 +24,7 @@ from qtpy.QtWidgets import (
 
 from znni.core.errors import ZnniError
 from znni.core.text import duration
-from znni.napari.form import Form
+from znni.napari.form import THRESHOLD, Form
 from znni.napari.job import Job
 from znni.napari.messages import show_failure, show_message, show_warning
 from znni.napari.output import OutputLayer, added
@@ -73,7 +73,7 @@ class RunWidget(QWidget):
         self.threshold = ThresholdBox(self._viewer)
         self.form = Form(lambda: self.threshold.value)
         self._arrange()
-        self.threshold.changed.connect(self._invalidate)
+        self.threshold.changed.connect(self._note_threshold)
         self.form.changed.connect(self._invalidate)
         self.form.opened.connect(self.open)
         self.plan.clicked.connect(lambda: self._start(runs=False))
@@ -199,6 +199,11 @@ class RunWidget(QWidget):
             self.summary.setText(CHANGED)
         self._planned = False
         self._enable()
+
+    def _note_threshold(self) -> None:
+        """Note that the threshold has changed, on which few runs depend."""
+        if self.form.stored.currentText() == THRESHOLD:
+            self._invalidate()
 
     def _enable(self) -> None:
         """Let only those buttons be pressed that can do something now."""
