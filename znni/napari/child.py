@@ -186,4 +186,11 @@ def _interrupt_when_asked(pipe: Pipe) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    try:
+        main(sys.argv[1])
+    finally:
+        # All is told and written. At an exit, Python would wait for threads of libraries, some of
+        # which an interrupt leaves waiting for ever.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)

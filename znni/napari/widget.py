@@ -13,6 +13,7 @@ from napari.qt.threading import create_worker
 from qtpy.QtCore import Qt
 from qtpy.QtGui import QFontDatabase
 from qtpy.QtWidgets import (
+    QApplication,
     QHBoxLayout,
     QLabel,
     QPlainTextEdit,
@@ -83,7 +84,8 @@ class RunWidget(QWidget):
         for changed in (layers.events.inserted, layers.events.removed, layers.events.renamed):
             changed.connect(self._offer_layers)
         # A widget that is closed can no longer stop its run, with which another one goes on.
-        self.destroyed.connect(lambda: _stop(jobs))
+        for closing in (self.destroyed, QApplication.instance().aboutToQuit):
+            closing.connect(lambda: _stop(jobs))
         self._offer_layers()
 
     def open(self, place: str) -> None:
