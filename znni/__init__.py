@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 from znni.core.version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from znni.cases.api import infer_case, plan_case
+    from znni.cases.set_file import is_whole_case
     from znni.cli.progress import show_progress
     from znni.cluster.run import infer_on_cluster
     from znni.core.trace import tracing
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
         random_weights,
         search,
     )
+    from znni.inference.dry_run import dry_run
     from znni.inference.exporting import export
     from znni.inference.many import infer_many
     from znni.inference.monai import SlidingWindowInferer
@@ -28,29 +31,36 @@ if TYPE_CHECKING:
     from znni.inference.pyramids import build_pyramid
     from znni.inference.verify import verify
     from znni.inference.viewing import view
+    from znni.inference.viewing.lazy import LazyArray
     from znni.inference.viewing.notebook import show
-    from znni.network.network_file import with_window
+    from znni.network.network_file import shipped_networks, with_window
     from znni.network.window import Window
     from znni.volumes.locate import open_volume
 
 __all__ = [
     "Inferer",
+    "LazyArray",
     "SlidingWindowInferer",
     "Window",
     "ZnniError",
     "build_pyramid",
+    "dry_run",
     "export",
     "finish",
     "import_network",
     "infer",
+    "infer_case",
     "infer_many",
     "infer_on_cluster",
+    "is_whole_case",
     "load_network",
     "load_weights",
     "open_volume",
     "plan",
+    "plan_case",
     "random_weights",
     "search",
+    "shipped_networks",
     "show",
     "show_progress",
     "tracing",
@@ -62,13 +72,19 @@ __all__ = [
 # Modules of the public names that are not in the central module, ``znni.inference.api``.
 HOMES = {
     "build_pyramid": "znni.inference.pyramids",
+    "dry_run": "znni.inference.dry_run",
     "export": "znni.inference.exporting",
     "SlidingWindowInferer": "znni.inference.monai",
     "finish": "znni.inference.parts",
+    "infer_case": "znni.cases.api",
     "infer_many": "znni.inference.many",
     "infer_on_cluster": "znni.cluster.run",
     "import_network": "znni.inference.network_import",
+    "is_whole_case": "znni.cases.set_file",
+    "LazyArray": "znni.inference.viewing.lazy",
     "open_volume": "znni.volumes.locate",
+    "plan_case": "znni.cases.api",
+    "shipped_networks": "znni.network.network_file",
     "show": "znni.inference.viewing.notebook",
     "show_progress": "znni.cli.progress",
     "tracing": "znni.core.trace",

@@ -9,6 +9,7 @@ import pytest
 from case_scans import NET, nibabel, scan, weights_file, write
 from command_line import refused, succeeds
 
+import znni
 from znni.network.network_file import load_network
 
 STEPS = ("reading", "resampling", "network", "writing", "all")
@@ -91,3 +92,26 @@ def test_a_results_folder_is_found_as_nnunet_finds_it(
         (["-d", "Dataset003_Liver", "-c", "3d_lowres"], "plans.json: No such file"),
     ):
         assert message in refused(*line, *options)
+
+
+@pytest.mark.usefixtures("folder")
+def test_the_calls_of_python_do_the_same() -> None:
+    scan_of = ["ct.nii.gz"]
+    assert not znni.is_whole_case("organs.yaml")  # it may also be run over a volume
+    found = znni.plan_case(scan_of, "organs.yaml", "by-call.nii.gz", device="cpu")
+    assert set(found.memory) == set(STEPS) - {"all"}
+    told: list[str] = []
+    report = znni.infer_case(
+        scan_of, "organs.yaml", "by-call.nii.gz", device="cpu",
+        progress=lambda step, _done, _total: told.append(step),
+    )  # fmt: skip
+    assert report.out == Path("by-call.nii.gz")
+    assert {"network", "writing"} <= set(told)
+    succeeds(
+        *("infer", "ct.nii.gz", "--net", "organs.yaml", "--case", "--device", "cpu"),
+        *("--out", "by-command.nii.gz"),
+    )
+    one, other = (nibabel.load(f"by-{how}.nii.gz") for how in ("call", "command"))
+    assert np.array_equal(np.asarray(one.dataobj), np.asarray(other.dataobj))
+    with pytest.raises(znni.ZnniError, match="exists; give overwrite=True"):
+        znni.plan_case(scan_of, "organs.yaml", "by-call.nii.gz")

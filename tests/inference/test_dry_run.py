@@ -15,7 +15,7 @@ import h5py
 import numpy as np
 import pytest
 from command_line import LONG_VOLUME, dry_run_of_refused, refused, succeeds
-from interrupted_runs import OUTPUTS, RUN, interrupt
+from interrupted_runs import OPTIONS, OUTPUTS, RUN, interrupt
 
 import znni
 from znni.inference.dry_run import rehearse
@@ -321,3 +321,28 @@ def test_weights_that_are_missing_keep_nothing_else_back() -> None:
     shown = dry_run_of_refused(*RUN, "--out", "out.txt").splitlines()
     assert shown[-2].startswith(missing)
     assert shown[-1].startswith("refused now   out.txt: ")
+
+
+def test_the_call_of_python_predicts_the_rest_of_a_run() -> None:
+    interrupt("out.zarr", after=2)
+    found = znni.dry_run("volume.h5", "tiny.yaml", "out.zarr", **OPTIONS)
+    assert 0 < found.finished < found.voxels
+    assert not found.obstacles
+    assert found.memory == found.plan.memory.total
+    Path("taken.h5").write_bytes(b"")
+    (refusal,) = znni.dry_run("volume.h5", "tiny.yaml", "taken.h5", **OPTIONS).obstacles
+    assert "exists; give overwrite=True" in str(refusal)
+    with pytest.raises(TypeError, match=r"Did you mean 'overwrite'\?"):
+        znni.dry_run("volume.h5", "tiny.yaml", "out.zarr", overwite=True)  # type: ignore[call-arg]
+
+
+def test_an_unfinished_zarr_can_be_looked_at() -> None:
+    interrupt("out.zarr", after=2)
+    whole = znni.LazyArray(Path("out.zarr.partial"))
+    first = read_ledger("out.zarr.partial").history[0][0]
+    znni.infer("volume.h5", "tiny.yaml", "alone.zarr", **OPTIONS)
+    expected = znni.LazyArray("alone.zarr")
+    assert whole.shape == expected.shape
+    part = (slice(None), *first.slices)
+    np.testing.assert_array_equal(whole[part], expected[part])
+    assert not whole[:, -1, -1, -1].any()

@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from znni.cases.set_file import is_whole_case
 from znni.cli import options
 from znni.cli.exclusions import are_several
 from znni.cli.many import show_dry_run, show_many
 from znni.cli.options import WindowOptions
 from znni.cli.plan import plan_text
 from znni.cli.values import in_windows
-from znni.cli.whole_case import check_suits_cases, infer_case, is_whole_case
+from znni.cli.whole_case import check_suits_cases, show_case
 from znni.cli.words import echo
 from znni.core.loading import loading, nothing
 from znni.core.logged import READING
@@ -140,14 +141,14 @@ def infer(
     ] = None,
 ) -> None:
     """Run a network over volumes, and write its dense outputs."""
-    if is_whole_case(net, asked=case):
+    if case or is_whole_case(net):
         check_suits_cases(
             read, region, values, storage, plan=plan, random_weights=random_weights, suffix=suffix,
             part=part, cluster=cluster, bits=bits, recheck=recheck,
             resume=None if existing.resume else False,
         )  # fmt: skip
         with tracing(trace):
-            infer_case(
+            show_case(
                 volumes,
                 net,
                 windows,

@@ -14,12 +14,10 @@ WITHOUT_WEIGHTS = "a benchmark without weights: give --random-weights 0"
 
 def networks() -> None:
     """List the networks that come with znni, which --net takes by name."""
-    from znni.core.shipped import NETWORKS
     from znni.core.text import counted
-    from znni.network.network_file import load_network
+    from znni.network.network_file import shipped_networks
 
-    for name in NETWORKS.names:
-        network = load_network(name)
+    for name, network in shipped_networks().items():
         maps = f"{counted(network.in_features, 'map')} in, {network.out_features} out"
         weights = "trained" if network.weights else WITHOUT_WEIGHTS
         typer.echo(f"{name}: {maps}, {weights}")

@@ -94,6 +94,8 @@ def infer(
             count in the times of the report and the output.
         progress: called after each block with the output voxels written and those wanted. If the
             volume is read for its statistics before, it is called with the voxels read and to read.
+            An exception that it raises stops the run. The finished blocks stay, and the same call
+            goes on from there.
         part: compute one part of the output, as ``0/8``: the first of eight. Each part may be
             computed by a process of its own, on any machine that sees input and output. When all
             are finished, ``znni.finish`` completes the output, an OME-Zarr.

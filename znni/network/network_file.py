@@ -61,6 +61,14 @@ def load_network(path: str | Path) -> Network:
 
 
 @checks_types
+def shipped_networks() -> dict[str, Network]:
+    """Return the networks that come with znni, by the names that ``load_network`` takes.
+
+    Those without ``weights`` are for benchmarks: they need random weights.
+    """
+    return {name: load_network(name) for name in NETWORKS.names}
+
+
 def with_window(network: Network | str | Path, window: Window) -> Network:
     """Return a network that is computed in windows.
 

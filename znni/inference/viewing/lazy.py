@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from math import prod
 from pathlib import Path
 from typing import Any, SupportsIndex
@@ -11,6 +13,7 @@ from numpy.typing import NDArray
 
 from znni.core.options import PointInTime
 from znni.core.shapes import Box, Vec3
+from znni.inference.viewing.view import View, as_slice, whole_key
 from znni.volumes.array import ArrayVolume
 from znni.volumes.locate import open_volume
 
@@ -47,6 +50,9 @@ class LazyArray:
         time: PointInTime | None = None,
         squeeze: bool = False,
     ) -> None:
+        self._given = partial(
+            LazyArray, source, dataset, channel=channel, time=time, squeeze=squeeze
+        )
         if isinstance(source, ArrayVolume):
             self._volume = source
         else:
@@ -60,25 +66,18 @@ class LazyArray:
         self.dtype = self._volume.dtype
 
     @property
-    def levels(self) -> list[LazyArray]:
-        """This and the coarser resolutions that are stored too, the finest first."""
-        return [
-            self,
-            *(LazyArray(one, squeeze=self._squeezed) for one in self._volume.coarser()),
-        ]
+    def levels(self) -> list[View]:
+        """Views of this and of the coarser resolutions that are stored too, the finest first."""
+        coarser = (LazyArray(one, squeeze=self._squeezed) for one in self._volume.coarser())
+        return [View(self), *map(View, coarser)]
 
     def __getitem__(self, key: Any) -> NDArray[Any]:
         """Return the values at integers and slices, at most one for each axis."""
-        given = key if isinstance(key, tuple) else (key,)
-        if Ellipsis in given:
-            at = given.index(Ellipsis)
-            whole = (slice(None),) * (self.ndim + 1 - len(given))
-            given = (*given[:at], *whole, *given[at + 1 :])
-        given += (slice(None),) * (self.ndim - len(given))
+        given = whole_key(key, self.ndim)
         if self._squeezed:
             given = (0, *given)
         shape = (self._volume.features, *self._volume.size)
-        ranges = [range(extent)[_as_slice(k)] for k, extent in zip(given, shape, strict=True)]
+        ranges = [range(extent)[as_slice(k)] for k, extent in zip(given, shape, strict=True)]
         dropped = tuple(0 if isinstance(k, SupportsIndex) else slice(None) for k in given)
         if not all(ranges):
             return np.empty([len(part) for part in ranges], self.dtype)[dropped]
@@ -90,13 +89,10 @@ class LazyArray:
             values = values.take([i - low[axis] for i in part], axis=axis)
         return np.asarray(values[dropped])
 
+    def __reduce__(self) -> tuple[Callable[[], LazyArray], tuple[()]]:
+        """Pickle the names alone: who unpickles it opens the file again."""
+        return self._given, ()
+
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         """Return all values, in memory."""
         return np.array(self[:], dtype, copy=copy)
-
-
-def _as_slice(key: Any) -> slice:
-    if isinstance(key, slice):
-        return key
-    index = key.__index__()
-    return slice(index, index + 1 or None)

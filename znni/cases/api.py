@@ -1,0 +1,157 @@
+"""The public calls for whole cases: a scan, a network's name, and the file of its labels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Unpack
+
+from znni.core.argument_types import checks_types
+from znni.core.errors import InvalidInput, option
+from znni.core.options import Choices, PlanOptions, check_keywords
+from znni.core.run_options import Options
+from znni.importing.nnunet_folder import Results, is_results
+from znni.network.network import Network
+
+if TYPE_CHECKING:
+    from znni.cases.case import CaseReport
+    from znni.cases.case_folder import Case
+    from znni.cases.forecast import CaseForecast
+    from znni.cases.networks import NetworkSet
+
+# Returns a network that is changed, such as one in other windows.
+Change = Callable[[Network], Network]
+
+
+def as_it_is(network: Network) -> Network:
+    """Return a network without a change."""
+    return network
+
+
+@checks_types
+def infer_case(
+    files: Sequence[str | Path],
+    network: str | Path,
+    out: str | Path | None = None,
+    *,
+    weights: str | Path | None = None,
+    overwrite: bool = False,
+    change: Change = as_it_is,
+    progress: Callable[[str, int, int], None] | None = None,
+    **limits: Unpack[PlanOptions],
+) -> CaseReport:
+    """Compute the labels of a scan, in the scan's own voxels.
+
+    Args:
+        files: the files of the scan, one for each channel. The labels of the previous stage of a
+            cascade may follow.
+        network: a network file with ``case:``, a results folder of nnU-Net, or a set file.
+        out: the file of the labels; None: one in this folder, named after scan and networks.
+        weights: the file of a single network's weights; None: the files that networks name.
+        overwrite: whether to replace an existing file.
+        change: changes each network, such as its windows.
+        progress: called with the name of a step, the voxels done, and all voxels of the step.
+        limits: what plans may use, as in ``znni.core.options.Choices``.
+
+    Raises:
+        InvalidInput: the labels exist, or an argument cannot be used.
+        DoesNotFit: no plan stays within the memory.
+        StepDoesNotFit: another step does not.
+        RunFailed: reading, computing or writing failed.
+    """
+    from znni.cases.case import no_step_progress, predict
+    from znni.inference.session import Session
+
+    check_keywords(infer_case, PlanOptions, limits)
+    case, networks = _asked(files, network, out, change, overwrite=overwrite)
+    return predict(
+        case,
+        networks,
+        networks.weights(None if weights is None else Path(weights)),
+        Session(),
+        Options(limits=Choices(**limits)),
+        progress or no_step_progress,
+    )
+
+
+@checks_types
+def plan_case(
+    files: Sequence[str | Path],
+    network: str | Path,
+    out: str | Path | None = None,
+    *,
+    overwrite: bool = False,
+    change: Change = as_it_is,
+    **limits: Unpack[PlanOptions],
+) -> CaseForecast:
+    """Predict what ``infer_case`` would take, from the headers of the scan's files.
+
+    Args:
+        files: as for ``infer_case``.
+        network: as for ``infer_case``.
+        out: as for ``infer_case``.
+        overwrite: as for ``infer_case``.
+        change: as for ``infer_case``.
+        limits: as for ``infer_case``.
+
+    Raises:
+        InvalidInput: the labels exist, or an argument cannot be used.
+        DoesNotFit: no plan stays within the memory.
+        StepDoesNotFit: another step does not.
+    """
+    from znni.cases.forecast import forecast
+
+    check_keywords(plan_case, PlanOptions, limits)
+    case, networks = _asked(files, network, out, change, overwrite=overwrite)
+    return forecast(case, networks, Options(limits=Choices(**limits)))
+
+
+def _asked(
+    files: Sequence[str | Path],
+    network: str | Path,
+    out: str | Path | None,
+    change: Change,
+    *,
+    overwrite: bool,
+) -> tuple[Case, NetworkSet]:
+    """Return the case and its networks.
+
+    Raises:
+        InvalidInput: the labels exist and may not be replaced, or a network cannot be read.
+    """
+    from znni.cases.network_set import networks_at
+
+    networks = networks_at(Path(network), change)
+    case = _case_of(files, Path(network), networks, change, out)
+    if case.out.exists() and not overwrite:
+        raise InvalidInput(
+            f"{case.out}: exists; give {option('overwrite', True)} to replace it, or another output"
+        )
+    return case, networks
+
+
+def _case_of(
+    files: Sequence[str | Path],
+    network: Path,
+    networks: NetworkSet,
+    change: Change,
+    out: str | Path | None,
+) -> Case:
+    """Return the case of these files."""
+    from znni.cases.case_folder import Case
+    from znni.cases.results_folder import previous_network
+    from znni.volumes.locate import stem
+
+    rules = networks.rules
+    case = Case(
+        tuple(map(Path, files)),
+        Path(out or f"{stem(str(files[0]))}-{networks.name}{rules.file_ending}"),
+    )
+    if not rules.previous_stage:
+        return case
+    if len(files) > len(rules.channels):
+        return replace(case, files=case.files[:-1], previous=case.files[-1])
+    if not is_results(network):
+        return case
+    return replace(case, previous=previous_network(Results(network), networks.networks[0], change))

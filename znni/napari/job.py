@@ -1,0 +1,166 @@
+"""A task in a process of its own, so that the window stays awake, whatever the run does."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from multiprocessing import Pipe
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import numpy as np
+
+from znni.core.child_process import command_of, environment, signal_name
+from znni.napari.task import Cancelled, Event, Failed, Finished, Planned, StoredArray, Task
+
+LOOK_EVERY_SECONDS = 0.2
+
+# A process that is asked to stop ends its block first. If that takes longer, it is killed: the
+# blocks that its ledger lists are whole at any moment.
+PATIENCE_SECONDS = 10.0
+
+ENDS = (Planned, Finished, Cancelled, Failed)
+
+
+class Job:
+    """A task in a process of its own. It is done once.
+
+    Args:
+        task: the task.
+        array: the array to read, in place of the task's source; None: the source is a name.
+    """
+
+    def __init__(self, task: Task, array: Any = None) -> None:
+        self._task = task
+        self._array = array
+        self._window, self._other = Pipe()
+        self._killed_from = float("inf")
+
+    def stop(self) -> None:
+        """Ask the process to stop. Further calls do nothing."""
+        if not self.is_stopping:
+            self._killed_from = monotonic() + PATIENCE_SECONDS
+            with suppress(OSError):  # it has ended
+                self._window.send("stop")
+
+    @property
+    def is_stopping(self) -> bool:
+        """True if the process was asked to stop."""
+        return self._killed_from < float("inf")
+
+    def events(self) -> Iterator[Event | None]:
+        """Do the task, and yield what happens. The last event says how it ended.
+
+        Several times a second, ``None`` is yielded if nothing happens, so that a thread that
+        iterates can end. Then the process is asked to stop.
+        """
+        with tempfile.TemporaryDirectory(prefix="znni-") as name:
+            folder, task = Path(name), self._task
+            if self._array is not None:
+                try:
+                    task = replace(task, source=stored_array(self._array, folder))
+                except Exception as error:  # objects of other libraries raise all kinds
+                    yield Failed(f"the layer's values cannot be handed to a process: {error}")
+                    return
+            ended = None
+            with self._process(folder / "log") as process:
+                with suppress(OSError):
+                    self._window.send(task)
+                for event in self._told(process):
+                    ended = event if isinstance(event, ENDS) else ended
+                    yield event
+            if ended is None:
+                yield self._sudden_end(process.returncode, folder / "log")
+
+    def _told(self, process: subprocess.Popen[bytes]) -> Iterator[Event | None]:
+        """Yield what the process tells until it ends."""
+        while True:
+            if monotonic() > self._killed_from:
+                _kill(process)
+            if not self._window.poll(LOOK_EVERY_SECONDS):
+                yield None
+                continue
+            try:
+                event = self._window.recv()
+            except (EOFError, OSError):
+                return
+            yield event
+
+    @contextmanager
+    def _process(self, log: Path) -> Iterator[subprocess.Popen[bytes]]:
+        """Start the process; at the end, wait for it, and kill it if it stays."""
+        number = self._other.fileno()
+        with log.open("wb") as file:
+            process = subprocess.Popen(
+                command_of("znni.napari.child", str(number)),
+                env=environment(),
+                pass_fds=[number],
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=file,
+                start_new_session=True,  # Ctrl-C in the terminal of the window is not for it
+            )
+        self._other.close()
+        try:
+            yield process
+        finally:
+            self.stop()
+            try:
+                process.wait(PATIENCE_SECONDS)
+            except subprocess.TimeoutExpired:
+                _kill(process)
+                process.wait()
+            self._window.close()
+
+    def _sudden_end(self, code: int, log: Path) -> Event:
+        """Return how a process ended that told nothing of its end."""
+        if self.is_killed:
+            return Cancelled("cancelled in the middle of a block; the finished blocks are kept")
+        how = f"by {signal_name(-code)}" if code < 0 else f"with code {code}"
+        hint = ", maybe because memory ran out" if code == -signal.SIGKILL else ""
+        said = log.read_text(errors="replace").strip().splitlines()
+        last = f": {said[-1]}" if said else ""
+        return Failed(
+            f"the process of the run ended {how}{hint}{last}; the finished blocks are kept, and "
+            f"the same run goes on from there"
+        )
+
+    @property
+    def is_killed(self) -> bool:
+        """True if the process took too long to stop, and was killed."""
+        return monotonic() > self._killed_from
+
+
+def stored_array(array: Any, folder: Path) -> StoredArray:
+    """Return an array in a form that another process can open.
+
+    An array in memory is written to a file. Others read their values when they are sliced, and are
+    pickled without them.
+
+    Args:
+        array: the array.
+        folder: the folder for the file.
+    """
+    if isinstance(array, np.ndarray):
+        file = folder / "layer.npy"
+        np.save(file, array)
+        return StoredArray(file)
+    if "dask" in sys.modules:  # its arrays may hold functions, which only cloudpickle packs
+        import cloudpickle
+
+        return StoredArray(packed=cloudpickle.dumps(array))
+    return StoredArray(packed=pickle.dumps(array))
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """Kill a process and those that it started."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)

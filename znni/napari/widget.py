@@ -1,0 +1,274 @@
+"""The widget of the plugin: a form, the plan, the run with its progress, and the threshold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from time import monotonic
+from typing import Any
+
+from napari.layers import Image
+from napari.qt.threading import create_worker
+from qtpy.QtCore import Qt
+from qtpy.QtGui import QFontDatabase
+from qtpy.QtWidgets import (
+    QApplication,
+    QHBoxLayout,
+    QLabel,
+    QPlainTextEdit,
+    QProgressBar,
+    QPushButton,
+    QVBoxLayout,
+    QWidget,
+)
+
+from znni.core.errors import ZnniError
+from znni.core.text import duration
+from znni.napari.form import THRESHOLD, Form
+from znni.napari.job import Job
+from znni.napari.messages import show_failure, show_message, show_warning
+from znni.napari.output import OutputLayer, added
+from znni.napari.reading import read
+from znni.napari.task import Cancelled, Event, Failed, Finished, Planned, Progressed, Warned
+from znni.napari.threshold import ThresholdBox
+
+PARTS = 1000  # of the progress bar
+
+HINT = "Choose a layer and a network, then press Plan."
+COMPLETE = "The output is complete. Below is the report."
+CHANGED = "The choices have changed. Press Plan."
+
+
+class RunWidget(QWidget):
+    """Plans a run of a network over a layer, runs it, and shows its output while it is written.
+
+    The run is possible as soon as its plan was seen.
+
+    Args:
+        napari_viewer: the viewer.
+
+    Attributes:
+        form: the choices.
+        threshold: the slider for the threshold.
+        plan: the button that plans.
+        run: the button that runs, or goes on.
+        cancel: the button that cancels.
+        summary: the plan in a few lines.
+        details: the whole plan, and then the report.
+        bar: the progress.
+        status: what happens.
+    """
+
+    def __init__(self, napari_viewer: Any) -> None:
+        super().__init__()
+        # The proxy that napari gives makes new objects for its layers each time.
+        self._viewer = getattr(napari_viewer, "__wrapped__", napari_viewer)
+        jobs = self._jobs = list[Job]()  # the job that goes on, if there is one
+        self._output: OutputLayer | None = None
+        self._planned = False
+        self._rate = _Rate()
+        self.plan, self.run, self.cancel = map(QPushButton, ("Plan", "Run", "Cancel"))
+        self.summary, self.status = QLabel(HINT), QLabel("")
+        self.details, self.bar = QPlainTextEdit(), QProgressBar()
+        self.threshold = ThresholdBox(self._viewer)
+        self.form = Form(lambda: self.threshold.value)
+        self._arrange()
+        self.threshold.changed.connect(self._note_threshold)
+        self.form.changed.connect(self._invalidate)
+        self.form.opened.connect(self.open)
+        self.plan.clicked.connect(lambda: self._start(runs=False))
+        self.run.clicked.connect(lambda: self._start(runs=True))
+        self.cancel.clicked.connect(self.stop)
+        layers = self._viewer.layers
+        for changed in (layers.events.inserted, layers.events.removed, layers.events.renamed):
+            changed.connect(self._offer_layers)
+        # A widget that is closed can no longer stop its run, with which another one goes on.
+        for closing in (self.destroyed, QApplication.instance().aboutToQuit):
+            closing.connect(lambda: _stop(jobs))
+        self._offer_layers()
+
+    def open(self, place: str) -> None:
+        """Open a volume as a layer, and choose it as input."""
+        for made in read(place):
+            if made[0] is not None:
+                self.form.layer.setCurrentText(added(self._viewer, made).name)
+
+    def stop(self) -> None:
+        """Stop what goes on. The blocks that are finished are kept."""
+        _stop(self._jobs)
+        self.cancel.setEnabled(False)
+        if self.is_busy:
+            self.status.setText("stopping: the block that is computed ends first")
+
+    @property
+    def is_busy(self) -> bool:
+        """True while a plan is made, or a run goes on."""
+        return bool(self._jobs)
+
+    def _start(self, *, runs: bool) -> None:
+        """Begin to plan, or to run."""
+        try:
+            asked = self.form.asked()
+        except ZnniError as error:
+            show_failure(error)
+            return
+        job = Job(replace(asked.task, runs=runs), asked.array)
+        self._jobs.append(job)
+        self._rate = _Rate()
+        self._output = OutputLayer(self._viewer, asked.task.out, asked.layer) if runs else None
+        self.status.setText("starting" if runs else "planning")
+        self.bar.setRange(0, 0)  # busy, until the first block is finished
+        self._enable()
+        worker = create_worker(_events, job, _start_thread=False)
+        worker.yielded.connect(self._take)
+        worker.finished.connect(self._end)
+        worker.start()
+
+    def _take(self, event: Event | None) -> None:
+        """Show what a job tells."""
+        match event:
+            case Progressed():
+                self._show_progress(event)
+            case Warned():
+                show_warning(event.text)
+            case Planned():
+                self._show_plan(event)
+            case Finished():
+                self._show_finished(event)
+            case Cancelled():
+                self._show_end("cancelled", event.text)
+                show_message(event.text)
+            case Failed():
+                self._show_end("failed", event.text)
+                show_failure(event.text)
+            case None if self._output:
+                self._output.update()
+
+    def _end(self) -> None:
+        """End a job: another one may begin."""
+        self._jobs.clear()
+        self.bar.setRange(0, PARTS)
+        self._enable()
+
+    def _show_plan(self, plan: Planned) -> None:
+        self.summary.setText("\n".join([plan.summary, *plan.obstacles]))
+        self.details.setPlainText(plan.details)
+        self._set_bar(plan.finished)
+        self.run.setText("Go on" if plan.finished else "Run")
+        self._planned = not plan.obstacles
+        press = f"planned: press {self.run.text()}"
+        self.status.setText(press if self._planned else "this run is not possible now")
+        for obstacle in plan.obstacles:
+            show_failure(obstacle)
+
+    def _show_progress(self, event: Progressed) -> None:
+        share = event.done / max(1, event.total)
+        left = self._rate.left(event)
+        self._set_bar(share)
+        parts = [f"{share:.0%}", event.step, f"{duration(left)} left" if left else ""]
+        self.status.setText(", ".join(filter(None, parts)))
+        if self._output:
+            self._output.update()
+
+    def _show_finished(self, event: Finished) -> None:
+        self._set_bar(1.0)
+        self.summary.setText(COMPLETE)
+        self.details.setPlainText(event.report)
+        self._show_end("finished", event.report.partition(";")[0])
+        if self._output is None:
+            return
+        try:
+            layer = self._output.complete()
+        except ZnniError as error:
+            show_failure(error)
+            return
+        if isinstance(layer, Image):
+            self.threshold.choose(layer)
+
+    def _show_end(self, how: str, text: str) -> None:
+        """Show how a job ended. Its plan no longer holds: part of the output may be finished."""
+        self.status.setText(f"{how}: {text}")
+        self._planned = False
+
+    def _set_bar(self, share: float) -> None:
+        self.bar.setRange(0, PARTS)
+        self.bar.setValue(round(share * PARTS))
+
+    def _invalidate(self) -> None:
+        """Note that the choices have changed, so that a plan no longer holds."""
+        if self._planned:
+            self.summary.setText(CHANGED)
+        self._planned = False
+        self._enable()
+
+    def _note_threshold(self) -> None:
+        """Note that the threshold has changed, on which few runs depend."""
+        if self.form.stored.currentText() == THRESHOLD:
+            self._invalidate()
+
+    def _enable(self) -> None:
+        """Let only those buttons be pressed that can do something now."""
+        self.form.setEnabled(not self.is_busy)
+        self.plan.setEnabled(not self.is_busy)
+        self.run.setEnabled(self._planned and not self.is_busy)
+        self.cancel.setEnabled(self.is_busy)
+
+    def _offer_layers(self, _event: object = None) -> None:
+        """Offer the layers of the viewer as inputs, and as values for the threshold."""
+        images = [layer for layer in self._viewer.layers if isinstance(layer, Image)]
+        self.form.set_layers(images)
+        self.threshold.set_layers(images)
+
+    def _arrange(self) -> None:
+        """Lay the controls out."""
+        fixed = QFontDatabase.systemFont(QFontDatabase.FixedFont)
+        for text in (self.summary, self.details):
+            text.setFont(fixed)
+        for text in (self.summary, self.status):
+            text.setWordWrap(True)
+            text.setTextInteractionFlags(Qt.TextSelectableByMouse)
+        self.details.setReadOnly(True)
+        self.details.setLineWrapMode(QPlainTextEdit.NoWrap)
+        self.details.setPlaceholderText("The whole plan, and the report of the run")
+        self.bar.setRange(0, PARTS)
+        buttons = QHBoxLayout()
+        for button in (self.plan, self.run, self.cancel):
+            buttons.addWidget(button)
+        column = QVBoxLayout(self)
+        column.addWidget(self.form)
+        column.addLayout(buttons)
+        for part in (self.summary, self.bar, self.status, self.details, self.threshold):
+            column.addWidget(part)
+        column.setStretchFactor(self.details, 1)
+
+
+def _events(job: Job) -> Iterator[Event | None]:
+    """Do a job, and yield what happens."""
+    with suppress(ImportError):
+        import zarr  # noqa: F401 - it takes a second, for which the window need not wait
+    yield from job.events()
+
+
+def _stop(jobs: list[Job]) -> None:
+    """Ask jobs to stop."""
+    for job in jobs:
+        job.stop()
+
+
+class _Rate:
+    """The time that is left, by the rate since the first report of a step.
+
+    A run that goes on begins with many voxels done, which took it no time.
+    """
+
+    def __init__(self) -> None:
+        self._step: str | None = None
+
+    def left(self, event: Progressed) -> float:
+        """Return the seconds that are left; 0 if they are not known yet."""
+        now = monotonic()
+        if event.step != self._step:
+            self._step, self._first, self._begun = event.step, event.done, now
+        done = event.done - self._first
+        return (event.total - event.done) * (now - self._begun) / done if done > 0 else 0.0
