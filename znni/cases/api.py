@@ -60,7 +60,8 @@ def infer_case(
         StepDoesNotFit: another step does not.
         RunFailed: reading, computing or writing failed.
     """
-    from znni.cases.case import no_step_progress, predict
+    from znni.cases.case import predict
+    from znni.cases.steps import no_step_progress
     from znni.inference.session import Session
 
     check_keywords(infer_case, PlanOptions, limits)
