@@ -96,7 +96,7 @@ class TorchGraph(nn.Module):
             case ConvTranspose():
                 y = F.conv_transpose3d(
                     x, array("weight"), array("bias"), tuple(layer.stride), tuple(layer.padding),
-                    tuple(layer.padding - layer.padding_after),
+                    tuple(layer.padding - layer.padding_after), layer.groups,
                 )  # fmt: skip
             case Pool():
                 y = _pooled(x, layer)

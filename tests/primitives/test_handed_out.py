@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from fakes import Fake, machine
-from layers import LOCAL, POOLING, suited
+from layers import LOCAL, PAIR, POOLING, suited
 
 from planner.cost_model import BUILT_IN, CALL_SECONDS
 from znni.calibration.measure import inputs_in, some_weights
@@ -58,6 +58,8 @@ CASES: tuple[tuple[Operation, Shape5], ...] = (
     (Pool("pool", Vec3(3, 2, 1)), Shape5(9, 7, 29, 31, 33)),
     (PooledConv(conv(1, 20, Vec3(2, 2, 2)), POOLING[0]), Shape5(1, 1, 24, 26, 28)),
     (PooledConv(conv(2, 3, Vec3(3, 2, 2), "sigmoid"), POOLING[0]), Shape5(2, 2, 36, 25, 29)),
+    PAIR,
+    (PAIR[0], PAIR[1]._replace(n=3, z=31, y=47, x=59)),
     *LOCAL.values(),
     *((layer, shape._replace(n=3, z=31, y=47, x=59)) for layer, shape in LOCAL.values()),
 )

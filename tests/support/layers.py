@@ -24,6 +24,7 @@ from znni.network.layers import (
     Affine,
     Concat,
     Conv,
+    ConvPair,
     ConvTranspose,
     GlobalPool,
     Maximum,
@@ -44,6 +45,11 @@ from znni.primitives.catalogue import catalogue
 CONVOLUTION = Conv("convolution", 2, 3, Vec3(2, 3, 2), "identity"), Shape5(1, 2, 7, 8, 9)
 POOLING = Pool("pooling", Vec3(2, 2, 2)), Shape5(1, 2, 9, 11, 13)
 POOLED_CONVOLUTION = PooledConv(CONVOLUTION[0], POOLING[0]), CONVOLUTION[1]
+ONE = Vec3(1, 1, 1)
+PAIR = (
+    ConvPair(Conv("expand", 2, 5, ONE, "gelu"), Conv("project", 5, 3, ONE, "identity")),
+    CONVOLUTION[1],
+)
 
 # Layers of exact networks, with the shapes of all their inputs together.
 SIZE = Vec3(7, 8, 9)
@@ -75,13 +81,9 @@ LOCAL: dict[str, tuple[Operation, Shape5]] = {
         (Pool("padded", Vec3(3, 2, 3), step=TWO, padding=PADDED), 2),
     )
 }
-EXAMPLES = (CONVOLUTION, POOLING, POOLED_CONVOLUTION, *LOCAL.values())
-UNORDERED: set[Activation] = {
-    "softmax",
-    "gelu",
-    "gelu_tanh",
-    "prelu",
-}  # no pooling comes before them
+EXAMPLES = (CONVOLUTION, POOLING, POOLED_CONVOLUTION, PAIR, *LOCAL.values())
+# No pooling comes before them.
+UNORDERED: set[Activation] = {"softmax", "gelu", "gelu_tanh", "prelu"}
 MACHINE = detect_machine(ram=4 << 30, threads=2)
 
 # References by layer and digest of input and weights: enough for the cases of one test.
@@ -178,9 +180,11 @@ def case_for(primitive: Primitive, layer: Operation, shape: Shape5) -> Case:
 
 def random_case(layer: Operation, shape: Shape5, seed: int = 0) -> Case:
     """Return a case of any layer, with a contiguous input."""
-    conv = layer.conv if isinstance(layer, PooledConv) else layer
+    conv = layer.conv if isinstance(layer, PooledConv | ConvPair) else layer
     weighted = isinstance(conv, Weighted)
     weights = random_weights(conv, seed + 1) if weighted else None
+    if isinstance(layer, ConvPair) and weights:
+        weights = replace(weights, after=random_weights(layer.after, seed + 2))
     return Case(layer, weights, random_input(shape, seed))
 
 
