@@ -150,7 +150,7 @@ def test_what_is_wrong_with_labels_before_is_named(tmp_path: Path) -> None:
     assert "there is a label 6, and low gives labels up to 2" in refused(many)
     empty = write(tmp_path / "nan.nii", np.full(blobs().shape, np.nan, np.float32))
     assert "there is a label nan, and low gives labels up to 2" in refused(empty)
-    assert "no such file; check the path" in refused(tmp_path / "none.nii")
+    assert "No such file or directory; check" in refused(tmp_path / "none.nii")
 
 
 @pytest.mark.parametrize(

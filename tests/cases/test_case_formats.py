@@ -112,10 +112,13 @@ def test_a_case_begins_anew_if_a_file_of_its_scan_has_changed(tmp_path: Path, ch
         )
     case = Case((file,), tmp_path / "labels.nii")
     given = alone(NETWORK), (random_weights(NETWORK, 7),), OPTIONS
-    open_folder(case, *given)
-    (case.folder / "left").touch()
-    open_folder(case, *given)
-    assert (case.folder / "left").exists()
+    with open_folder(case, *given) as is_new:
+        assert is_new
+        (case.folder / "left").touch()
+    with open_folder(case, *given) as is_new:
+        assert not is_new
+        assert (case.folder / "left").exists()
     os.utime(tmp_path / changed, (1, 1))
-    open_folder(case, *given)
-    assert not (case.folder / "left").exists()
+    with open_folder(case, *given) as is_new:
+        assert is_new
+        assert not (case.folder / "left").exists()

@@ -216,8 +216,10 @@ def check_block(network: Network, patch: Vec3, start: Vec3, workspace: int, *, f
         fusion = fusions(network).get(tuple(layer.name for layer in step.layers))
         if fusion is None:
             check_reads(node)
-        else:
+        elif step.takes[-1] in node.inputs:
             check_read(node, node.inputs.index(step.takes[-1]))
+        else:  # the value between both layers is not stored
+            check_reads(fusion.nodes[0])
         arena[low // 4 : high // 4] = SPOILT
         frame = storage.geometry.frames[node.name]
         held, made = array_of(node.name), storage.made(node.name)
