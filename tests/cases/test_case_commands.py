@@ -65,6 +65,18 @@ def test_options_that_do_not_apply_are_errors(option: list[str], named: str) -> 
 
 
 @pytest.mark.usefixtures("folder")
+def test_a_folder_above_results_names_them(tmp_path: Path) -> None:
+    results = tmp_path / "Dataset001_Organs" / "nnUNetTrainer__nnUNetPlans__3d_fullres"
+    results.mkdir(parents=True)
+    (results / "plans.json").touch()
+    for above in (tmp_path, results.parent):
+        said = refused("infer", "ct.nii.gz", "--net", str(above))
+        assert f"{above} has no plans.json; give a results folder within it, such as" in said
+        assert str(results) in said
+        predict = ("nnunet", "predict", "-i", ".", "-o", "labels", "-m", str(above))
+        assert f"within it, such as {results}" in refused(*predict)
+
+
 def test_a_network_without_steps_is_an_error() -> None:
     Path("plain.yaml").write_text(NET.replace("case: {channels: [CT]}\n", ""))
     said = refused("infer", "ct.nii.gz", "--net", "plain.yaml", "--case")

@@ -199,7 +199,8 @@ def test_a_case_that_fails_does_not_stop_the_others(tmp_path: Path) -> None:
     assert counts == [(1, 3), (2, 3), (3, 3)]
     assert report.exit_code == 2
     write(damaged, scan(seed=3))
-    assert "b.nii.gz.case keeps what is finished" in str(report.failures[0])
+    assert "keeps what is finished" not in str(report.failures[0])
+    assert not cases[1].folder.exists()
     left = Case((), out / "a.nii.gz").folder
     left.mkdir()
     (left / "case").touch()
@@ -322,7 +323,11 @@ def test_what_is_in_the_way_is_named_before_anything_is_computed(tmp_path: Path)
 def test_what_is_missing_is_named(tmp_path: Path) -> None:
     net = network()
     assert net.case is not None
-    with pytest.raises(InvalidInput, match=r"has no scans; their names end in _0000\.nii\.gz"):
+    with pytest.raises(InvalidInput, match=r"has no scans: .* channel ends in _0000\.nii\.gz"):
+        cases_in(tmp_path, tmp_path, net.case)
+    (tmp_path / "patient1.nii.gz").touch()
+    named = r"its 1 file such as patient1\.nii\.gz: .* name it patient1_0000\.nii\.gz, or make"
+    with pytest.raises(InvalidInput, match=named):
         cases_in(tmp_path, tmp_path, net.case)
     with pytest.raises(InvalidInput, match="give a folder of scans"):
         cases_in(tmp_path / "none", tmp_path, net.case)

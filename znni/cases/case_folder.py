@@ -173,6 +173,8 @@ def _described(network: Network, weights: Weights) -> tuple[str, ...]:
 def held(case: Case) -> Iterator[None]:
     """Keep other runs from the folder of a case within a ``with`` block.
 
+    If the block fails before a step is finished, the folder is removed.
+
     Raises:
         InvalidInput: another run holds it.
     """
@@ -182,13 +184,22 @@ def held(case: Case) -> Iterator[None]:
         try:
             yield
         except BaseException as error:
-            if case.folder.exists():
+            if _has_steps(case.folder):
                 error.add_note(
                     f"{case.folder} keeps what is finished, and the same command goes on there"
                 )
+            elif case.folder.exists():
+                discard(case)
             raise
     finally:
         os.close(descriptor)
+
+
+def _has_steps(folder: Path) -> bool:
+    """Return whether a folder has a file that a step of a case has finished."""
+    return folder.exists() and not all(
+        path.name == IDENTITY or _is_partial(path) for path in folder.iterdir()
+    )
 
 
 def discard_left(case: Case) -> None:

@@ -101,9 +101,13 @@ def cases_in(folder: Path, out: Path, rules: CaseRules) -> list[Case]:
         if found := form.fullmatch(name):
             files.setdefault(found[1], []).append(folder / name)
     if not files:
+        others = [name for name in names if name.endswith(ending)]
+        there = f" among its {counted(len(others), 'file')} such as {others[0]}" if others else ""
+        example = others[0].removesuffix(ending) if others else "NAME"
         raise InvalidInput(
-            f"{folder} has no scans; their names end in _0000{ending}, and further channels in "
-            f"_0001{ending} and so on"
+            f"{folder} has no scans{there}: the name of a scan's first channel ends in "
+            f"_0000{ending}, of the second in _0001{ending}; name it {example}_0000{ending}, or "
+            f"make such a link"
         )
     return [Case(tuple(each), out / f"{name}{ending}") for name, each in files.items()]
 

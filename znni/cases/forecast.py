@@ -68,7 +68,7 @@ class CaseForecast:
             [
                 f"the scan has {self.scan} voxels, and the network's input at most {self.input}",
                 *aligned([("step", "memory", "time"), *steps], left=1),
-                f"memory and time are at most these; {in_units(self.allowed)} are allowed",
+                f"memory is at most this, and time about this; {in_units(self.allowed)} allowed",
             ]
         )
 

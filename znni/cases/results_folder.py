@@ -7,10 +7,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
+from time import perf_counter
 
 from znni.cases.preparation import rules_of
 from znni.cases.previous_stage import PreviousNetwork
 from znni.core.errors import InvalidInput
+from znni.core.text import duration
 from znni.core.user_cache import (
     MOST_BYTES_OF_IMPORTS,
     delete_unused_once,
@@ -18,7 +20,7 @@ from znni.core.user_cache import (
     state_of_source,
     user_cache,
 )
-from znni.importing.nnunet_folder import DATASET, PLANS, Results
+from znni.importing.nnunet_folder import DATASET, PLANS, Results, check_holds_no_results
 from znni.inference.import_process import import_apart
 from znni.network.network import Network
 from znni.network.network_file import load_network
@@ -42,7 +44,9 @@ def network_of_results(results: Results) -> Network:
     if load(imported) is None:
         log.warning("importing %s, once", results.path)
         imported.parent.mkdir(parents=True, exist_ok=True)
+        begun = perf_counter()
         log.info("%s", import_apart(results, imported))
+        log.warning("imported in %s", duration(perf_counter() - begun))
         delete_unused_once(imports, MOST_BYTES_OF_IMPORTS)
     return load_network(imported)
 
@@ -82,6 +86,8 @@ def previous_network(
 def _identity(results: Results) -> str:
     """Return a text that changes if the folder's files change, or the code that imports them."""
     place = results.place
+    if not (place / PLANS).exists():
+        check_holds_no_results(place)
     found = sha256(state_of_source(Path(__file__).parent.parent / "importing").encode())
     for name in (PLANS, DATASET):
         try:

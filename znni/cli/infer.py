@@ -34,6 +34,7 @@ from znni.core.run_options import (
     ValueOptions,
 )
 from znni.core.trace import tracing
+from znni.importing.nnunet_folder import check_holds_no_results
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -270,6 +271,8 @@ def _loaded(net: Path) -> Network:
     """Return the network in a file, for which few modules are loaded."""
     from znni.network.network_file import load_network
 
+    if net.is_dir():
+        check_holds_no_results(net)
     return load_network(net)
 
 

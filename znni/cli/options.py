@@ -22,7 +22,8 @@ Net = Annotated[
     Path,
     typer.Option(
         "--net",
-        help="Network file (YAML), a name that znni networks lists, or a model: .onnx or .pt2.",
+        help="Network file (YAML), a name that znni networks lists, a model (.onnx or .pt2), or a "
+        "results folder of nnU-Net.",
     ),
 ]
 RecheckHelp = typer.Option(

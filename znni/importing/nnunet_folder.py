@@ -71,6 +71,22 @@ def is_results(path: Path) -> bool:
     return _results_of(path) is not None
 
 
+def check_holds_no_results(folder: Path) -> None:
+    """Check that a folder, which has no results of nnU-Net itself, has no folders of results.
+
+    Raises:
+        InvalidInput: it has some, as ``nnUNet_results`` has; the error names them.
+    """
+    within = sorted(
+        file.parent for level in ("*", "*/*") for file in folder.glob(f"{level}/{PLANS}")
+    )
+    if within:
+        others = f" (there are {len(within)})" if len(within) > 1 else ""
+        raise InvalidInput(
+            f"{folder} has no {PLANS}; give a results folder within it, such as {within[0]}{others}"
+        )
+
+
 def _results_of(path: Path) -> Path | None:
     """Return the results folder that a folder, a fold or a checkpoint belongs to."""
     if path.is_file() and path.suffix != Path(CHECKPOINT).suffix:
