@@ -38,6 +38,7 @@ class SumsPlan:
     memory: PlanMemory = NO_MEMORY
     patches: int = 125
     input_itemsize: int = 4
+    is_swept: bool = False
 
     @property
     def takes_stored(self) -> bool:
