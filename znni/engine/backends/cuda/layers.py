@@ -193,7 +193,7 @@ class DeviceLayers:
             note_span(name, ended - seconds, ended, primitive, GPU_TRACK)
             ended -= seconds
         each = [tensor.seconds for tensor in parts]
-        copying, computing = (sum(seconds) for seconds in zip(*each, strict=True))
+        copying, computing = sum(it for it, _ in each), sum(it for _, it in each)
         if not steps:  # recorded work
             note_span("gpu_layers", ended - computing, ended, track=GPU_TRACK)
         return copying, computing
