@@ -125,6 +125,7 @@ class TwoPlaces:
     memory = NO_MEMORY
     input_itemsize = 4
     takes_stored = False
+    is_swept = False
     machine = SimpleNamespace(host=SimpleNamespace(threads=1))
 
     def __init__(self, network: Network) -> None:

@@ -60,7 +60,6 @@ def load_network(path: str | Path) -> Network:
     return _cached_or_read(NETWORKS.found(Path(path)))
 
 
-@checks_types
 def shipped_networks() -> dict[str, Network]:
     """Return the networks that come with znni, by the names that ``load_network`` takes.
 
@@ -69,6 +68,7 @@ def shipped_networks() -> dict[str, Network]:
     return {name: load_network(name) for name in NETWORKS.names}
 
 
+@checks_types
 def with_window(network: Network | str | Path, window: Window) -> Network:
     """Return a network that is computed in windows.
 
