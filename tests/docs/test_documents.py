@@ -128,9 +128,15 @@ def check_understood(words: list[str], block: Block) -> None:
         except typer.TyperException as error:
             pytest.fail(f"{block}: {' '.join(words)}: {error.format_message()}")
     else:
-        assert program in {"python", "git", "dask", "docker", "apptainer", "nnUNetv2_predict"}, (
-            f"{block}: an unknown program, {program}"
-        )
+        assert program in {
+            "python",
+            "git",
+            "dask",
+            "docker",
+            "apptainer",
+            "napari",
+            "nnUNetv2_predict",
+        }, f"{block}: an unknown program, {program}"
 
 
 @pytest.fixture
