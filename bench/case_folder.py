@@ -85,7 +85,7 @@ def case_folder_command(
 ) -> None:
     """Time a folder of cases, and tell the share of time in which layers are computed.
 
-    Shares are those from the end of the first network to the end of the last one.
+    Shares count from the end of the first network to the end of the last one.
     """
     cores = machine_with(device, threads).host.threads
     with nullcontext(folder) if folder else TemporaryDirectory() as place:
@@ -108,7 +108,7 @@ def make_folder(
     window: int,
     device: DeviceKind,
 ) -> None:
-    """Make scans, of which the one in the middle is damaged, and a network with its weights."""
+    """Make scans, and a network with its weights. The scan in the middle is damaged."""
     for name in ("scans", "out"):
         shutil.rmtree(folder / name, ignore_errors=True)
         (folder / name).mkdir()
@@ -208,7 +208,7 @@ def _row_of_all(
         seconds: the seconds of all.
         begun: when they began.
         ends: when the network of each case was done.
-        samples: the times and the shares at which the driver saw the GPU at work.
+        samples: times, and the share of the GPU at work that the driver saw at each.
         device: where the layers ran.
     """
     first, last = ends[0], ends[-1]
@@ -230,9 +230,10 @@ def _row_of_all(
 
 @contextmanager
 def gpu_samples() -> Iterator[list[tuple[float, float]]]:
-    """Yield a list of times and shares at which the driver sees the GPU at work meanwhile.
+    """Yield a list of times, each with the share of the GPU at work as the driver reports it.
 
-    It stays empty if there is no ``nvidia-smi``.
+    A thread adds to the list during the ``with`` block. The list stays empty if there is no
+    ``nvidia-smi``.
     """
     samples: list[tuple[float, float]] = []
     command = [

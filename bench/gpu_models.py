@@ -1,8 +1,8 @@
 """Models of PyTorch on a GPU: znni beside PyTorch, on one window and over a volume.
 
 Each network has random weights and is given as a ``.pt2`` file. On one window, the GPU's time
-counts: znni's is that of a recorded CUDA graph, as its engine runs it. Over a volume, the time
-counts from one array to another, with MONAI's sliding windows around PyTorch's module.
+counts. znni runs a recorded CUDA graph, as its engine does. Over a volume, the time counts from the
+input's array to the output's array. MONAI's sliding windows run PyTorch's module.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def gpu_models_command(
     peer: Peers = None,
     out: Out = None,
 ) -> None:
-    """Compare models of PyTorch on a GPU with PyTorch itself."""
+    """Compare znni with PyTorch on a GPU, for models in ``.pt2`` files."""
     check_known("net", net or [], NETS)
     check_known("peer", peer or [], PEERS)
     model_compilation.PAYS_SECONDS = 0.0
@@ -169,7 +169,7 @@ def _ours(
 
 
 def _peer(module: Any, half: str | None, compiled: bool) -> Callable[[Any], Any]:
-    """Return PyTorch's way to compute windows."""
+    """Return the function with which PyTorch computes windows."""
     import torch
 
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True

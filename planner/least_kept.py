@@ -13,11 +13,11 @@ from znni.plans.totals import Number
 
 
 def least_bytes_kept(network: Network, voxels: Mapping[str, Number], new: Number) -> Number:
-    """Return bytes that a sweep keeps from block to block at least, in any segments.
+    """Return the least bytes that a sweep keeps from block to block, in any segments.
 
-    Layers up to a pooling may be computed again for each of its fragments. Then the planes for all
-    of them are kept of the value that the first of these layers takes. Nothing is kept of the
-    network's input, which is read again.
+    Layers up to a pooling may be computed again for each of its fragments. Then the input
+    of the first such layer keeps the planes for all of them. The network's input keeps no planes,
+    because it is read again.
 
     Args:
         network: the network.

@@ -1,4 +1,4 @@
-"""Marks of dataclass fields that say how files of plans have them."""
+"""Marks of dataclass fields, for the files of plans."""
 
-# Files have such a field only if it differs from its default.
+# A file has such a field only if it differs from its default.
 UNLESS_DEFAULT = {"unless default": True}

@@ -1,4 +1,4 @@
-"""A trace of runs: what each thread worked at, and when. Chrome and Perfetto draw such files."""
+"""A trace of runs: what each thread did, and when. Chrome and Perfetto draw such files."""
 
 from __future__ import annotations
 

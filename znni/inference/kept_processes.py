@@ -1,4 +1,4 @@
-"""Plans made ready and kept, and the memory of other work beside them."""
+"""Prepared plans that are kept, and the memory of other work beside them."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ Prepare = Callable[[Plan], Processes]
 
 
 class KeptProcesses:
-    """Plans made ready and kept. All that is kept counts to the memory allowed.
+    """Prepared plans that are kept. All of them count towards the memory allowed.
 
-    What was used longest ago is released first. One thread runs plans. Other threads may take
-    memory beside them, and wait until there is enough.
+    The plan that was used longest ago is released first. One thread runs plans. Other threads may
+    take memory beside them, and wait until there is enough.
 
     Args:
         choices: the limits for all plans together.
@@ -73,7 +73,7 @@ class KeptProcesses:
     def build_ahead(self, plan: Plan, kind: Hashable, prepare: Prepare, allowed: int) -> None:
         """Make the plan of the first run ready, if it fits beside the other work.
 
-        What is raised then is raised again in the run.
+        If that raises an error, the run raises it again.
 
         Args:
             plan: the plan.
@@ -110,7 +110,7 @@ class KeptProcesses:
         """Take memory of the host for other work within a ``with`` block.
 
         Plans that are kept are released, the oldest first. If that is not enough, this waits for
-        the plan that runs, and for further work. Work that is alone always goes on.
+        the plan that runs, and for further work. Work never waits if it is alone.
 
         Args:
             nbytes: the bytes of the work.
@@ -135,16 +135,16 @@ class KeptProcesses:
                 self._changed.notify_all()
 
     def clear(self) -> None:
-        """Release all that is kept."""
+        """Release all kept plans."""
         with self._changed:
             self._kept.clear()
             self._changed.notify_all()
         gc.collect()  # tracebacks may still refer to it
 
     def look_up_limits(self) -> dict[DeviceKind, int]:
-        """Look up the memory allowed now; what is kept is a part of it.
+        """Return the memory allowed now, of which kept plans take a part.
 
-        It never grows while something is kept, because plans made before stay within it.
+        It never grows while plans are kept, because plans made before stay within it.
         """
         here = machine_here(self._choices)
         with self._changed:

@@ -1,4 +1,4 @@
-"""Compilation of PyTorch's models for a GPU, before a run that is long enough."""
+"""Compilation of PyTorch's models for a GPU, before a long run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from znni.primitives.other_library.on_gpu import PytorchOnGpu
 
 log = logging.getLogger("znni")
 
-# A run that takes longer pays for a compilation. On an H200, SwinUNETR took 66 s to compile. A
+# Compilation pays off if a run takes longer. On an H200, SwinUNETR took 66 s to compile. A
 # window of 96^3 then took 16 ms instead of 28.
 PAYS_SECONDS = 240.0
 

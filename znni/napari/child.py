@@ -1,4 +1,4 @@
-"""The process of a run. It takes a task from the window, and tells it what happens.
+"""The process of a run. It takes a task from the window, and sends events back.
 
 If the window asks it to stop, or is gone, it interrupts itself. Then the output keeps its finished
 blocks, and another run goes on from there.

@@ -59,8 +59,8 @@ class Job:
     def events(self) -> Iterator[Event | None]:
         """Do the task, and yield what happens. The last event says how it ended.
 
-        Several times a second, ``None`` is yielded if nothing happens, so that a thread that
-        iterates can end. Then the process is asked to stop.
+        While nothing happens, ``None`` is yielded several times a second, so that a thread that
+        iterates can end. If it ends, the process is asked to stop.
         """
         with tempfile.TemporaryDirectory(prefix="znni-") as name:
             folder, task = Path(name), self._task
@@ -121,7 +121,7 @@ class Job:
             self._window.close()
 
     def _sudden_end(self, code: int, log: Path) -> Event:
-        """Return how a process ended that told nothing of its end."""
+        """Return the end of a process that did not report it."""
         if self.is_killed:
             return Cancelled("cancelled in the middle of a block; the finished blocks are kept")
         how = f"by {signal_name(-code)}" if code < 0 else f"with code {code}"
@@ -142,8 +142,8 @@ class Job:
 def stored_array(array: Any, folder: Path) -> StoredArray:
     """Return an array in a form that another process can open.
 
-    An array in memory is written to a file. Others read their values when they are sliced, and are
-    pickled without them.
+    An array in memory is written to a file. Other arrays read their values when they are
+    sliced, and are pickled without them.
 
     Args:
         array: the array.
@@ -161,6 +161,6 @@ def stored_array(array: Any, folder: Path) -> StoredArray:
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    """Kill a process and those that it started."""
+    """Kill a process and its children."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)

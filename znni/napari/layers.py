@@ -46,7 +46,7 @@ def layer_of(place: str, name: str = "", over: Any = None) -> LayerData:
 
     Args:
         place: file or URL of the volume. It may be the unfinished output of a run, a Zarr.
-        name: the name of the layer; empty: that of the file.
+        name: the name of the layer; empty: the file's name.
         over: the layer of the input that the volume was computed from. The new layer lies over it,
             wherever napari shows that. None: the file says where it lies.
 
@@ -109,7 +109,7 @@ def scan_files(layer: Any) -> tuple[str, ...]:
     channels, as for nnU-Net.
 
     Raises:
-        InvalidInput: the layer is of no file.
+        InvalidInput: the layer comes from no file.
     """
     place = layer.metadata.get(PLACE) or layer.source.path
     if not place:
@@ -191,7 +191,7 @@ def _named_labels(attributes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _colours(attributes: Mapping[str, Any], dtype: np.dtype[Any]) -> dict[str, Any]:
-    """Return the colours of values. Those of other files are left to napari."""
+    """Return the colours of values. napari chooses colours for files of other programs."""
     if "network_file" not in attributes:
         return {}
     colours: dict[str, Any] = {"colormap": "magma", "blending": "additive"}

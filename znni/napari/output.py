@@ -21,7 +21,7 @@ IMAGES_KEPT = ("colormap", "contrast_limits")
 
 
 class OutputLayer:
-    """The layer of an output. An unfinished Zarr is shown too, and others when they are complete.
+    """The layer of an output. Zarr is shown while unfinished, other formats when complete.
 
     If the viewer shows the output of an earlier run, the layer takes its place.
 

@@ -12,7 +12,7 @@ from znni.core.shapes import Vec3
 from znni.napari.layers import LayerData, layer_of
 from znni.napari.messages import show_failure
 
-# What a reader of napari returns if it has told the user why there is no layer.
+# The value of a napari reader that has told the user why there is no layer.
 NO_LAYER: list[tuple[Any, ...]] = [(None,)]
 
 SEED = 2007
@@ -20,7 +20,7 @@ EXTENTS = Vec3(96, 160, 160)
 
 
 def reader_for(path: str | Path | Sequence[str]) -> Callable[[Any], list[Any]] | None:
-    """Return what opens a path; None if it is of several files, which are no volume.
+    """Return the function that opens a path; None for several files, which are no volume.
 
     Args:
         path: the path, or several paths that napari would stack.

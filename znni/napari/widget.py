@@ -43,7 +43,7 @@ CHANGED = "The choices have changed. Press Plan."
 class RunWidget(QWidget):
     """Plans a run of a network over a layer, runs it, and shows its output while it is written.
 
-    The run is possible as soon as its plan was seen.
+    The user can run a plan as soon as it is shown.
 
     Args:
         napari_viewer: the viewer.
@@ -83,7 +83,7 @@ class RunWidget(QWidget):
         layers = self._viewer.layers
         for changed in (layers.events.inserted, layers.events.removed, layers.events.renamed):
             changed.connect(self._offer_layers)
-        # A widget that is closed can no longer stop its run, with which another one goes on.
+        # A closed widget can no longer stop its run, so closing stops it. A later run continues it.
         for closing in (self.destroyed, QApplication.instance().aboutToQuit):
             closing.connect(lambda: _stop(jobs))
         self._offer_layers()
@@ -95,7 +95,7 @@ class RunWidget(QWidget):
                 self.form.layer.setCurrentText(added(self._viewer, made).name)
 
     def stop(self) -> None:
-        """Stop what goes on. The blocks that are finished are kept."""
+        """Stop the job that goes on. Finished blocks are kept."""
         _stop(self._jobs)
         self.cancel.setEnabled(False)
         if self.is_busy:
@@ -208,7 +208,7 @@ class RunWidget(QWidget):
             self._invalidate()
 
     def _enable(self) -> None:
-        """Let only those buttons be pressed that can do something now."""
+        """Enable only the buttons that can do something now."""
         self.form.setEnabled(not self.is_busy)
         self.plan.setEnabled(not self.is_busy)
         self.run.setEnabled(self._planned and not self.is_busy)
@@ -259,7 +259,7 @@ def _stop(jobs: list[Job]) -> None:
 class _Rate:
     """The time that is left, by the rate since the first report of a step.
 
-    A run that goes on begins with many voxels done, which took it no time.
+    A run that goes on begins with many finished voxels, which took it no time.
     """
 
     def __init__(self) -> None:

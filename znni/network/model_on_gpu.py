@@ -1,4 +1,4 @@
-"""A file of PyTorch on a GPU: what computes it, what a window costs, and its compiled form.
+"""A file of PyTorch on a GPU: its function, the cost of a window, and its compiled form.
 
 PyTorch launches its kernels on the caller's stream, so that a recording of a CUDA graph takes them
 in. It exchanges arrays by DLPack. The module imports little of znni, as ``model_libraries``.
@@ -66,11 +66,11 @@ def check_gpu(name: str) -> None:
 def measured(
     file: str, numbers: str, x: Any, compiled: str
 ) -> tuple[dict[str, Any], Sequence[int]]:
-    """Return what a window costs, and the output's shape.
+    """Return the cost of a window, and the output's shape.
 
     The cost has seconds, the bytes on the GPU, and the relative error against float32.
 
-    The seconds are those of a recorded CUDA graph, as the engine runs it.
+    The seconds are measured on a recorded CUDA graph, as the engine runs it.
 
     Args:
         file: the ``.pt2`` file.

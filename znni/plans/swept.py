@@ -1,12 +1,11 @@
 """Sweeps: the planes that each step keeps from one block of a column to the next.
 
 Blocks of a column follow one another along z. The input of each step is an array with some planes
-that are kept, and new ones behind them. So a step makes as many planes as are new, and the network
-computes none of them twice. A convolution of extent ``k`` keeps ``k - 1`` planes, and a pooling one
-less than its window.
+that are kept, and new ones behind them. So a step computes only new planes, and no plane twice. A
+convolution of extent ``k`` keeps ``k - 1`` planes, and a pooling one less than its window.
 
-The first block of a column has nothing to go on from. Before it, its steps run for the planes that
-are to be kept. This also happens after a block that was not computed.
+The first block of a column finds no kept planes. So its steps first run for these planes. This also
+happens after a block that was not computed.
 """
 
 from __future__ import annotations
@@ -51,7 +50,8 @@ class Kept(NamedTuple):
         planes: the planes before the new ones in the array of its input.
         behind: the planes before the block's, in voxels, that later steps need of its output.
         passes: how often the array of its input is filled for a block.
-        shape: what is kept of one such array. None: nothing, or the input is read again.
+        shape: the shape of the planes kept of one such array. None: no planes, or the input is
+            read again.
     """
 
     planes: int
@@ -61,7 +61,7 @@ class Kept(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """The bytes that are kept, of all passes."""
+        """The bytes of the kept planes, for all passes."""
         return self.passes * self.shape.nbytes if self.shape else 0
 
 
@@ -76,7 +76,7 @@ def swept_for(network: Network, patch: Vec3, output: Vec3) -> Swept | None:
 
 
 def kept_by(segments: Sequence[Segment]) -> tuple[Kept, ...]:
-    """Return what is kept for each step of a sweep.
+    """Return the planes that a sweep keeps for each step.
 
     Layers that are computed again for each fragment of a pooling take all that they need from the
     planes that the first of them keeps.

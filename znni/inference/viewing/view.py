@@ -26,10 +26,10 @@ class Sliceable(Protocol):
 
 
 class View:
-    """A part of an array. Slicing it reads nothing; NumPy's functions read what is left.
+    """A part of an array. Slicing it reads nothing; NumPy's functions read its values.
 
     napari cuts a tile through all planes out of each level, before it takes the plane that it
-    shows. Of a volume larger than memory, that tile must not be read.
+    shows. If the volume is larger than memory, that tile must not be read.
 
     Args:
         array: the array.

@@ -1,6 +1,7 @@
 """Two convolutions of one tap as one step: the wide layers in the blocks of MedNeXt and ConvNeXt.
 
-The first makes more maps than the second leaves. They stay in a cache, a few voxels at a time.
+The first convolution makes more maps than the second. These maps stay in a cache, a few voxels at a
+time.
 """
 
 from __future__ import annotations

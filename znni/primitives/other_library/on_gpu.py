@@ -1,7 +1,8 @@
 """A network in a file of PyTorch, which PyTorch computes on the GPU.
 
-Its time, memory and error are measured once for each file, size of a window and GPU. Another number
-format than float32 is taken if the whole network's error is within the format's accuracy class.
+Its time, memory and error are measured once for each file, size of a window and GPU. A number
+format other than float32 is taken only if the whole network's error is within the format's accuracy
+class.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class PytorchOnGpu:
 
     @property
     def name(self) -> str:
-        """The name, which tells the numbers."""
+        """The name, with the kind of numbers."""
         return f"gpu_pytorch_{self.numbers}{'_compiled' * self.compiled}"
 
     @property
