@@ -183,16 +183,17 @@ def test_a_case_ahead_waits_if_there_is_no_memory(
     compute = case_module.compute
 
     def watched(request: Any, session: Session, **further: Any) -> Any:
-        with session.processes.running():
-            made = compute(request, session, **further)
+        def note(*_: Any) -> None:
             memory.append(session.processes._beside)
-        return made
+
+        return compute(request, session, **{**further, "progress": note})
 
     monkeypatch.setattr(KeptProcesses, "taking", tight)
     monkeypatch.setattr(case_module, "compute", watched)
     report = predict_cases(cases, net, OPTIONS)
     assert not report.failures
-    assert memory == [0, 0, 0]
+    assert len(memory) >= len(cases)
+    assert not any(memory)
 
 
 def test_only_several_cases_keep_their_plans(

@@ -242,7 +242,7 @@ class CaseRun:
         except BaseException as error:
             sized.set_exception(error)
             return
-        if self._out(0).exists():
+        if self._out(0).exists() or networks.networks[0].models:  # these are measured alone
             return
         whole = preparation_of_all(seen, networks.networks[0])
         plan = self._session.plan_ahead(self._asked_ahead(0, whole))
@@ -276,7 +276,7 @@ class CaseRun:
 
     def _build(self, prepared: Preparation) -> None:
         """Make the plan of the first network ready, unless an earlier run has its labels."""
-        if self._out(0).exists():
+        if self._out(0).exists() or prepared.network.models:
             return
         asked = self._asked_ahead(0, prepared)
         plan = self._session.plan_ahead(asked)
@@ -285,7 +285,7 @@ class CaseRun:
     def _plan_others(self) -> None:
         """Find the plans of the further networks."""
         for number, (prepared, _) in sorted(self._inputs.items())[1:]:
-            if not self._out(number).exists():
+            if not self._out(number).exists() and not prepared.network.models:
                 self._session.plan_ahead(self._asked_ahead(number, prepared))
 
     def _asked_ahead(self, number: int, prepared: Preparation) -> OpenRequest:

@@ -205,7 +205,7 @@ def _has_steps(folder: Path) -> bool:
 def discard_left(case: Case) -> None:
     """Remove the folder of a case whose labels are complete, if a run was killed before it did."""
     if (case.folder / IDENTITY).exists():
-        with suppress(InvalidInput), held(case):
+        with suppress(InvalidInput, OSError), held(case):
             discard(case)
 
 

@@ -112,6 +112,17 @@ def cases_in(folder: Path, out: Path, rules: CaseRules) -> list[Case]:
     return [Case(tuple(each), out / f"{name}{ending}") for name, each in files.items()]
 
 
+def with_limit(options: Options) -> Options:
+    """Return options with a limit of the host's memory: by default what is there now.
+
+    A limit that is looked up beside a running case would leave out what this process has.
+    """
+    limits = options.limits
+    if limits.ram is not None:
+        return options
+    return replace(options, limits=replace(limits, ram=machine_here(limits).host.memory))
+
+
 def predict_cases(
     cases: Sequence[Case],
     networks: Network | NetworkSet,
@@ -144,7 +155,7 @@ def predict_cases(
     asked = alone(networks) if isinstance(networks, Network) else networks
     _ = asked.rules  # an error before anything is read
     weights = asked.weights()
-    options = beside_writing(options)
+    options = with_limit(beside_writing(options))
     account = _Account(len(cases), done)
     left = [case for case in cases if not (skip_finished and case.is_finished)]
     earlier = cases[0].earlier if cases else ()

@@ -85,9 +85,15 @@ def tracing(path: str | Path | None) -> Iterator[None]:
     _active.append(trace)
     try:
         yield
-    finally:
+    except BaseException as error:
         _active.remove(trace)
-        _write(path, trace.events())
+        try:
+            _write(path, trace.events())
+        except InvalidInput as failed:
+            error.add_note(str(failed))
+        raise
+    _active.remove(trace)
+    _write(path, trace.events())
 
 
 @contextmanager

@@ -19,6 +19,10 @@ from znni.importing.nnunet_folder import Results
 from znni.inference.network_import import import_network
 
 
+class ImportEnded(RunFailed):
+    """An import whose process was ended, which another one may complete."""
+
+
 def import_apart(source: Path | Results, out: Path) -> Imported:
     """Import a network as ``import_network`` does, and give the memory back.
 
@@ -33,14 +37,15 @@ def import_apart(source: Path | Results, out: Path) -> Imported:
     ended = _ended_child(pickle.dumps((source, out)))
     if not ended.stdout:
         how = f"signal {signal_name(-ended.returncode)}" if ended.returncode < 0 else "an error"
-        raise RunFailed(
+        raise ImportEnded(
             f"{source if isinstance(source, Path) else source.path}: the process that imports it "
             f"was ended by {how}; it may take too much memory: import it with znni import first"
         )
-    answer: Imported | ZnniError = pickle.loads(ended.stdout)
+    answer, cause = pickle.loads(ended.stdout)
     if isinstance(answer, ZnniError):
-        raise answer
-    return answer
+        raise answer from cause
+    imported: Imported = answer
+    return imported
 
 
 def _ended_child(given: bytes) -> subprocess.CompletedProcess[bytes]:
@@ -54,10 +59,10 @@ def _answered(given: bytes) -> bytes:
     """Import what a text of bytes names, and return the summary or the error as bytes."""
     source, out = pickle.loads(given)
     try:
-        answer: Imported | ZnniError = import_network(source, out, overwrite=True)
+        return pickle.dumps((import_network(source, out, overwrite=True), None))
     except ZnniError as error:
-        answer = error
-    return pickle.dumps(answer)
+        cause = error.__cause__ if isinstance(error.__cause__, OSError) else None
+        return pickle.dumps((error, cause))
 
 
 if __name__ == "__main__":

@@ -26,6 +26,7 @@ from znni.core.user_cache import (
 from znni.core.value_cache import ValueCache
 from znni.importing.checks import NotExpressed
 from znni.inference import planning
+from znni.inference.import_process import ImportEnded, import_apart
 from znni.inference.model_compilation import compile_if_it_pays
 from znni.inference.request import OpenRequest, Request, open_request
 from znni.machine.detect import detect_for
@@ -163,8 +164,6 @@ def _expressed(model: Model, network: Network) -> Network | str:
         return known
     try:
         if load(imported) is None:
-            from znni.inference.import_process import import_apart  # few runs need it
-
             log.info("importing %s, once", model.given)
             imported.parent.mkdir(parents=True, exist_ok=True)
             import_apart(Path(model.file), imported)
@@ -189,7 +188,8 @@ def _expressed(model: Model, network: Network) -> Network | str:
         said = error.why if isinstance(error, NotExpressed) else str(error)
         reason = said.removeprefix(f"{model.file}: ").partition(";")[0]
         why = f"znni does not, because {reason}"
-        if load(imported) is None and not isinstance(error, MissingLibrary):
+        passing = isinstance(error, MissingLibrary | ImportEnded)
+        if load(imported) is None and not passing:
             REASONS.store(_told(model), why)
         return why
 

@@ -11,9 +11,11 @@ from znni.core.options import Choices
 from znni.core.processors import may_use_gpu
 from znni.core.shapes import Vec3
 from znni.core.text import duration
+from znni.core.user_cache import warn_not_stored
 from znni.core.value_cache import ValueCache
 from znni.inference import planning
 from znni.network.model_files import compile_model, compiled_file
+from znni.network.model_on_gpu import CANNOT_COMPILE
 from znni.network.network import Network
 from znni.primitives.other_library.on_gpu import PytorchOnGpu
 
@@ -60,6 +62,9 @@ def compile_if_it_pays(network: Network, volume: Vec3, choices: Choices) -> None
     try:
         with telling_if_long(f"compiling {name}"):
             compile_model(model, model.window, on)
+    except OSError as error:
+        warn_not_stored(compiled_file(model, model.window, on), error)
     except InvalidInput as error:
         log.warning("%s; so it is computed layer by layer", error)
-        REASONS.store(about, str(error))
+        if CANNOT_COMPILE in str(error) and "out of memory" not in str(error):
+            REASONS.store(about, str(error))

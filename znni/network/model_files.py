@@ -20,6 +20,7 @@ from typing import Any
 from znni.core.child_process import command_of, environment
 from znni.core.errors import InvalidInput
 from znni.core.shapes import Vec3
+from znni.core.text import duration
 from znni.core.user_cache import delete_unused_once, user_cache
 from znni.core.value_cache import ValueCache
 from znni.network.models import NUMBERS, RUNTIMES, Execution, Model, Runtime
@@ -38,6 +39,9 @@ KEYS = {"describe": {"maps", "features", "fixed"}, "measure": {"windows", "shape
 
 # The most bytes of all compiled models in the user's cache. One has the bytes of its weights.
 MOST_BYTES_COMPILED = 2**33
+
+# The most seconds of a question. Compiling a large network takes some minutes.
+MOST_SECONDS = 1200.0
 
 CHANGED = "has changed since; give the file that was used, or run again"
 
@@ -277,8 +281,16 @@ def _asked(runtime: Runtime, path: Path, asked: Sequence[str], given: str) -> di
 
 
 def _asked_of_child(arguments: list[str]) -> subprocess.CompletedProcess[str]:
+    """Return how the process ended. After ``MOST_SECONDS`` it is killed."""
     command = command_of(CHILD, *arguments)
-    return subprocess.run(command, capture_output=True, text=True, check=False, env=environment())
+    try:
+        return subprocess.run(
+            command, capture_output=True, text=True, check=False, env=environment(),
+            timeout=MOST_SECONDS,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        said = f"it gave no answer within {duration(MOST_SECONDS)}"
+        return subprocess.CompletedProcess(command, 1, "", said)
 
 
 def _problem(ended: subprocess.CompletedProcess[str], package: str) -> str:

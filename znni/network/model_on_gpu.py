@@ -6,6 +6,7 @@ in. It exchanges arrays by DLPack. The module imports little of znni, as ``model
 
 from __future__ import annotations
 
+import gc
 import warnings
 from collections.abc import Callable, Sequence
 from statistics import median
@@ -15,6 +16,8 @@ from znni.network.model_libraries import Refused, first_line, torch_program, wit
 
 WARM_RUNS = 3  # the first ones load kernels and choose among cuDNN's
 TIMED_RUNS = 10
+
+CANNOT_COMPILE = "cannot compile it"
 
 HALVES = ("float16", "bfloat16")
 
@@ -63,8 +66,17 @@ def check_gpu(name: str) -> None:
         )
 
 
+def free_bytes() -> int:
+    """Return the bytes of the current GPU that nobody takes."""
+    import torch
+
+    torch.cuda.synchronize()
+    free: int = torch.cuda.mem_get_info()[0]
+    return free
+
+
 def measured(
-    file: str, numbers: str, x: Any, compiled: str
+    file: str, numbers: str, x: Any, compiled: str, free: int
 ) -> tuple[dict[str, Any], Sequence[int]]:
     """Return the cost of a window, and the output's shape.
 
@@ -77,19 +89,18 @@ def measured(
         numbers: the numbers that are multiplied.
         x: the input (1, f, z, y, x) on the host.
         compiled: the file of its compiled form; empty to compute it layer by layer.
+        free: the bytes of the GPU that nobody took before the first window.
     """
     import torch
 
     x = torch.from_numpy(x).cuda()
+    gc.collect()
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
-    torch.cuda.synchronize()
-    free, _ = torch.cuda.mem_get_info()
     compute = _opened(file, numbers, compiled)
     for _ in range(WARM_RUNS):
         y = compute(x)
-    torch.cuda.synchronize()
-    taken = max(free - torch.cuda.mem_get_info()[0], torch.cuda.max_memory_reserved())
+    taken = max(free - free_bytes(), torch.cuda.max_memory_reserved())
     seconds = _seconds(compute, x)
     error = 0.0
     if numbers != "float32":
@@ -120,7 +131,7 @@ def compile_model(file: str, numbers: str, x: Any, compiled: str) -> None:
             torch._inductor.aoti_compile_and_package(program, package_path=compiled)
     except Exception as error:  # the compilers have errors of their own, of all kinds
         raise Refused(
-            f"PyTorch {torch.__version__} cannot compile it: {first_line(error)}"
+            f"PyTorch {torch.__version__} {CANNOT_COMPILE}: {first_line(error)}"
         ) from None
 
 

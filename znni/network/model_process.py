@@ -104,8 +104,9 @@ def _on_cpu(runtime: str, file: str, asked: dict[str, Any], x: Any) -> Costs:
 
 def _on_gpu(file: str, asked: dict[str, Any], x: Any) -> Costs:
     model_on_gpu.check_gpu(asked["gpu"])
+    free = model_on_gpu.free_bytes()
     return {
-        numbers: model_on_gpu.measured(file, numbers, x, asked["compiled"])
+        numbers: model_on_gpu.measured(file, numbers, x, asked["compiled"], free)
         for numbers in asked["numbers"]
     }
 
