@@ -156,6 +156,9 @@ class Child:
                         self._calls.put(None)
                 elif isinstance(call, Account):
                     self._reply(number, call)
+                elif self._started:  # nobody looks at other calls any more
+                    late = f"{type(call).__name__} came after the first block"
+                    self._fail([number], RunFailed(late))
                 else:
                     self._calls.put((number, call))
         except (EOFError, OSError):
