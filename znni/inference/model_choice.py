@@ -146,11 +146,7 @@ def _processors(choices: Choices) -> tuple[object, ...]:
 def _seconds(network: Network, volume: Vec3, choices: Choices) -> float | DoesNotFit:
     """Return the predicted seconds of a network over a volume, or why there is no plan."""
     try:
-        search = planning.search(
-            network, volume, ram=choices.ram, threads=choices.threads, device=choices.device,
-            gpu_memory=choices.gpu_memory, gpus=choices.gpus, accuracy=choices.accuracy,
-            costs=choices.costs,
-        )  # fmt: skip
+        search = planning.search(network, volume, **vars(choices))
         with telling_if_long(planning.SEARCH):
             return search.fastest(1)[0].seconds
     except DoesNotFit as error:

@@ -39,11 +39,7 @@ def compile_if_it_pays(network: Network, volume: Vec3, choices: Choices) -> None
     """
     if not may_use_gpu(choices.device):
         return
-    search = planning.search(
-        network, volume, ram=choices.ram, threads=choices.threads, device=choices.device,
-        gpu_memory=choices.gpu_memory, gpus=choices.gpus, accuracy=choices.accuracy,
-        costs=choices.costs,
-    )  # fmt: skip
+    search = planning.search(network, volume, **vars(choices))
     try:
         plan = search.fastest(1)[0]
     except ZnniError:  # the run says so

@@ -219,15 +219,13 @@ def opened_on_gpu(model: Model, size: Vec3, on: Execution) -> Callable[[Any, Any
     It takes an input (1, f, z, y, x) and an output there, and the address of a stream.
 
     Raises:
-        InvalidInput: the file is not there, or has changed, or cannot be compiled.
+        InvalidInput: the file is not there, or has changed.
     """
     from znni.network.model_on_gpu import open_on_gpu
 
     _check_unchanged(model)
-    compiled = compiled_file(model, size, on) if on.compiled else None
-    if compiled and not compiled.is_file():  # a run that goes on computes as it began
-        compile_model(model, size, on)
-    return open_on_gpu(model.file, on.numbers, str(compiled or ""))
+    compiled = str(compiled_file(model, size, on)) if on.compiled else ""
+    return open_on_gpu(model.file, on.numbers, compiled)
 
 
 def _check_unchanged(model: Model) -> None:

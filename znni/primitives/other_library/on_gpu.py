@@ -25,6 +25,7 @@ from znni.network.models import NUMBERS, Execution, Numbers
 from znni.network.weights import ConvWeights
 from znni.plans.cost import Cost, Memory
 from znni.plans.primitive import Run, applied_to
+from znni.primitives.other_library.primitive import window_output
 
 log = logging.getLogger("znni")
 
@@ -65,16 +66,15 @@ class PytorchOnGpu:
 
     def out_shape(self, layer: Operation, shape: Shape5) -> Shape5 | None:
         """Return the shape of a window's output; None if these numbers are too inaccurate."""
-        if not isinstance(layer, Model) or layer.runtime != "pytorch":
-            return None
-        if (shape.n, shape.f, shape.size) != (1, layer.in_features, layer.window):
+        out = window_output(layer, shape, "pytorch")
+        if out is None or not isinstance(layer, Model):
             return None
         if self.compiled and not compiled_file(layer, shape.size, self.execution).is_file():
             return None
         if _refusal(layer, shape.size, self.execution):
             return None
         accurate = self._window(layer, shape.size).error <= self.accuracy
-        return shape._replace(f=layer.features) if accurate else None
+        return out if accurate else None
 
     def cost(self, layer: Operation, shape: Shape5) -> Cost:
         """Return the measured time and memory. PyTorch keeps its memory between windows."""

@@ -21,6 +21,14 @@ from znni.plans.cost import Cost, Memory
 from znni.plans.primitive import Run, applied_to
 
 
+def window_output(layer: Operation, shape: Shape5, runtime: Runtime) -> Shape5 | None:
+    """Return the shape of a window's output; None if it is no window of a library's model."""
+    if not isinstance(layer, Model) or layer.runtime != runtime:
+        return None
+    fits = (shape.n, shape.f, shape.size) == (1, layer.in_features, layer.window)
+    return shape._replace(f=layer.features) if fits else None
+
+
 @dataclass(frozen=True)
 class OtherLibrary:
     """ONNX Runtime or PyTorch on the CPU, for whole windows of a network in a file."""
@@ -32,10 +40,7 @@ class OtherLibrary:
 
     def out_shape(self, layer: Operation, shape: Shape5) -> Shape5 | None:
         """Return the shape of one window's output."""
-        if not isinstance(layer, Model) or layer.runtime != self.name:
-            return None
-        fits = (shape.n, shape.f, shape.size) == (1, layer.in_features, layer.window)
-        return shape._replace(f=layer.features) if fits else None
+        return window_output(layer, shape, self.name)
 
     def cost(self, layer: Operation, shape: Shape5) -> Cost:
         """Return the measured time and memory. All of the memory stays with the library."""
