@@ -24,7 +24,7 @@ from qtpy.QtWidgets import (
 import znni
 from znni.core.errors import InvalidInput
 from znni.core.run_options import parse_channel
-from znni.napari.layers import PLACE, scan_files, source_of, voxel_size_of
+from znni.napari.layers import PLACE, offer_layers, scan_files, source_of, voxel_size_of
 from znni.napari.task import Task
 
 VALUES, LABELS, THRESHOLD = "values", "labels of the largest map", "1 above the threshold, else 0"
@@ -109,12 +109,7 @@ class Form(QWidget):
         """Offer these layers as input. The chosen one stays, if it is still there."""
         chosen = self._layers.get(self.layer.currentText())
         self._layers = {layer.name: layer for layer in layers}
-        self.layer.blockSignals(True)
-        self.layer.clear()
-        self.layer.addItems(list(self._layers))
-        names = {id(layer): name for name, layer in self._layers.items()}
-        self.layer.setCurrentText(names.get(id(chosen), next(iter(self._layers), "")))
-        self.layer.blockSignals(False)
+        offer_layers(self.layer, self._layers, chosen)
         if self._layers.get(self.layer.currentText()) is not chosen:
             self._note_change()
 

@@ -201,3 +201,19 @@ def _colours(attributes: Mapping[str, Any], dtype: np.dtype[Any]) -> dict[str, A
     elif network.last_activation in SHARES:
         colours["contrast_limits"] = (0.0, 1.0)
     return colours
+
+
+def offer_layers(box: Any, layers: dict[str, Any], chosen: Any) -> None:
+    """Offer layers in a combo box, by their names, without a signal.
+
+    Args:
+        box: the combo box.
+        layers: the layers by name.
+        chosen: the layer that stays chosen, if it is among them. Else the first one is.
+    """
+    names = {id(layer): name for name, layer in layers.items()}
+    box.blockSignals(True)
+    box.clear()
+    box.addItems(list(layers))
+    box.setCurrentText(names.get(id(chosen), next(iter(layers), "")))
+    box.blockSignals(False)

@@ -18,6 +18,7 @@ from qtpy.QtWidgets import (
 
 from znni.inference.viewing.view import View
 from znni.napari.arrays import Above, Threshold
+from znni.napari.layers import offer_layers
 
 STEPS = 1000  # of the slider, from 0 to 1
 
@@ -73,12 +74,7 @@ class ThresholdBox(QGroupBox):
         """Offer the layers of values."""
         chosen = self._layers.get(self.layer.currentText())
         self._layers = {layer.name: layer for layer in layers}
-        self.layer.blockSignals(True)
-        self.layer.clear()
-        self.layer.addItems(list(self._layers))
-        names = {id(layer): name for name, layer in self._layers.items()}
-        self.layer.setCurrentText(names.get(id(chosen), next(iter(self._layers), "")))
-        self.layer.blockSignals(False)
+        offer_layers(self.layer, self._layers, chosen)
 
     def choose(self, layer: Any) -> None:
         """Choose the layer of the values."""
