@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -15,6 +16,7 @@ from znni.cli.infer import infer
 from znni.cli.networks import networks
 from znni.cli.nnunet import nnunet
 from znni.cli.options import grouped, only
+from znni.cli.panels import PanelCommand
 from znni.cli.plan import plan
 from znni.cli.pyramid import pyramid
 from znni.cli.verify import verify
@@ -31,6 +33,7 @@ app = typer.Typer(
     rich_markup_mode=None,  # rich help gives flags a type, as if they took a value
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+command = partial(app.command, cls=PanelCommand)
 
 
 def _print_version(wanted: bool) -> None:
@@ -51,14 +54,14 @@ def znni(
     """Run 3D ConvNets over volumes larger than memory, as fast as this machine can."""
 
 
-app.command("infer")(infer)
-app.command("finish")(finish)
-app.command("export")(export)
-app.command("pyramid")(pyramid)
-app.command("plan")(plan)
+command("infer")(infer)
+command("finish")(finish)
+command("export")(export)
+command("pyramid")(pyramid)
+command("plan")(plan)
 
 
-@app.command("calibrate")
+@command("calibrate")
 @grouped
 def calibrate(
     *,
@@ -99,7 +102,7 @@ def calibrate(
     typer.echo(f"\ncalibrated in {duration(process_age())}, from the start of the command")
 
 
-@app.command("info")
+@command("info")
 def info(
     file: Annotated[
         str | None,
@@ -156,9 +159,9 @@ def info(
         typer.echo(describe_volume(file))
 
 
-app.command("networks")(networks)
-app.command("example")(example)
-app.command("import")(import_network)
+command("networks")(networks)
+command("example")(example)
+command("import")(import_network)
 app.add_typer(nnunet, name="nnunet")
-app.command("verify")(verify)
-app.command("view")(view)
+command("verify")(verify)
+command("view")(view)

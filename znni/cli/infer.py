@@ -62,7 +62,11 @@ def infer(
     net: options.Net,
     *,
     weights: Annotated[
-        Path | None, typer.Option(help="Weights file. Default: the one the network names.")
+        Path | None,
+        typer.Option(
+            help="Weights file. Default: the one the network names.",
+            rich_help_panel="Network and windows",
+        ),
     ] = None,
     out: Annotated[
         str | None,
@@ -79,16 +83,25 @@ def infer(
             metavar="TEXT",
             help="End of the outputs' names in a folder, after the volume's, as -cells.tif. "
             "Default: -NETWORK.h5.",
+            rich_help_panel="Output",
         ),
     ] = None,
     read: InputOptions,
     region: RegionOptions,
     limits: Choices,
     plan: Annotated[
-        Path | None, typer.Option(help="Run this plan, saved by znni plan --out.")
+        Path | None,
+        typer.Option(
+            help="Run this plan, saved by znni plan --out.", rich_help_panel="Plan and hardware"
+        ),
     ] = None,
     random_weights: Annotated[
-        int | None, typer.Option(metavar="SEED", help="Use random weights, to try a network.")
+        int | None,
+        typer.Option(
+            metavar="SEED",
+            help="Use random weights, to try a network.",
+            rich_help_panel="Network and windows",
+        ),
     ] = None,
     existing: ExistingOptions,
     windows: WindowOptions,
@@ -99,6 +112,7 @@ def infer(
         typer.Option(
             metavar="I/N",
             help="Compute part I of N, counted from 0; znni finish completes the output, a .zarr.",
+            rich_help_panel="Many machines",
         ),
     ] = None,
     cluster: Annotated[
@@ -106,6 +120,7 @@ def infer(
         typer.Option(
             metavar="FILE|local:N",
             help="Compute on the machines of this cluster file, or with N processes here.",
+            rich_help_panel="Many machines",
         ),
     ] = None,
     bits: Annotated[
@@ -113,6 +128,7 @@ def infer(
         typer.Option(
             help="Whether all workers of a cluster compute the same bits, or only the same "
             "accuracy class. Default: as its file says, or else same.",
+            rich_help_panel="Many machines",
         ),
     ] = None,
     recheck: Annotated[Recheck | None, options.RecheckHelp] = None,
@@ -123,6 +139,7 @@ def infer(
             help="The volumes are the channels of a scan: crop, normalize and resample it as the "
             "network file's case: says, and write its labels. So it is for a results folder of "
             "nnU-Net.",
+            rich_help_panel="Input",
         ),
     ] = False,
     dry_run: Annotated[
@@ -138,6 +155,7 @@ def infer(
         typer.Option(
             metavar="FILE.json",
             help="Write what each thread worked at, and when, for https://ui.perfetto.dev.",
+            rich_help_panel="Plan and hardware",
         ),
     ] = None,
 ) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from znni.cli.panels import PanelCommand
 from znni.cli.words import echo
 from znni.core.errors import InvalidInput
 from znni.core.processors import DeviceChoice
@@ -32,7 +33,7 @@ def _group() -> None:
     """Networks of nnU-Net, with nnU-Net's own options."""
 
 
-@nnunet.command("predict")
+@nnunet.command("predict", cls=PanelCommand)
 def predict(
     more_folds: Annotated[list[str] | None, typer.Argument(hidden=True)] = None,
     *,
@@ -52,8 +53,13 @@ def predict(
             "labels are joined.",
         ),
     ] = None,
-    plans: Annotated[str, typer.Option("-p", help="Plans of the network.")] = "nnUNetPlans",
-    trainer: Annotated[str, typer.Option("-tr", help="Trainer of the network.")] = "nnUNetTrainer",
+    plans: Annotated[
+        str, typer.Option("-p", help="Plans of the network.", rich_help_panel="Network and windows")
+    ] = "nnUNetPlans",
+    trainer: Annotated[
+        str,
+        typer.Option("-tr", help="Trainer of the network.", rich_help_panel="Network and windows"),
+    ] = "nnUNetTrainer",
     configuration: Annotated[
         str | None, typer.Option("-c", help="Configuration, such as 3d_fullres.")
     ] = None,
@@ -61,13 +67,23 @@ def predict(
         list[str] | None, typer.Option("-f", help="Folds, such as 0 1 2. Default: all of them.")
     ] = None,
     checkpoint: Annotated[
-        str, typer.Option("-chk", help="File of each fold.")
+        str, typer.Option("-chk", help="File of each fold.", rich_help_panel="Network and windows")
     ] = "checkpoint_final.pth",
     step: Annotated[
-        float, typer.Option("-step_size", help="Step between windows, as a share of their size.")
+        float,
+        typer.Option(
+            "-step_size",
+            help="Step between windows, as a share of their size.",
+            rich_help_panel="Network and windows",
+        ),
     ] = 0.5,
     no_mirroring: Annotated[
-        bool, typer.Option("--disable_tta", help="Do not mirror windows: up to 8 times as fast.")
+        bool,
+        typer.Option(
+            "--disable_tta",
+            help="Do not mirror windows: up to 8 times as fast.",
+            rich_help_panel="Network and windows",
+        ),
     ] = False,
     go_on: Annotated[
         bool, typer.Option("--continue_prediction", help="Leave labels that exist as they are.")
@@ -78,6 +94,7 @@ def predict(
             "-pp_pkl_file",
             metavar="FILE",
             help="Remove components as this postprocessing.pkl says. Default: remove none.",
+            rich_help_panel="Output",
         ),
     ] = None,
     save_probabilities: Annotated[
@@ -85,6 +102,7 @@ def predict(
         typer.Option(
             "--save_probabilities",
             help="Also write NAME.npz and NAME.pkl, which nnUNetv2_ensemble reads.",
+            rich_help_panel="Output",
         ),
     ] = False,
     before: Annotated[
@@ -93,15 +111,36 @@ def predict(
             "-prev_stage_predictions",
             metavar="FOLDER",
             help="Labels of the previous stage of a cascade. Default: they are computed.",
+            rich_help_panel="Input",
         ),
     ] = None,
-    parts: Annotated[int, typer.Option("-num_parts", help="Divide the cases into parts.")] = 1,
-    part: Annotated[int, typer.Option("-part_id", help="The part to compute, from 0.")] = 0,
+    parts: Annotated[
+        int,
+        typer.Option(
+            "-num_parts", help="Divide the cases into parts.", rich_help_panel="Many machines"
+        ),
+    ] = 1,
+    part: Annotated[
+        int,
+        typer.Option(
+            "-part_id", help="The part to compute, from 0.", rich_help_panel="Many machines"
+        ),
+    ] = 0,
     _preparing: Annotated[
-        int, typer.Option("-npp", help="Makes no difference: znni chooses its threads itself.")
+        int,
+        typer.Option(
+            "-npp",
+            help="Makes no difference: znni chooses its threads itself.",
+            rich_help_panel="Plan and hardware",
+        ),
     ] = 3,
     _writing: Annotated[
-        int, typer.Option("-nps", help="Makes no difference: znni chooses its threads itself.")
+        int,
+        typer.Option(
+            "-nps",
+            help="Makes no difference: znni chooses its threads itself.",
+            rich_help_panel="Plan and hardware",
+        ),
     ] = 3,
     device: Annotated[
         Literal["cuda", "cpu"] | None, typer.Option("-device", help="Default: a GPU, if any.")

@@ -9,11 +9,11 @@ from functools import cached_property, update_wrapper
 from inspect import Parameter, Signature, signature
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Annotated, Any, NamedTuple, TypeVar, get_type_hints
+from typing import Annotated, Any, ClassVar, NamedTuple, TypeVar, get_type_hints
 
 import typer
 
-from znni.core.option_fields import described
+from znni.core.option_fields import Panel, described
 from znni.core.options import Blend
 
 Command = TypeVar("Command", bound=Callable[..., None])
@@ -27,13 +27,17 @@ Net = Annotated[
     ),
 ]
 RecheckHelp = typer.Option(
-    help="Finished blocks that are compared with their checksums at the end; sample: 100 at random."
+    help="Finished blocks that are compared with their checksums at the end; sample: 100 at "
+    "random.",
+    rich_help_panel="Many machines",
 )
 
 
 @dataclass(frozen=True)
 class WindowOptions:
     """The windows in which a network is computed."""
+
+    panel: ClassVar[Panel] = "Network and windows"
 
     window: str | None = described(
         None,
@@ -151,5 +155,9 @@ def _declared(group: Any, chosen: list[Field[Any]], helps: dict[str, str]) -> It
             # A switch that is off needs no option that switches it off.
             flags = [f"--{each.name.replace('_', '-')}"] if default is False else []
             text = helps.get(each.name, about["help"])
-            kind = Annotated[kind, typer.Option(*flags, help=text, metavar=about["metavar"])]
+            panel = None if about["first"] else getattr(group, "panel", None)
+            kind = Annotated[
+                kind,
+                typer.Option(*flags, help=text, metavar=about["metavar"], rich_help_panel=panel),
+            ]
         yield Parameter(each.name, Parameter.KEYWORD_ONLY, default=default, annotation=kind)

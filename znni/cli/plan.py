@@ -52,24 +52,36 @@ def plan(
         typer.Option(
             metavar="FILE|local:N",
             help="Predict time and cost of a run on the machines of this cluster file.",
+            rich_help_panel="Many machines",
         ),
     ] = None,
     limits: Choices,
     explain: Annotated[
-        bool, typer.Option("--explain", help="Also print why each layer's primitive won.")
+        bool,
+        typer.Option(
+            "--explain", help="Also print why each layer's primitive won.", rich_help_panel="Output"
+        ),
     ] = False,
     alternatives: Annotated[
         int | None,
-        typer.Option(metavar="N", min=1, help="Also rank the N fastest plans, one per patch size."),
+        typer.Option(
+            metavar="N",
+            min=1,
+            help="Also rank the N fastest plans, one per patch size.",
+            rich_help_panel="Output",
+        ),
     ] = None,
     plot: Annotated[
         Path | None,
         typer.Option(
             help="Also draw the plan among its neighbours (.png, .svg or .pdf). A large volume "
-            "takes about 20 seconds."
+            "takes about 20 seconds.",
+            rich_help_panel="Output",
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the plan as JSON.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the plan as JSON.", rich_help_panel="Output")
+    ] = False,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -78,10 +90,16 @@ def plan(
         ),
     ] = None,
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace an existing plan.")
+        bool,
+        typer.Option("--overwrite", help="Replace an existing plan.", rich_help_panel="Output"),
     ] = False,
     fresh: Annotated[
-        bool, typer.Option("--fresh", help="Search anew, even if the plan is kept in the cache.")
+        bool,
+        typer.Option(
+            "--fresh",
+            help="Search anew, even if the plan is kept in the cache.",
+            rich_help_panel="Output",
+        ),
     ] = False,
 ) -> None:
     """Print the fastest plan with its predicted time and memory, without running it."""

@@ -4,9 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import field, fields
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar
 
 Group = TypeVar("Group")
+# Headings of the options in a command's help, in their order. The first heading has no more than
+# ten options, those that most users need. A class of options names its heading as ``panel``.
+Panel: TypeAlias = Literal[
+    "Options",
+    "Input",
+    "Network and windows",
+    "Output",
+    "Plan and hardware",
+    "Many machines",
+]
 
 
 def described(
@@ -16,6 +26,7 @@ def described(
     metavar: str | None = None,
     parse: Callable[[str], Any] | None = None,
     before: str = "",
+    first: bool = False,
 ) -> Any:
     """Return a field of a dataclass whose metadata describe its option for the command line.
 
@@ -25,9 +36,10 @@ def described(
         metavar: the word for the value in the help; None: the name of its type.
         parse: makes the value from a text; None: the command line makes it from the type.
         before: the option that it precedes in the help; empty: its place is that of its field.
+        first: whether most users need it, so that the help shows it before all headings.
     """
     about = {"help": text, "metavar": metavar, "parse": parse, "before": before}
-    return field(default=default, metadata=about)
+    return field(default=default, metadata={**about, "first": first})
 
 
 def pick(group: type[Group], keywords: Mapping[str, Any]) -> Group:

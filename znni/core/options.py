@@ -6,11 +6,11 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from inspect import signature
-from typing import Literal, NamedTuple, TypeAlias, TypedDict, get_args
+from typing import ClassVar, Literal, NamedTuple, TypeAlias, TypedDict, get_args
 
 from znni.core.errors import InvalidInput, option
 from znni.core.nearest import nearest
-from znni.core.option_fields import described
+from znni.core.option_fields import Panel, described
 from znni.core.processors import FASTEST, DeviceChoice, DeviceKind
 from znni.core.shapes import Vec3
 
@@ -120,15 +120,18 @@ class Choices:
         InvalidInput: a name is not among its choices, or a value is of another type.
     """
 
+    panel: ClassVar[Panel] = "Plan and hardware"
+
     ram: int | str | None = described(
         None,
         "Memory that the process may use, such as 8GiB. Default: 9/10 of what is available.",
         metavar="SIZE",
         parse=str,
+        first=True,
     )
     threads: int | None = described(None, "Worker threads. Default: all cores.")
     device: DeviceChoice = described(
-        FASTEST, "Device that runs the layers; auto: the fastest choice."
+        FASTEST, "Device that runs the layers; auto: the fastest choice.", first=True
     )
     gpu_memory: int | str | None = described(
         None,

@@ -11,11 +11,11 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, ClassVar, get_args
 
 from znni.core.array_like import ArrayLike
 from znni.core.errors import InvalidInput, option
-from znni.core.option_fields import described, pick
+from znni.core.option_fields import Panel, described, pick
 from znni.core.options import (
     Border,
     Channel,
@@ -68,6 +68,8 @@ def parse_roi(text: str) -> Region | None:
 class InputOptions:
     """The part of a file that is the input, and how it is read."""
 
+    panel: ClassVar[Panel] = "Input"
+
     dataset: str | None = described(None, "Dataset to read, if a file has several.")
     channel: Channel | None = described(
         None,
@@ -100,11 +102,14 @@ class InputOptions:
 class RegionOptions:
     """The voxels that get output, and what the network sees at the edges."""
 
+    panel: ClassVar[Panel] = "Input"
+
     roi: Region | None = described(
         None,
         "Compute output only for these voxels. A missing end means the output's own end.",
         metavar="Z0:Z1,Y0:Y1,X0:X1",
         parse=parse_roi,
+        first=True,
     )
     mask: str | Path | ArrayLike | None = described(
         None,
@@ -113,7 +118,9 @@ class RegionOptions:
         parse=str,
     )
     border: Border = described(
-        "valid", "valid: only voxels with their whole context; same: all voxels, with padded edges."
+        "valid",
+        "valid: only voxels with their whole context; same: all voxels, with padded edges.",
+        first=True,
     )
     pad: Pad | None = described(
         None,
@@ -126,10 +133,14 @@ class RegionOptions:
 class ValueOptions:
     """The values that are stored."""
 
+    panel: ClassVar[Panel] = "Output"
+
     dtype: OutputType = described(
         "float32", "Output type; uint8 stores 0..1 as 0..255.", before="accuracy"
     )
-    labels: bool = described(False, "Store the label of the largest map, instead of values.")
+    labels: bool = described(
+        False, "Store the label of the largest map, instead of values.", first=True
+    )
     threshold: float | None = described(
         None, "Store 1 where a value is above this number, else 0, instead of values."
     )
@@ -139,7 +150,9 @@ class ValueOptions:
 class ExistingOptions:
     """The treatment of an output that exists, or that an earlier run has begun."""
 
-    overwrite: bool = described(False, "Replace an existing output.")
+    panel: ClassVar[Panel] = "Output"
+
+    overwrite: bool = described(False, "Replace an existing output.", first=True)
     resume: bool = described(
         True, "Continue an interrupted run of the same command, or start afresh."
     )
@@ -152,6 +165,8 @@ class StorageOptions:
     Raises:
         InvalidInput: there is no such compression.
     """
+
+    panel: ClassVar[Panel] = "Output"
 
     compression: Compression | None = described(None, "Compression of Zarr chunks. Default: zstd.")
     sharded: bool = described(False, "Store many chunks of a Zarr in one file.")
