@@ -30,6 +30,7 @@ from bench.same_output import difference
 from znni.cluster import dask_clusters, schedule
 from znni.cluster.cluster_plan import plan_to_share
 from znni.cluster.run import ClusterReport, infer_on_cluster
+from znni.cluster.workers import LOOK_EVERY
 from znni.core.errors import InvalidInput, RunFailed, ZnniError
 from znni.core.shapes import Vec3
 from znni.inference import api, planning
@@ -43,6 +44,8 @@ from znni.plans.plan import Plan
 from znni.volumes.locate import read_ledger
 
 pytest.importorskip("distributed")
+
+from distributed import Client
 
 NET = """\
 name: tiny
@@ -225,6 +228,33 @@ def test_a_worker_that_comes_back_late_does_no_harm(
 
     compute(machines.file, progress=stop)
     assert resumed
+    assert_undisturbed()
+
+
+def test_a_worker_that_is_lost_and_found_again_goes_on(
+    machines: HandStarted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Dask may lose sight of a worker whose process has begun, and has blocks in hand."""
+    machines.start()
+    sync, begun, lost = Client.sync, False, False
+
+    def answer(client: Client, asked: Any, *arguments: Any, **options: Any) -> Any:
+        nonlocal lost
+        found = sync(client, asked, *arguments, **options)
+        if begun and not lost and isinstance(found, dict) and "workers" in found:
+            lost = True
+            return {**found, "workers": {}}
+        return found
+
+    def lose(done: int, _all: int, _state: str) -> None:
+        nonlocal begun
+        begun = done > 0
+        if not lost:
+            time.sleep(LOOK_EVERY / 3)  # or the worker computes all before anybody looks
+
+    monkeypatch.setattr(Client, "sync", answer)
+    report = compute(machines.file, progress=lose)
+    assert (report.tally.lost, report.tally.refused) == (1, 0)
     assert_undisturbed()
 
 

@@ -325,6 +325,57 @@ def test_a_process_that_always_hangs_ends_the_run() -> None:
     assert raised.value.__notes__ == ["no worker is left that can compute"]
 
 
+QUESTIONS = (Describe, MakePlan, GetReady, Probe)
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_a_worker_that_does_not_answer_keeps_no_other_waiting(question: type[Call]) -> None:
+    def silent(call: Call) -> object:
+        return None if isinstance(call, question) else good(call)
+
+    engine = Scripted(a=silent, b=good)
+    run(engine)
+    assert "b" in {worker for worker, _ in engine.handed}
+
+
+@pytest.mark.parametrize("question", QUESTIONS[:3])
+def test_a_question_that_nobody_answers_ends_the_run(question: type[Call]) -> None:
+    def silent(call: Call) -> object:
+        return None if isinstance(call, question) else good(call)
+
+    said = f"it did not answer {question.__name__} for 30 min"
+    with pytest.raises(RunFailed, match=said) as raised:
+        run(Scripted(a=silent))
+    assert raised.value.__notes__ == ["no worker is left that can compute"]
+
+
+@pytest.mark.parametrize("question", QUESTIONS[:3])
+def test_a_process_that_did_not_answer_is_started_again(question: type[Call]) -> None:
+    def silent(call: Call) -> object:
+        if isinstance(call, Restart):
+            engine.there["a"] = good
+        return None if isinstance(call, question) else good(call)
+
+    engine = Scripted(a=silent)
+    assert run(engine).tally.refused == 0
+
+
+def test_a_worker_that_is_lost_and_found_again_gets_blocks() -> None:
+    """It is asked anew, and answers to what it was asked before are of no use."""
+    lost: list[Worker] = []
+
+    def lose() -> None:
+        if lost:
+            engine.there.setdefault("a", lost[0])
+        elif len(engine.handed) > 3:
+            lost.append(engine.there.pop("a"))
+
+    engine = Scripted(a=good)
+    engine.each_second = lose
+    tally = run(engine).tally
+    assert (tally.lost, tally.refused) == (1, 0)
+
+
 def test_errors_of_blocks_that_were_taken_back_do_not_count() -> None:
     late: list[Call] = []
 

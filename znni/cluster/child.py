@@ -106,6 +106,8 @@ class Handed:
 class Child:
     """Answers the calls that come through a connection.
 
+    Once a block has come, only blocks and ``Account`` may follow.
+
     Args:
         connection: to the worker that has started this process.
     """
@@ -156,13 +158,13 @@ class Child:
                         self._calls.put(None)
                 elif isinstance(call, Account):
                     self._reply(number, call)
-                elif self._started:  # nobody looks at other calls any more
-                    late = f"{type(call).__name__} came after the first block"
-                    self._fail([number], RunFailed(late))
                 else:
                     self._calls.put((number, call))
         except (EOFError, OSError):
             os._exit(0)
+        except BaseException:  # a call that cannot be read: nobody would take the next one
+            traceback.print_exc()
+            os._exit(1)
 
     def _reply(self, number: int, call: Call) -> BaseException | None:
         """Send the answer to a call. If that is an error, also return it."""
@@ -313,6 +315,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the worker ends this process
     connection: Connection[Any, Any] = Connection(int(sys.argv[1]))
     Child(connection).serve()
+    os._exit(0)  # a thread of some library may not keep the process, which answers no more
 
 
 def end_with_parent() -> None:

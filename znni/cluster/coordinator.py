@@ -10,9 +10,9 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from znni.cluster.calls import Account, Answered, Compute, EngineGone, MakePlan, Restart
+from znni.cluster.calls import Account, Answered, Compute, EngineGone, MakePlan
 from znni.cluster.schedule import Schedule
-from znni.cluster.workers import LOOK_EVERY, Engine, Tally, Worker, Workers
+from znni.cluster.workers import LOOK_EVERY, Engine, Tally, Workers
 from znni.core.errors import DoesNotFit, RunFailed, UnusableValues
 from znni.core.options import Bits
 from znni.core.shapes import Box
@@ -74,20 +74,18 @@ class Coordinator:
         Raises:
             ZnniError: the first worker cannot make one, or cannot run the given one.
         """
-        workers, asked = self._workers, ""
+        workers = self._workers
         while True:
             workers.look()
-            if asked not in workers and (asked := workers.described()):
-                count = self._engine.wanted or len(workers)
-                self._engine.submit(asked, MakePlan(given, count))
+            searching = any(isinstance(each.question, MakePlan) for each in workers.values())
+            if not searching and (first := workers.described()):
+                workers.ask(first, MakePlan(given, self._engine.wanted or len(workers)))
             for came in self._engine.completed(LOOK_EVERY):
                 if not isinstance(came.call, MakePlan):
                     self._take(came)
-                elif workers.asked_again(came):
-                    continue
-                elif came.answer.error:
-                    raise came.answer.error
-                elif came.worker in workers:
+                elif workers.answered(came):
+                    if came.answer.error:
+                        raise came.answer.error
                     workers.follow(came.worker)
                     plan: str = came.answer.value
                     return plan
@@ -168,19 +166,10 @@ class Coordinator:
                 if workers.probe is None:
                     break
         for address in {late for late, _ in schedule.overdue(now)}:
-            self._start_again(address, workers[address], schedule)
-
-    def _start_again(self, address: str, worker: Worker, schedule: Schedule) -> None:
-        """Take a worker's blocks back, and have its process ended. Another one will start."""
-        blocks = counted(len(schedule.leave(address)), "block")
-        worker.ready = False
-        log.warning(
-            "worker %s does not answer: others get its %s, and its process is started again",
-            worker.name,
-            blocks,
-        )
-        if not self._workers.failed(address, RunFailed(f"it did not answer for {blocks}")):
-            self._engine.submit(address, Restart())
+            blocks = counted(len(schedule.leave(address)), "block")
+            workers.start_again(
+                address, RunFailed(f"it did not answer for {blocks}, which others get")
+            )
 
     def _take(self, came: Answered) -> int | None:
         """Take an answer. Return the number of the block if one is finished by it.

@@ -30,6 +30,7 @@ from znni.cluster.cluster_file import Cluster, Group
 from znni.cluster.dask_clusters import CONNECT_SECONDS, connected, started_cluster
 from znni.cluster.engine_process import EngineProcess
 from znni.core.errors import InvalidInput, RunFailed
+from znni.core.text import duration
 from znni.machine.chosen_gpus import VISIBLE
 
 SETTINGS = {
@@ -46,6 +47,8 @@ SETTINGS = {
     "distributed.comm.timeouts.connect": f"{CONNECT_SECONDS}s",
 }
 STOP_SECONDS = 10
+SCHEDULER_SECONDS = 120  # to answer; it takes milliseconds
+START_SECONDS = 600  # for all workers to learn of a run; a scheduler may wait for one for 5 min
 ANSWER_SECONDS = 10  # to fetch an answer that is there
 
 
@@ -83,7 +86,8 @@ class EnginePlugin(WorkerPlugin):  # type: ignore[misc]  # Dask has no types
     def teardown(self, worker: Any) -> None:  # noqa: ARG002 - Dask's signature
         """End the process."""
         if self.engine:
-            self.engine.close()
+            with suppress(RunFailed):  # it does not end; the worker does
+                self.engine.close()
 
 
 def _share_of_gpus(index: int, gpus: int) -> str:
@@ -140,7 +144,12 @@ class DaskEngine:
         if self._client.status != "running":
             raise RunFailed("the cluster's scheduler is gone")
         try:
-            known = self._client.scheduler_info(n_workers=-1)["workers"]
+            # ``scheduler_info`` may return what another thread of Dask noted without the workers.
+            asked = self._client.scheduler.identity
+            known = self._client.sync(asked, callback_timeout=SCHEDULER_SECONDS)["workers"]
+        except TimeoutError:
+            waited = duration(SCHEDULER_SECONDS)
+            raise RunFailed(f"the cluster's scheduler did not answer for {waited}") from None
         except Exception as error:  # of its connection
             raise RunFailed(f"the cluster's scheduler is gone: {error}") from error
         for address in set(self._asked) - set(known):
@@ -194,7 +203,7 @@ class DaskEngine:
         """Fetch an answer that is there."""
         came: Answered | RunFailed
         try:
-            if future.status == "cancelled":
+            if future.key not in self._asked.get(worker, {}):  # its worker is gone
                 return
             gathering = self._client.gather(future, asynchronous=True)
             came = Answered(worker, call, await asyncio.wait_for(gathering, ANSWER_SECONDS))
@@ -269,8 +278,16 @@ def _start_engines(client: Client, plugin: EnginePlugin) -> None:
         RunFailed: the scheduler is gone.
         InvalidInput: a worker cannot run znni.
     """
+
+    async def register() -> None:
+        await client.register_plugin(plugin)
+
     try:
-        client.register_plugin(plugin)
+        client.sync(register, callback_timeout=START_SECONDS)
+    except TimeoutError:
+        raise RunFailed(
+            f"the scheduler or a worker of the cluster did not answer for {duration(START_SECONDS)}"
+        ) from None
     except OSError as error:  # of the connection
         raise RunFailed(f"the cluster's scheduler is gone: {error}") from error
     except Exception as error:  # of a worker

@@ -3,23 +3,40 @@
 from __future__ import annotations
 
 import os
+import platform
 import subprocess
 from contextlib import suppress
 from itertools import count
 from multiprocessing.connection import Connection
 from queue import SimpleQueue
-from threading import Lock, Thread
+from threading import Event, Lock, Thread
 from typing import Any
 
-from znni.cluster.calls import Answer, Call, EngineGone, GetReady, Limits, Recipe, Restart
+from znni.cluster.calls import (
+    Account,
+    Answer,
+    Call,
+    Compute,
+    EngineGone,
+    GetReady,
+    Limits,
+    Probe,
+    Recipe,
+    Restart,
+)
 from znni.cluster.child import connection_pair
 from znni.core.child_process import command_of, environment, signal_name
 from znni.core.errors import RunFailed
 from znni.machine.chosen_gpus import VISIBLE
 
+END_SECONDS = 30.0  # for a process to end once it is killed, or once its socket is closed
+
 
 class EngineProcess:
     """A process that answers calls. If it ends, the next call starts another one.
+
+    A process that has got a block answers no other calls but ``Account``. Another process takes its
+    place for them: whoever asks has taken back the blocks.
 
     Any thread may ask.
 
@@ -43,31 +60,36 @@ class EngineProcess:
         A process that replaces another one first gets ready as that one did.
         """
         answers: SimpleQueue[Answer] = SimpleQueue()
+        if isinstance(call, Restart):
+            self._end()
+            return Answer()
         with self._lock:
             if self._closed:
                 return Answer(error=RunFailed("this worker is being closed; run again"))
-            if isinstance(call, Restart):
-                if self._running:
-                    self._running.kill()
-                self._running = None
-                return Answer()
-            if self._running is None or not self._running.alive:
-                if self._running:
-                    self._running.kill()  # it may hold a GPU's memory for some seconds more
-                self._running = _Running(self._recipe, self._limits)
-                if self._ready and not isinstance(call, GetReady):
-                    self._running.send(next(self._numbers), self._ready, SimpleQueue())
+            running = self._running
+            if running is None or not running.takes(call):
+                if running:
+                    running.kill()  # it may hold a GPU's memory for some seconds more
+                self._running = running = _Running(self._limits)
+                running.begin(self._recipe, self._limits)
+                if self._ready and isinstance(call, Probe | Compute):
+                    running.send(next(self._numbers), self._ready, SimpleQueue())
             if isinstance(call, GetReady):
                 self._ready = call
-            self._running.send(next(self._numbers), call, answers)
-        return answers.get()
+            running.send(next(self._numbers), call, answers)
+        return answers.get()  # the coordinator knows how long to wait, and then ends the process
 
     def close(self) -> None:
         """End the process. Calls that wait for it get an error."""
+        self._closed = True
+        self._end()
         with self._lock:
-            self._closed = True
-            if self._running:
-                self._running.kill()
+            self._end()  # of a process that was started meanwhile
+
+    def _end(self) -> None:
+        """End the process. Not under the lock: who holds it may be waiting for the process."""
+        if running := self._running:
+            running.kill()
 
 
 class _Running:
@@ -76,11 +98,13 @@ class _Running:
     That thread starts it, too: the system ends the process when the thread is gone.
     """
 
-    def __init__(self, recipe: Recipe, limits: Limits) -> None:
+    def __init__(self, limits: Limits) -> None:
         self._ended: Answer | None = None  # the answer to all calls when the process is gone
         self._unreadable = ""  # why its answers cannot be read, if that is so
         self._waiting: dict[int, SimpleQueue[Answer]] = {}
         self._lock = Lock()
+        self._begun = False  # whether it has got a block
+        self._gone = Event()
         self._connection, self._theirs = connection_pair()
         self._visible = {} if limits.visible is None else {VISIBLE: limits.visible}
         self._process: subprocess.Popen[bytes]
@@ -88,13 +112,15 @@ class _Running:
         Thread(target=self._keep, args=(started,), daemon=True).start()
         if error := started.get():
             raise error
+
+    def begin(self, recipe: Recipe, limits: Limits) -> None:
+        """Send what it computes, before any call."""
         with suppress(OSError):  # it has just ended, which the thread will answer to each call
             self._connection.send((recipe, limits))
 
-    @property
-    def alive(self) -> bool:
-        """True if the process can answer."""
-        return self._ended is None
+    def takes(self, call: Call) -> bool:
+        """Return whether the process answers a call, and not one that takes its place."""
+        return self._ended is None and (isinstance(call, Compute | Account) or not self._begun)
 
     def send(self, number: int, call: Call, answers: SimpleQueue[Answer]) -> None:
         """Send a call; the answer comes through a queue."""
@@ -103,13 +129,22 @@ class _Running:
                 answers.put(self._ended)
                 return
             self._waiting[number] = answers
+            self._begun = self._begun or isinstance(call, Compute)
         with suppress(OSError):  # the process has just ended, which the other thread will answer
             self._connection.send((number, call))
 
     def kill(self) -> None:
-        """End it at once, and wait until it is gone."""
+        """End it at once, and wait until it is gone.
+
+        Raises:
+            RunFailed: it does not end.
+        """
         self._process.kill()
-        self._process.wait()
+        if not self._gone.wait(END_SECONDS):
+            raise RunFailed(
+                f"process {self._process.pid} on {platform.node()} does not end, though it is "
+                f"killed; its file system or GPU may not answer"
+            )
 
     def _keep(self, started: SimpleQueue[BaseException | None]) -> None:
         try:
@@ -133,6 +168,7 @@ class _Running:
             waiting, self._waiting = self._waiting, {}
         for answers in waiting.values():
             answers.put(ended)
+        self._gone.set()
 
     def _take_answers(self, connection: Connection[Any, Any]) -> None:
         while True:
@@ -150,7 +186,11 @@ class _Running:
                 answers.put(answer)
 
     def _last_words(self) -> str:
-        code = self._process.wait()
+        try:
+            code = self._process.wait(END_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            return "the process that computes blocks closed its socket, and did not end"
         if self._unreadable:
             return f"the process that computes blocks gave an unreadable answer: {self._unreadable}"
         if code >= 0:

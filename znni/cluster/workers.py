@@ -24,9 +24,10 @@ from znni.cluster.calls import (
     Machinery,
     Probe,
     Probed,
+    Restart,
 )
 from znni.cluster.cluster_file import WALLTIME_MARGIN
-from znni.cluster.schedule import FIRST_BLOCK, Schedule
+from znni.cluster.schedule import FIRST_BLOCK, OVERDUE_TIMES, Schedule
 from znni.core.errors import InvalidInput, RunFailed
 from znni.core.options import Bits
 from znni.core.shapes import Box
@@ -38,6 +39,7 @@ LOOK_EVERY = 1.0  # seconds between looks at which workers are there
 REPLACE_EVERY = 5.0  # seconds between requests for workers that are missing
 TELL_AFTER = 5.0  # seconds without a worker until the first message that none is there
 TELL_EVERY = 60.0  # seconds between such messages
+QUESTION_SECONDS = 1800.0  # to answer a call that is not for a block; a search takes minutes
 FAILURES = 3  # failures in a row that shut a worker out
 
 
@@ -67,6 +69,8 @@ class Worker:
 
     Attributes:
         name: for messages.
+        question: the call about the worker itself that it has not answered; None: there is none.
+        asked: when it got that call.
         prepared: whether it can compute, and has to compute the first finished block again.
         ready: whether it gets blocks.
         refused: whether it gets none any more.
@@ -80,6 +84,8 @@ class Worker:
     """
 
     name: str
+    question: Call | None = None
+    asked: float = -np.inf
     prepared: bool = False
     ready: bool = False
     refused: bool = False
@@ -167,7 +173,9 @@ class Workers(dict[str, Worker]):
         for address, name in there.items():
             if address not in self:
                 self[address] = Worker(name)
-                self._engine.submit(address, Describe())
+                self.ask(address, Describe())
+        for address, worker in self.items():
+            self._check_question(address, worker, now)
         wanted = self._engine.wanted
         if self and len(self) >= max(1, wanted) and all(each.refused for each in self.values()):
             assert self.last_error is not None
@@ -176,8 +184,11 @@ class Workers(dict[str, Worker]):
         if len(there) < wanted and now - self._asked > REPLACE_EVERY:
             self._asked = now
             self._engine.replace_lost()
-        if not there and now - self._told > TELL_EVERY:
-            log.warning("no worker is there; waiting for %s", counted(wanted or 1, "worker"))
+        if all(each.refused for each in self.values()) and now - self._told > TELL_EVERY:
+            more = counted(max(1, wanted - len(self)), "worker")
+            log.warning(
+                "no worker is there%s; waiting for %s", " that can compute" * bool(self), more
+            )
             self._told = now
 
     def _lost(self, address: str) -> None:
@@ -186,9 +197,33 @@ class Workers(dict[str, Worker]):
             self.tally.lost += 1
             log.warning("worker %s is lost, with %s", worker.name, counted(len(blocks), "block"))
 
+    def ask(self, address: str, call: Call) -> None:
+        """Ask a worker something about itself. It is asked nothing else until it answers."""
+        worker = self[address]
+        worker.question, worker.asked = call, self._clock()
+        self._engine.submit(address, call)
+
+    def _check_question(self, address: str, worker: Worker, now: float) -> None:
+        """Have a worker's process started again, if it has not answered in time."""
+        limit = max(QUESTION_SECONDS, OVERDUE_TIMES * (worker.seconds or 0))
+        if worker.question and not worker.refused and now - worker.asked > limit:
+            what = type(worker.question).__name__
+            self.start_again(address, RunFailed(f"it did not answer {what} for {duration(limit)}"))
+
+    def start_again(self, address: str, error: BaseException) -> None:
+        """Count a failure, and have a worker's process ended. Another one will start."""
+        worker = self[address]
+        worker.ready = False
+        log.warning(
+            "worker %s does not answer, and its process is started again: %s", worker.name, error
+        )
+        if not self.failed(address, error):
+            self.ask(address, Restart())
+
     def described(self) -> str:
-        """Return the address of a worker of which it is known what it is; empty if none is."""
-        return next((address for address, worker in self.items() if worker.machinery), "")
+        """Return the address of a worker that has said what it is; empty if none has."""
+        known = (a for a, worker in self.items() if worker.machinery and not worker.question)
+        return next(known, "")
 
     def follow(self, address: str) -> None:
         """Compare the others with a worker, which has made the plan."""
@@ -198,46 +233,55 @@ class Workers(dict[str, Worker]):
         """Have the workers get ready for a plan, to get the blocks of a schedule."""
         self.plan, self.probe, self.schedule = plan, probe, schedule
         for address, worker in self.items():
-            if worker.machinery:
+            if worker.machinery and not worker.question:
                 self._welcome(address, worker)
 
     def take(self, came: Answered) -> None:
         """Take the answer to a call about the worker itself."""
         worker, value = self.get(came.worker), came.answer.value
-        if worker is None or worker.refused or self.asked_again(came):
+        if not self.answered(came):
             return
+        assert worker is not None
         if came.answer.error:
             self.shut_out(came.worker, came.answer.error)
         elif isinstance(value, Description):
             worker.name = f"{worker.name} on {value.host}"
             worker.machinery, worker.until = value.machinery, value.until
-            if self.plan:
-                self._welcome(came.worker, worker)
+            self._welcome(came.worker, worker)
         elif isinstance(came.call, GetReady):
             self._take_readiness(came.worker, worker, value)
         elif isinstance(value, Probed):
             self._take_probe(came.worker, worker, value)
-        else:  # its process was started again
+        elif worker.machinery:  # its process was started again
             self._welcome(came.worker, worker)
+        else:
+            self.ask(came.worker, Describe())
 
-    def asked_again(self, came: Answered) -> bool:
-        """Return whether a call was handed out again, because its process has ended."""
+    def answered(self, came: Answered) -> bool:
+        """Note an answer, and return whether it is of use.
+
+        It is of none if it comes too late, or if the process has ended: then the worker is asked
+        again.
+        """
         worker = self.get(came.worker)
-        if worker is None or not isinstance(came.answer.error, EngineGone):
+        if worker is None or worker.refused or worker.question is not came.call:
             return False
+        worker.question = None
+        if not isinstance(came.answer.error, EngineGone):
+            return True
         worker.failures += 1
         if worker.failures == FAILURES:
-            return False
+            return True
         log.warning("%s; worker %s starts another", came.answer.error, worker.name)
-        self._engine.submit(came.worker, came.call)
-        return True
+        self.ask(came.worker, came.call)
+        return False
 
     def admit(self) -> None:
         """Have workers that are prepared compute blocks, or first the one that all compute."""
         for address, worker in self.items():
             if worker.prepared and self.probe is not None:
                 worker.prepared = False
-                self._engine.submit(address, Probe(self.probe))
+                self.ask(address, Probe(self.probe))
             elif worker.prepared and not any(other.ready for other in self.values()):
                 worker.prepared = False
                 self._let_in(address, worker)
@@ -262,9 +306,9 @@ class Workers(dict[str, Worker]):
         log.error("worker %s is shut out: %s", worker.name, error)
 
     def _welcome(self, address: str, worker: Worker) -> None:
-        """Have a worker get ready, if it may compute beside the others."""
-        if self._may_compute(address, worker):
-            self._engine.submit(address, GetReady(self.plan, self._bits))
+        """Have a worker get ready, if there is a plan and it may compute beside the others."""
+        if self.plan and self._may_compute(address, worker):
+            self.ask(address, GetReady(self.plan, self._bits))
 
     def _may_compute(self, address: str, worker: Worker) -> bool:
         """Return whether a worker may compute beside the others. If not, it is shut out."""

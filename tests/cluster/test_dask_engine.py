@@ -1,0 +1,85 @@
+"""Calls that Dask carries: what the engine says of workers, whatever Dask's own thread does."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+pytest.importorskip("distributed")
+
+from distributed import Client, LocalCluster
+
+from znni.cluster import dask_engine
+from znni.cluster.calls import Describe, EngineGone
+from znni.cluster.dask_engine import DaskEngine, EnginePlugin
+from znni.core.errors import RunFailed
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[Client]:
+    """A client of a scheduler and a worker, in this process."""
+    web = {"dashboard": False, "dashboard_address": "127.0.0.1:0"}
+    with (
+        LocalCluster(
+            n_workers=1, threads_per_worker=1, processes=False, protocol="tcp", host="127.0.0.1",
+            scheduler_kwargs=web, worker_dashboard_address=None,
+        ) as cluster,
+        Client(cluster) as client,
+    ):  # fmt: skip
+        yield client
+
+
+@pytest.fixture
+def engine(client: Client) -> DaskEngine:
+    return DaskEngine(client, None, "plugin", 1, replaced=False)
+
+
+def test_a_worker_is_there_whatever_dask_notes_in_between(
+    client: Client, engine: DaskEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every two seconds Dask notes the scheduler without its workers, where its client looks."""
+    sync = client.sync
+
+    def and_then_note(*arguments: Any, **options: Any) -> Any:
+        answer = sync(*arguments, **options)
+        sync(client._update_scheduler_info)
+        return answer
+
+    monkeypatch.setattr(client, "sync", and_then_note)
+    assert len(engine.workers()) == 1
+
+
+async def never(**_: object) -> None:
+    """Wait for ever, as for a scheduler that is stopped."""
+    await asyncio.get_running_loop().create_future()
+
+
+def test_a_scheduler_that_does_not_answer_ends_the_run(
+    client: Client, engine: DaskEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dask_engine, "SCHEDULER_SECONDS", 0.1)
+    monkeypatch.setattr(client.scheduler, "identity", never, raising=False)
+    with pytest.raises(RunFailed, match=r"the cluster's scheduler did not answer for 0\.1 s"):
+        engine.workers()
+
+
+def test_workers_that_do_not_learn_of_a_run_end_it(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dask_engine, "START_SECONDS", 0.1)
+    monkeypatch.setattr(client, "register_plugin", lambda _plugin: never())
+    with pytest.raises(RunFailed, match=r"or a worker of the cluster did not answer for 0\.1 s"):
+        dask_engine._start_engines(client, EnginePlugin(None, {}, ""))  # type: ignore[arg-type]
+
+
+def test_calls_that_dask_itself_cancels_are_answered(engine: DaskEngine) -> None:
+    """A call is forgotten only if its worker is gone."""
+    (worker,) = engine.workers()
+    engine.submit(worker, Describe())
+    ((key, future),) = engine._asked[worker].items()
+    future.cancel(force=True)
+    (came,) = engine.completed(10.0)
+    assert isinstance(came.answer.error, EngineGone | RunFailed), key
