@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import signal
+import sys
+import tempfile
 from collections.abc import Generator, Iterator
 from itertools import count
 from pathlib import Path
@@ -25,6 +27,7 @@ from znni.calibration.measure import Workbench
 from znni.calibration.shapes import Call
 from znni.inference import text_cache
 from znni.machine import busy, cold_pages
+from znni.machine.cuda import cupy
 from znni.machine.detect import detect_machine
 from znni.machine.machine import Machine
 from znni.machine.timing import Timing
@@ -45,6 +48,7 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)  # which nohup has ignored
 # Workers of pytest-xdist inherit it, and compile each emulated kernel once together.
 folder()
 
+GPU_LOCK = Path(tempfile.gettempdir()) / "znni-tests-of-the-gpu"
 NO_NOTES = mock.Mock(load=lambda _: None)
 
 
@@ -66,6 +70,22 @@ def few_objects_to_collect() -> None:
     """Look for garbage only among what a module's tests make, not among all imported before."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(autouse=True)
+def share_of_the_gpu(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Tests share the GPU among processes. One that measures or takes all memory has it alone."""
+    if not request.node.get_closest_marker("gpu") or not detect_machine().gpus:
+        yield
+        return
+    from fcntl import LOCK_EX, LOCK_SH, flock  # Windows has none, and skips these tests
+
+    alone = request.node.get_closest_marker("whole_gpu")
+    with GPU_LOCK.open("a") as lock:
+        flock(lock, LOCK_EX if alone else LOCK_SH)
+        yield
+        if "cupy" in sys.modules:
+            cupy().get_default_memory_pool().free_all_blocks()
 
 
 @pytest.fixture(scope="session")

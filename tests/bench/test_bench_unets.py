@@ -115,6 +115,7 @@ def test_several_windows_are_for_a_gpu() -> None:
 @pytest.mark.gpu
 @needs_torch
 @pytest.mark.parametrize("accuracy", ["float32", "tf32"])
+@pytest.mark.whole_gpu
 def test_a_window_on_a_gpu(accuracy: str, tmp_path: Path) -> None:
     out = tmp_path / "unets.json"
     found = rows("--device", "gpu", "--window", "64", "--accuracy", accuracy, out=out)

@@ -132,6 +132,7 @@ def hog(left: int) -> Any:
     return allocate(free - left)
 
 
+@pytest.mark.whole_gpu
 def test_memory_of_the_gpu_taken_by_others(whole: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The run goes on with a smaller plan; where there is none it ends, and leaves nothing."""
     plan = ("plan", "--net", NET, "--volume", "volume.h5", "--device", "gpu", "--out", "large.json")

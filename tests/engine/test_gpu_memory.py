@@ -8,11 +8,10 @@ import sys
 import pytest
 from paths import NETWORKS
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.whole_gpu]
 
 NET = NETWORKS / "n537.yaml"
 
-# Nobody else may use the GPU meanwhile.
 MEASURED = """
 import sys
 import numpy as np

@@ -116,6 +116,7 @@ def test_the_gpu_converts_as_the_host_does(dtype: OutputType) -> None:
     np.testing.assert_array_equal(stored, convert(values, dtype))
 
 
+@pytest.mark.whole_gpu
 def test_memory_is_what_the_plan_says_and_the_same_in_every_patch() -> None:
     network = znni.load_network(NETWORKS / "boundaries.yaml")
     plan = planned(network, network.total_pooling * 6)

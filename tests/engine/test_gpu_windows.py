@@ -187,6 +187,7 @@ print(before - min(least), plan.device_memory.total)
 
 
 @on_gpu
+@pytest.mark.whole_gpu
 def test_all_that_the_gpu_gives_was_promised(tmp_path: Path) -> None:
     file = tmp_path / "net.yaml"
     file.write_text(PLAIN_UNET + "window: {size: [32, 32, 32]}\n")
