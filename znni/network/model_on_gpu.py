@@ -128,7 +128,13 @@ def compile_model(file: str, numbers: str, x: Any, compiled: str) -> None:
     try:
         with torch.no_grad(), warnings.catch_warnings(action="ignore"):
             program = torch.export.export(module, (x,))
-            torch._inductor.aoti_compile_and_package(program, package_path=compiled)
+            # Only the GPU computes. A search for the host's vector instructions takes minutes: it
+            # imports PyTorch in one new process for each kind.
+            torch._inductor.aoti_compile_and_package(
+                program,
+                package_path=compiled,
+                inductor_configs={"cpp.vec_isa_ok": False},
+            )
     except Exception as error:  # the compilers have errors of their own, of all kinds
         raise Refused(
             f"PyTorch {torch.__version__} {CANNOT_COMPILE}: {first_line(error)}"
