@@ -6,10 +6,11 @@ U-Net of connectomics, and a valid U-Net as funlib makes them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import TypeGuard
 
 import numpy as np
 from safetensors.numpy import save_file
@@ -29,7 +30,7 @@ from znni.network.layers import (
 )
 from znni.network.network import Network
 from znni.network.node import INPUT, Node
-from znni.network.weights import Weights, random_weights
+from znni.network.weights import ConvWeights, Weights, random_weights
 
 ONE, THREE = Vec3(1, 1, 1), Vec3(3, 3, 3)
 
@@ -162,29 +163,106 @@ def valid_unet() -> Network:
     return graph.network("valid-unet")
 
 
+def mednext(expansions: Sequence[int], blocks: Sequence[int], kernel: int) -> Network:
+    """Return a MedNeXt of five levels with 32 to 512 maps, as MONAI has it.
+
+    Args:
+        expansions: the factor by which a block widens its maps, by the stage.
+        blocks: the blocks of each stage.
+        kernel: the extent of depthwise kernels.
+    """
+    graph, two, wide, half = _Graph(), Vec3(2, 2, 2), Vec3.of(kernel), Vec3.of(kernel // 2)
+    at, skips = graph.conv(INPUT, 32, ONE, "identity"), []
+
+    def named(kind: str) -> str:
+        return f"{kind}{len(graph.nodes)}"
+
+    def widened(taken: str, maps: int, factor: int) -> str:
+        known = graph.maps[taken]
+        normed = graph.add(Normalize(named("norm"), known, known), taken)
+        return graph.conv(graph.conv(normed, factor * known, ONE, "gelu"), maps, ONE, "identity")
+
+    def spatial(taken: str, stride: Vec3) -> str:
+        maps, padding = graph.maps[taken], Padding(half, half)
+        layer = Conv(named("conv"), maps, maps, wide, "identity", stride, ONE, maps, padding)
+        return graph.add(layer, taken)
+
+    def added(first: str, second: str) -> str:
+        return graph.add(Add(named("sum")), first, second)
+
+    def stage(taken: str, number: int) -> str:
+        for _ in range(blocks[number]):
+            maps = graph.maps[taken]
+            taken = added(widened(spatial(taken, ONE), maps, expansions[number]), taken)
+        return taken
+
+    def lower(taken: str, maps: int, factor: int) -> str:
+        made = widened(spatial(taken, two), maps, factor)
+        return added(made, graph.conv(taken, maps, ONE, "identity", two))
+
+    def higher(taken: str, maps: int, factor: int) -> str:
+        known = graph.maps[taken]
+        layer = ConvTranspose(
+            named("up"), known, known, wide, "identity", two, half, half, groups=known
+        )
+        made = widened(graph.add(layer, taken), maps, factor)
+        point = ConvTranspose(named("up"), known, maps, ONE, "identity", two)
+        both = added(made, graph.add(point, taken))
+        before = Padding(ONE, Vec3(0, 0, 0))
+        pad = Conv(named("pad"), maps, maps, ONE, "identity", groups=maps, padding=before)
+        return graph.add(pad, both)
+
+    for level in range(4):
+        at = stage(at, level)
+        skips.append(at)
+        at = lower(at, 64 << level, expansions[level])
+    at = stage(at, 4)
+    for level in range(5, 9):
+        skip = skips.pop()
+        at = stage(added(higher(at, graph.maps[skip], expansions[level]), skip), level)
+    graph.add(ConvTranspose(named("out"), 32, 2, ONE, "identity", ONE), at)
+    return graph.network(f"mednext-{sum(expansions)}-k{kernel}")
+
+
+MEDNEXT_S = (2,) * 9, (2,) * 9
+MEDNEXT_B = (2, 3, 4, 4, 4, 4, 4, 3, 2), (2,) * 9
+
 UNETS: Mapping[str, Callable[[], Network]] = {
     "unet3d": unet3d,
     "nnunet": nnunet,
     "nnunet-instance": partial(nnunet, instance_norm=True),
     "rsunet": rsunet,
     "valid-unet": valid_unet,
+    **{
+        f"mednext-{size}-k{kernel}": partial(mednext, *widths, kernel)
+        for size, widths in (("s", MEDNEXT_S), ("b", MEDNEXT_B))
+        for kernel in (3, 5)
+    },
 }
 
 
 def unet_weights(network: Network) -> Weights:
     """Return random weights with which values keep their size, as batch norm keeps them.
 
+    Layers that only pad have weights of 1.
+
     Every sum of a residual network adds variances. With He's scaling, values would grow until the
     last sigmoid is 0 or 1 everywhere, so that errors mean nothing. Half the variance prevents it.
     """
     weights = random_weights(network, 0)
-    if not any(isinstance(layer, Add) for layer in network.layers):
-        return weights
-    halved = np.float32(np.sqrt(0.5))
-    layers = {
-        name: replace(layer, weight=layer.weight * halved) for name, layer in weights.layers.items()
-    }
+    layers = dict(weights.layers)
+    if any(isinstance(layer, Add) for layer in network.layers):
+        halved = np.float32(np.sqrt(0.5))
+        layers = {name: replace(it, weight=it.weight * halved) for name, it in layers.items()}
+    for layer in filter(only_pads, network.layers):
+        ones = np.ones(layer.weight_shape, np.float32)
+        layers[layer.name] = ConvWeights(ones, np.zeros(len(ones), np.float32))
     return Weights(layers, source=weights.source)
+
+
+def only_pads(layer: Layer) -> TypeGuard[Conv]:
+    """Return whether a layer of these networks stands for zero padding."""
+    return isinstance(layer, Conv) and layer.groups > 1 and layer.kernel == ONE
 
 
 def save_weights(weights: Weights, path: Path) -> None:

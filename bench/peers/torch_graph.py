@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - as PyTorch's documentation has it
 from torch import Tensor, nn
 
+from bench.unet_networks import only_pads
 from znni.core.shapes import Vec3, offsets
 from znni.network.layers import (
     Add,
@@ -86,7 +87,9 @@ class TorchGraph(nn.Module):
                 padding: Any = tuple(before)
                 if before != after or self._by_taps:
                     x, padding = _padded(x, layer.padding, 0.0), 0
-                if self._by_taps and layer.groups == 1:
+                if only_pads(layer):
+                    y = x
+                elif self._by_taps and layer.groups == 1:
                     y = _sum_of_taps(x, layer, array("weight"), array("bias"))
                 else:
                     y = F.conv3d(

@@ -19,6 +19,7 @@ from znni.plans.primitive import Primitive
 from znni.primitives import reference
 from znni.primitives.gpu.affine import primitive as affine
 from znni.primitives.gpu.arranged import primitive as arranged
+from znni.primitives.gpu.depthwise import primitive as depthwise
 from znni.primitives.gpu.direct import primitive as direct
 from znni.primitives.gpu.direct_tensor import primitive as direct_tensor
 from znni.primitives.gpu.global_pooling import primitive as global_pooling
@@ -28,7 +29,9 @@ from znni.primitives.gpu.normalization import primitive as normalization
 from znni.primitives.gpu.upsampling import primitive as upsampling
 from znni.primitives.gpu.window_pooling import primitive as window_pooling
 
-MODULES = (affine, arranged, global_pooling, joins, normalization, upsampling, window_pooling)
+MODULES = (
+    affine, arranged, depthwise, global_pooling, joins, normalization, upsampling, window_pooling,
+)  # fmt: skip
 
 # Those whose outputs may have gaps in exact networks, though dense networks have them too.
 DENSE = (direct, direct_tensor, max_pooling)

@@ -254,6 +254,7 @@ inline void bfloats(unsigned& pair, float high, float low) {
   pair = bfloat16_bits(high) << 16 | bfloat16_bits(low);
 }
 inline void power_of_two(float& power, float exponent) { power = std::exp2(exponent); }
+inline void reciprocal(float& result, float value) { result = 1.0f / value; }
 inline void tf32(unsigned& bits, float value) {
   bits = (__float_as_uint(value) + 0x1000u) & 0xffffe000u;
 }

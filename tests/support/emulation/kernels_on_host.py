@@ -44,6 +44,7 @@ INSTRUCTIONS = {
     "cvt.rn.bf16x2.f32 %0, %1, %2;": "bfloats",
     "cvt.rna.tf32.f32 %0, %1;": "tf32",
     "ex2.approx.ftz.f32 %0, %1;": "power_of_two",
+    "rcp.approx.ftz.f32 %0, %1;": "reciprocal",
     "mul.rn.f16x2 %0, %1, %2;": "product_of_halves",
     "{.reg .f16 low, high; mov.b32 {low, high}, %2; cvt.f32.f16 %0, low; cvt.f32.f16 %1, high;}": (
         "floats_of_halves"

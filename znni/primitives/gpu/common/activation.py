@@ -12,7 +12,7 @@ from znni.core.shapes import Shape5
 from znni.machine.cuda_kernels import compiled, source_beside
 from znni.network.layers import LEAKY_SLOPE, Activation, Conv, Operation, PooledConv
 from znni.plans.cost import Cost
-from znni.primitives.gpu.common.kernels import fast_elu_source, larger_source
+from znni.primitives.gpu.common.kernels import fast_activations_source, larger_source
 
 # The activation of a sum `value`. `larger` returns the larger of two numbers, or NaN if one is NaN.
 # Softmax needs all maps of a voxel, so it is a pass of its own after the convolution.
@@ -24,24 +24,29 @@ EXPRESSIONS: dict[Activation, str] = {
     "elu": "value > 0.0f ? value : expm1f(value)",
     "sigmoid": "1.0f / (1.0f + expf(-value))",
     "tanh": "tanhf(value)",
-}
-
-# Activations in kernels that know a slope for each map. There `leaky_relu` may have any slope.
-SLOPED_EXPRESSIONS: dict[Activation, str] = EXPRESSIONS | {
-    "leaky_relu": "value > 0.0f ? value : slope * value",
-    "prelu": "value > 0.0f ? value : slope * value",
     "gelu": "0.5f * value * (1.0f + erff(value * 0.70710678118654752f))",
     "gelu_tanh": (
         "0.5f * value * (1.0f + tanhf(value * (0.79788456f + 0.035677408f * value * value)))"
     ),
 }
 
-# Faster expressions for numbers that are stored as float16. Their relative error is below 1e-5. On
-# an H100, `expm1f` took over a third of the time of a convolution, and branches for each number a
-# quarter.
+# Activations in kernels that know a slope for each map. There `leaky_relu` may have any slope.
+SLOPED_EXPRESSIONS: dict[Activation, str] = EXPRESSIONS | {
+    "leaky_relu": "value > 0.0f ? value : slope * value",
+    "prelu": "value > 0.0f ? value : slope * value",
+}
+
+# Faster expressions for numbers that are stored as float16. Their error is below 1e-5 of the
+# largest number. On an H100, `expm1f` took over a third of the time of a convolution, and branches
+# for each number a quarter.
 ROUNDED_EXPRESSIONS: dict[Activation, str] = {
     "elu": "fast_elu(value)",
+    "gelu": "fast_gelu(value)",
+    "gelu_tanh": "fast_gelu_tanh(value)",
 }
+
+# Activations that a larger number may make smaller. No pooling comes before them.
+NOT_MONOTONIC = "gelu", "gelu_tanh"
 
 # Activations that a positive factor passes: of `factor * x`, they are `factor` times that of `x`.
 KEEP_UNIT = "identity", "relu", "leaky_relu"
@@ -59,6 +64,8 @@ def has_source(layer: Operation) -> bool:
     conv = layer.conv if isinstance(layer, PooledConv) else layer
     if not isinstance(conv, Conv):
         return True
+    if conv is not layer and conv.activation in NOT_MONOTONIC:
+        return False
     known = conv.activation != "leaky_relu" or conv.slope == LEAKY_SLOPE
     return known and conv.activation in EXPRESSIONS
 
@@ -75,7 +82,7 @@ def activation_source(activation: Activation, *, rounded: bool = False) -> str:
     """
     known = EXPRESSIONS | ROUNDED_EXPRESSIONS if rounded else EXPRESSIONS
     keeps_unit = str(activation in KEEP_UNIT).lower()
-    return f"""{larger_source()}{fast_elu_source() if rounded else ""}
+    return f"""{larger_source()}{fast_activations_source() if rounded else ""}
 constexpr bool KEEPS_UNIT = {keeps_unit};
 __device__ __forceinline__ float activation(float value) {{
     return {known[activation]};
@@ -94,7 +101,7 @@ def sloped_activation_source(activation: Activation, *, rounded: bool = False) -
         rounded: whether the result is rounded to float16.
     """
     known = SLOPED_EXPRESSIONS | ROUNDED_EXPRESSIONS if rounded else SLOPED_EXPRESSIONS
-    return f"""{larger_source()}{fast_elu_source() if rounded else ""}
+    return f"""{larger_source()}{fast_activations_source() if rounded else ""}
 __device__ __forceinline__ float activated(float value, float slope) {{
     return {known[activation]};
 }}

@@ -32,9 +32,9 @@ def larger_source() -> str:
     return source_beside(__file__, "larger.cuh")
 
 
-def fast_elu_source() -> str:
-    """Return the CUDA function ``float fast_elu(float)``."""
-    return source_beside(__file__, "fast_elu.cuh")
+def fast_activations_source() -> str:
+    """Return CUDA functions of a number such as ``float fast_elu(float)``."""
+    return source_beside(__file__, "fast_activations.cuh")
 
 
 def float16_pair_source() -> str:

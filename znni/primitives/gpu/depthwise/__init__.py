@@ -1,0 +1,1 @@
+"""Depthwise convolution and its transpose on a GPU."""

@@ -1,0 +1,190 @@
+"""Depthwise convolution on a GPU, and its transpose: each output map sees one input map.
+
+A block goes along z and keeps the sums of all planes that see a plane of input in registers
+(``depthwise.cu``). Sums are in float32. Kernels of 3^3 taps take the time of one pass over memory.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from znni.core.shapes import Shape5, offsets
+from znni.machine.cuda import cupy
+from znni.machine.cuda_kernels import kernel_with_shared, source_beside
+from znni.machine.device_arena import new_device_output
+from znni.machine.machine import Device
+from znni.network.layers import Activation, Conv, ConvTranspose, Operation
+from znni.network.weights import ConvWeights, Float32, conv_weights
+from znni.plans.cost import Cost, Memory
+from znni.plans.primitive import Run, applying, convolved_with_gaps
+from znni.primitives.gpu.arranged.arrangement import taps_of_phase
+from znni.primitives.gpu.common.activation import (
+    activate_over_maps,
+    sloped_activation_source,
+    with_softmax,
+)
+from znni.primitives.gpu.common.hardware import (
+    AMPERE_NEEDED,
+    COMMON_BLOCK_SHARED,
+    Chip,
+    chip_of,
+    processors_of,
+)
+from znni.primitives.gpu.common.map_sums import in_fours
+from znni.primitives.gpu.common.number_formats import FLOAT_BYTES
+from znni.primitives.gpu.common.voxels import MOST, strided
+from znni.primitives.gpu.depthwise.geometry import Division, Taps, division
+
+# Operations of a multiprocessor's schedulers in a cycle, if each instruction is a multiply-add; and
+# the share of their turns in which they issue one.
+FLOPS_TOGETHER = 256
+ISSUED = 0.7
+
+
+class Work(NamedTuple):
+    """The work of a layer on inputs of one shape.
+
+    Attributes:
+        layer: the layer.
+        out: the shape of the output.
+        division: its division among blocks.
+        chip: the GPU's chip.
+    """
+
+    layer: Conv | ConvTranspose
+    out: Shape5
+    division: Division
+    chip: Chip
+
+
+@dataclass(frozen=True)
+class GpuDepthwise:
+    """Depthwise convolution on a GPU, with bias and activation."""
+
+    device: Device
+    name: str = "gpu_depthwise"
+    accuracy: float = 1e-5
+    version = 1
+
+    def out_shape(self, layer: Operation, shape: Shape5) -> Shape5 | None:
+        """Return the output's shape, if each output map sees one input map."""
+        found = self._work(layer, shape)
+        return None if found is None else found.out
+
+    def cost(self, layer: Operation, shape: Shape5) -> Cost:
+        """Return the cost: the input is read once, but for the edges of tiles."""
+        layer, out, parts, chip = applying(self._work(layer, shape), self, layer, shape)
+        phases = parts.tile.taps.phases
+        weights = parts.tile.taps.weights * phases.z * phases.y
+        instructions = parts.instructions(out)
+        cost = Cost(
+            flops=2.0 * instructions,
+            bytes_moved=shape.nbytes + out.nbytes,
+            memory=Memory.beside(shape.nbytes + out.nbytes, 0, FLOAT_BYTES * out.f * (weights + 2)),
+            efficiency=ISSUED * FLOPS_TOGETHER / chip.cycle_flops,
+            writes_views=True,
+        )
+        return with_softmax(cost, layer.activation, out)
+
+    def build(self, layer: Operation, shape: Shape5, weights: ConvWeights | None) -> Run:
+        """Compile the kernel; order the weights as it reads them."""
+        layer, out, parts, _ = applying(self._work(layer, shape), self, layer, shape)
+        given, tile = conv_weights(layer, weights), parts.tile
+        kernel = kernel_with_shared(
+            source(layer.activation), "depthwise", tile.shared_bytes, tile.options
+        )
+        slope = layer.slope if given.slope is None else given.slope
+        constants = [
+            cupy().asarray(numbers)
+            for numbers in (
+                ordered_weights(layer, given.weight),
+                given.bias,
+                np.full(out.f, slope, np.float32),
+            )
+        ]
+        positions = out.size.ceil_div(tile.taps.phases)
+        z, y, x = parts.tiles
+        counts = out.f, out.f // shape.f, *positions, x, y, z, parts.each
+        blocks = parts.blocks(out)
+
+        def run(x: Any) -> Any:
+            y = new_device_output(out)
+            given = *strided(x), *map(np.int32, shape.size), *constants, *strided(y)
+            numbers = map(np.int32, (*counts, in_fours(y)))
+            kernel((blocks,), (tile.threads,), (*given, *numbers), shared_mem=tile.shared_bytes)
+            activate_over_maps(y, layer.activation)
+            return y
+
+        return run
+
+    def _work(self, layer: Operation, shape: Shape5) -> Work | None:
+        """Return the work of a layer; None if this primitive does not apply."""
+        chip = chip_of(self.device)
+        if chip is None or not isinstance(layer, Conv | ConvTranspose):
+            return None
+        out = depthwise_shape(layer, shape)
+        if out is None:
+            return None
+        limit = COMMON_BLOCK_SHARED // 2
+        parts = division(Taps.of(layer), out, processors_of(self.device, chip), limit)
+        if parts is None or max(parts.blocks(out), shape.y * shape.x) > MOST:
+            return None
+        return Work(layer, out, parts, chip)
+
+
+def depthwise_shape(layer: Conv | ConvTranspose, shape: Shape5) -> Shape5 | None:
+    """Return the output's shape of a depthwise layer without dilation; None for another layer."""
+    if not 1 < layer.groups == layer.in_features == shape.f or layer != layer.local:
+        return None
+    if isinstance(layer, Conv):
+        return convolved_with_gaps(layer, shape) if layer.dilation.volume == 1 else None
+    size = layer.local_size(shape.size)
+    return Shape5.of(shape.n, layer.out_features, size) if min(size) > 0 else None
+
+
+def kernels_by_phase(layer: Conv | ConvTranspose, weight: Float32) -> Float32:
+    """Return kernels (map, phase z, y, x, z, y, x) that slide over the input."""
+    taps = Taps.of(layer)
+    given = weight.reshape(layer.out_features, *layer.kernel)
+    made = np.zeros((layer.out_features, *taps.phases, *taps.kernel), np.float32)
+    if isinstance(layer, Conv):
+        made[:, 0, 0, 0] = given
+        return made
+    for phase in offsets(taps.phases):
+        box = taps_of_phase(layer, phase)
+        for at in (box.start + it for it in offsets(box.size)):
+            tap = (layer.context.before - at) * layer.stride + phase + layer.padding
+            made[:, *phase, *at] = given[:, *tap]
+    return made
+
+
+def ordered_weights(layer: Conv | ConvTranspose, weight: Float32) -> Float32:
+    """Return weights in the order of the kernel.
+
+    They are by map, phase along z and y, plane of a step, tap along y, live plane, and then tap
+    along x and phase along x, which zeros fill to whole vectors.
+    """
+    taps, kernels = Taps.of(layer), kernels_by_phase(layer, weight)
+    planes = taps.live * taps.stride.z
+    deep = np.pad(kernels, [(0, 0)] * 4 + [(0, planes - taps.kernel.z), (0, 0), (0, 0)])
+    by_step = deep.reshape(*deep.shape[:4], taps.live, taps.stride.z, *deep.shape[5:])
+    ordered = by_step.transpose(0, 1, 2, 5, 6, 4, 7, 3)
+    rows = ordered.reshape(*ordered.shape[:6], -1)
+    return np.pad(rows, [(0, 0)] * 6 + [(0, -rows.shape[-1] % 4)])
+
+
+def source(activation: Activation) -> str:
+    """Return the CUDA source of ``depthwise``, which is compiled with a tile's ``options``."""
+    return sloped_activation_source(activation) + source_beside(__file__, "depthwise.cu")
+
+
+# The GPUs that have this primitive.
+NEEDS = AMPERE_NEEDED
+
+
+def primitives(device: Device) -> tuple[GpuDepthwise, ...]:
+    """Return the depthwise convolution, if the GPU has the instructions."""
+    return (GpuDepthwise(device),) if chip_of(device) else ()
