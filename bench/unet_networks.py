@@ -220,7 +220,7 @@ def mednext(expansions: Sequence[int], blocks: Sequence[int], kernel: int) -> Ne
     for level in range(5, 9):
         skip = skips.pop()
         at = stage(added(higher(at, graph.maps[skip], expansions[level]), skip), level)
-    graph.add(ConvTranspose(named("out"), 32, 2, ONE, "identity", ONE), at)
+    graph.conv(at, 2, ONE, "identity")
     return graph.network(f"mednext-{sum(expansions)}-k{kernel}")
 
 

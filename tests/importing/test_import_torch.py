@@ -239,7 +239,7 @@ class Pieces(nn.Module):
         super().__init__()
         self.start = nn.Sequential(nn.ConstantPad3d((1, 1, 2, 0, 1, 1), 0.0), nn.Conv3d(1, 4, 3))
         self.up = nn.ConvTranspose3d(4, 2, (3, 2, 2), dilation=(1, 2, 2), padding=1, groups=2)
-        self.end = nn.Conv3d(4, 2, 1)
+        self.end = nn.ConvTranspose3d(4, 2, 1)
         self.register_buffer("scale", torch.tensor(0.5), persistent=False)
 
     def forward(self, x: Any) -> Any:

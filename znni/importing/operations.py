@@ -68,7 +68,8 @@ def transposed_convolution(
 ) -> Layered:
     """Return a transposed convolution with weights (in, out / groups, z, y, x).
 
-    Dilated kernels become larger ones with zeros between their taps.
+    Dilated kernels become larger ones with zeros between their taps. One of a single tap and no
+    stride is a convolution, which more primitives compute.
     """
     kernels = _kernels(origin, weight, "(in, out, z, y, x)")
     several = groups_of(origin, groups, len(kernels))
@@ -88,6 +89,8 @@ def transposed_convolution(
         )
     taken, out = len(kernels), kernels.shape[1] * several
     shifts, steps = vector(origin, "bias", bias, out), extents(origin, "stride", stride)
+    if reach == steps == ONE and several == 1 and after == ZERO:
+        return convolved(origin, np.swapaxes(apart, 0, 1), shifts)
     layer = ConvTranspose(origin, taken, out, reach, "identity", steps, cut.before, after)
     layer = replace(layer, groups=several)
     return Layered(layer, apart, shifts)

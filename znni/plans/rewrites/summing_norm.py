@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from znni.network.layers import Conv, Normalize, PackedLayer
+from znni.network.layers import Conv, ConvTranspose, Normalize, PackedLayer
 from znni.network.node import Node
 from znni.plans.rewrites.block_steps import BlockSteps, Near, Rewrite
 
@@ -23,7 +23,7 @@ def rewrite(steps: BlockSteps, node: Node) -> Rewrite | None:
         return None
     (name,) = node.inputs
     conv = steps.packed(name)
-    if conv is None or not isinstance(conv.layer, Conv):
+    if conv is None or not isinstance(conv.layer, Conv | ConvTranspose):
         return None
     geometry = steps.storage.geometry
     if geometry.reads[node.name][0] != geometry.frames[name].computed:
@@ -34,6 +34,8 @@ def rewrite(steps: BlockSteps, node: Node) -> Rewrite | None:
 def variants(operation: PackedLayer, near: Near) -> Iterator[PackedLayer]:
     """Yield the operation of a convolution or a norm with sums."""
     layer = operation.layer
-    sums = isinstance(layer, Conv) and any(isinstance(it, Normalize) for it in near.after)
+    sums = isinstance(layer, Conv | ConvTranspose) and any(
+        isinstance(it, Normalize) for it in near.after
+    )
     if operation.writes and (sums or isinstance(layer, Normalize)):
         yield replace(operation, sums=True)

@@ -47,7 +47,7 @@ typedef float Sums[LIVE][ROWS][OUT];
 // Adds the products of a plane of input to the sums. `tile` begins at the thread's first number.
 __device__ __forceinline__ void add_products(Sums &sums, const float *tile, const float4 *weights,
                                              int first, int last) {
-#pragma unroll UNROLLED_Y
+#pragma unroll UNROLLED
     for (int kernel_y = 0; kernel_y < KERNEL_Y; ++kernel_y) {
         float row[ROWS][4 * VECTORS];
 #pragma unroll

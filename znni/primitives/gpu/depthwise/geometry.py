@@ -10,6 +10,7 @@ from functools import lru_cache
 from math import ceil
 
 from znni.core.shapes import Shape5, Vec3, round_up
+from znni.machine.packed_arrays import VOXEL_BYTES
 from znni.network.layers import Conv, ConvTranspose
 from znni.primitives.gpu.common.hardware import BANKS, LANES
 from znni.primitives.gpu.common.kernels import compiler_options, of_axes
@@ -17,8 +18,14 @@ from znni.primitives.gpu.common.number_formats import FLOAT_BYTES
 
 ONE = Vec3(1, 1, 1)
 
-# Positions of a thread along x, and threads of a block, at most.
+# Positions of a thread along x, each a float32; and threads of a block, at most.
 ALONG, MOST_THREADS = 4, 128
+
+# Maps of a position, and positions of a thread along x, if values are packed.
+PACKED_MAPS, PACKED_ALONG = 8, 1
+
+# Threads side by side along x, at most.
+MOST_LANES_X = 32
 
 # Words of a plane that a thread copies, at most: it keeps the place of each in a register.
 MOST_COPIES = 40
@@ -29,6 +36,9 @@ AHEAD = 2
 # Sums of a thread, at most, and numbers of a row that it sees. The rest of 255 registers holds
 # rows of input, weights and addresses.
 MOST_SUMS, MOST_SEEN = 144, 24
+
+# The same if values are packed: a column of voxels takes 8 registers for each of them.
+MOST_PACKED_SUMS = 112
 
 # Blocks of a multiprocessor by the sums of a thread, which are registers.
 FEW_SUMS, SOME_SUMS = 48, 80
@@ -52,18 +62,35 @@ class Taps:
         kernel: the extents of each phase's kernel.
         stride: the samples of the input from one position to the next.
         phases: the samples of the output at each position.
+        parts: the parts of packed numbers, 8 maps together; 0 if numbers are float32 of one map.
     """
 
     kernel: Vec3
     stride: Vec3
     phases: Vec3
+    parts: int = 0
 
     @classmethod
-    def of(cls, layer: Conv | ConvTranspose) -> Taps:
+    def of(cls, layer: Conv | ConvTranspose, parts: int = 0) -> Taps:
         """Return the taps of a layer."""
         if isinstance(layer, Conv):
-            return cls(layer.kernel, layer.stride, ONE)
-        return cls(layer.context.total + 1, ONE, layer.stride)
+            return cls(layer.kernel, layer.stride, ONE, parts)
+        return cls(layer.context.total + 1, ONE, layer.stride, parts)
+
+    @property
+    def maps(self) -> int:
+        """The maps of a block."""
+        return PACKED_MAPS if self.parts else 1
+
+    @property
+    def along(self) -> int:
+        """The positions of a thread along x."""
+        return PACKED_ALONG if self.parts else ALONG
+
+    @property
+    def position_sums(self) -> int:
+        """The sums of a thread for one row of positions: those of each live plane and phase."""
+        return self.live * self.along * self.maps * self.phases.x
 
     @property
     def live(self) -> int:
@@ -73,18 +100,18 @@ class Taps:
     @property
     def rows(self) -> int:
         """The rows of positions of a thread: fewer if these see many numbers or make many."""
-        many = 4 * self.live * ALONG * self.phases.x > MOST_SUMS
+        many = 4 * self.position_sums > (MOST_PACKED_SUMS if self.parts else MOST_SUMS)
         return 2 if many or self.stride.y > 1 else 4
 
     @property
     def sums(self) -> int:
         """The sums of a thread."""
-        return self.live * self.rows * ALONG * self.phases.x
+        return self.rows * self.position_sums
 
     @property
     def seen(self) -> int:
         """The numbers of a row of input that a thread sees."""
-        return (ALONG - 1) * self.stride.x + self.kernel.x
+        return (self.along - 1) * self.stride.x + self.kernel.x
 
     @property
     def fit(self) -> bool:
@@ -94,18 +121,20 @@ class Taps:
     @property
     def weights(self) -> int:
         """The weights of a phase along z and y, with the zeros that fill vectors."""
-        row = round_up(self.kernel.x * self.phases.x, 4)
+        row = round_up(self.kernel.x * self.phases.x * self.maps, 4)
         return self.stride.z * self.kernel.y * self.live * row
 
     @property
     def blocks(self) -> int:
         """The blocks that a multiprocessor has room for."""
-        return BLOCKS[(self.sums > FEW_SUMS) + (self.sums > SOME_SUMS)]
+        more = self.parts > 1 or (self.parts and self.phases.x > 1)  # registers beside the sums
+        some = FEW_SUMS if more else SOME_SUMS
+        return BLOCKS[(self.sums > FEW_SUMS) + (self.sums > some)]
 
     @property
     def products(self) -> int:
         """The products of a thread for a plane of positions."""
-        return self.stride.z * self.live * self.kernel.y * self.kernel.x * self.sums // self.live
+        return self.stride.z * self.kernel.y * self.kernel.x * self.sums
 
 
 @dataclass(frozen=True)
@@ -134,12 +163,15 @@ class Tile:
 
     @property
     def pitch(self) -> int:
-        """Words from row to row in shared memory.
+        """Words, or packed voxels, from row to row in shared memory.
 
         A quarter of a warp reads a vector each at a time. If four lanes lie side by side, the other
         four read other banks.
         """
-        least = (self.lanes_x * ALONG - 1) * self.taps.stride.x + self.taps.kernel.x
+        taps = self.taps
+        least = (self.lanes_x * taps.along - 1) * taps.stride.x + taps.kernel.x
+        if taps.parts:
+            return least
         pitch = round_up(least, 4)
         step = self.taps.rows * self.taps.stride.y
         while self.lanes_x == 4 and pitch * step % BANKS not in (BANKS // 2, 0):
@@ -148,14 +180,16 @@ class Tile:
 
     @property
     def plane_words(self) -> int:
-        """The words of a plane of input in shared memory."""
+        """The words, or packed voxels, of a plane of input in shared memory."""
         return self.seen_y * self.pitch
 
     @property
     def shared_bytes(self) -> int:
         """The shared memory of a block."""
-        planes = (AHEAD + 1) * self.taps.stride.z * self.plane_words
-        return FLOAT_BYTES * (self.taps.weights + planes)
+        taps = self.taps
+        planes = (AHEAD + 1) * taps.stride.z * self.plane_words
+        word = VOXEL_BYTES * taps.parts if taps.parts else FLOAT_BYTES
+        return FLOAT_BYTES * taps.weights + word * planes
 
     @property
     def options(self) -> tuple[str, ...]:
@@ -167,24 +201,27 @@ class Tile:
             **of_axes("PHASES", taps.phases),
             "LANES_X": self.lanes_x,
             "LANES_Y": self.lanes_y,
-            "ALONG": ALONG,
+            "ALONG": taps.along,
             "ROWS": taps.rows,
             "AHEAD": AHEAD,
             "PITCH": self.pitch,
             "BLOCKS": taps.blocks,
             "SKIPS": int(taps.kernel.volume > TAPS_TO_SKIP),
-            "UNROLLED_Y": taps.kernel.y if taps.kernel.volume <= TAPS_TO_SKIP else 1,
+            "UNROLLED": taps.kernel.y if taps.kernel.volume <= TAPS_TO_SKIP else 1,
         }
         return compiler_options(sizes)
 
     def tiles(self, rows: int, columns: int) -> tuple[int, int]:
         """Return the tiles along y and x that cover so many rows and columns of positions."""
-        return ceil(rows / (self.lanes_y * self.taps.rows)), ceil(columns / (self.lanes_x * ALONG))
+        return ceil(rows / (self.lanes_y * self.taps.rows)), ceil(
+            columns / (self.lanes_x * self.taps.along)
+        )
 
     @property
     def instructions(self) -> float:
         """The instructions of a block for a plane of positions."""
-        copies = COPY_INSTRUCTIONS * self.taps.stride.z * self.plane_words
+        words = self.plane_words * max(1, self.taps.parts)
+        copies = COPY_INSTRUCTIONS * self.taps.stride.z * words
         stores = STORE_INSTRUCTIONS * self.taps.sums
         return copies + self.threads * (self.taps.products + stores)
 
@@ -205,8 +242,13 @@ class Division:
 
     def blocks(self, out: Shape5) -> int:
         """Return the blocks of all maps, phases and images."""
+        return out.n * -(-out.f // self.tile.taps.maps) * self.parts
+
+    @property
+    def parts(self) -> int:
+        """The blocks of a map, or of maps that lie together."""
         phases = self.tile.taps.phases
-        return out.n * out.f * phases.z * phases.y * self.tiles.volume
+        return phases.z * phases.y * self.tiles.volume
 
     def instructions(self, out: Shape5) -> float:
         """Return the instructions of all blocks."""
@@ -232,7 +274,7 @@ def division(taps: Taps, out: Shape5, processors: int, shared: int) -> Division 
     planes, rows, columns = out.size.ceil_div(taps.phases)
     found = [
         tile
-        for lanes_x in range(1, min(16, ceil(columns / ALONG)) + 1)
+        for lanes_x in range(1, min(MOST_LANES_X, ceil(columns / taps.along)) + 1)
         for lanes_y in range(1, min(MOST_THREADS // lanes_x, ceil(rows / taps.rows)) + 1)
         if (tile := Tile(taps, lanes_x, lanes_y)).shared_bytes <= shared
         and tile.plane_words <= MOST_COPIES * tile.threads

@@ -161,17 +161,21 @@ def kernels_by_phase(layer: Conv | ConvTranspose, weight: Float32) -> Float32:
     return made
 
 
+def kernels_by_step(layer: Conv | ConvTranspose, weight: Float32, taps: Taps) -> Float32:
+    """Return kernels (map, phase z, y, x, live plane, plane of a step, y, x), filled with zeros."""
+    kernels = kernels_by_phase(layer, weight)
+    missing = taps.live * taps.stride.z - taps.kernel.z
+    deep = np.pad(kernels, [(0, 0)] * 4 + [(0, missing), (0, 0), (0, 0)])
+    return deep.reshape(*deep.shape[:4], taps.live, taps.stride.z, *deep.shape[5:])
+
+
 def ordered_weights(layer: Conv | ConvTranspose, weight: Float32) -> Float32:
     """Return weights in the order of the kernel.
 
     They are by map, phase along z and y, plane of a step, tap along y, live plane, and then tap
     along x and phase along x, which zeros fill to whole vectors.
     """
-    taps, kernels = Taps.of(layer), kernels_by_phase(layer, weight)
-    planes = taps.live * taps.stride.z
-    deep = np.pad(kernels, [(0, 0)] * 4 + [(0, planes - taps.kernel.z), (0, 0), (0, 0)])
-    by_step = deep.reshape(*deep.shape[:4], taps.live, taps.stride.z, *deep.shape[5:])
-    ordered = by_step.transpose(0, 1, 2, 5, 6, 4, 7, 3)
+    ordered = kernels_by_step(layer, weight, Taps.of(layer)).transpose(0, 1, 2, 5, 6, 4, 7, 3)
     rows = ordered.reshape(*ordered.shape[:6], -1)
     return np.pad(rows, [(0, 0)] * 6 + [(0, -rows.shape[-1] % 4)])
 

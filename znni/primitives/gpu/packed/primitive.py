@@ -17,6 +17,7 @@ from znni.primitives.gpu.common.number_formats import FLOAT16, FLOAT16_PAIR
 from znni.primitives.gpu.packed.base import GpuPackedPass
 from znni.primitives.gpu.packed.convolution import GpuPackedConvolution
 from znni.primitives.gpu.packed.copies import GpuPackedConcatenation, GpuPackedUpsampling
+from znni.primitives.gpu.packed.depthwise import GpuPackedDepthwise
 from znni.primitives.gpu.packed.first_layer import GpuPackedFirstLayer
 from znni.primitives.gpu.packed.last_layer import GpuPackedLastLayer
 from znni.primitives.gpu.packed.normalization import GpuPackedNormalization
@@ -31,7 +32,13 @@ from znni.primitives.gpu.packed.pooling import GpuPackedPooling
 NEEDS = AMPERE_NEEDED
 
 
-Packed: TypeAlias = GpuPackedConvolution | GpuPackedFirstLayer | GpuPackedLastLayer | GpuPackedPass
+Packed: TypeAlias = (
+    GpuPackedConvolution
+    | GpuPackedDepthwise
+    | GpuPackedFirstLayer
+    | GpuPackedLastLayer
+    | GpuPackedPass
+)
 
 
 def primitives(device: Device) -> tuple[Packed, ...]:
@@ -40,6 +47,7 @@ def primitives(device: Device) -> tuple[Packed, ...]:
         return ()
     kinds = (
         GpuPackedConvolution,
+        GpuPackedDepthwise,
         GpuPackedFirstLayer,
         GpuPackedLastLayer,
         GpuPackedUpsampling,

@@ -1,0 +1,201 @@
+"""Depthwise convolution of packed values, and its transpose.
+
+As it stores, it may add up each map for a norm.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from znni.core.shapes import Shape5
+from znni.machine.cuda import cupy
+from znni.machine.cuda_kernels import kernel_with_shared, source_beside
+from znni.machine.device_arena import new_device_output
+from znni.machine.machine import Device
+from znni.machine.packed_arrays import (
+    GROUP,
+    RECORD_BYTES,
+    SUMS_BYTES,
+    PackedArray,
+    groups_for,
+    in_whole_groups,
+    packed_bytes,
+)
+from znni.network.layers import Activation, Conv, ConvTranspose, Operation, PackedLayer
+from znni.network.weights import ConvWeights, Float32, conv_weights
+from znni.plans.cost import Cost, Memory
+from znni.plans.primitive import Run, applying
+from znni.primitives.gpu.common.activation import sloped_activation_source
+from znni.primitives.gpu.common.hardware import COMMON_BLOCK_SHARED, Chip, chip_of, processors_of
+from znni.primitives.gpu.common.number_formats import FLOAT16, FLOAT_BYTES, TensorFormat
+from znni.primitives.gpu.common.voxels import MOST
+from znni.primitives.gpu.depthwise.geometry import Division, Taps, division
+from znni.primitives.gpu.depthwise.primitive import (
+    FLOPS_TOGETHER,
+    ISSUED,
+    depthwise_shape,
+    kernels_by_step,
+)
+from znni.primitives.gpu.direct_tensor.launch import bounds_of, ranges_source
+from znni.primitives.gpu.packed.base import common_source, made_into, strided
+from znni.primitives.gpu.packed.pointwise import largest_bound
+
+
+class Work(NamedTuple):
+    """The work of a layer on inputs of one shape.
+
+    Attributes:
+        layer: the layer.
+        out: the shape of the output.
+        sums: whether it adds up its maps.
+        division: its division among blocks.
+        chip: the GPU's chip.
+    """
+
+    layer: Conv | ConvTranspose
+    out: Shape5
+    sums: bool
+    division: Division
+    chip: Chip
+
+    @property
+    def sums_shape(self) -> tuple[int, ...]:
+        """The shape of the sums: (n, part, map, sum or sum of squares)."""
+        return self.out.n, self.division.parts, in_whole_groups(self.out.f), 2
+
+    @property
+    def sums_bytes(self) -> int:
+        """The bytes of the sums."""
+        if not self.sums:
+            return 0
+        return SUMS_BYTES * self.out.n * self.division.parts * in_whole_groups(self.out.f)
+
+
+@dataclass(frozen=True)
+class GpuPackedDepthwise:
+    """Depthwise convolution of packed values."""
+
+    device: Device
+    numbers: TensorFormat = FLOAT16
+    version = 1
+
+    @property
+    def name(self) -> str:
+        """The name in the catalogue."""
+        return f"gpu_packed_depthwise{self.numbers.suffix}"
+
+    @property
+    def accuracy(self) -> float:
+        """The relative error that it promises."""
+        return self.numbers.accuracy
+
+    @property
+    def packed_parts(self) -> int:
+        """The parts of the packed numbers."""
+        return self.numbers.parts
+
+    def out_shape(self, layer: Operation, shape: Shape5) -> Shape5 | None:
+        """Return the output's shape, if each map is made from the same map of the input."""
+        found = self._work(layer, shape)
+        return None if found is None else found.out
+
+    def cost(self, layer: Operation, shape: Shape5) -> Cost:
+        """Return the cost: one pass over input and output."""
+        work = applying(self._work(layer, shape), self, layer, shape)
+        taps, out = work.division.tile.taps, work.out
+        moved = sum(packed_bytes(it, self.numbers.parts) for it in (shape, out))
+        weights = taps.weights * taps.phases.z * taps.phases.y
+        resident = groups_for(out.f) * (FLOAT_BYTES * (weights + 2 * GROUP) + RECORD_BYTES)
+        return Cost(
+            flops=2.0 * work.division.instructions(out),
+            bytes_moved=moved + work.sums_bytes,
+            memory=Memory.beside(moved, 0, resident + work.sums_bytes),
+            efficiency=ISSUED * FLOPS_TOGETHER / work.chip.cycle_flops,
+            writes_views=True,
+        )
+
+    def build(self, layer: Operation, shape: Shape5, weights: ConvWeights | None) -> Run:
+        """Compile the kernel; order the weights as it reads them."""
+        work = applying(self._work(layer, shape), self, layer, shape)
+        conv, out, tile = work.layer, work.out, work.division.tile
+        given = conv_weights(conv, weights)
+        kernel = kernel_with_shared(
+            source(conv.activation, self.numbers, sums=work.sums),
+            "depthwise",
+            tile.shared_bytes,
+            tile.options,
+        )
+        rows = np.zeros((2, in_whole_groups(out.f)), np.float32)
+        rows[0, : out.f], rows[1] = given.bias, conv.slope
+        constants = [
+            cupy().asarray(it)
+            for it in (ordered_weights(conv, given.weight, self.numbers.parts), *rows)
+        ]
+        bounds = bounds_of(conv.activation, given)
+        most = largest_bound(
+            conv.activation, float(bounds.of_input), float(bounds.least), abs(conv.slope)
+        )
+        sums = cupy().empty(work.sums_shape, np.float64) if work.sums else None
+        added = () if sums is None else (sums,)
+        z, y, x = work.division.tiles
+        positions = out.size.ceil_div(tile.taps.phases)
+        counts = groups_for(out.f), *positions, x, y, z, work.division.each
+        blocks = work.division.blocks(out)
+
+        def run(x: PackedArray) -> Any:
+            y = new_device_output(out)._replace(sums=sums)
+            taken = *strided(x), *map(np.int32, shape.size), *constants, *most, *strided(y)
+            given = *taken, *map(np.int32, counts), *added
+            kernel((blocks,), (tile.threads,), given, shared_mem=tile.shared_bytes)
+            return y
+
+        return lambda x: made_into(out, self.numbers.parts, lambda: run(x))
+
+    def _work(self, layer: Operation, shape: Shape5) -> Work | None:
+        """Return the work of a layer; None if this primitive does not apply."""
+        chip = chip_of(self.device)
+        if chip is None or not isinstance(layer, PackedLayer):
+            return None
+        conv = layer.layer
+        if not isinstance(conv, Conv | ConvTranspose) or conv.activation in ("softmax", "prelu"):
+            return None
+        if not (layer.reads and layer.writes) or layer.parts != self.numbers.parts:
+            return None
+        if layer.norm or layer.leaves or conv.out_features != conv.in_features:
+            return None
+        out = depthwise_shape(conv, shape)
+        if out is None:
+            return None
+        taps, processors = Taps.of(conv, self.numbers.parts), processors_of(self.device, chip)
+        parts = division(taps, out, processors, COMMON_BLOCK_SHARED // 2)
+        if parts is None or max(parts.blocks(out), shape.y * shape.x) > MOST:
+            return None
+        return Work(conv, out, layer.sums, parts, chip)
+
+
+def ordered_weights(layer: Conv | ConvTranspose, weight: Float32, parts: int) -> Float32:
+    """Return weights in the order of the kernel.
+
+    They are by group, phase along z and y, plane of a step, tap along x, tap along y, live plane,
+    phase along x, and map of the group.
+    """
+    kernels = kernels_by_step(layer, weight, Taps.of(layer, parts))
+    whole = np.zeros((in_whole_groups(len(kernels)), *kernels.shape[1:]), np.float32)
+    whole[: len(kernels)] = kernels
+    by_group = whole.reshape(-1, GROUP, *kernels.shape[1:])
+    # (group, map, phase z, y, x, live plane, plane of the step, tap y, x)
+    return np.ascontiguousarray(by_group.transpose(0, 2, 3, 6, 8, 7, 5, 4, 1))
+
+
+def source(activation: Activation, numbers: TensorFormat, *, sums: bool) -> str:
+    """Return the CUDA source of ``depthwise``, which is compiled with a tile's ``options``."""
+    return (
+        f"#define SUMS {int(sums)}\n"
+        + common_source(numbers)
+        + ranges_source(numbers)
+        + sloped_activation_source(activation, rounded=True)
+        + source_beside(__file__, "depthwise.cu")
+    )
