@@ -27,6 +27,7 @@ from znni.network.network import Network
 from znni.network.node import Node, readers_of
 from znni.plans.primitive import Primitive, UsesGpu
 from znni.plans.rewrites.block_steps import Near
+from znni.plans.rewrites.fusion import Fusion
 from znni.plans.rewrites.step_rules import RULES
 from znni.plans.segments import Step
 from znni.plans.totals import Numbers
@@ -226,6 +227,15 @@ def _packed(network: Network, parts: int) -> Iterator[tuple[Operation, list[Pack
         for rule in RULES:
             found += [other for it in found for other in rule.variants(it, near)]
         yield layer, found
+
+
+def packed_fusion(network: Network, fusion: Fusion, parts: int) -> list[PackedLayer]:
+    """Return the operations on packed values that may compute the layers of a fusion."""
+    layers = {node.name: node.layer for node in network.nodes}
+    first = fusion.nodes[0]
+    near = Near(tuple(layers[name] for name in first.inputs if name in layers), ())
+    whole = PackedLayer(fusion.operation, reads=True, writes=True, parts=parts)
+    return [whole, *(other for rule in RULES for other in rule.variants(whole, near))]
 
 
 def _fragments(network: Network, operation: Operation) -> int:

@@ -10,7 +10,7 @@ from itertools import product
 from math import inf
 from typing import TypeAlias
 
-from planner.bounds import Bounds, LeastSeconds
+from planner.bounds import Bounds, LeastSeconds, packed_fusion
 from planner.candidate import Candidate, JobTime, MemoryBudget, Segments
 from planner.choices import (
     Choice,
@@ -36,7 +36,6 @@ from znni.network.network import Network
 from znni.plans.block_storage import BlockStorage
 from znni.plans.device_partition import DevicePart
 from znni.plans.primitive import Primitive, TakesPacked
-from znni.plans.rewrites.block_steps import in_parts
 from znni.plans.rewrites.fusion import Fusion
 from znni.plans.rewrites.fusions import fusions
 from znni.plans.segments import Segment
@@ -126,9 +125,9 @@ class DeviceSearch:
         maps = self._network.operations
         fusible: list[Operation] = [it.operation for it in self._fusible]
         for it in fusions(self._network).values() if self._parts else ():
-            packed = in_parts(it.operation, self._parts)
-            if self._options.computes(packed, maps[it.layers[0]][1]):
-                fusible.append(packed)
+            features = maps[it.layers[0]][1]
+            ways = packed_fusion(self._network, it, self._parts)
+            fusible += [each for each in ways if self._options.computes(each, features)]
         return Bounds(self._network, self._options, fusible, parts=self._parts)
 
     @cached_property

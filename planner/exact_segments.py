@@ -35,7 +35,7 @@ def exact_segments(
 
     In the last segment as many values as possible are packed, if any can be. There, each fusion is
     one step if that is faster, because it never takes more memory. So is each rule for packed steps
-    applied.
+    applied, before and after that.
 
     Args:
         nodes: the nodes of the network.
@@ -55,7 +55,7 @@ def exact_segments(
             yield exact_segment(steps, device)
     if parts and (packed := packed_values(alone, options.prices.applies, parts)).made:
         steps = fused(with_rules(alone.after(packed), options), fusible_packed, options)
-        yield exact_segment(steps, device)
+        yield exact_segment(with_rules(steps, options), device)
 
 
 def exact_segment(steps: BlockSteps, device: DeviceKind = HOST) -> Segment:

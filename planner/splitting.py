@@ -67,7 +67,8 @@ def _packed_seconds(network: Network, options: StepOptions, parts: int) -> dict[
     storage = block_storage(network, step * (Vec3.of(SAMPLE) // step).maximum(1))
     steps = BlockSteps.layer_by_layer(network.nodes, storage)
     steps = with_rules(steps.after(packed_values(steps, options.prices.applies, parts)), options)
-    segment = exact_segment(fused(steps, fusions(network).values(), options), GPU)
+    steps = with_rules(fused(steps, fusions(network).values(), options), options)
+    segment = exact_segment(steps, GPU)
     return {
         it.gives: least_seconds([it], options) if isinstance(it.operation, PackedLayer) else inf
         for it in segment.steps

@@ -11,6 +11,7 @@ from emulated_plans import ERRORS, plan_for, primitives
 from random_plans import run
 from window_networks import blended
 
+from znni.core.options import Accuracy
 from znni.core.shapes import Vec3
 from znni.engine.patch import PatchRunner
 from znni.network.geometry import with_window
@@ -33,10 +34,12 @@ layers:
 """
 
 
-def operations_by(rules: Iterable[StepRule]) -> list[PackedLayer]:
+def operations_by(
+    rules: Iterable[StepRule], text: str = NORMED, accuracy: Accuracy = "float32"
+) -> list[PackedLayer]:
     """Return the steps of a plan made by some rules alone, after comparing its output."""
-    network = with_window(network_from_text(NORMED, "normed"), Window(Vec3(4, 8, 12), 0))
-    known = filter_by_class(primitives(lambda it: "packed" in it), "float32")
+    network = with_window(network_from_text(text, "normed"), Window(Vec3(4, 8, 12), 0))
+    known = filter_by_class(primitives(lambda it: "packed" in it), accuracy)
     volume = np.random.default_rng(0).standard_normal((1, 4, 8, 12), np.float32)
     size = Vec3(*volume.shape[1:])
     with mock.patch("planner.exact_segments.RULES", tuple(rules)):
@@ -45,7 +48,7 @@ def operations_by(rules: Iterable[StepRule]) -> list[PackedLayer]:
     with emulated_gpu(ORDERS[1]):
         found = run(PatchRunner(plan, known, weights), weights, volume, pad=None)
     right = blended(network, volume)
-    atol = ERRORS["float32"] * np.abs(right).max()
+    atol = ERRORS[accuracy] * np.abs(right).max()
     np.testing.assert_allclose(found, right, rtol=0, atol=atol)
     operations = [step.operation for step in plan.steps]
     return [operation for operation in operations if isinstance(operation, PackedLayer)]

@@ -44,6 +44,7 @@ __all__ = [
     "Pool",
     "PooledConv",
     "SummedConv",
+    "SummedConvPair",
     "Upsample",
     "Weighted",
     "WholeWindow",
@@ -122,8 +123,26 @@ class ConvPair(Fused):
     after: Conv
 
 
+@dataclass(frozen=True)
+class SummedConvPair(Fused):
+    """Two convolutions of one tap and the sum after them as one operation.
+
+    It adds to a value in memory.
+    """
+
+    conv: Conv
+    after: Conv
+    add: Add
+    adds_in_place: ClassVar[bool] = True
+
+    @property
+    def pair(self) -> ConvPair:
+        """Both convolutions."""
+        return ConvPair(self.conv, self.after)
+
+
 # An operation of several layers.
-FusedOperation: TypeAlias = PooledConv | SummedConv | ConvPair
+FusedOperation: TypeAlias = PooledConv | SummedConv | ConvPair | SummedConvPair
 
 
 @dataclass(frozen=True)

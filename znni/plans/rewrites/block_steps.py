@@ -70,6 +70,11 @@ class BlockSteps:
         found = self.operations.get(name)
         return found if isinstance(found, PackedLayer) else None
 
+    def step_of(self, layer: str) -> str | None:
+        """Return the value that the step gives whose first layer has a name; None if none has."""
+        found = (name for name, it in self.operations.items() if layers_of(it)[0].name == layer)
+        return next(found, None)
+
     def after(self, rewrite: Rewrite) -> BlockSteps:
         """Return the operations after a rewrite."""
         changed = {**self.operations, **rewrite.made}

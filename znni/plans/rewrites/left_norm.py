@@ -23,8 +23,9 @@ def rewrite(steps: BlockSteps, node: Node) -> Rewrite | None:
     norm, readers = steps.packed(node.name), steps.readers[node.name]
     if norm is None or not isinstance(node.layer, Normalize) or len(readers) != 1:
         return None
-    after = steps.packed(readers[0].name)
-    if after is None or readers[0].inputs != (node.name,):
+    gives = steps.step_of(readers[0].name)
+    after = gives and steps.packed(gives)
+    if not gives or not after or readers[0].inputs != (node.name,):
         return None
     storage, name = steps.storage, node.name
     before, at = storage.locations[node.inputs[0]], storage.locations[name]
@@ -33,7 +34,7 @@ def rewrite(steps: BlockSteps, node: Node) -> Rewrite | None:
     if at.storage != name or where != (name, at.first_map, storage.made(name)):
         return None
     applying = replace(after, norm=node.layer)
-    return Rewrite({node.name: replace(norm, leaves=True), readers[0].name: applying})
+    return Rewrite({node.name: replace(norm, leaves=True), gives: applying})
 
 
 def variants(operation: PackedLayer, near: Near) -> Iterator[PackedLayer]:

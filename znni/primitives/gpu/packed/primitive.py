@@ -21,6 +21,7 @@ from znni.primitives.gpu.packed.depthwise import GpuPackedDepthwise
 from znni.primitives.gpu.packed.first_layer import GpuPackedFirstLayer
 from znni.primitives.gpu.packed.last_layer import GpuPackedLastLayer
 from znni.primitives.gpu.packed.normalization import GpuPackedNormalization
+from znni.primitives.gpu.packed.pair import GpuPackedPair
 from znni.primitives.gpu.packed.pointwise import (
     GpuPackedAddition,
     GpuPackedAffine,
@@ -37,6 +38,7 @@ Packed: TypeAlias = (
     | GpuPackedDepthwise
     | GpuPackedFirstLayer
     | GpuPackedLastLayer
+    | GpuPackedPair
     | GpuPackedPass
 )
 
@@ -59,4 +61,5 @@ def primitives(device: Device) -> tuple[Packed, ...]:
         GpuPackedAffine,
         GpuPackedNormalization,
     )
-    return tuple(kind(device, numbers) for numbers in (FLOAT16, FLOAT16_PAIR) for kind in kinds)
+    found = (kind(device, numbers) for numbers in (FLOAT16, FLOAT16_PAIR) for kind in kinds)
+    return *found, GpuPackedPair(device)
