@@ -30,22 +30,20 @@ from znni.primitives.gpu.common.hardware import AMPERE, CHIPS, COMPILED, HOPPER,
 from znni.primitives.gpu.common.number_formats import FLOAT16, FLOAT16_PAIR, TensorFormat
 from znni.primitives.gpu.direct_tensor import primitive as direct_tensor
 from znni.primitives.gpu.direct_tensor import weights as laying_out
+from znni.primitives.gpu.direct_tensor.fitting import blocks_for
 from znni.primitives.gpu.direct_tensor.geometry import (
     BARRIER_BYTES,
     GROUP,
     IN_MAPS,
     MOST_PLACES,
     ROWS,
-    SMALL_COLUMNS,
-    SMALL_SUBTILES,
     VOXEL_BYTES,
     WARPGROUPS,
     Block,
-    blocks_for,
-    strips_for,
 )
 from znni.primitives.gpu.direct_tensor.launch import convolution_source, image_source
 from znni.primitives.gpu.direct_tensor.primitive import GpuDirectTensor
+from znni.primitives.gpu.direct_tensor.strips import SMALL_COLUMNS, SMALL_SUBTILES, strips_for
 from znni.primitives.gpu.direct_tensor.weights import (
     scales_of,
     sums_of,

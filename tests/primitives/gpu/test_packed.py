@@ -35,7 +35,7 @@ from znni.network.layers import (
 )
 from znni.primitives.gpu.common.hardware import AMPERE, HOPPER, Chip
 from znni.primitives.gpu.common.number_formats import FLOAT16, TensorFormat
-from znni.primitives.gpu.direct_tensor.geometry import strips_for
+from znni.primitives.gpu.direct_tensor.strips import strips_for
 from znni.primitives.gpu.direct_tensor.work import Packing
 from znni.primitives.gpu.packed import copies, normalization, pointwise, pooling
 from znni.primitives.gpu.packed import primitive as packed_layers

@@ -27,7 +27,7 @@ from znni.network.layers import (
 from znni.network.weights import ConvWeights
 from znni.primitives.gpu.common.hardware import HOPPER, Chip
 from znni.primitives.gpu.common.number_formats import FLOAT16_PAIR, TensorFormat
-from znni.primitives.gpu.direct_tensor.geometry import strips_for
+from znni.primitives.gpu.direct_tensor.strips import strips_for
 from znni.primitives.gpu.direct_tensor.work import Packing
 
 ONE, TWO, THREE = Vec3(1, 1, 1), Vec3(2, 2, 2), Vec3(3, 3, 3)

@@ -1,18 +1,15 @@
-"""The division of a direct convolution on tensor cores among blocks, and their memory.
+"""A block of a direct convolution on tensor cores: its sizes, its memory and its cycles.
 
 This is arithmetic on sizes, which needs no device.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
-from typing import NamedTuple
+from dataclasses import dataclass
+from functools import cached_property
 
 from znni.core.shapes import Vec3
-from znni.network.layers import Conv
-from znni.primitives.gpu.common.division import divisors, even_share
+from znni.primitives.gpu.common.division import even_share
 from znni.primitives.gpu.common.hardware import KIB, LANES, SECTOR_FLOATS, WARPGROUP_THREADS, Chip
 from znni.primitives.gpu.common.number_formats import FLOAT16, FLOAT16_PAIR, TensorFormat
 
@@ -26,32 +23,6 @@ PRODUCT_VOXELS = ROWS * ROWS
 # Maps of a voxel that lie together, and their bytes.
 GROUP = 8
 VOXEL_BYTES = 16
-
-# A warpgroup sums four products, of at most so many maps, in 160 registers of a thread. The
-# products may lie along z, y and x in these ways. The first of those that take the least time is
-# used.
-SUBTILES = (
-    Vec3(4, 1, 1),
-    Vec3(2, 2, 1),
-    Vec3(2, 1, 2),
-    Vec3(1, 2, 2),
-    Vec3(1, 4, 1),
-    Vec3(1, 1, 4),
-)
-MOST_COLUMNS = 80
-
-# If an output has fewer blocks than this for each multiprocessor, smaller blocks are tried, too.
-# They are more blocks with fewer products each, so that fewer multiprocessors wait for the last
-# ones. Such a block has a share of the output maps, at least 8.
-FEW_BLOCKS = 8
-SMALL_SUBTILES = (Vec3(2, 1, 1), Vec3(1, 1, 1))
-SMALL_COLUMNS = (80, 72, 64, 48, 40, 24, 16, 8)
-
-# If sums of pairs must be exact, tensor cores sum at most so many products, and a block adds up the
-# sums of more. If it then has more columns than the second number, its registers have room for two
-# products.
-MOST_EXACT_SUMS, MOST_ADDED_UP = 64, 40
-TWO_PRODUCTS = (Vec3(2, 1, 1), Vec3(1, 2, 1), Vec3(1, 1, 2))
 
 # Warpgroups that sum, one after the other along z. For products of warpgroups, one more copies
 # image and weights to shared memory. For products of warps, those that sum also copy.
@@ -70,23 +41,12 @@ MOST_SUMS = {FLOAT16: 16384, FLOAT16_PAIR: 512}
 STACKING_SUBTILES = Vec3(6, 1, 1), Vec3(4, 1, 1), Vec3(3, 1, 1), Vec3(2, 1, 1)
 MOST_STACKING_COLUMNS = 32
 MOST_SUM_REGISTERS = 160
-MOST_STACKING_STAGE_BYTES = 28 * 1024
 
-# Images of an output for which shared memory may have two places, so that warpgroups take turns.
-MOST_IMAGES_OF_TURNS = 2
-
-# Shared memory of a block that barriers may take. The rest holds the image of one or two chunks of
-# maps, and as many stages of weights as have room. A stage is large enough to be worth a barrier.
+# Shared memory of a block that barriers may take. The rest holds the image of some chunks of maps,
+# and as many stages of weights as have room.
 BARRIER_BYTES = KIB
-IMAGE_PLACES = 2, 1
-MOST_STAGE_BYTES = 24 * 1024
 LEAST_STAGES, MOST_STAGES = 2, 8
 MOST_PLACES = 62  # of image and weights, each with two barriers of 8 bytes
-
-# With so few taps, copying the image again for a pass takes longer than the products. A block that
-# keeps the image then takes at most this share of the time, by an estimate.
-MOST_KEEPING_TAPS = 1
-KEEPING_SHARE = 0.7
 
 # Cycles of an H200's multiprocessor, measured. A product takes cycles for each of its columns, or
 # for its two sides, which it reads from shared memory. It sustains a share of that rate. Writing a
@@ -391,235 +351,3 @@ class Block:
     def out_together(self) -> int:
         """Voxels of a row that are stored together."""
         return ROWS * self.subtile.x
-
-
-def blocks_for(
-    conv: Conv,
-    numbers: TensorFormat,
-    chip: Chip,
-    subtiles: tuple[Vec3, ...] = SUBTILES,
-    most_columns: int = MOST_COLUMNS,
-    *,
-    exact: bool = False,
-    keeps_images: bool = False,
-) -> tuple[Block, ...]:
-    """Return a block of each subtile that shared memory and registers have room for.
-
-    Args:
-        conv: the convolution.
-        numbers: the format of image and weights.
-        chip: the chip.
-        subtiles: the subtiles.
-        most_columns: output maps of a pass, at most.
-        exact: whether all digits of pairs count, so that tensor cores cut off none of them.
-        keeps_images: whether blocks keep the image of a place for all passes. There is no other
-            block then, and none for kernels for which that gains nothing.
-    """
-    maps = conv.in_features, conv.out_features
-    return _blocks(
-        conv.kernel, conv.stride, maps, numbers, chip, subtiles, most_columns, exact, keeps_images
-    )
-
-
-@lru_cache(maxsize=1024)  # a search asks for the same blocks of thousands of outputs
-def _blocks(
-    kernel: Vec3,
-    step: Vec3,
-    maps: tuple[int, int],
-    numbers: TensorFormat,
-    chip: Chip,
-    subtiles: tuple[Vec3, ...],
-    most_columns: int,
-    exact: bool,
-    keeps_images: bool,
-) -> tuple[Block, ...]:
-    """Return the blocks of a kernel between numbers of input and output maps."""
-    if kernel.volume * numbers.terms > MOST_SUMS[numbers]:
-        return ()
-    given, wanted = maps
-    chunks = -(-given // IN_MAPS)
-    passes = -(-wanted // most_columns)
-    columns = -(-wanted // (GROUP * passes)) * GROUP
-    adds_up = exact and chunks * kernel.volume * numbers.terms > MOST_EXACT_SUMS
-    if adds_up and columns > MOST_ADDED_UP:
-        fewer = (it for it in subtiles if it.volume <= TWO_PRODUCTS[0].volume)
-        subtiles = tuple(dict.fromkeys((*TWO_PRODUCTS, *fewer)))
-    whole = (
-        Block(
-            chip, numbers, kernel, chunks, columns, passes, subtile, kernel, IMAGE_PLACES[0], step,
-            adds_up,
-        )
-        for subtile in dict.fromkeys((*STACKING_SUBTILES, *subtiles))
-    )  # fmt: skip
-    kept = (block for block in whole if block.stacks_taps or block.subtile in subtiles)
-    found = (next(_fitting(block, keeps_images), None) for block in kept)
-    return tuple(block for block in found if block is not None)
-
-
-def _fitting(block: Block, keeps_images: bool) -> Iterator[Block]:
-    """Yield blocks that fit, the one with most places for the image and largest stages first.
-
-    With wgmma, the threads that copy the image work ahead, and need two places, or more if
-    warpgroups take turns. If the image is kept, they need places for all input maps, and twice as
-    many to work ahead. With products of warps, pairs leave no registers for stages of several rows.
-    """
-    most_rows = 1 if block.numbers.parts > 1 and not block.chip.has_warpgroups else block.kernel.y
-    places: tuple[int, ...] = IMAGE_PLACES
-    if block.chip.has_warpgroups:
-        turns = 2 * block.images if block.images <= MOST_IMAGES_OF_TURNS else IMAGE_PLACES[0]
-        places = tuple(dict.fromkeys((turns, IMAGE_PLACES[0])))
-    if keeps_images:
-        gains = block.kernel.volume <= MOST_KEEPING_TAPS and block.passes > 1
-        known = block.chip.has_warpgroups and len(block.sums) == 1
-        places = (2 * block.images, block.images) if gains and known else ()
-    for image_places in places:
-        for taps in _stages(block):
-            found = replace(block, taps=taps, image_places=image_places, keeps_image=keeps_images)
-            most_bytes = MOST_STACKING_STAGE_BYTES if found.stacks_taps else MOST_STAGE_BYTES
-            used = image_places <= IMAGE_PLACES[0] or keeps_images or found.takes_turns
-            if taps.y <= most_rows and found.stage_bytes <= most_bytes and found.fits and used:
-                yield found
-
-
-class Strip(NamedTuple):
-    """Part of an output along x, and the block that computes it."""
-
-    block: Block
-    first: int
-    last: int
-
-    def tiles(self, out: Vec3) -> Vec3:
-        """Return the blocks along each axis that cover its part of an output."""
-        return self.block.tiles(out._replace(x=self.last - self.first))
-
-    def cycles(
-        self, out: Vec3, *, packed: bool = False, adds: bool = False, sums: bool = False
-    ) -> float:
-        """Return a multiprocessor's cycles for its part of an output, as ``Block.cycles``."""
-        part = out._replace(x=self.last - self.first)
-        return self.block.cycles(part, out.x, packed=packed, adds=adds, sums=sums)
-
-    def blocks(self, out: Vec3) -> int:
-        """Return the number of blocks of its part of an output, each of one pass or of all."""
-        return (1 if self.block.keeps_image else self.block.passes) * self.tiles(out).volume
-
-    def to_the_end(self, out: Vec3, items: int, processors: int) -> tuple[float, float]:
-        """Return the cycles from beginning to end, if a GPU computes nothing else, and ``cycles``.
-
-        A search asks this of a hundred thousand strips, so it is plain arithmetic.
-
-        Args:
-            out: extents of an output.
-            items: outputs that are computed together.
-            processors: multiprocessors of the GPU, some of which may have nothing to do.
-        """
-        block = self.block
-        z, y, x = block.out
-        tiles = -(-out.z // z) * -(-out.y // y) * -(-(self.last - self.first) // x)
-        cycles = block.passes * tiles * block.cycles_of_one(out.x)
-        blocks = items * (1 if block.keeps_image else block.passes) * tiles
-        return cycles * items / blocks * -(-blocks // processors), cycles
-
-
-def small_strip(
-    conv: Conv,
-    numbers: TensorFormat,
-    out: Vec3,
-    chip: Chip,
-    items: int,
-    processors: int,
-    *,
-    exact: bool = False,
-) -> Strip:
-    """Return the strip that a GPU computes soonest if its blocks are few."""
-    subtiles = SUBTILES + SMALL_SUBTILES
-    strips = [
-        Strip(block, 0, out.x)
-        for columns in SMALL_COLUMNS
-        for block in blocks_for(conv, numbers, chip, subtiles, columns, exact=exact)
-    ]
-    return min(strips, key=lambda strip: strip.to_the_end(out, items, processors))
-
-
-@lru_cache(maxsize=2**12)
-def strips_for(
-    conv: Conv,
-    numbers: TensorFormat,
-    out: Vec3,
-    chip: Chip,
-    items: int = 1,
-    processors: int = 1,
-    *,
-    exact: bool = False,
-) -> tuple[Strip, ...]:
-    """Return the strips that end soonest: one, or one of wide blocks and a rest.
-
-    If multiprocessors have few blocks each, the one strip may be of smaller blocks.
-
-    Args:
-        conv: the convolution.
-        numbers: the format of image and weights.
-        out: extents of an output.
-        chip: the chip.
-        items: outputs that are computed together.
-        processors: multiprocessors of the GPU.
-        exact: whether all digits of pairs count, so that tensor cores cut off none of them.
-
-    Returns:
-        No strip if shared memory has no room for the kernel, or if sums would not keep the
-        format's accuracy.
-    """
-
-    def to_the_end(strips: tuple[Strip, ...]) -> tuple[float, float]:
-        ends, cycles = zip(*(it.to_the_end(out, items, processors) for it in strips), strict=True)
-        return sum(ends), sum(cycles)
-
-    def soonest(*, keeps_images: bool) -> tuple[Strip, ...]:
-        blocks = blocks_for(conv, numbers, chip, exact=exact, keeps_images=keeps_images)
-        return min(_divisions(blocks, out), key=to_the_end, default=())
-
-    best = soonest(keeps_images=False)
-    if best and items * sum(strip.blocks(out) for strip in best) < FEW_BLOCKS * (processors - 1):
-        small = small_strip(conv, numbers, out, chip, items, processors, exact=exact)
-        best = min(best, (small,), key=to_the_end)
-    keeping = soonest(keeps_images=True)
-    if keeping and KEEPING_SHARE * to_the_end(keeping)[0] <= to_the_end(best)[0]:
-        return keeping
-    return best
-
-
-def _divisions(blocks: tuple[Block, ...], out: Vec3) -> Iterator[tuple[Strip, ...]]:
-    """Yield strips that cover an output: one of each block, or one of wide blocks and a rest."""
-    for block in blocks:
-        yield (Strip(block, 0, out.x),)
-        wide = out.x // block.out.x * block.out.x
-        if 0 < wide < out.x:
-            alike = (it for it in blocks if it.stacks_taps == block.stacks_taps)
-            rest = min(
-                (Strip(other, wide, out.x) for other in alike), key=lambda it: it.cycles(out)
-            )
-            yield Strip(block, 0, wide), rest
-
-
-def _stages(block: Block) -> Iterator[Vec3]:
-    """Yield the extents of stages that divide the kernel of a block, the largest first.
-
-    If the block, given with its whole kernel as a stage, has all taps along z in a product, these
-    are rows, or parts of a row, of all planes. Others are whole planes, rows, or parts of a row.
-    With a stride, a stage is a row.
-    """
-    kernel = block.kernel
-    if block.step != ONE:
-        yield Vec3(1, 1, kernel.x)
-        return
-    if block.stacks_taps:
-        for rows in divisors(kernel.y):
-            yield kernel._replace(y=rows)
-        for taps in divisors(kernel.x):
-            yield Vec3(kernel.z, 1, taps)
-    for planes in divisors(kernel.z):
-        yield kernel._replace(z=planes)
-    for rows in divisors(kernel.y):
-        yield Vec3(1, rows, kernel.x)
-    for taps in divisors(kernel.x):
-        yield Vec3(1, 1, taps)

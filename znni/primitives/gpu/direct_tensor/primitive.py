@@ -21,8 +21,8 @@ from znni.plans.primitive import Run, applying, convolved
 from znni.primitives.gpu.common.base import ShapedPrimitive
 from znni.primitives.gpu.common.hardware import AMPERE_NEEDED, chip_of, processors_of
 from znni.primitives.gpu.common.number_formats import FLOAT16, FLOAT16_PAIR, TensorFormat
-from znni.primitives.gpu.direct_tensor.geometry import strips_for
 from znni.primitives.gpu.direct_tensor.launch import Gathering, Launcher
+from znni.primitives.gpu.direct_tensor.strips import strips_for
 from znni.primitives.gpu.direct_tensor.work import Pieces
 
 

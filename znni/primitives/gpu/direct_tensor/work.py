@@ -30,8 +30,8 @@ from znni.primitives.gpu.direct_tensor.geometry import (
     PRODUCT_VOXELS,
     WARPGROUPS,
     Block,
-    Strip,
 )
+from znni.primitives.gpu.direct_tensor.strips import Strip
 
 # Output voxels of a piece. They are many more than a GPU computes at once, because some of its
 # multiprocessors wait at the end of a piece. They are far fewer than the memory holds. The pieces

@@ -19,8 +19,8 @@ from znni.primitives.gpu.common.activation import has_source
 from znni.primitives.gpu.common.base import ShapedPrimitive
 from znni.primitives.gpu.common.hardware import chip_of, processors_of
 from znni.primitives.gpu.common.number_formats import FLOAT16, TensorFormat
-from znni.primitives.gpu.direct_tensor.geometry import strips_for
 from znni.primitives.gpu.direct_tensor.launch import Launcher
+from znni.primitives.gpu.direct_tensor.strips import strips_for
 from znni.primitives.gpu.direct_tensor.work import Packing, Pieces
 from znni.primitives.gpu.packed.base import made_into
 from znni.primitives.gpu.packed.phases import (
