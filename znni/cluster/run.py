@@ -25,14 +25,20 @@ from znni.core.errors import DoesNotFit, InvalidInput, option
 from znni.core.logged import READING
 from znni.core.options import Bits, Choices, Recheck, check_keywords, check_names
 from znni.core.processors import needs_gpu
-from znni.core.run_options import RunKeywords
 from znni.core.shapes import Box
 from znni.core.text import counted, duration, in_units
 from znni.engine.tile_grid import TileGrid
 from znni.inference.model_choice import shared_form
 from znni.inference.output_attributes import provenance
 from znni.inference.parts import Finished, check_sharing, finish
-from znni.inference.request import OpenRequest, Request, open_request, parameters_of, request_for
+from znni.inference.request import (
+    OpenRequest,
+    Request,
+    RunArguments,
+    open_request,
+    parameters_of,
+    request_for,
+)
 from znni.inference.resuming import identified, normalized_as_begun, resume_advice
 from znni.machine.detect import detect_host
 from znni.network.network import Network
@@ -87,13 +93,9 @@ def infer_on_cluster(
     *,
     cluster: Cluster | str | Path,
     bits: Bits | None = None,
-    weights: str | Path | None = None,
-    random_seed: int | None = None,
-    plan: Plan | str | Path | None = None,
-    command: str = "",
     progress: ClusterProgress = no_progress,
     recheck: Recheck = "sample",
-    **options: Unpack[RunKeywords],
+    **options: Unpack[RunArguments],
 ) -> ClusterReport:
     """Run a network over a volume on the machines of a cluster.
 
@@ -108,26 +110,21 @@ def infer_on_cluster(
         bits: ``same``: all workers compute the same bits, and others are shut out. ``class``:
             each kind of machine has a plan of its own for the blocks, of the same accuracy class.
             By default what the cluster's file says, or else ``same``.
-        weights: file of the parameters; by default the file that the network names.
-        random_seed: use random weights instead.
-        plan: the plan, whose patches are the blocks; by default the first worker makes one.
-        command: the command line, which is noted in the output.
         progress: called after each block.
         recheck: which finished blocks are read again at the end: ``none``, ``sample`` or ``all``.
             Those that several workers may have written are always read again.
-        options: as for ``znni.infer``. Limits of memory and threads are those of each worker,
-            or of all workers of a local cluster, if the cluster's file gives none.
+        options: as for ``znni.infer``, but weights are those of a file. The patches of a plan are
+            the blocks; by default the first worker makes one. Limits of memory and threads are
+            those of each worker, or of all workers of a local cluster, if the cluster's file gives
+            none.
 
     Raises:
         InvalidInput: something given cannot be used as it is.
         DoesNotFit: no plan stays within a worker's memory.
         RunFailed: blocks failed too often, or the cluster is gone.
     """
-    check_keywords(infer_on_cluster, RunKeywords, options)
-    request = request_for(
-        source, network, out, weights=weights, random_seed=random_seed, plan=plan, command=command,
-        **options,
-    )  # fmt: skip
+    check_keywords(infer_on_cluster, RunArguments, options)
+    request = request_for(source, network, out, **options)
     return compute_on_cluster(request, cluster, bits, progress, recheck)
 
 

@@ -15,7 +15,6 @@ from znni.core.array_like import ArrayLike
 from znni.core.errors import InvalidInput, ZnniError
 from znni.core.options import check_keywords
 from znni.core.processors import DeviceKind
-from znni.core.run_options import RunKeywords
 from znni.core.volume import NewOutput, Output, Step
 from znni.engine.blocks import Blocks
 from znni.engine.recheck import recheck
@@ -29,7 +28,7 @@ from znni.inference.output_attributes import as_run, provenance
 from znni.inference.parts import memory_ran_out, share_of, why_no_blocks
 from znni.inference.plan_choice import check_choices, tell_nobody
 from znni.inference.planning import accuracy_note, plan, search
-from znni.inference.request import OpenRequest, Request, request_for
+from znni.inference.request import OpenRequest, Request, RunArguments, request_for
 from znni.inference.resuming import agreed_plan, identified, remaining_of, resume_advice
 from znni.inference.session import Session
 from znni.machine.arrays import high_water_mark, reset_high_water_mark
@@ -68,14 +67,10 @@ def infer(
     network: Network | str | Path,
     out: str | Path | Any,
     *,
-    weights: Weights | str | Path | None = None,
-    random_seed: int | None = None,
-    plan: Plan | str | Path | None = None,
-    command: str = "",
     waited: float | SecondsAround = 0.0,
     progress: Progress = no_progress,
     part: str | None = None,
-    **options: Unpack[RunKeywords],
+    **options: Unpack[RunArguments],
 ) -> Report:
     """Run a network over a volume, block by block.
 
@@ -86,10 +81,6 @@ def infer(
         network: a network, or its YAML file.
         out: a file to make, by its ending: HDF5, OME-Zarr, OME-TIFF, NIfTI or NumPy. Or an array
             (f', z, y, x) to write into.
-        weights: parameters, or their file; by default the file that the network names.
-        random_seed: use random weights instead.
-        plan: use this plan, or the plan in this file, instead of searching.
-        command: the command line, which is noted in the output.
         waited: the seconds that the user waited before this call, or those of each phase. They
             count in the times of the report and the output.
         progress: called after each block with the output voxels written and those wanted. If the
@@ -99,8 +90,12 @@ def infer(
         part: compute one part of the output, as ``0/8``: the first of eight. Each part may be
             computed by a process of its own, on any machine that sees input and output. When all
             are finished, ``znni.finish`` completes the output, an OME-Zarr.
-        options: those of ``znni.core.run_options.RunKeywords``. Each may be left out:
+        options: those of ``znni.inference.request.RunArguments``. Each may be left out:
 
+            - ``weights``: parameters, or their file; by default the file that the network names.
+            - ``random_seed``: use random weights instead.
+            - ``plan``: use this plan, or the plan in this file, instead of searching.
+            - ``command``: the command line, which is noted in the output.
             - ``dataset``: the dataset to read, if a file has several.
             - ``channel``: the only map to read: its number, or its name if the file has names.
             - ``time``: number of the point in time, if there are several; ``all`` if they are the
@@ -142,11 +137,8 @@ def infer(
 
     If the output was open, the error has a note that says what is left of the output.
     """
-    check_keywords(infer, RunKeywords, options)
-    request = request_for(
-        source, network, out, weights=weights, random_seed=random_seed, plan=plan,
-        command=command, part=part, **options,
-    )  # fmt: skip
+    check_keywords(infer, RunArguments, options)
+    request = request_for(source, network, out, part, **options)
     return compute(request, Session(), waited=waited, progress=progress)()
 
 

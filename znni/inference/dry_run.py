@@ -12,7 +12,6 @@ from znni.core.argument_types import checks_types
 from znni.core.array_like import ArrayLike
 from znni.core.errors import ZnniError
 from znni.core.options import check_keywords
-from znni.core.run_options import RunKeywords
 from znni.core.shapes import Box
 from znni.core.text import counted
 from znni.core.volume import Begun, Volume
@@ -21,10 +20,9 @@ from znni.engine.tiles import Job, Remaining
 from znni.inference.model_choice import open_faster
 from znni.inference.plan_choice import given_or_found
 from znni.inference.planning import as_here
-from znni.inference.request import Request, parameters_of, request_for
+from znni.inference.request import Request, RunArguments, parameters_of, request_for
 from znni.inference.resuming import Find, identified, plan_of_rest
 from znni.network.network import Network
-from znni.network.weights import Weights
 from znni.plans.plan import Plan
 from znni.volumes.locate import writer_at
 
@@ -85,11 +83,7 @@ def dry_run(
     source: str | Path | ArrayLike,
     network: Network | str | Path,
     out: str | Path | Any,
-    *,
-    weights: Weights | str | Path | None = None,
-    random_seed: int | None = None,
-    plan: Plan | str | Path | None = None,
-    **options: Unpack[RunKeywords],
+    **options: Unpack[RunArguments],
 ) -> DryRun:
     """Predict what ``znni.infer`` would do with these arguments, without touching the output.
 
@@ -100,20 +94,14 @@ def dry_run(
         source: as for ``znni.infer``.
         network: as for ``znni.infer``.
         out: as for ``znni.infer``.
-        weights: as for ``znni.infer``.
-        random_seed: as for ``znni.infer``.
-        plan: as for ``znni.infer``.
         options: as for ``znni.infer``.
 
     Raises:
         InvalidInput: input, mask, plan or options cannot be used.
         DoesNotFit: no plan stays within the memory allowed.
     """
-    check_keywords(dry_run, RunKeywords, options)
-    request = request_for(
-        source, network, out, weights=weights, random_seed=random_seed, plan=plan, **options
-    )
-    return rehearse(request)
+    check_keywords(dry_run, RunArguments, options)
+    return rehearse(request_for(source, network, out, **options))
 
 
 def rehearse(request: Request, find: Find = given_or_found) -> DryRun:

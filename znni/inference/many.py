@@ -15,14 +15,13 @@ from typing import TypeAlias, Unpack
 from znni.core.argument_types import checks_types
 from znni.core.errors import InvalidInput, ZnniError, in_one_line, option
 from znni.core.options import ACCURACIES, check_keywords
-from znni.core.run_options import RunKeywords
 from znni.core.text import counted, duration
 from znni.core.volume import SAME_COMMAND
 from znni.engine.report import Report
 from znni.inference import api
 from znni.inference.model_choice import open_faster
 from znni.inference.planning import accuracy_of
-from znni.inference.request import OpenRequest, Request, request_for
+from znni.inference.request import OpenRequest, Request, RunArguments, request_for
 from znni.inference.resuming import identified
 from znni.inference.session import Session
 from znni.inference.single_planes import refuse_slices
@@ -117,12 +116,8 @@ def infer_many(
     folder: str | Path,
     *,
     suffix: str | None = None,
-    weights: Weights | str | Path | None = None,
-    random_seed: int | None = None,
-    plan: Plan | str | Path | None = None,
-    command: str = "",
     progress: VolumesDone = lambda _done, _total: None,
-    **options: Unpack[RunKeywords],
+    **options: Unpack[RunArguments],
 ) -> ManyReport:
     """Run a network over many volumes, one after the other, and write an output for each.
 
@@ -136,26 +131,19 @@ def infer_many(
         folder: where the outputs are made. It is made if it does not exist.
         suffix: the end of each output's name, after the name of its volume. Its ending tells the
             format. By default ``-NETWORK.h5``.
-        weights: as for ``znni.infer``.
-        random_seed: as for ``znni.infer``.
-        plan: as for ``znni.infer``; all volumes follow it.
-        command: the command line, which is noted in the outputs.
         progress: called after each volume with the number of volumes done and that of all.
-        options: those of ``znni.infer``, for all volumes. A mask must suit each of them.
+        options: those of ``znni.infer``, for all volumes. A mask and a plan must suit each of them.
 
     Raises:
         InvalidInput: no volume was given, two outputs would have the same name, the folder cannot
             be made, or network, weights or plan cannot be used. Then nothing was computed.
     Errors of single volumes are in the report.
     """
-    check_keywords(infer_many, RunKeywords, options)
+    check_keywords(infer_many, RunArguments, options)
     if isinstance(sources, str) or not hasattr(sources, "__iter__"):
         kind = type(sources).__name__
         raise InvalidInput(f"sources is {sources!r}, a {kind}; give a list of volumes")
-    request = request_for(
-        "", network, folder, weights=weights, random_seed=random_seed, plan=plan, command=command,
-        **options,
-    )  # fmt: skip
+    request = request_for("", network, folder, **options)
     return compute_many(sources, request, suffix, progress)
 
 

@@ -70,26 +70,42 @@ class Request:
         return network if isinstance(network, Network) else load_network(network)
 
 
+class RunArguments(RunKeywords, total=False):
+    """The keyword arguments of each function that runs a network over volumes.
+
+    They are the options, and the attributes of a request that have the same names.
+    """
+
+    weights: Weights | str | Path | None
+    random_seed: int | None
+    plan: Plan | str | Path | None
+    command: str
+
+
 def request_for(
     source: str | Path | ArrayLike,
     network: Network | str | Path,
     out: str | Path | Any,
-    *,
-    weights: Weights | str | Path | None = None,
-    random_seed: int | None = None,
-    plan: Plan | str | Path | None = None,
-    command: str = "",
     part: str | None = None,
-    **options: Unpack[RunKeywords],
+    **given: Unpack[RunArguments],
 ) -> Request:
-    """Return the request that keyword arguments make, as ``znni.infer`` takes them.
+    """Return the request that arguments make, as ``znni.infer`` takes them.
 
     Raises:
         InvalidInput: an option has no such value, or the plan cannot be read.
     """
-    made = plan if plan is None or isinstance(plan, Plan) else load_plan(plan)
-    given = Options.from_keywords(options)
-    return Request(source, network, out, given, weights, random_seed, made, command, part)
+    plan = given.pop("plan", None)
+    return Request(
+        source,
+        network,
+        out,
+        Options.from_keywords(given),
+        given.get("weights"),
+        given.get("random_seed"),
+        plan if plan is None or isinstance(plan, Plan) else load_plan(plan),
+        given.get("command", ""),
+        part,
+    )
 
 
 @dataclass(frozen=True)
