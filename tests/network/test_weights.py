@@ -8,7 +8,6 @@ import tracemalloc
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ import h5py
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import save_file
 
 from znni.core.errors import InvalidInput
 from znni.core.shapes import Vec3
@@ -120,29 +119,6 @@ def test_the_hash_is_that_of_the_values_in_order_and_takes_no_memory() -> None:
     assert taken < weight.nbytes / 100
     turned = replace(given["first"], weight=np.asfortranarray(weight))
     assert Weights({"first": turned}, "mine").sha256 == found
-
-
-def test_threads_go_on_while_safetensors_are_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The values come by reads that release the interpreter's lock, not from the library."""
-    path = tmp_path / "w.safetensors"
-    empty = np.zeros((0, 3), np.float64)
-    save_file(good() | {"empty": empty}, path, metadata={"made": "here"})
-    read = weights_module._read_safetensors(path)
-    expected = load_file(path)
-    assert read.keys() == expected.keys()
-    for name, values in expected.items():
-        np.testing.assert_array_equal(read[name], values, strict=True)
-        assert read[name].flags.owndata
-    save_file(good(), path)
-    monkeypatch.setattr("safetensors.safe_open.get_tensor", None, raising=False)
-    assert load_weights(path, NETWORK).sha256 == random_weights(NETWORK, seed=3).sha256
-
-
-def test_a_safetensors_file_that_is_cut_while_it_is_read() -> None:
-    with pytest.raises(EOFError, match="8 bytes are missing at its end"):
-        weights_module._fill(np.zeros(3, np.float64), BytesIO(bytes(16)))
 
 
 def test_missing_and_unknown_arrays(tmp_path: Path) -> None:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from io import RawIOBase
 from os import PathLike
 from pathlib import Path
 from threading import Lock
@@ -30,11 +28,6 @@ Float32: TypeAlias = NDArray[np.float32]
 MOST_NAMES = 6  # of arrays, in an error
 OF_MODEL = "in the model's file"  # the source of weights that another library keeps
 RANDOM = "random, seed {seed}"  # the source of weights that do not come from a file
-
-# The types of weights in a .safetensors file by the names there, and the bytes that tell how long
-# its header is.
-SAFETENSORS = {"F16": "<f2", "F32": "<f4", "F64": "<f8"}
-LENGTH_BYTES = 8
 
 _one_npz = Lock()
 
@@ -268,7 +261,9 @@ def _read_arrays(path: Path) -> dict[str, NDArray[np.generic]]:
     try:
         match path.suffix:
             case ".safetensors":
-                return _read_safetensors(path)
+                from safetensors.numpy import load_file
+
+                return dict(load_file(path))
             case ".npz" if not is_zipfile(path):
                 raise ValueError("not a zip archive, which .npz files are")
             case ".npz":
@@ -294,42 +289,6 @@ def _read_npz(path: Path) -> dict[str, NDArray[np.generic]]:
     """
     with _one_npz, path.open("rb") as opened, np.load(opened, allow_pickle=False) as archive:
         return {name: archive[name] for name in archive.files}
-
-
-def _read_safetensors(path: Path) -> dict[str, NDArray[np.generic]]:
-    """Return the arrays of a file, whose header the library checks.
-
-    The library holds the interpreter's lock while it reads. Here other threads go on meanwhile.
-    """
-    from safetensors import safe_open
-
-    found: dict[str, NDArray[np.generic]] = {}
-    with safe_open(path, framework="numpy") as checked, path.open("rb", buffering=0) as file:
-        length = int.from_bytes(file.read(LENGTH_BYTES), "little")
-        header = json.loads(file.read(length))
-        for name in checked.keys():  # noqa: SIM118 - it is no mapping
-            entry = header[name]
-            if entry["dtype"] not in SAFETENSORS:
-                found[name] = checked.get_tensor(name)
-                continue
-            found[name] = np.empty(entry["shape"], SAFETENSORS[entry["dtype"]])
-            file.seek(LENGTH_BYTES + length + entry["data_offsets"][0])
-            _fill(found[name], file)
-    return found
-
-
-def _fill(array: NDArray[np.generic], file: RawIOBase) -> None:
-    """Read the bytes of a new array from a file.
-
-    Raises:
-        EOFError: the file has become shorter.
-    """
-    left = array.reshape(-1).view(np.uint8).data
-    while left:
-        count = file.readinto(left)
-        if not count:
-            raise EOFError(f"{len(left):,} bytes are missing at its end")
-        left = left[count:]
 
 
 def _read_hdf5(path: Path) -> dict[str, NDArray[np.generic]]:
