@@ -36,15 +36,14 @@ class _Leaving:
 ELSEWHERE = {"gpus", "cluster", "help", "h"}
 
 
-def _begun_with(arguments: Sequence[str]) -> Callable[[], object]:
-    """Return what a thread does while a command loads, by the command line."""
-    from znni.core.loading import nothing
+def _begun_with(arguments: Sequence[str]) -> Callable[[], object] | None:
+    """Return what a thread does while a command loads, by the command line; None: nothing."""
     from znni.core.processors import HOST
 
     on_host = any(it.rpartition("=")[2] == HOST for it in arguments)
     named = {it.lstrip("-").partition("=")[0] for it in arguments if it.startswith("-")}
     runs = arguments[:1] == ["infer"] or arguments[:2] == ["nnunet", "predict"]
-    return _start_cuda if runs and not on_host and not named & ELSEWHERE else nothing
+    return _start_cuda if runs and not on_host and not named & ELSEWHERE else None
 
 
 def _start_cuda() -> None:
@@ -63,11 +62,12 @@ def run() -> None:
     # What is registered first is called last, and threads have ended by then. So this comes before
     # the imports.
     atexit.register(leaving)
-    from znni.core.loading import loading, own_process
+    from znni.core.loading import begin, own_process
 
     own_process()
-    with loading(begin=_begun_with(sys.argv[1:])):
-        from znni.cli import main
+    begin(_begun_with(sys.argv[1:]))
+    from znni.cli import main
+
     try:
         main()
         leaving.code = 0

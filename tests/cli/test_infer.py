@@ -14,7 +14,6 @@ from tiny_network import close, expected, parts, whole
 
 from znni import __version__
 from znni.cli.infer import _begun
-from znni.core.loading import nothing
 from znni.core.options import Choices
 from znni.core.processors import DeviceChoice
 from znni.engine.workers.processes import WaitingProcesses
@@ -157,7 +156,7 @@ def test_several_maps_in() -> None:
 
 @pytest.mark.parametrize(
     ("device", "waiting", "begins"),
-    [("gpu", True, detect_gpus), ("auto", False, look_at_gpus), ("cpu", False, nothing)],
+    [("gpu", True, detect_gpus), ("auto", False, look_at_gpus), ("cpu", False, None)],
 )
 def test_the_process_that_reads_for_others_starts_no_cuda(
     device: DeviceChoice, waiting: bool, begins: object, monkeypatch: pytest.MonkeyPatch
@@ -167,4 +166,4 @@ def test_the_process_that_reads_for_others_starts_no_cuda(
     monkeypatch.setattr("znni.machine.gpus.has_driver", lambda: True)
     limits = Choices(device=device, gpus=2)
     assert _begun(limits, alone=True, looks=True) == (processes, begins)
-    assert _begun(limits, alone=True, looks=False) == (processes, nothing)
+    assert _begun(limits, alone=True, looks=False) == (processes, None)

@@ -22,7 +22,7 @@ from znni.cli.plan import plan_text
 from znni.cli.values import in_windows
 from znni.cli.whole_case import check_suits_cases, show_case
 from znni.cli.words import echo
-from znni.core.loading import loading, nothing
+from znni.core.loading import begin
 from znni.core.logged import READING
 from znni.core.options import Bits, Choices, Recheck
 from znni.core.run_options import (
@@ -179,18 +179,18 @@ def infer(
             )
         return
     alone = len(volumes) == 1 and not dry_run and not cluster
-    waiting, begin = _begun(limits, alone=alone, looks=not cluster)
-    with loading(begin=begin):
-        network = in_windows(_loaded(net), windows)
-        begun = _weights_ahead(network, weights, random_weights, out) if alone else None
-        from znni.cli.progress import show_progress, telling
-        from znni.inference.api import compute
-        from znni.inference.request import Request, open_input
-        from znni.inference.session import Session
-        from znni.machine.process_age import process_age
-        from znni.plans.job_seconds import SecondsAround
-        from znni.plans.plan_file import load_plan
-        from znni.volumes.locate import stem
+    waiting, work = _begun(limits, alone=alone, looks=not cluster)
+    begin(work)
+    network = in_windows(_loaded(net), windows)
+    begun = _weights_ahead(network, weights, random_weights, out) if alone else None
+    from znni.cli.progress import show_progress, telling
+    from znni.inference.api import compute
+    from znni.inference.request import Request, open_input
+    from znni.inference.session import Session
+    from znni.machine.process_age import process_age
+    from znni.plans.job_seconds import SecondsAround
+    from znni.plans.plan_file import load_plan
+    from znni.volumes.locate import stem
 
     several = are_several(
         volumes,
@@ -313,7 +313,7 @@ def _weights_ahead(
 
 def _begun(
     limits: Choices, *, alone: bool, looks: bool
-) -> tuple[WaitingProcesses | None, Callable[[], object]]:
+) -> tuple[WaitingProcesses | None, Callable[[], object] | None]:
     """Start processes that take long to start; return them, and what a thread does meanwhile.
 
     Args:
@@ -329,7 +329,7 @@ def _begun(
     if looks and device != "cpu" and has_driver():
         # CUDA starts where it computes.
         return waiting, detect_gpus if waiting else look_at_gpus
-    return waiting, nothing
+    return waiting, None
 
 
 def _formed(network: Network, size: Vec3, limits: Choices, *, shared: bool) -> Network:

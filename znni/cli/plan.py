@@ -11,7 +11,7 @@ from znni.cli import options
 from znni.cli.options import WindowOptions, only
 from znni.cli.values import EXTENTS, are_extents, in_windows, look_like_extents, three_extents
 from znni.core.errors import InvalidInput, option
-from znni.core.loading import is_own_process, loading, nothing
+from znni.core.loading import begin, is_own_process
 from znni.core.options import Accuracy, Choices
 from znni.core.run_options import InputOptions, RegionOptions, ValueOptions
 from znni.importing.nnunet_folder import is_results
@@ -106,9 +106,9 @@ def plan(
     from znni.machine.gpus import detect_gpus
 
     looks = machine is None and limits.device != "cpu" and not cluster
-    with loading(begin=detect_gpus if looks else nothing):
-        from znni.inference import text_cache
-        from znni.machine.machine_choice import machine_for
+    begin(detect_gpus if looks else None)
+    from znni.inference import text_cache
+    from znni.machine.machine_choice import machine_for
 
     if cluster:
         _check_not_given(
@@ -137,9 +137,8 @@ def plan(
     if file and not fresh and (known := text_cache.cached_text(file)):
         typer.echo(known)
         return
-    with loading():
-        from znni.calibration.compiled_notes import about_compiling
-        from znni.inference import planning
+    from znni.calibration.compiled_notes import about_compiling
+    from znni.inference import planning
 
     network, warned = _loaded(net, windows, given, read)
     if models := bool(network.models):
@@ -149,7 +148,7 @@ def plan(
 
         typer.echo(forecast(network, size, cluster, region, values, limits, stored))
         return
-    with loading(), text_cache.warnings_of_znni() as warnings:  # a search leaves no garbage either
+    with text_cache.warnings_of_znni() as warnings:
         search = planning.search(
             network,
             size,

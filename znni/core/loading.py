@@ -5,8 +5,9 @@ from __future__ import annotations
 import gc
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from threading import Thread
+from contextlib import contextmanager
+
+from znni.core.background import in_background
 
 # Whether this process runs one command only.
 _own = False
@@ -26,29 +27,14 @@ def is_own_process() -> bool:
     return _own
 
 
-def nothing() -> None:
-    """Begin nothing."""
-
-
-@contextmanager
-def loading(begin: Callable[[], object] = nothing) -> Iterator[None]:
-    """Load modules within a ``with`` block without garbage collections: modules leave no garbage.
-
-    In a process that runs more than one command, nothing changes.
+def begin(work: Callable[[], object] | None) -> None:
+    """Begin work in a thread while modules are loaded, if this process runs one command only.
 
     Args:
-        begin: work that a thread does meanwhile.
+        work: the work. Doing it where it is needed raises its error. None: there is none.
     """
-    if not _own:
-        yield
-        return
-    with without_collections():
-        try:
-            if begin is not nothing:
-                Thread(target=_begin, args=(begin,), daemon=True).start()
-            yield
-        finally:
-            gc.freeze()
+    if _own and work:
+        in_background(work)
 
 
 @contextmanager
@@ -64,8 +50,3 @@ def without_collections() -> Iterator[None]:
     finally:
         if enabled:
             gc.enable()
-
-
-def _begin(work: Callable[[], object]) -> None:
-    with suppress(Exception):  # doing it where it is needed raises its error
-        work()

@@ -8,21 +8,21 @@ import sys
 from contextlib import suppress
 from importlib import import_module
 
-from znni.core.loading import loading, nothing, own_process
+from znni.core.loading import begin, own_process
 from znni.machine.gpus import begin_cuda, look_at_gpus
 
 if __name__ == "__main__":
     descriptor, *modules = sys.argv[1:]
     own_process()
-    with loading(begin=begin_cuda if modules else nothing):
-        from multiprocessing.connection import Connection
+    begin(begin_cuda if modules else None)
+    from multiprocessing.connection import Connection
 
-        from znni.engine.workers.serving import serve
+    from znni.engine.workers.serving import serve
 
-        socket = Connection(int(descriptor))
-        if modules:
-            with suppress(Exception):  # the task meets the same error, and reports it
-                for module in modules:
-                    import_module(module)
-                look_at_gpus()
+    socket = Connection(int(descriptor))
+    if modules:
+        with suppress(Exception):  # the task meets the same error, and reports it
+            for module in modules:
+                import_module(module)
+            look_at_gpus()
     serve(socket)
