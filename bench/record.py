@@ -72,7 +72,7 @@ Kind: TypeAlias = Literal[
 ]
 
 LIBRARIES = (
-    "znni", "numpy", "numba", "llvmlite", "scipy", "torch", "monai", "nnunetv2",
+    "znni", "numpy", "numba", "llvmlite", "pyfftw", "scipy", "torch", "monai", "nnunetv2",
     "pytorch3dunet", "dynamic-network-architectures", "openvino", "onnxruntime",
     "cupy-cuda13x", "nvidia-cudnn-frontend", "nvidia-cudnn-cu13", "h5py", "zarr", "numcodecs",
     "tensorstore", "distributed",

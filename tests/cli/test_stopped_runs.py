@@ -148,7 +148,7 @@ import sys, znni
 sys.argv = ["znni", "--help"]
 from znni.cli import main
 main()
-heavy = {"numpy", "numba", "h5py", "cupy", "scipy", "psutil", "torch", "pydantic"}
+heavy = {"numpy", "numba", "h5py", "cupy", "pyfftw", "scipy", "psutil", "torch", "pydantic"}
 heavy |= {"zarr", "fsspec", "tifffile", "nibabel"}
 sys.exit(f"loaded: {heavy & sys.modules.keys()}" if heavy & sys.modules.keys() else 0)
 """

@@ -12,7 +12,7 @@ from znni.machine.machine import Device
 
 # Libraries that compile the primitives' inner loops or are called by them, on the host and on a
 # GPU. The GPU libraries have a name for each version of CUDA.
-LIBRARIES = ("numba", "llvmlite", "numpy", "scipy")
+LIBRARIES = ("numba", "llvmlite", "numpy", "scipy", "pyfftw")
 GPU_LIBRARIES = (
     "cupy-cuda13x", "cupy-cuda12x", "nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12",
     "nvidia-cufft", "nvidia-cufft-cu12", "nvidia-cudnn-cu13", "nvidia-cudnn-cu12",

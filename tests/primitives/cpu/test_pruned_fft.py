@@ -1,8 +1,11 @@
-"""Pruned transforms: properties of a Fourier transform, and whole layers."""
+"""Pruned transforms on every backend: properties of a Fourier transform, and whole layers."""
 
 from __future__ import annotations
 
 import ctypes
+import logging
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
@@ -18,18 +21,23 @@ from znni.network.weights import ConvWeights, Float32
 from znni.plans.primitive import Primitive
 from znni.primitives import reference
 from znni.primitives.cpu.common.simd import LANES
+from znni.primitives.cpu.fft_whole_image import pruned_fft
 from znni.primitives.cpu.fft_whole_image.blocking import Blocking, Scratch
 from znni.primitives.cpu.fft_whole_image.fft_layer import FftLayer
 from znni.primitives.cpu.fft_whole_image.fused_product import pack, unpack
 from znni.primitives.cpu.fft_whole_image.primitive import primitives
 from znni.primitives.cpu.fft_whole_image.pruned_fft import (
+    Backend,
+    FftwBackend,
     PrunedShape,
     PrunedTransforms,
+    ScipyBackend,
     fast_size,
 )
 
 CPU = Device("cpu", "test", 4 << 30, threads=2, flops=1e11, bandwidth=1e10)
 PRIMITIVES = primitives(CPU)
+BACKENDS = [FftwBackend(), ScipyBackend()]
 SHAPES = [
     PrunedShape(Vec3(9, 14, 11), Vec3(7, 14, 8)),
     PrunedShape(Vec3(17, 19, 23), Vec3(16, 13, 1)),
@@ -41,13 +49,21 @@ every_primitive = pytest.mark.parametrize("primitive", PRIMITIVES, ids=lambda p:
 every_shape = pytest.mark.parametrize("shape", SHAPES, ids=lambda s: str(s.image))
 
 
+@pytest.fixture(params=BACKENDS, ids=["fftw", "scipy"])
+def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Backend:
+    """Provide each source of one-dimensional transforms in turn, also for the layers."""
+    chosen: Backend = request.param
+    monkeypatch.setattr("znni.primitives.cpu.fft_whole_image.blocking.backend", lambda: chosen)
+    return chosen
+
+
 def random(*shape: int, seed: int = 0) -> Float32:
     return np.random.default_rng(seed).standard_normal(shape, np.float32)
 
 
-def forward(shape: PrunedShape, image: Float32) -> NDArray[np.complex64]:
+def forward(shape: PrunedShape, backend: Backend, image: Float32) -> NDArray[np.complex64]:
     """Return the whole pruned transform of one map (z, y, x): (N_z, N_y, columns)."""
-    transforms = PrunedTransforms(shape, 1, shape.plane)
+    transforms = PrunedTransforms(shape, 1, shape.plane, backend)
     half = np.empty((shape.image.z, shape.plane), np.complex64)
     for slab in range(0, shape.image.z, shape.slab):
         planes = slice(slab, slab + shape.slab)
@@ -58,9 +74,9 @@ def forward(shape: PrunedShape, image: Float32) -> NDArray[np.complex64]:
     return transforms.columns.reshape(shape.size.z, shape.size.y, shape.columns).copy()
 
 
-def inverse(shape: PrunedShape, spectrum: NDArray[np.complex64]) -> Float32:
+def inverse(shape: PrunedShape, backend: Backend, spectrum: NDArray[np.complex64]) -> Float32:
     """Return the wanted voxels (z, y, x) of a spectrum's unscaled inverse."""
-    transforms = PrunedTransforms(shape, 1, shape.plane)
+    transforms = PrunedTransforms(shape, 1, shape.plane, backend)
     transforms.columns[0] = spectrum.reshape(shape.size.z, -1)
     transforms.inverse_columns()
     output = np.empty(shape.output, np.float32)
@@ -96,48 +112,48 @@ def test_fast_sizes_are_the_least_of_their_form() -> None:
 
 
 @every_shape
-def test_forward_is_the_padded_transform(shape: PrunedShape) -> None:
+def test_forward_is_the_padded_transform(shape: PrunedShape, backend: Backend) -> None:
     image = random(*shape.image)
-    assert_close(forward(shape, image), np.fft.rfftn(image, shape.size, (0, 1, 2)))
+    assert_close(forward(shape, backend, image), np.fft.rfftn(image, shape.size, (0, 1, 2)))
 
 
 @every_shape
-def test_inverse_is_a_crop_of_the_whole_inverse(shape: PrunedShape) -> None:
+def test_inverse_is_a_crop_of_the_whole_inverse(shape: PrunedShape, backend: Backend) -> None:
     spectrum = np.fft.rfftn(random(*shape.size)).astype(np.complex64)
     z, y, x = shape.output
     whole = np.fft.irfftn(spectrum, shape.size, (0, 1, 2), norm="forward")
-    assert_close(inverse(shape, spectrum), whole[:z, :y, :x])
+    assert_close(inverse(shape, backend, spectrum), whole[:z, :y, :x])
 
 
 @every_shape
-def test_forward_is_linear(shape: PrunedShape) -> None:
+def test_forward_is_linear(shape: PrunedShape, backend: Backend) -> None:
     one, other = random(*shape.image), random(*shape.image, seed=1)
-    mixed = forward(shape, one * np.float32(0.75) - other)
-    apart = 0.75 * forward(shape, one) - forward(shape, other)
+    mixed = forward(shape, backend, one * np.float32(0.75) - other)
+    apart = 0.75 * forward(shape, backend, one) - forward(shape, backend, other)
     assert_close(mixed, apart)
 
 
 @every_shape
-def test_an_impulse_becomes_a_plane_wave(shape: PrunedShape) -> None:
+def test_an_impulse_becomes_a_plane_wave(shape: PrunedShape, backend: Backend) -> None:
     impulse = np.zeros(shape.image, np.float32)
     at = tuple(extent // 2 for extent in shape.image)
     impulse[at] = 1
     frequencies = np.meshgrid(*map(np.arange, (*shape.size[:2], shape.columns)), indexing="ij")
     turns = sum(f * p / n for f, p, n in zip(frequencies, at, shape.size, strict=True))
-    assert_close(forward(shape, impulse), np.exp(-2j * np.pi * np.asarray(turns)))
+    assert_close(forward(shape, backend, impulse), np.exp(-2j * np.pi * np.asarray(turns)))
 
 
-def test_a_shift_turns_the_phase() -> None:
+def test_a_shift_turns_the_phase(backend: Backend) -> None:
     shape = PrunedShape(Vec3(12, 10, 9), Vec3(12, 10, 9))
     image = random(*shape.image)
-    shifted = forward(shape, np.roll(image, 3, axis=1))
+    shifted = forward(shape, backend, np.roll(image, 3, axis=1))
     phase = np.exp(-2j * np.pi * 3 * np.arange(10) / 10)[None, :, None]
-    assert_close(shifted, forward(shape, image) * phase)
+    assert_close(shifted, forward(shape, backend, image) * phase)
 
 
 def test_scratch_is_what_is_declared() -> None:
     shape = SHAPES[0]
-    transforms = PrunedTransforms(shape, 3, 2 * LANES)
+    transforms = PrunedTransforms(shape, 3, 2 * LANES, FftwBackend())
     arrays = [value for value in vars(transforms).values() if isinstance(value, np.ndarray)]
     sizes = [array.nbytes for array in arrays]
     largest = max(array.nbytes for array in arrays if array.dtype == np.complex64)
@@ -190,6 +206,7 @@ LAYERS = [
 
 @every_primitive
 @pytest.mark.parametrize(("layer", "shape"), LAYERS, ids=[layer.name for layer, _ in LAYERS])
+@pytest.mark.usefixtures("backend")
 def test_layers_agree_with_the_reference(primitive: Primitive, layer: Conv, shape: Shape5) -> None:
     x = random(*shape[:2], shape.z * 2, shape.y, shape.x)[:, :, ::2]
     before = x.copy()
@@ -230,6 +247,7 @@ def test_a_single_map_is_work_for_all_threads(
 
 @every_primitive
 @pytest.mark.parametrize("maps", [(11, 13), (1, 31), (29, 3)], ids=str)
+@pytest.mark.usefixtures("backend")
 def test_memory_is_what_is_declared(primitive: Primitive, maps: tuple[int, int]) -> None:
     layer = Conv("convolution", *maps, Vec3(3, 2, 5), "relu")
     shape = Shape5(2, maps[0], 41, 47, 59)
@@ -244,3 +262,26 @@ def test_memory_is_what_is_declared(primitive: Primitive, maps: tuple[int, int])
     # The allocator, the interpreter and huge pages may add a little.
     assert measured <= declared + 3 * 2**20
     assert declared <= 1.15 * measured
+
+
+def test_scipy_serves_where_pyfftw_is_absent(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setitem(sys.modules, "pyfftw", None)
+    with caplog.at_level(logging.INFO, "znni"):
+        assert isinstance(pruned_fft.backend.__wrapped__(), ScipyBackend)
+    assert "pyfftw" in caplog.text
+
+
+def test_fftw_is_imported_without_its_interfaces_until_somebody_uses_them() -> None:
+    program = """
+import sys
+from znni.primitives.cpu.fft_whole_image import pruned_fft
+assert isinstance(pruned_fft.backend(), pruned_fft.FftwBackend)
+slow = {"scipy.fft", "scipy.fftpack", "dask", "cupy", "pyarrow"}
+assert not slow & set(sys.modules), slow & set(sys.modules)
+import pyfftw
+assert pyfftw.interfaces.numpy_fft.fft([1, 0])[1] == 1
+import dask.array
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)

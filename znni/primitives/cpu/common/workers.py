@@ -1,8 +1,8 @@
 """The one thread pool for all work on the CPU.
 
-Every kernel is single-threaded and releases the interpreter lock: numba with ``nogil``, SciPy's
-FFTs with one worker, BLAS limited to one. All parallelism comes from tasks on these workers, so
-that thread pools of different libraries never compete for the cores.
+Every kernel is single-threaded and releases the interpreter lock: numba with ``nogil``, FFTW with
+one thread, BLAS limited to one. All parallelism comes from tasks on these workers, so that thread
+pools of different libraries never compete for the cores.
 """
 
 from __future__ import annotations

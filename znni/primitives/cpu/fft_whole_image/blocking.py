@@ -22,11 +22,7 @@ from znni.network.weights import Float32
 from znni.primitives.cpu.common.simd import FLOAT_BYTES, LANES, whole_vectors
 from znni.primitives.cpu.common.vector_code import NUMBER
 from znni.primitives.cpu.common.workers import Workers, workers
-from znni.primitives.cpu.fft_whole_image.pruned_fft import (
-    TWIDDLE_BYTES,
-    PrunedShape,
-    PrunedTransforms,
-)
+from znni.primitives.cpu.fft_whole_image.pruned_fft import PrunedShape, PrunedTransforms, backend
 
 # Bytes of a vector of complex numbers.
 NUMBER_BYTES = NUMBER * FLOAT_BYTES
@@ -145,7 +141,9 @@ class Blocking:
     def transforms(self) -> list[PrunedTransforms]:
         """Return new transforms, one set for each worker."""
         width = self.vectors * LANES
-        return [PrunedTransforms(self.pruned, self.maps, width) for _ in range(self.threads)]
+        return [
+            PrunedTransforms(self.pruned, self.maps, width, backend()) for _ in range(self.threads)
+        ]
 
     @property
     def kernel_bytes_read(self) -> int:
@@ -159,7 +157,7 @@ class Blocking:
         scratch, _ = self._transform_bytes
         plane_waves = kernel.y * kernel.x * self.all_vectors * NUMBER_BYTES
         line_waves = 8 * (self.pruned.size.z // 2 + 1) * kernel.z
-        return self.threads * (scratch + TWIDDLE_BYTES) + plane_waves + line_waves
+        return self.threads * (scratch + backend().resident_bytes()) + plane_waves + line_waves
 
     @property
     def scratch_bytes(self) -> int:
@@ -171,9 +169,9 @@ class Blocking:
 
     @property
     def transient_bytes(self) -> int:
-        """Bytes of the results that all workers' transforms hold before they are copied."""
+        """Bytes that all workers' transforms allocate while they run."""
         _, largest = self._transform_bytes
-        return self.threads * largest
+        return self.threads * backend().transient_bytes(largest)
 
     @property
     def _transform_bytes(self) -> tuple[int, int]:

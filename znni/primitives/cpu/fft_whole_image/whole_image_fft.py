@@ -77,7 +77,7 @@ class WholeImageFft(ABC):
         return with_activation(cost, activation, blocking.out, threads)
 
     def build(self, layer: Operation, shape: Shape5, weights: ConvWeights | None) -> Run:
-        """Prepare the transforms, and compile the kernels."""
+        """Plan the transforms, and compile the kernels."""
         blocking = self._blocking(layer, shape)
         convolve = self.convolution(FftLayer(blocking, conv_weights(blocking.layer, weights)))
 
