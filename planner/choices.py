@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 from operator import itemgetter
 
-from planner.pareto import Front
+from planner.overhead import LOCKED_BYTES_PER_TABLE_BYTE
+from planner.pareto import GpuFronts
 from znni.plans.segments import Step
 
 # The least weight of a resident byte, in seconds, if choices have to keep fewer bytes.
@@ -24,6 +26,17 @@ def taken(step: Step, *, in_place: bool = False, apart: int = 0) -> int:
     return step.taken(in_place=in_place) + (0 if step.cost.writes_views else apart)
 
 
+def all_on_gpu(kept: int, pieces: int, peak: int) -> int:
+    """Return the GPU bytes of steps on the host, with the tables of their locked arrays.
+
+    Args:
+        kept: the GPU bytes that the steps keep.
+        pieces: the most GPU bytes that a step works in; 0 if none computes there.
+        peak: the host bytes of arrays and workspace, which are locked then.
+    """
+    return kept + pieces - (-peak // LOCKED_BYTES_PER_TABLE_BYTE) if pieces else 0
+
+
 @dataclass(frozen=True)
 class Slot:
     """The position of a step in a plan, with the steps that may fill it.
@@ -34,6 +47,7 @@ class Slot:
         held: the bytes alive beside the step's own.
         in_place: whether the step's output already has its place among the held bytes.
         apart: the bytes that a step takes if it makes its output apart, and not as a view.
+        on_gpu: the GPU bytes that steps on the host may take together.
     """
 
     options: tuple[Step, ...]
@@ -41,6 +55,7 @@ class Slot:
     held: int
     in_place: bool = False
     apart: int = 0
+    on_gpu: float = inf
 
     def peak(self, step: Step) -> int:
         """Return the most bytes alive while a step runs in this slot."""
@@ -58,7 +73,11 @@ class Slot:
         """Return the slot with those of the steps that fit into the allowed bytes on their own."""
         return replace(
             self,
-            options=tuple(step for step in steps if self.kept(step) <= allowed),
+            options=tuple(
+                step
+                for step in steps
+                if self.kept(step) <= allowed and step.cost.memory.on_gpu <= self.on_gpu
+            ),
         )
 
 
@@ -70,6 +89,20 @@ class Choice:
     resident: int
     peak: int
     steps: tuple[Step, ...]
+
+    @property
+    def on_gpu(self) -> int:
+        """The GPU bytes that steps on the host take. Their pieces take turns."""
+        return all_on_gpu(*bytes_on_gpu(self.steps), self.peak)
+
+
+def bytes_on_gpu(steps: Iterable[Step]) -> tuple[int, int]:
+    """Return the GPU bytes that steps on the host keep together, and the most that one works in."""
+    kept = pieces = 0
+    for step in steps:
+        kept += step.cost.memory.gpu_resident
+        pieces = max(pieces, step.cost.memory.gpu_working)
+    return kept, pieces
 
 
 def fastest_within(slots: Sequence[Slot], allowed: float, seconds_limit: float) -> Choice | None:
@@ -83,8 +116,8 @@ def undominated_within(
     """Return all undominated choices whose resident bytes and peak fit together.
 
     The search is exact. It drops a partial choice for one of three reasons. Another choice is no
-    worse in time, resident bytes and peak; it cannot fit; or it cannot beat ``seconds_limit``.
-    Every choice reaches the highest of the slots' least peaks, so lower peaks count as equal.
+    worse in time and bytes; it cannot fit; or it cannot beat ``seconds_limit``. Every choice
+    reaches the highest of the slots' least peaks, so lower peaks count as equal.
 
     Args:
         slots: the slots to fill.
@@ -104,28 +137,39 @@ def undominated_within(
     if least_rest[-1] >= seconds_limit:
         return []
 
-    partial = [Choice(0.0, 0, least_peak(slots), ())]
+    on_gpu = min((slot.on_gpu for slot in slots), default=inf)
+    partial = [(Choice(0.0, 0, least_peak(slots), ()), (0, 0))]
     for index, slot in enumerate(slots):
         limit = seconds_limit - least_rest[-2 - index]
         room = allowed - smallest_rest[-2 - index]
         steps = [
-            (slot.runs * step.seconds, step.cost.memory.resident, slot.peak(step), step)
+            (
+                slot.runs * step.seconds,
+                step.cost.memory.resident,
+                slot.peak(step),
+                bytes_on_gpu([step]),
+                step,
+            )
             for step in slot.options
         ]
         grown = []
-        for choice in partial:
-            for seconds, resident, peak, step in steps:
+        for choice, (held, largest) in partial:
+            for seconds, resident, peak, (more, pieces), step in steps:
                 together = choice.seconds + seconds
                 kept, most = choice.resident + resident, max(choice.peak, peak)
                 if kept + most <= room and together + byte_seconds * kept < limit:
-                    grown.append((together, kept, most, choice, step))
-        front = Front()
+                    there = held + more, max(largest, pieces)
+                    if all_on_gpu(*there, most) <= on_gpu:
+                        grown.append((together, kept, most, there, choice, step))
+        fronts = GpuFronts()
         partial = [
-            Choice(seconds, resident, peak, (*choice.steps, step))
-            for seconds, resident, peak, choice, step in sorted(grown, key=itemgetter(0, 1, 2))
-            if front.admits(resident, peak)
+            (Choice(seconds, resident, peak, (*choice.steps, step)), there)
+            for seconds, resident, peak, there, choice, step in sorted(
+                grown, key=itemgetter(0, 1, 2, 3)
+            )
+            if fronts.admits(resident, peak, there)
         ]
-    return partial
+    return [choice for choice, _ in partial]
 
 
 def promising_within(
@@ -134,7 +178,7 @@ def promising_within(
     """Yield a few choices that fit and are often among the best. They are found quickly.
 
     Each slot takes the step with the least ``weighed`` seconds. If the choice does not fit, bytes
-    get a larger weight.
+    get a larger weight, on a GPU too.
 
     Args:
         slots: the slots to fill.
@@ -143,18 +187,21 @@ def promising_within(
         byte_seconds: the seconds that count for each resident byte against the limit.
     """
     weights = [byte_seconds, *(max(byte_seconds, LEAST_WEIGHT) * 4**n for n in range(1, 13))]
-    least = least_peak(slots)
+    least, on_gpu = least_peak(slots), min((slot.on_gpu for slot in slots), default=inf)
     for highest in (allowed, least) if least <= allowed else ():
         for weight in weights:
             steps = tuple(
                 min(
                     (step for step in slot.options if slot.peak(step) <= highest),
-                    key=lambda step: slot.weighed(step, weight),
+                    key=lambda step: (
+                        slot.weighed(step, weight)
+                        + (weight - byte_seconds) * step.cost.memory.on_gpu
+                    ),
                 )
                 for slot in slots
             )
             choice = choice_of(slots, steps)
-            if choice.resident + choice.peak <= allowed:
+            if choice.resident + choice.peak <= allowed and choice.on_gpu <= on_gpu:
                 if choice.seconds + byte_seconds * choice.resident < seconds_limit:
                     yield choice
                 break
@@ -186,7 +233,8 @@ def least_memory(slots: Sequence[Slot]) -> Choice:
             fitting = [s for s in slot.options if slot.peak(s) <= peak]
             if not fitting:
                 break
-            steps.append(min(fitting, key=lambda s: s.cost.memory.resident))
+            memories = [(s.cost.memory.resident, s.cost.memory.on_gpu) for s in fitting]
+            steps.append(fitting[memories.index(min(memories))])
         else:
             choice = choice_of(slots, steps)
             if best is None or choice.resident + peak < best.resident + best.peak:

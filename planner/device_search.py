@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
 from copy import copy
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
 from math import inf
@@ -22,7 +22,6 @@ from planner.choices import (
 )
 from planner.cost_model import CostModel
 from planner.exact_segments import exact_segments
-from planner.gpu_budget import NO_GPU_BUDGET, GpuBudget
 from planner.overhead import Load
 from planner.partition import Partition
 from planner.partition_bounds import ROUNDED, PartitionBounds
@@ -50,6 +49,13 @@ WINDOWS_AT_ONCE = (1, 2, 3, 4, 8, 16)
 Chooser: TypeAlias = Callable[[list[Slot], float, float, float], Iterable[Choice]]
 
 
+@dataclass
+class SecondsToBeat:
+    """The seconds of the fastest job found so far."""
+
+    seconds: float
+
+
 class DeviceSearch:
     """The search among all candidates for layers on one device.
 
@@ -60,7 +66,6 @@ class DeviceSearch:
         primitives: the primitives of the device.
         model: the model that predicts their times.
         division: the sizes of the pieces that a layer's batch may be computed in.
-        gpu_budget: the GPU memory that each layer on the host may take.
     """
 
     def __init__(
@@ -69,16 +74,14 @@ class DeviceSearch:
         primitives: Collection[Primitive],
         model: CostModel,
         division: Division,
-        gpu_budget: GpuBudget = NO_GPU_BUDGET,
     ) -> None:
         self._network = network
         self._primitives = primitives
         self._model = model
         self._division: Division = division
-        self._gpu_budget = gpu_budget
         alone = max(WINDOWS_AT_ONCE) if network.window else 1
         most_items = alone if network.is_exact else network.total_pooling.volume
-        self._options = StepOptions(primitives, model, division, gpu_budget, most_items)
+        self._options = StepOptions(primitives, model, division, most_items)
         # The time of a promising choice bounds the search among all of them.
         self._choosers: tuple[Chooser, ...] = (promising_within, undominated_within)
         self._latest: tuple[Partition, list[tuple[Segments, list[Slot]]]] | None = None
@@ -86,7 +89,10 @@ class DeviceSearch:
     def among(self, primitives: Collection[Primitive]) -> DeviceSearch:
         """Return the search among some of the primitives."""
         some = [primitive for primitive in self._primitives if primitive in primitives]
-        return self._restricted(some, self._division)
+        other = DeviceSearch(self._network, some, self._model, self._division)
+        other._choosers = self._choosers
+        other.bounds = self.bounds  # a bound for all candidates is a bound for some of them
+        return other
 
     def dividing(self, division: Division) -> DeviceSearch:
         """Return the search with batches in pieces of other sizes."""
@@ -97,22 +103,10 @@ class DeviceSearch:
         other.bounds = bounds
         return other
 
-    def within(self, gpu_budget: GpuBudget) -> DeviceSearch:
-        """Return the search with another GPU budget for layers on the host."""
-        other = copy(self)
-        other._gpu_budget = gpu_budget
-        return other._restricted(self._primitives, self._division)
-
     def choosing(self, choose: Chooser) -> DeviceSearch:
         """Return the search with another function that chooses steps. It shares what is known."""
         other = copy(self)
         other._choosers = (choose,)
-        return other
-
-    def _restricted(self, primitives: Collection[Primitive], division: Division) -> DeviceSearch:
-        other = DeviceSearch(self._network, primitives, self._model, division, self._gpu_budget)
-        other._choosers = self._choosers
-        other.bounds = self.bounds  # a bound for all candidates is a bound for some of them
         return other
 
     def __len__(self) -> int:
@@ -187,35 +181,66 @@ class DeviceSearch:
             job_time: the time of the job for a load.
             limit: the seconds of the job to beat.
         """
-        best: Candidate | None = None
-        least_of = self._partition_bounds
+        best, within = None, SecondsToBeat(limit)
+        for candidate in self._beating(partition, budget, job_time, within, self._choosers):
+            best, within.seconds = candidate, job_time.seconds(candidate.load)
+        return best
+
+    def undominated(
+        self, partition: Partition, budget: MemoryBudget, job_time: JobTime, limit: float
+    ) -> list[Candidate]:
+        """Return candidates that fit and beat the limit.
+
+        Left out are those that others beat in time and in all bytes. The arguments are those of
+        ``fastest``.
+        """
+        within = SecondsToBeat(limit)
+        return list(self._beating(partition, budget, job_time, within, [undominated_within]))
+
+    def _beating(
+        self,
+        partition: Partition,
+        budget: MemoryBudget,
+        job_time: JobTime,
+        within: SecondsToBeat,
+        choosers: Iterable[Chooser],
+    ) -> Iterator[Candidate]:
+        """Yield candidates that fit and beat the seconds at that time, which the caller may lower.
+
+        Args:
+            partition: the layers.
+            budget: the bytes that they may take.
+            job_time: the time of the job for a load.
+            within: the seconds of the job to beat.
+            choosers: the functions that choose steps.
+        """
+        limit, least_of = within.seconds, self._partition_bounds
         working, most = least_of.working(partition), budget(partition.input_shape._replace(n=1))
         if working > most or (limit == inf and not least_of.may_fit(partition, most)):
-            return None
-        within = job_time.layers_within(limit, working)
-        layers = least_of.seconds(partition, most, within)
+            return
+        layers_limit = job_time.layers_within(limit, working)
+        layers = least_of.seconds(partition, most, layers_limit)
         if not job_time.seconds(Load(sum(layers.values()), 0, working)) < limit:
-            return None
-        bounds = SecondsLimit(ROUNDED * within, layers, self.bounds.of_step)
+            return
+        bounds = SecondsLimit(ROUNDED * layers_limit, layers, self.bounds.of_step)
         segmented = [
             (segments, allowed, bare, least)
             for segments, bare, allowed in self._segmentations(partition, budget, bounds)
             for least in ([bounds.of_runs(slot.options[0], slot.runs) for slot in bare],)
-            if sum(least) < job_time.layers_within(limit, least_peak(bare))
+            if sum(least) < job_time.layers_within(within.seconds, least_peak(bare))
         ]
         for options, (segments, allowed, bare, least) in product(self._option_sets, segmented):
             if options.divides and not _has_batches(segments):
                 continue  # no pieces, so it was looked at before
-            layers_limit = job_time.layers_within(limit, least_peak(bare))
+            layers_limit = job_time.layers_within(within.seconds, least_peak(bare))
             slots = slots_that_fit(bare, least, options, allowed, layers_limit)
-            for choose in self._choosers if slots else ():
-                layers_limit = job_time.layers_within(limit, least_peak(slots))
+            for choose in choosers if slots else ():
+                layers_limit = job_time.layers_within(within.seconds, least_peak(slots))
                 for choice in choose(slots, allowed, layers_limit, job_time.byte_seconds):
                     candidate = Candidate(segments, choice)
                     seconds = job_time.seconds(candidate.load)
-                    if seconds < limit and _has_place(candidate, partition, allowed):
-                        best, limit = candidate, seconds
-        return best
+                    if seconds < within.seconds and _has_place(candidate, partition, allowed):
+                        yield candidate
 
     def _least_of_block(self, segment: Segment) -> float:
         """Return a lower bound on the seconds of the only segment of a block."""
@@ -331,7 +356,14 @@ class DeviceSearch:
         storage, swept = partition.storage, partition.swept
         part = DevicePart(segments, partition.input_shape, hands_on, storage, swept)
         return [
-            Slot((step,), n, held, part.writes_in_place(step), part.bytes_apart(step))
+            Slot(
+                (step,),
+                n,
+                held,
+                part.writes_in_place(step),
+                part.bytes_apart(step),
+                partition.on_gpu,
+            )
             for (step, held), (_, n) in zip(part.held_beside(), part.step_runs(), strict=True)
         ]
 

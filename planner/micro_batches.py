@@ -38,13 +38,15 @@ class Offer:
         """Return whether this offer's primitive beats or equals any list of the other's pieces.
 
         The comparison is for a batch of ``batch`` items that this offer computes. It covers the
-        time per item, the workspace and the resident memory.
+        time per item, the workspace, the resident memory, and what both take on a GPU.
         """
         mine, theirs = self.cost.memory, other.cost.memory
         return (
             self.seconds * other.items <= other.seconds * batch
             and mine.workspace <= theirs.workspace
             and mine.resident <= theirs.resident
+            and mine.gpu_working <= theirs.gpu_working
+            and mine.gpu_resident <= theirs.gpu_resident
         )
 
 
@@ -269,6 +271,8 @@ def undominated_offers(offers: Iterable[Offer]) -> list[Offer]:
             k.cost.memory.workspace <= memory.workspace
             and k.cost.memory.working <= memory.working
             and k.cost.memory.resident <= memory.resident
+            and k.cost.memory.gpu_working <= memory.gpu_working
+            and k.cost.memory.gpu_resident <= memory.gpu_resident
             and k.cost.writes_views >= one.cost.writes_views
             for k in kept
         ):

@@ -19,20 +19,52 @@ class Front:
         self._first: list[float] = []  # rising
         self._second: list[float] = []  # the second numbers of the same pairs, falling
 
+    def beats(self, first: float, second: float) -> bool:
+        """Return whether a pair in the front equals or beats this one in both numbers."""
+        no_larger = bisect_right(self._first, first)
+        return no_larger > 0 and self._second[no_larger - 1] <= second
+
     def admits(self, first: float, second: float) -> bool:
         """Add a pair and remove the pairs that it beats, unless a pair in the front beats it.
 
         Returns:
             whether the pair was added.
         """
-        no_larger = bisect_right(self._first, first)
-        if no_larger and self._second[no_larger - 1] <= second:
+        if self.beats(first, second):
             return False
         start = stop = bisect_left(self._first, first)
         while stop < len(self._second) and self._second[stop] >= second:
             stop += 1
         self._first[start:stop] = [first]
         self._second[start:stop] = [second]
+        return True
+
+
+class GpuFronts:
+    """Bytes on the host and on a GPU, none of which are as many as others in all four numbers.
+
+    Most steps take nothing of the GPU. They share one front, so they are decided as fast as there.
+    """
+
+    def __init__(self) -> None:
+        self._fronts: dict[tuple[int, int], Front] = {}
+
+    def admits(self, resident: int, working: int, on_gpu: tuple[int, int]) -> bool:
+        """Add bytes unless others are no more.
+
+        Args:
+            resident: the bytes kept on the host.
+            working: the bytes on the host within a call.
+            on_gpu: the bytes kept on the GPU, and those within a call.
+
+        Returns:
+            whether they were added.
+        """
+        kept, most = on_gpu
+        for (other_kept, other_most), front in self._fronts.items():
+            if other_kept <= kept and other_most <= most and front.beats(resident, working):
+                return False
+        self._fronts.setdefault(on_gpu, Front()).admits(resident, working)
         return True
 
 

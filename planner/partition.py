@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
+from math import inf
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 from znni.core.processors import (
@@ -47,6 +48,7 @@ class Partition:
         input_shape: the shape of the tensor that they take for a patch.
         handed: the shape of the tensor that they hand on to a GPU, if they do.
         uses_gpu: whether they are on the host and may compute on the GPU.
+        on_gpu: the GPU bytes that they may take then.
         storage: the arrays of a block, if the network is exact.
         swept: the planes of a sweep, if there is one.
         least_kept: a lower bound on the bytes that the sweep keeps.
@@ -59,6 +61,7 @@ class Partition:
     input_shape: Shape5
     handed: Shape5 | None
     uses_gpu: bool = False
+    on_gpu: float = inf
     storage: BlockStorage | None = None
     swept: Swept | None = None
     least_kept: int = 0
@@ -184,7 +187,9 @@ def cut_network(
     (passed,) = network.alive[layers_on_host]
     handed = shapes[passed] if on_gpu else None
     partitions = (
-        Partition(HOST, on_host, shapes[INPUT], handed, host_uses_gpu, storage, swept),
+        Partition(
+            HOST, on_host, shapes[INPUT], handed, host_uses_gpu, storage=storage, swept=swept
+        ),
         Partition(GPU, on_gpu, shapes[passed], None, storage=storage, swept=swept),
     )
     return Cut(tuple(partition for partition in partitions if partition.nodes))

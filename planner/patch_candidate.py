@@ -11,7 +11,6 @@ import numpy as np
 
 from planner.bounds import LeastSeconds
 from planner.candidate import JobTime, MemoryBudget
-from planner.gpu_budget import bytes_for_gpu_layers
 from planner.least_memory import most_for_arrays, slowed_poolings
 from planner.overhead import Load, Overhead
 from planner.partition import (
@@ -126,10 +125,15 @@ class PatchCandidate:
             storage=self._storage,
             swept=self._swept,
         )
+        on_gpu = inf
+        if host_uses_gpu:
+            room = self.budget(cut, GPU)(cut.partitions[-1].input_shape._replace(n=1))
+            on_gpu = max(room, 0.0)
         return Cut(
             tuple(
                 replace(
                     it,
+                    on_gpu=on_gpu,
                     shapes=self._shapes,
                     least=self._least_of(it.processor),
                     least_kept=int(self._counts.kept),
@@ -169,7 +173,7 @@ class PatchCandidate:
         return self.seconds(cut_point, self.least_loads(cut_point))
 
     def job_time(
-        self, cut_point: CutPoint, loads: Mapping[DeviceKind, Load], device: DeviceKind
+        self, cut_point: CutPoint, device: DeviceKind, loads: Mapping[DeviceKind, Load]
     ) -> JobTime:
         """Return the time of the job as a function of one device's load.
 
@@ -186,7 +190,8 @@ class PatchCandidate:
     def budget(self, cut: Cut, device: DeviceKind) -> MemoryBudget:
         """Return the bytes for the layers on a device.
 
-        The bytes are negative if the rest of the run does not fit on the host.
+        Layers on the host that compute on the GPU share its bytes with the GPU's own layers. The
+        bytes are negative if the rest of the run does not fit on the host.
         """
         devices = {partition.device for partition in cut.partitions}
         run = self._overhead.setting(self._network, devices, host_uses_gpu=cut.host_uses_gpu)
@@ -195,14 +200,9 @@ class PatchCandidate:
         if not has_own_memory(device) or left < 0:
             return lambda _: left
 
-        # the locked bytes of layers on the host are not known yet
-        locked = self._machine.host.memory if cut.host_uses_gpu else 0
-
         def of_gpu(first_input: Shape5) -> int:
-            memory = self._machine.gpus[0].memory
-            allowed = bytes_for_gpu_layers(memory) if cut.host_uses_gpu else memory
             given = each._replace(first_input=first_input.elements)
-            return allowed - self._overhead.of_gpu(run, given, locked).total
+            return self._machine.gpus[0].memory - self._overhead.of_gpu(run, given).total
 
         return of_gpu
 

@@ -9,7 +9,6 @@ from typing import TypeAlias
 
 from planner.bare_steps import sample_steps
 from planner.cost_model import CostModel, Factors, built_in_seconds
-from planner.gpu_budget import GpuBudget
 from planner.micro_batches import Offer
 from planner.priced_call import Bounded, LeastFactor, PricedCall, Sampled
 from znni.core.shapes import Shape5, Vec3
@@ -43,7 +42,6 @@ class Prices:
     Args:
         primitives: the primitives. They use no device but their own.
         model: the model that predicts their times.
-        gpu_budget: the GPU memory that primitives of the host may take.
         most_items: the most items of a batch.
     """
 
@@ -51,16 +49,14 @@ class Prices:
         self,
         primitives: Iterable[Primitive],
         model: CostModel,
-        gpu_budget: GpuBudget,
         most_items: int,
     ) -> None:
         self._primitives = tuple(primitives)
         self._of_packed, self._of_arrays = by_values(self._primitives)
         self._most_items = most_items
         self._model = model
-        self._gpu_budget = gpu_budget
         self._nameless: dict[Operation, Operation] = {}
-        self._least = _samples(self._primitives, gpu_budget, most_items)
+        self._least = _samples(self._primitives, most_items)
         self._known: dict[CallKey, PricedCall] = {}
         self._follows = _following(self._primitives)
         self._least_factors: dict[tuple[Operation, int, int], LeastFactor] = {}
@@ -204,13 +200,11 @@ class Prices:
     def priced(
         self, primitive: Primitive, operation: Operation, shape: Shape5, out: Shape5
     ) -> Offer | None:
-        """Return a primitive's offer for one call, if it applies and fits into the GPU budget."""
+        """Return a primitive's offer for one call, if it applies."""
         if primitive.out_shape(operation, shape) != out:
             return None
         self.count += 1
         cost = primitive.cost(operation, shape)
-        if not self._gpu_budget.holds(cost.memory):
-            return None
         estimate = self._model.estimate(primitive, operation, shape, cost)
         return Offer(primitive, shape.n, cost, *estimate)
 
@@ -329,7 +323,7 @@ class Prices:
             if primitive.out_shape(step.operation, shape) == out:
                 cost = primitive.cost(step.operation, shape)
                 seconds = built_in_seconds(primitive, cost) / (out.n * out.size.volume)
-                if seconds < found.seconds and self._gpu_budget.holds(cost.memory):
+                if seconds < found.seconds:
                     found = Sampled(primitive, seconds, told=cost.seconds is not None)
         return found
 
@@ -346,10 +340,10 @@ def _least_of(factors: Collection[Factors]) -> LeastFactor:
     return least
 
 
-def _samples(primitives: tuple[Primitive, ...], gpu_budget: GpuBudget, most_items: int) -> Samples:
+def _samples(primitives: tuple[Primitive, ...], most_items: int) -> Samples:
     """Return the samples of such prices, which several searches share."""
     try:
-        return _shared_samples((primitives, gpu_budget, most_items))
+        return _shared_samples((primitives, most_items))
     except TypeError:  # one of them has no hash
         return {}
 

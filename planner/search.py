@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 from heapq import heapify, heappop, heappush
 from math import inf
 from typing import Self
 
 from planner.candidate import Candidate
+from planner.gpu_sharing import Side, fastest_pair
 from planner.limits import does_not_fit, memory_of_run, time_of_run
 from planner.pareto import BestPlans
 from planner.partition import Cut, CutPoint
@@ -146,9 +148,16 @@ class Search(Space):
             near = patch_sizes_near(best.plans[0].patch, self.output, self.network.granularity)
             self._try_all(near, tried, best, most_prices)
 
-    def fastest_of(self, patches: Iterable[Vec3]) -> Plan | None:
-        """Return the fastest plan with one of these patches, if one fits."""
+    def fastest_of(self, patches: Iterable[Vec3], known: Plan | None = None) -> Plan | None:
+        """Return the fastest plan with one of these patches, if one fits.
+
+        Args:
+            patches: the patches.
+            known: a plan for this output that fits. The result is this plan if none is faster.
+        """
         best, listed = BestPlans(1), list(patches)
+        if known:
+            best.add(known)
         for some in self._by_windows_at_once():
             some._try_all(listed, set(), best)
         return best.plans[0] if best.plans else None
@@ -247,7 +256,7 @@ class Search(Space):
         cut, loads = patch_candidate.cut(cut_point), patch_candidate.least_loads(cut_point)
         for partition in reversed(cut.partitions):
             device = partition.device
-            job_time = patch_candidate.job_time(cut_point, loads, device)
+            job_time = patch_candidate.job_time(cut_point, device, loads)
             budget = patch_candidate.budget(cut, device)
             loads[device] = self._searches[partition.processor].least_load(
                 partition, budget, job_time, limit
@@ -257,30 +266,23 @@ class Search(Space):
     def _fastest_with(
         self, patch_candidate: PatchCandidate, cut_point: CutPoint, limit: float
     ) -> Plan | None:
-        """Return the fastest plan with this cut point, if one beats the limit.
-
-        Each device has its own memory, and a job's time grows with the load on either one. The only
-        cost of layers on the GPU is their time. So the fastest layers on the GPU belong to the
-        fastest plan, whatever the host does. They are found first. The choice on the host then
-        weighs time against the cost of memory.
-        """
-        cut, loads, candidates = (
-            patch_candidate.cut(cut_point),
-            patch_candidate.least_loads(cut_point),
-            list[Candidate](),
-        )
-        for partition in reversed(cut.partitions):
-            device = partition.device
-            job_time = patch_candidate.job_time(cut_point, loads, device)
-            budget = patch_candidate.budget(cut, device)
-            candidate = self._searches[partition.processor].fastest(
-                partition, budget, job_time, limit
+        """Return the fastest plan with this cut point, if one beats the limit."""
+        cut, least = patch_candidate.cut(cut_point), patch_candidate.least_loads(cut_point)
+        sides = [
+            Side(
+                self._searches[partition.processor],
+                partition,
+                patch_candidate.budget(cut, partition.device),
+                partial(patch_candidate.job_time, cut_point, partition.device),
             )
-            if candidate is None:
-                return None
-            loads[device] = candidate.load
-            candidates.insert(0, candidate)
-        return self._plan(patch_candidate, candidates)
+            for partition in cut.partitions
+        ]
+        if len(sides) == 1:
+            alone = sides[0].fastest({}, limit)
+            return alone and self._plan(patch_candidate, [alone])
+        host, gpu = sides
+        pair = fastest_pair(host, gpu, least[HOST], limit)
+        return pair and self._plan(patch_candidate, pair)
 
     def _smallest_candidates(
         self, patch_candidate: PatchCandidate, cut: Cut

@@ -19,23 +19,24 @@ def shared_offer(
     operation: Operation,
     shape: Shape5,
     on_host: Sequence[Offer],
-    on_gpu: Sequence[Offer],
+    using: Offer,
     priced: Priced,
 ) -> Offer | None:
-    """Return the fastest primitives of host and GPU as one, with items in proportion to speed.
+    """Return the host's fastest primitive and one that computes on a GPU as one.
 
-    The result is None if one primitive alone is as fast, because the other's share is too small.
+    The items are in proportion to speed. The result is None if one primitive alone is as fast,
+    because the other's share is too small.
 
     Args:
         operation: the operation to compute.
         shape: the shape of the input.
         on_host: the offers of the host's processors for the whole batch.
-        on_gpu: the offers for it of host primitives that compute on a GPU.
+        using: the offer for it of a host primitive that computes on a GPU.
         priced: the function that prices fewer items.
     """
-    if not (on_host and on_gpu):
+    if not on_host:
         return None
-    own, using = (min(offers, key=lambda offer: offer.seconds) for offers in (on_host, on_gpu))
+    own = min(on_host, key=lambda offer: offer.seconds)
     items = int(shape.n * using.seconds / (own.seconds + using.seconds))
     if not 0 < items < shape.n:
         return None

@@ -11,12 +11,12 @@ from typing import Self
 from planner.bounds import BoundsUsingGpu, LeastSeconds, computing_pieces
 from planner.cost_model import BUILT_IN, BuiltInModel, CostModel
 from planner.device_search import WINDOWS_AT_ONCE, Chooser, DeviceSearch
-from planner.gpu_budget import GpuBudget, gpu_budget_per_layer
 from planner.overhead import Overhead
 from planner.partition import HOST_USING_GPU, CutPoint, Processor, cut_points, cut_points_using_gpu
 from planner.patch_candidate import PatchCandidate
 from planner.patch_sizes import patch_sizes
 from planner.splitting import split_where_faster
+from znni.core.errors import InvalidInput, option
 from znni.core.options import Division
 from znni.core.processors import (
     FASTEST,
@@ -28,7 +28,7 @@ from znni.core.processors import (
     may_use_gpu,
 )
 from znni.core.shapes import Box, Vec3
-from znni.machine.machine import Device, Machine
+from znni.machine.machine import Machine
 from znni.network.network import Network
 from znni.plans.primitive import Catalogue, UsesGpu, on_device, without_gpu
 from znni.plans.rewrites import split_convolution
@@ -91,9 +91,7 @@ class Space:
     def _search_host_using_gpu(self) -> DeviceSearch:
         """Return the search for layers on the host that may compute on the GPU."""
         gpu, on_host = self.machine.gpus[0], on_device(self.catalogue, HOST).values()
-        search = DeviceSearch(
-            self.network, on_host, self.model, self.division, self._gpu_budget(gpu)
-        )
+        search = DeviceSearch(self.network, on_host, self.model, self.division)
         search.bounds = BoundsUsingGpu(
             self.network,
             lambda: self._searches[HOST].bounds,
@@ -114,14 +112,21 @@ class Space:
             return self._searches[GPU].bounds_among(bases)
         return DeviceSearch(self.network, bases, BUILT_IN, "none").bounds
 
-    def _gpu_budget(self, gpu: Device) -> GpuBudget:
-        return gpu_budget_per_layer(gpu.memory, len(self.network.convolutions))
+    @property
+    def thetas(self) -> list[int]:
+        """The numbers of first layers that a plan may have on the host."""
+        using = cut_points_using_gpu(self.network, self.device) if self.machine.gpus else []
+        return sorted({*cut_points(self.network, self._device), *using})
+
+    @property
+    def _device(self) -> DeviceChoice:
+        """The device for the layers: the host if any will do and there is no other."""
+        return HOST if self.device == FASTEST and not self.machine.gpus else self.device
 
     @property
     def cut_points(self) -> list[CutPoint]:
         """The cut points to try, with and without layers on the host that use the GPU."""
-        device = HOST if self.device == FASTEST and not self.machine.gpus else self.device
-        found = [CutPoint(n) for n in cut_points(self.network, device)]
+        found = [CutPoint(n) for n in cut_points(self.network, self._device)]
         if HOST_USING_GPU in self._searches:
             using = cut_points_using_gpu(self.network, self.device)
             found += [CutPoint(n, host_uses_gpu=True) for n in using]
@@ -154,6 +159,23 @@ class Space:
         other.allowed_cut_points = frozenset(cut_points)
         return other
 
+    def with_theta(self, theta: int) -> Self:
+        """Return the search among plans with so many first layers on the host.
+
+        Raises:
+            InvalidInput: no plan has so many.
+        """
+        if theta not in self.thetas:
+            thetas = ", ".join(map(str, self.thetas))
+            there = "" if self.machine.gpus else " and no GPU"
+            raise InvalidInput(
+                f"{option('theta', theta)}: with {option('device', self.device)}{there}, network "
+                f"{self.given.name} may have {thetas} layers on the host"
+            )
+        other = copy(self)  # without the searches, which a kept plan does not need
+        other.allowed_cut_points = frozenset({CutPoint(theta), CutPoint(theta, True)})
+        return other
+
     def computing(self, together: int) -> Self:
         """Return the search among plans that compute so many windows at once.
 
@@ -184,9 +206,6 @@ class Space:
         else:
             gpu = replace(self.machine.gpus[0], memory=memory)
             other.machine = replace(self.machine, gpus=(gpu, *self.machine.gpus[1:]))
-            if HOST_USING_GPU in self._searches:
-                within = self._searches[HOST_USING_GPU].within(self._gpu_budget(gpu))
-                other._searches = {**self._searches, HOST_USING_GPU: within}
         return other
 
     def among(self, primitives: Collection[str]) -> Self:

@@ -8,11 +8,10 @@ from dataclasses import replace
 from math import inf
 from typing import TypeAlias
 
-from planner.choices import taken
+from planner.choices import bytes_on_gpu, taken
 from planner.cost_model import CostModel
-from planner.gpu_budget import NO_GPU_BUDGET, GpuBudget
 from planner.micro_batches import NO_LIMIT, Limit, Offer, listings, piece_sizes, undominated_offers
-from planner.pareto import Front
+from planner.pareto import GpuFronts
 from planner.priced_call import PricedCall
 from planner.prices import CallKey, Prices
 from planner.side_by_side import shared_offer
@@ -39,7 +38,6 @@ class StepOptions:
         primitives: the primitives to choose from.
         model: the model that predicts their times.
         division: the sizes of the pieces that a batch may be computed in.
-        gpu_budget: the GPU memory that primitives of the host may take.
         most_items: the most items that a batch may have.
 
     Attributes:
@@ -52,13 +50,12 @@ class StepOptions:
         primitives: Iterable[Primitive],
         model: CostModel,
         division: Division = "power-of-two",
-        gpu_budget: GpuBudget = NO_GPU_BUDGET,
         most_items: int = 512,
     ) -> None:
         without_gpu, self._using_gpu = list[Primitive](), list[Primitive]()
         for primitive in primitives:
             (self._using_gpu if isinstance(primitive, UsesGpu) else without_gpu).append(primitive)
-        self.prices = Prices(without_gpu, model, gpu_budget, most_items)
+        self.prices = Prices(without_gpu, model, most_items)
         self._division: Division = division
         self.divides = division != "none"
         self._known: dict[StepKey, tuple[Limit, tuple[Step, ...]]] = {}
@@ -69,7 +66,7 @@ class StepOptions:
     def __call__(
         self, step: Step, *, in_place: bool = False, apart: int = 0, limit: Limit = NO_LIMIT
     ) -> tuple[Step, ...]:
-        """Return steps on the Pareto front of seconds, resident and working memory, fastest first.
+        """Return steps on the Pareto front of seconds and bytes, fastest first.
 
         Args:
             step: the bare step.
@@ -268,9 +265,9 @@ class StepOptions:
                 return self.prices.priced(primitive, operation, some, out._replace(n=items * each))
 
             using = [o for p in self._using_gpu if (o := priced(p, shape.n))]
-            shared = shared_offer(operation, shape, alone, using, priced)
-            both = [shared] if shared else []
-            self._offers[key] = undominated_offers([*alone, *using, *both])
+            using = undominated_offers(using)
+            shared = (shared_offer(operation, shape, alone, it, priced) for it in using)
+            self._offers[key] = undominated_offers([*alone, *using, *filter(None, shared)])
         return self._offers[key]
 
 
@@ -279,7 +276,11 @@ def _step_key(step: Step, in_place: bool, apart: int) -> StepKey:
 
 
 def _pareto(steps: list[Step], in_place: bool, apart: int) -> tuple[Step, ...]:
-    front = Front()
+    fronts = GpuFronts()
     with_bytes = ((step, taken(step, in_place=in_place, apart=apart)) for step in steps)
     by_time = sorted(with_bytes, key=lambda it: (it[0].seconds, it[1]))
-    return tuple(s for s, working in by_time if front.admits(working, s.cost.memory.resident))
+    return tuple(
+        step
+        for step, working in by_time
+        if fronts.admits(step.cost.memory.resident, working, bytes_on_gpu([step]))
+    )

@@ -154,6 +154,19 @@ def memory_for_half(search: Search, least: int, device: DeviceKind) -> int:
     return max(least, taken(found))
 
 
+def best_split(search: Search) -> Plan | None:
+    """Return about the fastest plan with layers on both devices, if the search allows one.
+
+    Only cubes and whole batches are tried, so this takes seconds.
+    """
+    layers = len(search.network.nodes)
+    places = [it for it in search.cut_points if 0 < it.layers_on_host < layers]
+    if not places:
+        return None
+    some = cubes(search, at_equal_ratios(4, max(search.output), EDGES))
+    return search.undivided().through(places).fastest_of(some)
+
+
 def _between(small: Vec3, large: Vec3) -> list[Vec3]:
     """Return the boxes that are as wide as the larger of two cubes along x, or along y and x."""
     return [small._replace(x=large.x), large._replace(z=small.z)]

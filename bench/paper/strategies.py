@@ -14,6 +14,7 @@ import typer
 from bench import session
 from bench.accuracy import patch_input
 from bench.paper.published import published
+from bench.paper.whole_jobs import PLAN, run_whole, with_places
 from bench.patches import release_gpu_memory
 from bench.record import Row, load
 from planner.partition import CutPoint
@@ -49,9 +50,6 @@ STRATEGIES: dict[str, Callable[[CutPoint, int], bool]] = {
 # Patches that are run. The first is not counted. Two are always run.
 PATCHES = 4
 LEAST_PATCHES = 2
-
-# The entry of a row that holds a plan, as JSON.
-PLAN = "plan"
 
 # The strategies whose layers are on these devices.
 DEVICES: dict[Processors, str] = {"cpu": "CPU-only", "gpu": "GPU-only", "cpu+gpu": "CPU-GPU"}
@@ -140,17 +138,24 @@ def run_strategies_command(
     seconds: Annotated[
         float, typer.Option(min=0, help="No plan is begun after so many seconds.")
     ] = 3600.0,
+    whole: Annotated[
+        bool, typer.Option("--whole", help="Run whole jobs by znni infer, not some patches.")
+    ] = False,
     out: session.Out = None,
 ) -> None:
-    """Run patches of plans that ``strategies`` made.
+    """Run patches of plans that ``strategies`` made, or whole jobs.
 
-    Rows name the command and revision that made the plans, so that they can be made again.
+    Rows name the command and revision that made the plans, so that they can be made again. Those of
+    whole jobs have the places of the strategies by predicted and by measured time.
     """
     rows = [
         row | {"planned_by": made.about["command"], "planned_at": made.about["revision"]}
         for made in (load(path, "strategies") for path in planned)
         for row in made.rows
     ]
+    if whole:
+        session.report_all("strategies", [with_places(list(run_whole(rows, seconds)))], [], out)
+        return
     found = ([row] for row in run_planned(rows, each, seconds))
     session.report_all("strategies", found, [], out)
 
@@ -196,16 +201,33 @@ def compare_strategies(
             "network": network.name,
             "strategy": strategy,
             "volume": str(Vec3.of(size)),
+            "gpu_limit_gib": found.machine.gpus[0].memory / 2**30,
             "published_voxels_per_s": published(network.name, f"ZNNi {strategy}"),
         }
         wanted = [place for place in found.cut_points if passes(place, layers)]
         try:
             among = _without_convolutions_of_host(found) if strategy == HOST_RAM else found
-            plan = fastest(among.through(wanted))[0]
-            rows.append(row | _predicted(plan))
+            rows.append(row | _predicted(_fastest(among, wanted)))
         except DoesNotFit as error:
             rows.append(row | {"skipped": str(error)})
     return rows
+
+
+def _fastest(found: Search, places: Sequence[CutPoint]) -> Plan:
+    """Return the fastest plan with one of these cut points.
+
+    Each is searched alone, so that the limit of prices ends no search before all were tried.
+    """
+    best: Plan | None = None
+    failed: DoesNotFit | None = None
+    for place in reversed(places):
+        try:
+            best = found.through([place]).fastest(known=best)[0]
+        except DoesNotFit as error:
+            failed = failed or error
+    if best is None:
+        raise failed or InvalidInput("no layers may be there")
+    return best
 
 
 def run_planned(rows: Sequence[Row], each: float, seconds: float) -> Iterator[Row]:
@@ -251,7 +273,6 @@ def _predicted(plan: Plan) -> Row:
     }
     if plan.gpu_memory:
         row["gpu_declared_gib"] = plan.gpu_memory.total / 2**30
-        row["gpu_limit_gib"] = plan.gpu.memory / 2**30
     return row
 
 

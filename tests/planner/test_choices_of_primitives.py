@@ -63,7 +63,12 @@ def test_choice_of_primitives_is_the_optimum(choices: list[Slot], allowed: int) 
         assert fastest_within(choices, allowed, found.seconds) is None
 
 
-@given(slots(), st.integers(0, 50), st.sampled_from([0.0, 0.25, 2.0]), st.integers(1, 100))
+@given(
+    slots(using_gpu=True),
+    st.integers(0, 50),
+    st.sampled_from([0.0, 0.25, 2.0]),
+    st.integers(1, 100),
+)
 def test_resident_bytes_that_count_as_seconds_drop_no_choice_that_beats_the_limit(
     choices: list[Slot], allowed: int, byte_seconds: float, limit: int
 ) -> None:
@@ -76,6 +81,7 @@ def test_resident_bytes_that_count_as_seconds_drop_no_choice_that_beats_the_limi
     assert seconds == (best if best < limit else inf)
     for promising in promising_within(choices, allowed, limit, byte_seconds):
         assert promising.resident + promising.peak <= allowed
+        assert promising.on_gpu <= choices[0].on_gpu
         assert best <= job(promising.seconds, promising.resident, promising.peak) < limit
 
 

@@ -22,7 +22,6 @@ from planner.bare_steps import bare_step
 from planner.choices import least_peak
 from planner.cost_model import BUILT_IN, CostModel, Factor, Factors
 from planner.device_search import DeviceSearch
-from planner.gpu_budget import NO_GPU_BUDGET
 from planner.least_memory import least_bytes_of_arrays
 from planner.partition import CutPoint
 from planner.patch_candidate import PatchCandidate
@@ -104,7 +103,7 @@ def test_searches_with_the_same_primitives_share_their_samples() -> None:
             return super().cost(layer, shape)
 
     def least(primitive: Primitive) -> float:
-        return Prices((primitive,), BUILT_IN, NO_GPU_BUDGET, 4).least_seconds_per_voxel(conv, 1)
+        return Prices((primitive,), BUILT_IN, 4).least_seconds_per_voxel(conv, 1)
 
     conv = CONVOLUTIONS[0]
     first = least(Counting("counting", convolved))
@@ -175,7 +174,7 @@ class FastAlone(CostModel):
 def test_no_layer_is_faster_than_its_bound_if_one_primitive_is_fast(
     there: tuple[str, DeviceKind], name: str, conv: Conv, size: Vec3
 ) -> None:
-    found = Prices(primitives(*there), FastAlone(name), NO_GPU_BUDGET, 8)
+    found = Prices(primitives(*there), FastAlone(name), 8)
     shape = Shape5.of(8, conv.in_features, size + conv.kernel - 1)
     out = Shape5.of(8, conv.out_features, size)
     fastest = min(found.offers(conv, shape, out), key=lambda offer: offer.seconds)
@@ -187,7 +186,7 @@ def test_no_layer_is_faster_than_its_bound_if_one_primitive_is_fast(
 @cache
 def prices(name: str, device: DeviceKind) -> Prices:
     """Return prices on a machine's host or GPU, by the built-in model."""
-    return Prices(primitives(name, device), BUILT_IN, NO_GPU_BUDGET, 512)
+    return Prices(primitives(name, device), BUILT_IN, 512)
 
 
 @settings(max_examples=30)
@@ -231,7 +230,7 @@ class ByKind(CostModel):
 def test_a_bound_is_near_if_one_kind_of_primitives_is_faster_than_it_says() -> None:
     """Winograd's nominal time is more than that of tiles in Fourier space."""
     conv, size = CONVOLUTIONS[1], Vec3(192, 192, 192)
-    found = Prices(primitives("laptop", "cpu"), ByKind("winograd"), NO_GPU_BUDGET, 8)
+    found = Prices(primitives("laptop", "cpu"), ByKind("winograd"), 8)
     shape = Shape5.of(8, conv.in_features, size + conv.kernel - 1)
     out = Shape5.of(8, conv.out_features, size)
     fastest = min(found.offers(conv, shape, out), key=lambda offer: offer.seconds)
@@ -243,7 +242,7 @@ def test_a_bound_is_near_if_one_kind_of_primitives_is_faster_than_it_says() -> N
 def test_a_layer_of_one_item_is_not_bounded_by_factors_for_several() -> None:
     pool = Pool("pool", Vec3(2, 2, 2))
     model = FastAlone("max_pooling_fragments", items=3)
-    found = Prices(primitives("laptop", "cpu"), model, NO_GPU_BUDGET, 64)
+    found = Prices(primitives("laptop", "cpu"), model, 64)
     one, several = (found.least_seconds_per_voxel(pool, 16, 8, None, it) for it in (1, 8))
     assert one == 4 * several
 
@@ -262,7 +261,7 @@ class FewItems(Fake):
 def test_a_primitive_for_fewer_items_bounds_all_items_in_pieces() -> None:
     conv = CONVOLUTIONS[1]
     fast, slow = FewItems("few", convolved), Fake("slow", convolved, flops=9.0)
-    found = Prices((fast, slow), BUILT_IN, NO_GPU_BUDGET, 8)
+    found = Prices((fast, slow), BUILT_IN, 8)
     shape = Shape5.of(8, conv.in_features, Vec3.of(66))
     out = Shape5.of(8, conv.out_features, Vec3.of(64))
     two = found.priced(fast, conv, shape._replace(n=2), out._replace(n=2))
@@ -272,7 +271,7 @@ def test_a_primitive_for_fewer_items_bounds_all_items_in_pieces() -> None:
 
 def test_bounds_hold_for_numbers_of_items_that_are_not_sampled() -> None:
     model = FastAlone("concatenation", items=5)
-    found, join = Prices(primitives("laptop", "cpu"), model, NO_GPU_BUDGET, 27), Concat("join")
+    found, join = Prices(primitives("laptop", "cpu"), model, 27), Concat("join")
     shape = Shape5.of(27, 16, Vec3(64, 64, 64))
     (offer,) = found.offers(join, shape, shape)
     least = found.least_seconds_per_voxel(join, 16)

@@ -11,7 +11,16 @@ from typing import NamedTuple
 
 import pytest
 from fake_stages import FakeBlocks, Timed
-from fakes import FUSED, Fake, FakeOnGpu, fake_catalogue, fake_gpu_catalogue, gpu, machine
+from fakes import (
+    FUSED,
+    Fake,
+    FakeOnGpu,
+    FakeUsingGpu,
+    fake_catalogue,
+    fake_gpu_catalogue,
+    gpu,
+    machine,
+)
 from planner_cases import bound_of_patch, bound_with_prices
 
 from planner.cost_model import BUILT_IN
@@ -55,6 +64,16 @@ CATALOGUE = (
     | fake_gpu_catalogue(resident=500)
     | {"gpu_large": FakeOnGpu("gpu_large", convolved, flops=5.0, workspace=3_000)}
 )
+# Layers on the host may take more of the GPU, to be faster.
+BASE = FakeOnGpu("gpu_conv", convolved, flops=3.0)
+USING = {
+    name: FakeUsingGpu(name, convolved, flops, gpu_resident=kept, gpu_working=pieces, base=BASE)
+    for name, flops, kept, pieces in (
+        ("few", 9.0, 0, 1_000),
+        ("kept", 7.0, 1_500, 1_000),
+        ("many", 3.0, 200, 5_000),
+    )
+}
 BLOCKS = FakeBlocks(1, 2, 4, 2)
 BESIDE = Overhead(100, (BLOCKS, Timed(Layers())), cuda=50, gpu=30)
 OVERHEADS = {
@@ -80,20 +99,23 @@ class Enumerated(NamedTuple):
 
 
 @cache
-def every(beside: str) -> list[Enumerated]:
+def every(beside: str, *, host_uses_gpu: bool = False) -> list[Enumerated]:
     """Return all possible plans."""
-    return [found for patch in PATCHES for found in all_in(patch, OVERHEADS[beside])]
+    uses = host_uses_gpu
+    return [found for patch in PATCHES for found in all_in(patch, OVERHEADS[beside], uses=uses)]
 
 
-def all_in(patch: Vec3, overhead: Overhead) -> Iterator[Enumerated]:
+def all_in(patch: Vec3, overhead: Overhead, *, uses: bool) -> Iterator[Enumerated]:
     between = NETWORK.shapes(patch)
     patches = OUTPUT.ceil_div(patch).volume
-    for place in range(len(NETWORK.layers) + 1):
-        where = cut_network(NETWORK, between, place)
+    for place in range(uses, len(NETWORK.layers) + 1):
+        where = cut_network(NETWORK, between, place, host_uses_gpu=uses)
         for candidates in product(*map(all_candidates, where.partitions)):
             parts = parts_of(
                 tuple(part for segments in candidates for part in segments), between[INPUT]
             )
+            if uses and not parts[0].uses_gpu:
+                continue
             memory, gpu_memory = memory_of_run(NETWORK, patch, parts, overhead)
             seconds = time_of_run(NETWORK, patch, parts, overhead).total(patches)
             on_gpu = gpu_memory.total if gpu_memory else 0
@@ -103,7 +125,8 @@ def all_in(patch: Vec3, overhead: Overhead) -> Iterator[Enumerated]:
 @cache
 def all_candidates(partition: Partition) -> list[tuple[Segment, ...]]:
     """Return every division of the layers, with every combination of primitives."""
-    options = StepOptions(on_device(CATALOGUE, partition.device).values(), BUILT_IN)
+    primitives = on_device(CATALOGUE | USING if partition.uses_gpu else CATALOGUE, partition.device)
+    options = StepOptions(primitives.values(), BUILT_IN)
     fusible = tuple(fusions(NETWORK).values()) if partition.device == "cpu" else ()
     found = []
     for some in (
@@ -180,3 +203,27 @@ def test_the_plan_is_the_optimum_over_all_places_to_pass_to_the_gpu(beside: str)
             assert bound_with_prices(search, plan.patch) <= plan.seconds
             best_on |= {plan.device} if device == "auto" else set()
     assert len(best_on) > 1
+
+
+@pytest.mark.parametrize("beside", ["a slow link", "a slow start"])
+def test_host_and_gpu_share_the_gpu_s_memory_at_best(beside: str) -> None:
+    """Pieces, what is kept for them, and the GPU's own layers: no other division is faster."""
+    patch, overhead = PATCHES[0], OVERHEADS[beside]
+    found = list(all_in(patch, overhead, uses=True))
+    helped = set[int]()
+    for host, share in product((10_000, 10**6), (0.2, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0)):
+        on_gpu = int(share * max(it.gpu for it in found))
+        fitting = [it for it in found if it.host <= host and it.gpu < on_gpu]  # two sums round up
+        allowed = replace(machine(host), gpus=(replace(gpu(on_gpu), link=1e15),))
+        search = Search(NETWORK, OUTPUT, allowed, CATALOGUE | USING, overhead)
+        places = [it for it in search.cut_points if it.host_uses_gpu]
+        plan = search.through(places).fastest_for(patch)
+        if fitting:
+            assert plan
+            assert plan.seconds <= min(it.seconds for it in fitting) * (1 + 1e-9)
+        if plan and any(step.uses_gpu for step in plan.steps):
+            assert plan.memory.total <= host
+            assert plan.gpu_memory
+            assert plan.gpu_memory.total <= on_gpu
+            helped.add(plan.layers_on_host)
+    assert len(helped) > 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -155,6 +155,21 @@ class FakeOnGpu(Fake):
             return y
 
         return run
+
+
+@dataclass(frozen=True)
+class FakeUsingGpu(Fake):
+    """Primitive of the host that declares bytes of a GPU, too."""
+
+    gpu_resident: int = 0
+    gpu_working: int = 1
+    gpu: Device = GPU
+    base: Primitive = FakeOnGpu("gpu_conv", convolved, flops=10.0)
+
+    def cost(self, layer: Operation, shape: Shape5) -> Cost:
+        cost = super().cost(layer, shape)
+        memory = replace(cost.memory, gpu_resident=self.gpu_resident, gpu_working=self.gpu_working)
+        return replace(cost, memory=memory, seconds=cost.flops / self.device.flops)
 
 
 def fake_gpu_catalogue(**conv: int) -> dict[str, Primitive]:

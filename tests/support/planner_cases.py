@@ -9,7 +9,7 @@ from math import inf
 from fake_stages import overhead
 from fakes import Fake, fake_catalogue
 
-from planner.choices import Slot
+from planner.choices import Slot, all_on_gpu, bytes_on_gpu
 from planner.overhead import SecondsOnce
 from planner.search import Search
 from znni.core.shapes import Vec3
@@ -74,13 +74,18 @@ def layers_alone(seconds: float, _resident: int, _peak: int) -> float:
 
 
 def combinations(choices: list[Slot]) -> Iterator[tuple[float, int, int]]:
-    """Yield the seconds, the resident and the peak memory of all combinations of steps."""
+    """Yield the seconds, the resident and the peak memory of all combinations of steps.
+
+    Those that take too many bytes of a GPU are left out.
+    """
     for steps in product(*(slot.options for slot in choices)):
         resident = sum(s.cost.memory.resident for s in steps)
         peak = max(
             slot.held + s.cost.memory.working for slot, s in zip(choices, steps, strict=True)
         )
         seconds = sum(slot.runs * s.seconds for slot, s in zip(choices, steps, strict=True))
+        if all_on_gpu(*bytes_on_gpu(steps), peak) > choices[0].on_gpu:
+            continue
         yield seconds, resident, peak
 
 

@@ -104,6 +104,8 @@ class Choices:
         device: where layers run: ``cpu``, ``gpu`` (the first one), ``cpu+gpu`` (first layers
             on the CPU, the others on the GPU; or all on the CPU, some with the GPU's help), or
             ``auto`` (the fastest).
+        theta: number of first layers on the host; the others run on the GPU. It is the ``theta`` of
+            the ZNNi paper, and ``layers_on_host`` of a plan. By default the fastest.
         gpu_memory: bytes of GPU memory, as for ``ram``, beside what CUDA takes for itself.
         gpus: number of GPUs that compute patches at the same time, ``all``, or a list of GPU
             numbers such as ``0,2``.
@@ -132,6 +134,11 @@ class Choices:
     threads: int | None = described(None, "Worker threads. Default: all cores.")
     device: DeviceChoice = described(
         FASTEST, "Device that runs the layers; auto: the fastest choice.", first=True
+    )
+    theta: int | None = described(
+        None,
+        "Number of first layers on the host; the others run on the GPU. Default: the fastest.",
+        metavar="N",
     )
     gpu_memory: int | str | None = described(
         None,
@@ -164,6 +171,7 @@ class Choices:
         given: dict[str, tuple[object, tuple[type, ...], str]] = {
             "ram": (self.ram, (int, str), "a size such as '8GiB', or bytes"),
             "threads": (self.threads, (int,), "a number"),
+            "theta": (self.theta, (int,), "a number of layers"),
             "gpu_memory": (self.gpu_memory, (int, str), "a size such as '8GiB', or bytes"),
         }
         for name, (value, types, wanted) in given.items():
@@ -184,6 +192,7 @@ class PlanOptions(TypedDict, total=False):
     ram: int | str | None
     threads: int | None
     device: DeviceChoice
+    theta: int | None
     gpu_memory: int | str | None
     gpus: int | str
     accuracy: Accuracy

@@ -127,8 +127,9 @@ def infer(
             - ``sharded``: store many chunks of a Zarr in one file.
             - ``pyramid``: also store coarser resolutions of an OME-Zarr or OME-TIFF: means of
               values, most frequent labels. By default if it has more than 256 x 256 x 256 voxels.
-            - ``ram``, ``threads``, ``device``, ``gpu_memory``, ``gpus``, ``accuracy``, ``costs``
-              and ``micro_batches``: what the plan may use, as in ``znni.core.options.Choices``.
+            - ``ram``, ``threads``, ``device``, ``theta``, ``gpu_memory``, ``gpus``, ``accuracy``,
+              ``costs`` and ``micro_batches``: what the plan may use, as in
+              ``znni.core.options.Choices``.
 
     Raises:
         InvalidInput: something given cannot be used as it is.

@@ -40,9 +40,10 @@ class Inferer:
     as float32. Plans and prepared primitives are kept for the next array of the same size, for as
     many sizes as fit into ``ram`` and ``gpu_memory`` together.
 
-    Keyword arguments say what a plan may use: ``ram``, ``threads``, ``device``, ``gpu_memory``,
-    ``gpus``, ``accuracy``, ``costs`` and ``micro_batches``, as in ``znni.core.options.Choices``.
-    ``ram`` limits the memory of the process, with the output but without the given array.
+    Keyword arguments say what a plan may use: ``ram``, ``threads``, ``device``, ``theta``,
+    ``gpu_memory``, ``gpus``, ``accuracy``, ``costs`` and ``micro_batches``, as in
+    ``znni.core.options.Choices``. ``ram`` limits the memory of the process, with the output but
+    without the given array.
 
     The network file may have a ``spacing``, the extents of the voxels that it was trained on. It is
     compared with ``voxel_size``, the extents of the arrays' voxels, as ``1.5,1,1mm`` (z, y, x).

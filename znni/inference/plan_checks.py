@@ -61,6 +61,7 @@ def checked_plan(
     check_made_for(given, network, choices.threads)
     here = detect_for(given.device, choices.ram, choices.threads, choices.gpu_memory)
     _check_device(given, here, choices.device)
+    _check_theta(given, choices.theta)
     here = choose_gpus(here, replace(choices, device=given.device))
     network = shared_out(network, here.used_gpus).computed_as(given.network)
     given = replace(given, network=shared_out(given.network, here.used_gpus))
@@ -139,6 +140,19 @@ def _check_device(plan: Plan, here: Machine, device: DeviceChoice) -> None:
     if plan.gpu_memory and not here.gpus:
         raise InvalidInput(
             f"the plan runs layers on {plan.gpu.name}: {why_none(here)}; or {PLAN_AGAIN}"
+        )
+
+
+def _check_theta(plan: Plan, theta: int | None) -> None:
+    """Check that a plan has as many layers on the host as the user asks for.
+
+    Raises:
+        InvalidInput: it has more or fewer.
+    """
+    if theta not in (None, plan.layers_on_host):
+        raise InvalidInput(
+            f"the plan has {counted(plan.layers_on_host, 'layer')} on the host, not {theta}; give "
+            f"{option('theta', plan.layers_on_host)}, or {PLAN_AGAIN}"
         )
 
 

@@ -57,7 +57,7 @@ from znni.network.network_file import load_network
 from znni.plans.accuracy import class_of_plan, filter_by_class, note_on
 from znni.plans.job_seconds import SecondsAround
 from znni.plans.plan import Plan
-from znni.plans.plan_text import explanation
+from znni.plans.plan_text import about_split, explanation
 from znni.plans.primitive import Catalogue
 from znni.plans.rewrites.head_apart import with_head_apart
 from znni.primitives.catalogue import catalogue, families
@@ -138,8 +138,8 @@ def search(
             taken for those of an integer.
         labels: whether the label of the largest map is stored, as by ``znni.infer``.
         threshold: whether labels by a threshold are stored.
-        options: limits and choices for the plan: ``ram``, ``threads``, ``device``, ``gpu_memory``,
-            ``gpus``, ``accuracy``, ``costs`` and ``micro_batches``, as in
+        options: limits and choices for the plan: ``ram``, ``threads``, ``device``, ``theta``,
+            ``gpu_memory``, ``gpus``, ``accuracy``, ``costs`` and ``micro_batches``, as in
             ``znni.core.options.Choices``.
 
     Raises:
@@ -179,10 +179,13 @@ def _extents(given: object) -> Vec3:
 
 
 def explain(search: Search, plan: Plan) -> str:
-    """Explain why each layer has its primitive: list the next fastest ones and their costs."""
+    """Explain why each layer has its primitive, and why no layers are split between devices."""
     from planner.alternatives import alternatives
+    from planner.sweeps import best_split
 
-    return explanation(alternatives(plan, search.catalogue, search.model))
+    text = explanation(alternatives(plan, search.catalogue, search.model))
+    split = None if plan.is_split else best_split(search)
+    return f"{text}\n\n{about_split(plan, split)}" if split else text
 
 
 def look_around(search: Search, plan: Plan) -> Views:
@@ -219,7 +222,8 @@ def search_for(required: Requirements, machine: Machine) -> Search:
         libraries = overhead.cuda + host_bytes(network.models, touched.gpus[0])
         overhead = replace(overhead, cuda=libraries)
     division, output = choices.micro_batches, required.job.output
-    return Search(network, output, machine, primitives, overhead, model, division, device)
+    found = Search(network, output, machine, primitives, overhead, model, division, device)
+    return found if choices.theta is None else found.with_theta(choices.theta)
 
 
 def overhead_of(
@@ -317,6 +321,8 @@ def _least_without_gpu(search: Search) -> int:
     if search.device != FASTEST or not search.machine.gpus:
         return 0
     alone = search.on(HOST)
+    if not alone.cut_points:
+        return 0
     alone.overhead = replace(search.overhead, cuda=0)
     least = alone.smallest().memory.total
     return least if least <= search.machine.host.memory else 0

@@ -26,6 +26,11 @@ class Memory:
     gpu_resident: int = 0
     gpu_working: int = 0
 
+    @property
+    def on_gpu(self) -> int:
+        """The bytes that a primitive of the host takes on a GPU."""
+        return self.gpu_resident + self.gpu_working
+
     @staticmethod
     def beside(arrays: int, workspace: int, resident: int = 0) -> Memory:
         """Return the memory of a primitive that takes its workspace beside its input and output.

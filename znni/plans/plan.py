@@ -173,6 +173,11 @@ class Plan:
         return sum(len(step.layers) for step in on_host.steps) if on_host else 0
 
     @property
+    def is_split(self) -> bool:
+        """True if the first layers are on the host and the others on a GPU."""
+        return len(self.parts) > 1
+
+    @property
     def input_patch(self) -> Vec3:
         """The input voxels of one patch, or of one of its windows."""
         return input_box(self.network, self.patch).size

@@ -286,6 +286,24 @@ def explanation(steps: Iterable[tuple[Step, int, Sequence[Alternative]]]) -> str
     return "\n".join(f"{line}  {row[3]}" for line, row in zip(figures, rows, strict=True))
 
 
+def about_split(plan: Plan, split: Plan) -> str:
+    """Return a line that says why a plan is not split between the host and a GPU.
+
+    Args:
+        plan: the plan.
+        split: the best of those that are split.
+    """
+    patch = split.time.patch
+    slowest = patch.bottleneck
+    layers = counted(split.layers_on_host, "layer")
+    return (
+        f"split         the best of those tried has its first {layers} on the host and takes "
+        f"{duration(split.seconds)}, not {duration(plan.seconds)}: "
+        f"{in_words(slowest)} take {patch.by_stage()[slowest] / patch.together:.0%} of a patch's "
+        f"time"
+    )
+
+
 def _explanation_row(step: Step, runs: int, other: Alternative) -> tuple[str, ...]:
     seconds = runs * other.step.seconds
     times = f"{other.step.seconds / step.seconds:.2f}x the time"

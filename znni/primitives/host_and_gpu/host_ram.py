@@ -31,9 +31,10 @@ from znni.primitives.host_and_gpu.sub_layers import Part, SubLayers
 
 GIB = 2**30
 
-# GiB of the GPU that the pieces of a call may take, with the primitive's workspace. More help only
-# if images are huge, because a dozen pieces keep the link busy.
-BUDGETS = (1, 4, 16)
+# GiB of the GPU that the pieces of a call may take, with the primitive's workspace. From 1 GiB on,
+# the link sets the pace of most layers. More than 4 GiB help only if images are huge, by a few
+# percent.
+BUDGETS = (0.25, 1, 4, 16)
 
 
 class Chosen(NamedTuple):
@@ -73,12 +74,12 @@ class HostRam:
     device: Device
     gpu: Device
     base: Primitive
-    gib: int
+    gib: float
 
     @property
     def name(self) -> str:
         """The name in the catalogue, such as ``host_ram_4GiB_gpu_fft_tiled_16``."""
-        return f"host_ram_{self.gib}GiB_{self.base.name}"
+        return f"host_ram_{self.gib:g}GiB_{self.base.name}"
 
     @property
     def accuracy(self) -> float:
@@ -162,7 +163,7 @@ def build_parts(
 @lru_cache(maxsize=2**16)
 def _chosen(primitive: HostRam, layer: Operation, shape: Shape5) -> Chosen | None:
     """Return the split with the least traffic that fits the GPU's primitive and the budget."""
-    base, budget = primitive.base, primitive.gib * GIB
+    base, budget = primitive.base, int(primitive.gib * GIB)
     out = convolved(layer, shape)
     if out is None or not isinstance(layer, Conv):
         return None
