@@ -58,6 +58,7 @@ COMMANDS = {
 PAPER_COMMANDS = {
     "machine-plans": "bench.paper.strategies",
     "strategies": "bench.paper.strategies",
+    "borders": "bench.paper.borders",
     "run-strategies": "bench.paper.strategies",
     "micro-batches": "bench.paper.micro_batches",
     "shares": "bench.paper.shares",

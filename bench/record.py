@@ -27,6 +27,7 @@ Row: TypeAlias = dict[str, Any]
 # ``network`` saves ``network`` or ``gpu-networks``. ``exercise`` saves ``gpu-exercise`` or
 # ``gpu-memory``, ``ledger`` saves ``ledger`` or ``kills``. Others are named after their command.
 Kind: TypeAlias = Literal[
+    "borders",
     "case-folder",
     "cases",
     "cluster-scaling",

@@ -438,6 +438,15 @@ COLUMNS: dict[Kind | Literal["choices"], dict[str, Forms]] = {
         "allowed": "{gpu_limit_gib:.2f}",
         "peak there": "{gpu_peak_gib:.2f}",
     },
+    "borders": {
+        **as_is("network", "gpu", "threads"),
+        "GiB of the GPU": "{gpu_limit_gib:g}",
+        "GB/s of the link": "{link_gb_per_s:g}",
+        "fastest": "{strategy}",
+        "layers on the host": "{theta}",
+        "patch": "{patch}",
+        "predicted s": "{predicted_seconds:.1f}",
+    },
     "shares": {
         **as_is("network", "primitives"),
         "limit GiB": "{limit_gib:.2f}",

@@ -206,7 +206,7 @@ def compare_strategies(
         }
         wanted = [place for place in found.cut_points if passes(place, layers)]
         try:
-            among = _without_convolutions_of_host(found) if strategy == HOST_RAM else found
+            among = without_convolutions_of_host(found) if strategy == HOST_RAM else found
             rows.append(row | _predicted(_fastest(among, wanted)))
         except DoesNotFit as error:
             rows.append(row | {"skipped": str(error)})
@@ -256,7 +256,7 @@ def _measured(plan: Plan, seconds: float, until: float) -> Row:
         return {"skipped": str(error)}
 
 
-def _without_convolutions_of_host(found: Search) -> Search:
+def without_convolutions_of_host(found: Search) -> Search:
     """Search among plans whose layers on the host are computed on the GPU, except poolings."""
     of_host = tuple(chain(*FAMILIES.values()))
     return found.among([name for name in found.catalogue if not name.startswith(of_host)])

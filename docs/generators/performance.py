@@ -51,7 +51,7 @@ PAGES = {
         "Planner and memory",
         ("search", "search-compared", "micro-batches", "shares", "machine-plans"),
     ),
-    "strategies": ("Host and GPU together", ("strategies", "gpu-memory")),
+    "strategies": ("Host and GPU together", ("strategies", "borders", "gpu-memory")),
     "runs": (
         "Whole runs, input and output",
         (
