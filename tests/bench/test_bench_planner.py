@@ -21,6 +21,7 @@ from bench.paper.micro_batches import compare_divisions
 from bench.paper.published import published
 from bench.paper.shares import SHARES, compare_shares
 from bench.paper.strategies import STRATEGIES, compare_strategies, plan_on, run_planned
+from bench.paper.whole_jobs import with_places
 from bench.patches import plan_for
 from bench.record import Row, load, save
 from bench.search import time_search
@@ -104,6 +105,20 @@ def test_strategies_of_the_paper_stand_beside_what_it_reached() -> None:
     assert len(table("strategies", rows).splitlines()) == 6
     with pytest.raises(InvalidInput, match="strategies needs a GPU"):
         compare_strategies(paper, 100, MACHINES / "e7.yaml", None, None, "built-in")
+
+
+def test_strategies_have_places_by_predicted_and_by_measured_time() -> None:
+    about = {"network": "net", "volume": "9x9x9", "gpu_limit_gib": 1.0}
+    times = {"CPU-only": (3.0, 2.0), "GPU-only": (1.0, 1.0), "CPU-GPU": (2.0, 3.0)}
+    rows = with_places(
+        [
+            about | {"strategy": name, "predicted_seconds": predicted, "job_seconds": measured}
+            for name, (predicted, measured) in times.items()
+        ]
+        + [about | {"strategy": "GPU + host RAM", "skipped": "nothing fits"}]
+    )
+    assert [row.get("place_predicted") for row in rows] == [3, 1, 2, None]
+    assert [row.get("place") for row in rows] == [2, 1, 3, None]
 
 
 def test_plans_of_strategies_are_run_where_there_is_time() -> None:
