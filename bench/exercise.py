@@ -44,7 +44,9 @@ from znni.network.layers import (
     Affine,
     Concat,
     Conv,
+    ConvPair,
     ConvTranspose,
+    Fused,
     GlobalPool,
     Layer,
     Maximum,
@@ -55,6 +57,7 @@ from znni.network.layers import (
     Pool,
     PooledConv,
     SummedConv,
+    SummedConvPair,
     Upsample,
     Weighted,
     layers_of,
@@ -91,7 +94,7 @@ CASES: tuple[tuple[Operation, Shape5], ...] = (
 )
 
 # Layers of exact networks. The shape is that of all inputs together.
-ONE, TWO = Vec3(1, 1, 1), Vec3(2, 2, 2)
+ONE, TWO, CUBED = Vec3(1, 1, 1), Vec3(2, 2, 2), Vec3(3, 3, 3)
 EXACT: tuple[tuple[Operation, Shape5], ...] = tuple(
     (layer, Shape5(images, maps, *size))
     for images, size in ((1, Vec3(9, 12, 17)), (2, Vec3(10, 7, 19)))
@@ -99,6 +102,8 @@ EXACT: tuple[tuple[Operation, Shape5], ...] = tuple(
         (Conv("strided", 16, 24, Vec3(3, 2, 3), "elu", stride=Vec3(2, 1, 2)), 16),
         (Conv("dilated", 5, 3, Vec3(2, 3, 2), "prelu", dilation=Vec3(3, 1, 2)), 5),
         (ConvTranspose("transposed", 16, 8, TWO, "relu", TWO).local, 16),
+        (Conv("depthwise", 5, 10, Vec3(3, 5, 3), "gelu", groups=5), 5),
+        (ConvTranspose("spread", 5, 5, Vec3(3, 3, 3), "elu", TWO, ONE, ONE, groups=5).local, 5),
         (Affine("affine", 5, "gelu"), 5),
         (Normalize("instances", 5, 5, activation="leaky_relu"), 5),
         (Normalize("groups", 6, 2, activation="elu"), 6),
@@ -130,6 +135,8 @@ PACKED: tuple[tuple[PackedLayer, Shape5], ...] = tuple(
             for layer, maps in (
                 (Conv("strided", 16, 24, Vec3(3, 2, 3), "elu", stride=Vec3(2, 1, 2)), 16),
                 (ConvTranspose("transposed", 16, 8, TWO, "relu", TWO).local, 16),
+                (Conv("depthwise", 20, 20, Vec3(3, 5, 3), "gelu", groups=20), 20),
+                (ConvTranspose("spread", 16, 16, CUBED, "elu", TWO, ONE, ONE, groups=16).local, 16),
                 (Affine("affine", 20, "relu"), 20),
                 (Normalize("instances", 16, 16, activation="leaky_relu"), 16),
                 (Normalize("groups", 20, 2, activation="elu"), 20),
@@ -150,6 +157,8 @@ PACKED: tuple[tuple[PackedLayer, Shape5], ...] = tuple(
 # Steps of packed values that do more. A convolution adds to a value, or adds up maps for a norm, or
 # applies the norm before it. A norm takes such sums, and leaves its numbers to the next layer.
 BEFORE_HEAD = Normalize("before", 20, 20, activation="leaky_relu")
+BEFORE_PAIR = Normalize("before", 32, 32)
+WIDE, NARROW = Conv("wide", 32, 72, ONE, "gelu"), Conv("narrow", 72, 20, ONE, "identity")
 TOGETHER: tuple[tuple[PackedLayer, Shape5], ...] = tuple(
     (replace(packed, parts=parts), Shape5(items, maps, 9, 12, 17))
     for parts in (1, 2)
@@ -166,6 +175,12 @@ TOGETHER: tuple[tuple[PackedLayer, Shape5], ...] = tuple(
         (PackedLayer(Normalize("groups", 20, 4), True, True, sums=True), 20),
         (PackedLayer(Normalize("left", 24, 24), True, True, sums=True, leaves=True), 24),
         (PackedLayer(Conv("head", 20, 3, ONE, "elu"), True, False, norm=BEFORE_HEAD), 20),
+        (
+            PackedLayer(Conv("depthwise", 16, 16, CUBED, "elu", groups=16), True, True, sums=True),
+            16,
+        ),
+        (PackedLayer(ConvPair(WIDE, NARROW), True, True), 32),
+        (PackedLayer(SummedConvPair(WIDE, NARROW, Add("sum")), True, True, norm=BEFORE_PAIR), 32),
     )
 )
 
@@ -288,11 +303,18 @@ def _of_exact_network(
     if isinstance(layer, PackedLayer):
         norm, layer = layer.norm, layer.layer
         if norm:
-            inputs = (reference.local(norm, _weights_of(norm, _random_weights(norm)), inputs),)
+            weights_of_norm = _weights_of(norm, _random_weights(norm))
+            inputs = reference.local(norm, weights_of_norm, inputs[:1]), *inputs[1:]
     if isinstance(layer, SummedConv):
         first, other = inputs
         linear = reference.local(layer.conv, _weights_of(layer.conv, weights), (first,))
         return reference.activation(linear + other, layer.add.activation, layer.add.slope)
+    if isinstance(layer, ConvPair | SummedConvPair):
+        between = reference.local(layer.conv, _weights_of(layer.conv, weights), inputs[:1])
+        later = weights and weights.after
+        return sum(
+            inputs[1:], reference.local(layer.after, _weights_of(layer.after, later), (between,))
+        )
     return reference.local(cast(Layer, layer), _weights_of(layer, weights), inputs)
 
 
@@ -303,10 +325,15 @@ def _weights_of(layer: Operation, weights: ConvWeights | None) -> Weights:
 def _inputs(layer: Operation, x: Float32) -> tuple[Float32, ...]:
     """Return the arrays that a layer takes. A summed convolution adds to random numbers."""
     first, *others = inputs_in(layer, x)
-    if isinstance(layer, PackedLayer) and isinstance(layer.layer, SummedConv):
+    if isinstance(layer, PackedLayer) and _adds(layer):
         drawn = np.random.default_rng(3)
         others = [drawn.standard_normal(it.shape, np.float32) for it in others]
     return first, *others
+
+
+def _adds(layer: PackedLayer) -> bool:
+    """Return whether a step adds to a value in place."""
+    return isinstance(layer.layer, Fused) and layer.layer.adds_in_place
 
 
 def _largest(differences: NDArray[np.floating], scale: float) -> float:
@@ -318,6 +345,9 @@ def _row(primitive: Primitive, layer: Operation, shape: Shape5, poison: bool) ->
     x = np.random.default_rng(0).standard_normal(shape, np.float32)
     conv, *_ = layers_of(layer)
     weights = _random_weights(conv) if isinstance(conv, Weighted) else None
+    pair = layer.layer if isinstance(layer, PackedLayer) else layer
+    if weights and isinstance(pair, ConvPair | SummedConvPair):
+        weights = replace(weights, after=_random_weights(pair.after))
     error = relative_error(layer, x, weights, _run(primitive, layer, x, weights, poison))
     return {
         "name": primitive.name,
@@ -358,7 +388,7 @@ def _run(
         if isinstance(layer, PackedLayer) and layer.reads:
             there = [packed_copy(part, layer.parts) for part in there]
             there[0] = _with_all(there[0], layer, primitive.device)
-            if isinstance(layer.layer, SummedConv):  # the sum is made in place
+            if _adds(layer):  # the sum is made in place
                 records = cupy().zeros(there[1].records.shape, np.uint32)
                 into = output_into(there[1]._replace(records=records))
         with into:

@@ -116,9 +116,10 @@ def inputs_in(operation: Operation, x: Float32) -> tuple[Float32, ...]:
         case _ if isinstance(operation, Fused):
             if not operation.adds_in_place:
                 return (x,)
-            first, *_ = operation.layers
-            size = first.local_size(Vec3(*x.shape[2:]))
-            return x, np.zeros_like(x, shape=(len(x), first.maps_from(x.shape[1]), *size))
+            maps, size = x.shape[1], Vec3(*x.shape[2:])
+            for layer in operation.layers[:-1]:
+                maps, size = layer.maps_from(maps), layer.local_size(size)
+            return x, np.zeros_like(x, shape=(len(x), maps, *size))
         case Multiply(is_gate=True):
             first = x.shape[1] - 1
         case Concat() | Add() | Multiply() | Maximum():

@@ -14,8 +14,52 @@
 
 constexpr int THREADS = 32 * WARPS;
 constexpr int STEPS = IN_GROUPS / 2, CHUNKS = BETWEEN / 16;
-constexpr int FIRST_WEIGHTS = CHUNKS * STEPS * 32, LATER_WEIGHTS = CHUNKS * (OUT_TILES / 2) * 32;
+constexpr int FIRST_WEIGHTS = CHUNKS * STEPS * PARTS * 32;
+constexpr int LATER_WEIGHTS = CHUNKS * (OUT_TILES / 2) * PARTS * 32;
 constexpr int FIRST_ROWS = CHUNKS * 8, LATER_ROWS = OUT_TILES * 4, NORM_ROWS = NORMS ? IN_GROUPS * 4 : 0;
+
+// The words of 16 voxels that a lane has of 16 maps, part after part.
+struct Left {
+    unsigned parts[PARTS][4];
+
+    __device__ __forceinline__ float2 numbers(int word) const {
+        float2 two = number_of(parts[0][word]);
+        if (PARTS == 2) {
+            const float2 low = number_of(parts[PARTS - 1][word]);
+            two.x += low.x;
+            two.y += low.y;
+        }
+        return two;
+    }
+
+    __device__ __forceinline__ void set(int word, float one, float two) {
+        parts[0][word] = rounded_pair(one, two);
+        if (PARTS == 2) parts[PARTS - 1][word] = rounding_of(one, two, parts[0][word]);
+    }
+};
+
+// Adds the products of 16 voxels with two groups of maps to their sums: of all parts but both low ones.
+__device__ __forceinline__ void add_products(float (&one)[4], float (&two)[4], const Left& left,
+                                             const uint4 (&right)[PARTS]) {
+#pragma unroll
+    for (int part = 0; part < PARTS; ++part)
+#pragma unroll
+        for (int other = 0; other < PARTS - part; ++other) {
+            multiply_add(one, left.parts[part], right[other].x, right[other].y, true);
+            multiply_add(two, left.parts[part], right[other].z, right[other].w, true);
+        }
+}
+
+// The weights of all parts, which lie one after the other.
+struct Right {
+    uint4 parts[PARTS];
+
+    __device__ __forceinline__ Right(const uint4* shared, int index) {
+#pragma unroll
+        for (int part = 0; part < PARTS; ++part)
+            parts[part] = shared[(index * PARTS + part) * 32 + threadIdx.x % 32];
+    }
+};
 
 // Where a voxel lies, counted through an image's rows.
 __device__ __forceinline__ Index place(int voxel, Index plane, Index row, int size_y, int size_x,
@@ -25,8 +69,8 @@ __device__ __forceinline__ Index place(int voxel, Index plane, Index row, int si
     return z * plane + (y - z * size_y) * row + (voxel - y * size_x);
 }
 
-// in and out: words of two maps, of (image, group, z, y, x) by strides in voxels. weights: (chunk, step, lane)
-// and (chunk, two groups of output maps, lane). rows: for each two maps of a lane, what a sum is multiplied by,
+// in and out: words of two maps, of (image, group, z, y, x) by strides in voxels. weights: (chunk, step, part,
+// lane) and (chunk, two groups of output maps, part, lane). rows: for each two maps of a lane, what a sum is multiplied by,
 // and the bias: (chunk, group of two, lane of 4) and (group, lane of 4).
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     pair(const unsigned* in, Index in_n, Index in_f, Index in_z, Index in_y, const Record* records,
@@ -96,7 +140,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     float most = 0.0f;
     for (int tile = blockIdx.x * WARPS + threadIdx.x / 32; tile < tiles; tile += gridDim.x * WARPS) {
         const int first = tile * (16 * TILES) + lane / 4;
-        unsigned left[TILES][STEPS][4];
+        Left left[TILES][STEPS];
 #pragma unroll
         for (int i = 0; i < 2 * TILES; ++i) {
             // The last voxel stands for those after it.
@@ -104,7 +148,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
             const unsigned* from = in + place(voxel, in_z, in_y, size_y, size_x, in_flat) * 4;
 #pragma unroll
             for (int group = 0; group < IN_GROUPS; ++group)
-                left[i / 2][group / 2][group % 2 * 2 + i % 2] = from[group * in_f * 4];
+#pragma unroll
+                for (int part = 0; part < PARTS; ++part)
+                    left[i / 2][group / 2].parts[part][group % 2 * 2 + i % 2] =
+                        from[(group * in_f + part * in_f / PARTS) * 4];
         }
 #pragma unroll
         for (int group = 0; group < IN_GROUPS; ++group) {
@@ -117,9 +164,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
 #endif
 #pragma unroll
             for (int i = 0; i < 2 * TILES; ++i) {
-                unsigned& word = left[i / 2][group / 2][group % 2 * 2 + i % 2];
-                const float2 two = number_of(word);
-                word = rounded_pair(fmaf(two.x, row.x, row.y), fmaf(two.y, row.z, row.w));
+                Left& own = left[i / 2][group / 2];
+                const int word = group % 2 * 2 + i % 2;
+                const float2 two = own.numbers(word);
+                own.set(word, fmaf(two.x, row.x, row.y), fmaf(two.y, row.z, row.w));
             }
         }
         float sums[TILES][OUT_TILES][4] = {};
@@ -128,14 +176,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
             float between[TILES][2][4] = {};
 #pragma unroll
             for (int step = 0; step < STEPS; ++step) {
-                const uint4 right = shared[(chunk * STEPS + step) * 32 + lane];
+                const Right right(shared, chunk * STEPS + step);
 #pragma unroll
-                for (int i = 0; i < TILES; ++i) {
-                    multiply_add(between[i][0], left[i][step], right.x, right.y, true);
-                    multiply_add(between[i][1], left[i][step], right.z, right.w, true);
-                }
+                for (int i = 0; i < TILES; ++i)
+                    add_products(between[i][0], between[i][1], left[i][step], right.parts);
             }
-            unsigned later[TILES][4];
+            Left later[TILES];
 #pragma unroll
             for (int half = 0; half < 2; ++half) {
                 const float4 row = own_rows[(chunk * 2 + half) * 4 + lane % 4];
@@ -146,18 +192,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
                         const float* sum = between[i][half] + 2 * low;
                         const float one = activation(fmaf(sum[0], row.x, row.y));
                         const float two = activation(fmaf(sum[1], row.z, row.w));
-                        later[i][2 * half + low] =
-                            rounded_pair(one * between_scale, two * between_scale);
+                        later[i].set(2 * half + low, one * between_scale, two * between_scale);
                     }
             }
 #pragma unroll
             for (int two = 0; two < OUT_TILES / 2; ++two) {
-                const uint4 right = own_later[(chunk * (OUT_TILES / 2) + two) * 32 + lane];
+                const Right right(own_later, chunk * (OUT_TILES / 2) + two);
 #pragma unroll
-                for (int i = 0; i < TILES; ++i) {
-                    multiply_add(sums[i][2 * two], later[i], right.x, right.y, true);
-                    multiply_add(sums[i][2 * two + 1], later[i], right.z, right.w, true);
-                }
+                for (int i = 0; i < TILES; ++i)
+                    add_products(sums[i][2 * two], sums[i][2 * two + 1], later[i], right.parts);
             }
         }
 #pragma unroll
@@ -166,9 +209,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
             const bool stored = voxel < count;
             unsigned* to = out + place(min(voxel, count - 1), out_z, out_y, size_y, size_x, out_flat) * 4;
 #if ADDS
-            unsigned held[OUT_GROUPS];
+            unsigned held[PARTS][OUT_GROUPS];
 #pragma unroll
-            for (int group = 0; group < OUT_GROUPS; ++group) held[group] = to[group * out_f * 4];
+            for (int group = 0; group < OUT_GROUPS; ++group)
+#pragma unroll
+                for (int part = 0; part < PARTS; ++part)
+                    held[part][group] = to[(group * out_f + part * out_f / PARTS) * 4];
 #endif
 #pragma unroll
             for (int group = 0; group < OUT_GROUPS; ++group) {
@@ -177,13 +223,21 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
                 float one = fmaf(sum[0], row.x, row.y), two = fmaf(sum[1], row.z, row.w);
 #if ADDS
                 const float factor = out_scale / other[group].scale;
-                const float2 before = number_of(held[group]);
+                float2 before = number_of(held[0][group]);
+                if (PARTS == 2) {
+                    const float2 low = number_of(held[PARTS - 1][group]);
+                    before.x += low.x;
+                    before.y += low.y;
+                }
                 one = fmaf(before.x, factor, one);
                 two = fmaf(before.y, factor, two);
 #endif
                 if (stored) {
                     most = fmaxf(most, fmaxf(fabsf(one), fabsf(two)));  // NaN is no number
-                    to[group * out_f * 4] = rounded_pair(one, two);
+                    const unsigned rounded = rounded_pair(one, two);
+                    to[group * out_f * 4] = rounded;
+                    if (PARTS == 2)
+                        to[(group * out_f + out_f / PARTS) * 4] = rounding_of(one, two, rounded);
                 }
             }
         }

@@ -68,6 +68,7 @@ class Layout(NamedTuple):
         given: the groups of 8 output maps.
         norms: whether the norm before is applied.
         adds: whether the sums are added to the output's memory.
+        parts: the parts of a number.
     """
 
     taken: int
@@ -75,6 +76,7 @@ class Layout(NamedTuple):
     given: int
     norms: bool
     adds: bool
+    parts: int
 
     @property
     def out_tiles(self) -> int:
@@ -83,7 +85,7 @@ class Layout(NamedTuple):
 
     @property
     def _tile_registers(self) -> int:
-        return 2 * self.taken + 4 * self.out_tiles
+        return 2 * self.taken * self.parts + 4 * self.out_tiles
 
     @property
     def tiles(self) -> int:
@@ -96,7 +98,7 @@ class Layout(NamedTuple):
     def shared_bytes(self) -> int:
         """The shared memory of a block: weights, factors and biases."""
         chunks = self.between // DEPTH
-        vectors = LANES * chunks * (self.taken + self.out_tiles) // 2
+        vectors = LANES * chunks * self.parts * (self.taken + self.out_tiles) // 2
         rows = 8 * chunks + 4 * self.out_tiles + (4 * self.taken if self.norms else 0)
         return VOXEL_BYTES * (vectors + rows)
 
@@ -105,7 +107,8 @@ class Layout(NamedTuple):
         """The blocks that a multiprocessor has room for."""
         if self.shared_bytes > SHARED_OF_TWO:
             return 1
-        return 3 if self.tiles == 2 and self.shared_bytes <= SHARED_OF_THREE else 2
+        three = self.tiles == 2 and self.parts == 1 and self.shared_bytes <= SHARED_OF_THREE
+        return 3 if three else 2
 
     @property
     def warps(self) -> int:
@@ -135,18 +138,20 @@ class PairWork(Work):
     Attributes:
         pair: both convolutions.
         layout: their maps.
+        numbers: the format of the values.
         chip: the GPU's chip.
     """
 
     pair: ConvPair
     layout: Layout
+    numbers: TensorFormat
     chip: Chip
     writes_views: ClassVar[bool] = True
 
     @property
     def flops(self) -> float:
         """Operations of all products."""
-        maps = GROUP * (self.layout.taken + self.layout.out_tiles)
+        maps = GROUP * (self.layout.taken + self.layout.out_tiles) * self.numbers.terms
         return 2.0 * self.out.n * self.out.size.volume * self.layout.between * maps
 
     @property
@@ -155,18 +160,19 @@ class PairWork(Work):
         layout, voxels = self.layout, self.out.n * self.out.size.volume
         products = layout.between // DEPTH * (layout.taken + layout.out_tiles)
         between = ROWS * layout.between * BETWEEN_INSTRUCTIONS / LANES_TOGETHER
-        cycles = voxels / ROWS * (products * PRODUCT_CYCLES + between)
+        cycles = voxels / ROWS * (products * self.numbers.terms * PRODUCT_CYCLES + between)
         return self.flops / (self.chip.cycle_flops * cycles)
 
     @property
     def array_bytes(self) -> int:
         """Bytes of input and output."""
-        return packed_bytes(self.shape, 1) + packed_bytes(self.out, 1)
+        return sum(packed_bytes(it, self.numbers.parts) for it in (self.shape, self.out))
 
     @property
     def bytes_moved(self) -> float:
         """Bytes of input and output, and of the value to which sums are added."""
-        return self.array_bytes + packed_bytes(self.out, 1) * self.layout.adds
+        added = packed_bytes(self.out, self.numbers.parts) * self.layout.adds
+        return self.array_bytes + added
 
     @property
     def resident_bytes(self) -> int:
@@ -188,8 +194,8 @@ class GpuPackedPair(ShapedPrimitive[PairWork]):
         return self.numbers.parts
 
     def work(self, layer: Operation, shape: Shape5) -> PairWork | None:
-        """Decline pairs of float16, and maps whose weights shared memory does not hold."""
-        if not isinstance(layer, PackedLayer) or self.numbers.parts != 1 or layer.parts != 1:
+        """Decline maps whose weights shared memory does not hold."""
+        if not isinstance(layer, PackedLayer) or layer.parts != self.numbers.parts:
             return None
         pair = layer.layer.pair if isinstance(layer.layer, SummedConvPair) else layer.layer
         if not isinstance(pair, ConvPair) or not (layer.reads and layer.writes) or layer.sums:
@@ -207,11 +213,12 @@ class GpuPackedPair(ShapedPrimitive[PairWork]):
             groups_for(out.f),
             norm is not None,
             isinstance(layer.layer, SummedConvPair),
+            layer.parts,
         )
         fits = layout.tiles and layout.shared_bytes <= chip.block_shared_bytes
         if not fits or layout.taken % 2 or shape.size.volume > MOST:
             return None
-        return PairWork(shape, out, pair, layout, chip)
+        return PairWork(shape, out, pair, layout, self.numbers, chip)
 
     def prepare(self, work: PairWork, weights: ConvWeights | None) -> Run:
         """Compile the kernel; order the weights as lanes take them."""
@@ -223,8 +230,8 @@ class GpuPackedPair(ShapedPrimitive[PairWork]):
         constants = [
             cupy().asarray(it)
             for it in (
-                weights_by_lane(first.weight, layout.between, taken).swapaxes(0, 1).copy(),
-                weights_by_lane(later.weight, given, layout.between),
+                by_output(weights_by_lane(first.weight, layout.between, taken, self.numbers)),
+                weights_by_lane(later.weight, given, layout.between, self.numbers),
                 rows_by_lane(first, layout.between),
                 rows_by_lane(later, given),
             )
@@ -254,7 +261,7 @@ class GpuPackedPair(ShapedPrimitive[PairWork]):
             )
             return y
 
-        return lambda *inputs: made_into(out, 1, lambda: run(*inputs))
+        return lambda *inputs: made_into(out, layout.parts, lambda: run(*inputs))
 
 
 def is_flat(array: PackedArray) -> bool:
@@ -264,26 +271,35 @@ def is_flat(array: PackedArray) -> bool:
     return bool(row == size_x * VOXEL_BYTES and plane == size_y * row)
 
 
-def weights_by_lane(weight: Float32, given: int, taken: int) -> NDArray[np.float16]:
+def by_output(weights: NDArray[np.float16]) -> NDArray[np.float16]:
+    """Return weights whose first axis was that of the input maps, by output maps first."""
+    return np.ascontiguousarray(weights.swapaxes(0, 1))
+
+
+def weights_by_lane(
+    weight: Float32, given: int, taken: int, numbers: TensorFormat
+) -> NDArray[np.float16]:
     """Return weights in the order of lanes, padded with zeros.
 
     Args:
         weight: (f', f, 1, 1, 1).
         given: the output maps, in sixteens.
         taken: the input maps, in sixteens.
+        numbers: the format of the weights.
 
     Returns:
-        float16 (16 input maps, 16 output maps, lane, group of the output maps, group of the input
-        maps, map of two), times the powers of two of ``scales_of``. A lane has one map of each
-        group of output maps, and two neighbouring ones of each group of input maps.
+        float16 (16 input maps, 16 output maps, part, lane, group of the output maps, group of the
+        input maps, map of two), times the powers of two of ``scales_of``. A lane has one map of
+        each group of output maps, and two neighbouring ones of each group of input maps.
     """
     whole = np.zeros((given, taken), np.float32)
     scaled = weight[..., 0, 0, 0] * scales_of(weight)[:, None]
     whole[tuple(map(slice, scaled.shape))] = scaled
-    split = whole.reshape(given // DEPTH, 2, GROUP, taken // DEPTH, 2, LANES // GROUP, 2)
-    # (out, group, map, in, group, two maps, map of two)
-    by_lane = split.transpose(3, 0, 2, 5, 1, 4, 6).astype(np.float16)
-    return np.ascontiguousarray(by_lane).reshape(taken // DEPTH, given // DEPTH, LANES, 2, 2, 2)
+    parts = numbers.split(whole).astype(np.float16)
+    split = parts.reshape(-1, given // DEPTH, 2, GROUP, taken // DEPTH, 2, LANES // GROUP, 2)
+    # (part, out, group, map, in, group, two maps, map of two)
+    by_lane = np.ascontiguousarray(split.transpose(4, 1, 0, 3, 6, 2, 5, 7))
+    return by_lane.reshape(taken // DEPTH, given // DEPTH, len(parts), LANES, 2, 2, 2)
 
 
 def rows_by_lane(weights: ConvWeights, maps: int) -> Float32:
@@ -298,10 +314,10 @@ def source(work: PairWork) -> str:
     return "\n".join(
         (
             definitions(work.layout.macros),
-            common_source(FLOAT16),
-            ranges_source(FLOAT16),
+            common_source(work.numbers),
+            ranges_source(work.numbers),
             activation_source(work.pair.conv.activation, rounded=True),
-            warp_mma_source(FLOAT16),
+            warp_mma_source(work.numbers),
             source_beside(__file__, "pair.cu"),
         )
     )

@@ -52,6 +52,7 @@ def primitives(device: Device) -> tuple[Packed, ...]:
         GpuPackedDepthwise,
         GpuPackedFirstLayer,
         GpuPackedLastLayer,
+        GpuPackedPair,
         GpuPackedUpsampling,
         GpuPackedConcatenation,
         GpuPackedPooling,
@@ -61,5 +62,4 @@ def primitives(device: Device) -> tuple[Packed, ...]:
         GpuPackedAffine,
         GpuPackedNormalization,
     )
-    found = (kind(device, numbers) for numbers in (FLOAT16, FLOAT16_PAIR) for kind in kinds)
-    return *found, GpuPackedPair(device)
+    return tuple(kind(device, numbers) for numbers in (FLOAT16, FLOAT16_PAIR) for kind in kinds)
