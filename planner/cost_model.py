@@ -9,18 +9,13 @@ from typing import NamedTuple, TypeAlias
 
 from znni.core.shapes import Shape5
 from znni.network.layers import Operation
-from znni.plans.band import FLOPS_AND_BYTES
+from znni.plans.band import BUILT_IN_ERROR, FLOPS_AND_BYTES
 from znni.plans.cost import Cost
 from znni.plans.nominal_time import nominal_time
 from znni.plans.primitive import Primitive
 
 CALL_SECONDS = 6e-5  # Python's overhead of a call of any size, without handing out tasks
 GPU_CALL_SECONDS = 1e-5  # the start of a few kernels
-
-# The error is 0.21 over 544 layers on the machine where the primitives' efficiencies were measured
-# (bench/results/layers-*.json). It is larger here, because other machines differ in caches and
-# clocks.
-BUILT_IN_ERROR = 0.3
 
 NOT_MEASURED = f"{FLOPS_AND_BYTES}, not yet measured on this machine"
 NOT_HERE = f"{FLOPS_AND_BYTES}, for a machine that is not this one"

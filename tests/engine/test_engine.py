@@ -22,7 +22,6 @@ from random_plans import (
 )
 from random_plans import run_plan as run
 
-from planner.cost_model import BUILT_IN_ERROR
 from planner.search import Search
 from planner.segmentations import segmentations
 from znni.core.errors import DoesNotFit, InvalidInput
@@ -36,6 +35,7 @@ from znni.network.geometry import input_box
 from znni.network.input_scaling import InputScaling
 from znni.network.network import Network
 from znni.network.weights import Float32, random_weights
+from znni.plans.band import BUILT_IN_ERROR
 from znni.plans.plan import Plan
 from znni.plans.primitive import on_device
 from znni.primitives.reference import dense

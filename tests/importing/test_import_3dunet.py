@@ -9,6 +9,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from bioimageio_packages import write_package
 from import_cases import numbers, pooled, read_back, refusal, relative, torch_or_skip
 from ruamel.yaml import YAML
 
@@ -129,8 +130,27 @@ def test_the_input_is_scaled_as_in_the_training(
 def test_without_its_configuration_python_comes_first(tmp_path: Path) -> None:
     source, _ = write(tmp_path, config="")
     said = refusal(source, tmp_path)
-    assert "no config.yaml of its training lies beside it" in said
+    assert "neither config.yaml of its training nor rdf.yaml of bioimage.io lies beside it" in said
     assert said.index("znni.import_network(model.eval(), 'net.yaml')") < said.index("--like")
+
+
+@pytest.mark.parametrize("version", ["0.4.10", "0.5.3"])
+def test_the_description_of_bioimageio_may_lie_beside_it(version: str, tmp_path: Path) -> None:
+    source, module = write(tmp_path, config="", layer_order="cr")
+    arguments = {key: value for key, value in MODEL.items() if key != "name"}
+    arguments["layer_order"] = "cr"
+    library = "pytorch3dunet.unet3d.model"
+    architecture: Any = {"callable": "UNet3D", "import_from": library, "kwargs": arguments}
+    entry = {"source": source.name, "architecture": architecture, "pytorch_version": "2.6"}
+    if version.startswith("0.4"):
+        entry |= {"architecture": f"{library}.UNet3D", "kwargs": arguments}
+    x = numbers(1, 8, 12, 16)
+    with torch.inference_mode():
+        wanted = module(torch.from_numpy(x)[None])[0].numpy()
+    write_package(tmp_path, version, {"pytorch_state_dict": entry}, x, wanted)
+    found = znni.import_network(source, tmp_path / "net.yaml")
+    assert isinstance(found.sample, Parity)
+    assert relative(pooled(read_back(found.path), x), wanted) < 1e-5
 
 
 def test_other_configurations_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,13 +8,13 @@ import pytest
 from fakes import Fake, fake_catalogue, machine
 from planner_cases import CHOICES, CONV, CONVOLUTIONS, NETWORK, NO_OVERHEAD
 
-from planner.cost_model import BUILT_IN, BUILT_IN_ERROR, NOT_MEASURED, CostModel, Factor, Factors
+from planner.cost_model import BUILT_IN, NOT_MEASURED, CostModel, Factor, Factors
 from planner.search import Search
 from znni.core.shapes import Shape5, Vec3
 from znni.core.text import duration
 from znni.network.layers import Operation, Pool
 from znni.network.network import Network
-from znni.plans.band import NOT_CALIBRATED
+from znni.plans.band import BUILT_IN_ERROR, MEASURED_HERE, NOT_CALIBRATED, TOLD_SHARE
 from znni.plans.plan import Plan
 from znni.plans.plan_text import plan_table
 from znni.plans.primitive import convolved_and_pooled
@@ -96,3 +96,30 @@ def test_a_plans_error_is_that_of_its_steps_by_their_time() -> None:
     there = replace(default, machine=replace(default.machine, absent=True))
     assert f"{duration(default.seconds)} +- 30% predicted ({NOT_MEASURED})\n" in str(there)
     assert default.error == pytest.approx(BUILT_IN_ERROR)
+
+
+@pytest.mark.parametrize("measured", [(), ("conv1",), ("conv1", "conv2", "conv3")])
+def test_a_plan_has_a_band_for_the_share_that_was_not_measured(measured: tuple[str, ...]) -> None:
+    plan = Search(NETWORK, Vec3(12, 20, 24), machine(10**9), CHOICES, NO_OVERHEAD).fastest()[0]
+    segments = tuple(
+        replace(
+            segment,
+            steps=tuple(
+                replace(step, error=0.1)
+                if {it.name for it in step.layers} & set(measured)
+                else step
+                for step in segment.steps
+            ),
+        )
+        for segment in plan.segments
+    )
+    known = replace(plan, segments=segments, costs=f"{MEASURED_HERE} on 2026-11-29")
+    runs = [(n * s.seconds, s.error) for segment, n in known.runs() for s in segment.steps]
+    share = sum(t for t, error in runs if error >= BUILT_IN_ERROR) / sum(t for t, _ in runs)
+    assert (share == 1.0) is not bool(measured)
+    if share < TOLD_SHARE:
+        assert known.band is None
+        assert f" +- {known.error:.0%} predicted" in str(known)
+    else:
+        assert known.band == pytest.approx((1 - 0.3 * share, 1 + 1.5 * share, 1.0))
+        assert "nine times of ten" in str(known)

@@ -21,6 +21,7 @@ from znni.cli.plan import plan
 from znni.cli.pyramid import pyramid
 from znni.cli.verify import verify
 from znni.cli.view import view
+from znni.cli.words import echo
 from znni.core.errors import InvalidInput
 from znni.core.options import Calibrated, Choices
 from znni.core.version import __version__
@@ -145,9 +146,9 @@ def info(
 
             formed = shared_form(network)
             if formed.network.window is None:  # else a run chooses the engine
-                typer.echo(formed.why)
+                echo(formed.why)
                 network = formed.network
-        typer.echo(describe(network))
+        echo(describe(network))
     elif is_results(Path(file)) or (is_package(Path(file)) and Path(file).exists()):
         raise InvalidInput(
             f"{file}: is a network of another library; make a network file of it first: znni "
@@ -156,7 +157,7 @@ def info(
     else:
         from znni.volumes.locate import describe_volume
 
-        typer.echo(describe_volume(file))
+        echo(describe_volume(file))
 
 
 command("networks")(networks)

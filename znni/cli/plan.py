@@ -10,6 +10,7 @@ import typer
 from znni.cli import options
 from znni.cli.options import WindowOptions, only
 from znni.cli.values import EXTENTS, are_extents, in_windows, look_like_extents, three_extents
+from znni.cli.words import echo
 from znni.core.errors import InvalidInput, option
 from znni.core.loading import begin, is_own_process
 from znni.core.options import Accuracy, Choices
@@ -130,12 +131,13 @@ def plan(
     here = None
     if not cluster:
         here = machine_for(machine, limits.ram, limits.threads, limits.gpu_memory, limits.device)
+    say = typer.echo if as_json else echo  # JSON stays as it is
     file = None
     if here and is_own_process() and not (explain or alternatives or plot or out):
         asked = (size, stored, _voxels(given, read), region, values, windows, limits, as_json)
         file = text_cache.text_file(net, here, asked, exact=as_json)
     if file and not fresh and (known := text_cache.cached_text(file)):
-        typer.echo(known)
+        say(known)
         return
     from znni.calibration.compiled_notes import about_compiling
     from znni.inference import planning
@@ -146,7 +148,7 @@ def plan(
     if cluster:
         from znni.cluster.forecast import forecast
 
-        typer.echo(forecast(network, size, cluster, region, values, limits, stored))
+        echo(forecast(network, size, cluster, region, values, limits, stored))
         return
     with text_cache.warnings_of_znni() as warnings:
         search = planning.search(
@@ -167,15 +169,15 @@ def plan(
         from znni.plans.plan_file import save_plans
 
         save_plans(out, plans, overwrite=overwrite)
-    typer.echo(str(text))
+    say(str(text))
     if file and not (models or warnings or warned or about_compiling(best)):
         text_cache.store_text(file, text)
     if alternatives:
         from znni.plans.plan_text import ranking
 
-        typer.echo(f"\n{ranking(plans)}", err=as_json)
+        echo(f"\n{ranking(plans)}", err=as_json)
     if explain:
-        typer.echo(f"\n{planning.explain(search, best)}", err=as_json)
+        echo(f"\n{planning.explain(search, best)}", err=as_json)
     if plot:
         from znni.inference.plan_plot import plot_plan
 
@@ -241,7 +243,7 @@ def _formed(network: Network, size: Vec3, limits: Choices, *, as_json: bool) -> 
 
     choice = chosen(network, size, limits)
     if choice.why:
-        typer.echo(choice.why, err=as_json)
+        echo(choice.why, err=as_json)
     return choice.network
 
 

@@ -108,7 +108,7 @@ class Report:
             said = f"running took {taken / predicted:.0%} of the time predicted"
         else:
             return
-        if self.plan.costs.startswith(MEASURED_HERE):
+        if self.plan.costs.startswith(MEASURED_HERE) and not self.plan.band:
             remedy = "measure this machine again with znni calibrate --forget"
         else:
             remedy = "znni calibrate measures this machine, and then predictions are closer"

@@ -1,4 +1,7 @@
-"""Checkpoints of pytorch-3dunet: the configuration beside them says how the network is built."""
+"""Checkpoints of pytorch-3dunet: a YAML file beside them says how the network is built.
+
+It is the configuration of the training, or the description of a bioimage.io package.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,8 @@ from typing import Any
 from znni.core.errors import InvalidInput, option
 from znni.core.shapes import Vec3
 from znni.core.yaml_file import is_count, plain_content
+from znni.importing.bioimageio_files import is_package
+from znni.importing.bioimageio_model import read_model
 from znni.importing.known_networks import KNOWN, built, is_known
 from znni.importing.steps import Found, Layered, Settings
 from znni.importing.torch_checkpoint import read_checkpoint
@@ -35,6 +40,8 @@ def read_3dunet(path: Path) -> Found:
             cannot be built or represented.
     """
     config = _configuration(path)
+    if config is None:
+        return _of_package(path)
     model = dict(config["model"])
     name = str(model.pop("name"))
     if not is_known(LIBRARY, name):
@@ -52,8 +59,19 @@ def read_3dunet(path: Path) -> Found:
     return replace(found, settings=settings, notes=(*found.notes, *notes))
 
 
-def _configuration(path: Path) -> Mapping[str, Any]:
-    """Return the configuration of a training beside its checkpoint."""
+def _of_package(path: Path) -> Found:
+    """Return the network of the bioimage.io package that a checkpoint lies in."""
+    if is_package(path.parent):
+        return read_model(path.parent, None)
+    raise InvalidInput(
+        f"has tensors only, and neither config.yaml of its training nor rdf.yaml of bioimage.io "
+        f"lies beside it, which say how its layers are connected; {IN_PYTHON}, or put such a file "
+        f"there, or give {option('like', 'NET.yaml')} with all layers"
+    )
+
+
+def _configuration(path: Path) -> Mapping[str, Any] | None:
+    """Return the configuration of a training beside its checkpoint; None if there is none."""
     found: dict[str, Mapping[str, Any]] = {}
     for file in sorted(path.parent.iterdir()):
         if file.suffix in YAML_SUFFIXES:
@@ -62,11 +80,7 @@ def _configuration(path: Path) -> Mapping[str, Any]:
                 found[file.name] = content
     models = [content["model"] for content in found.values()]
     if not models:
-        raise InvalidInput(
-            f"has tensors only, and no config.yaml of its training lies beside it, which says how "
-            f"its layers are connected; {IN_PYTHON}, or put the file there, or give "
-            f"{option('like', 'NET.yaml')} with all layers"
-        )
+        return None
     if any(model != models[0] for model in models):
         raise InvalidInput(
             f"may be of {', '.join(found)}, which lie beside it and have different models; leave "

@@ -30,7 +30,7 @@ from znni.core.text import duration
 from znni.machine.machine import Device, Machine
 from znni.network.geometry import input_box
 from znni.network.network import Network
-from znni.plans.band import FLOPS_AND_BYTES, NOT_CALIBRATED, Band
+from znni.plans.band import Band, band_of
 from znni.plans.block_storage import storage_for
 from znni.plans.device_partition import DevicePart, parts_of
 from znni.plans.plan_text import plan_table
@@ -239,10 +239,11 @@ class Plan:
     def band(self) -> Band | None:
         """The band of a time that no measurement of this machine confirms; None if one does.
 
-        A machine that is not here has none, because nobody knows how busy it is.
+        If a part of the time is confirmed, the band is narrower. A machine that is not here has
+        none, because nobody knows how busy it is.
         """
-        unsure = self.costs.startswith(FLOPS_AND_BYTES) and not self.machine.absent
-        return NOT_CALIBRATED._replace(slowdown=self.slowdown) if unsure else None
+        runs = (each for part in self.parts for each in part.step_runs())
+        return None if self.machine.absent else band_of(self.costs, runs, self.slowdown)
 
     def time_in_words(self, seconds: float) -> str:
         """Return predicted seconds in words, with their band if there is one."""
